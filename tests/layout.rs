@@ -80,7 +80,7 @@ const CRATES: &[Row] = &[
         "tools for workflow steps",
         &["sandbox-api", "sandbox-controller", "sandbox-protocol"],
     ),
-    ("sandbox-mcp", "tools for agents", &["sandbox-api", "sandbox-controller", "sandbox-dirfd"]),
+    ("sandbox-mcp", "tools for agents", &["sandbox-api", "sandbox-dirfd", "sandbox-service"]),
     (
         "sandbox-http",
         "the HTTP API",

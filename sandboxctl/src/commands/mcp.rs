@@ -2,16 +2,20 @@
 
 mod install;
 
-use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use sandbox_api::{ByteSize, DEFAULT_PROTECTED, SandboxSpec};
-use sandbox_controller::{Controller, PoolConfig, Rebuild};
+use sandbox_api::service::Subject;
+use sandbox_api::{ByteSize, DEFAULT_PROTECTED, DiskReserve, SandboxSpec};
+use sandbox_auth::LOCAL_SUBJECT;
+use sandbox_controller::{Controller, Error as ControllerError, PoolConfig, Rebuild};
 use sandbox_mcp::{
     Access, Audience, DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, McpServer, PrivateDir,
     Settings as McpSettings, Workspace, serve_lines, tool_names,
 };
+use sandbox_service::{Quotas, Service, ServiceConfig};
+use sandbox_store::{Durability, Store};
 
 use super::launch::with_hosts;
 use super::{Context, block_on};
@@ -33,50 +37,43 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
     let mut mcp_settings = mcp_settings(args, &settings)?;
     let mut config = context.controller(&settings);
     let is_private = settings.private_io().is_some() && mcp_settings.sandbox.supports_exec();
+    let private = private_dir(&config.private_dir())?;
     let io_dir = match (settings.io_enabled(), is_private) {
-        (false, _) => IoDir::Off,
-        (true, true) => IoDir::Private(private_dir(&config.private_dir())?),
-        (true, false) => IoDir::Named(settings.io_dir(&context.environment.working_directory)?),
+        (false, _) => None,
+        (true, true) => {
+            config.service_io_dirs.extend(private.path().parent().map(Path::to_owned));
+            Some(private.path().to_owned())
+        }
+        (true, false) => Some(settings.io_dir(&context.environment.working_directory)?),
     };
-    if let IoDir::Private(private) = &io_dir {
-        config.service_io_dirs.extend(private.path().parent().map(Path::to_owned));
-    }
-    if io_dir.path().is_some() {
+    if io_dir.is_some() {
         mcp_settings.sandbox = mcp_settings.sandbox.no_symlinks();
     }
-    let mcp_settings = Arc::new(mcp_settings);
     block_on(async {
         let mut signals = Signals::listen()?;
         let controller = Arc::new(context.connect(config, &mut signals).await?);
+        let service =
+            private_service(controller.clone(), &private, args.concurrency as usize).await?;
         controller.pool(PoolConfig { size: args.pool.into(), ..PoolConfig::default() });
-        let served =
-            serve_with(context, &controller, mcp_settings, &io_dir, &mut signals, &settings).await;
-        // The workspace gave its own up, unless a signal ended that. Then the next command cleans up.
-        if let Some(controller) = Arc::into_inner(controller) {
-            context.close(controller, &mut signals).await;
+        let subject = Subject::new(LOCAL_SUBJECT).expect("it is the name of one");
+        let opened = Workspace::open(service.clone(), subject, Arc::new(mcp_settings), io_dir);
+        let (served, is_over) = match opened {
+            Ok(workspace) => {
+                let workspace = Arc::new(workspace);
+                serve_with(context, &controller, &service, workspace, &mut signals).await
+            }
+            Err(error) => {
+                let usage = Error::usage(settings.named(Key::IoDir), error.to_string());
+                (Err(usage.with_hint(error.hint())), true)
+            }
+        };
+        drop(service);
+        // What a signal left is for the next command.
+        if is_over {
+            context.close_shared(controller, &mut signals).await;
         }
         served
     })
-}
-
-/// Where the files are.
-enum IoDir {
-    /// There are none.
-    Off,
-    /// In a directory of the user's.
-    Named(std::path::PathBuf),
-    /// In one that ends with the server.
-    Private(PrivateDir),
-}
-
-impl IoDir {
-    fn path(&self) -> Option<&Path> {
-        match self {
-            Self::Off => None,
-            Self::Named(path) => Some(path),
-            Self::Private(private) => Some(private.path()),
-        }
-    }
 }
 
 /// A private io dir in `parent`.
@@ -85,31 +82,49 @@ fn private_dir(parent: &Path) -> Result<PrivateDir, Error> {
         .map_err(|source| Error::System { what: parent.display().to_string(), source })
 }
 
+/// A service for one user, which ends with this process and refuses nothing.
+async fn private_service(
+    controller: Arc<Controller>,
+    private: &PrivateDir,
+    concurrency: usize,
+) -> Result<Service, Error> {
+    let config = ServiceConfig {
+        concurrency,
+        quotas: Quotas { concurrency, ..Quotas::default() },
+        disk_reserve: DiskReserve::Bytes(ByteSize::b(0)),
+        ..ServiceConfig::new(private.data_dir())
+    };
+    let store = Store::open(&config.data_dir, Durability::Process)?;
+    let started = Service::start(config, controller, store).await;
+    started.map_err(|error| Error::System {
+        what: "the service".to_owned(),
+        source: std::io::Error::other(error),
+    })
+}
+
+/// Serves the client. Whether all has ended: a second signal does not wait for that.
 async fn serve_with(
     context: &Context<'_>,
     controller: &Arc<Controller>,
-    mcp_settings: Arc<McpSettings>,
-    io_dir: &IoDir,
+    service: &Service,
+    workspace: Arc<Workspace>,
     signals: &mut Signals,
-    settings: &Settings,
-) -> Result<u8, Error> {
-    let io_dir = io_dir.path().map(Path::to_owned);
-    let opened = Workspace::open(controller.clone(), mcp_settings.clone(), io_dir);
-    let workspace = Arc::new(opened.map_err(|error| {
-        Error::usage(settings.named(Key::IoDir), error.to_string()).with_hint(error.hint())
-    })?);
+) -> (Result<u8, Error>, bool) {
     // The first call is not to wait for what the first run of all does; and it says what fails.
     let warming = tokio::spawn({
-        let (controller, workspace) = (controller.clone(), workspace.clone());
-        let is_builtin = !mcp_settings.sandbox.supports_exec();
+        let (controller, spec) = (controller.clone(), workspace.spec_of_run("mcp"));
         async move {
-            if is_builtin && !controller.knows_its_image() {
+            if !spec.supports_exec() && !controller.knows_its_image() {
                 controller.image_build(Rebuild::IfMissing, |_: &str| ()).await?;
             }
-            workspace.prewarm().await
+            match controller.prewarm(spec).await {
+                // Those with inputs, as a read-only io dir is one, always start cold.
+                Err(ControllerError::NotPooled { .. }) => Ok(()),
+                warmed => warmed,
+            }
         }
     });
-    let server = McpServer::new(mcp_settings, workspace.clone());
+    let server = McpServer::new(workspace.clone());
     let mut signal = None;
     let stop = async { signal = Some(signals.next().await) };
     let served = serve_lines(server, tokio::io::stdin(), tokio::io::stdout(), stop).await;
@@ -117,16 +132,22 @@ async fn serve_with(
     if let Ok(Err(error)) = warming.await {
         context.output.notice(&format!("sandboxes cannot be started: {}", error.full_message()));
     }
-    if signals.guard(workspace.close()).await.is_err() {
+    let end = async {
+        workspace.close().await;
+        service.shutdown(Duration::ZERO).await
+    };
+    let is_over = signals.guard(end).await.is_ok();
+    if !is_over {
         context.output.notice("the next command removes what is left");
     }
-    match (served, signal) {
+    let served = match (served, signal) {
         (_, Some(signal)) => Err(Error::Signalled(signal)),
         (Ok(()), None) => Ok(0),
         (Err(error), None) => Err(Error::usage("stdin", error.to_string()).with_hint(
             "`sandboxctl mcp` is started by a client: `sandboxctl mcp install` adds it to one",
         )),
-    }
+    };
+    (served, is_over)
 }
 
 fn mcp_settings(args: &McpArgs, settings: &Settings) -> Result<McpSettings, Error> {
@@ -154,7 +175,6 @@ fn mcp_settings(args: &McpArgs, settings: &Settings) -> Result<McpSettings, Erro
         access: if args.read_only { Access::ReadOnly } else { Access::ReadWrite },
         audience: Audience::Local,
         tools: tools(&args.tools)?,
-        concurrency: NonZeroU32::new(args.concurrency).unwrap_or(NonZeroU32::MIN),
     })
 }
 

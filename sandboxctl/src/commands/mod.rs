@@ -34,6 +34,8 @@ mod transfer;
 mod truncation;
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use sandbox_controller::{AuditReport, Config, Controller, Reaper, Sweep};
 
@@ -45,6 +47,9 @@ use crate::output::Output;
 use crate::signals::Signals;
 use crate::target;
 use sandbox_env::Environment;
+
+/// How long the engine is given to remove what a service left.
+const REMOVAL: Duration = Duration::from_secs(30);
 
 /// The context of every command.
 struct Context<'a> {
@@ -184,6 +189,20 @@ impl Context<'_> {
             let lines = if lost == 1 { "line" } else { "lines" };
             self.output.warning(&format!("the audit {} lacks {lost} {lines}{why}", file.display()));
         }
+    }
+
+    /// Closes a controller, if nothing else has it a while later: tasks of its service that end now may.
+    async fn close_shared(&self, mut controller: Arc<Controller>, signals: &mut Signals) {
+        let since = Instant::now();
+        let controller = loop {
+            match Arc::try_unwrap(controller) {
+                Ok(controller) => break controller,
+                Err(_) if since.elapsed() > REMOVAL => return,
+                Err(shared) => controller = shared,
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        _ = tokio::time::timeout(REMOVAL, self.close(controller, signals)).await;
     }
 
     async fn connect(&self, config: Config, signals: &mut Signals) -> Result<Controller, Error> {

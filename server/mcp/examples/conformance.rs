@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +22,8 @@ use sandbox_http::{Peer, Sites};
 use sandbox_mcp::{
     Access, Audience, DEFAULT_OUTPUT_BYTES, HttpOptions, HttpServer, McpServer, Settings,
 };
+use sandbox_service::{Service, ServiceConfig};
+use sandbox_store::{Durability, Store};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncReadExt as _;
@@ -647,12 +648,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         access: Access::ReadWrite,
         audience: Audience::Remote,
         tools: None,
-        concurrency: NonZeroU32::MIN,
         output_bytes: DEFAULT_OUTPUT_BYTES,
     };
-    let io_dirs_path = Some(io_dirs.path().to_owned());
-    let server =
-        HttpServer::new(controller, HttpOptions { settings, io_dirs: io_dirs_path, quotas: None });
+    let service = ServiceConfig::new(io_dirs.path().join("service"));
+    let store = Store::open(&service.data_dir, Durability::Process)?;
+    let service = Service::start(service, controller, store).await?;
+    let io_dirs_path = Some(io_dirs.path().join("files"));
+    let options = HttpOptions { settings, io_dirs: io_dirs_path };
+    let server = HttpServer::new(service.clone(), options);
     let (ours, sinks) = (server.clone(), Sinks::default());
     let router = server
         .router_of(move || Fixtures { ours: ours.connection(), sinks: sinks.clone() })
@@ -666,5 +669,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         () = end => {}
     }
     server.close().await;
+    service.shutdown(Duration::ZERO).await;
     Ok(())
 }

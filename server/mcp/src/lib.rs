@@ -2,7 +2,8 @@
 //! tools for files and commands, the io dir's files as resources, and prompts.
 //!
 //! A [`Workspace`] is what the calls of one caller share: an io dir, and a sandbox in which the file
-//! tools work. Each script and each command gets a fresh container. [`serve_lines`] serves one client
+//! tools work. Each script and each command gets a fresh container. All sandboxes are those of a
+//! [`Service`](sandbox_service::Service), which admits and limits calls. [`serve_lines`] serves one client
 //! over stdin and stdout; [`HttpServer`] serves any number of subjects, each with a workspace of its
 //! own.
 //!
@@ -17,7 +18,6 @@ mod outputs;
 mod paths;
 mod private_dir;
 mod prompts;
-mod quotas;
 mod resources;
 mod server;
 mod settings;
@@ -29,7 +29,6 @@ mod workspaces;
 pub use api_text::SCRIPT_API;
 pub use outputs::{DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES};
 pub use private_dir::PrivateDir;
-pub use quotas::{Quotas, Turn};
 pub use server::McpServer;
 pub use settings::{Access, Audience, Settings};
 pub use tools::{DEFAULT_CONCURRENCY, tool_names};

@@ -1,7 +1,6 @@
 //! Output for a model: as much as it reads, with its beginning and its end; and all of it for a
 //! limited time, as a resource of its workspace.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,33 +14,47 @@ pub const DEFAULT_OUTPUT_BYTES: usize = 50 << 10;
 /// The most that it may be given: a result has it twice, and some clients take 1 MiB.
 pub const MAX_OUTPUT_BYTES: usize = 128 << 10;
 /// How many bytes of one output are kept, from its beginning: as many as a resource may have.
-const MAX_KEPT_BYTES: usize = 4 << 20;
+pub(crate) const MAX_KEPT_BYTES: usize = 4 << 20;
 /// How many bytes of outputs one workspace keeps. The oldest make room.
 const MAX_BYTES: usize = 8 << 20;
 /// How many all workspaces of a server keep.
 const MAX_SHARED_BYTES: u64 = 64 << 20;
 
-/// An output as it comes: its beginning, and its end.
+/// The last bytes of an output, and how many it had.
 #[derive(Debug, Default)]
-pub(crate) struct Capture {
-    head: Vec<u8>,
-    /// What comes last, after the beginning.
-    tail: Vec<u8>,
+pub(crate) struct OutputEnd {
+    bytes: Vec<u8>,
     total: u64,
 }
 
-impl Capture {
+impl OutputEnd {
     /// Adds a piece.
-    pub fn take(&mut self, piece: &[u8]) {
+    pub fn push(&mut self, piece: &[u8]) {
         self.total += piece.len() as u64;
-        let (first, rest) = piece.split_at((MAX_KEPT_BYTES - self.head.len()).min(piece.len()));
-        self.head.extend_from_slice(first);
-        self.tail.extend_from_slice(rest);
-        if self.tail.len() > 2 * MAX_OUTPUT_BYTES {
-            self.tail.drain(..self.tail.len() - MAX_OUTPUT_BYTES);
+        self.bytes.extend_from_slice(piece);
+        if self.bytes.len() > 2 * MAX_OUTPUT_BYTES {
+            self.bytes.drain(..self.bytes.len() - MAX_OUTPUT_BYTES);
         }
     }
+}
 
+/// An output: its beginning, as much of it as is kept, and its end.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    pub beginning: Vec<u8>,
+    pub end: OutputEnd,
+}
+
+impl From<Vec<u8>> for Output {
+    fn from(mut beginning: Vec<u8>) -> Self {
+        let mut end = OutputEnd::default();
+        end.push(&beginning);
+        beginning.truncate(MAX_KEPT_BYTES);
+        Self { beginning, end }
+    }
+}
+
+impl Output {
     /// How much room it takes of what a model is given; more than `most` if it does not fit.
     pub fn room(&self, most: usize) -> usize {
         // Each byte takes at least one.
@@ -55,20 +68,20 @@ impl Capture {
 
     /// The bytes, if they are all there.
     pub fn whole(&self) -> Option<&[u8]> {
-        (self.total == self.head.len() as u64).then_some(&*self.head)
+        (self.end.total == self.beginning.len() as u64).then_some(&*self.beginning)
     }
 
     /// Gives a model at most `most` bytes of it. What does not fit is kept under `name`.
     pub fn show(self, most: usize, outputs: &Outputs, name: &str) -> Shown {
-        let is_text = !self.head.contains(&0);
+        let is_text = !self.beginning.contains(&0);
         if is_text && self.room(most) <= most {
-            let text = String::from_utf8_lossy(&self.head).into_owned();
+            let text = String::from_utf8_lossy(&self.beginning).into_owned();
             return Shown { text, is_whole: true, kept: None };
         }
-        let ends = is_text.then(|| (beginning(&self.head, most / 2), self.end(most / 2)));
+        let Self { beginning: content, end: OutputEnd { bytes, total } } = self;
+        let ends = is_text.then(|| (beginning(&content, most / 2), end(&bytes, most / 2)));
         let mime_type = if is_text { "text/plain" } else { "application/octet-stream" };
-        let Self { head, total, .. } = self;
-        let kept = outputs.keep(name, head, mime_type);
+        let kept = outputs.keep(name, content, mime_type);
         let whole = match &kept {
             Some(kept) if kept.bytes == total => format!("the resource {} has all", kept.uri),
             Some(kept) => format!("the resource {} has the first {}", kept.uri, kept.bytes),
@@ -82,30 +95,24 @@ impl Capture {
         };
         Shown { text, is_whole: false, kept }
     }
+}
 
-    /// Its end, with at most so much room, from a line's beginning if one is near.
-    fn end(&self, most: usize) -> String {
-        let bytes = match self.whole() {
-            Some(bytes) => Cow::from(bytes),
-            None if self.tail.len() >= most => Cow::from(&self.tail),
-            // Nothing between the two is left out.
-            None => [&self.head[self.head.len() - most..], &self.tail].concat().into(),
-        };
-        let some = &bytes[bytes.len() - bytes.len().min(most)..];
-        let split = some.iter().take(3).take_while(|byte| is_inside(**byte)).count();
-        let text = String::from_utf8_lossy(&some[split..]);
-        let (mut room, mut begin) = (0, text.len());
-        for (at, character) in text.char_indices().rev() {
-            room += room_of(character);
-            if room > most {
-                break;
-            }
-            begin = at;
+/// The end of some bytes, with at most so much room, from a line's beginning if one is near.
+fn end(bytes: &[u8], most: usize) -> String {
+    let some = &bytes[bytes.len() - bytes.len().min(most)..];
+    let split = some.iter().take(3).take_while(|byte| is_inside(**byte)).count();
+    let text = String::from_utf8_lossy(&some[split..]);
+    let (mut room, mut begin) = (0, text.len());
+    for (at, character) in text.char_indices().rev() {
+        room += room_of(character);
+        if room > most {
+            break;
         }
-        let text = &text[begin..];
-        let line = text.find('\n').filter(|at| *at < text.len() / 2);
-        text[line.map_or(0, |at| at + 1)..].to_owned()
+        begin = at;
     }
+    let text = &text[begin..];
+    let line = text.find('\n').filter(|at| *at < text.len() / 2);
+    text[line.map_or(0, |at| at + 1)..].to_owned()
 }
 
 /// The beginning of some bytes, with at most so much room, up to a line's end if one is near.
@@ -232,9 +239,10 @@ mod tests {
     use super::*;
 
     fn shown(output: &[u8], most: usize) -> (Shown, Outputs) {
-        let (mut capture, outputs) = (Capture::default(), Outputs::default());
-        output.chunks(9_999).for_each(|piece| capture.take(piece));
-        (capture.show(most, &outputs, "stdout"), outputs)
+        let (mut end, outputs) = (OutputEnd::default(), Outputs::default());
+        output.chunks(9_999).for_each(|piece| end.push(piece));
+        let beginning = output[..output.len().min(MAX_KEPT_BYTES)].to_vec();
+        (Output { beginning, end }.show(most, &outputs, "stdout"), outputs)
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! A private io dir that lives as long as its server.
+//! A private io dir, and the data directory of a private service, that live as long as their server.
 //!
-//! It is in a locked directory. The kernel releases the lock however the server ends, and the next
+//! They are in a locked directory. The kernel releases the lock however the server ends, and the next
 //! server removes what is not locked.
 
 use std::ffi::OsStr;
@@ -52,6 +52,12 @@ impl PrivateDir {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The path of a data directory beside it, which does not exist yet.
+    #[must_use]
+    pub fn data_dir(&self) -> PathBuf {
+        self.path.with_file_name("service")
     }
 }
 

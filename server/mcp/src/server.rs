@@ -58,10 +58,10 @@ pub struct McpServer {
 }
 
 impl McpServer {
-    /// A server of one workspace, with these settings of it.
+    /// A server of one workspace.
     #[must_use]
-    pub fn new(settings: Arc<Settings>, workspace: Arc<Workspace>) -> Self {
-        let shared = Shared::new(settings, workspace.has_files());
+    pub fn new(workspace: Arc<Workspace>) -> Self {
+        let shared = Shared::new(workspace.settings().clone(), workspace.has_files());
         Self::of(Arc::new(shared), Source::One(workspace))
     }
 

@@ -1,6 +1,5 @@
 //! Configuration of a server.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use sandbox_api::SandboxSpec;
@@ -18,8 +17,6 @@ pub struct Settings {
     pub audience: Audience,
     /// The names of the tools that are offered; `None` for all.
     pub tools: Option<Vec<String>>,
-    /// How many scripts and commands of one workspace run at a time. More wait.
-    pub concurrency: NonZeroU32,
     /// How many bytes of a call's output a model is given, at most
     /// [`MAX_OUTPUT_BYTES`](crate::MAX_OUTPUT_BYTES).
     pub output_bytes: usize,

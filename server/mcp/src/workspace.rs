@@ -1,31 +1,29 @@
 //! What the calls of one caller share: an io dir, and a sandbox in which the file tools work.
 //!
-//! **Invariant:** every sandbox that a workspace launched is gone when [`Workspace::close`] returns,
-//! or its container could not be removed, which the controller reports and tries again.
+//! Sandboxes are the service's: it starts them, admits what runs in them, and removes them.
 
-use std::any::Any;
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sandbox_api::files::ReadData;
 use sandbox_api::operation::{OperationRequest, Read, read_result};
+use sandbox_api::service::Subject;
 use sandbox_api::{
-    CancelCause, DEFAULT_IDLE_LIMIT, Encoding, ErrorKind, ExecutionEvent, ExecutionResult, Failure,
-    Input, Lifespan, SandboxSpec, SpecError, Status, Usage, Workload,
+    CancelCause, Encoding, ErrorKind, ExecutionEvent, ExecutionResult, Failure, Input, Lifespan,
+    SandboxSpec, Workload,
 };
-use sandbox_controller::{CancelHandle, Controller, Error, Sandbox};
+use sandbox_service::{CancelHandle, Service, ServiceError};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::outputs::Outputs;
-use crate::quotas::{Account, Turn};
 use crate::settings::{Access, Audience, Settings};
 use crate::transport::progress::Progress;
 
@@ -33,6 +31,8 @@ use crate::transport::progress::Progress;
 const OPERATIONS: usize = 16;
 /// How long [`Workspace::close`] waits for calls in progress after it has cancelled them.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
+/// The title of the sandbox of the file tools.
+const FILES: &str = "mcp files";
 
 /// An error of a [`Workspace`].
 #[derive(Debug, thiserror::Error)]
@@ -60,18 +60,14 @@ impl WorkspaceError {
 
 /// What the calls of one caller share.
 pub struct Workspace {
-    /// Dropped at the end: the opener of the workspace is its last owner then.
-    controller: StdMutex<Option<Arc<Controller>>>,
+    /// Given up at the end: the opener of the workspace is its last owner then.
+    service: Mutex<Option<Service>>,
+    subject: Subject,
     settings: Arc<Settings>,
     io_dir: Option<IoDir>,
-    /// Whose calls they are, where there are quotas.
-    account: Option<Account>,
-    /// The sandbox of the file tools; none before the first call, and after it has ended.
-    kept: Arc<Mutex<Option<FileSandbox>>>,
-    containers: Arc<Semaphore>,
     operations: Semaphore,
-    /// Removals, which calls do not wait for.
-    tasks: TaskTracker,
+    /// Scripts and commands in progress.
+    runs: TaskTracker,
     /// Counts the changes of the list of files.
     changes: watch::Sender<u64>,
     outputs: Outputs,
@@ -115,134 +111,41 @@ impl Drop for IoDir {
     }
 }
 
-/// The sandbox of the file tools, with its place among those of its subject.
-struct FileSandbox {
-    sandbox: Arc<Sandbox>,
-    place: Option<Box<dyn Any + Send>>,
-}
-
-/// A sandbox of one script or one command, which is removed when this is dropped. The removal is
-/// not waited for, and counts as a running container until it is done.
-pub(crate) struct Fresh {
-    sandbox: Option<(Sandbox, OwnedSemaphorePermit)>,
-    /// None where there are no quotas, and after the end.
-    turn: Option<Box<dyn Turn>>,
-    tasks: TaskTracker,
-}
-
-impl Fresh {
-    /// The sandbox.
-    pub fn sandbox(&self) -> &Sandbox {
-        let (sandbox, _) = self.sandbox.as_ref().expect("taken only by `drop`");
-        sandbox
-    }
-
-    /// What it ran has ended like this; none if it did not run.
-    pub async fn ended(&mut self, result: Option<&ExecutionResult>) {
-        let Some(turn) = self.turn.take() else { return };
-        match result {
-            Some(result) => {
-                turn.end(result.outcome.status(), result.usage.charged(&result.limits)).await;
-            }
-            None => turn.end(Status::Error, Usage::default()).await,
-        }
-    }
-}
-
-/// Runs something to its end, and sends its progress.
-async fn follow(
-    sandbox: &Sandbox,
-    workload: Workload,
-    token: &CancellationToken,
-    mut progress: Option<Progress>,
-    mut push: impl FnMut(&ExecutionEvent, Option<&mut Progress>),
-) -> Result<ExecutionResult, Error> {
-    let cancel = CancelHandle::new();
-    let mut execution = sandbox.start(workload, cancel.clone()).await?;
-    loop {
-        tokio::select! {
-            biased;
-            () = token.cancelled(), if cancel.cause().is_none() => {
-                cancel.cancel(CancelCause::Caller);
-            }
-            // The clock of what is not sent yet.
-            () = Progress::due(&progress), if progress.is_some() => {
-                if let Some(progress) = &mut progress {
-                    progress.send(token).await;
-                }
-            }
-            event = execution.next() => match event {
-                Some(event) => push(&event, progress.as_mut()),
-                None => break,
-            },
-        }
-    }
-    if let Some(progress) = &mut progress {
-        progress.send(token).await;
-    }
-    execution.wait().await
-}
-
-impl Drop for Fresh {
-    fn drop(&mut self) {
-        let Some((sandbox, permit)) = self.sandbox.take() else { return };
-        self.tasks.spawn(async move {
-            remove(&sandbox).await;
-            drop(permit);
-        });
-    }
-}
-
-/// Removes a sandbox. What cannot be removed now, the controller tries again.
-async fn remove(sandbox: &Sandbox) {
-    if let Err(error) = sandbox.close().await {
-        tracing::warn!("a sandbox could not be removed yet: {}", error.full_message());
-    }
-}
-
 impl Workspace {
-    /// A workspace with this io dir, which is created if it is missing, and removed again at the end
-    /// if it was and is empty; without one, there are no files. No sandbox is launched yet.
+    /// A workspace of this subject with this io dir, which is created if it is missing, and removed again
+    /// at the end if it was and is empty; without one, there are no files. No sandbox is started yet.
     ///
     /// # Errors
     ///
     /// [`WorkspaceError`] if the io dir cannot be created.
     pub fn open(
-        controller: Arc<Controller>,
+        service: Service,
+        subject: Subject,
         settings: Arc<Settings>,
         io_dir: Option<PathBuf>,
     ) -> Result<Self, WorkspaceError> {
-        Self::open_for(None, Outputs::default(), controller, settings, io_dir)
-    }
-
-    /// The same, with the quotas of a subject.
-    pub(crate) fn open_for(
-        account: Option<Account>,
-        outputs: Outputs,
-        controller: Arc<Controller>,
-        settings: Arc<Settings>,
-        io_dir: Option<PathBuf>,
-    ) -> Result<Self, WorkspaceError> {
-        let io_dir = io_dir.map(IoDir::open).transpose()?;
-        let concurrency = settings.concurrency.get() as usize;
         Ok(Self {
-            controller: StdMutex::new(Some(controller)),
+            service: Mutex::new(Some(service)),
+            subject,
             settings,
-            io_dir,
-            account,
-            kept: Arc::default(),
-            containers: Arc::new(Semaphore::new(concurrency)),
+            io_dir: io_dir.map(IoDir::open).transpose()?,
             operations: Semaphore::new(OPERATIONS),
-            tasks: TaskTracker::new(),
+            runs: TaskTracker::new(),
             changes: watch::Sender::new(0),
-            outputs,
+            outputs: Outputs::default(),
             closing: CancellationToken::new(),
         })
     }
 
-    /// The controller, until the workspace is closed.
-    fn controller(&self) -> Option<Arc<Controller>> {
-        self.controller.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The same with outputs that share a count.
+    pub(crate) fn with_outputs(self, outputs: Outputs) -> Self {
+        Self { outputs, ..self }
+    }
+
+    /// The service, until the workspace is closed.
+    fn service(&self) -> Result<Service, Failure> {
+        let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        service.filter(|_| !self.closing.is_cancelled()).ok_or_else(cancelled)
     }
 
     /// Whether it has files.
@@ -251,7 +154,7 @@ impl Workspace {
     }
 
     /// What it was opened with.
-    pub(crate) fn settings(&self) -> &Settings {
+    pub(crate) const fn settings(&self) -> &Arc<Settings> {
         &self.settings
     }
 
@@ -280,41 +183,44 @@ impl Workspace {
         }
     }
 
-    /// Starts sandboxes for scripts and commands ahead, where the controller has a pool.
-    ///
-    /// # Errors
-    ///
-    /// As a launch.
-    pub async fn prewarm(&self) -> Result<(), Error> {
-        let Some(controller) = self.controller() else { return Ok(()) };
-        match controller.prewarm(self.fresh_spec("mcp")).await {
-            // Those with inputs, as a read-only io dir is one, always start cold.
-            Err(Error::NotPooled { .. }) => Ok(()),
-            warmed => warmed,
-        }
-    }
-
-    fn fresh_spec(&self, title: &str) -> SandboxSpec {
+    /// The spec of a sandbox for one script or one command, such as a pool starts ahead.
+    #[must_use]
+    pub fn spec_of_run(&self, title: &str) -> SandboxSpec {
         self.spec().lifespan(Lifespan::OneRun).title(title)
     }
 
-    /// Runs one script or one command in a sandbox of its own, and gives its events to `push`. A call
-    /// that is cancelled before it has a sandbox does not wait for it.
-    pub(crate) async fn run_fresh(
+    /// Runs one script or one command in a sandbox of its own, gives its events to `sink`, and sends its
+    /// progress. A call that is cancelled before it has a sandbox does not wait for it.
+    pub(crate) async fn run(
         &self,
         title: &str,
         workload: impl Into<Workload>,
         token: &CancellationToken,
-        progress: Option<Progress>,
-        push: impl FnMut(&ExecutionEvent, Option<&mut Progress>),
+        progress: Option<&Progress>,
+        sink: &(dyn Fn(ExecutionEvent) + Send + Sync),
     ) -> Result<ExecutionResult, Failure> {
-        let mut fresh = tokio::select! {
-            biased;
-            () = token.cancelled() => return Err(cancelled()),
-            fresh = self.fresh(title) => fresh?,
+        let (service, _run) = (self.service()?, self.runs.token());
+        let (spec, cancel) = (self.spec_of_run(title), CancelHandle::new());
+        let run = service.run(&self.subject, spec, workload, &cancel, sink);
+        tokio::pin!(run);
+        let mut ticks = Progress::ticks();
+        let result = loop {
+            tokio::select! {
+                biased;
+                () = token.cancelled(), if cancel.cause().is_none() => {
+                    cancel.cancel(CancelCause::Caller);
+                }
+                _ = ticks.tick(), if progress.is_some() => {
+                    if let Some(progress) = progress {
+                        progress.send(token).await;
+                    }
+                }
+                result = &mut run => break result,
+            }
         };
-        let result = follow(fresh.sandbox(), workload.into(), token, progress, push).await;
-        fresh.ended(result.as_ref().ok()).await;
+        if let Some(progress) = progress {
+            progress.send(token).await;
+        }
         let result = result.map_err(|error| self.failure(&error))?;
         if !result.files_touched.files.is_empty() {
             self.files_changed();
@@ -322,96 +228,22 @@ impl Workspace {
         Ok(result)
     }
 
-    /// Launches a sandbox for one script or one command, when there are not too many.
-    async fn fresh(&self, title: &str) -> Result<Fresh, Failure> {
-        let turn = match &self.account {
-            Some(account) => Some(account.turn().await?),
-            None => None,
-        };
-        let mut fresh = Fresh { sandbox: None, turn, tasks: self.tasks.clone() };
-        let permit = self.containers.clone().acquire_owned().await;
-        let permit = permit.map_err(|_| cancelled())?;
-        let controller = self.controller().ok_or_else(cancelled)?;
-        match controller.launch(self.fresh_spec(title)).await {
-            Ok(sandbox) => {
-                fresh.sandbox = Some((sandbox, permit));
-                Ok(fresh)
-            }
-            Err(error) => {
-                fresh.ended(None).await;
-                Err(self.launch_failure(&error))
-            }
-        }
-    }
-
-    /// The sandbox of the file tools, which is launched if it is missing.
-    pub(crate) async fn kept(&self) -> Result<Arc<Sandbox>, Failure> {
-        let mut kept = self.kept.lock().await;
-        if let Some(FileSandbox { sandbox, .. }) = &*kept
-            && sandbox.ended().is_none()
-        {
-            return Ok(sandbox.clone());
-        }
-        if self.closing.is_cancelled() {
-            return Err(cancelled());
-        }
-        let mut place = None;
-        if let Some(ended) = kept.take() {
-            place = ended.place;
-            self.tasks.spawn(async move { remove(&ended.sandbox).await });
-        }
-        if let (None, Some(account)) = (&place, &self.account) {
-            place = Some(account.sandbox_place()?);
-        }
-        let spec = self.spec().idle_limit(Some(DEFAULT_IDLE_LIMIT)).title("mcp files");
-        let controller = self.controller().ok_or_else(cancelled)?;
-        let launched = controller.launch(spec).await;
-        let sandbox = Arc::new(launched.map_err(|error| self.launch_failure(&error))?);
-        *kept = Some(FileSandbox { sandbox: sandbox.clone(), place });
-        self.remove_when_ended(&sandbox);
-        Ok(sandbox)
-    }
-
-    /// Removes the kept sandbox when it has ended by itself, such as at its idle limit: the next call
-    /// may never come.
-    fn remove_when_ended(&self, sandbox: &Sandbox) {
-        let (kept, closing) = (self.kept.clone(), self.closing.clone());
-        let (ended, id) = (sandbox.until_ended(), sandbox.id().to_owned());
-        self.tasks.spawn(async move {
-            tokio::select! {
-                () = ended => {}
-                // It is removed there.
-                () = closing.cancelled() => return,
-            }
-            let taken = kept.lock().await.take_if(|kept| kept.sandbox.id() == id);
-            if let Some(FileSandbox { sandbox, place }) = taken {
-                remove(&sandbox).await;
-                drop(place);
-            }
-        });
-    }
-
     /// Whether it can be dropped: it has no sandbox, and only its owner uses it.
     pub(crate) fn is_unused(self: &Arc<Self>) -> bool {
-        let has_none = self.kept.try_lock().is_ok_and(|kept| kept.is_none());
-        has_none && Arc::strong_count(self) == 1
+        let has_sandbox = self.service().is_ok_and(|service| service.has_attached(&self.subject));
+        !has_sandbox && Arc::strong_count(self) == 1
     }
 
-    /// Performs a file operation in the kept sandbox. If that dies meanwhile, this call has failed,
-    /// and the next one gets another sandbox.
+    /// Performs a file operation in the sandbox of the file tools, which is started if it is missing. If
+    /// that dies meanwhile, this call has failed, and the next one gets another sandbox.
     pub(crate) async fn perform(
         &self,
         request: impl Into<OperationRequest>,
     ) -> Result<Box<RawValue>, Failure> {
-        let request = request.into();
         let _permit = self.operations.acquire().await.map_err(|_| cancelled())?;
-        if let Some(account) = &self.account
-            && request.operation.stores()
-        {
-            account.check_stored().await?;
-        }
-        let sandbox = self.kept().await?;
-        sandbox.perform(request).await.into_result()
+        let (service, request) = (self.service()?, request.into());
+        let performed = service.perform_attached(&self.subject, FILES, || self.spec(), request);
+        performed.await.map_err(|error| self.failure(&error))?.into_result()
     }
 
     /// The same, with its result.
@@ -430,30 +262,15 @@ impl Workspace {
         self.result_of(OperationRequest { encoding: Some(encoding), ..read.into() }).await
     }
 
-    /// Why a launch failed, in words for its caller.
-    fn launch_failure(&self, error: &Error) -> Failure {
-        let failure = Failure::from(error);
-        match self.settings.audience {
-            Audience::Local => failure,
-            Audience::Remote => {
-                tracing::error!("a sandbox cannot be launched: {}", failure.message);
-                Failure::new(failure.kind, "the sandbox could not be launched", None)
-            }
-        }
-    }
-
-    /// An error of a sandbox, in words for its caller.
-    pub(crate) fn failure(&self, error: &Error) -> Failure {
-        match error {
-            Error::MountLost { .. } | Error::MountRefused { .. } | Error::IoDir { .. } => {
-                self.launch_failure(error)
-            }
-            Error::Spec(SpecError::ArgsTooLarge { .. }) => {
-                let hint = "write large data to a file, which the script reads".to_owned();
-                Failure { hint: self.has_files().then_some(hint), ..Failure::from(error) }
-            }
-            error => Failure::from(error),
-        }
+    /// Why the service did not do something, and when to try again: a tool has no header for that.
+    fn failure(&self, error: &ServiceError) -> Failure {
+        let failure = match self.settings.audience {
+            Audience::Local => error.failure_on_host(),
+            Audience::Remote => error.failure(),
+        };
+        let Some(after) = error.retry_after() else { return failure };
+        let seconds = after.as_millis().div_ceil(1000).max(1);
+        Failure { hint: Some(format!("try again in {seconds} s")), ..failure }
     }
 
     /// Says that files were created or removed.
@@ -472,31 +289,16 @@ impl Workspace {
         changes
     }
 
-    /// The io dir, if there is one.
-    #[must_use]
-    pub fn io_dir(&self) -> Option<&Path> {
-        self.io_dir.as_ref().map(|io_dir| &*io_dir.path)
-    }
-
-    /// Cancels what is in progress, waits until its sandboxes are removed, and gives its controller
-    /// up.
+    /// Cancels what is in progress, waits until scripts and commands have ended, and gives its service
+    /// up, whose [shutdown](Service::shutdown) removes the sandbox of the file tools.
     pub async fn close(&self) {
         self.closing.cancel();
-        let all = self.settings.concurrency.get();
-        let ended = tokio::time::timeout(CLOSE_WAIT, self.containers.acquire_many(all)).await;
-        if ended.is_err() {
+        self.operations.close();
+        self.runs.close();
+        if tokio::time::timeout(CLOSE_WAIT, self.runs.wait()).await.is_err() {
             tracing::warn!("calls in progress did not end in {CLOSE_WAIT:?}");
         }
-        self.containers.close();
-        self.operations.close();
-        if let Some(kept) = self.kept.lock().await.take() {
-            remove(&kept.sandbox).await;
-        }
-        self.tasks.close();
-        if tokio::time::timeout(CLOSE_WAIT, self.tasks.wait()).await.is_err() {
-            tracing::warn!("sandboxes were not removed in {CLOSE_WAIT:?}");
-        }
-        drop(self.controller.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.service.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 

@@ -8,10 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use axum::http::request;
 use rmcp::model::{ErrorData, Extensions};
 use sandbox_api::service::Subject;
-use sandbox_controller::Controller;
+use sandbox_service::Service;
 
 use crate::outputs::Outputs;
-use crate::quotas::{Account, Quotas};
 use crate::settings::Settings;
 use crate::workspace::Workspace;
 
@@ -20,25 +19,18 @@ const MAX_WORKSPACES: usize = 1024;
 
 /// The workspaces of a server by their subjects.
 pub(crate) struct Workspaces {
-    controller: Arc<Controller>,
+    service: Service,
     settings: Arc<Settings>,
     io_dirs: Option<PathBuf>,
-    quotas: Option<Arc<dyn Quotas>>,
     by_subject: Mutex<HashMap<Subject, Arc<Workspace>>>,
     /// Bytes of outputs that they keep.
     kept: Arc<AtomicU64>,
 }
 
 impl Workspaces {
-    /// Of sandboxes that this controller launches; none is open yet.
-    pub fn new(
-        controller: Arc<Controller>,
-        settings: Arc<Settings>,
-        io_dirs: Option<PathBuf>,
-        quotas: Option<Arc<dyn Quotas>>,
-    ) -> Self {
-        let (by_subject, kept) = (Mutex::default(), Arc::default());
-        Self { controller, settings, io_dirs, quotas, by_subject, kept }
+    /// Of sandboxes of this service; none is open yet.
+    pub fn new(service: Service, settings: Arc<Settings>, io_dirs: Option<PathBuf>) -> Self {
+        Self { service, settings, io_dirs, by_subject: Mutex::default(), kept: Arc::default() }
     }
 
     /// The workspace of a request's subject.
@@ -59,16 +51,13 @@ impl Workspaces {
             return Err(ErrorData::internal_error("too many subjects at one time", None));
         }
         let io_dir = self.io_dirs.as_ref().map(|base| base.join(subject.directory_name()));
-        let account =
-            self.quotas.clone().map(|quotas| Account { quotas, subject: subject.clone() });
-        let (controller, settings) = (self.controller.clone(), self.settings.clone());
-        let outputs = Outputs::new(self.kept.clone());
-        let opened = Workspace::open_for(account, outputs, controller, settings, io_dir);
+        let (service, settings) = (self.service.clone(), self.settings.clone());
+        let opened = Workspace::open(service, subject.clone(), settings, io_dir);
         let workspace = opened.map_err(|error| {
             tracing::error!("a workspace cannot be opened: {error}");
             ErrorData::internal_error("the workspace could not be opened", None)
         })?;
-        let workspace = Arc::new(workspace);
+        let workspace = Arc::new(workspace.with_outputs(Outputs::new(self.kept.clone())));
         workspaces.insert(subject.clone(), workspace.clone());
         Ok(workspace)
     }

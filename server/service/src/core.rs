@@ -129,7 +129,7 @@ impl Core {
 
     /// Whether something of a subject runs, or a front end keeps a sandbox of it.
     pub fn is_active(&self, subject: &Subject) -> bool {
-        self.state().schedule.of(subject).1 > 0 || self.kept.has_place(subject)
+        self.state().schedule.of(subject).1 > 0 || self.kept.has_attached(subject)
     }
 
     /// Starts a sandbox for a subject.
@@ -156,7 +156,7 @@ impl Core {
             match queued {
                 Queued::Execution(waiting) => self.begin_work(waiting),
                 // If the waiter is gone, it is returned at once.
-                Queued::FrontEnd(granted) => {
+                Queued::Attached(granted) => {
                     _ = granted.send(RunPermit { core: self.clone(), subject });
                 }
             }
@@ -199,12 +199,12 @@ impl Core {
     pub fn unqueue(&self, live: &Live) -> Option<PendingExecution> {
         match self.state().schedule.remove(&live.subject, &live.id) {
             Some(Queued::Execution(waiting)) => Some(waiting),
-            Some(Queued::FrontEnd(_)) | None => None,
+            Some(Queued::Attached(_)) | None => None,
         }
     }
 
-    /// Takes what a front end does not wait for any more out of the queue.
-    pub fn unqueue_front_end(&self, subject: &Subject, id: &str) {
+    /// Takes what its caller does not wait for any more out of the queue.
+    pub fn unqueue_attached(&self, subject: &Subject, id: &str) {
         self.state().schedule.remove(subject, id);
     }
 
@@ -274,31 +274,24 @@ pub(crate) enum HeldSlot {
 }
 
 /// The queued work.
-#[derive(Debug)]
 pub(crate) enum Queued {
     /// An execution of this service.
     Execution(PendingExecution),
-    /// Something that a front end runs itself.
-    FrontEnd(oneshot::Sender<RunPermit>),
+    /// What ends with its caller.
+    Attached(oneshot::Sender<RunPermit>),
 }
 
-/// A place among what runs, for something that a front end runs itself. It counts as a running execution
-/// of its subject until it is dropped.
-pub struct RunPermit {
-    pub(crate) core: Arc<Core>,
-    pub(crate) subject: Subject,
+/// A place among what runs, for what ends with its caller. It counts as a running execution of its subject
+/// until it is dropped.
+pub(crate) struct RunPermit {
+    core: Arc<Core>,
+    subject: Subject,
 }
 
 impl Drop for RunPermit {
     fn drop(&mut self) {
         self.core.subject_dirs.changed(&self.subject);
         self.core.release_run(&self.subject);
-    }
-}
-
-impl std::fmt::Debug for RunPermit {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("RunPermit").field("subject", &self.subject).finish_non_exhaustive()
     }
 }
 

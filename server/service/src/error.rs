@@ -14,7 +14,8 @@ use sandbox_store::StoreError;
 
 const SOON: Duration = Duration::from_secs(1);
 
-/// Why a request was refused or failed. Its messages have no path of the host and no secret.
+/// Why a request was refused or failed. Its messages have no secret, and no path of the host but for
+/// [`failure_on_host`](Self::failure_on_host).
 #[derive(Debug, Clone)]
 pub struct ServiceError {
     problem: Box<Problem>,
@@ -22,13 +23,16 @@ pub struct ServiceError {
     retry_after: Option<Duration>,
     is_transient: bool,
     source: Option<Arc<dyn Error + Send + Sync>>,
+    /// The same for a reader on this host, where it has more.
+    on_host: Option<Box<Failure>>,
 }
 
 impl ServiceError {
     fn new(kind: Kind, detail: impl Into<String>) -> Self {
         let problem = Box::new(Problem::new(kind, detail));
         let kind = error_kind(kind);
-        Self { problem, kind, retry_after: None, is_transient: false, source: None }
+        let (retry_after, is_transient, source, on_host) = (None, false, None, None);
+        Self { problem, kind, retry_after, is_transient, source, on_host }
     }
 
     /// No object of this subject has this id: `what` is `execution` or `sandbox`.
@@ -240,6 +244,10 @@ impl ServiceError {
         Self { kind, ..self }
     }
 
+    pub(crate) fn on_host(self, failure: Failure) -> Self {
+        Self { on_host: Some(Box::new(failure)), ..self }
+    }
+
     fn at(mut self, pointer: String, detail: String) -> Self {
         *self.problem = self.problem.at(pointer, detail);
         self
@@ -278,6 +286,12 @@ impl ServiceError {
     pub fn failure(&self) -> Failure {
         let Problem { detail, hint, .. } = &*self.problem;
         Failure::new(self.kind, detail.clone(), hint.clone())
+    }
+
+    /// As data for a reader on this host: with its paths.
+    #[must_use]
+    pub fn failure_on_host(&self) -> Failure {
+        self.on_host.as_deref().cloned().unwrap_or_else(|| self.failure())
     }
 
     /// What the store said, if it failed.

@@ -358,6 +358,11 @@ impl Guest for FakeGuest {
         self.launcher.all_ended.load(Ordering::SeqCst)
     }
 
+    fn until_ended(&self) -> BoxFuture<'static, ()> {
+        let mut is_closed = self.is_closed.subscribe();
+        async move { _ = is_closed.wait_for(|is_closed| *is_closed).await }.boxed()
+    }
+
     fn close(&self) -> BoxFuture<'_, Result<(), String>> {
         async {
             self.launcher.closed.fetch_add(1, Ordering::SeqCst);

@@ -63,6 +63,9 @@ pub(crate) trait Guest: Send + Sync + 'static {
     /// Whether it accepts nothing any more.
     fn has_ended(&self) -> bool;
 
+    /// Waits until it accepts nothing any more.
+    fn until_ended(&self) -> BoxFuture<'static, ()>;
+
     /// Removes it.
     fn close(&self) -> BoxFuture<'_, Result<(), String>>;
 }
@@ -83,12 +86,12 @@ fn not_started(error: Error) -> ServiceError {
         Error::Engine { source, .. } => is_transient(source),
         _ => false,
     };
-    ServiceError::not_started(failure_of(&error), is_transient)
+    ServiceError::not_started(failure_of(&error), is_transient).on_host(Failure::from(&error))
 }
 
 /// A sandbox could not be used.
 fn failed(error: Error) -> ServiceError {
-    ServiceError::sandbox(failure_of(&error))
+    ServiceError::sandbox(failure_of(&error)).on_host(Failure::from(&error))
 }
 
 /// Why our side failed, without a path of the host.
@@ -203,6 +206,10 @@ impl Guest for Sandbox {
 
     fn has_ended(&self) -> bool {
         self.ended().is_some()
+    }
+
+    fn until_ended(&self) -> BoxFuture<'static, ()> {
+        self.until_ended().boxed()
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), String>> {

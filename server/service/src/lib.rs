@@ -11,6 +11,7 @@
 
 mod admission;
 mod archive;
+mod attached;
 mod background;
 mod config;
 mod core;
@@ -24,7 +25,6 @@ mod feed;
 mod files;
 mod launcher;
 mod live;
-mod permits;
 mod plan;
 mod rate;
 mod readers;
@@ -40,7 +40,6 @@ mod storage;
 mod tests;
 mod work;
 
-pub use self::core::RunPermit;
 pub use admission::{IdempotencyKey, Submitted};
 pub use archive::Archive;
 pub use config::{HostPolicy, IoPosture, KeptBounds, Quotas, RequestBounds, ServiceConfig};
@@ -48,9 +47,8 @@ pub use counters::{Counters, Histogram};
 pub use error::ServiceError;
 pub use events::Events;
 pub use files::OpenFile;
-pub use permits::SandboxPermit;
-pub use sandbox_controller::PoolStats;
 pub use sandbox_controller::artifacts::ArchiveFormat;
+pub use sandbox_controller::{CancelHandle, PoolStats};
 pub use sandbox_store::StoredExecution;
 pub use sandboxes::{CreatedSandbox, InSandbox, KeptReader, KeptWriter};
 pub use service::{ListQuery, Service};

@@ -629,9 +629,11 @@ fn files_of_agents_have_the_quota_of_stored_bytes() {
     let service = Service::with(&place, &[], &quota);
     let client = Client::new(&service);
     let write = |bytes: usize| json!({ "path": "a", "content": "x".repeat(bytes) });
-    client.data("write_file", write(100_000));
     let full = "the quota of stored bytes is used up (busy)";
     let is_full = |text: String| assert!(text.contains(full), "{text}");
+    is_full(client.call("write_file", write(100_000)).failure());
+    let script = "fs.write('a', string.rep('x', 100000))";
+    client.data("execute_script", json!({ "script": script }));
     is_full(client.call("write_file", write(1)).failure());
     is_full(client.call("execute_script", json!({ "script": "return 1" })).failure());
     let submit = || service.http("POST", "/v1/executions?wait=60", "", r#"{"script":"return 1"}"#);

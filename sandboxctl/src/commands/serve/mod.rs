@@ -28,8 +28,6 @@ use crate::signals::Signals;
 
 /// How long connections may go on after all executions have ended.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the engine is given to remove what is left.
-const REMOVAL: Duration = Duration::from_secs(30);
 
 pub fn serve(context: &Context<'_>, args: &ServeArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
@@ -99,7 +97,7 @@ async fn run(
             source: std::io::Error::other(error),
         })?,
         Err(signalled) => {
-            close(context, controller, &mut signals).await;
+            context.close_shared(controller, &mut signals).await;
             return Err(signalled);
         }
     };
@@ -114,7 +112,7 @@ async fn run(
         }
     };
     let http = HttpConfig { audit: Some(Arc::new(audit)), ..http };
-    let (tools, mount) = mcp::mount(&service, controller.clone(), tools);
+    let (tools, mount) = mcp::mount(&service, tools);
     let http = Http::new(http, service.clone(), access.clone(), Some(mount), shutdown);
     let addresses = listening.addresses(tls.is_some());
     let mut served = tokio::spawn(http.serve(listening.into_listeners(), tls.clone()));
@@ -152,7 +150,7 @@ async fn run(
         _ = tokio::time::timeout(ANSWER_TIMEOUT, &mut served).await;
     }
     drop((service, access, tools));
-    close(context, controller, &mut signals).await;
+    context.close_shared(controller, &mut signals).await;
     Ok(0)
 }
 
@@ -170,21 +168,6 @@ async fn end(
             Err(_) => {}
         }
     }
-}
-
-/// Waits until everything that is to be removed is removed.
-async fn close(context: &Context<'_>, mut controller: Arc<Controller>, signals: &mut Signals) {
-    let since = std::time::Instant::now();
-    // Tasks of the service that end now may still have it.
-    let controller = loop {
-        match Arc::try_unwrap(controller) {
-            Ok(controller) => break controller,
-            Err(_) if since.elapsed() > REMOVAL => return,
-            Err(shared) => controller = shared,
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    };
-    _ = tokio::time::timeout(REMOVAL, context.close(controller, signals)).await;
 }
 
 impl Running<'_> {

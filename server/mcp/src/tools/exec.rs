@@ -1,11 +1,12 @@
 //! `exec`: a command in a fresh container of the server's image.
 
 use std::fmt::Write as _;
+use std::sync::{Mutex, PoisonError};
 
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use sandbox_api::service::{CommandRequest, Content};
 use sandbox_api::{
-    Command, ErrorKind, ExecutionEvent, ExecutionResult, Failure, Outcome, OutputStream,
+    Captured, Command, ErrorKind, ExecutionEvent, ExecutionResult, Failure, Outcome, OutputStream,
     RefusedHost, TouchedFile, millis,
 };
 use schemars::JsonSchema;
@@ -17,7 +18,7 @@ use super::result::{attach, failure_text, invalid, listed, listed_hosts, write_r
 use super::schema;
 use super::tool::{Call, Hints, McpTool, ServerTraits};
 use crate::hints::{explained, noted};
-use crate::outputs::{Capture, Kept, Outputs, Shown};
+use crate::outputs::{Kept, MAX_KEPT_BYTES, Output, OutputEnd, Outputs, Shown};
 use crate::paths;
 use crate::settings::{Access, Settings};
 use crate::transport::progress::Progress;
@@ -160,32 +161,33 @@ impl McpTool for Exec {
 async fn run(call: Call<'_>) -> Result<Ran, Failure> {
     let Call { workspace, settings, mut arguments, cancelled: token, progress } = call;
     let time = timeout(arguments.remove("timeout_ms"), Exec::NAME, settings)?;
-    let mut command = command(arguments)?.output_limit(0);
+    let mut command = command(arguments)?.output_limit(MAX_KEPT_BYTES);
     command.timeout = time;
     if let Some(cwd) = &mut command.cwd {
         paths::understand(workspace, cwd).await;
     }
     let progress = progress.map(|(peer, token)| Progress::new(peer, token));
-    let [mut stdout, mut stderr] = [Capture::default(), Capture::default()];
-    let push = |event: &ExecutionEvent, progress: Option<&mut Progress>| {
+    let ends = Mutex::new([OutputEnd::default(), OutputEnd::default()]);
+    let sink = |event: ExecutionEvent| {
         let ExecutionEvent::Output { stream, data } = event else { return };
+        let [stdout, stderr] = &mut *ends.lock().unwrap_or_else(PoisonError::into_inner);
         match stream {
-            OutputStream::Stdout => stdout.take(data),
-            OutputStream::Stderr => stderr.take(data),
+            OutputStream::Stdout => stdout.push(&data),
+            OutputStream::Stderr => stderr.push(&data),
         }
-        if let Some(progress) = progress {
-            progress.push_output(data);
+        if let Some(progress) = &progress {
+            progress.push_output(&data);
         }
     };
-    let result = workspace.run_fresh("mcp exec", command, &token, progress, push).await?;
-    Ok(Ran { result, stdout, stderr })
+    let result = workspace.run("mcp exec", command, &token, progress.as_ref(), &sink).await?;
+    let ends = ends.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(Ran { result, ends })
 }
 
-/// A command that has ended, and its output.
+/// A command that has ended, and the ends of its stdout and stderr.
 struct Ran {
     result: ExecutionResult,
-    stdout: Capture,
-    stderr: Capture,
+    ends: [OutputEnd; 2],
 }
 
 /// The arguments as a command.
@@ -220,11 +222,13 @@ impl Ran {
     /// What a model is given of it: as data, and as text with at most so many bytes of output as the
     /// settings say; and what is kept of more.
     fn shown(self, settings: &Settings, outputs: &Outputs) -> (ExecData, String, Vec<Kept>) {
-        let Self { result, stdout, stderr } = self;
+        let Self { result, ends: [stdout, stderr] } = self;
+        let output = |captured: &Captured, end| Output { beginning: captured.bytes.clone(), end };
+        let (stdout, stderr) = (output(result.stdout(), stdout), output(result.stderr(), stderr));
         let (most, notes) = (settings.output_bytes, noted(&result.notes, settings));
         let [for_stdout, for_stderr] = shares(&stdout, &stderr, most);
         let (mut kept, mut is_cut) = (Vec::new(), false);
-        let mut show = |output: Capture, most, name| {
+        let mut show = |output: Output, most, name| {
             // What is no text is given as it is, if there is room.
             let bytes = output.whole().filter(|bytes| bytes.len() <= most);
             let bytes =
@@ -247,7 +251,7 @@ impl Ran {
 
 /// How much of stdout and of stderr is given, of so much in all: each has what the other leaves, and half
 /// of it at least.
-fn shares(stdout: &Capture, stderr: &Capture, most: usize) -> [usize; 2] {
+fn shares(stdout: &Output, stderr: &Output, most: usize) -> [usize; 2] {
     let half = most / 2;
     [stderr, stdout].map(|other| most - other.room(half).min(half))
 }
@@ -371,11 +375,7 @@ mod tests {
 
     #[test]
     fn each_output_has_what_the_other_leaves() {
-        let of = |bytes: usize| {
-            let mut capture = Capture::default();
-            capture.take(&vec![b'x'; bytes]);
-            capture
-        };
+        let of = |bytes: usize| Output::from(vec![b'x'; bytes]);
         for (stdout, stderr, expected) in
             [(0, 0, [100, 100]), (10, 500, [50, 90]), (500, 20, [80, 50]), (500, 500, [50, 50])]
         {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use sandbox_api::{
     ErrorKind, ExecutionEvent, ExecutionResult, Failure, Language, Outcome, RefusedHost, Script,
-    TouchedFile, millis,
+    SpecError, TouchedFile, millis,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,9 +19,10 @@ use super::schema;
 use super::tool::{Call, Hints, McpTool, ServerTraits};
 use crate::api_text::{Abilities, taught};
 use crate::hints::{explained, noted};
-use crate::outputs::{Capture, Kept, Outputs, Shown};
+use crate::outputs::{Kept, Output, Outputs, Shown};
 use crate::settings::{Access, Settings};
 use crate::transport::progress::Progress;
+use crate::workspace::Workspace;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -159,13 +160,23 @@ async fn run(call: Call<'_>) -> Result<(ExecutionResult, Option<&'static str>), 
     let mut script = Script::new(script).args(args);
     script.timeout = timeout;
     let progress = progress.map(|(peer, token)| Progress::new(peer, token));
-    let push = |event: &ExecutionEvent, progress: Option<&mut Progress>| {
-        if let (ExecutionEvent::Log(entry), Some(progress)) = (event, progress) {
+    let sink = |event: ExecutionEvent| {
+        if let (ExecutionEvent::Log(entry), Some(progress)) = (&event, &progress) {
             progress.push_line(&entry.line());
         }
     };
-    let result = workspace.run_fresh("mcp script", script, &token, progress, push).await?;
+    let run = workspace.run("mcp script", script, &token, progress.as_ref(), &sink).await;
+    let result = run.map_err(|failure| without_inputs(failure, workspace))?;
     Ok((result, language))
+}
+
+/// The hint for arguments that are too large: no tool gives a script inputs.
+fn without_inputs(failure: Failure, workspace: &Workspace) -> Failure {
+    if failure.hint.as_deref() != (SpecError::ArgsTooLarge { max: 0 }).hint() {
+        return failure;
+    }
+    let hint = "write large data to a file, which the script reads".to_owned();
+    Failure { hint: workspace.has_files().then_some(hint), ..failure }
 }
 
 /// What a model is given of a result, and what is kept of more: the log, and what the script returned, with
@@ -199,12 +210,9 @@ fn shown(
         }
         !is_too_long
     });
-    let mut log = Capture::default();
-    for line in &logs {
-        log.take(line.as_bytes());
-        log.take(b"\n");
-    }
-    let Shown { text, is_whole, kept: of_log } = log.show(most, outputs, "log");
+    let log: String = logs.iter().flat_map(|line| [&**line, "\n"]).collect();
+    let Shown { text, is_whole, kept: of_log } =
+        Output::from(log.into_bytes()).show(most, outputs, "log");
     kept.extend(of_log);
     truncated |= is_too_long || !is_whole;
     let logs = match is_whole {

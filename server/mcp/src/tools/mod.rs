@@ -18,7 +18,7 @@ use crate::settings::Settings;
 
 pub(crate) use self::tool::Call;
 
-/// How many scripts and commands of one workspace run at a time by default.
+/// How many scripts and commands of one client run at a time by default.
 pub const DEFAULT_CONCURRENCY: u32 = 8;
 
 /// The tool that runs a script.
@@ -90,7 +90,6 @@ impl Catalogue {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::num::NonZeroU32;
     use std::time::Duration;
 
     use sandbox_api::{RootFs, SandboxSpec};
@@ -107,7 +106,6 @@ pub(crate) mod tests {
             access: Access::ReadWrite,
             audience: Audience::Local,
             tools: None,
-            concurrency: NonZeroU32::MIN,
             output_bytes: DEFAULT_OUTPUT_BYTES,
         }
     }

@@ -19,12 +19,11 @@ use rmcp::ServerHandler;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use sandbox_api::service::Subject;
 use sandbox_api::{Problem, ProblemKind, without_bom};
-use sandbox_controller::Controller;
+use sandbox_service::Service;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
 
-use crate::quotas::Quotas;
 use crate::server::{McpServer, Shared, Source};
 use crate::settings::Settings;
 use crate::transport::answer::AnswerForm;
@@ -55,8 +54,6 @@ pub struct HttpOptions {
     pub settings: Settings,
     /// The directory with an io dir for each subject; `None`: no files.
     pub io_dirs: Option<PathBuf>,
-    /// The quotas of the subjects, if there are any.
-    pub quotas: Option<Arc<dyn Quotas>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -113,15 +110,15 @@ impl Drop for Permit {
 }
 
 impl HttpServer {
-    /// A server whose sandboxes this controller launches.
+    /// A server whose sandboxes are those of this service.
     #[must_use]
-    pub fn new(controller: Arc<Controller>, options: HttpOptions) -> Self {
-        let HttpOptions { settings, io_dirs, quotas } = options;
+    pub fn new(service: Service, options: HttpOptions) -> Self {
+        let HttpOptions { settings, io_dirs } = options;
         let settings = Arc::new(settings);
         let shared = Arc::new(Shared::new(settings.clone(), io_dirs.is_some()));
         let sessions = Arc::new(Sessions::new(settings.timeout_ceiling));
         Self {
-            workspaces: Arc::new(Workspaces::new(controller, settings, io_dirs, quotas)),
+            workspaces: Arc::new(Workspaces::new(service, settings, io_dirs)),
             shared,
             admission: Admission { sessions, requests: Arc::default() },
             stop: CancellationToken::new(),
@@ -160,7 +157,7 @@ impl HttpServer {
             .layer(from_fn(answer_problems))
     }
 
-    /// Ends all streams, cancels what is in progress, and waits until the sandboxes are removed.
+    /// Ends all streams, cancels what is in progress, and waits until scripts and commands have ended.
     pub async fn close(&self) {
         self.stop.cancel();
         self.workspaces.close().await;

@@ -1,10 +1,11 @@
 //! Progress of a script by the lines that it logs, and of a command by its output.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::{Peer, RoleServer};
-use tokio::time::Instant;
+use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 /// The shortest time between two notifications: a script logs faster than clients draw.
@@ -19,69 +20,77 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct Progress {
     peer: Peer<RoleServer>,
     token: ProgressToken,
+    pending: Mutex<Pending>,
+}
+
+/// What is not sent yet.
+#[derive(Default)]
+struct Pending {
     /// Lines or bytes so far.
     done: u64,
-    /// Those not sent yet.
-    pending: Vec<u8>,
-    /// When they may be sent; none if nothing is to be sent.
-    due: Option<Instant>,
-    last: Option<Instant>,
+    /// How many of them were sent or left out.
+    sent: u64,
+    message: Vec<u8>,
 }
 
 impl Progress {
     pub fn new(peer: Peer<RoleServer>, token: ProgressToken) -> Self {
-        Self { peer, token, done: 0, pending: Vec::new(), due: None, last: None }
+        Self { peer, token, pending: Mutex::default() }
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a line of a script's log.
-    pub fn push_line(&mut self, line: &str) {
-        self.done += 1;
-        if !self.pending.is_empty() {
-            append(&mut self.pending, b"\n");
+    pub fn push_line(&self, line: &str) {
+        let mut pending = self.pending();
+        pending.done += 1;
+        if !pending.message.is_empty() {
+            append(&mut pending.message, b"\n");
         }
-        append(&mut self.pending, line.as_bytes());
-        self.plan();
+        append(&mut pending.message, line.as_bytes());
     }
 
     /// Adds output of a command.
-    pub fn push_output(&mut self, piece: &[u8]) {
-        self.done += piece.len() as u64;
-        append(&mut self.pending, piece);
-        self.plan();
+    pub fn push_output(&self, piece: &[u8]) {
+        let mut pending = self.pending();
+        pending.done += piece.len() as u64;
+        append(&mut pending.message, piece);
     }
 
-    fn plan(&mut self) {
-        let earliest = || self.last.map_or_else(Instant::now, |last| last + INTERVAL);
-        self.due = Some(self.due.unwrap_or_else(earliest));
+    /// The times at which to [send](Self::send).
+    pub fn ticks() -> Interval {
+        let mut ticks = tokio::time::interval(INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks
     }
 
-    /// Waits until lines may be sent; for ever without lines.
-    pub async fn due(progress: &Option<Self>) {
-        match progress.as_ref().and_then(|progress| progress.due) {
-            Some(due) => tokio::time::sleep_until(due).await,
-            None => std::future::pending().await,
+    /// What is to be sent: how much there is so far, and the message.
+    fn next(&self) -> Option<(u64, String)> {
+        let mut pending = self.pending();
+        if pending.sent == pending.done {
+            return None;
         }
-    }
-
-    /// Sends the lines that are not sent yet, unless the call is cancelled: a client that is gone does
-    /// not get them, and one that does not read must not hold up the call.
-    pub async fn send(&mut self, cancelled: &CancellationToken) {
-        if self.due.take().is_none() {
-            return;
-        }
-        self.last = Some(Instant::now());
-        let mut message = std::mem::take(&mut self.pending);
+        pending.sent = pending.done;
+        let mut message = std::mem::take(&mut pending.message);
         // What is left out may split a character, as the next piece of an output may.
         if let Err(error) = std::str::from_utf8(&message)
             && error.error_len().is_none()
         {
             let partial = message.split_off(error.valid_up_to());
             if message.len() + partial.len() < MAX_BYTES {
-                self.pending = partial;
+                pending.message = partial;
             }
         }
-        let message = String::from_utf8_lossy(&message).into_owned();
-        let param = ProgressNotificationParam::new(self.token.clone(), self.done as f64);
+        Some((pending.done, String::from_utf8_lossy(&message).into_owned()))
+    }
+
+    /// Sends what is not sent yet, unless the call is cancelled: a client that is gone does not get it, and
+    /// one that does not read must not hold up the call.
+    pub async fn send(&self, cancelled: &CancellationToken) {
+        let Some((done, message)) = self.next() else { return };
+        let param = ProgressNotificationParam::new(self.token.clone(), done as f64);
         let sent = self.peer.notify_progress(param.with_message(message));
         tokio::select! {
             biased;
@@ -104,6 +113,7 @@ mod tests {
     use rmcp::service::serve_directly;
     use serde_json::{Value, json};
     use tokio::io::AsyncBufReadExt as _;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -116,7 +126,7 @@ mod tests {
     async fn call_that_is_cancelled_does_not_wait_for_a_client_to_read() {
         let (ours, theirs) = tokio::io::duplex(64);
         let server = serve_directly::<RoleServer, _, _, _, _>(Idle, ours, None);
-        let mut progress =
+        let progress =
             Progress::new(server.peer().clone(), ProgressToken(NumberOrString::Number(1)));
         // Lines longer than the stream are not read.
         progress.push_line(&"x".repeat(MAX_BYTES));
@@ -149,7 +159,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn lines_are_joined_within_bounds_and_between_characters() {
-        let (mut progress, mut next) = told();
+        let (progress, mut next) = told();
         let alive = CancellationToken::new();
         progress.push_line("a");
         progress.push_line("b");
@@ -169,7 +179,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn output_is_told_as_it_comes_and_no_character_is_split() {
-        let (mut progress, mut next) = told();
+        let (progress, mut next) = told();
         let alive = CancellationToken::new();
         let (first, rest) = "a\né".as_bytes().split_at(3);
         progress.push_output(first);

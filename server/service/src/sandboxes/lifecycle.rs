@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use sandbox_api::service::{SandboxRef, SandboxStatus, Subject, Time};
-use sandbox_api::{CancelCause, generation_id};
+use sandbox_api::{CancelCause, SandboxSpec, generation_id};
 use tracing::Instrument as _;
 
 use super::registry::{DueAction, SandboxEntry, SandboxLease};
@@ -32,8 +32,44 @@ impl Core {
         place: &SandboxRef,
     ) -> Result<SandboxLease, ServiceError> {
         let kept = self.kept.find(subject, &place.id)?;
-        // A launch goes on if its caller does not wait: the next use has it.
-        let (core, generation) = (self.clone(), place.generation);
+        self.spawn_lease(kept, place.generation).await
+    }
+
+    /// Begins a use of the attached sandbox of this title, which is made from the spec if it is missing.
+    pub async fn lease_attached(
+        self: &Arc<Self>,
+        subject: &Subject,
+        title: &'static str,
+        spec: impl Fn() -> SandboxSpec,
+    ) -> Result<SandboxLease, ServiceError> {
+        loop {
+            if !self.is_accepting.load(Ordering::Acquire) {
+                return Err(ServiceError::shutting_down());
+            }
+            let make = || SandboxEntry::attached(subject, title, spec());
+            let bounds = (self.quotas().sandboxes, self.config.kept.sandboxes);
+            let kept = self.kept.attached(subject, title, make, bounds);
+            let kept = kept.inspect_err(|_| Counting::add(&self.counting.refused_quota))?;
+            match self.spawn_lease(kept.clone(), None).await {
+                // It was removed meanwhile.
+                Err(_) if kept.is_deleted.load(Ordering::Acquire) => {}
+                Err(error) => {
+                    self.delete_unstarted(kept).await?;
+                    return Err(error);
+                }
+                used => return used,
+            }
+        }
+    }
+
+    /// Begins a use on a task of its own: a launch goes on if its caller does not wait, and the next use
+    /// has it.
+    async fn spawn_lease(
+        self: &Arc<Self>,
+        kept: Arc<SandboxEntry>,
+        generation: Option<u64>,
+    ) -> Result<SandboxLease, ServiceError> {
+        let core = self.clone();
         let using = async move { core.begin_use(kept, generation).await };
         let using = tokio::spawn(using.in_current_span());
         let failed = |_| ServiceError::internal("the start of a sandbox panicked");
@@ -50,13 +86,7 @@ impl Core {
         if kept.is_deleted.load(Ordering::Acquire) || kept.info().expires_at <= Time::now() {
             return Err(kept.gone());
         }
-        if let Some(guest) = &*container
-            && guest.has_ended()
-        {
-            self.remove(guest.clone());
-            *container = None;
-            kept.info().status = SandboxStatus::Stopped;
-        }
+        self.remove_ended(&kept, &mut container);
         let current = kept.info().generation;
         let stale = |asked| ServiceError::stale_generation(&kept.record.id, asked);
         if let Some(asked) = asked
@@ -77,31 +107,34 @@ impl Core {
         Ok(used)
     }
 
+    /// Removes its container, if that has ended by itself.
+    fn remove_ended(self: &Arc<Self>, kept: &SandboxEntry, container: &mut Option<Arc<dyn Guest>>) {
+        if let Some(guest) = container.take_if(|guest| guest.has_ended()) {
+            self.remove(guest);
+            kept.info().status = SandboxStatus::Stopped;
+        }
+    }
+
     async fn start_kept(
         self: &Arc<Self>,
-        kept: &SandboxEntry,
+        kept: &Arc<SandboxEntry>,
         generation: u64,
     ) -> Result<Arc<dyn Guest>, ServiceError> {
         let spec = kept.spec()?.clone();
-        // Durable before anything of it runs: no two containers have one generation.
-        let (now, expires_at) = (Time::now(), kept.info().expires_at);
-        self.records.update_sandbox(&kept.record.id, generation, now, expires_at).await?;
+        if kept.attached.is_none() {
+            // Durable before anything of it runs: no two containers have one generation.
+            let (now, expires_at) = (Time::now(), kept.info().expires_at);
+            self.records.update_sandbox(&kept.record.id, generation, now, expires_at).await?;
+        }
         {
             let mut info = kept.info();
             info.generation = generation;
             info.restart_unreported = info.has_started;
             info.status = SandboxStatus::Starting;
         }
-        let left = kept.record.max_expires_at.since(Time::now());
-        let spec = match spec.io_is_off {
-            true => spec,
-            false => spec.io_dir(self.files.path(&kept.record.id)),
-        };
-        let spec = spec.lifetime(left).title("sandbox");
-        let spec = spec.id(generation_id(&kept.record.id, generation));
-        let spec = match &kept.record.name {
-            Some(name) => spec.container_name(name),
-            None => spec,
+        let spec = match kept.attached {
+            Some(title) => spec.title(title),
+            None => self.spec_of(kept, spec, generation),
         };
         let launched = self.launch(&kept.record.subject, spec).await;
         let mut info = kept.info();
@@ -112,7 +145,33 @@ impl Core {
         };
         drop(info);
         self.kept.changed.notify_one();
+        if let Ok(guest) = &launched {
+            let (core, kept) = (Arc::downgrade(self), Arc::downgrade(kept));
+            let ended = guest.until_ended();
+            // The next use may never come.
+            tokio::spawn(async move {
+                ended.await;
+                if let (Some(core), Some(kept)) = (core.upgrade(), kept.upgrade()) {
+                    core.remove_ended(&kept, &mut *kept.container.lock().await);
+                }
+            });
+        }
         launched
+    }
+
+    /// The spec of a generation of a stored sandbox.
+    fn spec_of(&self, kept: &SandboxEntry, spec: SandboxSpec, generation: u64) -> SandboxSpec {
+        let record = &kept.record;
+        let spec = match spec.io_is_off {
+            true => spec,
+            false => spec.io_dir(self.files.path(&record.id)),
+        };
+        let spec = spec.lifetime(record.max_expires_at.since(Time::now())).title("sandbox");
+        let spec = spec.id(generation_id(&record.id, generation));
+        match &record.name {
+            Some(name) => spec.container_name(name),
+            None => spec,
+        }
     }
 
     /// Removes its container, if nothing uses it.
@@ -136,7 +195,7 @@ impl Core {
         if container.is_some() || kept.info().uses > 0 {
             return Ok(());
         }
-        // Waiting uses do not start it any more.
+        // PendingExecution uses do not start it any more.
         kept.is_deleted.store(true, Ordering::Release);
         drop(container);
         self.delete_kept(kept).await
@@ -147,7 +206,9 @@ impl Core {
         self: &Arc<Self>,
         kept: Arc<SandboxEntry>,
     ) -> Result<(), ServiceError> {
-        self.records.remove_sandbox(&kept.record.id).await?;
+        if kept.attached.is_none() {
+            self.records.remove_sandbox(&kept.record.id).await?;
+        }
         kept.is_deleted.store(true, Ordering::Release);
         if !self.kept.take(&kept) {
             return Ok(());
@@ -159,6 +220,10 @@ impl Core {
         {
             Counting::add(&self.counting.failed_removals);
             tracing::warn!(id = kept.record.id, error, "a sandbox was not removed");
+        }
+        if kept.attached.is_some() {
+            self.subject_dirs.changed(&kept.record.subject);
+            return Ok(());
         }
         let (core, id) = (self.clone(), kept.record.id.clone());
         crate::blocking(move || core.files.remove(&id).map_err(ServiceError::files)).await

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use sandbox_api::files::WriteReply;
 use sandbox_api::operation::{OperationRequest, Read, Write};
 use sandbox_api::service::{SandboxRef, Subject};
-use sandbox_api::{Envelope, ErrorKind, Failure, operation_hint};
+use sandbox_api::{Envelope, ErrorKind, Failure, SandboxSpec, operation_hint};
 use sandbox_protocol::limits::{TOO_MANY_BYTES, size_text};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -116,6 +116,38 @@ pub struct InSandbox<T> {
     pub restarted: bool,
 }
 
+impl Core {
+    /// Room for what an operation stores.
+    async fn room_of(
+        self: &Arc<Self>,
+        subject: &Subject,
+        request: &OperationRequest,
+    ) -> Result<Option<StorageReservation>, ServiceError> {
+        match request.operation.stores() {
+            true => self.make_room(subject, content_bytes(request)).await.map(Some),
+            false => Ok(None),
+        }
+    }
+}
+
+impl SandboxLease {
+    /// Performs a file operation.
+    async fn perform(&self, request: OperationRequest) -> Result<Envelope, ServiceError> {
+        let bytes = content_bytes(&request);
+        let envelope = self.guest().perform(request).await;
+        match (envelope.success, self.gone()) {
+            (false, Some(gone)) => return Err(gone),
+            (false, None) => {}
+            (true, _) => self.grew(bytes),
+        }
+        Ok(envelope)
+    }
+}
+
+fn content_bytes(request: &OperationRequest) -> u64 {
+    request.content.as_ref().map_or(0, |content| content.len() as u64)
+}
+
 impl Service {
     /// Performs a file operation in a kept sandbox. The envelope has its result or its error.
     ///
@@ -129,19 +161,32 @@ impl Service {
         sandbox: &SandboxRef,
         request: OperationRequest,
     ) -> Result<InSandbox<Envelope>, ServiceError> {
-        let bytes = request.content.as_ref().map_or(0, |content| content.len() as u64);
-        let _room = match request.operation.stores() {
-            true => Some(self.core.make_room(subject, bytes).await?),
-            false => None,
-        };
+        let _room = self.core.room_of(subject, &request).await?;
         let in_use = self.core.lease(subject, sandbox).await?;
-        let envelope = in_use.guest().perform(request).await;
-        match (envelope.success, in_use.gone()) {
-            (false, Some(gone)) => return Err(gone),
-            (false, None) => {}
-            (true, _) => in_use.grew(bytes),
-        }
-        Ok(done(envelope, &in_use))
+        Ok(done(in_use.perform(request).await?, &in_use))
+    }
+
+    /// Performs a file operation in the sandbox of this title that a front end keeps for a subject, and
+    /// makes it from the spec if it is missing. It is not stored, in no list, and removed when it is idle.
+    ///
+    /// # Errors
+    ///
+    /// As of [`perform`](Self::perform); [`ServiceError::quota_exceeded`] if there may be no such sandbox.
+    pub async fn perform_attached(
+        &self,
+        subject: &Subject,
+        title: &'static str,
+        spec: impl Fn() -> SandboxSpec,
+        request: OperationRequest,
+    ) -> Result<Envelope, ServiceError> {
+        let _room = self.core.room_of(subject, &request).await?;
+        self.core.lease_attached(subject, title, spec).await?.perform(request).await
+    }
+
+    /// Whether a front end keeps a sandbox of a subject.
+    #[must_use]
+    pub fn has_attached(&self, subject: &Subject) -> bool {
+        self.core.kept.has_attached(subject)
     }
 
     /// Reads a file of a kept sandbox, or a range of it.

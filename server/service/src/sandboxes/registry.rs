@@ -4,8 +4,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sandbox_api::SandboxSpec;
-use sandbox_api::service::{SandboxRef, SandboxStatus, SandboxView, Subject, Time};
+use sandbox_api::service::{KeptSpec, SandboxRef, SandboxStatus, SandboxView, Subject, Time};
+use sandbox_api::{DEFAULT_IDLE_LIMIT, SandboxSpec};
+use sandbox_dirfd::random_hex;
+use serde_json::Map;
 use tokio::sync::Notify;
 
 use crate::config::ServiceConfig;
@@ -29,14 +31,15 @@ pub(crate) struct KeptSandboxes {
 #[derive(Default)]
 struct State {
     by_id: HashMap<String, Arc<SandboxEntry>>,
-    /// How many sandboxes front ends keep themselves.
-    reservations: HashMap<Subject, usize>,
     gone: VecDeque<(Subject, String)>,
 }
 
 /// A kept sandbox.
 pub(crate) struct SandboxEntry {
     pub record: SandboxMeta,
+    /// The title of one that a front end keeps for a subject: it is in no list and not stored, and ends when
+    /// it is idle.
+    pub attached: Option<&'static str>,
     /// What it is started from; an error if this service does not allow it.
     spec: Result<SandboxSpec, ServiceError>,
     info: Mutex<Info>,
@@ -160,12 +163,32 @@ impl SandboxEntry {
         };
         Self {
             record,
+            attached: None,
             spec,
             info: Mutex::new(info),
             container: tokio::sync::Mutex::default(),
             is_deleted: AtomicBool::new(false),
             size: DiskUsage::default(),
         }
+    }
+
+    /// One that a front end keeps.
+    pub fn attached(subject: &Subject, title: &'static str, spec: SandboxSpec) -> Self {
+        let (now, never) = (Time::now(), Time::from_unix_millis(i64::MAX));
+        let record = SandboxMeta {
+            id: random_hex::<12>(),
+            subject: subject.clone(),
+            name: None,
+            spec: KeptSpec::default(),
+            metadata: Map::new(),
+            generation: 0,
+            idle: Some(DEFAULT_IDLE_LIMIT),
+            created_at: now,
+            last_used_at: now,
+            expires_at: never,
+            max_expires_at: never,
+        };
+        Self { attached: Some(title), ..Self::new(record, Ok(spec)) }
     }
 
     pub fn info(&self) -> MutexGuard<'_, Info> {
@@ -204,6 +227,9 @@ impl SandboxEntry {
         }
         let expiry = (info.expires_at, DueAction::Delete);
         let idle = self.record.idle.map(|idle| info.last_used_at.after(idle));
+        if self.attached.is_some() {
+            return idle.map(|idle| (idle, DueAction::Delete));
+        }
         match (info.status, idle) {
             (SandboxStatus::Ready, Some(idle)) if idle < info.expires_at => {
                 Some((idle, DueAction::Stop))
@@ -225,18 +251,13 @@ pub(crate) enum DueAction {
 }
 
 impl State {
-    fn count(&self) -> usize {
-        self.by_id.len() + self.reservations.values().sum::<usize>()
-    }
-
-    fn count_of(&self, subject: &Subject) -> usize {
-        let own = self.by_id.values().filter(|kept| kept.record.subject == *subject);
-        own.count() + self.reservations.get(subject).copied().unwrap_or(0)
+    fn of<'a>(&'a self, subject: &'a Subject) -> impl Iterator<Item = &'a Arc<SandboxEntry>> {
+        self.by_id.values().filter(move |kept| kept.record.subject == *subject)
     }
 
     /// Whether a subject may keep one more sandbox.
     fn check_room(&self, subject: &Subject, quota: usize, most: usize) -> Result<(), ServiceError> {
-        match self.count_of(subject) >= quota || self.count() >= most {
+        match self.of(subject).count() >= quota || self.by_id.len() >= most {
             true => Err(ServiceError::quota_exceeded("sandboxes", None)),
             false => Ok(()),
         }
@@ -249,40 +270,34 @@ impl KeptSandboxes {
     }
 
     pub fn count(&self) -> usize {
-        self.state().count()
+        self.state().by_id.len()
     }
 
     pub fn count_of(&self, subject: &Subject) -> usize {
-        self.state().count_of(subject)
+        self.state().of(subject).count()
     }
 
-    /// Counts a sandbox that a front end keeps, if there may be one more.
-    pub fn reserve(
+    /// The attached sandbox of this title, which is made if it is missing and there may be one more.
+    pub fn attached(
         &self,
         subject: &Subject,
-        quota: usize,
-        most: usize,
-    ) -> Result<(), ServiceError> {
+        title: &'static str,
+        make: impl FnOnce() -> SandboxEntry,
+        (quota, most): (usize, usize),
+    ) -> Result<Arc<SandboxEntry>, ServiceError> {
         let mut state = self.state();
-        state.check_room(subject, quota, most)?;
-        *state.reservations.entry(subject.clone()).or_default() += 1;
-        Ok(())
-    }
-
-    /// Whether a front end keeps one of this subject.
-    pub fn has_place(&self, subject: &Subject) -> bool {
-        self.state().reservations.contains_key(subject)
-    }
-
-    /// Such a sandbox is gone.
-    pub fn release(&self, subject: &Subject) {
-        let mut state = self.state();
-        if let Some(reservations) = state.reservations.get_mut(subject) {
-            *reservations -= 1;
-            if *reservations == 0 {
-                state.reservations.remove(subject);
-            }
+        if let Some(known) = state.of(subject).find(|kept| kept.attached == Some(title)) {
+            return Ok(known.clone());
         }
+        state.check_room(subject, quota, most)?;
+        let kept = Arc::new(make());
+        state.by_id.insert(kept.record.id.clone(), kept.clone());
+        Ok(kept)
+    }
+
+    /// Whether a front end keeps a sandbox of this subject.
+    pub fn has_attached(&self, subject: &Subject) -> bool {
+        self.state().of(subject).any(|kept| kept.attached.is_some())
     }
 
     pub fn ids(&self) -> Vec<String> {
@@ -296,7 +311,9 @@ impl KeptSandboxes {
     pub fn find(&self, subject: &Subject, id: &str) -> Result<Arc<SandboxEntry>, ServiceError> {
         let state = self.state();
         match state.by_id.get(id) {
-            Some(kept) if kept.record.subject == *subject => Ok(kept.clone()),
+            Some(kept) if kept.record.subject == *subject && kept.attached.is_none() => {
+                Ok(kept.clone())
+            }
             _ if state.gone.iter().any(|(of, gone)| of == subject && gone == id) => {
                 Err(ServiceError::sandbox_gone(id))
             }
@@ -366,9 +383,9 @@ impl KeptSandboxes {
     ) -> Result<(Arc<SandboxEntry>, bool), ServiceError> {
         let record = &kept.record;
         let mut state = self.state();
-        let mut own = state.by_id.values().filter(|it| it.record.subject == record.subject);
         if let Some(name) = &record.name
-            && let Some(known) = own.find(|it| it.record.name.as_ref() == Some(name))
+            && let Some(known) =
+                state.of(&record.subject).find(|it| it.record.name.as_ref() == Some(name))
         {
             return match known.record.spec == record.spec {
                 true => Ok((known.clone(), false)),
@@ -388,7 +405,7 @@ impl KeptSandboxes {
 
     /// The bytes of the files of a subject's sandboxes.
     pub async fn bytes_of(&self, subject: &Subject, files: &Arc<Files>) -> u64 {
-        let own = self.all().into_iter().filter(|kept| kept.record.subject == *subject);
+        let own: Vec<_> = self.state().of(subject).cloned().collect();
         let mut bytes = 0_u64;
         for kept in own {
             let (files, id) = (files.clone(), kept.record.id.clone());

@@ -68,7 +68,8 @@ impl Service {
     #[must_use]
     pub fn sandboxes(&self, subject: &Subject) -> SandboxList {
         let all = self.core.kept.all();
-        let own = all.iter().filter(|kept| kept.record.subject == *subject);
+        let is_own = |kept: &&Arc<SandboxEntry>| kept.record.subject == *subject;
+        let own = all.iter().filter(is_own).filter(|kept| kept.attached.is_none());
         let mut sandboxes: Vec<_> = own.map(|kept| kept.view()).collect();
         sandboxes.sort_by(|one, other| {
             other.created_at.cmp(&one.created_at).then_with(|| one.id.cmp(&other.id))

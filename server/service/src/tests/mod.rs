@@ -1,6 +1,6 @@
 //! Tests of the whole service, with a real store and a launcher without containers.
 
-mod permits;
+mod attached;
 mod sandboxes;
 
 use std::path::{Path, PathBuf};
@@ -489,7 +489,7 @@ fn disk_reserve_is_for_what_was_accepted_before() {
     for error in [
         world.submit_as(me(), "return 1").unwrap_err(),
         world.block_on(create).unwrap_err(),
-        world.block_on(world.service().check_stored(me())).unwrap_err(),
+        world.run(me()).unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::DiskFull);
         assert!(error.to_string().ends_with("left (limits.disk_reserve)"), "{error}");

@@ -1,0 +1,99 @@
+//! What ends with its caller, such as the scripts and commands of agents. It shares the queue, the quotas
+//! and the usage of executions, but is not stored, and has no id.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use sandbox_api::service::{Subject, Time};
+use sandbox_api::{
+    ErrorKind, ExecutionEvent, ExecutionResult, Failure, SandboxSpec, Status, Usage, Workload,
+};
+use sandbox_controller::CancelHandle;
+use sandbox_dirfd::random_hex;
+use tokio::sync::oneshot;
+
+use crate::core::{Core, Queued, RunPermit};
+use crate::error::ServiceError;
+use crate::service::Service;
+
+/// Leaves the queue when it is dropped.
+struct Waiter<'a> {
+    core: &'a Core,
+    subject: &'a Subject,
+    id: String,
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.core.unqueue_attached(self.subject, &self.id);
+    }
+}
+
+impl Service {
+    /// Runs something to its end in a sandbox of its own, when its turn has come, and gives its events to
+    /// `sink`. Its usage counts as that of an execution. Dropping the future leaves the queue, or ends what
+    /// runs, whose usage does not count then: the handle cancels it and lets it count.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError`] if it did not run; that of a cancel has the kind
+    /// [`Cancelled`](ErrorKind::Cancelled).
+    pub async fn run(
+        &self,
+        subject: &Subject,
+        spec: SandboxSpec,
+        workload: impl Into<Workload>,
+        cancel: &CancelHandle,
+        sink: &(dyn Fn(ExecutionEvent) + Send + Sync),
+    ) -> Result<ExecutionResult, ServiceError> {
+        let (core, workload) = (&self.core, workload.into());
+        let launched = async {
+            let permit = self.run_permit(subject).await?;
+            Ok::<_, ServiceError>((permit, core.launch(subject, spec).await))
+        };
+        let (permit, launched) = tokio::select! {
+            biased;
+            () = cancel.cancelled() => {
+                let failure = Failure::new(ErrorKind::Cancelled, "cancelled", None);
+                return Err(ServiceError::sandbox(failure));
+            }
+            launched = launched => launched?,
+        };
+        let result = match launched {
+            Ok(guest) => {
+                let result = guest.run(workload, cancel.clone(), sink).await;
+                core.remove(guest);
+                result
+            }
+            Err(error) => Err(error),
+        };
+        let (status, used) = match &result {
+            Ok(result) => (result.outcome.status(), result.usage.charged(&result.limits)),
+            Err(_) => (Status::Error, Usage::default()),
+        };
+        core.counting.ended(status);
+        core.counting.ran(status, subject, Duration::from_millis(used.wall_ms));
+        // Its place is not free before what it used counts.
+        if let Err(error) = core.records.add_usage(subject, Time::now(), used).await {
+            tracing::error!(%error, "cannot record usage");
+        }
+        drop(permit);
+        result
+    }
+
+    /// Waits in the queue of executions, within the same quotas.
+    async fn run_permit(&self, subject: &Subject) -> Result<RunPermit, ServiceError> {
+        let core = &self.core;
+        if !core.is_accepting.load(Ordering::Acquire) {
+            return Err(ServiceError::shutting_down());
+        }
+        let (reserved, _) = core.admit(subject, 0).await?;
+        let (sender, granted) = oneshot::channel();
+        let waiter = Waiter { core, subject, id: random_hex::<12>() };
+        let since = Instant::now();
+        reserved.fill(waiter.id.clone(), Queued::Attached(sender));
+        let permit = granted.await.map_err(|_| ServiceError::shutting_down())?;
+        core.counting.waited(subject, since.elapsed());
+        Ok(permit)
+    }
+}
