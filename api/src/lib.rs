@@ -6,6 +6,7 @@
 pub mod artifacts;
 pub mod changes;
 mod command;
+mod disk;
 mod disk_reserve;
 mod encoding;
 mod engine_kind;
@@ -37,6 +38,7 @@ mod workload;
 
 pub use artifacts::ArtifactsReport;
 pub use command::{Command, CommandLine, DEFAULT_COLLECTED_BYTES, Stdin};
+pub use disk::{Disk, DiskBackend, DiskBound};
 pub use disk_reserve::{DiskReserve, DiskReserveError, DiskShortage};
 pub use encoding::{Encoding, EncodingError, UnknownEncoding};
 pub use engine_kind::{EngineInfo, EngineKind};

@@ -68,6 +68,14 @@ impl StageError {
         }
     }
 
+    /// As an error of the host, of the same kind.
+    #[must_use]
+    pub fn into_io(self) -> io::Error {
+        let kind =
+            if self.is_disk_full() { io::ErrorKind::StorageFull } else { io::ErrorKind::Other };
+        io::Error::new(kind, self)
+    }
+
     pub(crate) fn at(path: &[u8]) -> impl Fn(Errno) -> Self {
         move |errno| match errno {
             // Nothing else is opened where a mount could be.

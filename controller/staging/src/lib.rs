@@ -1,5 +1,5 @@
-//! Io dirs on the host: [created] ones, [fresh] ones that are removed with their sandboxes, and
-//! atomic changes of one.
+//! Io dirs on the host: [created] ones, [fresh] ones that are removed with their sandboxes, [bounded]
+//! ones whose size the kernel enforces, and atomic changes of one.
 //!
 //! A [`Stage`] is a private copy of an io dir, or the upper layer of an overlay of it, next to it
 //! on the same filesystem. A run works on the stage. Then [`Stage::compare`] compares the two, and
@@ -7,8 +7,9 @@
 //! [`Records::recover`] completes an interrupted one, and one that did not start leaves no trace.
 //! The run itself is not trusted: the host compares, by descriptors, and follows no link.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+pub mod bounded;
 mod changed;
 mod commit;
 mod compare;

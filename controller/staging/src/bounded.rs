@@ -1,0 +1,154 @@
+//! Bounded directories: a file system for each, whose size the kernel enforces, whatever programs do
+//! with their files: unlinked, mapped, in flight, allocated or written directly.
+//!
+//! It is in memory (tmpfs), or an ext4 image on a loop device. Its mount is attached to no directory
+//! of this machine: there are only descriptors of it. The image has no name either, and the loop
+//! device frees itself. So nothing is left of it when the last descriptor is closed and the last
+//! container that has it mounted is gone, however this process ends.
+
+mod loop_device;
+mod template;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, fstatvfs, open, openat, unlinkat,
+};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen,
+};
+use sandbox_api::DiskBackend;
+use sandbox_dirfd::{DiskUsage, create_private_dir};
+
+/// The largest default page size of a kernel.
+const LARGEST_PAGE: u64 = 64 << 10;
+/// The kernel's background thread would write zeros into an image; and what is synced need not reach
+/// the disk, because an image never outlasts a crash.
+const EXT4_FLAGS: [&str; 2] = ["noinit_itable", "nobarrier"];
+
+/// A bounded directory. It needs root and Linux 5.2, on disk Linux 5.8.
+#[derive(Debug)]
+pub struct BoundedDir {
+    files: Arc<OwnedFd>,
+    device: Option<Arc<OwnedFd>>,
+    disk: Option<OwnedFd>,
+    size: DiskUsage,
+}
+
+impl BoundedDir {
+    /// Creates one in memory, for `owner`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the kernel, if it cannot be mounted.
+    pub fn in_memory(size: DiskUsage, owner: Option<(u32, u32)>) -> io::Result<Self> {
+        // The kernel rounds up to whole pages, and a size of 0 would mean no limit.
+        let bytes = (size.bytes / LARGEST_PAGE).max(1).saturating_mul(LARGEST_PAGE);
+        // The root directory counts as an entry.
+        let entries = size.entries.saturating_add(1);
+        let options = [("size", &*bytes.to_string()), ("nr_inodes", &*entries.to_string())];
+        let files = give(mount("tmpfs", &options, &[])?, owner)?;
+        Ok(Self { files: Arc::new(files), device: None, disk: None, size })
+    }
+
+    /// Creates one on disk, for `owner`: an image in `scratch`, which is created if missing. The empty
+    /// image of this size is kept in `templates`.
+    ///
+    /// # Errors
+    ///
+    /// [`io::Error`] if there is no `mke2fs`, no free loop device, or the kernel cannot mount it.
+    pub fn on_disk(
+        size: DiskUsage,
+        owner: Option<(u32, u32)>,
+        scratch: &Path,
+        templates: &Path,
+    ) -> io::Result<Self> {
+        create_private_dir(scratch)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let disk = open(scratch, flags, Mode::empty())?;
+        let image = template::image(size, scratch, templates).map_err(at("an image"))?;
+        let device = loop_device::attach(&image).map_err(at("a loop device"))?;
+        let source = format!("/proc/self/fd/{}", device.as_raw_fd());
+        let files = mount("ext4", &[("source", &source)], &EXT4_FLAGS).map_err(at("its mount"))?;
+        match unlinkat(&files, "lost+found", AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let files = Arc::new(give(files, owner)?);
+        // An ext4 has a few inodes more than it was made for.
+        let size = DiskUsage { entries: fstatvfs(&files)?.f_ffree, ..size };
+        Ok(Self { files, device: Some(Arc::new(device)), disk: Some(disk), size })
+    }
+
+    /// The directory: the root of a mount that is attached nowhere.
+    #[must_use]
+    pub const fn files(&self) -> &Arc<OwnedFd> {
+        &self.files
+    }
+
+    /// The block device that the same file system can be mounted from; `None` if it is in memory.
+    #[must_use]
+    pub const fn device(&self) -> Option<&Arc<OwnedFd>> {
+        self.device.as_ref()
+    }
+
+    /// A directory of the file system whose space it takes; `None` if it is in memory.
+    #[must_use]
+    pub fn disk(&self) -> Option<BorrowedFd<'_>> {
+        self.disk.as_ref().map(AsFd::as_fd)
+    }
+
+    /// What fits in it, of bytes at least.
+    #[must_use]
+    pub const fn size(&self) -> DiskUsage {
+        self.size
+    }
+
+    /// How it is bounded.
+    #[must_use]
+    pub const fn backend(&self) -> DiskBackend {
+        match self.device {
+            Some(_) => DiskBackend::Ext4,
+            None => DiskBackend::Tmpfs,
+        }
+    }
+}
+
+/// Names the step that failed.
+fn at(what: &'static str) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("cannot make {what}: {error}"))
+}
+
+/// Creates a mount that is attached nowhere.
+fn mount(kind: &str, options: &[(&str, &str)], flags: &[&str]) -> io::Result<OwnedFd> {
+    let file_system = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (option, value) in options {
+        fsconfig_set_string(&file_system, *option, *value)?;
+    }
+    for flag in flags {
+        fsconfig_set_flag(&file_system, *flag)?;
+    }
+    fsconfig_create(&file_system)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    Ok(fsmount(&file_system, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// Any user of the sandbox may write to it, and nothing else sees it.
+fn give(files: OwnedFd, owner: Option<(u32, u32)>) -> io::Result<OwnedFd> {
+    // The descriptor of a mount only names it.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = openat(&files, ".", flags, Mode::empty())?;
+    if let Some((uid, gid)) = owner {
+        fchown(&root, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+    }
+    fchmod(&root, Mode::from_raw_mode(0o777))?;
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+use super::*;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+
+use rustix::fs::{FallocateFlags, XattrFlags, fallocate, fsetxattr, fstat, fstatvfs, mkdirat};
+
+const BYTES: u64 = 8 << 20;
+const ENTRIES: u64 = 100;
+
+/// Mounting needs root.
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+struct Fixture {
+    dir: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn on_disk(&self) -> BoundedDir {
+        let (scratch, templates) = (self.dir.path().join("scratch"), self.dir.path().join("t"));
+        BoundedDir::on_disk(size(), Some((1000, 100)), &scratch, &templates).unwrap()
+    }
+
+    /// One of each kind.
+    fn both(&self) -> [BoundedDir; 2] {
+        [self.on_disk(), BoundedDir::in_memory(size(), Some((1000, 100))).unwrap()]
+    }
+}
+
+fn size() -> DiskUsage {
+    DiskUsage { bytes: BYTES, entries: ENTRIES }
+}
+
+fn create(dir: &BoundedDir, name: &str) -> rustix::io::Result<File> {
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
+    openat(dir.files(), name, flags, Mode::RUSR | Mode::WUSR).map(File::from)
+}
+
+/// Writes until it fails, and returns how much was written.
+fn fill(file: &mut File) -> u64 {
+    let block = vec![1; 64 << 10];
+    let mut written = 0;
+    loop {
+        match file.write(&block) {
+            Ok(count) => written += count as u64,
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
+                return written;
+            }
+        }
+    }
+}
+
+#[test]
+fn it_holds_what_it_is_made_for_and_little_more() {
+    if !is_root() {
+        return;
+    }
+    let place = Fixture::new();
+    for dir in place.both() {
+        let stat = fstat(dir.files()).unwrap();
+        assert_eq!((stat.st_uid, stat.st_gid, stat.st_mode & 0o7777), (1000, 100, 0o777));
+        assert_eq!(
+            fs::read_dir(format!("/proc/self/fd/{}", dir.files().as_raw_fd())).unwrap().count(),
+            0
+        );
+        let written = fill(&mut create(&dir, "f").unwrap());
+        assert!((BYTES..BYTES + (1 << 20)).contains(&written), "{:?}: {written}", dir.backend());
+        unlinkat(dir.files(), "f", AtFlags::empty()).unwrap();
+        let mut made = 0;
+        while mkdirat(dir.files(), made.to_string(), Mode::RWXU).is_ok() {
+            made += 1;
+        }
+        assert!((ENTRIES..ENTRIES + 32).contains(&made), "{:?}: {made}", dir.backend());
+    }
+}
+
+#[test]
+fn files_without_a_name_and_space_that_is_only_allocated_count_too() {
+    if !is_root() {
+        return;
+    }
+    let place = Fixture::new();
+    for dir in place.both() {
+        let mut hidden = create(&dir, "f").unwrap();
+        unlinkat(dir.files(), "f", AtFlags::empty()).unwrap();
+        let allocated = create(&dir, "g").unwrap();
+        fallocate(&allocated, FallocateFlags::KEEP_SIZE, 0, BYTES / 2).unwrap();
+        let written = fill(&mut hidden);
+        assert!(written < BYTES / 2 + (1 << 20), "{:?}: {written}", dir.backend());
+        let more = fallocate(&allocated, FallocateFlags::KEEP_SIZE, 0, BYTES);
+        assert_eq!(more, Err(Errno::NOSPC));
+        // A sparse file has any size, and takes none.
+        let sparse = create(&dir, "h").unwrap();
+        sparse.set_len(1 << 40).unwrap_or_default();
+        drop(hidden);
+        sparse.write_all_at(b"x", 0).unwrap();
+    }
+}
+
+#[test]
+fn attributes_and_direct_io_work_in_an_image() {
+    if !is_root() {
+        return;
+    }
+    let dir = Fixture::new().on_disk();
+    let file = create(&dir, "f").unwrap();
+    fsetxattr(&file, c"user.key", b"value", XattrFlags::empty()).unwrap();
+    let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    openat(dir.files(), "f", flags, Mode::empty()).unwrap();
+}
+
+#[test]
+fn another_mount_of_its_device_shows_the_same_directory() {
+    if !is_root() {
+        return;
+    }
+    let dir = Fixture::new().on_disk();
+    create(&dir, "f").unwrap();
+    // As another process does, by the path that it is given.
+    let device = format!("/proc/{}/fd/{}", std::process::id(), dir.device().unwrap().as_raw_fd());
+    let other = mount("ext4", &[("source", &device)], &[]).unwrap();
+    let [one, two] = [dir.files().as_fd(), other.as_fd()].map(|fd| fstat(fd).unwrap());
+    assert_eq!((one.st_dev, one.st_ino), (two.st_dev, two.st_ino));
+    openat(&other, "f", OFlags::RDONLY, Mode::empty()).unwrap();
+}
+
+#[test]
+fn nothing_is_left_of_a_dropped_one_and_of_the_disk_it_takes_no_more_than_is_written() {
+    if !is_root() {
+        return;
+    }
+    let place = Fixture::new();
+    let dir = place.on_disk();
+    let number = fstat(&**dir.device().unwrap()).unwrap().st_rdev;
+    let attached = format!(
+        "/sys/dev/block/{}:{}/loop/backing_file",
+        rustix::fs::major(number),
+        rustix::fs::minor(number)
+    );
+    let scratch = place.dir.path().join("scratch");
+    assert!(fs::read_to_string(&attached).unwrap().starts_with(scratch.to_str().unwrap()));
+    assert_eq!(fs::read_dir(&scratch).unwrap().count(), 0, "it has a name");
+    assert!(fstatvfs(dir.disk().unwrap()).is_ok());
+    drop(dir);
+    // The kernel may do it a moment later, and another test have the device by then.
+    let is_left = || {
+        let file = fs::read_to_string(&attached).unwrap_or_default();
+        file.starts_with(scratch.to_str().unwrap())
+    };
+    let since = std::time::Instant::now();
+    while is_left() {
+        assert!(since.elapsed().as_secs() < 10, "the device has the image");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn many_at_once_have_a_device_each() {
+    if !is_root() {
+        return;
+    }
+    let place = Fixture::new();
+    // So that they do not make the template too.
+    drop(place.on_disk());
+    let devices: std::collections::HashSet<u64> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..64).map(|_| scope.spawn(|| place.on_disk())).collect();
+        let all: Vec<_> = all.into_iter().map(|it| it.join().unwrap()).collect();
+        all.iter().map(|dir| fstat(dir.files()).unwrap().st_dev).collect()
+    });
+    assert_eq!(devices.len(), 64);
+}
