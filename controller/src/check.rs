@@ -5,7 +5,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use sandbox_engine::{Agent, AgentSource, SealedProgram};
-use sandbox_protocol::argv::{AgentArgs, CheckReply, ConfinementPolicy, EXIT_UNCONFINED, Mode};
+use sandbox_protocol::argv::{
+    AgentArgs, CheckReply, ConfinementPolicy, DiskSpace, EXIT_UNCONFINED, Mode,
+};
 use sandbox_protocol::limits::{MAX_FRAME_BYTES, MAX_SOURCE_BYTES};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
@@ -65,6 +67,7 @@ async fn run(
         workdir: None,
         confinement,
         proxy: None,
+        disk: DiskSpace::default(),
     };
     let mut child = Command::new(program.path())
         .args(args.to_args())

@@ -62,6 +62,20 @@ impl ConfinementPolicy {
     }
 }
 
+/// What bounds the disk space that commands can take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum DiskSpace {
+    /// Measurements of the io dir, which see what is written there.
+    #[default]
+    Watched,
+    /// The kernel: everything that they can write to is a file system of a bounded size.
+    Bounded,
+}
+
+impl DiskSpace {
+    const BOUNDED: &str = "bounded";
+}
+
 /// The exit code of an agent that could not confine itself as its policy requires; the reason is on
 /// stderr.
 pub const EXIT_UNCONFINED: i32 = 5;
@@ -96,6 +110,8 @@ pub struct AgentArgs {
     pub confinement: ConfinementPolicy,
     /// The port on the sandbox's loopback where the proxy of commands listens, if they have egress.
     pub proxy: Option<u16>,
+    /// What bounds the disk space that commands can take.
+    pub disk: DiskSpace,
 }
 
 /// An invalid command line.
@@ -119,6 +135,9 @@ pub enum ArgsError {
     /// An unknown policy.
     #[error("'{0}' is not a confinement policy: required or best-effort")]
     Confinement(String),
+    /// An unknown bound.
+    #[error("'{0}' is not a bound of disk space: bounded")]
+    Disk(String),
     /// An invalid proxy.
     #[error("'{0}' is not a port")]
     Proxy(String),
@@ -198,6 +217,9 @@ impl AgentArgs {
         if let Some(port) = self.proxy {
             args.extend(["--proxy".to_owned(), port.to_string()]);
         }
+        if self.disk == DiskSpace::Bounded {
+            args.extend(["--disk", DiskSpace::BOUNDED].map(str::to_owned));
+        }
         args
     }
 
@@ -223,6 +245,7 @@ impl AgentArgs {
             workdir: None,
             confinement: ConfinementPolicy::default(),
             proxy: None,
+            disk: DiskSpace::default(),
         };
         let guest =
             |path: String| GuestPath::new(&path).map_err(|source| ArgsError::Path { path, source });
@@ -250,6 +273,8 @@ impl AgentArgs {
                 "--proxy" => {
                     parsed.proxy = Some(value.parse().map_err(|_| ArgsError::Proxy(value))?);
                 }
+                "--disk" if value == DiskSpace::BOUNDED => parsed.disk = DiskSpace::Bounded,
+                "--disk" => return Err(ArgsError::Disk(value)),
                 _ => return Err(ArgsError::Option(option)),
             }
         }
@@ -276,11 +301,13 @@ mod tests {
             workdir: Some(path("/io/x")),
             confinement: ConfinementPolicy::BestEffort,
             proxy: Some(PROXY_PORT),
+            disk: DiskSpace::Bounded,
         };
         assert_eq!(AgentArgs::parse(args.to_args()), Ok(args.clone()));
         for mode in [Mode::Script, Mode::Exec, Mode::Check] {
             let confinement = ConfinementPolicy::Required;
-            let args = AgentArgs { mode, confinement, proxy: None, ..args.clone() };
+            let disk = DiskSpace::Watched;
+            let args = AgentArgs { mode, confinement, proxy: None, disk, ..args.clone() };
             assert_eq!(AgentArgs::parse(args.to_args()), Ok(args));
         }
     }
@@ -295,6 +322,8 @@ mod tests {
         assert!(unchanged.to_string().contains("unchanged"), "{unchanged}");
         let none = parse(&["script", "--confinement", "none"]);
         assert_eq!(none, Err(ArgsError::Confinement("none".into())));
+        let unlimited = parse(&["exec", "--disk", "unlimited"]);
+        assert_eq!(unlimited, Err(ArgsError::Disk("unlimited".into())));
         for none in ["65536", "3128:localhost", "x", ""] {
             let refused = parse(&["exec", "--proxy", none]);
             assert_eq!(refused, Err(ArgsError::Proxy(none.into())));

@@ -187,7 +187,7 @@ impl Agent {
                     sockets::start(confinement.unix_sockets, own).map_err(StartError::Thread)?;
                 confinement.unix_sockets = unix_sockets;
                 confinement.missing.extend(why);
-                let layers = confine::layers(args.confinement, &confinement, grants())?;
+                let layers = confine::layers(args.confinement, &confinement, args.disk, grants())?;
                 (confinement, Some((programs.under(layers), spawner)))
             }
         };

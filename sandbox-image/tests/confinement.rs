@@ -412,15 +412,19 @@ const FORBIDDEN_OF_X86: &[&str] =
 #[cfg(not(target_arch = "x86_64"))]
 const FORBIDDEN_OF_X86: &[&str] = &[];
 
-/// What takes space that no limit counts.
-const RESERVING: &[&str] = &[
-    "landlock_create_ruleset",
+/// What takes space that no limit counts, but where the kernel bounds it.
+const UNCOUNTED: &[&str] = &[
     "setxattr",
     "lsetxattr",
     "fsetxattr",
     "fallocate-grow",
     "fallocate-keep-size",
     "fallocate-zero",
+];
+
+/// What takes space that no limit counts, or sets what is left of a file.
+const RESERVING: &[&str] = &[
+    "landlock_create_ruleset",
     "ioctl-reserve",
     "ioctl-reserve-64",
     "ioctl-extent-size-hint",
@@ -634,7 +638,8 @@ fn the_filters_alone_refuse_calls_outside_of_the_allow_list() {
     let forbidden = FORBIDDEN.iter().chain(FORBIDDEN_OF_X86).map(|attack| (attack, libc::EPERM));
     let absent = ABSENT.iter().map(|attack| (attack, libc::ENOSYS));
     let mut unproven = Vec::new();
-    let reserving = RESERVING.iter().map(|attack| (attack, libc::EOPNOTSUPP));
+    let reserving = UNCOUNTED.iter().chain(RESERVING);
+    let reserving = reserving.map(|attack| (attack, libc::EOPNOTSUPP));
     let datagrams = DATAGRAMS.iter().map(|attack| (attack, libc::ESOCKTNOSUPPORT));
     let direct = DIRECT.iter().map(|attack| (attack, libc::EINVAL));
     let refused = forbidden.chain(absent).chain(reserving).chain(datagrams).chain(direct);
@@ -646,6 +651,21 @@ fn the_filters_alone_refuse_calls_outside_of_the_allow_list() {
         }
     }
     assert!(unproven.iter().all(|attack| OPTIONAL.contains(attack)), "{unproven:?}");
+}
+
+#[test]
+fn calls_that_take_uncounted_space_are_free_where_the_kernel_bounds_it_and_no_others() {
+    let field = Field::new(geteuid().as_raw());
+    let attack = |attack| field.attack("seccomp of programs with a bounded io dir", attack);
+    for name in UNCOUNTED.iter().chain(DIRECT) {
+        assert_eq!(attack(name), field.attack("none", name), "{name}");
+    }
+    for name in RESERVING {
+        assert_eq!(attack(name), Outcome::Errno(libc::EOPNOTSUPP), "{name}");
+    }
+    for name in FORBIDDEN.iter().chain(FORBIDDEN_OF_X86) {
+        assert_eq!(attack(name), Outcome::Errno(libc::EPERM), "{name}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use sandbox_api::hosts::Allowlist;
 use sandbox_api::{Lifespan, SandboxSpec};
 use sandbox_engine::{Bind, ContainerSpec, Prepared, Programs, Source};
 use sandbox_protocol::User;
-use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount, PROXY_PORT};
+use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, DiskSpace, Mode, Mount, PROXY_PORT};
 use sandbox_protocol::message::{self, Access, AllowedPath, Configure, Policy};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError};
 
@@ -23,6 +23,8 @@ const PROGRAM_DESCRIPTORS: i64 = 1024;
 /// The maximum number of files and directories in `/tmp`. The memory of each counts against the
 /// container's.
 const TMPFS_INODES: u64 = 65_536;
+/// More than a bounded io dir can hold beyond its size.
+const MORE_THAN_A_BOUND: u64 = 64 << 20;
 /// The maximum size of any file of a sandbox, as a backstop. The agent's own limit is far lower.
 const MAX_FILE_BYTES: i64 = 64 << 30;
 
@@ -153,6 +155,8 @@ impl Plan {
             workdir,
             confinement,
             proxy,
+            // Known when the io dir is there.
+            disk: DiskSpace::default(),
         };
         Ok(Self { io, inputs, args, configure })
     }
@@ -180,8 +184,12 @@ impl Plan {
         let (descriptors, file_bytes) = match self.args.mode {
             Mode::Exec => {
                 // One byte more than the write limit: that byte shows the io dir scan that a file
-                // has reached this bound.
-                let beyond = limits.max_write.as_u64().saturating_add(1);
+                // has reached this bound. A bounded file system is full before that, but for holes.
+                let more = match self.args.disk {
+                    DiskSpace::Watched => 1,
+                    DiskSpace::Bounded => MORE_THAN_A_BOUND,
+                };
+                let beyond = limits.max_write.as_u64().saturating_add(more);
                 let most = beyond.max(limits.max_file_size.as_u64());
                 let most = i64::try_from(most).unwrap_or(i64::MAX);
                 (scripts_need.max(PROGRAM_DESCRIPTORS), most)

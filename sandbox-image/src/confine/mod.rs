@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
-use sandbox_protocol::argv::ConfinementPolicy;
+use sandbox_protocol::argv::{ConfinementPolicy, DiskSpace};
 use sandbox_protocol::message::{Confinement, UnixSockets};
 use seccompiler::BpfProgram;
 
@@ -159,6 +159,7 @@ pub struct Layers {
 pub fn layers<'a>(
     policy: ConfinementPolicy,
     confinement: &Confinement,
+    disk: DiskSpace,
     grants: impl Iterator<Item = Grant<'a>>,
 ) -> Result<Layers, ConfineError> {
     let landlock = confinement.landlock_abi.map(|_| landlock::layer(grants)).transpose();
@@ -167,7 +168,7 @@ pub fn layers<'a>(
             return Ok::<_, SeccompError>((None, Vec::new()));
         }
         let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let inherited = seccomp::programs::of_commands(confinement.unix_sockets, ids)?;
+        let inherited = seccomp::programs::of_commands(confinement.unix_sockets, disk, ids)?;
         Ok((Some(seccomp::programs::of_a_command()?), inherited))
     };
     let (landlock, (seccomp, inherited)) = match policy {

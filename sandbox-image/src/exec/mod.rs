@@ -43,7 +43,7 @@ use crate::stream::{Stream, Streams};
 use crate::wake::Wake;
 use command::{CommandRequest, Defaults, Prepared};
 use reaper::Reaper;
-use signs::Memory;
+use signs::OwnPlaces;
 use spawn::{Beginning, SpawnError, spawn};
 pub use spawner::Spawner;
 pub use supervise::Output;
@@ -67,8 +67,8 @@ pub struct ExecContext {
     layers: Layers,
     /// The stdin of a command without input.
     null: File,
-    /// Where commands may write in memory.
-    memory: Memory,
+    /// The file systems of their own that commands may write to.
+    places: OwnPlaces,
 }
 
 impl ExecContext {
@@ -85,8 +85,8 @@ impl ExecContext {
         }
         let null = File::open("/dev/null")?;
         let home = args.home.as_ref().map(|home| Path::new(OsStr::from_bytes(home.as_bytes())));
-        let (marks, memory) = (Marks::new()?, Memory::open(home));
-        Ok(Self { defaults, marks, layers: Layers::default(), null, memory })
+        let (marks, places) = (Marks::new()?, OwnPlaces::open(home, args.disk));
+        Ok(Self { defaults, marks, layers: Layers::default(), null, places })
     }
 
     /// Puts every command under these layers.
@@ -189,7 +189,7 @@ impl Programs {
             let Task { deadline, grace, output_bytes, .. } = *task;
             let bounds = Bounds { stop, deadline, grace, output_bytes };
             let running = self.begin(&prepared, task.has_input, wake, &bounds)?;
-            supervise(running, console, &bounds, &self.context.memory)
+            supervise(running, console, &bounds, &self.context.places)
         })
     }
 

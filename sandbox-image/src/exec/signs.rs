@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, fstatfs, openat};
+use sandbox_protocol::argv::DiskSpace;
 use sandbox_protocol::message::Sign;
 
 /// How much of the end of a command's output is searched.
@@ -82,19 +83,20 @@ impl Tail {
     }
 }
 
-/// The file systems in memory that programs may write to.
+/// The file systems of the sandbox alone that programs may write to.
 #[derive(Debug)]
-pub struct Memory(Vec<(Sign, OwnedFd)>);
+pub struct OwnPlaces(Vec<(Sign, OwnedFd)>);
 
-impl Memory {
-    /// Opens them, before the agent is confined. `home` is the io dir.
-    pub fn open(home: Option<&Path>) -> Self {
+impl OwnPlaces {
+    /// Opens them, before the agent is confined. `home` is the io dir, and `disk` what bounds it.
+    pub fn open(home: Option<&Path>, disk: DiskSpace) -> Self {
         let places = [(Sign::TmpFull, Path::new("/tmp")), (Sign::ShmFull, Path::new("/dev/shm"))];
         let places = places.into_iter().chain(home.map(|home| (Sign::IoFull, home)));
         let open = |(sign, path)| {
             let opened = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-            let is_in_memory = fstatfs(&opened).ok()?.f_type == libc::TMPFS_MAGIC;
-            is_in_memory.then_some((sign, opened))
+            let is_own = sign == Sign::IoFull && disk == DiskSpace::Bounded
+                || fstatfs(&opened).ok()?.f_type == libc::TMPFS_MAGIC;
+            is_own.then_some((sign, opened))
         };
         Self(places.filter_map(open).collect())
     }
@@ -113,8 +115,8 @@ impl Memory {
 }
 
 /// The signs for a command that did not end well.
-pub fn signs(memory: &Memory, tail: &Tail) -> Vec<Sign> {
-    memory.full().chain(tail.signs()).collect()
+pub fn signs(places: &OwnPlaces, tail: &Tail) -> Vec<Sign> {
+    places.full().chain(tail.signs()).collect()
 }
 
 #[cfg(test)]
@@ -155,11 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn only_a_bounded_file_system_in_memory_can_be_full() {
-        let places = |home| Memory::open(home).0.into_iter().map(|(sign, _)| sign);
-        assert!(places(Some(Path::new("/proc"))).all(|sign| sign != Sign::IoFull));
+    fn only_a_bounded_file_system_of_the_sandbox_can_be_full() {
+        let is_io_own = |disk| {
+            let places = OwnPlaces::open(Some(Path::new("/proc")), disk).0;
+            places.iter().any(|(sign, _)| *sign == Sign::IoFull)
+        };
+        assert!(!is_io_own(DiskSpace::Watched) && is_io_own(DiskSpace::Bounded));
         let unbounded = OwnedFd::from(std::fs::File::open("/proc").unwrap());
-        assert_eq!(Memory(vec![(Sign::TmpFull, unbounded)]).full().count(), 0);
+        assert_eq!(OwnPlaces(vec![(Sign::TmpFull, unbounded)]).full().count(), 0);
     }
 
     #[test]

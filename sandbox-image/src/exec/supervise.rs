@@ -24,7 +24,7 @@ use sandbox_protocol::message::{ExecEnd, ExecReply, ExecStop};
 use sandbox_protocol::{ErrorKind, WireError};
 
 use super::reaper::Death;
-use super::signs::{Memory, Tail, signs};
+use super::signs::{OwnPlaces, Tail, signs};
 use super::tree::{KILL_TIMEOUT, Tree};
 use crate::stop::{StopFlag, StopReason};
 use crate::wake::Wake;
@@ -165,7 +165,7 @@ pub fn supervise(
     running: Running,
     console: &mut impl Console,
     bounds: &Bounds<'_>,
-    memory: &Memory,
+    places: &OwnPlaces,
 ) -> Result<ExecReply, WireError> {
     let Running { tree, death, wake, outputs, stdin, stopped } = running;
     let mut watch = Watch {
@@ -209,7 +209,7 @@ pub fn supervise(
     }
     let signs = match (end, watch.stopped) {
         (ExecEnd::Exited(0), None) => Vec::new(),
-        _ => signs(memory, &watch.tail),
+        _ => signs(places, &watch.tail),
     };
     let used = tree.used();
     Ok(ExecReply {

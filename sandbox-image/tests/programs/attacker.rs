@@ -18,7 +18,7 @@ use libc::{c_int, c_long};
 use sandbox_agent::Agent;
 use sandbox_agent::confine::landlock::{Grant, GrantKind, ImageGrants, Tenant, layer, restrict};
 use sandbox_agent::confine::{adopt, seal, seccomp};
-use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, Mode, Mount};
+use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, DiskSpace, Mode, Mount};
 use sandbox_protocol::message::{Access, UnixSockets};
 use sandbox_protocol::path::GuestPath;
 
@@ -153,12 +153,16 @@ fn take(layers: &str, target: &Target) {
         }
         "seccomp of programs" => {
             seal().expect("sealed");
-            filters_of_programs(UnixSockets::Supervised);
+            filters_of_programs(UnixSockets::Supervised, DiskSpace::Watched);
         }
         // The filters answer what elsewhere the supervisor does, who is not here.
         "seccomp of unsupervised programs" => {
             seal().expect("sealed");
-            filters_of_programs(UnixSockets::Landlock);
+            filters_of_programs(UnixSockets::Landlock, DiskSpace::Watched);
+        }
+        "seccomp of programs with a bounded io dir" => {
+            seal().expect("sealed");
+            filters_of_programs(UnixSockets::Supervised, DiskSpace::Bounded);
         }
         "programs" => {
             take("landlock of programs", target);
@@ -180,6 +184,7 @@ fn take(layers: &str, target: &Target) {
                 workdir: None,
                 confinement: ConfinementPolicy::Required,
                 proxy: None,
+                disk: DiskSpace::default(),
             });
             // Its descriptors stay open, as the agent's do.
             std::mem::forget(agent.expect("confined"));
@@ -188,10 +193,10 @@ fn take(layers: &str, target: &Target) {
     }
 }
 
-fn filters_of_programs(unix_sockets: UnixSockets) {
+fn filters_of_programs(unix_sockets: UnixSockets, disk: DiskSpace) {
     seccomp::install(Tenant::Programs).expect("the filters");
     let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let of_commands = seccomp::programs::of_commands(unix_sockets, ids);
+    let of_commands = seccomp::programs::of_commands(unix_sockets, disk, ids);
     let of_a_command = seccomp::programs::of_a_command().expect("a filter");
     for filter in of_commands.expect("filters").iter().chain([&of_a_command]) {
         seccomp::apply(filter).expect("the filter");

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::fs::{CWD, OFlags, mkfifoat};
 use sandbox_protocol::argv::{
-    AgentArgs, CheckReply, ConfinementPolicy, EXIT_UNCONFINED, Mode, Mount,
+    AgentArgs, CheckReply, ConfinementPolicy, DiskSpace, EXIT_UNCONFINED, Mode, Mount,
 };
 use sandbox_protocol::limits::{
     HEARTBEAT_INTERVAL, MAX_FRAME_BYTES, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_SOURCE_BYTES,
@@ -270,6 +270,7 @@ fn arguments(directory: &Path, mode: Mode) -> AgentArgs {
         workdir: Some(path),
         confinement: ConfinementPolicy::Required,
         proxy: None,
+        disk: DiskSpace::default(),
     }
 }
 

@@ -208,24 +208,23 @@ fn the_container_has_every_limit() {
 
 #[test]
 fn programs_have_descriptors_of_their_own_and_files_as_large_as_they_may_write() {
-    let ulimits = |max_write: u64, max_file_size: u64| {
+    let ulimits_on = |disk, max_write: u64, max_file_size: u64| {
         let mut spec = SandboxSpec::new().io_dir("out").root(RootFs::Directory("/x".into()));
         spec.limits.max_write = sandbox_api::ByteSize::b(max_write);
         spec.limits.max_file_size = sandbox_api::ByteSize::b(max_file_size);
         let spec = spec.lifespan(Lifespan::ManyRuns);
-        let made = plan(spec.clone()).unwrap().container(
-            &spec,
-            "sandboxctl-1".into(),
-            Vec::new(),
-            user(),
-            &[source("/home/me/out")],
-            None,
-        );
-        made.ulimits
+        let mut plan = plan(spec.clone()).unwrap();
+        plan.args.disk = disk;
+        let sources = [source("/home/me/out")];
+        let name = "sandboxctl-1".into();
+        plan.container(&spec, name, Vec::new(), user(), &sources, None).ulimits
     };
+    let ulimits = |max_write, most| ulimits_on(DiskSpace::Watched, max_write, most);
     let all =
         |fsize| [("core", 1), ("nofile", 1024), ("fsize", fsize), ("memlock", 0), ("msgqueue", 0)];
     assert_eq!(ulimits(1000, 10), all(1001));
     assert_eq!(ulimits(10, 1000), all(1000));
     assert_eq!(ulimits(u64::MAX, 1), all(i64::MAX));
+    // It is full before that, and says so without a signal.
+    assert_eq!(ulimits_on(DiskSpace::Bounded, 1000, 10), all(1000 + (64 << 20)));
 }

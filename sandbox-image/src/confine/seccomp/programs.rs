@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use sandbox_protocol::argv::DiskSpace;
 use sandbox_protocol::message::UnixSockets;
 use sandbox_protocol::syscalls::PERSONALITIES;
 use sandbox_protocol::{program_syscalls, supervisor_syscalls};
@@ -159,6 +160,10 @@ const FIXED_LIMITS: [u32; 2] = [libc::RLIMIT_CORE, libc::RLIMIT_LOCKS];
 /// Sets an extended attribute, from Linux 6.13; it has one number on all architectures.
 const SYS_SETXATTRAT: libc::c_long = 463;
 
+/// Calls that set extended attributes.
+const ATTRIBUTES: [libc::c_long; 4] =
+    [libc::SYS_setxattr, libc::SYS_lsetxattr, libc::SYS_fsetxattr, SYS_SETXATTRAT];
+
 /// Flags of `fallocate` that free space.
 const GIVING_BACK: [libc::c_int; 2] = [libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_COLLAPSE_RANGE];
 
@@ -276,13 +281,18 @@ pub fn refused() -> Result<BpfProgram, BackendError> {
 }
 
 /// What the agent may do and commands may not (each filter has its own error), and what restricts
-/// commands to the sandbox's UNIX sockets. The ids are the user's and the group's that commands run as.
+/// commands to the sandbox's UNIX sockets. Where `disk` is watched, they may not take space that is
+/// not seen. The ids are the user's and the group's that commands run as.
 pub fn of_commands(
     unix_sockets: UnixSockets,
+    disk: DiskSpace,
     ids: (u32, u32),
 ) -> Result<Vec<BpfProgram>, BackendError> {
-    let mut filters =
-        vec![of_the_agent()?, hidden_space()?, direct_io()?, without_effect(unix_sockets, ids)?];
+    let mut filters = vec![of_the_agent()?, hidden_space(disk)?];
+    if disk == DiskSpace::Watched {
+        filters.push(direct_io()?);
+    }
+    filters.push(without_effect(unix_sockets, ids)?);
     match unix_sockets {
         // The kernel's own rules restrict them, or nothing does.
         UnixSockets::None | UnixSockets::Landlock | UnixSockets::Unrestricted => {}
@@ -371,20 +381,18 @@ fn without_effect(
 /// Reserving space without writing: one call can reserve any size, `RLIMIT_FSIZE` does not count
 /// it, and no check would be in time. The error is that of a file system that does not support it,
 /// so the C library writes instead; freeing space is permitted. Extended attributes are stored
-/// outside of every file's size: on btrfs and tmpfs a single file takes gigabytes. Landlock's own
-/// system calls could keep removed files where no process can find them: the error is that of a
-/// kernel booted without Landlock.
-fn hidden_space() -> Result<BpfProgram, BackendError> {
-    let mut rules = Rules::of(&[
-        libc::SYS_landlock_create_ruleset,
-        libc::SYS_landlock_add_rule,
-        libc::SYS_setxattr,
-        libc::SYS_lsetxattr,
-        libc::SYS_fsetxattr,
-        SYS_SETXATTRAT,
-    ]);
-    let takes = GIVING_BACK.map(bits).map(|flag| argument(1, Dword, MaskedEq(flag), 0));
-    rules.add(libc::SYS_fallocate, takes.into_iter().collect::<Result<_, _>>()?)?;
+/// outside of every file's size: on btrfs a single file takes gigabytes. Neither is refused where the
+/// kernel bounds the disk space. Landlock's own system calls could keep removed files where no process
+/// can find them: the error is that of a kernel booted without Landlock.
+fn hidden_space(disk: DiskSpace) -> Result<BpfProgram, BackendError> {
+    let mut rules = Rules::of(&[libc::SYS_landlock_create_ruleset, libc::SYS_landlock_add_rule]);
+    if disk == DiskSpace::Watched {
+        for call in ATTRIBUTES {
+            rules.0.insert(call, Vec::new());
+        }
+        let takes = GIVING_BACK.map(bits).map(|flag| argument(1, Dword, MaskedEq(flag), 0));
+        rules.add(libc::SYS_fallocate, takes.into_iter().collect::<Result<_, _>>()?)?;
+    }
     let request = argument(1, Dword, MaskedEq(SPACE_REQUESTS_MASK), SPACE_REQUESTS)?;
     rules.add(libc::SYS_ioctl, vec![request])?;
     for request in FLAG_REQUESTS {
