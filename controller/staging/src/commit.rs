@@ -95,8 +95,11 @@ pub(crate) fn covered(comparison: &Comparison) -> impl Fn(&[u8]) -> bool {
     }
 }
 
-/// The moves of a commit.
-pub(crate) fn plan(comparison: &Comparison, journal: &mut Journal) {
+/// The moves of a commit, of what changed or of the `copies` of that.
+pub(crate) fn plan(comparison: &Comparison, copies: Option<&Baseline>, journal: &mut Journal) {
+    let inode_of = |path: &[u8], now: FileStamp| {
+        copies.and_then(|copies| copies.entries.get(path)).map_or(now.ino, |it| it.copy.ino)
+    };
     let is_covered = covered(comparison);
     let baseline = &comparison.baseline;
     let mut disturbed: HashSet<&[u8]> = HashSet::new();
@@ -112,10 +115,10 @@ pub(crate) fn plan(comparison: &Comparison, journal: &mut Journal) {
                 Move::Remove { path: encoded, before, below: below(baseline, path) }
             }
             (None, None) => continue,
-            (Some(now), None) => Move::Create { path: encoded, inode: now.ino },
+            (Some(now), None) => Move::Create { path: encoded, inode: inode_of(path, now) },
             (Some(now), Some(before)) => {
-                let below = below(baseline, path);
-                Move::Replace { path: encoded, inode: now.ino, before, below }
+                let (below, inode) = (below(baseline, path), inode_of(path, now));
+                Move::Replace { path: encoded, inode, before, below }
             }
         });
     }

@@ -66,7 +66,7 @@ impl Default for CopyBounds {
     }
 }
 
-/// Copies everything below `from` into the empty directory `to`, except sockets, devices, and what is
+/// Copies everything below `from` into the empty directory `to`, except devices, and what is
 /// `skipped`.
 pub(crate) fn copy_tree(
     from: BorrowedFd<'_>,
@@ -76,6 +76,21 @@ pub(crate) fn copy_tree(
 ) -> Result<Baseline, StageError> {
     // Hard links are separate files in the copy: `None`.
     copy_with(from, to, skipped, bounds, None)
+}
+
+/// The same, with files of several names as such.
+pub(crate) fn copy_linked(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    skipped: &dyn Fn(&CStr, &Stat) -> bool,
+    bounds: CopyBounds,
+) -> Result<Baseline, StageError> {
+    copy_with(from, to, skipped, bounds, Some(KnownFiles::default()))
+}
+
+/// Whether it is a socket: nothing serves a copy of it.
+pub(crate) fn is_socket(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Socket
 }
 
 fn copy_with(
@@ -165,10 +180,9 @@ pub fn copy_out(from: BorrowedFd<'_>, to: &NewDirectory) -> Result<(), StageErro
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = openat(parent, name, flags | OFlags::NOFOLLOW, Mode::empty());
     let copied = directory.map_err(failed).and_then(|to| {
-        let everything = |_: &CStr, _: &Stat| false;
+        let is_left_out = |_: &CStr, stat: &Stat| is_socket(stat);
         // A copy of what a guest left must not be larger than that.
-        let linked = Some(KnownFiles::default());
-        copy_with(from, to.as_fd(), &everything, CopyBounds::default(), linked).map(drop)
+        copy_linked(from, to.as_fd(), &is_left_out, CopyBounds::default()).map(drop)
     });
     if copied.is_err() {
         _ = remove_tree(parent.as_fd(), name);
@@ -208,7 +222,9 @@ impl Copying<'_> {
                 FileType::Symlink => {
                     link(from, to, &name).map_err(StageError::at(&path))?.then_some(stat)
                 }
-                FileType::Fifo => Some(fifo(to, &name, stat).map_err(StageError::at(&path))?),
+                kind @ (FileType::Fifo | FileType::Socket) => {
+                    Some(special(to, &name, kind, stat).map_err(StageError::at(&path))?)
+                }
                 _ => None,
             };
             let Some(original) = original else { continue };
@@ -371,8 +387,8 @@ fn link(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &CStr) -> Result<bool, E
     Ok(true)
 }
 
-fn fifo(to: BorrowedFd<'_>, name: &CStr, stat: Stat) -> Result<Stat, Errno> {
-    mknodat(to, name, FileType::Fifo, Mode::from_raw_mode(stat.st_mode & 0o777), 0)?;
+fn special(to: BorrowedFd<'_>, name: &CStr, kind: FileType, stat: Stat) -> Result<Stat, Errno> {
+    mknodat(to, name, kind, Mode::from_raw_mode(stat.st_mode & 0o777), 0)?;
     let owner = (Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)));
     _ = rustix::fs::chownat(to, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW);
     utimensat(to, name, &times(&stat), AtFlags::SYMLINK_NOFOLLOW)?;

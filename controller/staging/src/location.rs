@@ -39,11 +39,6 @@ impl Location {
         directory(self.dir.as_fd(), OsStr::new(name))
     }
 
-    pub fn make_directory(&self, name: &str) -> Result<OwnedFd, Errno> {
-        mkdirat(&self.dir, name, Mode::RWXU)?;
-        self.open(name)
-    }
-
     /// Moves what the journal says. Returns what is not moved.
     pub fn apply(
         &self,
@@ -95,6 +90,11 @@ pub(crate) const DIRECTORY: OFlags =
 
 pub(crate) fn directory(parent: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
     openat(parent, name, DIRECTORY, Mode::empty())
+}
+
+pub(crate) fn make_directory(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
+    mkdirat(parent, name, Mode::RWXU)?;
+    directory(parent, OsStr::new(name))
 }
 
 /// Changes the entries of a directory. If it is the io dir itself, its times stay as they are: only what

@@ -30,6 +30,15 @@ const ORIGIN: &CStr = c"trusted.overlay.origin";
 /// The length of what is before the file handle in it.
 const ORIGIN_HEADER: usize = 21;
 
+/// What the kernel adds to the inode number of a file of the lower layer, if that is on another
+/// filesystem than the upper one (`xino=on`): above 32 bits, or if these do not suffice the highest bit.
+const OF_THE_LOWER_LAYER: [u64; 3] = [0, 1 << 33, 1 << 63];
+
+/// The inode numbers in the lower layer that an overlay may show as this one.
+fn lower_inodes(shown: u64) -> impl Iterator<Item = u64> {
+    OF_THE_LOWER_LAYER.into_iter().filter_map(move |added| shown.checked_sub(added))
+}
+
 /// Whether an entry of an upper layer marks a removal in the lower one.
 pub(crate) fn is_whiteout(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
@@ -226,7 +235,8 @@ impl Comparing<'_> {
     /// and not made by the run, or copied from another one that was there.
     fn is_what_was_copied(&self, upper: &OwnedFd, path: &[u8], lower: FileStamp) -> bool {
         let shown = Root::new(self.view.as_fd()).and_then(|view| view.stat(path));
-        has_origin(upper) && shown.is_ok_and(|shown| shown.st_ino == lower.ino)
+        has_origin(upper)
+            && shown.is_ok_and(|shown| lower_inodes(shown.st_ino).any(|inode| inode == lower.ino))
     }
 
     /// An entry of the lower layer that was removed, with what is in it.
@@ -286,7 +296,8 @@ impl Comparing<'_> {
         let known: HashMap<u64, &Box<[u8]>> = known.collect();
         for path in &self.origins {
             let Ok(shown) = view.stat(path) else { continue };
-            let Some(from) = known.get(&shown.st_ino) else {
+            let from = lower_inodes(shown.st_ino).find_map(|inode| known.get(&inode));
+            let Some(from) = from else {
                 self.conflicts.insert(path.clone());
                 continue;
             };

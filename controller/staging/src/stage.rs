@@ -1,6 +1,7 @@
 //! A stage: a directory of this user alone, on the io dir's filesystem, with the files that a run
 //! works on, what the commit removed, and the journal. These files are a copy of the io dir, or the
-//! upper layer of an overlay.
+//! upper layer of an overlay. An upper layer may be in a bounded directory instead: then a commit copies
+//! what changed into the stage first, so that from there on it needs nothing else.
 //!
 //! It is next to the io dir, or inside it where that is impossible: the sandbox does not see the io
 //! dir then. A [record](crate::records) names it, so that it is found after its controller was
@@ -19,12 +20,15 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use sandbox_api::changes::ChangeManifest;
 use sandbox_dirfd::{FileStamp, Identity, Root, path_of, random_hex};
 
+use crate::bounded::BoundedDir;
 use crate::commit::{self, Commit};
 use crate::compare::{Comparison, compare};
-use crate::copy::{Baseline, CopyBounds, copy_tree, finish};
+use crate::copy::{Baseline, CopyBounds, copy_linked, copy_tree, finish, is_socket};
 use crate::error::StageError;
 use crate::journal::Journal;
-use crate::location::{FILES, Location, PREFIX, TRASH, directory, keeping_times, mount_of};
+use crate::location::{
+    FILES, Location, PREFIX, TRASH, directory, keeping_times, make_directory, mount_of,
+};
 use crate::overlay;
 use crate::records::{Record, Records};
 use crate::tree::{entries, stamp_time, wait_for_tick};
@@ -41,6 +45,10 @@ pub struct Stage {
     records: Records,
     record: Record,
     files: OwnedFd,
+    /// Where the files are, if they are not in the stage.
+    image: Option<Arc<BoundedDir>>,
+    /// The bounds of copies.
+    bounds: CopyBounds,
     before: Before,
     /// A commit has started and is incomplete.
     is_interrupted: bool,
@@ -62,16 +70,18 @@ enum Before {
 }
 
 /// How a stage keeps changes apart from the io dir.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Method {
     /// A private copy of it.
     Copy,
     /// An overlay, if the engine can mount one. Only in a directory next to the io dir.
     Overlay,
+    /// An overlay whose upper layer is in a bounded directory, which is empty.
+    Image(Arc<BoundedDir>),
 }
 
 impl Stage {
-    /// Creates a stage of the io dir. `bounds` is for a copy. `reached` is called between the steps.
+    /// Creates a stage of the io dir. `bounds` is for copies. `reached` is called between the steps.
     ///
     /// # Errors
     ///
@@ -86,7 +96,10 @@ impl Stage {
     ) -> Result<Self, StageError> {
         let name = format!("{PREFIX}{}", random_hex::<8>());
         // Next to the io dir or in it; a layer of an overlay cannot be inside another layer.
-        let places: &[bool] = if method == Method::Copy { &[false, true] } else { &[false] };
+        let places: &[bool] = match method {
+            Method::Copy => &[false, true],
+            Method::Overlay | Method::Image(_) => &[false],
+        };
         let mut last = io::ErrorKind::NotFound.into();
         for is_inside in places {
             match Location::make(io_dir, *is_inside, &name, records, reached) {
@@ -111,33 +124,68 @@ impl Stage {
             let io_dir = directory(io_dir, OsStr::new(".")).map_err(StageError::at(b"."))?;
             let failed = |errno: Errno| StageError::stage(&at.path)(errno.into());
             mkdirat(&at.dir, TRASH, Mode::RWXU).map_err(failed)?;
-            let files = at.make_directory(FILES).map_err(failed)?;
+            let files = make_directory(at.dir.as_fd(), FILES).map_err(failed)?;
             // A writer of the parent could have put their own directory here.
             let owner = |fd: &OwnedFd| fstat(fd).map(|stat| stat.st_uid).map_err(failed);
             if owner(&files)? != owner(&at.dir)? {
                 return Err(failed(Errno::PERM));
             }
             reached("empty");
-            let before = match method {
+            let (files, before, image) = match method {
                 Method::Copy => {
-                    let is_stage =
-                        |name: &CStr, _: &Stat| name.to_bytes().starts_with(PREFIX.as_bytes());
-                    let copied = copy_tree(io_dir.as_fd(), files.as_fd(), &is_stage, bounds)?;
-                    Before::Copied(Arc::new(copied))
+                    let is_left_out = |name: &CStr, stat: &Stat| {
+                        is_socket(stat) || name.to_bytes().starts_with(PREFIX.as_bytes())
+                    };
+                    let copied = copy_tree(io_dir.as_fd(), files.as_fd(), &is_left_out, bounds)?;
+                    (files, Before::Copied(Arc::new(copied)), None)
                 }
-                Method::Overlay => at.layer(&io_dir, &files).map_err(failed)?,
+                Method::Overlay => {
+                    let before = layer(&io_dir, &files, at.dir.as_fd()).map_err(failed)?;
+                    (files, before, None)
+                }
+                Method::Image(image) => {
+                    let upper = make_directory(image.files().as_fd(), FILES).map_err(failed)?;
+                    let before = layer(&io_dir, &upper, image.files().as_fd()).map_err(failed)?;
+                    (upper, before, Some(image))
+                }
             };
-            Ok((io_dir, files, before))
+            Ok((io_dir, files, before, image))
         })();
         match staged {
-            Ok((io_dir, files, before)) => {
+            Ok((io_dir, files, before, image)) => {
                 reached("filled");
-                Ok(Self { io_dir, at, records, record, files, before, is_interrupted: false })
+                let is_interrupted = false;
+                Ok(Self {
+                    io_dir,
+                    at,
+                    records,
+                    record,
+                    files,
+                    image,
+                    bounds,
+                    before,
+                    is_interrupted,
+                })
             }
             Err(error) => {
                 at.remove_with(&record);
                 Err(error)
             }
+        }
+    }
+
+    /// Copies what changed from its image into the stage, without the marks of the overlay.
+    fn copy_changes(&self, comparison: &Comparison) -> Result<Baseline, StageError> {
+        let to =
+            self.at.open(FILES).map_err(|errno| StageError::stage(&self.at.path)(errno.into()))?;
+        let copied = copy_linked(self.files.as_fd(), to.as_fd(), &|_, _| false, self.bounds)?;
+        let missing = comparison
+            .changed
+            .iter()
+            .find(|(path, change)| change.now.is_some() && !copied.entries.contains_key(*path));
+        match missing {
+            Some((path, _)) => Err(StageError::at(path)(Errno::OPNOTSUPP)),
+            None => Ok(copied),
         }
     }
 
@@ -211,12 +259,17 @@ impl Stage {
         let at = StageError::at(b".");
         let _lock = self.records.lock_for_commit()?;
         let io_dir = Root::new(self.io_dir.as_fd()).map_err(&at)?;
-        if let Before::Lower { .. } = self.before {
-            let upper = Root::new(self.files.as_fd()).map_err(&at)?;
-            overlay::clean(comparison, &upper).map_err(&at)?;
-        }
+        let copied = match (&self.before, &self.image) {
+            (Before::Copied(_), _) => None,
+            (Before::Lower { .. }, None) => {
+                let upper = Root::new(self.files.as_fd()).map_err(&at)?;
+                overlay::clean(comparison, &upper).map_err(&at)?;
+                None
+            }
+            (Before::Lower { .. }, Some(_)) => Some(self.copy_changes(comparison)?),
+        };
         // What is moved is on the disk before anything says that it moves.
-        syncfs(&self.files).map_err(&at)?;
+        syncfs(&self.at.dir).map_err(&at)?;
         reached("synced");
         // Only now, because that may take long.
         let mut conflicts = commit::conflicts(comparison, &io_dir);
@@ -227,7 +280,7 @@ impl Stage {
             return Ok(Commit::Conflicts(conflicts));
         }
         let mut journal = Journal::new();
-        commit::plan(comparison, &mut journal);
+        commit::plan(comparison, copied.as_ref(), &mut journal);
         reached("planned");
         self.record.begin().map_err(StageError::stage(&self.at.path))?;
         if let Err(error) = journal.write(self.at.dir.as_fd()) {
@@ -262,6 +315,15 @@ impl Drop for Stage {
             self.at.remove_with(&self.record);
         }
     }
+}
+
+/// Prepares the upper layer of an overlay of `io_dir`, and its work directory in `parent`.
+fn layer(io_dir: &OwnedFd, upper: &OwnedFd, parent: BorrowedFd<'_>) -> Result<Before, Errno> {
+    overlay::probe(upper)?;
+    let stat = fstat(io_dir)?;
+    finish(io_dir, upper, &stat)?;
+    let (work, root) = (make_directory(parent, WORK)?, FileStamp::of(&stat));
+    Ok(Before::Lower { work, root, since: clock_gettime(ClockId::Realtime) })
 }
 
 impl Location {
@@ -315,15 +377,6 @@ impl Location {
                 Err(error)
             }
         }
-    }
-
-    /// Prepares the upper layer of an overlay of `io_dir`.
-    fn layer(&self, io_dir: &OwnedFd, upper: &OwnedFd) -> Result<Before, Errno> {
-        overlay::probe(upper)?;
-        let stat = fstat(io_dir)?;
-        finish(io_dir, upper, &stat)?;
-        let (work, root) = (self.make_directory(WORK)?, FileStamp::of(&stat));
-        Ok(Before::Lower { work, root, since: clock_gettime(ClockId::Realtime) })
     }
 
     fn remove_with(&self, record: &Record) {

@@ -14,10 +14,11 @@ use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
 use sandbox_api::changes::{Change, ChangeOp, ChangeType};
-use sandbox_dirfd::path_of;
+use sandbox_dirfd::{DiskUsage, path_of};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
+use crate::bounded::BoundedDir;
 use crate::{
     Commit, Comparison, CopyBounds, Method, NewDirectory, Records, Stage, StageError, copy_out,
 };
@@ -25,13 +26,23 @@ use crate::{
 /// An io dir in a directory of its own, and the state directory.
 struct Fixture {
     root: TempDir,
+    images: TempDir,
+}
+
+/// The methods of stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    Copy,
+    Overlay,
+    /// An overlay whose upper layer is in an image.
+    Image,
 }
 
 impl Fixture {
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("io")).unwrap();
-        Self { root }
+        Self { root, images: tempfile::tempdir().unwrap() }
     }
 
     fn io(&self) -> PathBuf {
@@ -53,21 +64,30 @@ impl Fixture {
         records.next().unwrap().unwrap().path()
     }
 
-    fn create(
-        &self,
-        io_dir: &File,
-        method: Method,
-        bounds: CopyBounds,
-    ) -> Result<Stage, StageError> {
+    fn create(&self, io_dir: &File, method: How, bounds: CopyBounds) -> Result<Stage, StageError> {
+        let method = self.method(method);
         Stage::create(io_dir.as_fd(), &self.records(), method, bounds, &mut |_| {})
     }
 
+    fn method(&self, how: How) -> Method {
+        match how {
+            How::Copy => Method::Copy,
+            How::Overlay => Method::Overlay,
+            How::Image => {
+                let size = DiskUsage { bytes: 64 << 20, entries: 10_000 };
+                let at = |name| self.images.path().join(name);
+                let image = BoundedDir::on_disk(size, None, &at("scratch"), &at("templates"));
+                Method::Image(image.unwrap().into())
+            }
+        }
+    }
+
     fn stage(&self) -> Run {
-        self.run(Method::Copy)
+        self.run(How::Copy)
     }
 
     /// A run that has started.
-    fn run(&self, method: Method) -> Run {
+    fn run(&self, method: How) -> Run {
         let io_dir = File::open(self.io()).unwrap();
         let stage = self.create(&io_dir, method, CopyBounds::default()).unwrap();
         let view = match stage.work() {
@@ -135,10 +155,10 @@ impl DerefMut for Run {
 }
 
 /// The methods that this user can use.
-fn methods() -> Vec<Method> {
-    let mut methods = vec![Method::Copy];
+fn methods() -> Vec<How> {
+    let mut methods = vec![How::Copy];
     if rustix::process::geteuid().is_root() {
-        methods.push(Method::Overlay);
+        methods.extend([How::Overlay, How::Image]);
     }
     methods
 }
@@ -155,7 +175,9 @@ fn overlay(lower: &File, upper: BorrowedFd<'_>, work: BorrowedFd<'_>) -> OwnedFd
     for (option, layer) in layers {
         fsconfig_set_string(&overlay, option, path(layer)).unwrap();
     }
-    for (option, value) in [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow")] {
+    let options =
+        [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow"), ("xino", "on")];
+    for (option, value) in options {
         fsconfig_set_string(&overlay, option, value).unwrap();
     }
     fsconfig_create(&overlay).unwrap();
@@ -600,11 +622,11 @@ fn copy_with_a_file_for_each_name_is_bounded_and_leaves_nothing() {
     }
     let io_dir = File::open(place.io()).unwrap();
     let bounded = |repeated| CopyBounds { repeated, ..CopyBounds::default() };
-    let error = place.create(&io_dir, Method::Copy, bounded(100 << 10)).unwrap_err();
+    let error = place.create(&io_dir, How::Copy, bounded(100 << 10)).unwrap_err();
     assert!(matches!(&error, StageError::TooManyNames { path } if path == b"third"), "{error}");
     assert!(!error.is_disk_full());
     place.assert_clean();
-    drop(place.create(&io_dir, Method::Copy, bounded(256 << 10)).unwrap());
+    drop(place.create(&io_dir, How::Copy, bounded(256 << 10)).unwrap());
 }
 
 #[test]
@@ -617,7 +639,7 @@ fn copy_that_would_use_the_disk_reserve_is_not_made() {
     let space = rustix::fs::fstatvfs(&io_dir).unwrap();
     let reserve = space.f_blocks * space.f_frsize;
     let bounds = CopyBounds { reserve, ..CopyBounds::default() };
-    match place.create(&io_dir, Method::Copy, bounds) {
+    match place.create(&io_dir, How::Copy, bounds) {
         Err(error) => {
             assert!(
                 error.is_disk_full() && error.to_string().contains("limits.disk_reserve"),
@@ -708,7 +730,7 @@ fn failed_stage_leaves_nothing() {
     }
     fs::create_dir_all(deep).unwrap();
     let io_dir = File::open(place.io()).unwrap();
-    let error = place.create(&io_dir, Method::Copy, CopyBounds::default()).unwrap_err();
+    let error = place.create(&io_dir, How::Copy, CopyBounds::default()).unwrap_err();
     assert!(error.to_string().contains("nested deeper than 128"), "{error}");
     place.assert_clean();
 }
@@ -1250,7 +1272,7 @@ fn no_stage_is_made_where_a_link_in_place_of_the_parent_leads() {
         });
         let made = catch_unwind(AssertUnwindSafe(|| {
             for _ in 0..200 {
-                let stage = place.create(&io_dir, Method::Copy, CopyBounds::default()).unwrap();
+                let stage = place.create(&io_dir, How::Copy, CopyBounds::default()).unwrap();
                 let at = path_of(stage.files()).unwrap();
                 assert!(!at.starts_with(&other), "{}", at.display());
             }
@@ -1392,7 +1414,7 @@ fn runs_that_make_the_same_directory_share_it_and_never_a_file() {
             let compared = two.compare().unwrap();
             let committed = two.commit(&compared, |_| {}).unwrap();
             // A copy does not know that the directory is another one.
-            let is_conflict = is_conflict || method == Method::Copy;
+            let is_conflict = is_conflict || method == How::Copy;
             assert_eq!(committed != Commit::Done, is_conflict, "{method:?}: {committed:?}");
             assert_eq!(fs::read(place.io().join("build/out")).unwrap(), b"one");
             assert_eq!(place.io().join(second).exists(), !is_conflict || second == "build/out");
@@ -1422,7 +1444,7 @@ fn marks_of_overlays_on_the_io_dir_mean_nothing() {
 fn directory_in_the_place_of_a_stage_is_not_removed() {
     let place = Fixture::new();
     place.write("f", "old");
-    let run = place.run(Method::Copy);
+    let run = place.run(How::Copy);
     let ours = run.path().parent().unwrap().to_owned();
     fs::rename(&ours, place.root.path().join("elsewhere")).unwrap();
     fs::create_dir(&ours).unwrap();
@@ -1461,7 +1483,7 @@ fn mode_of_the_io_dir_itself_is_a_change_and_only_if_the_run_changed_it() {
 #[test]
 fn name_in_a_diff_is_one_line() {
     let place = Fixture::new();
-    let run = place.run(Method::Copy);
+    let run = place.run(How::Copy);
     fs::write(run.path().join("q\n+++ b\"evil"), "line\n").unwrap();
     fs::write(run.path().join("a name"), "line\n").unwrap();
     let diff = String::from_utf8(run.diff(&run.compare().unwrap(), &<[u8]>::to_vec)).unwrap();
@@ -1584,7 +1606,7 @@ proptest! {
             fs::create_dir(tree).unwrap();
             old.iter().for_each(|entry| put(tree, entry));
         }
-        let run = place.run(Method::Copy);
+        let run = place.run(How::Copy);
         // Some of what is there gets another content.
         for ((path, kind, content), _) in old.iter().zip(again).filter(|(_, again)| *again) {
             put(&run.path(), &(path.clone(), *kind, [&content[..], b"\nmore\r\n"].concat()));
