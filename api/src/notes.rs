@@ -8,7 +8,8 @@ use sandbox_protocol::message::Sign;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{LimitKey, Limits};
+use crate::disk::{Disk, DiskBound};
+use crate::limits::{ByteSize, LimitKey, Limits};
 use crate::network::Network;
 use crate::outcome::{Exit, Outcome};
 
@@ -48,7 +49,7 @@ pub enum NoteKind {
     OutOfMemory,
     /// A process or a thread could not be started.
     Processes,
-    /// A file system in memory was full.
+    /// A file system of the sandbox was full.
     NoSpace,
     /// `/dev/shm` was full.
     SharedMemory,
@@ -88,6 +89,8 @@ pub struct NoteEvidence<'a> {
     pub network: Option<&'a Network>,
     /// The guest path of its io dir, if it has one.
     pub io_dir: Option<String>,
+    /// What bounds the disk space that programs take there.
+    pub disk: Option<&'a Disk>,
 }
 
 impl NoteEvidence<'_> {
@@ -157,14 +160,21 @@ impl NoteEvidence<'_> {
         let (message, key) = match () {
             () if self.has(Sign::TmpFull) => (format!("/tmp is full: it holds {tmp}"), key),
             () if self.has(Sign::IoFull) => {
-                let most = self.limits.max_write;
-                let message = format!("the io dir, which is in memory, is full: it holds {most}");
+                let disk = self.disk.map(|it| (ByteSize::b(it.bytes), it.entries));
+                let (bytes, entries) =
+                    disk.unwrap_or((self.limits.max_write, self.limits.entries.get().into()));
+                let message = format!("the io dir is full: it holds {bytes}, and {entries} files");
                 (message, LimitKey::MaxWrite)
             }
             () if self.has(Sign::NoSpace) && !self.has(Sign::ShmFull) => {
                 let shm = self.limits.shm;
-                let message = format!("no space was left: /tmp holds {tmp}, and /dev/shm {shm}");
-                (message, key)
+                let disk = self.disk.filter(|disk| disk.bound == DiskBound::Kernel);
+                let io_dir =
+                    disk.map(|disk| format!("the io dir holds {}, ", ByteSize::b(disk.bytes)));
+                let io_dir = io_dir.unwrap_or_default();
+                let message =
+                    format!("no space was left: {io_dir}/tmp holds {tmp}, and /dev/shm {shm}");
+                (message, if disk.is_some() { LimitKey::MaxWrite } else { key })
             }
             () => return None,
         };
@@ -225,13 +235,20 @@ mod tests {
     use serde_json::value::RawValue;
 
     use super::*;
-    use crate::{ByteSize, CancelCause, RefusedHost, failure};
+    use crate::{CancelCause, DiskBackend, RefusedHost, failure};
 
     fn texts(outcome: &Outcome, kernel: KernelEvents, signs: &[Sign]) -> Vec<String> {
         let limits = Limits::for_programs();
         let io_dir = Some("/io".to_owned());
-        let evidence =
-            NoteEvidence { outcome, limits: &limits, kernel, signs, network: None, io_dir };
+        let evidence = NoteEvidence {
+            outcome,
+            limits: &limits,
+            kernel,
+            signs,
+            network: None,
+            io_dir,
+            disk: None,
+        };
         evidence.notes().iter().map(Note::to_string).collect()
     }
 
@@ -272,7 +289,7 @@ mod tests {
             (Sign::ShmFull, "/dev/shm is full: it holds 64MiB; --shm-size raises the limit"),
             (
                 Sign::IoFull,
-                "the io dir, which is in memory, is full: it holds 1GiB; --max-write raises the limit",
+                "the io dir is full: it holds 1GiB, and 100000 files; --max-write raises the limit",
             ),
             (
                 Sign::NoSpace,
@@ -296,6 +313,34 @@ mod tests {
     }
 
     #[test]
+    fn no_space_is_where_the_kernel_bounds_it() {
+        let disk = Disk {
+            bound: DiskBound::Kernel,
+            backend: DiskBackend::Ext4,
+            bytes: 8 << 20,
+            entries: 10,
+            reason: None,
+        };
+        let (outcome, limits) = (Outcome::Exit(Exit::Code(1)), Limits::for_programs());
+        for (sign, expected) in [
+            (Sign::IoFull, "the io dir is full: it holds 8MiB, and 10 files"),
+            (Sign::NoSpace, "no space was left: the io dir holds 8MiB, /tmp holds"),
+        ] {
+            let evidence = NoteEvidence {
+                outcome: &outcome,
+                limits: &limits,
+                kernel: KernelEvents::default(),
+                signs: &[sign],
+                network: None,
+                io_dir: None,
+                disk: Some(&disk),
+            };
+            let [note] = &evidence.notes()[..] else { panic!("{evidence:?}") };
+            assert!(note.message.starts_with(expected), "{note}");
+        }
+    }
+
+    #[test]
     fn tmp_that_its_own_limit_bounds_names_that() {
         let limits = Limits { tmpfs: ByteSize::b(1 << 20), ..Limits::for_programs() };
         let outcome = Outcome::Exit(Exit::Code(1));
@@ -306,6 +351,7 @@ mod tests {
             signs: &[Sign::TmpFull],
             network: None,
             io_dir: None,
+            disk: None,
         };
         let [note] = &evidence.notes()[..] else { panic!("{evidence:?}") };
         assert_eq!(note.to_string(), "/tmp is full: it holds 1MiB; --tmpfs-size raises the limit");
@@ -339,6 +385,7 @@ mod tests {
                 signs: &[Sign::NoNetwork],
                 network: Some(network),
                 io_dir: None,
+                disk: None,
             };
             evidence.notes().iter().map(|note| note.kind).collect::<Vec<_>>()
         };

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use sandbox_api::service::{Execution, ExecutionKind, ExecutionState, ExecutionSummary, Time};
 use sandbox_api::{
-    CancelCause, Captured, Confinement, ContactedHost, EngineKind, ErrorKind, EventRecord,
-    ExecDocument, ExecutionDocument, ExecutionResult, Exit, Failure, FileOp, FilesTouched,
-    KilledBy, Limits, LogEntry, LogLevel, Network, Note, NoteKind, Outcome, RefusedHost,
-    ResultBody, ResultDocument, ScriptError, StartKind, Status, TestCase, TestStatus, Timing,
-    TouchedFile, TouchedSource, UnixSockets, Usage, failure, schema,
+    CancelCause, Captured, Confinement, ContactedHost, Disk, DiskBackend, DiskBound, EngineKind,
+    ErrorKind, EventRecord, ExecDocument, ExecutionDocument, ExecutionResult, Exit, Failure,
+    FileOp, FilesTouched, KilledBy, Limits, LogEntry, LogLevel, Network, Note, NoteKind, Outcome,
+    RefusedHost, ResultBody, ResultDocument, ScriptError, StartKind, Status, TestCase, TestStatus,
+    Timing, TouchedFile, TouchedSource, UnixSockets, Usage, failure, schema,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, json};
@@ -185,6 +185,13 @@ fn result(outcome: Outcome, is_full: bool, is_script: bool) -> ExecutionResult {
         engine: if is_full { EngineKind::Embedded } else { EngineKind::Docker },
         engine_notice: is_full.then(|| "no socket".to_owned()),
         io_dir: is_full.then(|| "/srv/io".into()),
+        disk: is_full.then(|| Disk {
+            bound: DiskBound::Watched,
+            backend: DiskBackend::Directory,
+            bytes: 1 << 30,
+            entries: 10,
+            reason: Some("no loop device".to_owned()),
+        }),
         network: is_full.then_some(network),
         changes: None,
         limits: Limits::default(),

@@ -106,7 +106,7 @@ impl Controller {
         tracing::info!(endpoint, took = ?since.elapsed(), "connecting to the {kind} engine ({why})");
         // Over a network it is on another machine.
         let is_local = *kind == EngineKind::Embedded || endpoint.starts_with("unix:");
-        let mounts_overlays = is_local && rustix::process::geteuid().is_root();
+        let mounts_any = is_local && rustix::process::geteuid().is_root();
         let instance = Instance::register(state, endpoint)?;
         let folders = config.reserved_dirs();
         failpoint(Point::Registered).await;
@@ -124,7 +124,7 @@ impl Controller {
             watch_runtime,
             folders,
             mount_watch: MountWatch::default(),
-            mounts_overlays: mounts_overlays.into(),
+            mounts_any: mounts_any.into(),
         };
         Ok(Self::new(Arc::new(shared), config.sweep))
     }

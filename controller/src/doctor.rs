@@ -4,13 +4,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use sandbox_api::{
-    ByteSize, CommitConflicts, DiskReserve, EngineKind, LeftStage, Lifespan, Limits, Pull, RootFs,
-    SandboxSpec, Script,
+    ByteSize, CommitConflicts, Disk, DiskBackend, DiskBound, DiskReserve, EngineKind, LeftStage,
+    Lifespan, Limits, Pull, RootFs, SandboxSpec, Script,
 };
 use sandbox_engine::{EmbeddedConfig, EngineFacts, UserMapping};
 use sandbox_protocol::message::UnixSockets;
 use serde::Serialize;
-use tokio::runtime::Handle;
 
 use crate::PreparedSandbox;
 use crate::config::Config;
@@ -18,10 +17,9 @@ use crate::controller::Controller;
 use crate::error::Error;
 use crate::gc::state_dir::{self, StateDir};
 use crate::io_dir::IoDir;
-use crate::io_dir::write_monitor::find_processes;
+use crate::sandbox::confinement;
 use crate::sandbox::confinement::{LEAST_LANDLOCK, kernel_landlock};
 use crate::sandbox::user::container_user;
-use crate::sandbox::{Sandbox, confinement};
 use sandbox_dirfd::{FreeSpace, Links};
 
 /// The oldest API version that has everything a sandbox needs.
@@ -102,7 +100,7 @@ pub async fn examine(config: Config, io_dir: Option<&Path>, io_is_private: bool)
             checks.push(identity(&controller, io_dir).await);
             checks.extend(io_is_private.then(|| private_io(info.kind, &limits)));
             checks.extend(probe(&controller, io_dir, limits).await);
-            checks.push(unix_sockets(&controller, limits, &data_dir).await);
+            checks.extend(with_programs(&controller, limits, &data_dir).await);
             let found = controller.commit_conflicts();
             controller.close().await;
             conflicts = found.take();
@@ -306,7 +304,6 @@ async fn probe(controller: &Controller, io_dir: Option<&Path>, limits: Limits) -
              agent confine itself have all of it",
         )
     });
-    checks.push(unnamed_files(&sandbox).await);
     match sandbox.run(Script::new("return 1")).await {
         Ok(run) if run.exit_code() == 0 => {
             checks.push(Check::ok("sandbox", format!("a script ran in {} ms", run.usage.wall_ms)));
@@ -327,40 +324,18 @@ async fn probe(controller: &Controller, io_dir: Option<&Path>, limits: Limits) -
     checks
 }
 
-/// Whether unnamed files of commands can be counted on this machine.
-async fn unnamed_files(sandbox: &Sandbox) -> Check {
-    let id = "unnamed_files";
-    let inner = sandbox.inner();
-    let me = rustix::process::geteuid();
-    let is_their_user = inner.io_dir().is_some_and(|io_dir| io_dir.owner().0 == me.as_raw());
-    let is_seen = find_processes(&Handle::current(), inner.container()).await.is_some();
-    match is_seen {
-        true if me.is_root() => Check::ok(id, "counted: open and mapped ones, of every process"),
-        true if is_their_user => Check::ok(
-            id,
-            "open ones are counted; what is only mapped, in flight or of a process that hides \
-             itself is judged by the free space",
-        ),
-        _ => Check::warn(
-            id,
-            "not seen: the sandbox's processes are on another machine, or another user's; \
-             limits.disk_reserve bounds them",
-            "run it as root or as the io dir's owner, on the engine's own machine",
-        ),
-    }
-}
-
-/// Which UNIX sockets commands can reach, as reported by the agent in a sandbox that supports
-/// commands: made from the sandbox image, or from an empty directory if the engine has no images.
-async fn unix_sockets(controller: &Controller, limits: Limits, data_dir: &Path) -> Check {
+/// What programs have: which UNIX sockets they can reach, as reported by the agent, and what bounds their
+/// private io dir. In a sandbox made from the sandbox image, or from an empty directory if the engine
+/// has no images.
+async fn with_programs(controller: &Controller, limits: Limits, data_dir: &Path) -> Vec<Check> {
     const ID: &str = "unix_sockets";
-    let spec = SandboxSpec::new().lifespan(Lifespan::OneRun).limits(limits);
+    let spec = SandboxSpec::new().lifespan(Lifespan::OneRun).limits(limits).fresh_io_dir();
     let spec = match controller.engine().kind {
         EngineKind::Docker => match controller.image_list().await {
             Ok(images) => images.into_iter().find(|image| image.current).map(|image| {
                 spec.root(RootFs::Image { reference: image.id, pull: Pull::Never }).into()
             }),
-            Err(error) => return Check::error(ID, &error),
+            Err(error) => return vec![Check::error(ID, &error)],
         },
         EngineKind::Embedded => {
             let empty = EmbeddedConfig::empty_root(data_dir);
@@ -368,19 +343,38 @@ async fn unix_sockets(controller: &Controller, limits: Limits, data_dir: &Path) 
         }
     };
     let Some(spec) = spec else {
-        return Check::warn(ID, "not known: no sandbox was made", "see the other checks");
+        return vec![Check::warn(ID, "not known: no sandbox was made", "see the other checks")];
     };
-    match controller.launch(spec).await {
-        Ok(sandbox) => {
-            let unix_sockets = sandbox.confinement().unix_sockets;
-            let closed = sandbox.close().await;
-            closed.map_or_else(
-                |error| Check::error(ID, &error),
-                |()| judge_unix_sockets(unix_sockets),
-            )
-        }
-        Err(error) => Check::error(ID, &error),
+    let sandbox = match controller.launch(spec).await {
+        Ok(sandbox) => sandbox,
+        Err(error) => return vec![Check::error(ID, &error)],
+    };
+    let unix_sockets = judge_unix_sockets(sandbox.confinement().unix_sockets);
+    let disk = sandbox.inner().describe_disk(&limits);
+    let checks = [unix_sockets].into_iter().chain(disk.map(|disk| judge_disk_bound(&disk)));
+    let closed = sandbox.close().await.err().map(|error| Check::error("removal", &error));
+    checks.chain(closed).collect()
+}
+
+/// Judges what bounds the private io dirs of programs. Pure.
+fn judge_disk_bound(disk: &Disk) -> Check {
+    let id = "disk_bound";
+    let what = match disk.backend {
+        DiskBackend::Tmpfs => "a file system in memory",
+        DiskBackend::Ext4 => "an ext4 image on a loop device",
+        _ => "a directory",
+    };
+    if disk.bound == DiskBound::Kernel {
+        let detail = format!("the kernel bounds private io dirs of programs: {what}");
+        return Check::ok(id, detail);
     }
+    let why = disk.reason.as_deref().unwrap_or("unknown");
+    Check::warn(
+        id,
+        format!("private io dirs of programs are watched, not bounded: {why}"),
+        "root, an engine on this machine, /dev/loop-control, Linux 5.8 and mke2fs (e2fsprogs) let \
+         the kernel bound them",
+    )
 }
 
 fn judge_unix_sockets(unix_sockets: UnixSockets) -> Check {

@@ -2,10 +2,9 @@
 //! directory, bounded walks, the identity of files, files with holes or several names, private and locked
 //! directories, free space, random names.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod access;
-mod btrfs;
 mod disk_usage;
 mod free_space;
 mod identity;
@@ -20,7 +19,6 @@ mod stamp;
 mod walk;
 
 pub use access::{Access, check_access};
-pub use btrfs::free_removed;
 pub use disk_usage::{DiskMeter, DiskUsage};
 pub use free_space::{FreeSpace, Locality};
 pub use identity::Identity;

@@ -286,8 +286,11 @@ impl Fixture {
             let name = file.file_name().unwrap_or_default().to_string_lossy();
             let dead = self.dead_instance.load(Ordering::Relaxed)
                 && (name.ends_with(".lock") || name.ends_with(".part") || is_record(file));
-            // The agent and the files next to it, for images of users, stay too.
-            let is_part = file.parent().is_some_and(|folder| folder.ends_with("programs"));
+            // The agent and the files next to it, for images of users, stay too, and empty images of
+            // io dirs.
+            let is_part = file.parent().is_some_and(|folder| {
+                folder.ends_with("programs") || folder.ends_with("templates")
+            });
             name.starts_with("image-") || is_part || dead
         };
         let left: Vec<PathBuf> =

@@ -18,6 +18,7 @@ use super::result::{
 };
 use crate::artifacts::ArtifactsReport;
 use crate::changes::{ChangeManifest, StagingMethod};
+use crate::disk::Disk;
 use crate::engine_kind::EngineKind;
 use crate::failure::Failure;
 use crate::limits::Limits;
@@ -112,6 +113,9 @@ pub struct CommonMembers<'a> {
     pub engine_notice: Option<Cow<'a, str>>,
     /// The io dir on the host; lossy where it is not UTF-8.
     pub io_dir: Option<Cow<'a, str>>,
+    /// What bounds the disk space that programs take in the io dir.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<Cow<'a, Disk>>,
     /// The hosts that its commands reached, and those that they were refused; null if no host was
     /// allowed.
     pub network: Option<Cow<'a, Network>>,
@@ -214,6 +218,7 @@ impl<'a> From<&'a ExecutionResult> for ExecutionDocument<'a> {
             engine: Some(result.engine),
             engine_notice: result.engine_notice.as_deref().map(Cow::Borrowed),
             io_dir: result.io_dir.as_ref().map(|dir| dir.to_string_lossy()),
+            disk: result.disk.as_ref().map(Cow::Borrowed),
             network: result.network.as_ref().map(Cow::Borrowed),
             limits: Some(result.limits),
             usage: Some(result.usage),
@@ -266,6 +271,7 @@ impl ExecutionDocument<'_> {
                 engine: None,
                 engine_notice: None,
                 io_dir: None,
+                disk: None,
                 network: None,
                 limits: None,
                 usage: None,
@@ -528,6 +534,7 @@ mod tests {
             engine: EngineKind::Docker,
             engine_notice: None,
             io_dir: Some("/srv/io".into()),
+            disk: None,
             changes: None,
             network: None,
             limits: Limits {

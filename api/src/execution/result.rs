@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::changes::Changes;
+use crate::disk::Disk;
 use crate::engine_kind::EngineKind;
 use crate::json::In;
 use crate::limits::{LimitKey, Limits};
@@ -42,6 +43,9 @@ pub struct ExecutionResult {
     /// The io dir on the host, absolute.
     #[serde(with = "In::<Option<WireString>>")]
     pub io_dir: Option<PathBuf>,
+    /// What bounds the disk space that programs take in the io dir; `None` without either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<Disk>,
     /// The hosts that its commands reached, and those that they were refused; `None` if no host is
     /// allowed: without a network, there is nothing that refuses one.
     pub network: Option<Network>,

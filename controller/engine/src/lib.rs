@@ -22,7 +22,6 @@ mod installed_files;
 pub mod mount_table;
 mod overlay;
 pub mod own_address;
-mod processes;
 mod sealed;
 
 use std::os::fd::OwnedFd;
@@ -54,8 +53,6 @@ pub use exit::{ContainerUsage, ExitEvidence, KILLED};
 pub use hardening::{MASKED_PATHS, READONLY_PATHS};
 pub use image::{ImageIdError, ImageSelector, Rebuild, seconds};
 pub use overlay::Layers;
-pub use processes::unnamed_files::{Unnamed, UnnamedDepth, free_lost_sockets};
-pub use processes::{Processes, Stop, Written};
 pub use sandbox_helper::cgroup::{Groups, Usage as GroupsUsage};
 pub use sandbox_rootfs::{Progress, RootfsError};
 pub use sealed::SealedProgram;
@@ -212,18 +209,21 @@ pub struct Source {
     pub file: Arc<OwnedFd>,
     /// The layers of the overlay to mount in its place; its lower layer is `file`.
     pub overlay: Option<Layers>,
+    /// The block device of a private mount, for an engine that cannot mount `file` itself.
+    pub device: Option<Arc<OwnedFd>>,
 }
 
 impl Source {
     /// A file or directory that is mounted itself.
     pub const fn new(path: String, file: Arc<OwnedFd>) -> Self {
-        Self { path, file, overlay: None }
+        Self { path, file, overlay: None, device: None }
     }
 
-    /// A private mount of a sandbox, without a path on the host.
-    pub fn private(mount: Arc<OwnedFd>) -> Self {
+    /// A private mount of a sandbox, without a path on the host, and the block device of its file
+    /// system, if that has one.
+    pub fn private(mount: Arc<OwnedFd>, device: Option<Arc<OwnedFd>>) -> Self {
         // No path of a source on the host is relative.
-        Self::new("the private io dir".to_owned(), mount)
+        Self { device, ..Self::new("the private io dir".to_owned(), mount) }
     }
 
     /// Whether it is a private mount, which is mounted itself instead of a copy of it.

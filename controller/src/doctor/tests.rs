@@ -59,3 +59,25 @@ fn the_kernel_and_the_disk_are_looked_at_without_an_engine() {
     let more = DiskReserve::Bytes(ByteSize::b(1 << 60));
     assert_eq!(free_space("disk", missing, more).status, CheckStatus::Warn);
 }
+
+#[test]
+fn private_io_dirs_that_are_watched_are_a_warning_that_says_why() {
+    let bounded = Disk {
+        bound: DiskBound::Kernel,
+        backend: DiskBackend::Ext4,
+        bytes: 1,
+        entries: 1,
+        reason: None,
+    };
+    assert_eq!(judge_disk_bound(&bounded).status, CheckStatus::Ok);
+    let reason = "mke2fs (of e2fsprogs) is not installed";
+    let watched = Disk {
+        bound: DiskBound::Watched,
+        backend: DiskBackend::Directory,
+        reason: Some(reason.to_owned()),
+        ..bounded
+    };
+    let check = judge_disk_bound(&watched);
+    assert_eq!(check.status, CheckStatus::Warn);
+    assert!(check.detail.contains(reason), "{check:?}");
+}

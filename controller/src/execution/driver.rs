@@ -236,6 +236,7 @@ impl<E: Execute> ExecutionDriver<E> {
             Outcome::Ok { .. } => KernelEvents::default(),
             _ => inner.kernel_events(&since).await.unwrap_or_default(),
         };
+        let disk = inner.describe_disk(&self.limits);
         let evidence = NoteEvidence {
             outcome: &outcome,
             limits: &self.limits,
@@ -243,6 +244,7 @@ impl<E: Execute> ExecutionDriver<E> {
             signs: self.execution.signs(),
             network: network.as_ref(),
             io_dir: inner.io_mount().map(ToString::to_string),
+            disk: disk.as_ref(),
         };
         let notes = evidence.notes();
         let mut result = ExecutionResult {
@@ -252,6 +254,7 @@ impl<E: Execute> ExecutionDriver<E> {
             engine: inner.engine().kind,
             engine_notice: inner.engine().notice.clone(),
             io_dir: inner.io_dir().and_then(|dir| dir.host_path()).map(Path::to_owned),
+            disk,
             changes: None,
             network,
             limits: self.limits,

@@ -198,9 +198,6 @@ impl Supervisor {
                     self.limit = Some(limit);
                     kill_at = kill_at.min(Instant::now() + self.grace);
                     self.ask_to_cancel(Cancel { id: reply.id, at_once: true });
-                    if let Some(monitor) = monitor {
-                        monitor.kill_programs();
-                    }
                 }
                 () = &mut overrun, if self.limit.is_some() && !is_overrun => {
                     is_overrun = true;

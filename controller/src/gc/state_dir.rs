@@ -75,6 +75,11 @@ impl StateDir {
         &self.host
     }
 
+    /// The directory of empty images of io dirs.
+    pub fn templates_dir(&self) -> PathBuf {
+        self.path.join("templates")
+    }
+
     /// The records of stages of io dirs.
     pub const fn stages(&self) -> &Records {
         &self.stages

@@ -14,16 +14,18 @@ use std::{fs, io};
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
-use sandbox_api::changes::StagingMethod;
-use sandbox_api::{DiskReserve, SandboxSpec};
-use sandbox_dirfd::{Access, FreeSpace, Identity, Links, check_access, open_path, path_of};
+use sandbox_api::{Disk, DiskBackend, DiskBound, DiskReserve, Limits, SandboxSpec};
+use sandbox_dirfd::{
+    Access, DiskUsage, FreeSpace, Identity, Links, check_access, open_path, path_of,
+};
 use sandbox_engine::{Layers, Source};
+use sandbox_staging::bounded::BoundedDir;
 use sandbox_staging::created::{self, CreatedDirs, hold};
-use sandbox_staging::fresh::FreshDir;
-use sandbox_staging::{CopyBounds, Method, Records, Stage};
+use sandbox_staging::{CopyBounds, Method, NewDirectory, Records, Stage, StageError, copy_out};
 
 use crate::error::{CLOSED, Error};
-use crate::io_dir::staged::StagedIoDir;
+use crate::io_dir::private::PrivateFiles;
+use crate::io_dir::staged::{StagedIoDir, Staging};
 
 /// An open io dir.
 #[derive(Debug)]
@@ -42,8 +44,12 @@ pub(crate) struct IoDir {
     hold: Mutex<Option<OwnedFd>>,
     /// The directories that were created for it.
     made: Option<CreatedDirs>,
-    /// The directory on disk that is removed with it, if it is private.
-    fresh: Mutex<Option<FreshDir>>,
+    /// Its files, if it is private.
+    private: Mutex<Option<PrivateFiles>>,
+    /// The file system that bounds it.
+    bounded: Option<Arc<BoundedDir>>,
+    /// Why nothing bounds it, if it was to be bounded.
+    unbounded: Option<String>,
     /// The path that callers know, if this is a stage.
     shown: Option<PathBuf>,
     /// The io dir that this stages, until its changes are committed or discarded.
@@ -55,8 +61,6 @@ pub(crate) struct IoDir {
 /// A stage, its files, and the layers of the overlay, if it is to be one.
 type Staged = (Stage, IoDir, Option<Layers>);
 
-/// The type of an overlay: include/uapi/linux/magic.h
-const OVERLAY: u32 = 0x794c_7630;
 /// How often to retry opening an io dir that others remove at the same time.
 const TRIES: usize = 100;
 
@@ -111,7 +115,7 @@ impl IoDir {
     pub fn staged(
         self,
         stages: &Records,
-        (method, reserve): (StagingMethod, DiskReserve),
+        (method, reserve): (Staging, DiskReserve),
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Self, Error> {
         let refuse = |reason: String| Error::IoDir {
@@ -141,33 +145,54 @@ impl IoDir {
     fn stage(
         &self,
         records: &Records,
-        method: StagingMethod,
+        method: Staging,
         reserve: DiskReserve,
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Staged, String> {
-        if method == StagingMethod::Overlay {
-            match self.overlay(records, reached) {
+        let size = FreeSpace::of(self.fd()).map_or(0, |space| space.size);
+        let bounds = CopyBounds { reserve: reserve.of(size), ..CopyBounds::default() };
+        let mut unbounded = only_directories();
+        if let Staging::Overlay(image) = method {
+            let image = image.and_then(|image| {
+                let image = Arc::new(image);
+                let staged = self.overlay(Some(&image), records, bounds, reached);
+                staged.map_err(|reason| format!("no overlay in an image: {reason}"))
+            });
+            match image {
                 Ok(staged) => return Ok(staged),
+                Err(reason) => {
+                    tracing::warn!(reason, "a staged io dir is watched, not bounded");
+                    unbounded = reason;
+                }
+            }
+            match self.overlay(None, records, bounds, reached) {
+                Ok((stage, files, layers)) => {
+                    return Ok((stage, Self { unbounded: Some(unbounded), ..files }, layers));
+                }
                 Err(reason) => tracing::debug!(reason, "no overlay of the io dir"),
             }
         }
-        let size = FreeSpace::of(self.fd()).map_or(0, |space| space.size);
-        let bounds = CopyBounds { reserve: reserve.of(size), ..CopyBounds::default() };
         let stage = Stage::create(self.fd(), records, Method::Copy, bounds, reached);
         let stage = stage.map_err(|error| error.to_string())?;
         let files = Self::of_stage(&stage)?;
-        Ok((stage, files, None))
+        Ok((stage, Self { unbounded: Some(unbounded), ..files }, None))
     }
 
+    /// By an overlay, whose upper layer is in the `image` if there is one.
     fn overlay(
         &self,
+        image: Option<&Arc<BoundedDir>>,
         records: &Records,
+        bounds: CopyBounds,
         reached: &mut dyn FnMut(&'static str),
     ) -> Result<Staged, String> {
-        let bounds = CopyBounds::default();
-        let stage = Stage::create(self.fd(), records, Method::Overlay, bounds, reached);
+        let method = image.cloned().map_or(Method::Overlay, Method::Image);
+        let stage = Stage::create(self.fd(), records, method, bounds, reached);
         let stage = stage.map_err(|error| error.to_string())?;
-        let files = Self::of_stage(&stage)?;
+        let files = match image {
+            Some(image) => self.in_image(&stage, image.clone())?,
+            None => Self::of_stage(&stage)?,
+        };
         let work = stage.work().ok_or("it has no work directory")?.try_clone_to_owned();
         let work = Arc::new(work.map_err(|error| error.to_string())?);
         let (lower, upper) = (self.files.clone(), files.files.clone());
@@ -211,6 +236,16 @@ impl IoDir {
         stage.files().try_clone_to_owned().map_err(|error| error.to_string()).and_then(Self::of)
     }
 
+    /// The files of a stage of it in an image, which have no path.
+    fn in_image(&self, stage: &Stage, image: Arc<BoundedDir>) -> Result<Self, String> {
+        let files = stage.files().try_clone_to_owned().map_err(|error| error.to_string())?;
+        let stat = rustix::fs::fstat(&files).map_err(|errno| io::Error::from(errno).to_string())?;
+        let files = Arc::new(files);
+        let source = Source::private(files.clone(), None);
+        let opened = Self::opened(self.path.clone(), source, files, &stat);
+        Ok(Self { bounded: Some(image), ..opened })
+    }
+
     fn of(fd: OwnedFd) -> Result<Self, String> {
         let io = |error: io::Error| error.to_string();
         let stat = rustix::fs::fstat(&fd).map_err(|errno| io(errno.into()))?;
@@ -233,7 +268,9 @@ impl IoDir {
             is_private: false,
             hold: Mutex::default(),
             made: None,
-            fresh: Mutex::default(),
+            private: Mutex::default(),
+            bounded: None,
+            unbounded: None,
             shown: None,
             staged: Mutex::default(),
             view: Mutex::default(),
@@ -254,11 +291,13 @@ impl IoDir {
         self.shown.as_deref().or(Some(&self.path)).filter(|_| !self.is_private)
     }
 
-    /// The staged io dir and the stage: both must be mountable.
+    /// The staged io dir and the stage, unless that is in an image: both must be mountable.
     pub fn staged_sources(&self) -> Vec<Source> {
         let staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
         let sources = |staged: &StagedIoDir| vec![staged.lower.clone(), staged.files.clone()];
-        staged.as_deref().map(sources).unwrap_or_default()
+        let mut sources = staged.as_deref().map(sources).unwrap_or_default();
+        sources.retain(|source| !source.is_private());
+        sources
     }
 
     /// A path of the caller's directory that cannot be redirected.
@@ -299,28 +338,32 @@ impl IoDir {
         view.as_ref().unwrap_or(&self.files).clone()
     }
 
-    /// The device numbers of its files: of the filesystem, of the sandbox's view, and of files in
-    /// the view if different: in an overlay of several filesystems.
-    pub fn devices(&self) -> [u64; 3] {
-        let dev = |file: &OwnedFd| rustix::fs::fstat(file).map(|stat| stat.st_dev);
-        let unnamed = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-        let new = || rustix::fs::openat(&*self.files, ".", unnamed, Mode::RUSR);
-        // Never the case for the upper layer of a stage.
-        let is_overlay =
-            rustix::fs::fstatfs(&*self.files).is_ok_and(|it| it.f_type as u32 == OVERLAY);
-        let of_files = if is_overlay { new().and_then(|file| dev(&file)).ok() } else { None };
-        let own = self.identity.dev;
-        [own, dev(&self.view()).unwrap_or(own), of_files.unwrap_or(own)]
-    }
-
     /// The lower layer of its overlay.
     pub fn lower(&self) -> Option<BorrowedFd<'_>> {
         self.source.overlay.as_ref().map(|layers| layers.lower())
     }
 
-    /// Whether it is on a disk of the host, and not in memory.
-    pub fn is_on_disk(&self) -> bool {
-        !self.source.is_private()
+    /// A directory of the filesystem whose space it takes; `None` if it is in memory.
+    pub fn disk(&self) -> Option<BorrowedFd<'_>> {
+        match &self.bounded {
+            Some(bounded) => bounded.disk(),
+            None => Some(self.fd()),
+        }
+    }
+
+    /// What fits in it, if the kernel enforces that.
+    pub fn bounds(&self) -> Option<DiskUsage> {
+        self.bounded.as_deref().map(BoundedDir::size)
+    }
+
+    /// What bounds the disk space that programs with these limits take in it, for documents.
+    pub fn describe_disk(&self, limits: &Limits) -> Disk {
+        let DiskUsage { bytes, entries } = self.bounds().unwrap_or_else(|| size_of(limits));
+        let (bound, backend) = match &self.bounded {
+            Some(bounded) => (DiskBound::Kernel, bounded.backend()),
+            None => (DiskBound::Watched, DiskBackend::Directory),
+        };
+        Disk { bound, backend, bytes, entries, reason: self.unbounded.clone() }
     }
 
     /// The source of its mount.
@@ -353,14 +396,17 @@ impl IoDir {
         Ok(nonce)
     }
 
-    /// Moves a private io dir on disk to `to`, and keeps it when its sandbox ends. The sandbox still
-    /// sees it.
+    /// Keeps the files of a private io dir in a new directory `to`: by a move if they are in a
+    /// directory of the host, which the sandbox still sees, and else by a copy.
     pub fn keep(&self, to: &Path) -> Result<(), Error> {
-        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
-        let dir = fresh.as_ref().ok_or(Error::NoFreshIoDir)?;
-        dir.keep(to).map_err(|source| Error::KeepIoDir { path: to.to_owned(), source })?;
-        // Nothing is left in it.
-        *fresh = None;
+        let mut private = self.private.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = match private.as_ref().ok_or(Error::NoFreshIoDir)? {
+            PrivateFiles::Fresh(dir) => dir.keep(to),
+            PrivateFiles::Bounded => NewDirectory::at(to)
+                .and_then(|to| copy_out(self.fd(), &to).map_err(StageError::into_io)),
+        };
+        kept.map_err(|source| Error::KeepIoDir { path: to.to_owned(), source })?;
+        *private = None;
         Ok(())
     }
 
@@ -369,7 +415,7 @@ impl IoDir {
     pub fn release(&self) {
         drop(self.view.lock().unwrap_or_else(PoisonError::into_inner).take());
         drop(self.take_staged());
-        drop(self.fresh.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.private.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(held) = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take() {
             created::release(&held);
         }
@@ -377,6 +423,20 @@ impl IoDir {
             made.remove_if_empty();
         }
     }
+}
+
+/// Why an engine is given no image to mount.
+pub(crate) fn only_directories() -> String {
+    let why = match rustix::process::geteuid().is_root() {
+        true => "the engine mounts directories only",
+        false => "only root can make a file system",
+    };
+    why.to_owned()
+}
+
+/// The size of an io dir that holds what limits permit to write.
+pub(crate) fn size_of(limits: &Limits) -> DiskUsage {
+    DiskUsage { bytes: limits.max_write.as_u64(), entries: limits.entries.get().into() }
 }
 
 /// How to treat links in the paths of a spec.

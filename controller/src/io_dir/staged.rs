@@ -7,10 +7,20 @@ use std::path::PathBuf;
 use sandbox_api::changes::{Changes, CommitPolicy, StagingMethod};
 use sandbox_engine::Source;
 use sandbox_redact::Redactions;
+use sandbox_staging::bounded::BoundedDir;
 use sandbox_staging::created::{self, CreatedDirs};
 use sandbox_staging::{Commit, NewDirectory, Stage, StageError, copy_out};
 
 use crate::error::Error;
+
+/// How an io dir is to be staged.
+#[derive(Debug)]
+pub(crate) enum Staging {
+    Copy,
+    /// By an overlay with its upper layer in this image, or why there is no image: then next to the io
+    /// dir. By a copy if no overlay is possible.
+    Overlay(Result<BoundedDir, String>),
+}
 
 /// An io dir whose sandbox works on a stage of it. Dropping it discards the changes.
 #[derive(Debug)]

@@ -151,7 +151,8 @@ fn a_nonce_is_read_through_the_io_dir_and_goes() {
 
 #[test]
 fn stage_that_another_run_replaces_by_a_link_is_not_followed() {
-    for method in [StagingMethod::Copy, StagingMethod::Overlay] {
+    for method in [Staging::Copy, Staging::Overlay(Err("no image".to_owned()))] {
+        let name = format!("{method:?}");
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         fs::create_dir_all(at("outside/files")).unwrap();
@@ -171,7 +172,7 @@ fn stage_that_another_run_replaces_by_a_link_is_not_followed() {
         let how = (method, DiskReserve::default());
         let io_dir = IoDir::make(&at("io"), Links::Follow, &at("made"), None).unwrap();
         let staged = io_dir.staged(&stages, how, &mut replace).unwrap();
-        assert_eq!(staged.path(), at("moved/files"), "{method:?}");
+        assert_eq!(staged.path(), at("moved/files"), "{name}");
         staged.release();
         assert_eq!(fs::read_dir(at("outside/files")).unwrap().count(), 0);
     }
@@ -207,4 +208,71 @@ fn what_a_spec_names_is_opened_through_no_link_if_it_says_so() {
     let opened = open("a/b/key", Links::Follow).unwrap();
     assert_eq!(Path::new(&opened[0].source.path), at("secret/b/key"));
     open("secret/b/key", Links::Refuse).unwrap();
+}
+
+fn small() -> DiskUsage {
+    DiskUsage { bytes: 1 << 20, entries: 10 }
+}
+
+/// Mounting needs root.
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn files_of_a_bounded_io_dir_are_kept_once_and_it_says_what_bounds_it() {
+    if !is_root() {
+        return;
+    }
+    let io_dir = IoDir::bounded(BoundedDir::in_memory(small(), None).unwrap()).unwrap();
+    assert_eq!((io_dir.host_path(), io_dir.bounds()), (None, Some(small())));
+    assert!(io_dir.disk().is_none(), "it takes no space of a disk");
+    let disk = io_dir.describe_disk(&Limits::default());
+    assert_eq!(
+        (disk.bound, disk.backend, disk.bytes),
+        (DiskBound::Kernel, DiskBackend::Tmpfs, 1 << 20)
+    );
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(io_dir.fd(), "f", flags, Mode::RUSR | Mode::WUSR).unwrap();
+    rustix::io::write(&file, b"x").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let kept = dir.path().join("kept");
+    io_dir.keep(&kept).unwrap();
+    assert_eq!(fs::read(kept.join("f")).unwrap(), b"x");
+    assert!(matches!(io_dir.keep(&dir.path().join("again")), Err(Error::NoFreshIoDir)));
+}
+
+#[test]
+fn stage_is_bounded_by_its_image_or_says_why_it_is_not() {
+    if !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let image = BoundedDir::on_disk(small(), None, &at("scratch"), &at("templates"));
+    let why = "no loop device".to_owned();
+    for (image, bound) in
+        [(image.map_err(|it| it.to_string()), DiskBound::Kernel), (Err(why), DiskBound::Watched)]
+    {
+        fs::create_dir_all(at("io")).unwrap();
+        let stages = Records::new(&at("records"), at("lock"), "boot".to_owned());
+        let io_dir = IoDir::make(&at("io"), Links::Follow, &at("made"), None).unwrap();
+        let how = (Staging::Overlay(image), DiskReserve::default());
+        let staged = io_dir.staged(&stages, how, &mut |_| {}).unwrap();
+        let disk = staged.describe_disk(&Limits::default());
+        assert_eq!(disk.bound, bound, "{disk:?}");
+        let is_bounded = bound == DiskBound::Kernel;
+        assert_eq!(disk.reason.is_none(), is_bounded, "{disk:?}");
+        // The image is at no path that could be refused.
+        assert_eq!(staged.staged_sources().len(), if is_bounded { 1 } else { 2 });
+        assert_eq!(
+            (staged.lower().is_some(), staged.host_path()),
+            (true, Some(&*at("io").canonicalize().unwrap()))
+        );
+        staged.release();
+        drop(staged);
+        assert_eq!(fs::read_dir(at("scratch")).unwrap().count(), 0);
+        let mut beside = fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name());
+        assert!(beside.all(|name| !name.to_str().unwrap().starts_with(".sandboxctl")));
+    }
 }

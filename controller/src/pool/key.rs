@@ -37,10 +37,9 @@ pub(super) struct SlotKey {
 #[derive(Debug, Clone, PartialEq)]
 enum IoKey {
     Off,
-    /// A fresh one on disk for each slot.
-    Disk,
-    /// One in memory for each slot, which the kernel bounds.
-    Memory {
+    /// A private one for each slot, of this size.
+    Private {
+        place: PrivateIo,
         bytes: u64,
         entries: u32,
     },
@@ -147,10 +146,11 @@ impl SlotKey {
         }
         let io = match (named, private_io) {
             (Some(named), _) => IoKey::Named(named),
-            (None, Some(PrivateIo::Disk)) => IoKey::Disk,
-            (None, Some(PrivateIo::Memory)) => {
-                IoKey::Memory { bytes: limits.max_write.as_u64(), entries: limits.entries.get() }
-            }
+            (None, Some(place)) => IoKey::Private {
+                place: *place,
+                bytes: limits.max_write.as_u64(),
+                entries: limits.entries.get(),
+            },
             (None, None) => IoKey::Off,
         };
         let root_identity = match prepared.map(|prepared| &prepared.root) {

@@ -20,17 +20,17 @@ pub struct ArtifactCopy {
 }
 
 impl Sandbox {
-    /// Moves a private io dir on disk to `to`, and keeps it when the sandbox ends: for a caller who
-    /// created the sandbox with a [fresh one](sandbox_api::SandboxSpec::fresh_io_dir) and wants its
-    /// files. `to` must not exist, and be on the file system of
-    /// [`Config::scratch_dir`](crate::Config::scratch_dir). From then on the directory belongs to
-    /// the caller. Its mode is 0777, so its parent must admit only this user. Until the sandbox is
-    /// closed, what runs in it may still change the files.
+    /// Keeps the files of a private io dir in `to`: for a caller who created the sandbox with a
+    /// [fresh one](sandbox_api::SandboxSpec::fresh_io_dir) and wants its files. They are copied out of
+    /// one that the kernel bounds, which may take long; a directory is moved. `to` must not exist,
+    /// and be on the file system of [`Config::scratch_dir`](crate::Config::scratch_dir). It belongs
+    /// to the caller. Its mode is 0777, so its parent must admit only this user. Call it when nothing
+    /// runs in the sandbox any more: what does may still change the files.
     ///
     /// # Errors
     ///
     /// [`Error::NoFreshIoDir`] if there is no such io dir, or the sandbox was closed;
-    /// [`Error::KeepIoDir`] if it cannot be moved.
+    /// [`Error::KeepIoDir`] if it cannot be copied or moved.
     pub fn keep_io_dir(&self, to: impl AsRef<Path>) -> Result<(), Error> {
         self.inner.io_dir().ok_or(Error::NoFreshIoDir)?.keep(to.as_ref())
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use sandbox_api::{ByteSize, Ceiling, DiskReserve, RootFs};
+use sandbox_api::{Ceiling, DiskReserve, RootFs};
 use sandbox_engine::{Engine, Prepared, Progress};
 use sandbox_protocol::argv::ConfinementPolicy;
 use tokio::runtime::Handle;
@@ -13,7 +13,6 @@ use crate::engine_call::step;
 use crate::error::Error;
 use crate::gc::pending::Cleanup;
 use crate::gc::state_dir::Instance;
-use crate::io_dir::IoDir;
 use crate::mounts::{MountWatch, ReservedDirs};
 use crate::sandbox::owner::Owners;
 use crate::step::Step;
@@ -35,22 +34,14 @@ pub(crate) struct Shared {
     /// Directories that no sandbox may mount.
     pub folders: ReservedDirs,
     pub mount_watch: MountWatch,
-    /// Whether overlays of io dirs can probably be mounted.
-    pub mounts_overlays: AtomicBool,
+    /// Whether the engine probably mounts file systems that this process makes: overlays and images.
+    pub mounts_any: AtomicBool,
 }
 
 impl Shared {
     /// The ceilings of the limits of a sandbox that is made from this.
     pub const fn ceiling(&self, root: &RootFs) -> &Ceiling {
         if root.supports_exec() { &self.program_ceiling } else { &self.ceiling }
-    }
-
-    /// The disk reserve of an io dir. The host's disk does not matter for a private one, in memory.
-    pub fn reserve_for(&self, io_dir: &IoDir) -> DiskReserve {
-        match io_dir.is_on_disk() {
-            true => self.disk_reserve,
-            false => DiskReserve::Bytes(ByteSize::b(0)),
-        }
     }
 
     /// Ensures that containers can be created from `root`.

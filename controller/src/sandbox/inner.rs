@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use sandbox_api::{
-    Ceiling, Encoding, EngineInfo, FilesTouched, KernelEvents, Lifespan, Limits, Network,
+    Ceiling, Disk, Encoding, EngineInfo, FilesTouched, KernelEvents, Lifespan, Limits, Network,
     StartKind, Timing, millis,
 };
 use sandbox_engine::{Container, ContainerUsage, ExitEvidence, Groups, GroupsUsage, UserMapping};
@@ -123,10 +123,6 @@ impl Inner {
         &self.session
     }
 
-    pub fn container(&self) -> &dyn Container {
-        &*self.container
-    }
-
     /// Whether commands can run in it.
     pub const fn supports_exec(&self) -> bool {
         self.supports_exec
@@ -139,12 +135,17 @@ impl Inner {
         let io_dir = self.io_dir.as_ref().filter(writes_more)?;
         let watched = Watched {
             io_dir: io_dir.clone(),
-            container: self.container.clone(),
-            is_our_kernel: self.is_our_kernel,
-            reserve: self.shared.reserve_for(io_dir),
+            reserve: self.shared.disk_reserve,
             runtime: (self.shared.watch_runtime)(),
         };
         Some(WriteMonitor::begin(&self.write_baseline, watched, limits).await)
+    }
+
+    /// What bounds the disk space that is taken in the io dir with these limits; `None` if the agent
+    /// alone does.
+    pub fn describe_disk(&self, limits: &Limits) -> Option<Disk> {
+        let is_said = |io_dir: &&Arc<IoDir>| self.supports_exec || io_dir.bounds().is_some();
+        self.io_dir.as_ref().filter(is_said).map(|io_dir| io_dir.describe_disk(limits))
     }
 
     /// The image's default working directory, if it applies and the image sets one.

@@ -171,7 +171,7 @@ fn walk(
 ) -> (DiskUsage, ScanCoverage) {
     let bounds = WalkBounds { entries: most, depth: MAX_DEPTH, time: LONGEST };
     let root = root.as_fd();
-    let (mut bytes, mut linked, mut meter) = (0_u64, HashSet::new(), DiskMeter::new(root));
+    let (mut bytes, mut linked, meter) = (0_u64, HashSet::new(), DiskMeter::new(root));
     let (entries, coverage) = sandbox_dirfd::walk(root, bounds, |folder, name, stat| {
         let used = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => bytes_of_names(stat),

@@ -144,6 +144,8 @@ impl Stage {
                     (files, before, None)
                 }
                 Method::Image(image) => {
+                    // A filesystem without them, such as another overlay, may be no lower layer.
+                    overlay::probe(&files).map_err(failed)?;
                     let upper = make_directory(image.files().as_fd(), FILES).map_err(failed)?;
                     let before = layer(&io_dir, &upper, image.files().as_fd()).map_err(failed)?;
                     (upper, before, Some(image))

@@ -161,6 +161,7 @@ fn result(kind: ExecutionKind, outcome: Outcome) -> ExecutionResult {
         engine: EngineKind::Embedded,
         engine_notice: None,
         io_dir: Some("/srv/io".into()),
+        disk: None,
         network: None,
         changes: None,
         limits: Limits::default(),

@@ -191,7 +191,7 @@ impl Core {
             }
         };
         let kept = match io {
-            PlannedIo::Private => self.keep(live, &*guest).map(|()| true),
+            PlannedIo::Private => self.keep(live, guest.clone()).await.map(|()| true),
             PlannedIo::Off | PlannedIo::Shared => Ok(false),
         };
         let document = document(live, &result, queued_ms.saturating_add(waited_ms), true);
@@ -320,8 +320,9 @@ impl Core {
     }
 
     /// Keeps the files of an execution that has ended.
-    fn keep(&self, live: &Live, guest: &dyn Guest) -> Result<(), ServiceError> {
-        let kept = guest.keep_files(&self.files.path(&live.id));
+    async fn keep(&self, live: &Live, guest: Arc<dyn Guest>) -> Result<(), ServiceError> {
+        let to = self.files.path(&live.id);
+        let kept = crate::blocking(move || guest.keep_files(&to)).await;
         kept.inspect_err(|error| {
             tracing::error!(id = live.id, %error, "files are not kept");
         })

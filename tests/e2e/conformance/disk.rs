@@ -1,25 +1,24 @@
-//! Programs that fill the disk: in files without a name, beyond what must stay free, in a private io
-//! dir. What they write in files with names is in `exec.rs`.
+//! Programs that fill the disk: a bounded io dir, and what must stay free. What they write to an io dir
+//! that is watched is in `exec.rs`.
 
 use std::time::Duration;
 
 use sandbox_api::operation::Exists;
-use sandbox_api::{ByteSize, ErrorKind, ExecutionResult, Limits, SandboxSpec, Script, Status};
+use sandbox_api::{
+    ByteSize, DiskBackend, DiskBound, ErrorKind, ExecutionResult, Input, Limits, NoteKind,
+    SandboxSpec, Script, Status,
+};
 use sandbox_controller::{CancelHandle, Command, DiskReserve};
 use serde_json::json;
 
 use super::mounts::HostMount;
 use crate::agent::attacker;
 use crate::engine::{Engine, engine};
-use crate::engines::{Feature, has};
-use crate::fixture::{Fixture, finish};
+use crate::fixture::{Fixture, eventually, finish};
 use crate::library::{Guest, Library};
 use crate::rootfs::{Provided, Rootfs};
 
 const LIMIT: u64 = 8_000_000;
-/// Open files without a name, each within the limit of one file.
-const OPEN: &str = "exec 3>a 4>b; rm a b; head -c 5000000 /dev/zero >&3; \
-                    head -c 5000000 /dev/zero >&4; sleep 1000";
 
 /// With more time than even a busy machine needs to see what is written.
 fn limits() -> Limits {
@@ -56,129 +55,168 @@ fn fill(how: &str) -> Command {
     ])
 }
 
-#[test]
-fn files_without_a_name_count_against_the_write_limit() {
-    if !has(Feature::SharedKernel) {
-        // The file system does not show them; only the free space is left to check.
-        return;
-    }
-    let provided = rootfs();
-    let guest = Guest::with(|spec| spec.root(provided.root()).limits(limits()));
-    no_file_without_a_name_passes(&guest);
-    let left = std::fs::read_dir(guest.place.path("sandbox-files")).unwrap();
-    assert_eq!(left.count(), 0);
+/// A sandbox with a private io dir on disk, which the kernel bounds.
+fn bounded(provided: &Provided, limits: Limits) -> Guest {
+    Guest::with(|spec| spec.root(provided.root()).limits(limits).fresh_io_dir())
 }
 
-fn no_file_without_a_name_passes(guest: &Guest) {
-    let beside = "files beside many descriptors";
-    for command in [Command::shell(OPEN), fill("mappings"), fill("files in flight"), fill(beside)] {
-        let (status, kind, message) = exec(guest, command);
-        assert_eq!((status, kind), (Status::Limit, Some(ErrorKind::WriteLimit)), "{message}");
-        // The sandbox serves on, and what was taken is given back.
-        assert_eq!(exec(guest, Command::new("true")).0, Status::Ok);
-    }
+/// More than a small part of the sandbox's memory: else the io dir is there.
+const IMAGE: u64 = 64_000_000;
+/// What an image holds beyond that.
+const SPARE: u64 = 4 << 20;
+
+fn limits_of_an_image() -> Limits {
+    Limits { max_write: ByteSize::b(IMAGE), ..limits() }
+}
+
+fn output(guest: &Guest, line: &str) -> String {
+    let result = guest.wait(guest.sandbox.run(Command::shell(line))).unwrap();
+    assert_eq!(result.outcome.status(), Status::Ok, "{result:?}");
+    String::from_utf8(result.stdout().bytes.clone()).unwrap()
 }
 
 #[test]
-fn unlinked_files_in_an_overlay_of_two_file_systems_count_against_the_write_limit() {
-    if !has(Feature::SharedKernel) {
-        return;
-    }
+fn a_program_that_fills_its_bounded_io_dir_keeps_its_status_and_is_told_why() {
     let provided = rootfs();
-    let place = Fixture::new();
-    let [overlay, _layers] = HostMount::overlay(&place, place.path("merged"));
-    let guest = Guest::with(|spec| {
-        let root = provided.root();
-        spec.io_dir(overlay.0.clone()).root(root).limits(limits())
-    });
-    for command in [Command::shell(OPEN), fill("mappings")] {
-        let (status, kind, message) = exec(&guest, command);
-        assert_eq!((status, kind), (Status::Limit, Some(ErrorKind::WriteLimit)), "{message}");
+    for (limits, backend) in [
+        (limits_of_an_image(), DiskBackend::Ext4),
+        // In memory, where the engine can mount that.
+        (
+            limits(),
+            match engine() {
+                Engine::Docker => DiskBackend::Ext4,
+                Engine::Embedded => DiskBackend::Tmpfs,
+            },
+        ),
+    ] {
+        let guest = bounded(&provided, limits);
+        let line = "dd if=/dev/zero of=f bs=4096 count=50000; echo $?; wc -c < f; exit 7";
+        let result = guest.wait(guest.sandbox.run(Command::shell(line))).unwrap();
+        let stdout = String::from_utf8(result.stdout().bytes.clone()).unwrap();
+        let lines: Vec<&str> = stdout.lines().collect();
+        let [code, taken] = lines[..] else { panic!("{result:?}") };
+        let (taken, most) = (taken.parse::<u64>().unwrap(), limits.max_write.as_u64());
+        assert_eq!((code, result.command_exit_code()), ("1", Some(7)), "{result:?}");
+        assert!((most - (1 << 16)..most + SPARE).contains(&taken), "{taken} of {most}");
+        let disk = result.disk.as_ref().unwrap();
+        assert_eq!((disk.bound, disk.backend, disk.bytes), (DiskBound::Kernel, backend, most));
+        let notes: Vec<_> = result.notes.iter().map(|note| (note.kind, &*note.message)).collect();
+        let [(NoteKind::NoSpace, message)] = notes[..] else { panic!("{result:?}") };
+        assert!(message.contains("the io dir"), "{message}");
+        // The sandbox serves on, and what was removed can be written again.
+        assert_eq!(output(&guest, "rm f; head -c 5000000 /dev/zero > g; wc -c < g"), "5000000\n");
     }
 }
 
+/// Each took more than its limit while it was only watched.
 #[test]
-fn files_that_only_calls_in_progress_keep_are_held_to_the_write_limit() {
-    if !has(Feature::SharedKernel) {
-        return;
-    }
+fn nothing_that_programs_do_with_files_takes_more_than_a_bounded_io_dir_holds() {
     let provided = rootfs();
-    let guest = Guest::with(|spec| spec.root(provided.root()).limits(limits()));
-    no_file_in_a_call_passes(&guest);
-}
-
-fn no_file_in_a_call_passes(guest: &Guest) {
-    for how in ["files in calls", "files in uncounted calls"] {
+    let guest = bounded(&provided, limits_of_an_image());
+    let attacks = [
+        "mappings",
+        "files in flight",
+        "files beside many descriptors",
+        "files in calls",
+        "files in uncounted calls",
+    ];
+    for how in attacks {
         let result = guest.wait(guest.sandbox.run(fill(how))).unwrap();
-        // Each stop ends the calls, or it is ended itself for what remains.
-        if result.outcome.status() == Status::Ok {
-            let stdout = String::from_utf8_lossy(&result.stdout().bytes);
-            let kept = stdout.trim().strip_prefix("kept ").and_then(|it| it.parse::<u64>().ok());
-            assert!(kept.is_some_and(|kept| kept < 100 << 20), "{how}: {result:?}");
-        } else {
-            assert_eq!(result.outcome.failure().unwrap().kind, ErrorKind::WriteLimit, "{result:?}");
-        }
+        let status = result.outcome.status();
+        assert!(matches!(status, Status::Ok | Status::Exit), "{how}: {result:?}");
+        // The kernel frees all of it, of sockets a moment later.
+        let line = "head -c 60000000 /dev/zero > f; rm f";
+        eventually(how, || (exec(&guest, Command::shell(line)).2 == "Some(0): ").then_some(()));
     }
+    // Beside files without names there is as much less room for others.
+    let line = "exec 3>a; rm a; head -c 50000000 /dev/zero >&3; \
+                head -c 50000000 /dev/zero 2>/dev/null > b; wc -c < b";
+    let left: u64 = output(&guest, line).trim().parse().unwrap();
+    assert!(left < IMAGE - 50_000_000 + SPARE, "{left}");
+    // A hole takes nothing, and a file that is allocated all of its size.
+    let line = "rm b; truncate -s 100M hole && fallocate -l 60000000 full && \
+                ! fallocate -l 60000000 more && echo held";
+    assert_eq!(output(&guest, line), "held\n");
 }
 
-/// A sandbox whose io dir is on Btrfs, and that disk, which goes before the directory it is mounted in.
-fn on_btrfs(provided: &Provided) -> (Guest, HostMount) {
+#[test]
+fn files_and_directories_beyond_the_limit_end_the_program_in_a_bounded_io_dir_too() {
+    let provided = rootfs();
+    let entries = 300.try_into().unwrap();
+    let guest = bounded(&provided, Limits { entries, ..limits_of_an_image() });
+    let line = "i=0; while :; do mkdir $i; i=$((i + 1)); done 2>/dev/null";
+    let (status, kind, message) = exec(&guest, Command::shell(line));
+    assert_eq!((status, kind), (Status::Limit, Some(ErrorKind::TooManyFiles)), "{message}");
+    let made: u64 = output(&guest, "ls | wc -l").trim().parse().unwrap();
+    assert!((300..400).contains(&made), "{made}");
+}
+
+/// Programs of this machine, which use what is refused where the io dir is watched.
+#[test]
+fn programs_allocate_write_directly_and_set_attributes_in_a_bounded_io_dir() {
+    let programs = ["/usr/bin/sqlite3", "/usr/bin/dd", "/usr/bin/cp"];
     let place = Fixture::new();
-    let disk = HostMount::disk(place.path("disk"), 4 << 30, "mkfs.btrfs");
-    let io_dir = disk.0.join("io");
-    let with = |spec: SandboxSpec| spec.io_dir(&io_dir).root(provided.root()).limits(limits());
-    (Guest::in_place(place, with), disk)
-}
-
-/// Btrfs updates its free space only when it commits.
-#[test]
-fn files_without_a_name_on_btrfs_count_against_the_write_limit_before_a_commit() {
-    if !has(Feature::SharedKernel) {
-        return;
+    place.write("marked", "content");
+    let marked = std::fs::File::open(place.path("marked")).unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::fsetxattr(&marked, c"user.mark", b"x", flags).unwrap();
+    let busybox = Rootfs::busybox().folder("tmp", 0o1777);
+    let provided = busybox.with_host(&programs).provide();
+    let library = Library::new(&place);
+    let spec = SandboxSpec::new().root(provided.root()).limits(limits_of_an_image());
+    let input = Input::path(place.path("marked"), "marked");
+    let sandbox = library.launch(spec.fresh_io_dir().input(input));
+    let sql = "pragma journal_mode=wal; create table t(x); \
+               insert into t select value from generate_series(1, 10000); select count(*) from t;";
+    for (line, expected) in [
+        (format!("/usr/bin/sqlite3 db \"{sql}\""), "wal\n10000\n"),
+        (
+            "/usr/bin/dd if=/dev/zero of=d bs=4096 count=10 oflag=direct 2>/dev/null; wc -c < d"
+                .into(),
+            "40960\n",
+        ),
+        ("fallocate -l 1000000 f && wc -c < f".into(), "1000000\n"),
+        // It fails if it cannot set them.
+        ("/usr/bin/cp --preserve=xattr /in/marked m && cat m".into(), "content"),
+    ] {
+        let result = library.wait(sandbox.run(Command::shell(&*line))).unwrap();
+        let stdout = String::from_utf8_lossy(&result.stdout().bytes);
+        assert_eq!(stdout, expected, "{line}: {result:?}");
     }
-    let provided = rootfs();
-    let (guest, _disk) = on_btrfs(&provided);
-    no_file_without_a_name_passes(&guest);
-    no_file_in_a_call_passes(&guest);
-}
-
-/// Btrfs frees an extent only once no block of it is in use.
-#[test]
-fn what_truncated_files_keep_on_btrfs_counts_against_the_write_limit() {
-    if !has(Feature::SharedKernel) {
-        // The agent's kernel writes files itself, and truncates them before they are on the disk.
-        return;
-    }
-    let provided = rootfs();
-    let (guest, _disk) = on_btrfs(&provided);
-    let write = "write() { dd if=/dev/zero of=$1 bs=$2 count=1 conv=fsync; }; ";
-    let removed = format!("{write} for i in 1 2 3; do write a 6000000; rm a; done; sleep 1");
-    let (status, _, message) = exec(&guest, Command::shell(removed));
-    assert_eq!(status, Status::Ok, "{message}");
-    let kept =
-        format!("{write} for i in $(seq 40); do write $i 5000000; truncate -s 4096 $i; done");
-    let (status, kind, message) = exec(&guest, Command::shell(kept));
-    assert_eq!((status, kind), (Status::Limit, Some(ErrorKind::WriteLimit)), "{message}");
+    library.wait(sandbox.close()).unwrap();
 }
 
 #[test]
-fn mapped_files_and_named_files_count_together_against_the_write_limit() {
-    if !has(Feature::SharedKernel) {
-        return;
-    }
+fn files_of_a_bounded_io_dir_are_kept_by_a_copy() {
     let provided = rootfs();
-    let guest = Guest::with(|spec| spec.root(provided.root()).limits(limits()));
-    let (status, kind, message) = exec(&guest, fill("halves"));
-    assert_eq!((status, kind), (Status::Limit, Some(ErrorKind::WriteLimit)), "{message}");
+    let guest = bounded(&provided, limits_of_an_image());
+    output(&guest, "mkdir d; echo x > d/f; ln d/f d/g; truncate -s 100M hole");
+    let kept = guest.place.path("kept");
+    guest.sandbox.keep_io_dir(&kept).unwrap();
+    assert_eq!(std::fs::read_to_string(kept.join("d/g")).unwrap(), "x\n");
+    use std::os::unix::fs::MetadataExt as _;
+    let inode = |name: &str| std::fs::metadata(kept.join(name)).unwrap().ino();
+    assert_eq!(inode("d/f"), inode("d/g"));
+    assert!(std::fs::metadata(kept.join("hole")).unwrap().blocks() < 100);
 }
 
 #[test]
-fn files_without_a_name_within_the_limit_are_permitted() {
+fn copy_of_a_large_file_into_a_stage_ends_at_its_bound() {
     let provided = rootfs();
-    let guest = Guest::with(|spec| spec.root(provided.root()).limits(limits()));
-    let again = "for i in 1 2 3 4 5; do exec 3>a; rm a; head -c 5000000 /dev/zero >&3; \
-                 exec 3>&-; done; sleep 1";
-    assert_eq!(exec(&guest, Command::shell(again)).0, Status::Ok);
+    let place = Fixture::new();
+    std::fs::create_dir_all(place.path("sandbox-files")).unwrap();
+    std::fs::write(place.path("sandbox-files/large"), vec![1; 40_000_000]).unwrap();
+    let guest = Guest::in_place(place, |spec| {
+        spec.root(provided.root()).limits(limits_of_an_image()).staged()
+    });
+    let disk = guest.wait(guest.sandbox.run(Command::new("true"))).unwrap().disk.unwrap();
+    assert_eq!((disk.bound, disk.backend), (DiskBound::Kernel, DiskBackend::Ext4), "{disk:?}");
+    let line = "cp large other; echo x >> large; echo $?; wc -c < large";
+    assert_eq!(output(&guest, line), "1\n40000000\n");
+    assert_eq!(
+        output(&guest, "rm other; echo x >> large; echo $?; wc -c < large"),
+        "0\n40000002\n"
+    );
 }
 
 #[test]
@@ -294,7 +332,7 @@ fn doctor_examines_the_engine_and_says_what_holds_a_private_io_dirs_size() {
     let place = Fixture::new();
     let ended = place.sandboxctl(["doctor"]);
     let stdout = &ended.assert_code(0).stdout;
-    for line in ["ok    sandbox", "ok    io_dir", "unnamed_files", "limits.disk_reserve"] {
+    for line in ["ok    sandbox", "ok    io_dir", "ok    disk_bound", "limits.disk_reserve"] {
         assert!(stdout.contains(line), "{ended:#?}");
     }
     assert!(!stdout.contains("private_io"), "{ended:#?}");

@@ -1,4 +1,5 @@
-//! A sandbox with programs that is given no io dir: it gets a fresh one, which ends with it.
+//! A sandbox with programs that is given no io dir: it gets a private one, which ends with it. The kernel
+//! bounds it: it is an image without a name, on a loop device.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -6,12 +7,24 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::exec_cli::{Commands, document};
-use crate::fixture::{eventually, finish};
+use crate::engine::{Engine, engine};
+use crate::fixture::{eventually, finish, spawn};
+use crate::shared::cases;
 
-/// The fresh io dirs of a place.
+/// The entries of a place's scratch directory.
 fn fresh(commands: &Commands) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(commands.place.scratch()).into_iter().flatten();
     entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+/// How many loop devices have an image in that directory.
+fn images(commands: &Commands) -> usize {
+    let scratch = commands.place.scratch();
+    let devices = std::fs::read_dir("/sys/block").unwrap();
+    let files = devices.filter_map(|device| {
+        std::fs::read_to_string(device.unwrap().path().join("loop/backing_file")).ok()
+    });
+    files.filter(|file| file.starts_with(scratch.to_str().unwrap())).count()
 }
 
 #[test]
@@ -133,6 +146,7 @@ fn tree_that_resists_its_removal_is_removed() {
     let ended = commands.shell(&[], line);
     assert_eq!(ended.assert_code(0).stdout, "made\n");
     assert_eq!(fresh(&commands), Vec::<PathBuf>::new());
+    eventually("its image is gone", || (images(&commands) == 0).then_some(()));
 }
 
 #[test]
@@ -140,22 +154,59 @@ fn killed_controller_leaves_no_fresh_io_dir() {
     let commands = Commands::new();
     let line = "echo secret > f; chmod 000 /io; echo ready; sleep 1000";
     let (mut child, stdout) = commands.shell_that_is_ready(&["--timeout", "5m"], line);
-    assert_eq!(fresh(&commands).len(), 1);
-    // It is in use: a sweep does not remove it.
+    let here = || (fresh(&commands).len(), images(&commands));
+    assert_eq!(here(), (0, 1));
+    // A sweep does nothing to it.
     commands.place.sandboxctl(["gc"]).assert_code(0);
-    assert_eq!(fresh(&commands).len(), 1);
+    assert_eq!(here(), (0, 1));
     commands.place.expect_a_dead_instance();
     child.kill().unwrap();
     child.wait().unwrap();
     drop(stdout);
-    eventually("the next command removes it", || {
-        commands.place.sandboxctl(["gc"]).assert_code(0);
-        fresh(&commands).is_empty().then_some(())
-    });
+    // Its container ends without a command.
+    eventually("the kernel removes it", || (here() == (0, 0)).then_some(()));
     eventually("its container is gone", || {
         commands.place.sandboxctl(["gc"]).assert_code(0);
         commands.place.containers().is_empty().then_some(())
     });
+}
+
+#[test]
+fn controller_that_is_killed_at_any_point_leaves_no_device_and_no_image() {
+    let commands = Commands::new();
+    let place = &commands.place;
+    place.expect_a_dead_instance();
+    let points = [
+        "Opened",
+        "Before(Create)",
+        "After(Create)",
+        "After(Attach)",
+        "Before(Start)",
+        "After(Start)",
+        "Greeted",
+        "Requested",
+        "Answered",
+        "Before(Remove)",
+    ];
+    // Docker takes seconds for each.
+    let step = if engine() == Engine::Docker { cases(2, 1) } else { 1 };
+    for point in points.iter().step_by(step) {
+        let reached = place.home().join(point);
+        let mut command = commands.exec(&["--timeout", "60s"], &["touch", "f"]);
+        command.env("SANDBOX_FAILPOINT", &reached);
+        let mut child = spawn(command);
+        eventually(point, || reached.exists().then_some(()));
+        assert_eq!(images(&commands), 1, "{point}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        std::fs::remove_file(reached).unwrap();
+        eventually(point, || (images(&commands) == 0).then_some(()));
+        eventually(point, || {
+            place.sandboxctl(["gc"]).assert_code(0);
+            place.containers().is_empty().then_some(())
+        });
+        assert_eq!(fresh(&commands), Vec::<PathBuf>::new(), "{point}");
+    }
 }
 
 #[test]

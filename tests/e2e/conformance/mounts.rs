@@ -1,7 +1,7 @@
 //! What of the host is mounted into a sandbox, and what the host has mounted below that. Mounting
 //! needs root.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -37,40 +37,11 @@ impl HostMount {
         mounted
     }
 
-    /// An empty disk, in a file, with a file system made by a Debian program.
-    pub(super) fn disk(at: PathBuf, bytes: u64, make: &str) -> Self {
-        fs::create_dir_all(&at).unwrap();
-        let image = at.with_extension("image");
-        fs::File::create(&image).unwrap().set_len(bytes).unwrap();
-        let mut made = std::process::Command::new(make);
-        made.arg("--quiet").arg(&image);
-        finish(made).assert_code(0);
-        let mut mounted = std::process::Command::new("mount");
-        mounted.args(["-o", "loop"]).args([&image, &at]);
-        finish(mounted).assert_code(0);
-        Self(at)
-    }
-
     /// A directory of the same device.
     pub(super) fn bind(source: &Path, at: PathBuf) -> Self {
         fs::create_dir_all(&at).unwrap();
         rustix::mount::mount_bind(source, &at).unwrap();
         Self(at)
-    }
-
-    /// An overlay whose layers are on two file systems, and the file system of its upper layer.
-    pub(super) fn overlay(place: &Fixture, at: PathBuf) -> [Self; 2] {
-        let layers = Self::memory(place.path("layers"), c"size=1g");
-        let lower = place.path("lower");
-        let [upper, work] = ["upper", "work"].map(|name| layers.0.join(name));
-        for directory in [&lower, &upper, &work, &at] {
-            fs::create_dir_all(directory).unwrap();
-        }
-        let [lower, upper, work] = [lower, upper, work].map(|path| path.display().to_string());
-        let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
-        let options = CString::new(options).unwrap();
-        rustix::mount::mount("overlay", &at, "overlay", MountFlags::empty(), &*options).unwrap();
-        [Self(at), layers]
     }
 
     #[track_caller]
@@ -236,15 +207,15 @@ fn mount_that_appears_ends_the_command_and_is_reported() {
 }
 
 #[test]
-fn mount_that_appears_in_a_fresh_io_dir_ends_the_command_and_is_reported() {
-    let provided = Rootfs::busybox().provide();
-    let guest = guest(|spec| spec.root(provided.root()).fresh_io_dir());
+fn mount_that_appears_in_a_fresh_io_dir_ends_the_script_and_is_reported() {
+    // Programs have one that the host cannot mount into.
+    let guest = guest(SandboxSpec::fresh_io_dir);
     let scratch = guest.place.state().join("sandboxctl/scratch");
     let mut mounted = None;
     let result = guest.wait(async {
-        let command = Command::shell("mkdir m; echo begun; sleep 100");
-        let mut execution = guest.sandbox.start(command, CancelHandle::new()).await.unwrap();
-        execution.next_output().await.unwrap();
+        let script = Script::new("fs.mkdir('m') print('begun') while true do end");
+        let mut execution = guest.sandbox.start(script, CancelHandle::new()).await.unwrap();
+        execution.next_log().await.unwrap();
         let fresh = fs::read_dir(&scratch).unwrap();
         let mut fresh = fresh.map(|entry| entry.unwrap().path().join("files/m"));
         mounted = Some(HostMount::tmpfs(fresh.find(|path| path.exists()).unwrap()));

@@ -2,6 +2,7 @@
 //! the hardening table can be tested separately.
 
 use std::collections::HashMap;
+use std::os::fd::AsRawFd as _;
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig,
@@ -18,7 +19,7 @@ use crate::hardening::{
     OOM_SCORE_ADJ, PROCESSOR_LISTS, READONLY_PATHS, SYSCTLS, SYSTEM_FILES,
 };
 use crate::image::variables_of_image;
-use crate::{Bind, ContainerSpec, Layers, Programs};
+use crate::{Bind, ContainerSpec, Programs};
 
 /// The form of a request: the settings that Podman does not accept as Docker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -293,17 +294,22 @@ fn ulimit(&(name, value): &(&'static str, i64)) -> ResourcesUlimits {
 }
 
 fn mount(bind: &Bind) -> Mount {
-    let mount = match &bind.source.overlay {
-        Some(layers) => overlay_mount(layers, &bind.target),
-        None => bind_mount(&bind.source.path, &bind.target),
+    let mount = match (&bind.source.overlay, &bind.source.device) {
+        (Some(layers), _) => volume("overlay", "overlay", &layers.mount_options(), &bind.target),
+        (None, Some(device)) => {
+            // Not by its name: after the end of this process another image may have that.
+            let device = format!("/proc/{}/fd/{}", std::process::id(), device.as_raw_fd());
+            volume("ext4", &device, "nosuid,nodev", &bind.target)
+        }
+        (None, None) => bind_mount(&bind.source.path, &bind.target),
     };
     Mount { read_only: Some(bind.read_only), ..mount }
 }
 
-/// An overlay: as an anonymous volume, which the engine mounts when the container is started, and
-/// removes together with it.
-fn overlay_mount(layers: &Layers, target: &str) -> Mount {
-    let options = [("type", "overlay"), ("device", "overlay"), ("o", &*layers.mount_options())];
+/// A file system of the controller's: as an anonymous volume, which the engine mounts when the
+/// container is started, and removes together with it.
+fn volume(kind: &str, device: &str, options: &str, target: &str) -> Mount {
+    let options = [("type", kind), ("device", device), ("o", options)];
     Mount {
         typ: Some(MountType::VOLUME),
         target: Some(target.to_owned()),
@@ -345,7 +351,7 @@ mod tests {
 
     use super::*;
     use crate::testing::spec;
-    use crate::{ProgramRoot, Source};
+    use crate::{Layers, ProgramRoot, Source};
 
     /// The request as sent, without unset fields.
     fn json() -> Value {
@@ -394,6 +400,18 @@ mod tests {
         ] {
             assert!(options.split(',').any(|it| it == option), "{option}: {options}");
         }
+    }
+
+    #[test]
+    fn bounded_directory_is_a_volume_by_a_path_that_ends_with_this_process() {
+        let device = Arc::new(OwnedFd::from(File::open("/").unwrap()));
+        let source = Source::private(device.clone(), Some(device.clone()));
+        let bind = Bind { source, target: "/io".into(), read_only: false };
+        let sent = serde_json::to_value(mount(&bind)).unwrap();
+        assert_eq!((&sent["Type"], &sent["Source"]), (&json!("volume"), &Value::Null));
+        let path = format!("/proc/{}/fd/{}", std::process::id(), device.as_raw_fd());
+        let options = json!({"type": "ext4", "device": path, "o": "nosuid,nodev"});
+        assert_eq!(sent["VolumeOptions"]["DriverConfig"]["Options"], options);
     }
 
     #[test]

@@ -296,7 +296,7 @@ fn open_mount(source: &Source) -> Result<OwnedFd, EngineError> {
     if source.is_private() {
         return source.file.try_clone().map_err(|error| ours(&error));
     }
-    let Source { path, file, overlay } = source;
+    let Source { path, file, overlay, .. } = source;
     let refuse = |why: &str| EngineError::Refused(format!("cannot mount {path}: {why}"));
     if let Some(layers) = overlay {
         return layers.mount().map_err(|error| refuse(&format!("no overlay of it: {error}")));

@@ -159,8 +159,11 @@ mod tests {
         let (pipe, _writer) = io::pipe().unwrap();
         let pipe = Arc::new(pipe.into());
         let root = Source::new("/a pipe".to_owned(), Arc::clone(&pipe));
-        let private =
-            Bind { source: Source::private(pipe), target: "/io".to_owned(), read_only: false };
+        let private = Bind {
+            source: Source::private(pipe, None),
+            target: "/io".to_owned(),
+            read_only: false,
+        };
         check(&root, &[]).unwrap();
         check(&root, slice::from_ref(&private)).unwrap();
         check(&root, &[private, bind(Path::new("/"), true)]).unwrap_err();

@@ -1,4 +1,4 @@
-//! Scans of an io dir: what it contains, and how much space its filesystem has left.
+//! Measurements of an io dir: what it contains, and how much space its disk has left.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,18 +10,19 @@ use sandbox_dirfd::{DiskUsage, FreeSpace, Locality, ScanCoverage};
 use sandbox_staging::snapshot::{Snapshot, measure};
 use tokio::runtime::{Builder, Handle};
 
-use super::latency::ScanLatency;
 use crate::io_dir::IoDir;
 
 /// How long to wait for a scan. It ends by itself before that, unless its filesystem hangs.
-pub(super) const SCAN_TIMEOUT: Duration = Duration::from_secs(30);
+const SCAN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How many paths are remembered for each entry that may be created.
 const KNOWN_PER_ENTRY: u64 = 10;
 /// The number of entries up to which an io dir is scanned on a thread that others wait for, if the last
 /// scan was prompt: another thread costs more.
 pub(super) const FEW_ENTRIES: u64 = 64;
+/// Longer than any answer from memory, but too short for others to notice.
+const AT_ONCE: Duration = Duration::from_millis(1);
 
-/// Scans an io dir.
+/// Measures an io dir.
 #[derive(Debug, Clone)]
 pub(super) struct Scanner {
     pub io_dir: Arc<IoDir>,
@@ -32,36 +33,58 @@ pub(super) struct Scanner {
 }
 
 impl Scanner {
-    /// The usage of named files.
+    /// What is in use, and how much of it was seen, up to `most` entries.
     pub async fn measure(&self, most: u64) -> Option<(DiskUsage, ScanCoverage)> {
         let io_dir = self.io_dir.clone();
-        blocking(&self.runtime, move || measure(io_dir.fd(), most)).await
+        let measure = move || used(&io_dir).unwrap_or_else(|| measure(io_dir.fd(), most));
+        blocking(&self.runtime, measure).await
     }
 
-    pub async fn snapshot(
-        &self,
-        limits: &Limits,
-    ) -> Option<(Snapshot, Option<FreeSpace>, Locality)> {
+    pub async fn snapshot(&self, limits: &Limits) -> Option<Taken> {
         let Self { io_dir, is_prompt, .. } = self;
         if is_prompt.load(Ordering::Relaxed)
             && io_dir.lower().is_none()
             && let Some(snapshot) = Snapshot::take_few(io_dir.fd(), FEW_ENTRIES)
         {
-            return Some((snapshot, FreeSpace::of(io_dir.fd()).ok(), Locality::Local));
+            return Some(Taken::of(io_dir, snapshot));
         }
         let (io_dir, is_prompt) = (io_dir.clone(), is_prompt.clone());
         let most = u64::from(limits.entries.get()).saturating_mul(KNOWN_PER_ENTRY);
         blocking(&self.runtime, move || {
             let since = Instant::now();
-            let snapshot = Snapshot::take(io_dir.fd(), io_dir.lower(), most);
-            let (space, locality) = (FreeSpace::of(io_dir.fd()).ok(), Locality::of(io_dir.fd()));
-            let mut latency = ScanLatency::new(locality);
-            latency.answered(since.elapsed());
-            is_prompt.store(latency.is_inline(), Ordering::Relaxed);
-            (snapshot, space, locality)
+            let taken = Taken::of(&io_dir, Snapshot::take(io_dir.fd(), io_dir.lower(), most));
+            let is_local = Locality::of(io_dir.fd()) == Locality::Local;
+            is_prompt.store(is_local && since.elapsed() < AT_ONCE, Ordering::Relaxed);
+            taken
         })
         .await
     }
+}
+
+/// What a scan has found.
+pub(super) struct Taken {
+    pub snapshot: Snapshot,
+    pub usage: DiskUsage,
+    pub coverage: ScanCoverage,
+    pub space: Option<FreeSpace>,
+}
+
+impl Taken {
+    fn of(io_dir: &IoDir, snapshot: Snapshot) -> Self {
+        let (usage, coverage) = used(io_dir).unwrap_or((snapshot.usage, snapshot.coverage));
+        Self { snapshot, usage, coverage, space: space_of(io_dir) }
+    }
+}
+
+/// What is in use of an io dir that the kernel bounds; `None` for another one.
+fn used(io_dir: &IoDir) -> Option<(DiskUsage, ScanCoverage)> {
+    io_dir.bounds()?;
+    Some((FreeSpace::of(io_dir.fd()).ok()?.used(), ScanCoverage::All))
+}
+
+/// The free space of the disk whose space the io dir takes; `None` if it takes none, or it is unknown.
+pub(super) fn space_of(io_dir: &IoDir) -> Option<FreeSpace> {
+    FreeSpace::of(io_dir.disk()?).ok()
 }
 
 /// Runs a blocking function on a thread of `runtime`. `None` if it takes longer than

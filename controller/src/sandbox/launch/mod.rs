@@ -17,7 +17,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
-use sandbox_api::changes::StagingMethod;
 use sandbox_api::{
     EngineKind, PrivateIo, RootFs, SandboxSpec, SpecError, StartKind, generation_of,
 };
@@ -25,7 +24,9 @@ use sandbox_dirfd::{FreeSpace, Identity};
 use sandbox_engine::{
     Container, EngineError, Prepared, ProgramRoot, Source, UserMapping, container_name,
 };
+use sandbox_protocol::argv::DiskSpace;
 use sandbox_protocol::message::Access;
+use sandbox_staging::bounded::BoundedDir;
 
 use crate::audit::Event;
 use crate::egress::{Egress, SystemResolver};
@@ -35,7 +36,8 @@ use crate::failpoint::{Point, failpoint, hold};
 use crate::gc::reap;
 use crate::io_dir::inputs::open_inputs;
 use crate::io_dir::path_map::PathMap;
-use crate::io_dir::{IoDir, links_of};
+use crate::io_dir::staged::Staging;
+use crate::io_dir::{IoDir, links_of, only_directories, size_of};
 use crate::mounts::{HostPlaces, MountGuard};
 use crate::sandbox::context::Shared;
 use crate::sandbox::plan::Plan;
@@ -46,6 +48,8 @@ use crate::step::Step;
 use crate::{Sandbox, audit};
 
 const IO_DIR: &str = "the io dir";
+/// A private io dir that may take at most this part of the sandbox's memory is in memory.
+const PART_IN_MEMORY: u64 = 8;
 
 impl Sandbox {
     /// Launches a sandbox.
@@ -54,26 +58,14 @@ impl Sandbox {
         sandbox: impl Into<PreparedSandbox>,
     ) -> Result<Self, Error> {
         let sandbox = sandbox.into();
-        if sandbox.spec.staged && shared.mounts_overlays.load(Ordering::Relaxed) {
-            let launched = Self::try_launch(&shared, sandbox.clone(), StagingMethod::Overlay).await;
-            match launched {
-                Err(error) if may_be_for_an_overlay(&error) => {
-                    tracing::info!(%error, "no overlay with this engine");
-                }
-                launched => return launched,
-            }
-            let launched = Self::try_launch(&shared, sandbox, StagingMethod::Copy).await;
-            // The overlay failed.
-            shared.mounts_overlays.fetch_and(launched.is_err(), Ordering::Relaxed);
-            return launched;
-        }
-        Self::try_launch(&shared, sandbox, StagingMethod::Copy).await
+        let launch = |mounts| Self::try_launch(&shared, sandbox.clone(), mounts);
+        launch_with(&shared, &sandbox.spec, launch).await
     }
 
     async fn try_launch(
         shared: &Arc<Shared>,
         sandbox: PreparedSandbox,
-        method: StagingMethod,
+        mounts: Mounts,
     ) -> Result<Self, Error> {
         let started = Instant::now();
         let id = match &sandbox.spec.id {
@@ -81,7 +73,7 @@ impl Sandbox {
             Some(id) => return Err(SpecError::Id { id: id.clone() }.into()),
             None => sandbox_dirfd::random_hex::<8>(),
         };
-        let launched = Self::launch_as(id.clone(), shared.clone(), sandbox, method).await;
+        let launched = Self::launch_as(id.clone(), shared.clone(), sandbox, mounts).await;
         shared.audit.record(&Event {
             outcome: audit::outcome(&launched),
             duration: Some(started.elapsed()),
@@ -94,10 +86,10 @@ impl Sandbox {
         id: String,
         shared: Arc<Shared>,
         sandbox: PreparedSandbox,
-        method: StagingMethod,
+        mounts: Mounts,
     ) -> Result<Self, Error> {
         let began = Instant::now();
-        let opened = Opened::new(shared, sandbox, method).await?;
+        let opened = Opened::new(shared, sandbox, mounts).await?;
         failpoint(Point::Opened).await;
         let ready = opened.create(id).await?.start().await?.greet().await?;
         let sandbox = ready.configure(StartKind::Cold, began).await?;
@@ -106,9 +98,44 @@ impl Sandbox {
     }
 }
 
-/// Whether a launch with an overlay may have failed because of it: the engine cannot mount it, or does
-/// so on another machine.
-fn may_be_for_an_overlay(error: &Error) -> bool {
+/// What may be mounted into a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mounts {
+    /// File systems that this process has made too: overlays and images.
+    Any,
+    /// Directories and files of the host only.
+    Directories,
+}
+
+/// Launches with any mounts, and if the engine refuses those, with directories only.
+async fn launch_with<T, F: Future<Output = Result<T, Error>>>(
+    shared: &Shared,
+    spec: &SandboxSpec,
+    launch: impl Fn(Mounts) -> F,
+) -> Result<T, Error> {
+    let wants_more = spec.staged || is_to_be_bounded(spec);
+    if !wants_more || !shared.mounts_any.load(Ordering::Relaxed) {
+        return launch(Mounts::Directories).await;
+    }
+    let error = match launch(Mounts::Any).await {
+        Err(error) if may_be_for_a_mount(&error) => error,
+        launched => return launched,
+    };
+    tracing::info!(%error, "the engine does not mount what is not a directory");
+    if spec.id.is_some() {
+        // The name is in use until its container is removed.
+        shared.mounts_any.store(false, Ordering::Relaxed);
+        return Err(error);
+    }
+    let launched = launch(Mounts::Directories).await;
+    // It was for the mount.
+    shared.mounts_any.fetch_and(launched.is_err(), Ordering::Relaxed);
+    launched
+}
+
+/// Whether a launch may have failed because of what was to be mounted: the engine cannot mount it, or
+/// does so on another machine.
+fn may_be_for_a_mount(error: &Error) -> bool {
     match error {
         Error::Engine { step, source } => {
             matches!(step, Step::Create | Step::Start) && matches!(source, EngineError::Refused(_))
@@ -116,6 +143,11 @@ fn may_be_for_an_overlay(error: &Error) -> bool {
         Error::IoDirElsewhere { .. } => true,
         _ => false,
     }
+}
+
+/// Whether the kernel is to bound the io dir: a private one that programs write to.
+fn is_to_be_bounded(spec: &SandboxSpec) -> bool {
+    spec.io_dir.is_none() && spec.private_io.is_some() && spec.root.supports_exec()
 }
 
 /// A sandbox to create, with its files opened and approved for mounting.
@@ -134,13 +166,13 @@ impl Opened {
     async fn new(
         shared: Arc<Shared>,
         sandbox: PreparedSandbox,
-        method: StagingMethod,
+        mounts: Mounts,
     ) -> Result<Self, Error> {
         let PreparedSandbox { mut spec, prepared, root_owner } = sandbox;
         spec.limits.check(shared.ceiling(&spec.root))?;
         let owner = made_for(&shared, &spec).await?;
         let mut plan = Plan::new(&spec, shared.confinement)?;
-        let mut mounts = MountGuard::new(&shared.mount_watch, &shared.folders);
+        let (allowed, mut mounts) = (mounts, MountGuard::new(&shared.mount_watch, &shared.folders));
         let inputs = std::mem::take(&mut spec.inputs);
         let links = links_of(&spec);
         let inputs = open_inputs(inputs, links, &shared.instance.spool_dir())?;
@@ -150,11 +182,22 @@ impl Opened {
             // First, before the io dir is used.
             stages.recover();
         }
+        let image = match (is_staged, allowed) {
+            (true, Mounts::Any) => Some(image(&shared, &spec, None).await),
+            _ => None,
+        };
+        let private = match (&spec.io_dir, spec.private_io) {
+            (None, Some(private)) => {
+                Some(private_io_dir(&shared, &spec, private, owner, allowed).await?)
+            }
+            _ => None,
+        };
         let make = |dir| {
             mounts.check_path(IO_DIR, dir)?;
             let io_dir = IoDir::make(dir, links, &made, owner)?;
             match is_staged {
                 true => {
+                    let method = image.map_or(Staging::Copy, Staging::Overlay);
                     let how = (method, shared.disk_reserve);
                     io_dir.staged(stages, how, &mut |point| {
                         hold(Point::Stage(point), || false);
@@ -163,13 +206,16 @@ impl Opened {
                 false => Ok(io_dir),
             }
         };
-        let io_dir = match (&spec.io_dir, spec.private_io) {
-            (None, Some(private)) => Some(private_io_dir(&shared, &spec, private, owner)?),
-            (io_dir, _) => io_dir.as_deref().map(make).transpose()?,
+        let io_dir = match private {
+            Some(private) => Some(private),
+            None => spec.io_dir.as_deref().map(make).transpose()?,
         };
         let io_dir = io_dir.map(Arc::new);
         if let Some(io_dir) = &io_dir {
             plan.configure.limits.disk_reserve_bytes = disk_reserve(&shared, io_dir);
+        }
+        if io_dir.as_ref().is_none_or(|io_dir| io_dir.bounds().is_some()) {
+            plan.args.disk = DiskSpace::Bounded;
         }
         let held = HeldResources { io_dir, inputs };
         held.guard(&plan, &mut mounts)?;
@@ -314,10 +360,14 @@ struct About {
     named: Vec<Arc<OwnedFd>>,
 }
 
-/// The bytes that must stay free on the file system of an io dir.
+/// The bytes that the agent must leave free on the file system of an io dir. In a bounded one it has
+/// nothing to leave free.
 fn disk_reserve(shared: &Shared, io_dir: &IoDir) -> u64 {
+    if io_dir.bounds().is_some() {
+        return 0;
+    }
     let size = FreeSpace::of(io_dir.fd()).map_or(0, |space| space.size);
-    shared.reserve_for(io_dir).of(size)
+    shared.disk_reserve.of(size)
 }
 
 /// The owner of new directories: the host user of the requested user, if one is requested and the
@@ -328,22 +378,61 @@ async fn made_for(shared: &Shared, spec: &SandboxSpec) -> Result<Option<(u32, u3
 }
 
 /// Creates the io dir of a sandbox with a private one.
-fn private_io_dir(
-    shared: &Shared,
+async fn private_io_dir(
+    shared: &Arc<Shared>,
     spec: &SandboxSpec,
     private: PrivateIo,
     owner: Option<(u32, u32)>,
+    mounts: Mounts,
 ) -> Result<IoDir, Error> {
-    match (private, shared.engine.info().kind) {
-        (PrivateIo::Disk, _) => IoDir::fresh(&shared.folders.scratch_dir, owner),
-        (PrivateIo::Memory, EngineKind::Embedded) => IoDir::in_memory(
-            &spec.limits,
-            container_user(UserMapping::Identity, None, spec.user, shared.engine.highest_id())?,
-        ),
-        (PrivateIo::Memory, EngineKind::Docker) => {
-            let reason = "Docker's containers have none that the controller could see".to_owned();
-            Err(Error::PrivateIoDir { reason })
+    let is_embedded = shared.engine.info().kind == EngineKind::Embedded;
+    let (scratch, size) = (&shared.folders.scratch_dir, size_of(&spec.limits));
+    let is_small = size.bytes <= spec.limits.memory.as_u64() / PART_IN_MEMORY;
+    let refuse = |reason: String| Error::PrivateIoDir { reason };
+    let in_memory = |owner| match BoundedDir::in_memory(size, owner) {
+        Ok(dir) => IoDir::bounded(dir),
+        Err(error) => Err(refuse(error.to_string())),
+    };
+    match private {
+        PrivateIo::Memory if is_embedded => {
+            let highest = shared.engine.highest_id();
+            let user = container_user(UserMapping::Identity, None, spec.user, highest)?;
+            in_memory(Some((user.uid(), user.gid())))
         }
+        PrivateIo::Memory => {
+            let reason = "Docker's containers have none that the controller could see";
+            Err(refuse(reason.to_owned()))
+        }
+        PrivateIo::Disk if !is_to_be_bounded(spec) => IoDir::fresh(scratch, owner, None),
+        PrivateIo::Disk if mounts == Mounts::Directories => {
+            IoDir::fresh(scratch, owner, Some(only_directories()))
+        }
+        PrivateIo::Disk if is_embedded && is_small => in_memory(owner),
+        PrivateIo::Disk => match image(shared, spec, owner).await {
+            Ok(image) => IoDir::bounded(image),
+            Err(reason) => {
+                tracing::warn!(reason, "a private io dir is watched, not bounded");
+                IoDir::fresh(scratch, owner, Some(reason))
+            }
+        },
+    }
+}
+
+/// An image that bounds the io dir of a sandbox, or why there is none.
+async fn image(
+    shared: &Arc<Shared>,
+    spec: &SandboxSpec,
+    owner: Option<(u32, u32)>,
+) -> Result<BoundedDir, String> {
+    let (shared, size) = (shared.clone(), size_of(&spec.limits));
+    // It starts a program, and mounts.
+    let make = tokio::task::spawn_blocking(move || {
+        let templates = shared.instance.state().templates_dir();
+        BoundedDir::on_disk(size, owner, &shared.folders.scratch_dir, &templates)
+    });
+    match make.await {
+        Ok(made) => made.map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -368,7 +457,7 @@ impl HeldResources {
             {
                 match io_dir.host_path() {
                     Some(_) => mounts.add(IO_DIR, source, &target, Access::Write)?,
-                    None if io_dir.is_on_disk() => mounts.add_own(IO_DIR, source)?,
+                    None if io_dir.bounds().is_none() => mounts.add_own(IO_DIR, source)?,
                     // A separate mount, without a path.
                     None => {}
                 }

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
 
-use sandbox_api::changes::StagingMethod;
 use sandbox_api::{SandboxSpec, StartKind};
 use sandbox_engine::EngineError;
 use tokio::time::{Instant, timeout_at};
 
 use super::started::Ready;
-use super::{IO_DIR, Opened, made_for};
+use super::{IO_DIR, Mounts, Opened, launch_with, made_for};
 use crate::Sandbox;
 use crate::audit::{self, Event};
 use crate::error::Error;
@@ -54,22 +53,33 @@ impl PooledSandbox {
         max_age: Duration,
     ) -> Result<Self, Error> {
         let since = Instant::now();
-        let id = sandbox_dirfd::random_hex::<8>();
         let lifetime = sandbox.spec.lifetime;
         // What its label says about the end of its life.
         sandbox.spec.lifetime = lifetime.saturating_add(max_age);
+        let launch = |mounts| Self::try_launch(&shared, sandbox.clone(), mounts);
+        let ready = launch_with(&shared, &sandbox.spec, launch).await;
+        failpoint(Point::Pooled).await;
+        Ok(Self { ready: ready?, shared, since, lifetime })
+    }
+
+    async fn try_launch(
+        shared: &Arc<Shared>,
+        sandbox: PreparedSandbox,
+        mounts: Mounts,
+    ) -> Result<Ready, Error> {
+        let since = Instant::now();
+        let id = sandbox_dirfd::random_hex::<8>();
         let ready = async {
-            let opened = Opened::new(shared.clone(), sandbox, StagingMethod::Copy).await?;
+            let opened = Opened::new(shared.clone(), sandbox, mounts).await?;
             opened.create(id.clone()).await?.start().await?.greet().await
         };
         let ready = ready.await;
-        failpoint(Point::Pooled).await;
         shared.audit.record(&Event {
             outcome: audit::outcome(&ready),
             duration: Some(since.elapsed()),
             ..Event::new(&id, "park")
         });
-        Ok(Self { ready: ready?, shared, since, lifetime })
+        ready
     }
 
     /// Since when it exists.

@@ -249,7 +249,7 @@ pub fn shared(engine: Arc<dyn Engine>) -> (Arc<Shared>, tempfile::TempDir) {
         cleanup: Cleanup::new(),
         ceiling: Ceiling::default(),
         program_ceiling: Ceiling::default(),
-        mounts_overlays: false.into(),
+        mounts_any: false.into(),
         boot_id: BOOT_ID.into(),
         confinement: ConfinementPolicy::Required,
         audit: Audit::off(),
