@@ -52,6 +52,11 @@ pub struct KeptSpec {
     /// The working directory, to which relative paths are resolved; by default the io dir.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
+    /// A directory of the host in place of its own io dir, by its absolute path. Only the private
+    /// service of a program on the same host takes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(skip)]
+    pub host_dir: Option<String>,
 }
 
 /// For how long a sandbox is to exist from now on, in milliseconds.

@@ -31,6 +31,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
+    /// Serve one program of this user: on a socket that the first line on stdout names, until stdin ends
+    #[arg(long, hide = true, conflicts_with_all = ["listen", "data_dir", "allowed_images",
+        "tls_cert", "insecure_no_auth", "shutdown_timeout", "io_dir"])]
+    pub private: bool,
+
     /// Disable authentication; loopback addresses only
     #[arg(long)]
     pub insecure_no_auth: bool,

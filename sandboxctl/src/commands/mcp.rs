@@ -77,7 +77,7 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
 }
 
 /// A private io dir in `parent`.
-fn private_dir(parent: &Path) -> Result<PrivateDir, Error> {
+pub(super) fn private_dir(parent: &Path) -> Result<PrivateDir, Error> {
     PrivateDir::create(parent)
         .map_err(|source| Error::System { what: parent.display().to_string(), source })
 }

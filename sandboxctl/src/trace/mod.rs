@@ -26,7 +26,7 @@ use json::{Json, JsonFields};
 pub fn start(cli: &Cli, output: &Output) {
     let global = &cli.global;
     let format = match &cli.command {
-        Command::Serve(args) => Some(args.log_format),
+        Command::Serve(args) if !args.private => Some(args.log_format),
         _ => None,
     };
     let is_for_people =

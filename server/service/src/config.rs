@@ -36,6 +36,11 @@ pub struct ServiceConfig {
     pub ceiling: Ceiling,
     /// Both for a sandbox with programs; `None` for their own defaults, within the same ceilings.
     pub programs: Option<Bounds>,
+    /// Whether kept sandboxes may have directories of the host: for a service of one program.
+    pub host_dirs: bool,
+    /// The directory of this user in which the name of a kept sandbox is locked, so that no other
+    /// process has one of that name. `None`: a name is of its subject.
+    pub locked_names: Option<PathBuf>,
     /// The executions that run at one time.
     pub concurrency: usize,
     /// The executions that wait at one time. A tenth more is kept for subjects of which none waits.
@@ -80,7 +85,10 @@ pub enum IoPosture {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostPolicy {
     /// Any.
-    Any,
+    Any {
+        /// Those of a sandbox that asks for none.
+        usual: Allowlist,
+    },
     /// Those that this list covers.
     Listed(Allowlist),
 }
@@ -193,6 +201,8 @@ impl ServiceConfig {
             limits: Limits::default(),
             ceiling: Ceiling::default(),
             programs: None,
+            host_dirs: false,
+            locked_names: None,
             concurrency: 16,
             max_queued: 1000,
             max_queued_bytes: ByteSize::b(256 << 20),

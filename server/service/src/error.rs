@@ -114,6 +114,13 @@ impl ServiceError {
             .with_hint("delete it first, or use another name")
     }
 
+    /// Another process of this user has a sandbox of this name.
+    #[must_use]
+    pub fn name_in_use(name: &str) -> Self {
+        Self::new(Kind::Conflict, format!("another program has a sandbox named '{name}'"))
+            .with_hint("wait until that one is closed, or use another name")
+    }
+
     /// A handle of an earlier generation.
     #[must_use]
     pub fn stale_generation(id: &str, asked: u64) -> Self {

@@ -25,6 +25,7 @@ mod feed;
 mod files;
 mod launcher;
 mod live;
+mod name_lock;
 mod plan;
 mod rate;
 mod readers;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::path::PathBuf;
 
 use sandbox_api::hosts::{AllowRule, Allowlist};
 use sandbox_api::service::{
@@ -117,11 +118,31 @@ pub(crate) fn plan_kept(
     let mut planned = config.sandbox.clone().root(root).limits(limits).allow(allow);
     planned.lifespan = Lifespan::ManyRuns;
     planned.inputs = inputs;
-    if planned.supports_exec() {
-        planned.protected = Vec::new();
+    match spec.host_dir {
+        Some(dir) => planned = planned.io_dir(host_dir(dir, io, config)?),
+        None if planned.supports_exec() => planned.protected = Vec::new(),
+        None => {}
     }
     paths(&mut planned, spec.mount_path, spec.workdir, io)?;
     Ok(if io == PlannedIo::Off { planned.no_io() } else { planned })
+}
+
+/// A directory of the host that a sandbox asks for.
+fn host_dir(dir: String, io: PlannedIo, config: &ServiceConfig) -> Result<PathBuf, ServiceError> {
+    let dir = PathBuf::from(dir);
+    match (config.host_dirs, io) {
+        (false, _) => {
+            Err(ServiceError::forbidden("spec.host_dir", "no sandbox has directories of this host")
+                .with_hint("write and read the files over HTTP"))
+        }
+        (true, PlannedIo::Off) => {
+            Err(ServiceError::invalid("spec.host_dir", "a sandbox without files has no directory"))
+        }
+        (true, _) if !dir.is_absolute() => {
+            Err(ServiceError::invalid("spec.host_dir", "it is not an absolute path"))
+        }
+        (true, _) => Ok(dir),
+    }
 }
 
 /// Metadata that is kept and given back.
@@ -178,6 +199,11 @@ fn hosts(
         let problem = format!("more than {} rules", config.request.hosts);
         return Err(ServiceError::invalid(field, problem).with_kind(ErrorKind::TooLarge));
     }
+    if let (true, HostPolicy::Any { usual }) =
+        (network.is_none() && root.supports_exec(), &config.hosts)
+    {
+        return Ok(usual.clone());
+    }
     if !network.is_none() && !root.supports_exec() {
         return Err(ServiceError::invalid(field, "scripts have no network")
             .with_hint("`image` names an image whose commands have one"));
@@ -186,7 +212,7 @@ fn hosts(
         let rule: AllowRule =
             text.parse().map_err(|error| ServiceError::invalid(field, format!("{error}")))?;
         let is_allowed = match &config.hosts {
-            HostPolicy::Any => true,
+            HostPolicy::Any { .. } => true,
             HostPolicy::Listed(list) => list.covers(&rule),
         };
         match is_allowed {
@@ -307,6 +333,38 @@ mod tests {
 
     fn planned(json: serde_json::Value, config: &ServiceConfig) -> Result<Plan, ServiceError> {
         plan(serde_json::from_value(json).unwrap(), config)
+    }
+
+    #[test]
+    fn directory_of_the_host_is_for_a_service_of_one_program() {
+        let kept =
+            |json, config: &ServiceConfig| plan_kept(serde_json::from_value(json).unwrap(), config);
+        let asked = serde_json::json!({ "host_dir": "/srv/a" });
+        let error = kept(asked.clone(), &config()).unwrap_err();
+        assert_eq!(error.problem().kind, Kind::Policy);
+        let local = ServiceConfig {
+            host_dirs: true,
+            io: IoPosture::PrivatePerExecution,
+            hosts: HostPolicy::Any {
+                usual: ["a.example:443".parse().unwrap()].into_iter().collect(),
+            },
+            ..config()
+        };
+        let spec = kept(asked.clone(), &local).unwrap();
+        assert_eq!(spec.io_dir, Some("/srv/a".into()));
+        for wrong in [serde_json::json!({ "host_dir": "a" }), serde_json::json!({ "host_dir": "" })]
+        {
+            assert_eq!(kept(wrong, &local).unwrap_err().problem().kind, Kind::Invalid);
+        }
+        let off = ServiceConfig { io: IoPosture::Off, ..local.clone() };
+        assert_eq!(kept(asked, &off).unwrap_err().problem().kind, Kind::Invalid);
+        // The hosts of a sandbox that asks for none are the user's usual ones.
+        let usual = kept(serde_json::json!({ "image": "debian:13" }), &local).unwrap();
+        assert_eq!(usual.allow.rules().len(), 1);
+        let network = serde_json::json!({ "allow": ["x.example:80", "y.example:80"] });
+        let own = serde_json::json!({ "image": "debian:13", "network": network });
+        assert_eq!(kept(own, &local).unwrap().allow.rules().len(), 2);
+        assert!(kept(serde_json::json!({}), &local).unwrap().allow.rules().is_empty());
     }
 
     /// The answer to a request that is refused, and the member that it names.

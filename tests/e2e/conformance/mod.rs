@@ -26,6 +26,7 @@ mod operations;
 mod outputs;
 mod policy;
 mod pool;
+mod private;
 mod programs;
 mod reaping;
 mod receipts;

@@ -15,6 +15,7 @@ use sandbox_http::{AccessDecision, Endpoint, Http, HttpConfig, Shutdown, Tls};
 use sandbox_service::Service;
 use sandbox_store::{Durability, Store};
 use sd_notify::NotifyState;
+use serde_json::json;
 
 use self::access::{Access, Policy};
 use self::causes::causes;
@@ -28,6 +29,8 @@ use crate::signals::Signals;
 
 /// How long connections may go on after all executions have ended.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The version of what the clients of a private service rely on: its flags, its first line, its API.
+const PRIVATE_PROTOCOL: u32 = 1;
 
 pub fn serve(context: &Context<'_>, args: &ServeArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
@@ -57,13 +60,18 @@ async fn run(
     plan: Plan,
 ) -> Result<u8, Error> {
     let mut signals = Signals::listen()?;
-    let Plan { endpoint, controller, service, http, tls, jwt, shutdown_timeout, pool } = plan;
+    let Plan { endpoint, controller, service, http, tls, jwt, shutdown_timeout, pool, private_dir } =
+        plan;
     let tls = tls.as_ref().map(plan::load_tls).transpose()?.map(Arc::new);
     let listening = Listening::at(&endpoint, settings)?;
     if args.insecure_no_auth {
         listening.refuse_others()?;
     }
-    let store = Store::open(&service.data_dir, Durability::Disk)?;
+    let durability = match private_dir {
+        Some(_) => Durability::Process,
+        None => Durability::Disk,
+    };
+    let store = Store::open(&service.data_dir, durability)?;
     let policy = if args.insecure_no_auth { Policy::NoCaller } else { Policy::Others };
     let access = Access::new(policy, store.clone(), jwt);
     let access = access.map_err(|error| plan::refused_keys(&error))?;
@@ -117,11 +125,17 @@ async fn run(
     let addresses = listening.addresses(tls.is_some());
     let mut served = tokio::spawn(http.serve(listening.into_listeners(), tls.clone()));
 
-    for address in &addresses {
-        context.output.text(&format!("listening on {address}\n"))?;
+    if let (Some(_), Endpoint::Unix(socket)) = (&private_dir, &endpoint) {
+        let (protocol, version) = (PRIVATE_PROTOCOL, env!("CARGO_PKG_VERSION"));
+        let hello = json!({ "protocol": protocol, "version": version, "socket": socket });
+        context.output.document(&hello)?;
+    } else {
+        for address in &addresses {
+            context.output.text(&format!("listening on {address}\n"))?;
+        }
+        notify(&[NotifyState::Ready]);
     }
     tracing::info!(addresses = addresses.join(" "), "ready");
-    notify(&[NotifyState::Ready]);
 
     let running = Running { context, args, service, access, tls };
     let signal = loop {
@@ -131,9 +145,12 @@ async fn run(
                 signal => break Some(signal),
             },
             _ = &mut served => break None,
+            () = stdin_ended(), if private_dir.is_some() => break Some(Signal::Terminate),
         }
     };
-    notify(&[NotifyState::Stopping]);
+    if private_dir.is_none() {
+        notify(&[NotifyState::Stopping]);
+    }
     tracing::info!(timeout = ?shutdown_timeout, "shutting down: no more is accepted");
     stop.cancel();
     let Running { service, access, .. } = running;
@@ -152,6 +169,11 @@ async fn run(
     drop((service, access, tools));
     context.close_shared(controller, &mut signals).await;
     Ok(0)
+}
+
+/// Returns when the program that started this one has ended, or closed its pipe.
+async fn stdin_ended() {
+    _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
 }
 
 /// Waits for the end of the service, or for a second signal that does not wait.

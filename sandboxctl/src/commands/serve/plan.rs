@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sandbox_api::SandboxSpec;
+use sandbox_api::{ByteSize, SandboxSpec};
 use sandbox_auth::{JwtConfig, JwtError, JwtKeys};
-use sandbox_controller::{Config, PoolConfig};
+use sandbox_controller::{Config, NAMES_DIR, PoolConfig};
 use sandbox_http::{ConnectionLimits, Endpoint, HttpConfig, ResourceMetadata, Tls, TlsError};
-use sandbox_service::{HostPolicy, IoPosture, KeptBounds, Quotas, ServiceConfig};
+use sandbox_mcp::PrivateDir;
+use sandbox_service::{HostPolicy, IoPosture, KeptBounds, Quotas, RequestBounds, ServiceConfig};
 
 use super::super::Context;
 use super::causes::causes;
@@ -34,7 +35,17 @@ pub struct Plan {
     pub pool: PoolConfig,
     /// How long what runs may go on when it is to end.
     pub shutdown_timeout: Duration,
+    /// Where a private service has its socket and its data.
+    pub private_dir: Option<PrivateDir>,
 }
+
+/// The executions that a private service runs at one time, and those that wait.
+const PRIVATE_CALLS: usize = 64;
+const PRIVATE_QUEUE: usize = 10_000;
+/// The output that its clients can follow. They read it in pieces, and may be slow.
+const PRIVATE_EVENTS: ByteSize = ByteSize::b(64 << 20);
+/// How long a result can be read again, after its connection was lost.
+const PRIVATE_RETENTION: Duration = Duration::from_secs(600);
 
 impl Plan {
     /// Checks flags and settings.
@@ -44,6 +55,9 @@ impl Plan {
     /// The first that is missing or does not fit the others.
     pub fn of(context: &Context<'_>, args: &ServeArgs, settings: &Settings) -> Result<Self, Error> {
         let here = &context.environment.working_directory;
+        if args.private {
+            return Self::private(context, args, settings);
+        }
         if settings.text(Key::EngineKind) == Some("auto") {
             let why = "a service does not choose its engine by what it finds";
             return Err(Error::usage(settings.named(Key::EngineKind), why)
@@ -87,6 +101,59 @@ impl Plan {
             jwt: jwt(settings)?,
             pool: settings.pool(),
             shutdown_timeout: settings.time(Key::ServerShutdownTimeout).unwrap_or_default(),
+            private_dir: None,
+        })
+    }
+
+    /// For one program of this user, which names what directory, image and host it likes. What is kept
+    /// ends with the process.
+    fn private(
+        context: &Context<'_>,
+        args: &ServeArgs,
+        settings: &Settings,
+    ) -> Result<Self, Error> {
+        let mut controller = context.controller(settings);
+        let private_dir = super::super::mcp::private_dir(&controller.private_dir())?;
+        let data_dir = private_dir.data_dir();
+        controller.scratch_dir = data_dir.join("scratch");
+        controller.service_dir = private_dir.path().parent().map(Path::to_owned);
+        let defaults = service(args, settings, data_dir)?;
+        let service = ServiceConfig {
+            io: match settings.io_enabled() {
+                true => IoPosture::PrivatePerExecution,
+                false => IoPosture::Off,
+            },
+            allowed_images: vec!["*".to_owned()],
+            hosts: HostPolicy::Any { usual: settings.allow()? },
+            host_dirs: true,
+            locked_names: Some(controller.state_dir.join(NAMES_DIR)),
+            concurrency: PRIVATE_CALLS,
+            max_queued: PRIVATE_QUEUE,
+            disk_reserve: controller.disk_reserve,
+            quotas: Quotas {
+                concurrency: PRIVATE_CALLS,
+                sandboxes: defaults.kept.sandboxes,
+                ..Quotas::default()
+            },
+            request: RequestBounds {
+                stdin_bytes: HttpConfig::default().max_request,
+                ..RequestBounds::default()
+            },
+            max_event_bytes: PRIVATE_EVENTS,
+            retention: PRIVATE_RETENTION,
+            ..defaults
+        };
+        controller.service_io_dirs = vec![service.files_dir(), service.subject_dirs()];
+        Ok(Self {
+            endpoint: Endpoint::Unix(private_dir.path().with_file_name("socket")),
+            controller,
+            service,
+            http: HttpConfig { max_upload: ByteSize::b(u64::MAX), ..HttpConfig::default() },
+            tls: None,
+            jwt: None,
+            pool: settings.pool(),
+            shutdown_timeout: Duration::ZERO,
+            private_dir: Some(private_dir),
         })
     }
 }

@@ -162,7 +162,7 @@ impl Core {
     /// The spec of a generation of a stored sandbox.
     fn spec_of(&self, kept: &SandboxEntry, spec: SandboxSpec, generation: u64) -> SandboxSpec {
         let record = &kept.record;
-        let spec = match spec.io_is_off {
+        let spec = match spec.io_is_off || spec.io_dir.is_some() {
             true => spec,
             false => spec.io_dir(self.files.path(&record.id)),
         };

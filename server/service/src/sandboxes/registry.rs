@@ -1,8 +1,9 @@
 //! The kept sandboxes of a service, as they are in memory: their states, and who uses them.
 
 use std::collections::{HashMap, VecDeque};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use sandbox_api::service::{KeptSpec, SandboxRef, SandboxStatus, SandboxView, Subject, Time};
 use sandbox_api::{DEFAULT_IDLE_LIMIT, SandboxSpec};
@@ -15,6 +16,7 @@ use crate::disk_usage::DiskUsage;
 use crate::error::ServiceError;
 use crate::files::Files;
 use crate::launcher::Guest;
+use crate::name_lock::NameLock;
 use crate::plan::plan_kept;
 use crate::records::{Records, SandboxMeta};
 
@@ -32,6 +34,8 @@ pub(crate) struct KeptSandboxes {
 struct State {
     by_id: HashMap<String, Arc<SandboxEntry>>,
     gone: VecDeque<(Subject, String)>,
+    /// The names that this process has.
+    locked: HashMap<String, Weak<NameLock>>,
 }
 
 /// A kept sandbox.
@@ -46,6 +50,8 @@ pub(crate) struct SandboxEntry {
     /// Held while its container is started or removed.
     pub container: tokio::sync::Mutex<Option<Arc<dyn Guest>>>,
     pub is_deleted: AtomicBool,
+    /// Its name, if no other process may have it.
+    pub name_lock: OnceLock<Arc<NameLock>>,
     size: DiskUsage,
 }
 
@@ -168,6 +174,7 @@ impl SandboxEntry {
             info: Mutex::new(info),
             container: tokio::sync::Mutex::default(),
             is_deleted: AtomicBool::new(false),
+            name_lock: OnceLock::new(),
             size: DiskUsage::default(),
         }
     }
@@ -395,6 +402,19 @@ impl KeptSandboxes {
         state.check_room(&record.subject, quota, most)?;
         state.by_id.insert(record.id.clone(), kept.clone());
         Ok((kept.clone(), true))
+    }
+
+    /// Takes a name for this process, which may have it already.
+    pub fn lock_name(&self, dir: &Path, name: &str) -> Result<Arc<NameLock>, ServiceError> {
+        let mut state = self.state();
+        if let Some(lock) = state.locked.get(name).and_then(Weak::upgrade) {
+            return Ok(lock);
+        }
+        let lock = NameLock::take(dir, name).map_err(ServiceError::files)?;
+        let lock = Arc::new(lock.ok_or_else(|| ServiceError::name_in_use(name))?);
+        state.locked.retain(|_, lock| lock.strong_count() > 0);
+        state.locked.insert(name.to_owned(), Arc::downgrade(&lock));
+        Ok(lock)
     }
 
     /// Undoes that of one that could not be created.

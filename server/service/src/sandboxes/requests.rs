@@ -13,12 +13,11 @@ use super::registry::{SandboxEntry, SandboxLease};
 use crate::config::ServiceConfig;
 use crate::core::Core;
 use crate::error::ServiceError;
+use crate::name_lock::NameLock;
 use crate::plan::{metadata, plan_kept};
 use crate::records::SandboxMeta;
 use crate::service::Service;
 
-/// The longest name.
-const MAX_NAME_BYTES: usize = 128;
 /// A sandbox that was created, or was there.
 #[derive(Debug, Clone)]
 pub struct CreatedSandbox {
@@ -126,8 +125,7 @@ fn record(
 ) -> Result<SandboxMeta, ServiceError> {
     let bounds = &config.kept;
     if let Some(name) = &request.name {
-        let is_valid = (1..=MAX_NAME_BYTES).contains(&name.len());
-        if !is_valid || name.chars().any(char::is_control) {
+        if !NameLock::is_valid(name) {
             let problem = "a name has 1 to 128 bytes, and no control characters";
             return Err(ServiceError::invalid("name", problem));
         }
@@ -198,15 +196,21 @@ impl Core {
         if !is_new {
             return Ok((registered, false));
         }
-        let created = self.create_kept(&kept.record).await;
+        let created = self.create_kept(&kept).await;
         drop(container);
         created.inspect_err(|_| self.kept.unregister(&kept))?;
         Ok((registered, true))
     }
 
-    async fn create_kept(self: &Arc<Self>, record: &SandboxMeta) -> Result<(), ServiceError> {
-        let (core, id) = (self.clone(), record.id.clone());
-        crate::blocking(move || core.files.create(&id).map_err(ServiceError::files)).await?;
-        self.records.add_sandbox(record.clone()).await
+    async fn create_kept(self: &Arc<Self>, kept: &Arc<SandboxEntry>) -> Result<(), ServiceError> {
+        let (core, created) = (self.clone(), kept.clone());
+        let create = move || {
+            if let (Some(dir), Some(name)) = (&core.config.locked_names, &created.record.name) {
+                _ = created.name_lock.set(core.kept.lock_name(dir, name)?);
+            }
+            core.files.create(&created.record.id).map_err(ServiceError::files)
+        };
+        crate::blocking(create).await?;
+        self.records.add_sandbox(kept.record.clone()).await
     }
 }
