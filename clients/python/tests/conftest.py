@@ -1,4 +1,4 @@
-"""The places that the live tests run at: each engine, over lines and over HTTP. `check` names what they need."""
+"""The places that the live tests run at: each engine, on this machine and at a server. `check` names what they need."""
 
 from __future__ import annotations
 

@@ -164,4 +164,4 @@ def test_gap_in_an_output_ends_the_character_before_it() -> None:
     }
     for event in (half, {"event": "omitted", "bytes": 7}, {"event": "output", "stream": "stdout", "text": "b"}):
         heard(event)
-    assert ("".join(texts), heard.missed_bytes) == ("a\ufffdb", 7)
+    assert ("".join(texts), heard.missed) == ("a\ufffdb", True)

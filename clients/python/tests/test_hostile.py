@@ -16,15 +16,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 from table import async_call, call, rows
 
 from sandboxctl import AsyncSandbox, Sandbox, SandboxError
-from sandboxctl._async import http as async_http
-from sandboxctl._sync import http as sync_http
+from sandboxctl._async import transport as async_transport
+from sandboxctl._sync import transport as sync_transport
 
 CASES = rows("hostile")
 END = {"seq": 9, "time": "", "event": "end"}
@@ -49,7 +48,7 @@ ROUTES = {
     f"GET {SANDBOX}": "sandbox",
     f"DELETE {SANDBOX}": "removal",
     f"POST {SANDBOX}/operations": "operation",
-    f"POST {SANDBOX}/executions": "execution",
+    rf"POST {SANDBOX}/executions(\?wait=60)?": "execution",
     rf"GET {EXECUTION}\?wait=60": "document",
     f"GET {EXECUTION}/events": "events",
     f"DELETE {EXECUTION}": "cancel",
@@ -166,7 +165,7 @@ Outcome = Callable[..., Any]
 def outcome(request: pytest.FixtureRequest, hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outcome]:
     """Makes a call of the table, in a sandbox that the server made or in another one, and gives its value or its
     `SandboxError`. Whatever else it raises fails the test."""
-    for module in (sync_http, async_http):
+    for module in (sync_transport, async_transport):
         monkeypatch.setattr(module, "_backoff", lambda _: 0)
     hostile.usual()
     runner = asyncio.Runner()
@@ -324,7 +323,7 @@ def faults(body: bytes) -> dict[str, Any]:
 def test_invalid_answer_is_a_sandbox_error(
     hostile: Hostile, outcome: Outcome, case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (sync_http, async_http):
+    for module in (sync_transport, async_transport):
         monkeypatch.setattr(module, "_LONGEST_ANSWER", 1 << 20)
         monkeypatch.setattr(module, "_LONGEST_EVENT", 1 << 20)
     of = "events" if case["of"] in ("log", "output") else case["of"]
@@ -363,7 +362,8 @@ def test_file_that_never_ends_is_not_collected(
     hostile.usual()
     large = {"success": False, "data": None, "error": {"kind": "too_large", "message": "too large"}}
     hostile.answers["operation"] = reply(as_json(large))
-    hostile.answers["content"] = flood(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", b"x" * 65536)
+    chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+    hostile.answers["content"] = flood(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunk)
     given = outcome({"call": "files.read", "with": {"path": "a"}, "of": "content"})
     assert (given.kind, given.hint) == ("too_large", "read it with `files.stream`")
 
@@ -389,7 +389,7 @@ def test_invalid_id_is_never_in_a_url(hostile: Hostile, outcome: Outcome, of: st
 def test_event_that_never_ends_is_a_sandbox_error(
     hostile: Hostile, outcome: Outcome, events: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (sync_http, async_http):
+    for module in (sync_transport, async_transport):
         monkeypatch.setattr(module, "_LONGEST_EVENT", 1 << 20)
     hostile.usual()
     hostile.answers["events"] = events
@@ -402,7 +402,7 @@ def test_server_that_always_says_running_is_asked_after_ever_longer_pauses(
     hostile: Hostile, monkeypatch: pytest.MonkeyPatch, twin: str
 ) -> None:
     pauses: list[float] = []
-    backoff = sync_http._backoff
+    backoff = sync_transport._backoff
 
     def recorded(attempt: int) -> float:
         pauses.append(backoff(attempt))
@@ -410,7 +410,7 @@ def test_server_that_always_says_running_is_asked_after_ever_longer_pauses(
             hostile.answers["document"] = reply(as_json(SCRIPT))
         return 0
 
-    for module in (sync_http, async_http):
+    for module in (sync_transport, async_transport):
         monkeypatch.setattr(module, "_backoff", recorded)
         # It answers at once, whatever else this machine does.
         monkeypatch.setattr(module, "monotonic", lambda: 0.0)
@@ -430,102 +430,6 @@ def test_server_that_always_says_running_is_asked_after_ever_longer_pauses(
     assert len(pauses) == 1_100
     assert 0.05 <= pauses[0] <= 0.1
     assert all(2.5 <= pause <= 5 for pause in pauses[6:])
-
-
-HELLO = '{"hello": {"protocol": 1, "version": "0.1.0", "engine": "embedded"}}'
-MADE = '{"id": 1, "data": {"sandboxId": "d"}}'
-PROCESS = """#!/bin/sh
-[ "$1" != --version ] || exit
-read line; echo '{hello}'
-read line; echo '{made}'
-read line; cat "$0.said"
-while read line; do echo '{{"id": 3, "data": {{}}}}'; done
-"""
-
-
-@pytest.fixture
-def process(tmp_path: Path) -> Callable[..., str]:
-    """A process that says a line of the test's in answer to the call after the first one."""
-
-    def make(said: bytes, hello: str = HELLO, made: str = MADE) -> str:
-        path = tmp_path / f"sandboxctl-{len(list(tmp_path.iterdir()))}"
-        path.write_text(PROCESS.format(hello=hello, made=made))
-        path.chmod(0o755)
-        Path(f"{path}.said").write_bytes(said + b"\n")
-        return str(path)
-
-    return make
-
-
-LINES = [
-    b"null",
-    b"[]",
-    b"x",
-    b"\xff",
-    b"[" * DEEP,
-    b"{}",
-    b'{"id": 2, "data": null}',
-    b'{"id": 2, "data": []}',
-    b'{"id": 2, "data": {"success": 1}}',
-    b'{"id": 2, "error": 5}',
-    b'{"id": 2, "error": "x", "metadata": 5}',
-    b'{"id": 2, "error": "x", "metadata": {"kind": []}}',
-    b'{"id": 2, "error": "x", "metadata": {"retryable": "no"}}',
-    b'{"id": 2, "error": "x", "metadata": {"hint": {}}}',
-    b'{"id": 2, "event": 5}',
-    b'{"id": 2, "chunk": {}}',
-    b'{"id": 2, "chunk": "\xc3"}',
-    b'{"id": 2, "more": "x"}',
-    b'{"hello": 5}',
-]
-
-
-@pytest.mark.parametrize("line", LINES, ids=lambda line: repr(line[:60]))
-def test_line_that_is_malformed_is_a_sandbox_error(process: Callable[..., str], line: bytes) -> None:
-    # What it says to no call is nothing: then it answers the call as it should.
-    ignored = line in (b"{}", b'{"hello": 5}')
-    said = line + b'\n{"id": 2, "data": {"success": true, "data": {"exists": true}}}' if ignored else line
-    with Sandbox.create(binary=process(said)) as sandbox:
-        if ignored:
-            assert sandbox.files.exists("a")
-        else:
-            with pytest.raises(SandboxError):
-                sandbox.files.exists("a")
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        b'{"id": 2, "event": {}}',
-        b'{"id": 2, "event": {"event": 5}}',
-        b'{"id": 2, "event": {"event": "output", "stream": "stdout", "text": 5}}',
-        b'{"id": 2, "event": {"event": "output", "stream": [], "text": "x"}}',
-        b'{"id": 2, "event": {"event": "output", "stream": "stdout", "text": "x", "encoding": "base64"}}',
-        b'{"id": 2, "event": {"event": "omitted", "bytes": "x"}}',
-    ],
-)
-def test_event_of_a_process_that_is_malformed_is_a_sandbox_error(process: Callable[..., str], said: bytes) -> None:
-    said += b"\n" + as_json({"id": 2, "data": COMMAND})
-    with Sandbox.create(binary=process(said)) as sandbox, pytest.raises(SandboxError):
-        sandbox.commands.run("true", on_stdout=print)
-
-
-@pytest.mark.parametrize(
-    ("hello", "made"),
-    [
-        ("null", MADE),
-        ('{"hello": 5}', MADE),
-        ('{"hello": {"protocol": "1"}}', MADE),
-        (HELLO, '{"id": 1, "data": null}'),
-        (HELLO, '{"id": 1, "data": {"sandboxId": 5}}'),
-        (HELLO, "1e999"),
-    ],
-)
-def test_sandbox_of_a_process_that_says_nonsense_is_a_sandbox_error(
-    process: Callable[..., str], hello: str, made: str
-) -> None:
-    with pytest.raises(SandboxError):
-        Sandbox.create(binary=process(b"", hello, made))
 
 
 def test_hostile_answers_are_made_of_every_route() -> None:

@@ -252,9 +252,7 @@ class _Execution:
     document: Json
     """The whole result document, as it came: also `network`, `timing` and others."""
     missed: bool
-    """Whether the listeners missed some output: 64 MiB wait for them here, and a server keeps 4 MiB of a run."""
-    missed_bytes: int
-    """How many bytes of that were dropped here. What a server left out, it does not count."""
+    """Whether the listeners missed some output: they get the first 64 MiB of a run, and of a server's the first 4."""
 
 
 @dataclass(frozen=True)
@@ -394,13 +392,12 @@ class _Output:
 
 
 class Listener:
-    """Hands events to those who listen, and counts what they missed."""
+    """Hands events to those who listen, and knows whether they missed some."""
 
     def __init__(
         self, stdout: _Output | None, stderr: _Output | None, on_log: Callable[[str, str], object] | None
     ) -> None:
         self.missed = False
-        self.missed_bytes = 0
         self._outputs = {"stdout": stdout, "stderr": stderr}
         self._on_log = on_log
 
@@ -418,7 +415,6 @@ class Listener:
                     self._on_log(text, level or "print")
             case "omitted":
                 self.missed = True
-                self.missed_bytes += event.integer_or_none("bytes") or 0
                 self.end()
             case _:
                 pass
@@ -474,7 +470,6 @@ def _common(document: Answer, heard: Listener | None) -> dict[str, Any]:
         "notes": _notes(document),
         "document": document.data,
         "missed": heard is not None and heard.missed,
-        "missed_bytes": 0 if heard is None else heard.missed_bytes,
     }
 
 

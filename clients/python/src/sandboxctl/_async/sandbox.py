@@ -70,8 +70,8 @@ class AsyncCommands:
 
         `timeout` is in seconds. Secrets are environment variables, and are replaced in its output. The listeners get
         output as it comes, from `wait`: as text, where a character is always whole and what is not UTF-8 is U+FFFD, or
-        as bytes. Of more than 64 MiB that wait for them the oldest is dropped: `missed` and `missed_bytes` of the
-        result say so.
+        as bytes. They get the first 64 MiB, and of a server's sandboxes the first 4: `missed` of the result says if
+        there was more.
         """
         request = command_request(
             command, args, env=env, cwd=cwd, stdin=stdin, secrets=secrets, limits=limits, timeout=timeout
@@ -82,7 +82,7 @@ class AsyncCommands:
             on_stdout_bytes=on_stdout_bytes,
             on_stderr_bytes=on_stderr_bytes,
         )
-        execution = await self._opened().start(request, events=listener is not None)
+        execution = await self._opened().start(request, wait=False)
         return AsyncCommandHandle(execution, listener)
 
     async def run(
@@ -112,7 +112,7 @@ class AsyncCommands:
             on_stdout_bytes=on_stdout_bytes,
             on_stderr_bytes=on_stderr_bytes,
         )
-        execution = await self._opened().start(request, events=listener is not None)
+        execution = await self._opened().start(request, wait=listener is None)
         return checked(results.command_result(await _finish(execution, listener), listener), check)
 
 
@@ -184,12 +184,11 @@ class AsyncSandbox:
     ) -> ScriptResult:
         """Runs a Luau script. Whatever ends the wait ends the script.
 
-        `timeout` is in seconds. `on_log` gets the text and the level of each entry of its log as it comes; `missed` of
-        the result says if it was too slow for all of them.
+        `timeout` is in seconds. `on_log` gets the text and the level of each entry of its log as it comes.
         """
         request = script_request(script, args, secrets=secrets, limits=limits, timeout=timeout)
         listener = results.listener(on_log=on_log)
-        execution = await self._open().start(request, events=listener is not None)
+        execution = await self._open().start(request, wait=listener is None)
         return checked(results.script_result(await _finish(execution, listener), listener), check)
 
     async def close(self) -> None:
@@ -291,7 +290,7 @@ async def _once(
     transport: AsyncTransport, spec: Spec, request: wire.ExecutionRequest, listener: Listener | None
 ) -> Json:
     try:
-        async with transport.once(spec, request, events=listener is not None) as execution:
+        async with transport.once(spec, request, wait=listener is None) as execution:
             return await _finish(execution, listener)
     finally:
         await transport.close()

@@ -10,11 +10,9 @@ from ..errors import error_of
 __all__ = ["is_untrusted", "trusted"]
 
 
-def trusted(base: str) -> ssl.SSLContext | bool:
+def trusted() -> ssl.SSLContext:
     """What certificates are checked against: those of SANDBOXCTL_CA_FILE alone, or this machine's."""
-    file = os.environ.get("SANDBOXCTL_CA_FILE")
-    if not file or not base.startswith("https:"):
-        return True
+    file = os.environ.get("SANDBOXCTL_CA_FILE") or None
     try:
         return ssl.create_default_context(cafile=file)
     except OSError as error:
@@ -24,6 +22,4 @@ def trusted(base: str) -> ssl.SSLContext | bool:
 
 def is_untrusted(error: BaseException | None) -> bool:
     """Whether a server's certificate was refused."""
-    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
-        error = error.__cause__ or error.__context__
-    return error is not None
+    return isinstance(error, ssl.SSLCertVerificationError)

@@ -7,11 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import threading
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, wait
-from typing import Any, BinaryIO, Final, TypeAlias, TypeVar, cast
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, BinaryIO, Final, Protocol, TypeAlias, TypeVar, cast
 
-__all__ = ["AsyncPieces", "Pieces", "async_pieces", "async_result", "async_settled", "pieces", "result", "settled"]
+__all__ = [
+    "AsyncPieces",
+    "Pieces",
+    "async_begun",
+    "async_pieces",
+    "async_result",
+    "async_run",
+    "begun",
+    "pieces",
+    "result",
+    "run",
+]
 
 _PIECE: Final = 256 << 10
 
@@ -35,15 +49,78 @@ async def async_result(future: Future[T]) -> T:
     return future.result()
 
 
-def settled(future: Future[Any], seconds: float) -> None:
-    """Waits until there is a result, or an error, but no longer than so many seconds."""
-    wait([future], timeout=seconds)
+def run(work: Callable[..., T], *args: Any) -> T:
+    """Does what blocks."""
+    return work(*args)
 
 
-async def async_settled(future: Future[Any], seconds: float) -> None:
-    """Waits until there is a result, or an error, but no longer than so many seconds."""
-    with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(_done(future), seconds)
+async def async_run(work: Callable[..., T], *args: Any) -> T:
+    """Does what blocks, in a thread. It goes on if the task is cancelled: who made the call ends it."""
+    return await async_result(async_begun(work, *args))
+
+
+class Doable(Protocol):
+    """What is done at some time."""
+
+    def done(self) -> bool:
+        """Whether it is done."""
+        ...
+
+
+class _Asked:
+    def __init__(self, ask: Callable[[float | None], bool]) -> None:
+        self._ask = ask
+
+    def done(self) -> bool:
+        return self._ask(0)
+
+
+def begun(wait: Callable[[float | None], bool], seconds: float | None) -> Doable:
+    """What is waited for while something else is done: here it is asked for."""
+    return _Asked(wait)
+
+
+def async_begun(work: Callable[..., T], *args: Any) -> Future[T]:
+    """What is waited for while something else is done, in a thread, which does not keep the program running."""
+    future: Future[T] = Future()
+
+    def settle() -> None:
+        try:
+            future.set_result(work(*args))
+        except BaseException as error:
+            future.set_exception(error)
+
+    _workers.put(settle)
+    return future
+
+
+class _Workers:
+    """Threads for what blocks: as many as there was at one time. A pool of the standard library would keep the program
+    from ending while one of them waits."""
+
+    def __init__(self) -> None:
+        self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+
+    def put(self, work: Callable[[], None]) -> None:
+        if not self._idle.acquire(blocking=False):
+            threading.Thread(target=self._run, name="sandboxctl", daemon=True).start()
+        self._waiting.put(work)
+
+    def _run(self) -> None:
+        while True:
+            self._waiting.get()()
+            self._idle.release()
+
+
+def _begin() -> None:
+    global _workers
+    _workers = _Workers()
+
+
+_begin()
+# The child of a fork has no threads of its parent.
+os.register_at_fork(after_in_child=_begin)
 
 
 async def _done(future: Future[Any]) -> None:
@@ -65,7 +142,7 @@ async def _done(future: Future[Any]) -> None:
     await waiter
 
 
-def pieces(content: Pieces, until: Future[Any] | None = None) -> Generator[bytes]:
+def pieces(content: Pieces, until: Doable | None = None) -> Generator[bytes]:
     """The content in pieces of a size that can be sent, until the future is done."""
     source = _parts(content)
     for piece in source:

@@ -71,8 +71,8 @@ class Commands:
 
         `timeout` is in seconds. Secrets are environment variables, and are replaced in its output. The listeners get
         output as it comes, from `wait`: as text, where a character is always whole and what is not UTF-8 is U+FFFD, or
-        as bytes. Of more than 64 MiB that wait for them the oldest is dropped: `missed` and `missed_bytes` of the
-        result say so.
+        as bytes. They get the first 64 MiB, and of a server's sandboxes the first 4: `missed` of the result says if
+        there was more.
         """
         request = command_request(
             command, args, env=env, cwd=cwd, stdin=stdin, secrets=secrets, limits=limits, timeout=timeout
@@ -83,7 +83,7 @@ class Commands:
             on_stdout_bytes=on_stdout_bytes,
             on_stderr_bytes=on_stderr_bytes,
         )
-        execution = self._opened().start(request, events=listener is not None)
+        execution = self._opened().start(request, wait=False)
         return CommandHandle(execution, listener)
 
     def run(
@@ -113,7 +113,7 @@ class Commands:
             on_stdout_bytes=on_stdout_bytes,
             on_stderr_bytes=on_stderr_bytes,
         )
-        execution = self._opened().start(request, events=listener is not None)
+        execution = self._opened().start(request, wait=listener is None)
         return checked(results.command_result(_finish(execution, listener), listener), check)
 
 
@@ -185,12 +185,11 @@ class Sandbox:
     ) -> ScriptResult:
         """Runs a Luau script. Whatever ends the wait ends the script.
 
-        `timeout` is in seconds. `on_log` gets the text and the level of each entry of its log as it comes; `missed` of
-        the result says if it was too slow for all of them.
+        `timeout` is in seconds. `on_log` gets the text and the level of each entry of its log as it comes.
         """
         request = script_request(script, args, secrets=secrets, limits=limits, timeout=timeout)
         listener = results.listener(on_log=on_log)
-        execution = self._open().start(request, events=listener is not None)
+        execution = self._open().start(request, wait=listener is None)
         return checked(results.script_result(_finish(execution, listener), listener), check)
 
     def close(self) -> None:
@@ -292,7 +291,7 @@ def _once(
     transport: Transport, spec: Spec, request: wire.ExecutionRequest, listener: Listener | None
 ) -> Json:
     try:
-        with transport.once(spec, request, events=listener is not None) as execution:
+        with transport.once(spec, request, wait=listener is None) as execution:
             return _finish(execution, listener)
     finally:
         transport.close()

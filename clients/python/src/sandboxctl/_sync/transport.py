@@ -1,78 +1,460 @@
 # Made from transport.py by scripts/unasync.
-"""What carries calls, for synchronous programs: the lines of a process, or HTTP."""
+"""Calls over HTTP, of a server or of a process on this machine, for synchronous programs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+import random
+import re
+import secrets
+import time
+import uuid
+from collections.abc import Generator, Callable, Mapping
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
-from .._core.requests import ENGINES, Path, Spec
-from .._core.waiting import Pieces
-from ..errors import error_of
+from .._core.answers import Answer, identifier, parsed, unexpected
+from .._core.connection import LOST, Exchange, Server
+from .._core.limiter import Limiter, Slots
+from .._core.lines import Lines
+from .._core.process import Process, shared_process
+from .._core.requests import ENGINES, Path, Spec, encoded, path_bytes
+from .._core.waiting import Pieces, begun, pieces, result, run
+from ..errors import NotFound, SandboxError, SandboxGone, error_of
 from ..results import Json
-from .local import LocalTransport
 
 if TYPE_CHECKING:
     from .._core import wire
 
 __all__ = ["Execution", "Transport", "connect"]
 
+_ATTEMPTS: Final = 6
+# A server that asks for a longer pause is not waited for.
+_LONGEST_PAUSE: Final = 60.0
+# For how long one request waits for an execution's end, in seconds; the client's own limit is longer.
+_WAIT: Final = 60
+# The time for what is made up for after a cancellation, in seconds.
+_CLEANUP: Final = 10.0
+_LONGEST_ANSWER: Final = 128 << 20
+_LONGEST_PROBLEM: Final = 1 << 20
+_LONGEST_EVENT: Final = 64 << 20
+_LONGEST_BODY: Final = 48 << 20
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+_READING: Final = frozenset({"read", "view", "list", "glob", "grep", "exists", "stat"})
+_KIND_OF_STATUS: Final = {
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "not_found",
+    408: "request_timeout",
+    410: "gone",
+    413: "too_large",
+    429: "rate_limited",
+    502: "unavailable",
+    503: "unavailable",
+    504: "request_timeout",
+}
 
-class Execution(Protocol):
+
+class Execution:
     """A script or a command that was started. Its document has its id."""
+
+    def __init__(self, transport: Transport, answer: Json) -> None:
+        self._transport = transport
+        self._path = f"/v1/executions/{_id(answer)}"
+        self._document = None if _runs(answer) else answer
 
     def events(self) -> Generator[Json]:
         """What happens, up to its end, for one reader."""
-        ...
+        for event in self._transport.events(f"{self._path}/events"):
+            yield event
 
     def document(self) -> Json:
         """Waits for its end."""
-        ...
+        return self._document or self._transport.document(self._path)
 
     def kill(self) -> None:
-        """Ends it, and all that it started; its document says so. One that has ended is as it was."""
-        ...
+        """Ends it, and all that it started; its document says so. It has no effect on one that has ended."""
+        try:
+            self._transport.json("DELETE", self._path, timeout=_CLEANUP)
+        except SandboxError as error:
+            # It has ended already.
+            if error.kind not in {"conflict", "not_found", "gone"}:
+                raise
 
 
-class Transport(Protocol):
-    """Calls of the sandbox that it creates, as the process or the server takes them. Every failure is a
+class Transport:
+    """Calls of the sandbox that it creates, at a server or in a process on this machine. Every failure is a
     `SandboxError`."""
+
+    def __init__(self, where: Server | Callable[[], Process]) -> None:
+        self._where = where
 
     def create(self, spec: Spec) -> str:
         """Creates a sandbox, and returns its id."""
-        ...
+        self._open()
+        # With a name the request can be repeated: it finds the sandbox that it has created.
+        request = {"name": spec.name or f"client-{uuid.uuid4()}", "spec": self._kept(spec)}
+        try:
+            answer = Answer(self.json("POST", "/v1/sandboxes", json=request))
+        except SandboxError:
+            raise
+        except BaseException:
+            # Cancelled too late, it may be there; one with a name of the caller's is found by it.
+            if spec.name is None:
+                with suppress(Exception):
+                    made = _id(self.json("POST", "/v1/sandboxes", attempts=1, timeout=_CLEANUP, json=request))
+                    self.json("DELETE", f"/v1/sandboxes/{made}", attempts=1, timeout=_CLEANUP)
+            raise
+        identifier = _id(answer.data)
+        self._sandbox = f"/v1/sandboxes/{identifier}"
+        # On this machine a sandbox that has ended is gone; a server starts it again.
+        self._query = f"?generation={answer.integer('generation')}" if self._is_local else ""
+        return identifier
+
+    def _open(self) -> None:
+        self._place = self._where if isinstance(self._where, Server) else run(self._where)
+        self._is_local = isinstance(self._place, Process)
+
+    @property
+    def _slots(self) -> Slots:
+        return self._place.connections.slots
 
     def operation(self, operation: Json) -> Json:
         """Performs an operation on files, and returns its envelope."""
-        ...
+        repeatable = operation["operation"] in _READING
+        path = f"{self._sandbox}/operations{self._query}"
+        try:
+            with _slot(self._slots.operations):
+                answer = self.json("POST", path, repeatable=repeatable, json=operation)
+        except NotFound as error:
+            raise self._gone(error) from error
+        return answer
 
-    def start(self, request: wire.ExecutionRequest, *, events: bool) -> Execution:
-        """Starts an execution; with `events` it can be followed."""
-        ...
+    def start(self, request: wire.ExecutionRequest, *, wait: bool) -> Execution:
+        """Starts an execution. With `wait` it may have ended then."""
+        try:
+            return self._submit(f"{self._sandbox}/executions{self._query}", request, wait)
+        except NotFound as error:
+            raise self._gone(error) from error
 
-    def once(
-        self, spec: Spec, request: wire.ExecutionRequest, *, events: bool
-    ) -> AbstractContextManager[Execution]:
-        """Starts an execution in a sandbox of its own, which ends with the block."""
-        ...
+    @contextmanager
+    def once(self, spec: Spec, request: wire.ExecutionRequest, *, wait: bool) -> Generator[Execution]:
+        """Starts an execution in a sandbox of its own, which ends with it."""
+        self._open()
+        if spec.io_dir is not None and self._is_local:
+            self.create(spec)
+            try:
+                yield self.start(request, wait=wait)
+            finally:
+                self.destroy()
+            return
+        limits = {**(spec.limits or {}), **request.get("limits", {})}
+        yield self._submit("/v1/executions", {**self._kept(spec), **request, "limits": limits}, wait)
 
     def download(self, path: Path) -> Generator[bytes]:
         """The content of a file, in pieces of one consistent file."""
-        ...
+        try:
+            with (
+                _slot(self._slots.downloads),
+                self._stream("GET", self._file(path)) as exchange,
+            ):
+                while part := run(exchange.read):
+                    yield part
+        except NotFound as error:
+            raise self._missing(error) from error
 
     def upload(self, path: Path, content: Pieces) -> Json:
         """Writes a file, whole or not at all."""
-        ...
+        try:
+            with _slot(self._slots.uploads):
+                headers = {"Content-Type": "application/octet-stream"}
+                exchange = self._exchange("PUT", self._file(path), headers)
+                try:
+                    return self._push(exchange, content)
+                except LOST as error:
+                    raise self._named(error) from error
+                finally:
+                    exchange.close()
+        except NotFound as error:
+            raise self._missing(error) from error
+
+    def _push(self, exchange: Exchange, content: Pieces) -> Json:
+        """Sends content in pieces, until the server refuses it, even while the content is waited for."""
+        run(exchange.begin)
+        answered = begun(exchange.is_answered, None)
+        with closing(pieces(content, answered)) as parts:
+            for part in parts:
+                run(exchange.push, part)
+        if not answered.done():
+            run(exchange.push, b"")
+        run(exchange.take, _LONGEST_ANSWER, _LONGEST_PROBLEM)
+        if not exchange.is_success:
+            raise _refusal(exchange)
+        return Answer(parsed(exchange.body)).data
 
     def destroy(self) -> None:
         """Ends the sandbox; one that is gone already is not an error."""
-        ...
+        with suppress(NotFound, SandboxGone):
+            self.json("DELETE", self._sandbox)
 
     def close(self) -> None:
-        """Gives up its connections."""
-        ...
+        """Gives up its connections; those of the process are shared."""
+        if isinstance(self._where, Server):
+            self._where.connections.close()
+
+    def document(self, path: str) -> Json:
+        """Waits for the end of an execution."""
+        attempt = 0
+        while True:
+            asked = monotonic()
+            with _slot(self._slots.executions):
+                document = self.json("GET", f"{path}?wait={_WAIT}")
+            if not _runs(document):
+                return document
+            # A server that does not wait for the end is given more and more time.
+            attempt = attempt + 1 if monotonic() - asked < 1 else 1
+            time.sleep(_backoff(attempt))
+
+    def events(self, path: str) -> Generator[Json]:
+        """The events of an execution up to its end. A stream that breaks off is resumed after the last event."""
+        last, attempt = 0, 1
+        while True:
+            failure: Exception | None = None
+            try:
+                headers = {"Last-Event-ID": str(last), "Accept": "text/event-stream"}
+                with (
+                    _slot(self._slots.executions),
+                    self._stream("GET", path, headers) as exchange,
+                ):
+                    data, lines = bytearray(), Lines()
+                    while piece := run(exchange.read):
+                        for line in lines.push(piece):
+                            if line.startswith(b"data:"):
+                                data += line[5:] + b"\n"
+                            elif not line and data:
+                                event = Answer(parsed(bytes(data)))
+                                data.clear()
+                                number = event.integer("seq")
+                                if number <= last:
+                                    continue
+                                last, attempt = number, 1
+                                yield event.data
+                                if event.text("event") == "end":
+                                    return
+                        if len(data) + lines.pending > _LONGEST_EVENT:
+                            raise unexpected("an event is too long")
+            except SandboxError as error:
+                if not _is_passing(error):
+                    raise
+                failure = error
+            if attempt == _ATTEMPTS:
+                raise failure or self._named(None, "the events break off")
+            time.sleep(_backoff(attempt))
+            attempt += 1
+
+    def json(
+        self,
+        method: str,
+        path: str,
+        *,
+        repeatable: bool = True,
+        attempts: int = _ATTEMPTS,
+        timeout: float | None = None,
+        json: object = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> dict[str, Any]:
+        """The JSON of an answer. A request is made again where the server asks for that, and after a lost connection
+        if it is repeatable."""
+        content = None
+        if json is not None:
+            content = encoded(json)
+            if len(content) > _LONGEST_BODY:
+                raise error_of(
+                    "too_large",
+                    f"a request of more than {_LONGEST_BODY} bytes",
+                    "write large files in pieces: `files.write` takes an iterable of bytes, or a file",
+                )
+            headers = {"Content-Type": "application/json", **headers}
+        exchange = self._send(
+            method, path, headers, content, _LONGEST_ANSWER, repeatable=repeatable, attempts=attempts, timeout=timeout
+        )
+        return Answer(parsed(exchange.body)).data if exchange.body else {}
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        content: bytes | None,
+        longest: int | None,
+        *,
+        repeatable: bool = True,
+        attempts: int = _ATTEMPTS,
+        timeout: float | None = None,
+    ) -> Exchange:
+        """An answer whose status is a success, with its body, or without `longest` to be read and closed."""
+        attempt = 0
+        while True:
+            attempt += 1
+            exchange = self._exchange(method, path, headers, timeout)
+            is_taken = False
+            try:
+                run(exchange.perform, content, longest, _LONGEST_PROBLEM)
+                if exchange.is_success:
+                    is_taken = True
+                    return exchange
+                failure, pause = _refusal(exchange), _pause(exchange)
+            except LOST as error:
+                failure, pause = self._named(error), 0.0
+                failure.__cause__ = error
+                if exchange.is_sent and (not repeatable or isinstance(error, TimeoutError)):
+                    pause = None
+                if not _is_passing(failure):
+                    pause = None
+            finally:
+                if not is_taken:
+                    exchange.close()
+            if pause is None or attempt >= attempts:
+                raise failure
+            time.sleep(pause + _backoff(attempt))
+
+    @contextmanager
+    def _stream(
+        self, method: str, path: str, headers: Mapping[str, str] = _NO_HEADERS
+    ) -> Generator[Exchange]:
+        """An answer as it comes."""
+        exchange = self._send(method, path, headers, None, None)
+        try:
+            yield exchange
+        except LOST as error:
+            raise self._named(error) from error
+        finally:
+            exchange.close()
+
+    def _exchange(self, method: str, path: str, headers: Mapping[str, str], timeout: float | None = None) -> Exchange:
+        self._place.check()
+        return Exchange(self._place.connections, method, path, {**self._place.headers, **headers}, timeout)
+
+    def _named(self, error: BaseException | None, why: str = "") -> SandboxError:
+        if isinstance(error, TimeoutError):
+            return error_of("timeout", "timed out waiting for the server's answer", retryable=True, owner="client")
+        return run(self._place.failure, error, why or str(error) or type(error).__name__)
+
+    def _kept(self, spec: Spec) -> dict[str, Any]:
+        """The members of a sandbox that a server takes, and of this machine's also its directory."""
+        kept: dict[str, Any] = {}
+        if spec.io_dir is not None:
+            if not self._is_local:
+                raise error_of(
+                    "usage",
+                    "io_dir is a directory of this machine, and a server uses none",
+                    "write and read the files with `files`, or name no server (SANDBOXCTL_SERVER)",
+                )
+            kept["host_dir"] = spec.io_dir
+        if spec.image is not None:
+            kept["image"] = spec.image
+        if spec.limits:
+            kept["limits"] = dict(spec.limits)
+        if spec.allow:
+            kept["network"] = {"allow": list(spec.allow)}
+        return kept
+
+    def _submit(self, path: str, request: Mapping[str, Any], wait: bool) -> Execution:
+        """Submits an execution once, whatever happens to the connection."""
+        waiting = f"{path}{'&' if '?' in path else '?'}wait={_WAIT}" if wait else path
+        headers = {"Idempotency-Key": secrets.token_hex(16)}
+        try:
+            with _slot(self._slots.executions):
+                return Execution(self, self.json("POST", waiting, json=request, headers=headers))
+        except SandboxError:
+            raise
+        except BaseException:
+            # The answer that had its id may be lost: the same key finds it. What ended the wait is the error.
+            with suppress(Exception):
+                found = self.json("POST", path, attempts=1, timeout=_CLEANUP, json=request, headers=headers)
+                Execution(self, found).kill()
+            raise
+
+    def _file(self, path: Path) -> str:
+        """The URL of a file: its path is one segment, so that no parser of URLs resolves its dots."""
+        segment = quote(path_bytes(path), safe="")
+        return f"{self._sandbox}/files/{'.%2F' + segment if segment in {'.', '..'} else segment}{self._query}"
+
+    def _gone(self, error: SandboxError) -> SandboxError:
+        message = f"the sandbox {self._sandbox.rpartition('/')[2]} is gone: {error.message}"
+        return error_of("gone", message, "create another one", status=error.status)
+
+    def _missing(self, error: NotFound) -> SandboxError:
+        """The error of a file that is not there: the sandbox may be what is missing."""
+        try:
+            self.json("GET", self._sandbox)
+        except NotFound:
+            return self._gone(error)
+        return error
+
+
+@contextmanager
+def _slot(limiter: Limiter) -> Generator[None]:
+    ticket = limiter.ticket()
+    try:
+        result(ticket)
+        yield
+    finally:
+        limiter.release(ticket)
+
+
+def _is_passing(error: SandboxError) -> bool:
+    """Whether the same request may succeed soon."""
+    return error.retryable and not isinstance(error, SandboxGone)
+
+
+def _runs(answer: Json) -> bool:
+    return answer.get("status") in ("queued", "running")
+
+
+def _id(answer: Json) -> str:
+    return identifier(Answer(answer).text("id"))
+
+
+def _refusal(exchange: Exchange) -> SandboxError:
+    """The error of an answer: a Problem Details document, or whatever a proxy sent instead."""
+    status = exchange.status
+    # What is malformed is not one.
+    with suppress(SandboxError):
+        problem = Answer(parsed(exchange.body))
+        kind = problem.text("kind")
+        error = error_of(
+            kind,
+            problem.text("detail"),
+            problem.text_or_none("hint"),
+            status=status,
+            owner="operation" if kind == "timeout" else "server",
+        )
+        error.retryable = error.retryable or status in {429, 503}
+        return error
+    text = exchange.body[:200].decode("utf-8", "replace").strip()
+    return error_of(
+        _KIND_OF_STATUS.get(status, "internal" if status >= 500 else "invalid_request"),
+        f"HTTP status {status}: {text or 'no explanation'}",
+        "the answer is not one of sandboxctl: is a proxy in between, or another server?",
+        retryable=status == 429 or status >= 502,
+        status=status,
+    )
+
+
+def _pause(exchange: Exchange) -> float | None:
+    """How long the server asks to wait before the same request, in seconds; None if it does not, or for too long."""
+    after = exchange.header("retry-after")
+    if exchange.status not in {409, 429, 503} or not re.fullmatch(r"[0-9]{1,9}", after):
+        return None
+    return float(after) if float(after) <= _LONGEST_PAUSE else None
+
+
+def _backoff(attempt: int) -> float:
+    return min(0.1 * 2 ** min(attempt - 1, 10), 5.0) * (0.5 + random.random() / 2)
 
 
 def connect(
@@ -85,14 +467,10 @@ def connect(
                 raise error_of("usage", f"{name} is of this machine, and a server has its own")
     elif server is None and binary is None and engine is None:
         server = os.environ.get("SANDBOXCTL_SERVER")
-    if not server:
-        if token is not None:
-            raise error_of("usage", "token: it needs a server")
-        if engine is not None and engine not in ENGINES:
-            raise error_of("usage", f"engine: {engine!r} is not one of {', '.join(ENGINES)}")
-        return LocalTransport(binary, engine)
-    try:
-        from .http import HttpTransport
-    except ImportError as error:
-        raise error_of("config", f"a server needs httpx: {error}", "pip install httpx") from error
-    return HttpTransport(server, token or os.environ.get("SANDBOXCTL_TOKEN") or None)
+    if server:
+        return Transport(Server(server, token or os.environ.get("SANDBOXCTL_TOKEN") or None))
+    if token is not None:
+        raise error_of("usage", "token: it needs a server")
+    if engine is not None and engine not in ENGINES:
+        raise error_of("usage", f"engine: {engine!r} is not one of {', '.join(ENGINES)}")
+    return Transport(partial(shared_process, binary, engine))
