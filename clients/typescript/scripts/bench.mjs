@@ -1,5 +1,7 @@
-// Measures what a call costs beside a raw line of the same process: node scripts/bench.mjs BINARY [ENGINE]
+// Measures what a call costs beside a raw request to the same binary: node scripts/bench.mjs BINARY [ENGINE]
 import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { Agent, request } from "node:http";
 import { createInterface } from "node:readline";
 import { Sandbox } from "../dist/index.js";
 
@@ -9,25 +11,24 @@ const CALLS = 2_000;
 const ROUNDS = 5;
 
 const { SANDBOXCTL_BINARY: _, ...env } = process.env;
-const child = spawn(binary, ["--engine", engine, "tools", "--stdio"], { stdio: ["pipe", "pipe", "inherit"], env });
-const waiting = new Map();
-createInterface({ input: child.stdout }).on("line", (text) => {
-  const line = JSON.parse(text);
-  waiting.get(line.id)?.(line);
-  waiting.delete(line.id);
-});
-let next = 1;
-const raw = (tool, args) =>
-  new Promise((resolve) => {
-    const id = next++;
-    waiting.set(id, resolve);
-    child.stdin.write(`${JSON.stringify({ id, tool, args })}\n`);
-  });
-await raw("sandbox_init", { containerId: "raw", rootPath: "io" });
+const args = ["--engine", engine, "serve", "--private"];
+const child = spawn(binary, args, { stdio: ["pipe", "pipe", "inherit"], env });
+const [hello] = await once(createInterface({ input: child.stdout }), "line");
+const agent = new Agent({ keepAlive: true });
+const options = { agent, socketPath: JSON.parse(hello).socket, method: "POST" };
+const raw = async (path, body) => {
+  const headers = { "content-type": "application/json" };
+  const sent = request({ ...options, path: `/v1/sandboxes${path}`, headers }).end(JSON.stringify(body));
+  const [response] = await once(sent, "response");
+  let text = "";
+  for await (const piece of response) text += piece;
+  return JSON.parse(text);
+};
+const place = `/${(await raw("", {})).id}`;
 const s = await Sandbox.create({ binary, engine });
 
 const text = "x".repeat(100);
-const rawOperation = (operation) => raw("sandbox_operation", { containerId: "raw", operation });
+const rawOperation = (operation) => raw(`${place}/operations`, operation);
 const pairs = {
   exists: [() => rawOperation({ operation: "exists", path: "a" }), () => s.files.exists("a")],
   "write, 100 bytes": [
@@ -39,7 +40,7 @@ const pairs = {
     () => s.files.read("a"),
   ],
   "script, `return 1`": [
-    () => raw("sandbox_execute", { containerId: "raw", request: { script: "return 1" } }),
+    () => raw(`${place}/executions?wait=60`, { script: "return 1" }),
     () => s.runScript("return 1"),
   ],
 };
@@ -55,7 +56,7 @@ async function measure(call) {
   return times.sort((a, b) => a - b)[CALLS / 2];
 }
 
-console.log("| call | raw line | client | difference |\n|---|---|---|---|");
+console.log("| call | raw request | client | difference |\n|---|---|---|---|");
 for (const [name, [line, client]] of Object.entries(pairs)) {
   const best = [Infinity, Infinity];
   // In turns, so that what else the machine does meets both.
@@ -66,4 +67,5 @@ for (const [name, [line, client]] of Object.entries(pairs)) {
   console.log(`| ${name} | ${one.toFixed(3)} ms | ${other.toFixed(3)} ms | ${(other - one).toFixed(3)} ms |`);
 }
 await s.close();
+agent.destroy();
 child.stdin.end();

@@ -98,7 +98,7 @@ export class Sandbox implements AsyncDisposable {
   /** Creates a sandbox. */
   static async create(options: SandboxOptions & SignalOption = {}): Promise<Sandbox> {
     expectOptions(arguments, 1, PLACE);
-    const transport = connect(options);
+    const transport = await connect(options);
     return new Sandbox(transport, await transport.create(specOf(options), { signal: options.signal }));
   }
 
@@ -360,7 +360,7 @@ export async function runScript(
   options: SandboxOptions & RunScriptOptions = {},
 ): Promise<ScriptResult> {
   expectOptions(arguments, 2, [...PLACE, ...SCRIPT]);
-  const transport = connect(options);
+  const transport = await connect(options);
   const { limits, ...rest } = options;
   const spec = specOf({ ...rest, limits });
   return runScriptWith((request, how) => transport.once(spec, request, how), script, rest);
@@ -372,7 +372,7 @@ export async function exec(
   options: SandboxOptions & RunCommandOptions = {},
 ): Promise<CommandResult> {
   expectOptions(arguments, 2, [...PLACE, ...RUN]);
-  const transport = connect(options);
+  const transport = await connect(options);
   const { limits, ...rest } = options;
   const spec = specOf({ ...rest, limits });
   return runCommandWith((request, how) => transport.once(spec, request, how), command, rest);

@@ -217,7 +217,8 @@ test("options that a server cannot have are refused", async () => {
   const server = "http://127.0.0.1:1";
   await assert.rejects(Sandbox.create({ server, ioDir: "out" }), { kind: "usage" });
   await assert.rejects(Sandbox.create({ server, engine: "docker" }), { kind: "usage" });
-  await assert.rejects(Sandbox.create({ server: "unix:/run/x.sock" }), { kind: "config" });
+  await assert.rejects(Sandbox.create({ server: "unix:" }), { kind: "config" });
+  await assert.rejects(Sandbox.create({ server: "unix:/nonexistent" }), { kind: "unavailable", message: /ENOENT/ });
   await assert.rejects(Sandbox.create({ server: "nonsense" }), { kind: "config" });
   await assert.rejects(Sandbox.create({ server, token: "a b" }), { kind: "config" });
   await assert.rejects(Sandbox.create({ token: "t" }), { kind: "usage" });

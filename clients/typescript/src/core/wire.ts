@@ -1,4 +1,4 @@
-/** The data of the HTTP API and of the line protocol, as they are sent: `snake_case`. */
+/** The data of the HTTP API, as it is sent: `snake_case`. */
 import type * as api from "./generated.js";
 
 export type {

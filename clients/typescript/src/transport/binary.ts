@@ -3,6 +3,7 @@ import { execFile } from "node:child_process";
 import { accessSync, constants, statSync } from "node:fs";
 import { delimiter, isAbsolute, join, resolve } from "node:path";
 import { errorOf, type SandboxError } from "../core/errors.js";
+import { PROTOCOL, VERSION } from "../core/version.js";
 
 const HOW_TO_GET =
   "build it with `cargo install --locked --path sandboxctl`, then give its path as `binary`, in SANDBOXCTL_BINARY, " +
@@ -50,7 +51,6 @@ function versionOf(binary: string): Promise<string> {
 export async function versionMismatch(
   binary: string,
   hello: { version?: unknown; protocol?: unknown } | undefined,
-  client: { version: string; protocol: number },
 ): Promise<SandboxError> {
   const version = typeof hello?.version === "string" ? hello.version : await versionOf(binary);
   const speaks = hello ? `protocol ${String(hello.protocol)}` : "no protocol for clients";
@@ -58,7 +58,7 @@ export async function versionMismatch(
     kind: "config",
     message:
       `${binary} is sandboxctl ${version}, which speaks ${speaks}; ` +
-      `this client is ${client.version}, and needs protocol ${client.protocol}`,
+      `this client is ${VERSION}, and needs protocol ${PROTOCOL}`,
     hint: "install a client and a binary of the same version",
   });
 }

@@ -1,11 +1,12 @@
 /** Which transport a caller means; one for each place, shared by all of its sandboxes. */
 import { errorOf } from "../core/errors.js";
 import { HttpTransport } from "./http.js";
-import { LocalTransport } from "./local.js";
+import { LocalProcess } from "./local.js";
+import { Connections } from "./request.js";
 import type { Transport } from "./transport.js";
 
 const servers = new Map<string, HttpTransport>();
-const processes = new Map<string, LocalTransport>();
+const processes = new Map<string, LocalProcess>();
 
 const ENGINES = ["auto", "docker", "embedded"];
 
@@ -17,7 +18,7 @@ interface Place {
 }
 
 /** The transport for these options. */
-export function connect(place: Place): Transport {
+export async function connect(place: Place): Promise<Transport> {
   // What is named here is of this machine, whatever the environment says.
   const isHere = place.binary !== undefined || place.engine !== undefined;
   const server = place.server ?? (isHere ? undefined : process.env.SANDBOXCTL_SERVER || undefined);
@@ -26,7 +27,13 @@ export function connect(place: Place): Transport {
     if (place.engine !== undefined && !ENGINES.includes(place.engine)) {
       throw errorOf({ kind: "usage", message: `engine: '${place.engine}' is not one of ${ENGINES.join(", ")}` });
     }
-    return shared(processes, JSON.stringify([place.binary, place.engine]), () => new LocalTransport(place));
+    const key = JSON.stringify([place.binary, place.engine]);
+    let process = processes.get(key);
+    if (!process?.alive) {
+      process = new LocalProcess(place.binary, place.engine);
+      processes.set(key, process);
+    }
+    return process.transport;
   }
   for (const name of ["binary", "engine"] as const) {
     if (place[name] !== undefined) {
@@ -34,13 +41,37 @@ export function connect(place: Place): Transport {
     }
   }
   const token = place.token ?? (process.env.SANDBOXCTL_TOKEN || undefined);
-  return shared(servers, JSON.stringify([server, token]), () => new HttpTransport(server, token));
+  const key = JSON.stringify([server, token]);
+  const known = servers.get(key) ?? transportOf(server, token);
+  servers.set(key, known);
+  return known;
 }
 
-function shared<T>(all: Map<string, T>, key: string, make: () => T): T {
-  const known = all.get(key);
-  if (known) return known;
-  const made = make();
-  all.set(key, made);
-  return made;
+function transportOf(server: string, token: string | undefined): HttpTransport {
+  if (token !== undefined && !/^[\x21-\x7e]+$/.test(token)) {
+    throw errorOf({ kind: "config", message: "token: it has characters that no token has" });
+  }
+  if (server.startsWith("unix:")) {
+    const path = server.slice("unix:".length);
+    if (path === "" || path.includes("\0")) throw errorOf({ kind: "config", message: "server: it names no socket" });
+    return new HttpTransport({ name: server, connections: new Connections(path), token });
+  }
+  let url: URL;
+  try {
+    url = new URL(server);
+  } catch (cause) {
+    throw errorOf({ kind: "config", message: `server: "${server}" is not a URL`, cause });
+  }
+  if (url.protocol !== "http:" && url.protocol !== "https:") {
+    const message = `server: "${server}" is neither http://…, https://… nor unix:PATH`;
+    throw errorOf({ kind: "config", message });
+  }
+  if (url.username || url.password || url.search || url.hash) {
+    throw errorOf({
+      kind: "config",
+      message: "server: a URL without credentials, query and fragment is expected",
+      hint: "give the token as `token`",
+    });
+  }
+  return new HttpTransport({ name: url.href.replace(/\/+$/, ""), connections: new Connections(url), token });
 }

@@ -1,13 +1,17 @@
-/** Calls over HTTP, with `fetch`. */
+/** Calls over HTTP, of a server or of a process on this machine. */
 import { randomUUID } from "node:crypto";
+import type { IncomingMessage } from "node:http";
+import { resolve } from "node:path";
 import { eventOf, identifier, parsed, shaped, unexpected } from "../core/answers.js";
 import { encoded, type Path, pathSegment, textOf } from "../core/bytes.js";
-import { errorOf, isObject, NotFound, problemError, SandboxError, SandboxGone } from "../core/errors.js";
+import { errorOf, NotFound, problemError, SandboxError, SandboxGone } from "../core/errors.js";
 import { parseDocument } from "../core/executions.js";
 import { Slots } from "../core/limiter.js";
 import { linked, pause } from "../core/signals.js";
 import { EventParser } from "../core/sse.js";
 import type * as wire from "../core/wire.js";
+import type { LocalProcess } from "./local.js";
+import { type Connections, Lost, pieces } from "./request.js";
 import type { CallOptions, ExecuteOptions, SandboxSpec, Transport } from "./transport.js";
 
 /** How often one request is made. */
@@ -32,7 +36,6 @@ const READING = new Set(["read", "view", "list", "glob", "grep", "exists", "stat
 interface Request {
   method: string;
   path: string;
-  query?: Record<string, string | number> | undefined;
   body?: string | undefined;
   headers?: Record<string, string> | undefined;
   signal?: AbortSignal | undefined;
@@ -40,56 +43,61 @@ interface Request {
   replay: boolean;
 }
 
-/** Calls of one server with one token. */
+/** Where calls go. */
+export interface Where {
+  /** Its name in errors. */
+  name: string;
+  connections: Connections;
+  token?: string | undefined;
+  /** The process, if it is one on this machine. */
+  local?: LocalProcess | undefined;
+}
+
+/** Calls of one server with one token, or of one process. */
 export class HttpTransport implements Transport {
-  readonly #base: string;
+  readonly #where: Where;
   readonly #headers: Record<string, string>;
   readonly #slots = new Slots();
+  /** The generations of the sandboxes of this machine: one that has ended is gone. A server starts it again. */
+  readonly #generations = new Map<string, number>();
 
-  constructor(server: string, token: string | undefined) {
-    let url: URL;
-    try {
-      url = new URL(server);
-    } catch (cause) {
-      throw errorOf({ kind: "config", message: `server: "${server}" is not a URL`, cause });
-    }
-    if (url.protocol !== "http:" && url.protocol !== "https:") {
-      throw errorOf({
-        kind: "config",
-        message: `server: "${server}" is neither http:// nor https://`,
-        hint: "a server on a UNIX socket is reached by the command line alone",
-      });
-    }
-    if (url.username || url.password || url.search || url.hash) {
-      throw errorOf({
-        kind: "config",
-        message: "server: a URL without credentials, query and fragment is expected",
-        hint: "give the token as `token`",
-      });
-    }
-    if (token !== undefined && !/^[\x21-\x7e]+$/.test(token)) {
-      throw errorOf({ kind: "config", message: "token: it has characters that no token has" });
-    }
-    this.#base = url.href.replace(/\/+$/, "");
+  constructor(where: Where) {
+    this.#where = where;
     // What is compressed has no bound before it is unpacked.
     const identity = { "accept-encoding": "identity" };
-    this.#headers = token === undefined ? identity : { ...identity, authorization: `Bearer ${token}` };
+    this.#headers = where.token === undefined ? identity : { ...identity, authorization: `Bearer ${where.token}` };
   }
 
   async create(spec: SandboxSpec, { signal }: CallOptions): Promise<string> {
     // With a name the request can be repeated: it finds the sandbox that it has created.
-    const body = { name: spec.name ?? `client-${randomUUID()}`, spec: kept(spec) };
-    return identifier(await this.#operate("POST", "/v1/sandboxes", body, true, signal));
+    const body = { name: spec.name ?? `client-${randomUUID()}`, spec: this.#kept(spec) };
+    const { local } = this.#where;
+    local?.enter();
+    try {
+      const answer = await this.#operate("POST", "/v1/sandboxes", body, true, signal);
+      const id = identifier(answer);
+      if (local) this.#generations.set(id, shaped(answer, { generation: "integer" }).generation as number);
+      return id;
+    } catch (error) {
+      // Cancelled too late, it may be there; one with a name of the caller's is found by it.
+      if (signal?.aborted && spec.name === undefined) {
+        void this.#operate("POST", "/v1/sandboxes", body, true)
+          .then((answer) => this.#remove(identifier(answer)))
+          .catch(() => {})
+          .finally(() => local?.leave());
+      } else await local?.leave();
+      throw error;
+    }
   }
 
   async operation(id: string, operation: wire.Operation, { signal }: CallOptions): Promise<wire.Envelope> {
     const replay = READING.has(operation.operation);
-    const answer = await this.#operate("POST", `/v1/sandboxes/${id}/operations`, operation, replay, signal);
+    const answer = await this.#operate("POST", this.#in(id, "operations"), operation, replay, signal);
     return answer as wire.Envelope;
   }
 
   async execute(id: string, request: wire.ExecutionRequest, options: ExecuteOptions): Promise<wire.ExecutionDocument> {
-    return this.#run(`/v1/sandboxes/${id}/executions`, request, options);
+    return this.#run(this.#in(id, "executions"), request, options);
   }
 
   async once(
@@ -97,22 +105,30 @@ export class HttpTransport implements Transport {
     request: wire.ExecutionRequest,
     options: ExecuteOptions,
   ): Promise<wire.ExecutionDocument> {
-    const { limits, ...rest } = kept(spec);
+    if (this.#where.local && spec.ioDir !== undefined) {
+      const id = await this.create(spec, options);
+      try {
+        return await this.execute(id, request, options);
+      } finally {
+        await this.destroy(id);
+      }
+    }
+    const { limits, ...rest } = this.#kept(spec);
     const body = { ...rest, ...request, limits: { ...limits, ...request.limits } };
     return this.#run("/v1/executions", body as wire.ExecutionRequest, options);
   }
 
   async *download(id: string, path: Path, options: CallOptions): AsyncGenerator<Uint8Array, void, undefined> {
-    const url = filePath(id, path);
+    const url = this.#in(id, `files/${pathSegment(path)}`);
     const release = await this.#slots.downloads.acquire(options.signal);
     const stop = new AbortController();
     const { signal, release: detach } = linked([options.signal, stop.signal]);
     try {
       const response = await this.#send({ method: "GET", path: url, replay: true, signal });
-      if (!response.ok) throw await refusal(response);
-      if (response.body) for await (const piece of response.body) yield piece as Uint8Array;
+      if (!isSuccess(response)) throw await refusal(response);
+      yield* pieces(response);
     } catch (error) {
-      throw this.#named(error, options.signal);
+      throw await this.#named(error, options.signal);
     } finally {
       detach();
       stop.abort();
@@ -126,33 +142,16 @@ export class HttpTransport implements Transport {
     content: AsyncIterable<Uint8Array>,
     { signal }: CallOptions,
   ): Promise<wire.WriteData> {
-    const url = this.#base + filePath(id, path);
+    const headers = { ...this.#headers, "content-type": "application/octet-stream" };
+    const request = { method: "PUT", path: this.#in(id, `files/${pathSegment(path)}`), headers, body: content, signal };
     const release = await this.#slots.uploads.acquire(signal);
-    let fault: { error: unknown } | undefined;
-    async function* watched() {
-      try {
-        for await (const piece of content) if (piece.byteLength > 0) yield piece;
-      } catch (error) {
-        fault = { error };
-        throw error;
-      }
-    }
     try {
-      const init = {
-        method: "PUT",
-        headers: { ...this.#headers, "content-type": "application/octet-stream" },
-        body: watched(),
-        duplex: "half",
-        redirect: "error",
-        signal: signal ?? null,
-      };
-      const response = plain(await fetch(url, init as unknown as RequestInit));
-      if (!response.ok) throw await refusal(response);
+      const response = plain(await this.#where.connections.send(request));
+      if (!isSuccess(response)) throw await refusal(response);
       return parsed(await readText(response, MAX_ANSWER)) as wire.WriteData;
     } catch (error) {
       // What the caller's own source threw is not a failure of the connection.
-      if (fault) throw fault.error;
-      throw this.#named(error, signal);
+      throw error instanceof Lost || signal?.aborted ? await this.#named(error, signal) : error;
     } finally {
       release();
     }
@@ -160,10 +159,25 @@ export class HttpTransport implements Transport {
 
   async destroy(id: string): Promise<void> {
     try {
+      await this.#remove(id);
+    } finally {
+      this.#generations.delete(id);
+      await this.#where.local?.leave();
+    }
+  }
+
+  async #remove(id: string): Promise<void> {
+    try {
       await this.#json({ method: "DELETE", path: `/v1/sandboxes/${id}`, replay: true });
     } catch (error) {
       if (!(error instanceof NotFound || error instanceof SandboxGone)) throw error;
     }
+  }
+
+  /** The path of something in a sandbox. */
+  #in(id: string, what: string): string {
+    const generation = this.#generations.get(id);
+    return `/v1/sandboxes/${id}/${what}${generation === undefined ? "" : `?generation=${generation}`}`;
   }
 
   async #operate(method: string, path: string, body: unknown, replay: boolean, signal?: AbortSignal): Promise<unknown> {
@@ -192,8 +206,8 @@ export class HttpTransport implements Transport {
       follower ? this.#follow(id, follower, signal) : this.#wait(id, signal);
     let id: string | undefined;
     try {
-      const query = follower ? undefined : { wait: WAIT_S };
-      const answer = await this.#json({ ...submission, query, signal: stop.signal });
+      const waiting = follower ? path : `${path}${path.includes("?") ? "&" : "?"}wait=${WAIT_S}`;
+      const answer = await this.#json({ ...submission, path: waiting, signal: stop.signal });
       if (hasEnded(answer)) return parseDocument(answer);
       id = identifier(answer);
       return await end(id, stop.signal);
@@ -219,9 +233,9 @@ export class HttpTransport implements Transport {
 
   async #wait(id: string, signal?: AbortSignal): Promise<wire.ExecutionDocument> {
     for (let attempt = 1; ; attempt += 1) {
-      const query = { wait: WAIT_S };
       const asked = performance.now();
-      const answer = await this.#json({ method: "GET", path: `/v1/executions/${id}`, query, signal, replay: true });
+      const path = `/v1/executions/${id}?wait=${WAIT_S}`;
+      const answer = await this.#json({ method: "GET", path, signal, replay: true });
       if (hasEnded(answer)) return parseDocument(answer);
       // A server that does not wait for the end is given more and more time.
       if (performance.now() - asked > 1_000) attempt = 1;
@@ -243,34 +257,30 @@ export class HttpTransport implements Transport {
       let fault: unknown;
       try {
         const response = await this.#send({ method: "GET", path, headers, replay: true, signal: both });
-        if (!response.ok) throw await refusal(response);
+        if (!isSuccess(response)) throw await refusal(response);
         const parser = new EventParser();
         const text = decoder();
-        if (response.body) {
-          for await (const piece of response.body) {
-            for (const { data } of parser.push(text(piece as Uint8Array))) {
-              const event = eventOf(parsed(data)) as unknown as wire.ExecutionEvent;
-              if (event.seq <= follower.last) continue;
-              follower.last = event.seq;
-              attempt = 1;
-              follower.onEvent(event);
-              if (event.event === "end") {
-                return event.document ? parseDocument(event.document) : await this.#wait(id, signal);
-              }
+        for await (const piece of pieces(response)) {
+          for (const { data } of parser.push(text(piece))) {
+            const event = eventOf(parsed(data)) as unknown as wire.ExecutionEvent;
+            if (event.seq <= follower.last) continue;
+            follower.last = event.seq;
+            attempt = 1;
+            follower.onEvent(event);
+            if (event.event === "end") {
+              return event.document ? parseDocument(event.document) : await this.#wait(id, signal);
             }
           }
         }
       } catch (error) {
         if (signal?.aborted) throw signal.reason;
-        fault = error;
-        if (!(error instanceof TypeError) && !(error instanceof SandboxError && error.retryable)) {
-          throw this.#named(error, signal);
-        }
+        fault = await this.#named(error, signal);
+        if (!isPassing(fault)) throw fault;
       } finally {
         release();
         stop.abort();
       }
-      if (attempt >= ATTEMPTS) throw this.#named(fault ?? new TypeError("the events break off"), signal);
+      if (attempt >= ATTEMPTS) throw fault ?? (await this.#named(new Lost("the events break off", true), signal));
       await pause(backoff(attempt), signal);
     }
   }
@@ -282,13 +292,14 @@ export class HttpTransport implements Transport {
       for (let attempt = 1; ; attempt += 1) {
         const response = await this.#send({ ...request, signal: limit.signal });
         try {
-          if (!response.ok) throw await refusal(response);
+          if (!isSuccess(response)) throw await refusal(response);
           const body = await readText(response, MAX_ANSWER);
           return body === "" ? undefined : parsed(body);
         } catch (error) {
           // The connection was lost in the middle of the answer.
-          const again = error instanceof TypeError && request.replay && attempt < ATTEMPTS && !limit.signal.aborted;
-          if (!again) throw this.#named(error, limit.signal);
+          const again = error instanceof Lost && request.replay && attempt < ATTEMPTS;
+          const named = await this.#named(error, limit.signal);
+          if (!(again && isPassing(named))) throw named;
           await pause(backoff(attempt), limit.signal);
         }
       }
@@ -298,7 +309,7 @@ export class HttpTransport implements Transport {
   }
 
   /** An answer, whatever its status, after the pauses that the server asks for. */
-  async #send(request: Request): Promise<Response> {
+  async #send(request: Request): Promise<IncomingMessage> {
     if (request.body && Buffer.byteLength(request.body) > MAX_BODY) {
       throw errorOf({
         kind: "too_large",
@@ -306,31 +317,20 @@ export class HttpTransport implements Transport {
         hint: "write large files in pieces: `files.write` takes an async iterator",
       });
     }
-    const query = request.query ? `?${new URLSearchParams(request.query as Record<string, string>)}` : "";
-    const init: RequestInit = {
-      method: request.method,
-      headers: {
-        ...this.#headers,
-        ...(request.body === undefined ? {} : { "content-type": "application/json" }),
-        ...request.headers,
-      },
-      body: request.body ?? null,
-      redirect: "error",
-      signal: request.signal ?? null,
-    };
+    const content = request.body === undefined ? {} : { "content-type": "application/json" };
+    const sent = { ...request, headers: { ...this.#headers, ...content, ...request.headers } };
     for (let attempt = 1; ; attempt += 1) {
       let wait: number;
       try {
-        const response = plain(await fetch(this.#base + request.path + query, init));
+        const response = plain(await this.#where.connections.send(sent));
         const asked = pauseAsked(response);
         if (asked === undefined || asked > MAX_PAUSE_MS || attempt >= ATTEMPTS) return response;
-        await response.body?.cancel();
+        response.destroy();
         wait = asked + backoff(attempt);
       } catch (error) {
-        const safe = (request.replay || neverSent(error)) && !isUntrusted(error);
-        if (request.signal?.aborted || !safe || attempt >= ATTEMPTS || !(error instanceof TypeError)) {
-          throw this.#named(error, request.signal);
-        }
+        const again = error instanceof Lost && (request.replay || !error.sent) && attempt < ATTEMPTS;
+        const named = await this.#named(error, request.signal);
+        if (!(again && isPassing(named))) throw named;
         wait = backoff(attempt);
       }
       await pause(wait, request.signal);
@@ -338,15 +338,16 @@ export class HttpTransport implements Transport {
   }
 
   /** The error as the caller gets it. */
-  #named(error: unknown, signal?: AbortSignal): unknown {
+  async #named(error: unknown, signal?: AbortSignal): Promise<unknown> {
     if (signal?.aborted) return signal.reason;
-    if (error instanceof SandboxError) return error;
-    const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
-    const detail = isObject(cause) && typeof cause.code === "string" ? cause.code : String((cause as Error).message);
-    if (isUntrusted(error)) {
+    if (!(error instanceof Lost)) return error;
+    const { name, local } = this.#where;
+    const end = await local?.ended();
+    if (end) return errorOf({ kind: end.kind, message: end.message, hint: end.hint, cause: error });
+    if (isUntrusted(error.code)) {
       return errorOf({
         kind: "unavailable",
-        message: `the certificate of ${this.#base} is not trusted: ${detail}`,
+        message: `the certificate of ${name} is not trusted: ${error.code}`,
         hint: "NODE_EXTRA_CA_CERTS=FILE, set before Node starts, names the certificate of its authority",
         retryable: false,
         cause: error,
@@ -354,31 +355,34 @@ export class HttpTransport implements Transport {
     }
     return errorOf({
       kind: "unavailable",
-      message: `no connection to ${this.#base}: ${detail}`,
-      hint: "is the server running, and is this its address?",
+      message: `no connection to ${name}: ${error.code}`,
+      hint: local ? undefined : "is the server running, and is this its address?",
       retryable: true,
       cause: error,
     });
   }
-}
 
-/** The members of a sandbox that a server takes. */
-function kept(spec: SandboxSpec): { image?: string; limits?: wire.LimitsRequest; network?: { allow: string[] } } {
-  if (spec.ioDir !== undefined) {
-    throw errorOf({
-      kind: "usage",
-      message: "ioDir is a directory of this machine, and a server uses none",
-      hint: "write and read the files with `files`, or leave `server` out",
-    });
+  /** The members of a sandbox that a server takes, and of this machine's also its directory. */
+  #kept(spec: SandboxSpec) {
+    if (spec.ioDir !== undefined && !this.#where.local) {
+      throw errorOf({
+        kind: "usage",
+        message: "ioDir is a directory of this machine, and a server uses none",
+        hint: "write and read the files with `files`, or leave `server` out",
+      });
+    }
+    return {
+      ...(spec.ioDir === undefined ? {} : { host_dir: resolve(spec.ioDir) }),
+      ...(spec.image === undefined ? {} : { image: spec.image }),
+      ...(spec.limits ? { limits: spec.limits } : {}),
+      ...(spec.allow ? { network: { allow: [...spec.allow] } } : {}),
+    };
   }
-  return {
-    ...(spec.image === undefined ? {} : { image: spec.image }),
-    ...(spec.limits ? { limits: spec.limits } : {}),
-    ...(spec.allow ? { network: { allow: [...spec.allow] } } : {}),
-  };
 }
 
-const filePath = (id: string, path: Path) => `/v1/sandboxes/${id}/files/${pathSegment(path)}`;
+/** Whether the same request may succeed soon. */
+const isPassing = (error: unknown) =>
+  error instanceof SandboxError && error.retryable && !(error instanceof SandboxGone);
 
 const backoff = (attempt: number) => Math.min(100 * 2 ** (attempt - 1), 5_000) * (0.5 + Math.random() / 2);
 
@@ -386,34 +390,31 @@ const clientTimeout = (what: string) =>
   errorOf({ kind: "timeout", message: `timed out waiting for ${what}`, owner: "client", retryable: true });
 
 /** How long the server asks to wait, in milliseconds; undefined if it does not. */
-function pauseAsked(response: Response): number | undefined {
-  if (response.status !== 429 && response.status !== 503 && response.status !== 409) return undefined;
-  const after = response.headers.get("retry-after");
-  if (after === null || !/^\d{1,9}$/.test(after)) return undefined;
+function pauseAsked(response: IncomingMessage): number | undefined {
+  if (![409, 429, 503].includes(response.statusCode ?? 0)) return undefined;
+  const after = response.headers["retry-after"];
+  if (after === undefined || !/^\d{1,9}$/.test(after)) return undefined;
   return Number(after) * 1000;
 }
 
 /** Whether a server's certificate was refused: to try again changes nothing. */
-const isUntrusted = (error: unknown) =>
-  /^(CERT_|DEPTH_ZERO_|SELF_SIGNED_|UNABLE_TO_(VERIFY|GET_ISSUER)_|ERR_TLS_CERT_)/.test(
-    String(((error as Error | undefined)?.cause as { code?: unknown } | undefined)?.code),
-  );
+const isUntrusted = (code: string) =>
+  /^(CERT_|DEPTH_ZERO_|SELF_SIGNED_|UNABLE_TO_(VERIFY|GET_ISSUER)_|ERR_TLS_CERT_)/.test(code);
 
-const neverSent = (error: unknown) =>
-  error instanceof TypeError && isObject(error.cause) && error.cause.code === "ECONNREFUSED";
+const isSuccess = ({ statusCode = 0 }: IncomingMessage) => statusCode >= 200 && statusCode < 300;
 
 const hasEnded = (answer: unknown) =>
   !["queued", "running"].includes(shaped(answer, { status: "text" }).status as string);
 
 /** A response as it was asked for. */
-function plain(response: Response): Response {
-  if ((response.headers.get("content-encoding") ?? "identity") === "identity") return response;
-  void response.body?.cancel().catch(() => {});
+function plain(response: IncomingMessage): IncomingMessage {
+  if ((response.headers["content-encoding"] ?? "identity") === "identity") return response;
+  response.destroy();
   throw unexpected("it is compressed");
 }
 
-async function refusal(response: Response): Promise<SandboxError> {
-  return problemError(response.status, await readText(response, MAX_PROBLEM).catch(() => ""));
+async function refusal(response: IncomingMessage): Promise<SandboxError> {
+  return problemError(response.statusCode ?? 0, await readText(response, MAX_PROBLEM).catch(() => ""));
 }
 
 /** Text of pieces, as they come. */
@@ -429,16 +430,15 @@ function decoder(): (piece: Uint8Array) => string {
 }
 
 /** The text of a body, within a bound. */
-async function readText(response: Response, most: number): Promise<string> {
-  if (!response.body) return "";
-  const pieces: Uint8Array[] = [];
+async function readText(response: IncomingMessage, most: number): Promise<string> {
+  const parts: Uint8Array[] = [];
   let bytes = 0;
-  for await (const piece of response.body) {
-    bytes += (piece as Uint8Array).byteLength;
+  for await (const piece of pieces(response)) {
+    bytes += piece.byteLength;
     if (bytes > most) throw unexpected("it is too long");
-    pieces.push(piece as Uint8Array);
+    parts.push(piece);
   }
-  const text = textOf(Buffer.concat(pieces));
+  const text = textOf(Buffer.concat(parts));
   if (text === undefined) throw unexpected("not UTF-8");
   return text;
 }

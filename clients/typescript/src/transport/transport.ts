@@ -1,4 +1,4 @@
-/** What carries calls: the lines of a process, or HTTP. */
+/** What carries calls. */
 import type { Path } from "../core/bytes.js";
 import type * as wire from "../core/wire.js";
 

@@ -1,4 +1,4 @@
-/** The places that the live tests run at: each engine, over lines and over HTTP. `scripts/clients` names them. */
+/** The places that the live tests run at: each engine, on this machine and at a server. `scripts/clients` names them. */
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
 import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
