@@ -628,10 +628,6 @@ pub struct ToolsArgs {
     #[arg(long, conflicts_with = "stdio")]
     pub list: bool,
 
-    /// Allow any directory, image and host: for a program that runs this for itself
-    #[arg(long, requires = "stdio")]
-    pub unrestricted: bool,
-
     /// Prewarm N sandboxes for each frequently used directory and image [0]
     #[arg(long, value_name = "N", value_parser = value_of(Key::PoolSize), conflicts_with = "list")]
     pool: Option<Value>,

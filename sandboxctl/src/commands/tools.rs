@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use sandbox_api::{DEFAULT_IDLE_LIMIT, EngineKind, SandboxSpec, exit_code};
-use sandbox_controller::{NAMES_DIR, PoolConfig};
-use sandbox_tools::stdio::Hello;
+use sandbox_api::{DEFAULT_IDLE_LIMIT, SandboxSpec, exit_code};
+use sandbox_controller::PoolConfig;
 use sandbox_tools::{
-    self as tools, Exchange, INIT, Settings as ToolsSettings, Stop, StopCause, ToolError,
-    ToolResponse, Tools, stdio,
+    self as tools, INIT, Settings as ToolsSettings, Stop, StopCause, ToolError, ToolResponse,
+    Tools, stdio,
 };
 use serde_json::value::RawValue;
 use tokio::io::BufReader;
@@ -49,27 +48,21 @@ fn one(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
         return print_answer(context, &ToolResponse::refused(error));
     }
     let settings = context.settings_with(|flags| args.sandbox.add_flags(flags))?;
-    with_tools(
-        context,
-        &settings,
-        &args.sandbox.root,
-        Serving::default(),
-        async |tools, _, signals| {
-            let (mut answer, mut signal) = match &init {
-                Some(init) => call(tools, signals, INIT, init).await,
-                None => call(tools, signals, &args.name, &input).await,
-            };
-            if init.is_some() && signal.is_none() && answer.is_ok() {
-                (answer, signal) = call(tools, signals, &args.name, &input).await;
-            }
-            // The answer does not wait for the removal of the sandbox; a signal does not wait for the
-            // reader of the answer.
-            let insisting = signals::insist()?;
-            let code = print_answer(context, &answer)?;
-            drop(insisting);
-            Ok(signal.map_or(code, Signal::exit_code))
-        },
-    )
+    with_tools(context, &settings, &args.sandbox.root, None, async |tools, signals| {
+        let (mut answer, mut signal) = match &init {
+            Some(init) => call(tools, signals, INIT, init).await,
+            None => call(tools, signals, &args.name, &input).await,
+        };
+        if init.is_some() && signal.is_none() && answer.is_ok() {
+            (answer, signal) = call(tools, signals, &args.name, &input).await;
+        }
+        // The answer does not wait for the removal of the sandbox; a signal does not wait for the
+        // reader of the answer.
+        let insisting = signals::insist()?;
+        let code = print_answer(context, &answer)?;
+        drop(insisting);
+        Ok(signal.map_or(code, Signal::exit_code))
+    })
 }
 
 /// Prints an answer, and returns the exit code of its call.
@@ -99,7 +92,7 @@ async fn call(
     args: &RawValue,
 ) -> (ToolResponse, Option<Signal>) {
     let stop = Stop::default();
-    let answer = tools.call(name, args, stop.clone(), Exchange::closed());
+    let answer = tools.call(name, args, stop.clone());
     tokio::pin!(answer);
     let signal = tokio::select! {
         biased;
@@ -122,19 +115,16 @@ pub fn tools(context: &Context<'_>, args: &ToolsArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     // The directories are named by calls: kinds can only be learnt from them.
     let pool = args.has_pool().then(|| PoolConfig { adaptive: true, ..settings.pool() });
-    let serving = Serving { pool, unrestricted: args.unrestricted };
-    with_tools(context, &settings, &args.sandbox.root, serving, async |tools, engine, signals| {
+    with_tools(context, &settings, &args.sandbox.root, pool, async |tools, signals| {
         let stdin = BufReader::with_capacity(BUFFER_BYTES, tokio::io::stdin());
-        let hello = Hello { protocol: stdio::PROTOCOL, version: env!("CARGO_PKG_VERSION"), engine };
-        let call =
-            |name: &str, args: &RawValue, stop, exchange| tools.call(name, args, stop, exchange);
+        let call = |name: &str, args: &RawValue, stop| tools.call(name, args, stop);
         let interruption = async {
             tokio::select! {
                 signal = signals.next() => Some(signal),
                 () = signals::stdout_is_unread() => None,
             }
         };
-        let served = stdio::serve(stdin, tokio::io::stdout(), hello, call, interruption).await;
+        let served = stdio::serve(stdin, tokio::io::stdout(), call, interruption).await;
         match served {
             Ok(None | Some(None)) => Ok(0),
             Ok(Some(Some(signal))) => Err(Error::Signalled(signal)),
@@ -143,24 +133,15 @@ pub fn tools(context: &Context<'_>, args: &ToolsArgs) -> Result<u8, Error> {
     })
 }
 
-/// How the tools are served.
-#[derive(Default)]
-struct Serving {
-    pool: Option<PoolConfig>,
-    /// Calls may name any directory, image and host.
-    unrestricted: bool,
-}
-
 /// Connects, works with the tools, and waits until all their sandboxes are removed. A signal ends
 /// that wait; then the next command removes the rest.
 fn with_tools<T>(
     context: &Context<'_>,
     settings: &Settings,
     root: &RootArgs,
-    serving: Serving,
-    work: impl AsyncFnOnce(&Tools, EngineKind, &mut Signals) -> Result<T, Error>,
+    pool: Option<PoolConfig>,
+    work: impl AsyncFnOnce(&Tools, &mut Signals) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let Serving { pool, unrestricted } = serving;
     if !settings.io_enabled() {
         let why = "sandbox_init gives its sandbox files, and there are to be none";
         return Err(Error::usage(settings.named(Key::IoEnabled), why));
@@ -173,29 +154,21 @@ fn with_tools<T>(
         true => programs,
         false => settings.bounds(Scope::Limits)?,
     };
-    let (allowed_out_paths, allowed_images) = match unrestricted {
-        true => (vec!["/".into()], vec!["*".to_owned()]),
-        false => (settings.allowed_out_paths(here)?, settings.allowed_images()),
-    };
     let config = context.controller(settings);
     let tools_settings = ToolsSettings {
         working_directory: here.clone(),
-        allowed_out_paths,
+        allowed_out_paths: settings.allowed_out_paths(here)?,
         protected: settings.protected(),
         sandbox: spec(settings).root(root),
-        allowed_images,
+        allowed_images: settings.allowed_images(),
         pull: settings.tools_pull(),
         hosts: settings.allow()?,
-        any_host: unrestricted,
         scripts,
         programs,
-        // A process for a single caller locks the name of its one sandbox.
-        locked_names: unrestricted.then(|| config.state_dir.join(NAMES_DIR)),
     };
     block_on(async {
         let mut signals = Signals::listen()?;
         let controller = Arc::new(context.connect(config, &mut signals).await?);
-        let engine = controller.engine().kind;
         if let Some(pool) = pool {
             controller.pool(pool);
         }
@@ -205,7 +178,7 @@ fn with_tools<T>(
                     let message = error.full_message();
                     context.output.notice(&format!("no sandbox is prewarmed: {message}"));
                 }
-                let worked = work(&tools, engine, &mut signals).await;
+                let worked = work(&tools, &mut signals).await;
                 if let Ok(left) = signals.guard(tools.close()).await {
                     left.iter().for_each(|left| context.output.notice(left));
                 }

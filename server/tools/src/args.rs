@@ -175,7 +175,6 @@ mod tests {
             ("sandbox_filesystem", r#"{"operation": "read", "path": "a", "content": "x"}"#),
             ("sandbox_filesystem", r#"{"operation": "write", "containerId": "c", "path": "a"}"#),
             ("sandbox_init", r#"{"containerId": "c", "projectOutPath": "a", "limits": [1000]}"#),
-            ("sandbox_execute", r#"{"containerId": "c", "request": ["return 1"]}"#),
         ];
         let refusals = cases.map(|(tool, args)| refusal(tool, args)).join("\n");
         insta::assert_snapshot!(refusals);

@@ -9,7 +9,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::error::ToolError;
-use super::exchange::Exchange;
 use super::metadata::Metadata;
 use super::stop::Stop;
 use super::tool::{Context, Output, Tool, Work, arguments};
@@ -113,7 +112,6 @@ impl Tool for RunCommand {
         args: CommandArgs,
         context: &Context,
         stop: Stop,
-        _exchange: Exchange,
     ) -> Result<Work<CommandData>, ToolError> {
         let lease = context.registry.find(&args.container_id)?;
         if !lease.supports_exec() {

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 
 use super::args::yes;
 use super::error::ToolError;
-use super::exchange::Exchange;
 use super::stop::Stop;
 use super::tool::{Context, Output, Tool, Work, arguments};
 
@@ -43,7 +42,6 @@ impl Tool for Destroy {
         args: DestroyArgs,
         context: &Context,
         stop: Stop,
-        _exchange: Exchange,
     ) -> Result<Work<DestroyData>, ToolError> {
         let container_id = args.container_id;
         let removal = context.registry.remove(&container_id)?;

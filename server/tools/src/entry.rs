@@ -4,7 +4,6 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::error::ToolError;
-use super::exchange::Exchange;
 use super::metadata::Json;
 use super::schema;
 use super::stop::Stop;
@@ -17,7 +16,7 @@ pub(super) struct Entry {
     pub input_schema: fn() -> Value,
     pub output_schema: fn() -> Value,
     pub check: fn(&RawValue) -> Result<String, ToolError>,
-    pub begin: fn(&Context, &RawValue, Stop, Exchange) -> Work<Json>,
+    pub begin: fn(&Context, &RawValue, Stop) -> Work<Json>,
 }
 
 impl Entry {
@@ -33,16 +32,11 @@ impl Entry {
     }
 }
 
-fn begin<T: Tool>(
-    context: &Context,
-    args: &RawValue,
-    stop: Stop,
-    exchange: Exchange,
-) -> Work<Json> {
+fn begin<T: Tool>(context: &Context, args: &RawValue, stop: Stop) -> Work<Json> {
     let mut is_read_only = false;
     let work = decode::<T>(args).and_then(|args| {
         is_read_only = T::is_read_only(&args);
-        T::begin(args, context, stop, exchange)
+        T::begin(args, context, stop)
     });
     Box::pin(async move {
         let outcome = match work {

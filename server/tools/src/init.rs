@@ -6,7 +6,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::error::ToolError;
-use super::exchange::Exchange;
 use super::stop::Stop;
 use super::tool::{Context, Tool, Work, arguments};
 use crate::registry::SandboxRequest;
@@ -65,12 +64,7 @@ impl Tool for Init {
     type Args = InitArgs;
     type Data = InitData;
 
-    fn begin(
-        args: InitArgs,
-        context: &Context,
-        stop: Stop,
-        _exchange: Exchange,
-    ) -> Result<Work<InitData>, ToolError> {
+    fn begin(args: InitArgs, context: &Context, stop: Stop) -> Result<Work<InitData>, ToolError> {
         let container_id = args.container_id.clone();
         let limits = match args.limits.is_empty() {
             true => None,

@@ -8,12 +8,10 @@
 #![forbid(unsafe_code)]
 
 mod args;
-mod client;
 mod command;
 mod destroy;
 mod entry;
 mod error;
-mod exchange;
 mod files;
 mod init;
 mod metadata;
@@ -35,7 +33,6 @@ use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
 pub use error::ToolError;
-pub use exchange::Exchange;
 use init::Init;
 pub use response::{Document, ToolResponse};
 pub use stop::{Stop, StopCause};
@@ -76,16 +73,15 @@ impl Tools {
 
     /// Starts a call. Its position among the calls of its sandbox is fixed when this returns, so
     /// the order of these calls matters; the returned futures may be awaited at any time,
-    /// concurrently. What it says before its answer goes through `exchange`.
+    /// concurrently.
     pub fn call(
         &self,
         tool: &str,
         args: &RawValue,
         stop: Stop,
-        exchange: Exchange,
     ) -> impl Future<Output = ToolResponse> + Send + use<> {
         let started = Instant::now();
-        let work = table::find(tool).map(|tool| (tool.begin)(&self.0, args, stop, exchange));
+        let work = table::find(tool).map(|tool| (tool.begin)(&self.0, args, stop));
         async move {
             let outcome = match work {
                 Ok(work) => work.await,

@@ -9,7 +9,6 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::error::ToolError;
-use super::exchange::Exchange;
 use super::metadata::Metadata;
 use super::stop::Stop;
 use super::tool::{Context, Output, Tool, Work, arguments};
@@ -93,7 +92,6 @@ impl Tool for ExecuteScript {
         args: ExecuteScriptArgs,
         context: &Context,
         stop: Stop,
-        _exchange: Exchange,
     ) -> Result<Work<ExecuteScriptData>, ToolError> {
         let lease = context.registry.find(&args.container_id)?.enter(Scope::Script);
         Ok(Box::pin(async move {

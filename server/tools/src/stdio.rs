@@ -3,7 +3,7 @@
 //! Everything is bounded. A line is read completely only up to [`MAX_LINE_BYTES`]; a longer one is
 //! answered, with its id where that can be told, and skipped without being stored. At most [`MAX_CALLS`] calls are in progress, with
 //! [`MAX_PENDING_BYTES`] of lines between them; [`MAX_WAITING`] more wait, so that what is for those in
-//! progress is read: a chunk, a cancel, the end of the input. A waiting call that is cancelled, or
+//! progress is read: a cancel, the end of the input. A waiting call that is cancelled, or
 //! whose timeout expires, is answered at once. Beyond that nothing is read until one has been answered,
 //! and a call counts until its answer is written. So a client that does not read its answers
 //! delays the calls, but does not fill the memory.
@@ -15,27 +15,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use sandbox_api::{EngineKind, ErrorKind, IdReader, strict, without_bom};
-use sandbox_protocol::Base64;
+use sandbox_api::{ErrorKind, IdReader, strict, without_bom};
+use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde::ser::SerializeMap as _;
-use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::error::ToolError;
-use super::exchange::{CallInput, CallMessage, Exchange, MAX_CHUNK_BYTES, exchange};
 use super::response::ToolResponse;
 use super::stop::{Stop, StopCause};
 
 /// Longest line, in both directions, without its newline.
 pub const MAX_LINE_BYTES: usize = 64 << 20;
-/// The version of the lines. A client refuses another one.
-pub const PROTOCOL: u32 = 1;
 /// Most calls in progress.
 pub const MAX_CALLS: usize = 64;
 /// Most bytes of the lines of calls in progress.
@@ -62,19 +57,18 @@ const _: () = assert!(MAX_PENDING_BYTES <= u32::MAX as usize, "permits are count
 pub async fn serve<C, F, I>(
     input: impl AsyncBufRead + Unpin,
     output: impl AsyncWrite + Unpin + Send + 'static,
-    hello: Hello,
     call: C,
     interruption: impl Future<Output = I>,
 ) -> io::Result<Option<I>>
 where
-    C: FnMut(&str, &RawValue, Stop, Exchange) -> F,
+    C: FnMut(&str, &RawValue, Stop) -> F,
     F: Future<Output = ToolResponse> + Send + 'static,
 {
     let mut tasks = JoinSet::new();
     let served = tokio::select! {
         biased;
         interruption = interruption => Ok(Some(interruption)),
-        served = answer_all(input, output, hello, call, &mut tasks) => served.map(|()| None),
+        served = answer_all(input, output, call, &mut tasks) => served.map(|()| None),
     };
     tasks.shutdown().await;
     served
@@ -83,12 +77,11 @@ where
 async fn answer_all<C, F>(
     input: impl AsyncBufRead + Unpin,
     output: impl AsyncWrite + Unpin + Send + 'static,
-    hello: Hello,
     mut call: C,
     tasks: &mut JoinSet<()>,
 ) -> io::Result<()>
 where
-    C: FnMut(&str, &RawValue, Stop, Exchange) -> F,
+    C: FnMut(&str, &RawValue, Stop) -> F,
     F: Future<Output = ToolResponse> + Send + 'static,
 {
     let mut lines = Lines { input, kept: Vec::new(), rest: Rest::None };
@@ -116,29 +109,15 @@ where
             }
             Some(_) = tasks.join_next() => continue,
             permits = permits(&calls, &bytes, next) => {
-                let Some(Waiting { call: Call { id, tool, args, timeout, .. }, new, started, .. }) =
+                let Some(Waiting { call: Call { id, tool, args, timeout }, stop, started, .. }) =
                     waiting.pop_front()
                 else {
                     continue;
                 };
-                let NewCall { stop, exchange, mut messages } = new;
-                let answer = call(&tool, &args, stop.clone(), exchange);
+                let answer = call(&tool, &args, stop.clone());
                 let server = server.clone();
                 tasks.spawn(async move {
-                    let answer = answered(answer, timeout, started, &stop);
-                    tokio::pin!(answer);
-                    let answer = loop {
-                        tokio::select! {
-                            biased;
-                            Some(said) = messages.recv() => {
-                                server.write(&CallMessageLine { id: &id, said }).await;
-                            }
-                            answer = &mut answer => break answer,
-                        }
-                    };
-                    while let Ok(said) = messages.try_recv() {
-                        server.write(&CallMessageLine { id: &id, said }).await;
-                    }
+                    let answer = answered(answer, timeout, started, &stop).await;
                     server.answer(&id, answer).await;
                     drop(permits);
                 });
@@ -148,8 +127,6 @@ where
         };
         let line = match line {
             None => {
-                // Chunks have no sender or receiver any more.
-                server.end_input();
                 has_ended = true;
                 continue;
             }
@@ -174,27 +151,8 @@ where
             Request::Cancel(id) => {
                 if let Some(index) = waiting.iter().position(|it| it.call.id == id) {
                     server.drop_waiting(&mut waiting, index, StopCause::Cancelled, tasks);
-                } else if let Some(call) = server.active_calls().get(&key(&id)) {
-                    call.stop.stop(StopCause::Cancelled);
-                }
-                continue;
-            }
-            Request::Hello => {
-                server.write(&HelloLine { hello: &hello }).await;
-                continue;
-            }
-            Request::Chunk(id, chunk) => {
-                if let Some(call) = server.active_calls().get_mut(&key(&id)) {
-                    match chunk {
-                        Some(chunk) => call.call_input.chunk(chunk),
-                        None => call.call_input.end(),
-                    }
-                }
-                continue;
-            }
-            Request::More(id, chunks) => {
-                if let Some(call) = server.active_calls().get(&key(&id)) {
-                    call.call_input.more(chunks);
+                } else if let Some(stop) = server.active_calls().get(&key(&id)) {
+                    stop.stop(StopCause::Cancelled);
                 }
                 continue;
             }
@@ -202,12 +160,12 @@ where
         };
         // Its timeout starts now, including all waits.
         let started = Instant::now();
-        let Some(new) = server.enter(&request.id, request.stream) else {
+        let Some(stop) = server.enter(&request.id) else {
             let message = format!("a call with id {} is in progress", request.id);
             server.refuse(&request.id, ToolError::invalid(message)).await;
             continue;
         };
-        waiting.push_back(Waiting { call: request, new, started, length });
+        waiting.push_back(Waiting { call: request, stop, started, length });
     }
     // Accepted calls are answered; if the output is closed, they are dropped.
     loop {
@@ -285,68 +243,20 @@ struct Server<W> {
     /// Why writing has become impossible.
     failed: Mutex<Option<io::Error>>,
     has_failed: watch::Sender<bool>,
-    active_calls: Mutex<HashMap<String, ActiveCall>>,
-}
-
-/// A call in progress.
-struct ActiveCall {
-    stop: Stop,
-    call_input: CallInput,
+    active_calls: Mutex<HashMap<String, Stop>>,
 }
 
 /// A call that waits for a slot.
 struct Waiting {
     call: Call,
-    new: NewCall,
+    stop: Stop,
     started: Instant,
     /// The length of its line.
     length: usize,
 }
 
-/// What a call that begins has.
-struct NewCall {
-    stop: Stop,
-    exchange: Exchange,
-    messages: mpsc::Receiver<CallMessage>,
-}
-
-/// Which program speaks, and which version of these lines.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct Hello {
-    /// The version of these lines: [`PROTOCOL`].
-    pub protocol: u32,
-    /// The version of the program.
-    pub version: &'static str,
-    /// The engine that sandboxes run on.
-    pub engine: EngineKind,
-}
-
-#[derive(Serialize)]
-struct HelloLine<'a> {
-    hello: &'a Hello,
-}
-
-/// What a call says before its answer, as a line.
-struct CallMessageLine<'a> {
-    id: &'a Value,
-    said: CallMessage,
-}
-
-impl Serialize for CallMessageLine<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(2))?;
-        map.serialize_entry("id", self.id)?;
-        match &self.said {
-            CallMessage::Event(event) => map.serialize_entry("event", event)?,
-            CallMessage::Chunk(chunk) => map.serialize_entry("chunk", &Base64(chunk.clone()))?,
-            CallMessage::More(chunks) => map.serialize_entry("more", chunks)?,
-        }
-        map.end()
-    }
-}
-
 impl<W: AsyncWrite + Unpin + Send + 'static> Server<W> {
-    fn active_calls(&self) -> MutexGuard<'_, HashMap<String, ActiveCall>> {
+    fn active_calls(&self) -> MutexGuard<'_, HashMap<String, Stop>> {
         self.active_calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -357,23 +267,15 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Server<W> {
     }
 
     /// Registers a call; none if one with this id is in progress.
-    fn enter(&self, id: &Value, stream: bool) -> Option<NewCall> {
+    fn enter(&self, id: &Value) -> Option<Stop> {
         let mut active_calls = self.active_calls();
         let key = key(id);
         if active_calls.contains_key(&key) {
             return None;
         }
         let stop = Stop::default();
-        let (exchange, call_input, messages) = exchange(stream);
-        active_calls.insert(key, ActiveCall { stop: stop.clone(), call_input });
-        Some(NewCall { stop, exchange, messages })
-    }
-
-    /// The calls are sent nothing any more.
-    fn end_input(&self) {
-        for call in self.active_calls().values_mut() {
-            call.call_input = CallInput::closed();
-        }
+        active_calls.insert(key, stop.clone());
+        Some(stop)
     }
 
     async fn answer(&self, id: &Value, answer: ToolResponse) {
@@ -399,16 +301,6 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Server<W> {
 
     async fn refuse(&self, id: &Value, error: ToolError) {
         self.write_line(|| line(id, &ToolResponse::refused(error))).await;
-    }
-
-    /// Writes a short line.
-    async fn write(&self, said: &impl Serialize) {
-        self.write_line(|| {
-            let mut line = serde_json::to_vec(said)?;
-            line.push(b'\n');
-            Ok(line)
-        })
-        .await;
     }
 
     async fn write_line(&self, line: impl FnOnce() -> io::Result<Vec<u8>>) {
@@ -455,11 +347,6 @@ fn key(id: &Value) -> String {
 enum Request {
     Call(Call),
     Cancel(Value),
-    Hello,
-    /// A chunk for a call, or what is wrong with it; none after the last one.
-    Chunk(Value, Option<Result<Vec<u8>, String>>),
-    /// A call may say so many more chunks.
-    More(Value, usize),
 }
 
 struct Call {
@@ -467,38 +354,6 @@ struct Call {
     tool: String,
     args: Box<RawValue>,
     timeout: Option<Duration>,
-    /// Its caller wants events.
-    stream: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HelloRequest {
-    #[serde(rename = "hello")]
-    _hello: HelloArgs,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HelloArgs {}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ChunkLine {
-    #[serde(rename = "chunk")]
-    _chunk: IgnoredAny,
-    #[serde(default)]
-    data: Option<Base64>,
-    #[serde(default)]
-    end: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MoreLine<'a> {
-    #[serde(borrow)]
-    more: &'a RawValue,
-    chunks: usize,
 }
 
 #[derive(Deserialize)]
@@ -510,8 +365,6 @@ struct CallLine {
     args: Box<RawValue>,
     #[serde(default)]
     timeout_ms: Option<u64>,
-    #[serde(default)]
-    stream: bool,
 }
 
 #[derive(Deserialize)]
@@ -529,12 +382,6 @@ struct IdLine<'a> {
     id: Option<&'a RawValue>,
     #[serde(default)]
     cancel: Option<IgnoredAny>,
-    #[serde(default)]
-    hello: Option<IgnoredAny>,
-    #[serde(borrow, default)]
-    chunk: Option<&'a RawValue>,
-    #[serde(default)]
-    more: Option<IgnoredAny>,
 }
 
 impl Request {
@@ -557,45 +404,15 @@ impl Request {
             let cancel = read_id(Some(cancel)).map_err(|what| nobody(format!("cancel: {what}")))?;
             return Ok(Some(Self::Cancel(cancel)));
         }
-        if about.hello.is_some() {
-            let _: HelloRequest = strict::from_slice(text.as_bytes())
-                .map_err(|mistake| nobody(format!("the line is not a hello: {mistake}")))?;
-            return Ok(Some(Self::Hello));
-        }
-        if let Some(call) = about.chunk {
-            let call = read_id(Some(call)).map_err(|what| nobody(format!("chunk: {what}")))?;
-            return Ok(Some(Self::Chunk(call, read_chunk(text).transpose())));
-        }
-        if about.more.is_some() {
-            let MoreLine { more, chunks } = strict::from_slice(text.as_bytes())
-                .map_err(|mistake| nobody(format!("the line is not a `more`: {mistake}")))?;
-            let more = read_id(Some(more)).map_err(|what| nobody(format!("more: {what}")))?;
-            return Ok(Some(Self::More(more, chunks)));
-        }
         let id = read_id(about.id).map_err(|what| nobody(format!("id: {what}")))?;
         let refuse = |message: String| (id.clone(), ToolError::invalid(message));
-        let CallLine { _id: _, tool, args, timeout_ms, stream } =
-            strict::from_slice(text.as_bytes())
-                .map_err(|mistake| refuse(format!("the line is not a call: {mistake}")))?;
+        let CallLine { _id: _, tool, args, timeout_ms } = strict::from_slice(text.as_bytes())
+            .map_err(|mistake| refuse(format!("the line is not a call: {mistake}")))?;
         if timeout_ms == Some(0) {
             return Err(refuse("timeout_ms: it is 0".to_owned()));
         }
         let timeout = timeout_ms.map(Duration::from_millis);
-        Ok(Some(Self::Call(Call { id, tool, args, timeout, stream })))
-    }
-}
-
-/// The content of a chunk's line; none for an end.
-fn read_chunk(line: &str) -> Result<Option<Vec<u8>>, String> {
-    let ChunkLine { _chunk: _, data, end } =
-        strict::from_slice(line.as_bytes()).map_err(|mistake| mistake.to_string())?;
-    match (data, end) {
-        (Some(data), false) if data.0.len() > MAX_CHUNK_BYTES => {
-            Err(format!("it has more than {MAX_CHUNK_BYTES} bytes"))
-        }
-        (Some(data), false) => Ok(Some(data.0)),
-        (None, true) => Ok(None),
-        _ => Err("it has neither `data` nor `\"end\": true`, or both".to_owned()),
+        Ok(Some(Self::Call(Call { id, tool, args, timeout })))
     }
 }
 

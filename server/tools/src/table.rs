@@ -4,7 +4,6 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::client::{Download, Execute, Operate, Upload};
 use super::command::RunCommand;
 use super::destroy::Destroy;
 use super::entry::Entry;
@@ -15,14 +14,7 @@ use super::script::ExecuteScript;
 
 /// The tools before and after the file tools.
 static FIRST: [Entry; 3] = [Entry::of::<Init>(), Entry::of::<RunCommand>(), Entry::of::<Destroy>()];
-static LAST: [Entry; 6] = [
-    Entry::of::<ExecuteScript>(),
-    Entry::of::<Filesystem>(),
-    Entry::of::<Operate>(),
-    Entry::of::<Execute>(),
-    Entry::of::<Download>(),
-    Entry::of::<Upload>(),
-];
+static LAST: [Entry; 2] = [Entry::of::<ExecuteScript>(), Entry::of::<Filesystem>()];
 
 /// Every tool, in the order of the documentation.
 fn tools() -> impl Iterator<Item = &'static Entry> {

@@ -11,7 +11,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::args::Members;
 use super::error::ToolError;
-use super::exchange::Exchange;
 use super::metadata::Metadata;
 use super::stop::Stop;
 use crate::registry::Registry;
@@ -40,13 +39,11 @@ pub(super) trait Tool: 'static {
         false
     }
 
-    /// Starts a call. Its position among the calls of its sandbox is fixed when this returns. What it says
-    /// before its answer, and what it is sent besides its arguments, goes through `exchange`.
+    /// Starts a call. Its position among the calls of its sandbox is fixed when this returns.
     fn begin(
         args: Self::Args,
         context: &Context,
         stop: Stop,
-        exchange: Exchange,
     ) -> Result<Work<Self::Data>, ToolError>;
 
     /// The error of a failed call, with the metadata that every failure of this tool has.

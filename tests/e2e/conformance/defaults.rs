@@ -87,15 +87,6 @@ fn sandbox_with_programs_has_the_limits_of_exec_at_every_door() {
     let mut run = place.command(["run", "--json", "-c", "return 1"]);
     run.args(&root);
     is_of_exec(&place.document(&finish(run))["limits"], "run");
-    let init = json!({ "containerId": "a", "projectOutPath": "out" }).to_string();
-    for request in [json!({ "script": "return 1" }), json!({ "command": { "shell": "true" } })] {
-        let input = json!({ "containerId": "a", "request": request }).to_string();
-        let mut tool = place.command(["tool", "sandbox_execute", "--input", &input]);
-        tool.args(["--init", &init]).args(&root);
-        let answer = finish(tool);
-        let answer: Value = serde_json::from_str(&answer.assert_code(0).stdout).unwrap();
-        is_of_exec(&answer["data"]["limits"], "tool");
-    }
     // The library's, also for its scripts; and without programs, those of scripts.
     let programs = Programs::new(&Rootfs::busybox(), |spec| spec);
     let sandbox = &programs.guest.sandbox;

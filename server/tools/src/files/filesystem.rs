@@ -12,7 +12,6 @@ use super::operation::{OperationError, OperationOutput};
 use super::table::OPERATIONS;
 use crate::args::Members;
 use crate::error::ToolError;
-use crate::exchange::Exchange;
 use crate::metadata::Json;
 use crate::stop::Stop;
 use crate::tool::{Arguments, Context, Output, Tool, Work};
@@ -121,7 +120,6 @@ impl Tool for Filesystem {
         args: FilesystemArgs,
         context: &Context,
         stop: Stop,
-        _exchange: Exchange,
     ) -> Result<Work<FilesystemData>, ToolError> {
         let work = args.operation.begin(context)?;
         Ok(stop.or(async move { render(work.await) }))

@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::ToolError;
-use crate::exchange::Exchange;
 use crate::registry::{Lease, Scope};
 use crate::stop::Stop;
 use crate::tool::{Arguments, Context, MAX_READ_BYTES, Output, Tool, Work};
@@ -181,12 +180,7 @@ impl<T: FileTool> Tool for T {
         !T::CHANGES_FILES
     }
 
-    fn begin(
-        args: T::Args,
-        context: &Context,
-        stop: Stop,
-        _exchange: Exchange,
-    ) -> Result<Work<Self::Data>, ToolError> {
+    fn begin(args: T::Args, context: &Context, stop: Stop) -> Result<Work<Self::Data>, ToolError> {
         let work = begin::<T>(args, context)?;
         Ok(stop.or(async move {
             let OperationOutput { data, truncated, note, held, .. } = work.await?;

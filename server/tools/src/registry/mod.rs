@@ -5,13 +5,12 @@
 //! it has started yet.
 
 mod mount_policy;
-mod name_lock;
 mod order;
 
 use std::collections::HashMap;
 use std::io;
 use std::panic::AssertUnwindSafe;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
@@ -23,7 +22,6 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::error::{ToolError, over_ceiling};
 use mount_policy::MountPolicy;
-use name_lock::{MAX_NAME_BYTES, NameLock};
 pub(crate) use order::Scope;
 use order::{Order, Ticket};
 
@@ -54,11 +52,6 @@ pub struct Settings {
     /// The hosts that commands may reach, in every sandbox that supports commands. A request may name
     /// some of them.
     pub hosts: Allowlist,
-    /// Whether a request may name any other host too.
-    pub any_host: bool,
-    /// The directory of this user in which a container's name is locked, so that no other process has
-    /// one of that name. `None`: names are only shown.
-    pub locked_names: Option<PathBuf>,
 }
 
 /// A caller's request for a sandbox.
@@ -139,7 +132,7 @@ impl Settings {
             return Err(invalid("allow", problem));
         }
         let mut rules = hosts.rules().iter();
-        match rules.find(|rule| !self.any_host && !self.hosts.covers(rule)) {
+        match rules.find(|rule| !self.hosts.covers(rule)) {
             Some(rule) => {
                 let (kind, rule) = (ErrorKind::Policy, rule.to_string());
                 Err(ToolError::of_value(kind, "allow", &rule, "it is not allowed")
@@ -179,8 +172,6 @@ struct Names {
     registered: HashMap<String, Arc<RegisteredSandbox>>,
     /// Sandboxes that are being removed, or whose removal failed.
     removals: HashMap<String, Removal>,
-    /// The names of containers that no other process may have.
-    locked: HashMap<String, NameLock>,
 }
 
 /// A sandbox that is being launched, is running, or is being removed.
@@ -415,11 +406,6 @@ impl Registry {
             return Err(ToolError::new(ErrorKind::Busy, message)
                 .with_hint("sandbox_destroy those that are not needed any more"));
         }
-        if let (Some(directory), Some(name)) =
-            (&self.settings.locked_names, &request.container_name)
-        {
-            names.lock(directory, name)?;
-        }
         let handle = request.handle.clone();
         let spec = self.settings.spec(&request);
         let ceiling = self.settings.bounds(request.image.as_deref()).ceiling;
@@ -543,7 +529,6 @@ impl Registry {
         if names.removals.get(sandbox.handle()).is_some_and(is_its) {
             names.removals.remove(sandbox.handle());
         }
-        names.unlock();
         outcome
     }
 
@@ -639,41 +624,8 @@ impl Names {
         let has_it = registered.is_some_and(|it| Arc::ptr_eq(it, sandbox));
         if has_it {
             self.registered.remove(sandbox.handle());
-            self.unlock();
         }
         has_it
-    }
-
-    /// Locks the name of a container, unless this process has it already.
-    fn lock(&mut self, directory: &Path, name: &str) -> Result<(), ToolError> {
-        if self.locked.contains_key(name) {
-            return Ok(());
-        }
-        if !NameLock::is_valid(name) {
-            let problem = format!("it has 1 to {MAX_NAME_BYTES} bytes, and no control characters");
-            return Err(invalid("containerName", &problem));
-        }
-        let unusable = |source| Error::State { path: directory.to_owned(), source };
-        match NameLock::take(directory, name).map_err(unusable)? {
-            Some(locked) => self.locked.insert(name.to_owned(), locked),
-            None => {
-                let message =
-                    format!("the name '{}' is in use by another process", name.escape_debug());
-                return Err(ToolError::new(ErrorKind::Conflict, message).with_hint(
-                    "only the process that made a sandbox finds it by its name: give another name, \
-                     or end the sandbox there",
-                ));
-            }
-        };
-        Ok(())
-    }
-
-    /// Gives up the names that no sandbox of this process has any more.
-    fn unlock(&mut self) {
-        let registered = &self.registered;
-        self.locked.retain(|name, _| {
-            registered.values().any(|it| it.request.container_name.as_ref() == Some(name))
-        });
     }
 }
 

@@ -16,8 +16,6 @@ pub(crate) enum Scope {
     Path { path: GuestPath, changes: bool },
     /// A script or a command: any path.
     Script,
-    /// Something whose caller waits for the answers of what it depends on.
-    Concurrent,
     /// The removal of the sandbox.
     End,
 }
@@ -27,7 +25,6 @@ impl Scope {
     fn waits_for(&self, earlier: &Self) -> bool {
         match (self, earlier) {
             (Self::End, _) | (_, Self::End) => true,
-            (Self::Concurrent, _) | (_, Self::Concurrent) => false,
             (Self::Script, Self::Script) => true,
             (Self::Script, Self::Path { changes, .. }) => *changes,
             (Self::Path { .. }, Self::Script) => false,
@@ -104,9 +101,6 @@ mod tests {
             (Scope::End, read("/w/a"), true),
             (Scope::End, Scope::Script, true),
             (read("/w/a"), Scope::End, true),
-            (Scope::Concurrent, Scope::Script, false),
-            (Scope::Script, Scope::Concurrent, false),
-            (Scope::End, Scope::Concurrent, true),
         ] {
             assert_eq!(later.waits_for(&earlier), waits, "{later:?} after {earlier:?}");
         }

@@ -6,13 +6,11 @@ use serde_json::json;
 use std::pin::Pin;
 use tokio::io::{AsyncReadExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 
-const HELLO: Hello = Hello { protocol: PROTOCOL, version: "1.2.3", engine: EngineKind::Embedded };
-
 type Boxed = Pin<Box<dyn Future<Output = ToolResponse> + Send>>;
 
 /// `say TEXT` answers it; `wait` waits to be stopped; `fail` panics; `large N` answers N bytes;
-/// `chunks` counts what it is sent; `count N` says N chunks; anything else is unknown.
-fn tool(tool: &str, args: &RawValue, stop: Stop, mut exchange: Exchange) -> Boxed {
+/// anything else is unknown.
+fn tool(tool: &str, args: &RawValue, stop: Stop) -> Boxed {
     let args: Value = serde_json::from_str(args.get()).unwrap();
     let say = |content: String| ToolResponse {
         outcome: Ok(Box::new(json!({"content": content}))),
@@ -30,30 +28,6 @@ fn tool(tool: &str, args: &RawValue, stop: Stop, mut exchange: Exchange) -> Boxe
         }
         "wait" => Box::pin(async move { ToolResponse::refused(stop.stopped().await.into()) }),
         "fail" => Box::pin(async { panic!("as it was told") }),
-        "chunks" => Box::pin(async move {
-            let mut bytes = 0;
-            loop {
-                match exchange.chunk().await {
-                    Ok(Some(chunk)) => bytes += chunk.len(),
-                    Ok(None) => return say(bytes.to_string()),
-                    Err(why) => {
-                        return ToolResponse::refused(ToolError::invalid(
-                            why.unwrap_or("gone".into()),
-                        ));
-                    }
-                }
-                exchange.send(CallMessage::More(1)).await;
-            }
-        }),
-        "count" => Box::pin(async move {
-            for number in 0..args.as_u64().unwrap() {
-                if exchange.credit().await.is_err() {
-                    return ToolResponse::refused(ToolError::invalid("gone"));
-                }
-                exchange.send(CallMessage::Chunk(number.to_string().into_bytes())).await;
-            }
-            say(exchange.wants_events().to_string())
-        }),
         _ => {
             let error = ToolError::invalid(format!("unknown tool '{tool}'"));
             Box::pin(async { ToolResponse::refused(error) })
@@ -65,7 +39,7 @@ async fn served(
     input: impl AsyncBufRead + Unpin,
     output: impl AsyncWrite + Unpin + Send + 'static,
 ) -> io::Result<()> {
-    let ended = serve(input, output, HELLO, tool, std::future::pending::<()>()).await?;
+    let ended = serve(input, output, tool, std::future::pending::<()>()).await?;
     assert_eq!(ended, None);
     Ok(())
 }
@@ -173,7 +147,6 @@ async fn a_line_that_is_no_call_is_answered_and_the_next_one_is_read() {
         &format!(r#"{{"id": "{long}", "tool": "say", "args": "x"}}"#),
         "[26]",
         "[1, 2]",
-        r#"{"hello": []}"#,
     ];
     let mut input = lines.join("\n").into_bytes();
     input.extend_from_slice(b"\n\xff\xfe\n");
@@ -468,8 +441,8 @@ async fn an_interruption_gives_up_the_calls_and_waits_for_no_input() {
     let witness = Arc::new(());
     let call = {
         let witness = witness.clone();
-        move |name: &str, args: &RawValue, stop: Stop, exchange: Exchange| {
-            let (held, work) = (witness.clone(), tool(name, args, stop, exchange));
+        move |name: &str, args: &RawValue, stop: Stop| {
+            let (held, work) = (witness.clone(), tool(name, args, stop));
             begun.send(held.clone()).unwrap();
             async move {
                 let _held = held;
@@ -477,92 +450,10 @@ async fn an_interruption_gives_up_the_calls_and_waits_for_no_input() {
             }
         }
     };
-    let task = tokio::spawn(serve(BufReader::new(from), to, HELLO, call, interrupted));
+    let task = tokio::spawn(serve(BufReader::new(from), to, call, interrupted));
     near.write_all(b"{\"id\": \"a\", \"tool\": \"wait\", \"args\": 0}\n").await.unwrap();
     drop(begins.recv().await.unwrap());
     interrupt.send("a signal").unwrap();
     assert_eq!(task.await.unwrap().unwrap(), Some(Ok("a signal")));
     assert_eq!(Arc::strong_count(&witness), 1, "the call is gone when serve has ended");
-}
-
-#[tokio::test]
-async fn hello_says_which_program_and_which_lines() {
-    let mut running = Running::new();
-    running.send("{\"hello\": {}}\n").await;
-    let expected = json!({"hello": {"protocol": 1, "version": "1.2.3", "engine": "embedded"}});
-    assert_eq!(running.next().await, expected);
-    running.send("{\"hello\": {\"protocol\": 2}}\n").await;
-    assert_eq!(running.next().await["metadata"]["kind"], "invalid_request");
-    assert!(running.end().await.is_empty());
-}
-
-#[tokio::test]
-async fn call_is_sent_chunks_and_asks_for_more_until_their_end() {
-    let mut running = Running::new();
-    running.call("up", "chunks", Value::Null).await;
-    for _ in 0..20 {
-        running.send("{\"chunk\": \"up\", \"data\": \"YWJj\"}\n").await;
-        assert_eq!(running.next().await, json!({"id": "up", "more": 1}));
-    }
-    // One that no call is for is ignored.
-    running.send("{\"chunk\": \"none\", \"end\": true}\n").await;
-    running.send("{\"chunk\": \"up\", \"end\": true}\n").await;
-    assert_eq!(running.next().await["data"]["content"], "60");
-
-    running.call("odd", "chunks", Value::Null).await;
-    running.send("{\"chunk\": \"odd\", \"data\": \"!\"}\n").await;
-    assert!(running.next().await["error"].is_string());
-    let large = json!({"chunk": "large", "data": Base64(vec![0; MAX_CHUNK_BYTES + 1])});
-    running.call("large", "chunks", Value::Null).await;
-    running.send(format!("{large}\n")).await;
-    assert!(running.next().await["error"].as_str().unwrap().contains("more than 262144 bytes"));
-    // Without an end, the end of the input is the caller's.
-    running.call("cut", "chunks", Value::Null).await;
-    assert_eq!(by_id(&running.end().await, "cut")["error"], "gone");
-}
-
-#[tokio::test]
-async fn calls_that_wait_for_others_keep_nothing_from_these() {
-    let mut running = Running::new();
-    for id in 0..=MAX_CALLS {
-        running.call(&id.to_string(), "chunks", Value::Null).await;
-    }
-    for id in 0..MAX_CALLS {
-        running.send(format!("{{\"chunk\": \"{id}\", \"end\": true}}\n")).await;
-        assert_eq!(running.next().await["data"]["content"], "0");
-    }
-    // The last one runs now.
-    running.send(format!("{{\"chunk\": \"{MAX_CALLS}\", \"end\": true}}\n")).await;
-    assert_eq!(running.next().await["data"]["content"], "0");
-
-    for id in 0..MAX_CALLS + 2 {
-        running.call(&id.to_string(), "chunks", Value::Null).await;
-    }
-    running.send(format!("{{\"cancel\": \"{MAX_CALLS}\"}}\n")).await;
-    let answers = running.end().await;
-    assert_eq!(answers.len(), MAX_CALLS + 2);
-    let cancelled = by_id(&answers, MAX_CALLS.to_string());
-    assert_eq!(cancelled["metadata"]["kind"], "cancelled");
-    let gone = answers.iter().filter(|answer| answer["error"] == "gone");
-    assert_eq!(gone.count(), MAX_CALLS + 1, "{answers:?}");
-}
-
-#[tokio::test]
-async fn call_says_as_many_chunks_as_its_caller_takes() {
-    let mut running = Running::new();
-    let line = json!({"id": 1, "tool": "count", "args": 12, "stream": true});
-    running.send(format!("{line}\n")).await;
-    for _ in 0..8 {
-        assert!(running.next().await["chunk"].is_string());
-    }
-    running.call("between", "say", json!("hello")).await;
-    assert_eq!(running.next().await["id"], "between", "a call that waits holds nobody up");
-    running.send("{\"more\": 1, \"chunks\": 4}\n").await;
-    for _ in 0..4 {
-        assert!(running.next().await["chunk"].is_string());
-    }
-    assert_eq!(running.next().await["data"]["content"], "true");
-    running.call("left", "count", json!(9)).await;
-    let rest = running.end().await;
-    assert_eq!(rest.last().unwrap()["error"], "gone", "{rest:?}");
 }
