@@ -2,7 +2,8 @@
 //! for each placeholder, a flag takes the value that is named with it, and a setting, a variable, a
 //! member of a request and an endpoint exist.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -287,6 +288,19 @@ fn command_lines<'a>(whole: &Command, message: &'a str) -> Vec<(&'a str, bool)> 
 
 /// Why a command line is refused. Of a part arguments may be missing.
 fn refusal<'a>(words: impl IntoIterator<Item = &'a str>, is_whole: bool) -> Option<String> {
+    thread_local! {
+        /// Many messages have the same words, and to read a line takes milliseconds.
+        static READ: RefCell<HashMap<(Vec<String>, bool), Option<String>>> = RefCell::default();
+    }
+    let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+    READ.with_borrow_mut(|read| {
+        let refused = || read_refusal(&words, is_whole);
+        read.entry((words.clone(), is_whole)).or_insert_with(refused).clone()
+    })
+}
+
+fn read_refusal(words: &[String], is_whole: bool) -> Option<String> {
+    let words = words.iter().map(String::as_str);
     let error = Cli::read(std::iter::once("sandboxctl").chain(words)).err()?;
     let is_taken = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => true,

@@ -87,7 +87,7 @@ fn inputs_give_io_without_an_io_dir_and_are_refused_where_io_is_off() {
     let spec = SandboxSpec::new().input(Input::path("/x", "x"));
     assert!(plan(spec.clone()).unwrap().configure.policy.io);
     let error = plan(spec.no_io()).unwrap_err();
-    assert!(error.contains("the input 'x'") && error.contains("no files"), "{error}");
+    assert!(error.contains("the input 'x'") && error.contains("files are disabled"), "{error}");
 }
 
 #[test]

@@ -635,7 +635,7 @@ fn launch_error(error: Error, request: &SandboxRequest) -> ToolError {
     let (argument, value) = match (&error, image) {
         (Error::Engine { source: EngineError::UnusableRoot { .. }, .. }, Some(image)) => {
             let hint = "without imageName a sandbox has the programs of what `sandboxctl tools \
-                        --rootfs DIR` or `--image-archive FILE` names";
+                        --stdio --rootfs DIR` or `--image-archive FILE` names";
             // A retry does not help either.
             return ToolError::of_value(ErrorKind::Image, "imageName", image, error.full_message())
                 .with_hint(hint);
