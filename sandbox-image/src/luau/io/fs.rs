@@ -15,7 +15,7 @@ use sandbox_protocol::path::join_written;
 use sandbox_protocol::time::parse_rfc3339;
 
 use super::arguments::{audited, path};
-use super::failure::{raise, raised};
+use super::failure::{Failure, raise, raised};
 use crate::files::{Absent, Existing, FileError, ListedEntry, RemoveScope, Watch};
 use crate::luau::ffi::{Call, Kind, Raise, Results, Slot};
 use crate::luau::options::{count, flag, option, options};
@@ -62,7 +62,7 @@ fn read(call: &mut Call<'_>) -> Results {
         while reading.left() > 0 {
             text.push(&reading.next(&watch)?)?;
         }
-        Ok::<_, super::Failure>(())
+        Ok::<_, Failure>(())
     })
     .map_err(raise)?;
     Ok(call.results(1))
