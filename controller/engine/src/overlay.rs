@@ -12,10 +12,11 @@ use rustix::mount::{
 
 /// Whole files are copied, and directories of `lower` are never renamed, so `upper` alone shows
 /// what changed. The kernel marks it with attributes that only root can set (`trusted.overlay.…`):
-/// an earlier run may have set any other on the files of `lower`. Inode numbers say which file of
-/// `lower` was copied, even if `upper` is on another filesystem.
+/// an earlier run may have set any other on the files of `lower`. A copied file
+/// has the inode number that it has in `lower`, even if `upper` is on another filesystem. With `xino` the
+/// kernel would hide what something else made in `lower` below a new directory.
 const OPTIONS: [(&str, &str); 4] =
-    [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow"), ("xino", "on")];
+    [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow"), ("xino", "off")];
 /// Without this its unmount waits for the disk. A commit syncs `upper` itself, and what is not
 /// committed is discarded.
 const WITHOUT_SYNC: &str = "volatile";

@@ -37,11 +37,11 @@ pub(super) struct SlotKey {
 #[derive(Debug, Clone, PartialEq)]
 enum IoKey {
     Off,
-    /// A private one for each slot, of this size.
+    /// A private one for each slot, of this size (bytes and entries) if the kernel bounds it: what a
+    /// script writes to the disk is counted by the agent.
     Private {
         place: PrivateIo,
-        bytes: u64,
-        entries: u32,
+        size: Option<(u64, u32)>,
     },
     Named(NamedIoDir),
 }
@@ -108,8 +108,8 @@ impl SlotKey {
             mount_path: _,
             workdir: _,
             inputs,
-            // Limits that shape the container are in `container`, and the size of an io dir in
-            // memory.
+            // Limits that shape the container are in `container`, and the size of a bounded io dir in
+            // `io`.
             limits,
             // Sent to the agent with the claim.
             io_errors: _,
@@ -146,11 +146,11 @@ impl SlotKey {
         }
         let io = match (named, private_io) {
             (Some(named), _) => IoKey::Named(named),
-            (None, Some(place)) => IoKey::Private {
-                place: *place,
-                bytes: limits.max_write.as_u64(),
-                entries: limits.entries.get(),
-            },
+            (None, Some(place)) => {
+                let size = (limits.max_write.as_u64(), limits.entries.get());
+                let is_bounded = *place == PrivateIo::Memory || root.supports_exec();
+                IoKey::Private { place: *place, size: is_bounded.then_some(size) }
+            }
             (None, None) => IoKey::Off,
         };
         let root_identity = match prepared.map(|prepared| &prepared.root) {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{
@@ -29,15 +29,8 @@ const OPAQUE: &CStr = c"trusted.overlay.opaque";
 const ORIGIN: &CStr = c"trusted.overlay.origin";
 /// The length of what is before the file handle in it.
 const ORIGIN_HEADER: usize = 21;
-
-/// What the kernel adds to the inode number of a file of the lower layer, if that is on another
-/// filesystem than the upper one (`xino=on`): above 32 bits, or if these do not suffice the highest bit.
-const OF_THE_LOWER_LAYER: [u64; 3] = [0, 1 << 33, 1 << 63];
-
-/// The inode numbers in the lower layer that an overlay may show as this one.
-fn lower_inodes(shown: u64) -> impl Iterator<Item = u64> {
-    OF_THE_LOWER_LAYER.into_iter().filter_map(move |added| shown.checked_sub(added))
-}
+/// Where the type of the handle is in it.
+const ORIGIN_TYPE: usize = 4;
 
 /// Whether an entry of an upper layer marks a removal in the lower one.
 pub(crate) fn is_whiteout(stat: &Stat) -> bool {
@@ -59,12 +52,49 @@ pub(crate) fn probe(upper: &OwnedFd) -> Result<()> {
 /// Whether a file or directory of an upper layer was copied from the lower one. Unknown (`false`)
 /// if the lower one has several names, or its filesystem no handles.
 fn was_copied(parent: BorrowedFd<'_>, name: &CStr) -> bool {
-    open(parent, name, OFlags::empty()).is_ok_and(|file| has_origin(&file))
+    let file = open(parent, name, OFlags::empty());
+    let length = file.and_then(|file| fgetxattr(&file, ORIGIN, &mut [0; 256]));
+    length.is_ok_and(|length| length > ORIGIN_HEADER)
 }
 
-fn has_origin(file: &OwnedFd) -> bool {
-    let length = fgetxattr(file, ORIGIN, &mut [0; 256]);
-    length.is_ok_and(|length| length > ORIGIN_HEADER)
+/// Whether a directory of the upper layer was copied from this one of the lower layer, and not made
+/// by the run, or copied from another one that was there. Only files are shown with the inode number
+/// of what they were copied from, if the layers are on two filesystems.
+fn is_copy_of(upper: &OwnedFd, lower: &OwnedFd) -> bool {
+    let mut origin = [0; 256];
+    let length = fgetxattr(upper, ORIGIN, &mut origin).unwrap_or(0);
+    length > ORIGIN_HEADER
+        && FileHandle::of(lower).is_some_and(|handle| {
+            let bytes = &handle.bytes[..handle.length as usize];
+            let kind = i32::from(origin[ORIGIN_TYPE]);
+            (handle.kind, bytes) == (kind, &origin[ORIGIN_HEADER..length])
+        })
+}
+
+const LONGEST_HANDLE: u32 = libc::MAX_HANDLE_SZ.unsigned_abs();
+
+/// What a filesystem knows a file by, even after another one got its inode number.
+#[repr(C)]
+struct FileHandle {
+    length: u32,
+    kind: i32,
+    bytes: [u8; LONGEST_HANDLE as usize],
+}
+
+impl FileHandle {
+    /// `None` if its filesystem has none.
+    #[expect(unsafe_code, reason = "no safe interface has this call")]
+    fn of(file: &OwnedFd) -> Option<Self> {
+        let bytes = [0; LONGEST_HANDLE as usize];
+        let mut handle = Self { length: LONGEST_HANDLE, kind: 0, bytes };
+        let (fd, path, into) = (file.as_raw_fd(), c"".as_ptr(), (&raw mut handle).cast());
+        let mut mount = 0;
+        // SAFETY: the path ends with a zero, and the handle has as many bytes as its length says.
+        let result = unsafe {
+            libc::name_to_handle_at(fd, path, into, &raw mut mount, libc::AT_EMPTY_PATH)
+        };
+        (result == 0).then_some(handle)
+    }
 }
 
 /// The opened directories of an overlay.
@@ -72,7 +102,7 @@ fn has_origin(file: &OwnedFd) -> bool {
 pub(crate) struct Opened<'a> {
     pub lower: BorrowedFd<'a>,
     pub upper: BorrowedFd<'a>,
-    /// The overlay itself. It shows what was copied with the inode number that it had before.
+    /// The overlay itself. It shows a copied file with the inode number that it had before.
     pub view: BorrowedFd<'a>,
 }
 
@@ -87,7 +117,6 @@ pub(crate) fn compare(
     let upper_dir = open(upper, c".", OFlags::DIRECTORY).map_err(&at)?;
     let mut layers = Comparing {
         since,
-        view,
         seen: WalkCount::default(),
         is_hidden: false,
         before: BTreeMap::new(),
@@ -125,9 +154,8 @@ impl Depth {
     }
 }
 
-struct Comparing<'a> {
+struct Comparing {
     since: (i64, u64),
-    view: BorrowedFd<'a>,
     seen: WalkCount,
     /// The directory that is compared hides that of the lower layer.
     is_hidden: bool,
@@ -139,7 +167,7 @@ struct Comparing<'a> {
     origins: Vec<Box<[u8]>>,
 }
 
-impl Comparing<'_> {
+impl Comparing {
     /// `lower` is the directory of the lower layer at the same path, if there is one.
     fn directory(
         &mut self,
@@ -199,7 +227,12 @@ impl Comparing<'_> {
             self.before.insert(path.into(), before.into());
             self.note(path, before, depth);
         } else if has_attributes(now) && was_copied(upper.as_fd(), name) {
-            self.origins.push(path.into());
+            if now.is_directory() {
+                // The run cannot have given it another name: something else did, or removed it.
+                self.conflicts.insert(path.into());
+            } else {
+                self.origins.push(path.into());
+            }
         }
         let was_directory = before.is_some_and(|before| before.is_directory());
         if now.is_directory() {
@@ -211,7 +244,7 @@ impl Comparing<'_> {
             if was_directory {
                 self.directories.insert(path.into(), now);
             }
-            if let (Some(_), Some(before)) = (&inner, before)
+            if let (Some(inner), Some(before)) = (&inner, before)
                 && before.changed > self.since
             {
                 if is_opaque(&upper) {
@@ -220,7 +253,7 @@ impl Comparing<'_> {
                     let replaced = Changed::new(ChangeOp::Mode, Some(now), Some(before.into()));
                     self.changed.entry(path.into()).or_insert(replaced);
                 } else {
-                    depth.is_foreign |= !self.is_what_was_copied(&upper, path, before);
+                    depth.is_foreign |= !is_copy_of(&upper, inner);
                 }
             }
             self.directory(&upper, inner.as_ref(), path, depth)?;
@@ -229,14 +262,6 @@ impl Comparing<'_> {
             self.removed_below(&lower, path, depth.below(path)?)?;
         }
         Ok(())
-    }
-
-    /// Whether a directory of the upper layer was copied from the one that is in the lower layer now,
-    /// and not made by the run, or copied from another one that was there.
-    fn is_what_was_copied(&self, upper: &OwnedFd, path: &[u8], lower: FileStamp) -> bool {
-        let shown = Root::new(self.view.as_fd()).and_then(|view| view.stat(path));
-        has_origin(upper)
-            && shown.is_ok_and(|shown| lower_inodes(shown.st_ino).any(|inode| inode == lower.ino))
     }
 
     /// An entry of the lower layer that was removed, with what is in it.
@@ -296,8 +321,7 @@ impl Comparing<'_> {
         let known: HashMap<u64, &Box<[u8]>> = known.collect();
         for path in &self.origins {
             let Ok(shown) = view.stat(path) else { continue };
-            let from = lower_inodes(shown.st_ino).find_map(|inode| known.get(&inode));
-            let Some(from) = from else {
+            let Some(from) = known.get(&shown.st_ino) else {
                 self.conflicts.insert(path.clone());
                 continue;
             };

@@ -64,6 +64,15 @@ impl Fixture {
         records.next().unwrap().unwrap().path()
     }
 
+    fn recorded(&self) -> serde_json::Value {
+        serde_json::from_slice(&fs::read(self.record()).unwrap()).unwrap()
+    }
+
+    /// The only stage. What a run changes may be elsewhere.
+    fn stage_path(&self) -> PathBuf {
+        self.recorded()["path"].as_str().unwrap().into()
+    }
+
     fn create(&self, io_dir: &File, method: How, bounds: CopyBounds) -> Result<Stage, StageError> {
         let method = self.method(method);
         Stage::create(io_dir.as_fd(), &self.records(), method, bounds, &mut |_| {})
@@ -176,7 +185,7 @@ fn overlay(lower: &File, upper: BorrowedFd<'_>, work: BorrowedFd<'_>) -> OwnedFd
         fsconfig_set_string(&overlay, option, path(layer)).unwrap();
     }
     let options =
-        [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow"), ("xino", "on")];
+        [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow"), ("xino", "off")];
     for (option, value) in options {
         fsconfig_set_string(&overlay, option, value).unwrap();
     }
@@ -1144,7 +1153,7 @@ fn interrupted_commit_waits_for_its_stage_and_its_io_dir_whatever_is_in_their_pl
         for name in ["a", "b"] {
             fs::write(run.path().join(name), "run").unwrap();
         }
-        let stage = path_of(run.files()).unwrap().parent().unwrap().to_owned();
+        let stage = place.stage_path();
         interrupt(run, "moving", 2);
         let [hidden, away] = [
             if is_stage { stage.clone() } else { place.io() },
@@ -1216,7 +1225,7 @@ fn stage_whose_removal_was_interrupted_is_removed_by_the_next_command() {
         place.write("f", "old");
         let run = place.run(method);
         fs::write(run.path().join("f"), "run").unwrap();
-        let files = path_of(run.files()).unwrap();
+        let files = place.stage_path().join("files");
         interrupt(run, "applied", 1);
         fs::remove_dir_all(files).unwrap();
         assert!(!place.records().leftovers()[0].is_interrupted);
@@ -1239,12 +1248,9 @@ fn stage_is_beside_the_io_dir_itself_wherever_its_path_leads() {
     symlink(&other, &parent).unwrap();
     for method in methods() {
         let stage = place.create(&io_dir, method, CopyBounds::default()).unwrap();
-        let at = path_of(stage.files()).unwrap().parent().unwrap().to_owned();
-        assert_eq!(at.parent(), Some(&*moved), "{method:?}");
-        let text = fs::read(place.record()).unwrap();
-        let recorded: serde_json::Value = serde_json::from_slice(&text).unwrap();
-        assert_eq!(recorded["path"], at.to_str().unwrap());
-        assert_eq!(recorded["io_path"], moved.join("io").to_str().unwrap());
+        let at = place.stage_path();
+        assert_eq!((at.parent(), at.join("trash").is_dir()), (Some(&*moved), true), "{method:?}");
+        assert_eq!(place.recorded()["io_path"], moved.join("io").to_str().unwrap());
         drop(stage);
     }
     assert_eq!(fs::read_dir(&moved).unwrap().count(), 1);
