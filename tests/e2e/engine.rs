@@ -111,14 +111,18 @@ impl Engine {
 
     /// The most memory that a container's first process used, in KiB.
     pub fn peak_memory_kib(self, container: &str) -> u64 {
-        let pid = match self {
+        peak_memory_kib(self.first_process(container).expect("it runs"))
+    }
+
+    /// The process of this machine that is the first one in a container, if it runs.
+    pub fn first_process(self, container: &str) -> Option<u32> {
+        match self {
             Self::Docker => docker_api(&format!("/containers/{container}/json"))
                 .and_then(|it| it["State"]["Pid"].as_u64()?.try_into().ok()),
             Self::Embedded => {
                 first_process(container).map(|pid| pid.as_raw_nonzero().get().cast_unsigned())
             }
-        };
-        peak_memory_kib(pid.expect("it runs"))
+        }
     }
 
     pub fn is_running(self, container: &str) -> bool {

@@ -21,11 +21,20 @@ use sandbox_dirfd::{
 use sandbox_engine::{Layers, Source};
 use sandbox_staging::bounded::BoundedDir;
 use sandbox_staging::created::{self, CreatedDirs, hold};
+use sandbox_staging::fresh::FreshDir;
 use sandbox_staging::{CopyBounds, Method, NewDirectory, Records, Stage, StageError, copy_out};
 
 use crate::error::{CLOSED, Error};
-use crate::io_dir::private::PrivateFiles;
 use crate::io_dir::staged::{StagedIoDir, Staging};
+
+/// The files of a private io dir, until it ends or they are kept.
+#[derive(Debug)]
+enum PrivateFiles {
+    /// A directory on disk.
+    Fresh(FreshDir),
+    /// A file system of their own, which ends with its last descriptor.
+    Bounded,
+}
 
 /// An open io dir.
 #[derive(Debug)]

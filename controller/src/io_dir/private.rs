@@ -10,17 +10,8 @@ use sandbox_engine::Source;
 use sandbox_staging::bounded::BoundedDir;
 use sandbox_staging::fresh::FreshDir;
 
-use super::IoDir;
+use super::{IoDir, PrivateFiles};
 use crate::error::Error;
-
-/// The files of a private io dir, until it ends or they are kept.
-#[derive(Debug)]
-pub(super) enum PrivateFiles {
-    /// A directory on disk.
-    Fresh(FreshDir),
-    /// A file system of their own, which ends with its last descriptor.
-    Bounded,
-}
 
 impl IoDir {
     /// One that the kernel bounds.

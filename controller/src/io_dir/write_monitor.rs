@@ -15,30 +15,21 @@ mod watcher;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use sandbox_api::{DiskReserve, FilesTouched, Limits, TouchedSource, failure};
+use sandbox_api::{FilesTouched, Limits, TouchedSource, failure};
 use sandbox_dirfd::DiskUsage;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::ScriptError;
 use sandbox_staging::snapshot::Snapshot;
-use tokio::runtime::Handle;
 
 use self::judge::{Baseline, Most, Reading, UNMEASURED, too_little, unseen};
 use self::scan::{FEW_ENTRIES, Scanner, Taken};
 use self::watcher::{RunLimit, Watcher};
-use crate::io_dir::IoDir;
 
 pub(crate) use self::scan::watch_runtime;
+pub(crate) use self::watcher::Watched;
 
 /// The minimum that a command may write after it was asked to end, before its container is killed.
 const OVERRUN: u64 = 64 << 20;
-
-/// The monitored io dir, and how to monitor it.
-pub(crate) struct Watched {
-    pub io_dir: Arc<IoDir>,
-    pub reserve: DiskReserve,
-    /// Where the watcher and its scans run.
-    pub runtime: Handle,
-}
 
 /// The state of the directory that a sandbox's commands write to.
 #[derive(Debug, Default)]

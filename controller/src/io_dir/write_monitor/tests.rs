@@ -1,4 +1,5 @@
 use sandbox_dirfd::Links;
+use tokio::runtime::Handle;
 
 use super::*;
 

@@ -5,14 +5,23 @@ use std::time::Duration;
 
 use sandbox_api::DiskReserve;
 use sandbox_dirfd::{DiskUsage, FreeSpace};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::Watched;
 use super::judge::{Reading, too_little};
 use super::scan::{Scanner, blocking, space_of};
 use super::schedule::{gone, rest, tick};
+use crate::io_dir::IoDir;
+
+/// The monitored io dir, and how to monitor it.
+pub(crate) struct Watched {
+    pub io_dir: Arc<IoDir>,
+    pub reserve: DiskReserve,
+    /// Where the watcher and its scans run.
+    pub runtime: Handle,
+}
 
 /// How large the io dir may become in a run.
 #[derive(Debug)]
