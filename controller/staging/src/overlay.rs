@@ -90,9 +90,8 @@ impl FileHandle {
         let (fd, path, into) = (file.as_raw_fd(), c"".as_ptr(), (&raw mut handle).cast());
         let mut mount = 0;
         // SAFETY: the path ends with a zero, and the handle has as many bytes as its length says.
-        let result = unsafe {
-            libc::name_to_handle_at(fd, path, into, &raw mut mount, libc::AT_EMPTY_PATH)
-        };
+        let result =
+            unsafe { libc::name_to_handle_at(fd, path, into, &raw mut mount, libc::AT_EMPTY_PATH) };
         (result == 0).then_some(handle)
     }
 }

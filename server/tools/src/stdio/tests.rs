@@ -5,6 +5,7 @@ use crate::metadata::Metadata;
 use serde_json::json;
 use std::pin::Pin;
 use tokio::io::{AsyncReadExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
+use tokio::sync::mpsc;
 
 type Boxed = Pin<Box<dyn Future<Output = ToolResponse> + Send>>;
 
