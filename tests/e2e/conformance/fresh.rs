@@ -184,7 +184,6 @@ fn controller_that_is_killed_at_any_point_leaves_no_device_and_no_image() {
         "Before(Start)",
         "After(Start)",
         "Greeted",
-        "Requested",
         "Answered",
         "Before(Remove)",
     ];
