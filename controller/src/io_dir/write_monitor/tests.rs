@@ -2,6 +2,7 @@ use sandbox_dirfd::Links;
 use tokio::runtime::Handle;
 
 use super::*;
+use crate::io_dir::IoDir;
 
 #[tokio::test]
 async fn nothing_is_started_in_an_io_dir_that_was_not_measured() {
