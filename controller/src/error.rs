@@ -343,6 +343,9 @@ impl Error {
             | Self::ExecUnsupported
             | Self::ImageId(_) => ErrorKind::Usage,
             Self::KeepStaged { is_disk_full: true, .. } => ErrorKind::DiskFull,
+            Self::KeepIoDir { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                ErrorKind::DiskFull
+            }
             Self::Ended { .. } => ErrorKind::AgentLost,
             Self::Cancelled => ErrorKind::Cancelled,
             Self::State { .. }

@@ -365,6 +365,11 @@ impl IoDir {
         self.bounded.as_deref().map(BoundedDir::size)
     }
 
+    /// Waits until what was written can be read, before files are taken out of it.
+    pub fn settle(&self) -> io::Result<()> {
+        self.bounded.as_ref().map_or(Ok(()), |bounded| bounded.settle())
+    }
+
     /// What bounds the disk space that programs with these limits take in it, for documents.
     pub fn describe_disk(&self, limits: &Limits) -> Disk {
         let DiskUsage { bytes, entries } = self.bounds().unwrap_or_else(|| size_of(limits));
@@ -411,7 +416,9 @@ impl IoDir {
         let mut private = self.private.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = match private.as_ref().ok_or(Error::NoFreshIoDir)? {
             PrivateFiles::Fresh(dir) => dir.keep(to),
-            PrivateFiles::Bounded => NewDirectory::at(to)
+            PrivateFiles::Bounded => self
+                .settle()
+                .and_then(|()| NewDirectory::at(to))
                 .and_then(|to| copy_out(self.fd(), &to).map_err(StageError::into_io)),
         };
         kept.map_err(|source| Error::KeepIoDir { path: to.to_owned(), source })?;

@@ -50,6 +50,11 @@ impl Sandbox {
         let bounds = Bounds { entries: self.inner.limits.entries.get().into() };
         let work = tokio::task::spawn_blocking(move || {
             let io_dir = io_dir.ok_or(Error::NoIoDir)?;
+            io_dir.settle().map_err(|source| sandbox_artifacts::Error::Io {
+                action: "copy",
+                path: ".".to_owned(),
+                source,
+            })?;
             let is_cancelled = || cancelled.load(Ordering::Relaxed);
             let proceed = || {
                 hold(Point::Copying, is_cancelled);

@@ -13,9 +13,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, fstatvfs, open, openat, unlinkat,
+    AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, fstatvfs, open, openat, syncfs, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{
@@ -38,6 +39,10 @@ pub struct BoundedDir {
     device: Option<Arc<OwnedFd>>,
     disk: Option<OwnedFd>,
     size: DiskUsage,
+    /// Its root, opened before anything is written: it hears of every write that fails. `None` in memory.
+    root: Option<OwnedFd>,
+    /// It has heard of one.
+    is_incomplete: AtomicBool,
 }
 
 impl BoundedDir {
@@ -53,7 +58,7 @@ impl BoundedDir {
         let entries = size.entries.saturating_add(1);
         let options = [("size", &*bytes.to_string()), ("nr_inodes", &*entries.to_string())];
         let files = give(mount("tmpfs", &options, &[])?, owner)?;
-        Ok(Self { files: Arc::new(files), device: None, disk: None, size })
+        Ok(Self { size, ..Self::of(files) })
     }
 
     /// Creates one on disk, for `owner`: an image in `scratch`, which is created if missing. The empty
@@ -79,10 +84,42 @@ impl BoundedDir {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno.into()),
         }
-        let files = Arc::new(give(files, owner)?);
+        let files = give(files, owner)?;
         // An ext4 has a few inodes more than it was made for.
         let size = DiskUsage { entries: fstatvfs(&files)?.f_ffree, ..size };
-        Ok(Self { files, device: Some(Arc::new(device)), disk: Some(disk), size })
+        let (root, device) = (Some(open_root(&files)?), Some(Arc::new(device)));
+        Ok(Self { device, disk: Some(disk), size, root, ..Self::of(files) })
+    }
+
+    fn of(files: OwnedFd) -> Self {
+        Self {
+            files: Arc::new(files),
+            device: None,
+            disk: None,
+            size: DiskUsage::default(),
+            root: None,
+            is_incomplete: AtomicBool::new(false),
+        }
+    }
+
+    /// Waits until its image has what was written to it. Before files are taken out of it: the kernel
+    /// fills the image later, and what does not fit on the disk then is lost.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::StorageFull`] if something was lost, now or before.
+    pub fn settle(&self) -> io::Result<()> {
+        // It hears of it once.
+        if self.root.as_ref().is_some_and(|root| syncfs(root).is_err()) {
+            self.is_incomplete.store(true, Ordering::Relaxed);
+        }
+        match self.is_incomplete.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                "files are incomplete: the disk had no space for what was written to them",
+            )),
+        }
     }
 
     /// The directory: the root of a mount that is attached nowhere.
@@ -140,14 +177,18 @@ fn mount(kind: &str, options: &[(&str, &str)], flags: &[&str]) -> io::Result<Own
 
 /// Any user of the sandbox may write to it, and nothing else sees it.
 fn give(files: OwnedFd, owner: Option<(u32, u32)>) -> io::Result<OwnedFd> {
-    // The descriptor of a mount only names it.
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = openat(&files, ".", flags, Mode::empty())?;
+    let root = open_root(&files)?;
     if let Some((uid, gid)) = owner {
         fchown(&root, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
     }
     fchmod(&root, Mode::from_raw_mode(0o777))?;
     Ok(files)
+}
+
+/// The descriptor of a mount only names it.
+fn open_root(mount: &OwnedFd) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(openat(mount, ".", flags, Mode::empty())?)
 }
 
 #[cfg(test)]

@@ -225,6 +225,10 @@ impl Stage {
         match &self.before {
             Before::Copied(baseline) => compare(lower, upper, baseline),
             Before::Lower { root, since, .. } => {
+                if let Some(image) = &self.image {
+                    let incomplete = |source| StageError::Path { path: b".".to_vec(), source };
+                    image.settle().map_err(incomplete)?;
+                }
                 let opened = overlay::Opened { lower, upper, view };
                 overlay::compare(opened, *root, stamp_time(*since))
             }

@@ -58,6 +58,25 @@ fn fill(file: &mut File) -> u64 {
 }
 
 #[test]
+fn files_that_the_disk_had_no_space_for_are_not_taken_out() {
+    if !is_root() {
+        return;
+    }
+    let place = Fixture::new();
+    let little = DiskUsage { bytes: 2 << 20, entries: 10 };
+    let disk = BoundedDir::in_memory(little, None).unwrap();
+    let scratch = format!("/proc/self/fd/{}/scratch", disk.files().as_raw_fd());
+    let templates = place.dir.path().join("t");
+    let dir = BoundedDir::on_disk(size(), None, scratch.as_ref(), &templates).unwrap();
+    create(&dir, "small").unwrap().write_all(b"x").unwrap();
+    dir.settle().unwrap();
+    fill(&mut create(&dir, "large").unwrap());
+    for _ in 0..2 {
+        assert_eq!(dir.settle().unwrap_err().kind(), io::ErrorKind::StorageFull);
+    }
+}
+
+#[test]
 fn it_holds_what_it_is_made_for_and_little_more() {
     if !is_root() {
         return;
