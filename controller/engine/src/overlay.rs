@@ -12,11 +12,11 @@ use rustix::mount::{
 
 /// Whole files are copied, and directories of `lower` are never renamed, so `upper` alone shows
 /// what changed. The kernel marks it with attributes that only root can set (`trusted.overlay.…`):
-/// an earlier run may have set any other on the files of `lower`. A copied file
-/// has the inode number that it has in `lower`, even if `upper` is on another filesystem. With `xino` the
-/// kernel would hide what something else made in `lower` below a new directory.
+/// an earlier run may have set any other on the files of `lower`. With `xino` the files of both
+/// layers have the device number of the overlay, even if these are on two filesystems: the agent
+/// enters no other one. It makes every new directory opaque, too.
 const OPTIONS: [(&str, &str); 4] =
-    [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow"), ("xino", "off")];
+    [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow"), ("xino", "on")];
 /// Without this its unmount waits for the disk. A commit syncs `upper` itself, and what is not
 /// committed is discarded.
 const WITHOUT_SYNC: &str = "volatile";

@@ -19,7 +19,7 @@ use crate::commit::covered;
 use crate::compare::{Comparison, op_of};
 use crate::copy::{Baseline, Copied};
 use crate::error::StageError;
-use crate::tree::{MAX_DEPTH, WalkCount, entries, join, kind_of, open};
+use crate::tree::{MAX_DEPTH, WalkCount, birth_time, entries, join, kind_of, open};
 
 /// Attributes of overlays have names that begin with it. Only root can set them.
 const PREFIX: &[u8] = b"trusted.overlay.";
@@ -31,6 +31,15 @@ const ORIGIN: &CStr = c"trusted.overlay.origin";
 const ORIGIN_HEADER: usize = 21;
 /// Where the type of the handle is in it.
 const ORIGIN_TYPE: usize = 4;
+
+/// What the kernel adds to the inode number of a file of the lower layer, if that is on another
+/// filesystem than the upper one (`xino=on`): above 32 bits, or if these do not suffice the highest bit.
+const OF_THE_LOWER_LAYER: [u64; 3] = [0, 1 << 33, 1 << 63];
+
+/// The inode numbers in the lower layer that an overlay may show as this one.
+fn lower_inodes(shown: u64) -> impl Iterator<Item = u64> {
+    OF_THE_LOWER_LAYER.into_iter().filter_map(move |added| shown.checked_sub(added))
+}
 
 /// Whether an entry of an upper layer marks a removal in the lower one.
 pub(crate) fn is_whiteout(stat: &Stat) -> bool {
@@ -58,8 +67,7 @@ fn was_copied(parent: BorrowedFd<'_>, name: &CStr) -> bool {
 }
 
 /// Whether a directory of the upper layer was copied from this one of the lower layer, and not made
-/// by the run, or copied from another one that was there. Only files are shown with the inode number
-/// of what they were copied from, if the layers are on two filesystems.
+/// by the run, or copied from another one that was there.
 fn is_copy_of(upper: &OwnedFd, lower: &OwnedFd) -> bool {
     let mut origin = [0; 256];
     let length = fgetxattr(upper, ORIGIN, &mut origin).unwrap_or(0);
@@ -125,7 +133,7 @@ pub(crate) fn compare(
         origins: Vec::new(),
     };
     let depth = Depth { levels: 0, is_foreign: false };
-    layers.directory(&upper_dir, Some(&lower_dir), b"", depth)?;
+    layers.directory(&upper_dir, Some(&lower_dir), b"", depth, false)?;
     layers.name_origins(view).map_err(&at)?;
     let Comparing { before, changed, directories, conflicts, .. } = layers;
     let baseline = Arc::new(Baseline { root: root.into(), entries: before });
@@ -167,19 +175,20 @@ struct Comparing {
 }
 
 impl Comparing {
-    /// `lower` is the directory of the lower layer at the same path, if there is one.
+    /// `lower` is the directory of the lower layer at the same path, if there is one. `hides` says
+    /// that the run saw nothing of it.
     fn directory(
         &mut self,
         upper: &OwnedFd,
         lower: Option<&OwnedFd>,
         path: &[u8],
         depth: Depth,
+        hides: bool,
     ) -> std::result::Result<(), StageError> {
         let above = entries(upper.as_fd()).map_err(StageError::at(path))?;
-        // The root never is.
         // What is below an opaque directory hides the lower layer too, without a mark of its own.
         let is_hidden = self.is_hidden;
-        self.is_hidden |= depth.levels > 0 && is_opaque(upper);
+        self.is_hidden |= hides;
         let opaque = lower.filter(|_| self.is_hidden);
         for (name, stat) in &above {
             let path = join(path, name.to_bytes());
@@ -243,10 +252,14 @@ impl Comparing {
             if was_directory {
                 self.directories.insert(path.into(), now);
             }
+            let mut hides = is_opaque(&upper);
             if let (Some(inner), Some(before)) = (&inner, before)
                 && before.changed > self.since
             {
-                if is_opaque(&upper) {
+                if hides && self.is_younger(inner) {
+                    // Nothing was removed with it: both have made it.
+                    (hides, depth.is_foreign) = (false, true);
+                } else if hides {
                     // What was removed with the old directory may not be what was in it then.
                     self.conflicts.insert(path.into());
                     let replaced = Changed::new(ChangeOp::Mode, Some(now), Some(before.into()));
@@ -255,12 +268,18 @@ impl Comparing {
                     depth.is_foreign |= !is_copy_of(&upper, inner);
                 }
             }
-            self.directory(&upper, inner.as_ref(), path, depth)?;
+            self.directory(&upper, inner.as_ref(), path, depth, hides)?;
         } else if let (true, Some(lower)) = (was_directory, lower) {
             let lower = open(lower.as_fd(), name, OFlags::DIRECTORY).map_err(&at)?;
             self.removed_below(&lower, path, depth.below(path)?)?;
         }
         Ok(())
+    }
+
+    /// Whether a directory was made after the stage.
+    fn is_younger(&self, directory: &OwnedFd) -> bool {
+        let born = birth_time(directory.as_fd(), c".");
+        born.is_some_and(|(seconds, nanos)| (seconds, u64::from(nanos)) > self.since)
     }
 
     /// An entry of the lower layer that was removed, with what is in it.
@@ -320,7 +339,8 @@ impl Comparing {
         let known: HashMap<u64, &Box<[u8]>> = known.collect();
         for path in &self.origins {
             let Ok(shown) = view.stat(path) else { continue };
-            let Some(from) = known.get(&shown.st_ino) else {
+            let from = lower_inodes(shown.st_ino).find_map(|inode| known.get(&inode));
+            let Some(from) = from else {
                 self.conflicts.insert(path.clone());
                 continue;
             };

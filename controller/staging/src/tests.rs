@@ -185,7 +185,7 @@ fn overlay(lower: &File, upper: BorrowedFd<'_>, work: BorrowedFd<'_>) -> OwnedFd
         fsconfig_set_string(&overlay, option, path(layer)).unwrap();
     }
     let options =
-        [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow"), ("xino", "off")];
+        [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow"), ("xino", "on")];
     for (option, value) in options {
         fsconfig_set_string(&overlay, option, value).unwrap();
     }
