@@ -119,6 +119,26 @@ export type Content = string | {
   b64: string;
 };
 
+/** What bounds the disk space that the programs of a sandbox take in its io dir. */
+export type Disk = {
+  /** What the io dir is. */
+  backend: DiskBackend;
+  /** What enforces it. */
+  bound: DiskBound;
+  /** The bytes that fit in it, or that it may grow by. */
+  bytes: number;
+  /** The same of files and directories. */
+  entries: number;
+  /** Why a private or staged io dir is watched. */
+  reason?: string | null;
+};
+
+/** What an io dir is. */
+export type DiskBackend = "tmpfs" | "ext4" | "directory";
+
+/** What enforces a bound. */
+export type DiskBound = "kernel" | "watched";
+
 /** An encoding of file content as text. */
 export type Encoding = "utf-8" | "base64" | "hex" | "latin1" | "utf-16le" | "utf-16be" | "ascii" | "utf8";
 
@@ -158,6 +178,8 @@ export type ExecExecution = {
   confinement: Confinement | null;
   /** When it was accepted. */
   created_at: string;
+  /** What bounds the disk space that programs take in the io dir. */
+  disk?: Disk | null;
   /** When it ended. */
   ended_at: string | null;
   /** The engine it ran on. */
@@ -710,6 +732,8 @@ export type ResultExecution = {
   confinement: Confinement | null;
   /** When it was accepted. */
   created_at: string;
+  /** What bounds the disk space that programs take in the io dir. */
+  disk?: Disk | null;
   /** When it ended. */
   ended_at: string | null;
   /** The engine it ran on. */

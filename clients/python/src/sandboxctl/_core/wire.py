@@ -103,6 +103,20 @@ class ContactedHost(TypedDict):
     """Its port."""
 
 
+class Disk(TypedDict):
+    """What bounds the disk space that the programs of a sandbox take in its io dir."""
+    backend: DiskBackend
+    """What the io dir is."""
+    bound: DiskBound
+    """What enforces it."""
+    bytes: int
+    """The bytes that fit in it, or that it may grow by."""
+    entries: int
+    """The same of files and directories."""
+    reason: NotRequired[Union[str, None]]
+    """Why a private or staged io dir is watched."""
+
+
 class Envelope(TypedDict):
     """The response to an operation: `{"success":true,"data":{…},"error":null,"metadata":{…}}`."""
     data: Any
@@ -127,6 +141,8 @@ class ExecExecution(TypedDict):
     """Its confinement beyond its container."""
     created_at: str
     """When it was accepted."""
+    disk: NotRequired[Union[Disk, None]]
+    """What bounds the disk space that programs take in the io dir."""
     ended_at: Union[str, None]
     """When it ended."""
     engine: Union[EngineKind, None]
@@ -517,6 +533,8 @@ class ResultExecution(TypedDict):
     """Its confinement beyond its container."""
     created_at: str
     """When it was accepted."""
+    disk: NotRequired[Union[Disk, None]]
+    """What bounds the disk space that programs take in the io dir."""
     ended_at: Union[str, None]
     """When it ended."""
     engine: Union[EngineKind, None]
@@ -703,6 +721,14 @@ class ContentB64(TypedDict):
 
 Content = Union[str, ContentB64]
 """Text, or bytes in base64."""
+
+
+DiskBackend = Literal["tmpfs", "ext4", "directory"]
+"""What an io dir is."""
+
+
+DiskBound = Literal["kernel", "watched"]
+"""What enforces a bound."""
 
 
 Encoding = Literal["utf-8", "base64", "hex", "latin1", "utf-16le", "utf-16be", "ascii", "utf8"]
