@@ -94,7 +94,7 @@ fn private_service_gives_its_program_directories_of_the_host_and_ends_with_its_s
     let (status, gone) = service.ask("POST", &of("operations?generation=2"), &write);
     assert_eq!((status, &gone["kind"]), (410, &json!("gone")));
     let (status, refused) = service.create(&json!({"spec": {"host_dir": "out"}}));
-    assert_eq!((status, &refused["kind"]), (400, &json!("invalid_request")));
+    assert_eq!((status, &refused["kind"]), (422, &json!("invalid_request")));
     // What still runs does not hold its end up.
     let endless = json!({"script": "while true do end"});
     assert_eq!(service.ask("POST", &of("executions"), &endless).0, 202);
