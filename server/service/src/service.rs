@@ -252,10 +252,11 @@ impl Service {
     ///
     /// If the store fails.
     pub async fn usage(&self, subject: &Subject) -> Result<UsageTotals, ServiceError> {
-        let totals = self.core.records.usage(subject).await?;
-        let stored_bytes = self.core.stored_bytes(subject).await?;
+        // First what is in progress: what ends meanwhile is in the totals.
         let (queued, running) = self.core.state().schedule.of(subject);
         let sandboxes = self.core.kept.count_of(subject) as u64;
+        let totals = self.core.records.usage(subject).await?;
+        let stored_bytes = self.core.stored_bytes(subject).await?;
         let (queued, running) = (queued as u64, running as u64);
         Ok(UsageTotals { queued, running, sandboxes, stored_bytes, ..totals })
     }
