@@ -16,7 +16,7 @@ use sandbox_protocol::path::{GuestPath, join_written};
 use super::access::Files;
 use super::entries::{has_path, read_directory};
 use super::error::{FileError, beneath};
-use super::mounts::{Mount, MountTarget};
+use super::mounts::{Inputs, MountTarget};
 use super::names::{kind_of, modified, size_of};
 use super::temporary::is_temporary;
 use super::watch::Watch;
@@ -155,7 +155,7 @@ impl Files {
     }
 
     /// As [`Mounts::inputs`](super::mounts::Mounts::inputs), if that directory may be read.
-    pub(super) fn inputs(&self, written: &[u8]) -> Option<(GuestPath, Vec<(&[u8], &Mount)>)> {
+    pub(super) fn inputs(&self, written: &[u8]) -> Option<Inputs<'_>> {
         let inputs = self.mounts.inputs(written)?;
         self.policy.access(&inputs.0).map(|_| inputs)
     }
@@ -163,7 +163,7 @@ impl Files {
     /// A walk of the inputs: each is a mount of its own.
     fn walk_inputs(
         &self,
-        (path, inputs): (GuestPath, Vec<(&[u8], &Mount)>),
+        (path, inputs): Inputs<'_>,
         request: &List,
         reach: Depth,
         watch: &Watch,

@@ -54,6 +54,9 @@ enum Target {
     },
 }
 
+/// The directory above the inputs, and each input by its name.
+pub(super) type Inputs<'a> = (GuestPath, Vec<(&'a [u8], &'a Mount)>);
+
 /// A mount that cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open the mount {path}: {source}")]
@@ -198,7 +201,7 @@ impl Mounts {
     }
 
     /// The inputs by their names, in order, if a path is the directory above them, which is no mount.
-    pub(super) fn inputs(&self, written: &[u8]) -> Option<(GuestPath, Vec<(&[u8], &Mount)>)> {
+    pub(super) fn inputs(&self, written: &[u8]) -> Option<Inputs<'_>> {
         let above = self.meant(written).filter(|path| path.as_bytes() == INPUTS.as_bytes())?;
         let mounts = self.mounts.iter();
         let mut inputs: Vec<_> =

@@ -286,17 +286,18 @@ fn command_lines<'a>(whole: &Command, message: &'a str) -> Vec<(&'a str, bool)> 
     found
 }
 
+/// The words of a command line, and whether it must be whole.
+type Line = (Vec<String>, bool);
+
 /// Why a command line is refused. Of a part arguments may be missing.
 fn refusal<'a>(words: impl IntoIterator<Item = &'a str>, is_whole: bool) -> Option<String> {
     thread_local! {
         /// Many messages have the same words, and to read a line takes milliseconds.
-        static READ: RefCell<HashMap<(Vec<String>, bool), Option<String>>> = RefCell::default();
+        static READ: RefCell<HashMap<Line, Option<String>>> = RefCell::default();
     }
-    let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
-    READ.with_borrow_mut(|read| {
-        let refused = || read_refusal(&words, is_whole);
-        read.entry((words.clone(), is_whole)).or_insert_with(refused).clone()
-    })
+    let line: Line = (words.into_iter().map(str::to_owned).collect(), is_whole);
+    let refused = || read_refusal(&line.0, is_whole);
+    READ.with_borrow_mut(|read| read.entry(line.clone()).or_insert_with(refused).clone())
 }
 
 fn read_refusal(words: &[String], is_whole: bool) -> Option<String> {

@@ -124,11 +124,9 @@ fn record(
     config: &ServiceConfig,
 ) -> Result<SandboxMeta, ServiceError> {
     let bounds = &config.kept;
-    if let Some(name) = &request.name {
-        if !NameLock::is_valid(name) {
-            let problem = "a name has 1 to 128 bytes, and no control characters";
-            return Err(ServiceError::invalid("name", problem));
-        }
+    if request.name.as_ref().is_some_and(|name| !NameLock::is_valid(name)) {
+        let problem = "a name has 1 to 128 bytes, and no control characters";
+        return Err(ServiceError::invalid("name", problem));
     }
     metadata(&request.metadata, config)?;
     let time = |field, asked: Option<u64>, default: Duration| match asked.map(Duration::from_millis)
