@@ -101,6 +101,18 @@ def test_output_is_heard_while_the_command_runs(sandbox: Sandbox) -> None:
     assert (heard, said, result.stderr) == (["one\n"], [b"\xff"], "\ufffd")
 
 
+def test_listener_of_this_machine_misses_nothing_of_fast_output(sandbox: Sandbox, place: dict[str, Any]) -> None:
+    heard = 0
+
+    def hear(piece: bytes) -> None:
+        nonlocal heard
+        heard += len(piece)
+
+    result = sandbox.commands.run("head -c 20000000 /dev/zero", on_stdout_bytes=hear, timeout=60)
+    assert result.missed == ("server" in place)
+    assert heard == 20_000_000 or result.missed
+
+
 def test_handle_kills_its_command(sandbox: Sandbox) -> None:
     handle = sandbox.commands.start("sleep 60")
     handle.kill()

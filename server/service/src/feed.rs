@@ -12,8 +12,8 @@ use tokio::sync::watch;
 
 /// The bytes of stored events that stay in memory for readers who keep up.
 const RECENT_BYTES: usize = 64 << 10;
-/// The bytes of events that wait for the store; more are omitted.
-const MAX_UNSAVED_BYTES: usize = 2 << 20;
+/// The bytes of events that wait for the store, by default; more are omitted.
+pub(crate) const MAX_UNSAVED_BYTES: usize = 2 << 20;
 /// The cost of an event in addition to its text.
 const OVERHEAD: usize = 128;
 /// More events than can have been published and not stored when a service is killed: only tests and
@@ -28,6 +28,8 @@ pub(crate) struct Feed {
     last: watch::Sender<u64>,
     /// The bytes of log entries and output in all events.
     max_bytes: u64,
+    /// The bytes of events that wait for the store.
+    max_unsaved: usize,
 }
 
 #[derive(Debug)]
@@ -86,7 +88,14 @@ impl Feed {
             omits: false,
             has_ended: false,
         };
-        Self { state: Mutex::new(state), last: watch::Sender::new(last), max_bytes }
+        let (state, last) = (Mutex::new(state), watch::Sender::new(last));
+        Self { state, last, max_bytes, max_unsaved: MAX_UNSAVED_BYTES }
+    }
+
+    /// Lets so many bytes of events wait for the store.
+    pub const fn max_unsaved(mut self, bytes: usize) -> Self {
+        self.max_unsaved = bytes;
+        self
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -102,7 +111,7 @@ impl Feed {
         let bytes = text_bytes(&event);
         if matches!(event, ExecutionEvent::Log(_) | ExecutionEvent::Output { .. }) {
             let is_over = state.bytes.saturating_add(bytes as u64) > self.max_bytes
-                || state.unsaved_bytes + bytes + OVERHEAD > MAX_UNSAVED_BYTES;
+                || state.unsaved_bytes + bytes + OVERHEAD > self.max_unsaved;
             if is_over && state.omits {
                 return;
             }
@@ -305,6 +314,11 @@ mod tests {
             feed.push(log(MAX_UNSAVED_BYTES / 10));
         }
         assert_eq!(feed.unsaved().len(), 10);
+        let patient = Feed::new(0, u64::MAX).max_unsaved(2 * MAX_UNSAVED_BYTES);
+        for _ in 0..100 {
+            patient.push(log(MAX_UNSAVED_BYTES / 10));
+        }
+        assert_eq!(patient.unsaved().len(), 20);
         let last = feed.unsaved().last().map(|event| event.seq).unwrap();
         feed.mark_saved(last);
         feed.push(log(100));

@@ -43,7 +43,7 @@ pub struct Plan {
 const PRIVATE_CALLS: usize = 64;
 const PRIVATE_QUEUE: usize = 10_000;
 /// The output that its clients can follow. They read it in pieces, and may be slow.
-const PRIVATE_EVENTS: ByteSize = ByteSize::b(64 << 20);
+const PRIVATE_EVENTS: usize = 64 << 20;
 /// How long a result can be read again, after its connection was lost.
 const PRIVATE_RETENTION: Duration = Duration::from_secs(600);
 
@@ -139,7 +139,8 @@ impl Plan {
                 stdin_bytes: HttpConfig::default().max_request,
                 ..RequestBounds::default()
             },
-            max_event_bytes: PRIVATE_EVENTS,
+            max_event_bytes: ByteSize::b(PRIVATE_EVENTS as u64),
+            max_unsaved_event_bytes: 2 * PRIVATE_EVENTS,
             retention: PRIVATE_RETENTION,
             ..defaults
         };
