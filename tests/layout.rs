@@ -78,7 +78,7 @@ const CRATES: &[Row] = &[
     (
         "sandbox-tools",
         "tools for workflow steps",
-        &["sandbox-api", "sandbox-controller", "sandbox-protocol"],
+        &["sandbox-api", "sandbox-controller", "sandbox-dirfd", "sandbox-protocol"],
     ),
     ("sandbox-mcp", "tools for agents", &["sandbox-api", "sandbox-dirfd", "sandbox-service"]),
     (

@@ -39,6 +39,9 @@ pub struct Config {
     /// Files of the caller's that no sandbox may write, in any directory that is mounted: those that
     /// decide what runs outside of sandboxes, such as a CI runner's. They may not exist yet.
     pub reserved_files: Vec<PathBuf>,
+    /// The scratch directory of this user's other controllers, where `scratch_dir` is a service's own.
+    /// No sandbox may use it.
+    pub shared_scratch_dir: Option<PathBuf>,
     /// What a service of this user keeps, which no sandbox may use.
     pub service_dir: Option<PathBuf>,
     /// Directories in `service_dir` or [`private_dir`](Self::private_dir), for the service or the
@@ -65,6 +68,7 @@ impl Config {
             sweep: Sweep::Regularly,
             audit: None,
             reserved_files: Vec::new(),
+            shared_scratch_dir: None,
             service_dir: None,
             service_io_dirs: Vec::new(),
             disk_reserve: DiskReserve::default(),
@@ -85,6 +89,7 @@ impl Config {
             state_dir: self.state_dir.clone(),
             data_dir: self.engine.embedded.data_dir.clone(),
             scratch_dir: self.scratch_dir.clone(),
+            shared_scratch_dir: self.shared_scratch_dir.clone(),
             service_dir: self.service_dir.clone(),
             service_io_dirs: self.service_io_dirs.clone(),
             private_dir: Some(self.private_dir()),

@@ -12,6 +12,7 @@ mod lock;
 mod names;
 mod private_dir;
 mod random;
+mod real_path;
 mod remove_tree;
 mod resolve;
 mod sparse;
@@ -26,6 +27,7 @@ pub use lock::{is_locked_file, lock_directory};
 pub use names::{CopyAllowance, KnownFiles, link_below};
 pub use private_dir::{check_private_dir, create_private_dir};
 pub use random::{hex, is_random_hex, random_hex};
+pub use real_path::real_path;
 pub use remove_tree::{remove_opened_tree, remove_tree};
 pub use resolve::{
     Directory, Links, Resolver, Root, again, open_path, path_of, probe, retry, split,

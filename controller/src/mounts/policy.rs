@@ -57,6 +57,8 @@ pub(crate) struct ReservedDirs {
     pub data_dir: PathBuf,
     /// Fresh io dirs of other sandboxes.
     pub scratch_dir: PathBuf,
+    /// The same of other controllers, if they have another one.
+    pub shared_scratch_dir: Option<PathBuf>,
     /// What a service keeps, if there is one.
     pub service_dir: Option<PathBuf>,
     /// Io dirs that live as long as a server.
@@ -119,6 +121,9 @@ impl MountPolicy {
             reserve("data directory", &folders.data_dir, &[])?,
             reserve("scratch directory", &folders.scratch_dir, &[])?,
         ];
+        if let Some(path) = &folders.shared_scratch_dir {
+            own.push(reserve("scratch directory", path, &[])?);
+        }
         if let Some(path) = &folders.service_dir {
             own.push(reserve("service's data directory", path, &folders.service_io_dirs)?);
         }

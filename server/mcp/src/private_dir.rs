@@ -37,10 +37,20 @@ impl PrivateDir {
         let parent = &parent.canonicalize()?;
         let opened = OwnedFd::from(fs::File::open(parent)?);
         reap(parent, &opened);
-        let name = random_hex::<8>();
+        let (name, lock) = loop {
+            let name = random_hex::<8>();
+            fs::DirBuilder::new().mode(0o700).create(parent.join(&name))?;
+            match lock_directory(&opened, &name).map_err(io::Error::from) {
+                // Another server saw it before it was locked, and removes it.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::NotFound | io::ErrorKind::WouldBlock
+                    ) => {}
+                locked => break (name, locked?),
+            }
+        };
         let above = parent.join(&name);
-        fs::DirBuilder::new().mode(0o700).create(&above)?;
-        let lock = lock_directory(&opened, &name)?;
         let path = above.join(FILES);
         fs::DirBuilder::new().mode(0o700).create(&path)?;
         // Any user of a sandbox may write to it; the directories above admit only this user.
@@ -101,5 +111,21 @@ mod tests {
         fs::create_dir_all(&left).unwrap();
         let next = PrivateDir::create(&parent).unwrap();
         assert!(!left.exists() && other.path().exists() && next.path().exists());
+    }
+
+    #[test]
+    fn servers_that_start_together_leave_each_others_directories_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let private = PrivateDir::create(folder.path()).unwrap();
+                        assert!(private.path().exists());
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

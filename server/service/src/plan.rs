@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sandbox_api::hosts::{AllowRule, Allowlist};
 use sandbox_api::service::{
@@ -13,6 +13,7 @@ use sandbox_api::{
     Bounds, Ceiling, ErrorKind, GuestPath, Input, Lifespan, Limits, LimitsRequest, RootFs,
     SandboxSpec, Workload, image_matches, is_image_reference,
 };
+use sandbox_dirfd::real_path;
 use sandbox_protocol::path::MAX_COMPONENT_BYTES;
 
 use crate::config::{HostPolicy, IoPosture, ServiceConfig};
@@ -119,7 +120,8 @@ pub(crate) fn plan_kept(
     planned.lifespan = Lifespan::ManyRuns;
     planned.inputs = inputs;
     match spec.host_dir {
-        Some(dir) => planned = planned.io_dir(host_dir(dir, io, config)?),
+        // Its links were resolved when it was created: one that a guest has made since leads nowhere.
+        Some(dir) => planned = planned.io_dir(host_dir(dir, io, config)?).no_symlinks(),
         None if planned.supports_exec() => planned.protected = Vec::new(),
         None => {}
     }
@@ -143,6 +145,20 @@ fn host_dir(dir: String, io: PlannedIo, config: &ServiceConfig) -> Result<PathBu
         }
         (true, _) => Ok(dir),
     }
+}
+
+/// Resolves the links of a directory of the host, so that each generation has the one of the creation.
+pub(crate) fn resolve_host_dir(
+    spec: &mut KeptSpec,
+    config: &ServiceConfig,
+) -> Result<(), ServiceError> {
+    let Some(dir) = spec.host_dir.as_mut().filter(|_| config.host_dirs) else { return Ok(()) };
+    let invalid = |problem: String| ServiceError::invalid("spec.host_dir", problem);
+    let resolved = real_path(Path::new(dir)).map_err(|error| invalid(error.to_string()))?;
+    let resolved = resolved.into_os_string().into_string();
+    *dir =
+        resolved.map_err(|_| invalid("its links lead to a path that is not UTF-8".to_owned()))?;
+    Ok(())
 }
 
 /// Metadata that is kept and given back.
@@ -351,13 +367,26 @@ mod tests {
             ..config()
         };
         let spec = kept(asked.clone(), &local).unwrap();
-        assert_eq!(spec.io_dir, Some("/srv/a".into()));
+        assert_eq!((spec.io_dir, spec.no_symlinks), (Some("/srv/a".into()), true));
         for wrong in [serde_json::json!({ "host_dir": "a" }), serde_json::json!({ "host_dir": "" })]
         {
             assert_eq!(kept(wrong, &local).unwrap_err().problem().kind, Kind::Invalid);
         }
         let off = ServiceConfig { io: IoPosture::Off, ..local.clone() };
         assert_eq!(kept(asked, &off).unwrap_err().problem().kind, Kind::Invalid);
+        let folder = tempfile::tempdir().unwrap();
+        let real = folder.path().canonicalize().unwrap();
+        std::os::unix::fs::symlink(&real, real.join("link")).unwrap();
+        let linked = |config: &ServiceConfig| {
+            let dir = real.join("link/new/a").into_os_string().into_string().unwrap();
+            let mut spec = KeptSpec { host_dir: Some(dir), ..KeptSpec::default() };
+            resolve_host_dir(&mut spec, config).map(|()| spec.host_dir)
+        };
+        let resolved = real.join("new/a").into_os_string().into_string().unwrap();
+        assert_eq!(linked(&local).unwrap(), Some(resolved));
+        std::fs::remove_file(real.join("link")).unwrap();
+        std::os::unix::fs::symlink("nowhere", real.join("link")).unwrap();
+        assert_eq!(linked(&local).unwrap_err().problem().kind, Kind::Invalid);
         // The hosts of a sandbox that asks for none are the user's usual ones.
         let usual = kept(serde_json::json!({ "image": "debian:13" }), &local).unwrap();
         assert_eq!(usual.allow.rules().len(), 1);

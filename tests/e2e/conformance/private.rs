@@ -95,11 +95,36 @@ fn private_service_gives_its_program_directories_of_the_host_and_ends_with_its_s
     assert_eq!((status, &gone["kind"]), (410, &json!("gone")));
     let (status, refused) = service.create(&json!({"spec": {"host_dir": "out"}}));
     assert_eq!((status, &refused["kind"]), (422, &json!("invalid_request")));
+    let (_, refused) = service.create(&json!({"spec": {"host_dir": place.scratch()}}));
+    assert_eq!(refused["kind"], "policy", "{refused}");
     // What still runs does not hold its end up.
     let endless = json!({"script": "while true do end"});
     assert_eq!(service.ask("POST", &of("executions"), &endless).0, 202);
     service.end();
     assert_eq!(place.read("out/b"), "1");
+}
+
+#[test]
+fn links_that_a_guest_makes_do_not_move_the_directory_of_a_later_generation() {
+    let place = Fixture::new();
+    place.write("target/sub/secret", "");
+    std::fs::create_dir_all(place.path("io/mid/sub")).unwrap();
+    let service = Private::start(&place);
+    let spec = json!({"spec": {"host_dir": place.path("io/mid/sub")}, "idle_ms": 1});
+    let (status, sandbox) = service.create(&spec);
+    assert_eq!(status, 201, "{sandbox}");
+    let id = sandbox["id"].as_str().unwrap();
+    eventually("it is stopped", || {
+        let (_, now) = service.ask("GET", &format!("/v1/sandboxes/{id}"), &Value::Null);
+        (now["status"] == "stopped").then_some(())
+    });
+    std::fs::rename(place.path("io/mid"), place.path("io/old")).unwrap();
+    std::os::unix::fs::symlink("../target", place.path("io/mid")).unwrap();
+    let write = json!({"operation": "write", "path": "planted", "content": ""});
+    let (_, refused) = service.ask("POST", &format!("/v1/sandboxes/{id}/operations"), &write);
+    assert_ne!(refused["success"], true, "{refused}");
+    assert!(!place.path("target/sub/planted").exists());
+    service.end();
 }
 
 #[test]

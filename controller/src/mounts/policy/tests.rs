@@ -28,6 +28,7 @@ impl Host {
             state_dir: self.path("own/state"),
             data_dir: self.path("own/data"),
             scratch_dir: self.path("own/scratch"),
+            shared_scratch_dir: None,
             service_dir: Some(self.path("service")),
             service_io_dirs: vec![self.path("service/files"), self.path("own/scratch-mcp/1")],
             private_dir: Some(self.path("own/scratch-mcp")),

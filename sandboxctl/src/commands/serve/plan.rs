@@ -76,6 +76,7 @@ impl Plan {
         }
         // Overrides `io.scratch_dir`: an io dir is moved to the files of its execution at its end,
         // so both must be on one file system.
+        controller.shared_scratch_dir = Some(controller.scratch_dir);
         controller.scratch_dir = data_dir.join("scratch");
         let tls = tls(settings, here)?;
         let disk_reserve = controller.disk_reserve;
@@ -115,6 +116,7 @@ impl Plan {
         let mut controller = context.controller(settings);
         let private_dir = super::super::mcp::private_dir(&controller.private_dir())?;
         let data_dir = private_dir.data_dir();
+        controller.shared_scratch_dir = Some(controller.scratch_dir);
         controller.scratch_dir = data_dir.join("scratch");
         controller.service_dir = private_dir.path().parent().map(Path::to_owned);
         let defaults = service(args, settings, data_dir)?;

@@ -14,7 +14,7 @@ use crate::config::ServiceConfig;
 use crate::core::Core;
 use crate::error::ServiceError;
 use crate::name_lock::NameLock;
-use crate::plan::{metadata, plan_kept};
+use crate::plan::{metadata, plan_kept, resolve_host_dir};
 use crate::records::SandboxMeta;
 use crate::service::Service;
 
@@ -161,8 +161,10 @@ impl Core {
     async fn create_sandbox(
         self: Arc<Self>,
         subject: Subject,
-        request: SandboxRequest,
+        mut request: SandboxRequest,
     ) -> Result<(SandboxLease, bool), ServiceError> {
+        plan_kept(request.spec.clone(), &self.config)?;
+        resolve_host_dir(&mut request.spec, &self.config)?;
         let spec = plan_kept(request.spec.clone(), &self.config)?;
         let record = record(&subject, request, &self.config)?;
         self.make_room(&subject, 0).await?;

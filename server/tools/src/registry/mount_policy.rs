@@ -7,9 +7,10 @@
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use sandbox_api::ErrorKind;
+use sandbox_dirfd::real_path;
 use sandbox_protocol::protected::{ProtectedNames, fold};
 
 use crate::error::ToolError;
@@ -32,7 +33,7 @@ impl MountPolicy {
         protected: &[String],
     ) -> io::Result<Self> {
         let allowed = allowed.iter().map(|path| {
-            resolve(&working_directory.join(path)).map_err(|error| {
+            real_path(&working_directory.join(path)).map_err(|error| {
                 io::Error::new(error.kind(), format!("{}: {error}", path.display()))
             })
         });
@@ -55,7 +56,7 @@ impl MountPolicy {
             return Err(refuse("it has a NUL byte".to_owned()));
         }
         let joined = self.working_directory.join(given);
-        let path = resolve(&joined).map_err(|error| {
+        let path = real_path(&joined).map_err(|error| {
             // The errors of other directories would reveal what exists there.
             let existing = joined.ancestors().find_map(|above| above.canonicalize().ok());
             match existing.is_some_and(|above| self.is_below_allowed(&above)) {
@@ -111,32 +112,6 @@ impl MountPolicy {
         let message = format!("projectOutPath '{path}' is under none of tools.allowed_out_paths");
         ToolError::new(ErrorKind::Policy, message).with_hint(hint)
     }
-}
-
-/// Resolves all links. The part that does not exist is used as written.
-fn resolve(path: &Path) -> io::Result<PathBuf> {
-    // Components are not normalised: only the OS can resolve `..` after a link.
-    let mut missing: Vec<&std::ffi::OsStr> = Vec::new();
-    let mut existing = path;
-    loop {
-        match existing.symlink_metadata() {
-            // A dangling link exists, and cannot be resolved.
-            Ok(_) => break,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-        match existing.components().next_back() {
-            Some(Component::Normal(name)) => missing.push(name),
-            Some(Component::ParentDir) => {
-                return Err(io::Error::other("'..' after a directory that is not there"));
-            }
-            _ => return Err(io::Error::other("it leads nowhere")),
-        }
-        existing = existing.parent().unwrap_or(Path::new("/"));
-    }
-    let mut resolved = existing.canonicalize()?;
-    resolved.extend(missing.iter().rev());
-    Ok(resolved)
 }
 
 #[cfg(test)]
