@@ -116,16 +116,17 @@ mod tests {
     #[test]
     fn servers_that_start_together_leave_each_others_directories_alone() {
         let folder = tempfile::tempdir().unwrap();
+        let parent = folder.path().join("mcp");
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..50 {
-                        let private = PrivateDir::create(folder.path()).unwrap();
+                        let private = PrivateDir::create(&parent).unwrap();
                         assert!(private.path().exists());
                     }
                 });
             }
         });
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(&parent).unwrap().count(), 0);
     }
 }
