@@ -152,7 +152,9 @@ pub(crate) fn resolve_host_dir(
     spec: &mut KeptSpec,
     config: &ServiceConfig,
 ) -> Result<(), ServiceError> {
-    let Some(dir) = spec.host_dir.as_mut().filter(|_| config.host_dirs) else { return Ok(()) };
+    // The plan refuses a directory that is not resolved here.
+    let is_resolved = |dir: &&mut String| config.host_dirs && Path::new(dir.as_str()).is_absolute();
+    let Some(dir) = spec.host_dir.as_mut().filter(is_resolved) else { return Ok(()) };
     let invalid = |problem: String| ServiceError::invalid("spec.host_dir", problem);
     let resolved = real_path(Path::new(dir)).map_err(|error| invalid(error.to_string()))?;
     let resolved = resolved.into_os_string().into_string();

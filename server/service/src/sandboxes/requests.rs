@@ -163,7 +163,6 @@ impl Core {
         subject: Subject,
         mut request: SandboxRequest,
     ) -> Result<(SandboxLease, bool), ServiceError> {
-        plan_kept(request.spec.clone(), &self.config)?;
         resolve_host_dir(&mut request.spec, &self.config)?;
         let spec = plan_kept(request.spec.clone(), &self.config)?;
         let record = record(&subject, request, &self.config)?;
