@@ -217,6 +217,8 @@ fn an_engine_image_without_an_agent_is_named_with_its_key() {
 #[test]
 fn completion_offers_the_images_of_the_engine() {
     let place = Fixture::new();
+    // One that stops waiting for a slow engine leaves its lock to the next command.
+    place.expect_a_dead_instance();
     let image = Rootfs::busybox().provide();
     let [_, name] = &image.args()[..] else { panic!("{:?}", image.args()) };
     let start = &name[..name.len() - 2];
