@@ -73,7 +73,7 @@ pub use sandbox_protocol::{
 };
 pub use sandboxes::{
     CommitConflicts, Force, GcFailure, GcMode, GcOptions, GcReport, LeftStage, SandboxState,
-    SandboxSummary, SomePaths, generation_id, generation_of,
+    SandboxSummary, SomePaths, Stores, generation_id, generation_of,
 };
 pub use secrets::{SecretError, SecretValue, Secrets};
 pub use spec::{

@@ -82,6 +82,8 @@ pub struct GcOptions {
     pub mode: GcMode,
     /// What to remove.
     pub force: Force,
+    /// Which stores of programs to remove.
+    pub stores: Stores,
 }
 
 /// Whether to remove anything.
@@ -102,6 +104,16 @@ pub enum Force {
     No,
     /// Leftovers, and containers of unknown state.
     Yes,
+}
+
+/// Which stores of programs to remove. What runs is not affected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stores {
+    /// Those of other versions.
+    #[default]
+    OtherVersions,
+    /// This version's too: the next sandbox makes it again.
+    All,
 }
 
 /// What `gc` did, or would do.
@@ -125,6 +137,8 @@ pub struct GcReport {
     pub stages_removed: Vec<LeftStage>,
     /// Stages of dead controllers that are left.
     pub stages_kept: Vec<LeftStage>,
+    /// The paths of the stores of programs that were removed, or would be.
+    pub stores_removed: Vec<String>,
 }
 
 /// What a dead controller left of a staged io dir.
@@ -291,6 +305,7 @@ mod tests {
                 record: "/s/stages/0".to_owned(),
             }],
             stages_kept: Vec::new(),
+            stores_removed: vec!["/run/sandboxctl/programs/0".to_owned()],
         };
         let json = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<GcReport>(&json).unwrap(), report, "{json}");

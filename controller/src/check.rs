@@ -4,7 +4,7 @@ use std::io;
 use std::process::Stdio;
 use std::time::Duration;
 
-use sandbox_engine::{Agent, AgentSource, SealedProgram};
+use sandbox_engine::{Agent, AgentSource, Program};
 use sandbox_protocol::argv::{
     AgentArgs, CheckReply, ConfinementPolicy, DiskSpace, EXIT_UNCONFINED, Mode,
 };
@@ -57,7 +57,7 @@ async fn run(
     agent: &Agent,
     confinement: ConfinementPolicy,
 ) -> io::Result<CheckOutcome> {
-    let program = SealedProgram::new(c"sandbox-agent", agent.bytes())?;
+    let program = Program::agent(agent)?;
     let args = AgentArgs {
         mode: Mode::Check,
         user: None,

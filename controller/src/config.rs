@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rustix::process::geteuid;
 use sandbox_api::{Bounds, Ceiling, DiskReserve};
 use sandbox_engine::{AgentSource, EngineConfig};
 use sandbox_protocol::argv::ConfinementPolicy;
@@ -88,6 +89,7 @@ impl Config {
         ReservedDirs {
             state_dir: self.state_dir.clone(),
             data_dir: self.engine.embedded.data_dir.clone(),
+            store_dir: geteuid().is_root().then(sandbox_engine::store_directory),
             scratch_dir: self.scratch_dir.clone(),
             shared_scratch_dir: self.shared_scratch_dir.clone(),
             service_dir: self.service_dir.clone(),

@@ -6,7 +6,9 @@ use std::{fmt, io};
 
 use futures_util::StreamExt;
 use sandbox_api::{EngineInfo, EngineKind, ImageInfo, ProgramImage, SandboxSpec};
-use sandbox_engine::{EngineFacts, ImageIdError, ImageSelector, Images, Rebuild, UserMapping};
+use sandbox_engine::{
+    EngineError, EngineFacts, ImageIdError, ImageSelector, Images, Rebuild, UserMapping,
+};
 use sandbox_staging::ConflictLog;
 use sandbox_warm_pool::{PoolConfig, PoolStats};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -150,6 +152,24 @@ impl Controller {
     /// [`Error`] if the engine fails.
     pub async fn engine_facts(&self) -> Result<EngineFacts, Error> {
         step(Step::Connect, self.shared.engine.facts()).await
+    }
+
+    /// Compares the programs that the embedded engine executes with those that are embedded in this
+    /// library, and says where they are, for people. `None` for another engine.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if they are others.
+    pub async fn examine_programs(&self) -> Result<Option<String>, Error> {
+        if self.engine().kind != EngineKind::Embedded {
+            return Ok(None);
+        }
+        let examine = async {
+            let examined = tokio::task::spawn_blocking(sandbox_engine::examine_programs).await;
+            let examined = examined.unwrap_or_else(|error| Err(io::Error::other(error)));
+            examined.map(Some).map_err(|error| EngineError::Refused(error.to_string()))
+        };
+        step(Step::Connect, examine).await
     }
 
     /// Prepares the root filesystem of a sandbox: pulls or builds its image, or unpacks its

@@ -95,6 +95,10 @@ pub async fn examine(config: Config, io_dir: Option<&Path>, io_is_private: bool)
                 Ok(facts) => checks.extend(judge_engine(info.kind, &facts)),
                 Err(error) => checks.push(Check::error("engine", &error)),
             }
+            match controller.examine_programs().await {
+                Ok(found) => checks.extend(found.map(|place| Check::ok("executables", place))),
+                Err(error) => checks.push(Check::error("executables", &error)),
+            }
             checks.push(image(&controller).await);
             checks.push(programs(&controller).await);
             checks.push(identity(&controller, io_dir).await);

@@ -33,45 +33,26 @@ pub(crate) enum Point {
     Closed,
 }
 
-/// How often to look whether to go on.
-#[cfg(feature = "failpoints")]
-const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
-
 /// As [`failpoint`], for a thread that may block, or until `is_cancelled`.
 #[cfg(feature = "failpoints")]
 pub(crate) fn hold(point: Point, is_cancelled: impl Fn() -> bool) {
-    if let Some(path) = file_of(point) {
-        std::fs::write(&path, "").expect("the directory of a failpoint's file exists");
-        let go = path.with_extension("go");
-        while !is_cancelled() && !go.exists() {
-            std::thread::sleep(POLL_INTERVAL);
-        }
-    }
+    sandbox_engine::failpoint::hold(&format!("{point:?}"), is_cancelled);
 }
 
 /// Does nothing.
 #[cfg(not(feature = "failpoints"))]
 pub(crate) fn hold(_: Point, _: impl Fn() -> bool) {}
 
-/// Waits if the variable `SANDBOX_FAILPOINT` names this point: its value is the path of a file, which is
-/// created then, and whose name is the point's, such as `Before(Create)`. It goes on when the test
-/// creates a file of this name with `.go`.
+/// Waits if this is the point at which a test [holds](sandbox_engine::failpoint::hold) this process.
 #[cfg(feature = "failpoints")]
 pub(crate) async fn failpoint(point: Point) {
-    if let Some(path) = file_of(point) {
-        std::fs::write(&path, "").expect("the directory of a failpoint's file exists");
-        while !path.with_extension("go").exists() {
+    use sandbox_engine::failpoint::{POLL_INTERVAL, reached};
+    if let Some(path) = reached(&format!("{point:?}")) {
+        let go = path.with_extension("go");
+        while !go.exists() {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
-}
-
-/// The file that the variable names, if it names this point.
-#[cfg(feature = "failpoints")]
-fn file_of(point: Point) -> Option<std::path::PathBuf> {
-    let path = std::path::PathBuf::from(std::env::var_os("SANDBOX_FAILPOINT")?);
-    let is_named = path.file_name().is_some_and(|name| *name == *format!("{point:?}"));
-    is_named.then_some(path)
 }
 
 /// Does nothing.

@@ -25,7 +25,7 @@ pub use free_space::{FreeSpace, Locality};
 pub use identity::Identity;
 pub use lock::{is_locked_file, lock_directory};
 pub use names::{CopyAllowance, KnownFiles, link_below};
-pub use private_dir::{check_private_dir, create_private_dir};
+pub use private_dir::{check_private_dir, create_private_dir, open_private_child};
 pub use random::{hex, is_random_hex, random_hex};
 pub use real_path::real_path;
 pub use remove_tree::{remove_opened_tree, remove_tree};

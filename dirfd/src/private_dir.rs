@@ -2,8 +2,13 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags, fstat, mkdirat, openat};
+use rustix::io::Errno;
+use rustix::path::Arg;
 
 /// Creates a directory that only this user may access, with its missing parents, or checks an
 /// existing one.
@@ -25,11 +30,33 @@ pub fn create_private_dir(path: &Path) -> io::Result<()> {
 /// If it does not exist, is not a directory, belongs to another user, or is accessible to others.
 pub fn check_private_dir(path: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(path)?;
-    let why = if !metadata.is_dir() {
+    check(metadata.mode(), metadata.uid())
+}
+
+/// Opens a directory in another one, for listing and locking too. It is created if it is missing, and
+/// checked as it is opened.
+///
+/// # Errors
+///
+/// As of [`create_private_dir`], whose parents must exist.
+pub fn open_private_child(parent: impl AsFd, name: impl Arg + Copy) -> io::Result<OwnedFd> {
+    match mkdirat(&parent, name, Mode::from_raw_mode(0o700)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = openat(parent, name, flags, Mode::empty())?;
+    let stat = fstat(&opened)?;
+    check(stat.st_mode, stat.st_uid)?;
+    Ok(opened)
+}
+
+fn check(mode: u32, owner: u32) -> io::Result<()> {
+    let why = if FileType::from_raw_mode(mode) != FileType::Directory {
         "it is not a directory"
-    } else if metadata.uid() != rustix::process::geteuid().as_raw() {
+    } else if owner != rustix::process::geteuid().as_raw() {
         "it belongs to another user"
-    } else if metadata.mode() & 0o077 != 0 {
+    } else if mode & 0o077 != 0 {
         "other users may enter it (its mode must be 0700)"
     } else {
         return Ok(());

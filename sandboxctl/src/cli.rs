@@ -698,6 +698,10 @@ pub struct GcArgs {
     #[arg(long)]
     pub force: bool,
 
+    /// Also remove this version's programs from memory; the next sandbox puts them there
+    #[arg(long)]
+    pub all: bool,
+
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -77,7 +77,7 @@ fn intact(path: &Path, part: &InstalledFile<'_>) -> Option<Metadata> {
 }
 
 /// Whether the file has this content from the current position to its end.
-fn has_content(file: &mut File, mut expected: &[u8]) -> io::Result<bool> {
+pub(super) fn has_content(file: &mut File, mut expected: &[u8]) -> io::Result<bool> {
     let mut piece = vec![0; PIECE_BYTES];
     loop {
         let length = file.read(&mut piece)?;

@@ -16,13 +16,16 @@ mod error;
 #[cfg(test)]
 mod exhausted;
 mod exit;
+pub mod failpoint;
 mod hardening;
 mod image;
 mod installed_files;
 pub mod mount_table;
 mod overlay;
 pub mod own_address;
+mod program;
 mod sealed;
+mod store;
 
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -53,9 +56,12 @@ pub use exit::{ContainerUsage, ExitEvidence, KILLED};
 pub use hardening::{MASKED_PATHS, READONLY_PATHS};
 pub use image::{ImageIdError, ImageSelector, Rebuild, seconds};
 pub use overlay::Layers;
+pub use program::Program;
 pub use sandbox_helper::cgroup::{Groups, Usage as GroupsUsage};
 pub use sandbox_rootfs::{Progress, RootfsError};
-pub use sealed::SealedProgram;
+pub use store::{
+    detach as detach_stores, directory as store_directory, examine as examine_programs,
+};
 
 /// The prefix of the names of sandboxes' containers.
 const NAME_PREFIX: &str = "sandboxctl-";

@@ -5,9 +5,8 @@ use std::ffi::CStr;
 use std::fs::{File, Permissions};
 use std::io;
 use std::io::Write as _;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -20,40 +19,23 @@ const SEALS: SealFlags =
 /// for each.
 const SEAL_ATTEMPTS: u32 = 30;
 
-/// A sealed executable in memory.
-#[derive(Debug)]
-pub struct SealedProgram(OwnedFd);
-
-impl SealedProgram {
-    /// Seals an executable with this content. `name` is what the kernel shows instead of its path.
-    pub fn new(name: &CStr, bytes: &[u8]) -> io::Result<Self> {
-        let mut file = File::from(memory(name)?);
-        file.write_all(bytes)?;
-        // It is executed by users of any container, and none needs to write to it.
-        file.set_permissions(Permissions::from_mode(0o555))?;
-        // The seal of the mode exists only in newer kernels. It is not what protects the content.
-        match seal(&file, SEALS | SealFlags::EXEC) {
-            Err(Errno::INVAL) => seal(&file, SEALS)?,
-            sealed => sealed?,
-        }
-        Ok(Self(file.into()))
+/// Seals an executable with this content. `name` is what the kernel shows instead of its path.
+pub fn seal(name: &CStr, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut file = File::from(memory(name)?);
+    file.write_all(bytes)?;
+    // It is executed by users of any container, and none needs to write to it.
+    file.set_permissions(Permissions::from_mode(0o555))?;
+    // The seal of the mode exists only in newer kernels. It is not what protects the content.
+    match add_seals(&file, SEALS | SealFlags::EXEC) {
+        Err(Errno::INVAL) => add_seals(&file, SEALS)?,
+        sealed => sealed?,
     }
-
-    /// The path by which this process, and its forked children, can execute it.
-    pub fn path(&self) -> String {
-        format!("/proc/self/fd/{}", self.0.as_raw_fd())
-    }
-}
-
-impl AsFd for SealedProgram {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
+    Ok(file.into())
 }
 
 /// Adds seals. The kernel refuses them while it holds pages of the file for itself, as when it moves
 /// memory. It waits a sixth of a second for these pages each time.
-fn seal(file: &File, seals: SealFlags) -> Result<(), Errno> {
+fn add_seals(file: &File, seals: SealFlags) -> Result<(), Errno> {
     let mut sealed = Err(Errno::BUSY);
     for _ in 0..SEAL_ATTEMPTS {
         sealed = rustix::fs::fcntl_add_seals(file, seals);
@@ -64,7 +46,7 @@ fn seal(file: &File, seals: SealFlags) -> Result<(), Errno> {
     sealed
 }
 
-/// Creates a memfd that may be executed, with a descriptor above those of the standard streams.
+/// Creates a memfd that may be executed.
 fn memory(name: &CStr) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let made = match rustix::fs::memfd_create(name, flags | MemfdFlags::EXEC) {
@@ -72,48 +54,12 @@ fn memory(name: &CStr) -> io::Result<OwnedFd> {
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
         made => made,
     };
-    let made = made.map_err(|errno| match errno {
+    made.map_err(|errno| match errno {
         Errno::ACCESS => io::Error::other(
             "this machine executes no program from memory: the sysctl vm.memfd_noexec must be 0 or 1",
         ),
         errno => errno.into(),
-    })?;
-    Ok(if made.as_raw_fd() < 3 { rustix::io::fcntl_dupfd_cloexec(&made, 3)? } else { made })
-}
-
-/// An executable that is put into memory when it is first needed, once, and kept there.
-#[derive(Debug)]
-pub struct SealedOnce<B> {
-    name: &'static CStr,
-    bytes: B,
-    program: Mutex<Option<Arc<SealedProgram>>>,
-}
-
-impl<B: AsRef<[u8]>> SealedOnce<B> {
-    pub const fn new(name: &'static CStr, bytes: B) -> Self {
-        Self { name, bytes, program: Mutex::new(None) }
-    }
-
-    /// The program; waits if another thread is copying it.
-    pub fn get(&self) -> io::Result<Arc<SealedProgram>> {
-        let mut program = self.program();
-        if let Some(program) = &*program {
-            return Ok(program.clone());
-        }
-        let sealed = Arc::new(SealedProgram::new(self.name, self.bytes.as_ref())?);
-        *program = Some(sealed.clone());
-        Ok(sealed)
-    }
-
-    /// Frees its memory, unless it is in use; when it is needed again, it is copied again.
-    pub fn release(&self) {
-        let program = self.program().take();
-        drop(program);
-    }
-
-    fn program(&self) -> MutexGuard<'_, Option<Arc<SealedProgram>>> {
-        self.program.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    })
 }
 
 #[cfg(test)]
@@ -124,6 +70,8 @@ mod tests {
     use std::process::Command;
 
     use rustix::pipe::SpliceFlags;
+
+    use crate::program::Program;
 
     #[test]
     fn seals_wait_for_pages_that_are_in_use() {
@@ -137,14 +85,14 @@ mod tests {
         drop(writer);
         assert_eq!(rustix::fs::fcntl_add_seals(&file, SEALS), Err(Errno::BUSY));
         let other = std::thread::spawn(move || reader.read_to_end(&mut Vec::new()));
-        assert_eq!(seal(&file, SEALS), Ok(()));
+        assert_eq!(add_seals(&file, SEALS), Ok(()));
         assert_eq!(other.join().unwrap().unwrap(), 4096);
     }
 
     #[test]
     fn a_sealed_program_runs_and_cannot_be_changed() {
         let bytes = fs::read("/bin/true").unwrap();
-        let program = SealedProgram::new(c"program", &bytes).unwrap();
+        let program = Program::in_memory(c"program", &bytes).unwrap();
         assert!(Command::new(program.path()).status().unwrap().success());
         let open = |options: &mut fs::OpenOptions| options.open(program.path());
         let refused = |result: io::Result<()>| {
@@ -161,23 +109,5 @@ mod tests {
         }
         refused(rustix::fs::fcntl_add_seals(&program, SealFlags::empty()).map_err(io::Error::from));
         assert_eq!(fs::read(program.path()).unwrap(), bytes);
-    }
-
-    #[test]
-    fn a_program_is_put_into_memory_once() {
-        let once = SealedOnce::new(c"program", b"\x7fELF");
-        let first = once.get().unwrap();
-        assert!(Arc::ptr_eq(&first, &once.get().unwrap()));
-    }
-
-    #[test]
-    fn a_released_program_is_freed_and_can_be_used_again() {
-        let once = SealedOnce::new(c"program", fs::read("/bin/true").unwrap());
-        let first = Arc::downgrade(&once.get().unwrap());
-        once.release();
-        assert!(first.upgrade().is_none());
-        let again = once.get().unwrap();
-        once.release();
-        assert!(Command::new(again.path()).status().unwrap().success(), "it is in use");
     }
 }

@@ -109,6 +109,14 @@ impl Reaper {
                 }
             }
         }
+        match sandbox_engine::detach_stores(options.stores, options.mode) {
+            Ok(stores) => {
+                whole.stores_removed.extend(stores.iter().map(|path| path.display().to_string()));
+            }
+            Err(source) => {
+                failure = Some(Error::State { path: sandbox_engine::store_directory(), source });
+            }
+        }
         let mut left = self.state.stages().leftovers();
         if options.mode == GcMode::DryRun {
             // Those without an obstacle would be removed.

@@ -55,6 +55,8 @@ pub(crate) struct ReservedDirs {
     /// The embedded engine's data directory, even if another engine is in use: its files are
     /// executed as root.
     pub data_dir: PathBuf,
+    /// The stores of programs that are executed as root, if this user is root.
+    pub store_dir: Option<PathBuf>,
     /// Fresh io dirs of other sandboxes.
     pub scratch_dir: PathBuf,
     /// The same of other controllers, if they have another one.
@@ -121,6 +123,9 @@ impl MountPolicy {
             reserve("data directory", &folders.data_dir, &[])?,
             reserve("scratch directory", &folders.scratch_dir, &[])?,
         ];
+        if let Some(path) = &folders.store_dir {
+            own.push(reserve("directory of programs", path, &[])?);
+        }
         if let Some(path) = &folders.shared_scratch_dir {
             own.push(reserve("scratch directory", path, &[])?);
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sandbox_api::{Force, GcMode, GcOptions, ProgramImage, SandboxSummary};
+use sandbox_api::{Force, GcMode, GcOptions, ProgramImage, SandboxSummary, Stores};
 
 use super::{Context, ps::listing};
 use crate::cli::GcArgs;
@@ -13,6 +13,7 @@ pub fn gc(context: &Context<'_>, args: &GcArgs) -> Result<u8, Error> {
     let options = GcOptions {
         mode: if args.dry_run { GcMode::DryRun } else { GcMode::Remove },
         force: if args.force { Force::Yes } else { Force::No },
+        stores: if args.all { Stores::All } else { Stores::OtherVersions },
     };
     let report = context.with_reaper(async |reaper| reaper.gc(options).await)?;
     let is_done = report.failed.is_empty() && report.stages_kept.is_empty();
@@ -36,6 +37,9 @@ pub fn gc(context: &Context<'_>, args: &GcArgs) -> Result<u8, Error> {
         };
         let (removed, kept) = (archives(&report.archives_removed), archives(&report.archives_kept));
         text.push_str(&format!("{done} {removed}, kept {kept}\n"));
+    }
+    if !report.stores_removed.is_empty() {
+        text.push_str(&format!("{done} {}\n", count(report.stores_removed.len(), "program store")));
     }
     let stages = [
         (

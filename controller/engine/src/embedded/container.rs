@@ -27,7 +27,7 @@ use super::{oci, root, seccomp};
 use crate::error::EngineError;
 use crate::exit::{ContainerUsage, ExitEvidence};
 use crate::hardening::PROCESSOR_LISTS;
-use crate::sealed::SealedProgram;
+use crate::program::Program;
 use crate::{
     Attached, Bind, Container, ContainerSpec, Output, ProgramRoot, Programs, SYSTEM_FILES, Source,
     accounts,
@@ -69,7 +69,7 @@ impl Live {
         spec: &ContainerSpec,
         record: File,
         mut helper: Helper,
-        agent: &SealedProgram,
+        agent: &Program,
         groups: Groups,
         swap: oci::Swap,
     ) -> Result<Self, EngineError> {
@@ -368,7 +368,7 @@ mod tests {
     /// differs from the one the engine wrote.
     async fn make(
         data_dir: &Path,
-        program: &SealedProgram,
+        program: &Program,
         change: impl FnOnce(&mut Value),
     ) -> Result<(), EngineError> {
         let name = format!("sandboxctl-test-{}", sandbox_dirfd::random_hex::<8>());
@@ -401,7 +401,7 @@ mod tests {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
-        let program = SealedProgram::new(c"agent", &std::fs::read("/bin/true").unwrap()).unwrap();
+        let program = Program::in_memory(c"agent", &std::fs::read("/bin/true").unwrap()).unwrap();
         make(dir.path(), &program, |_| {}).await.unwrap();
         for id in ["uid", "gid"] {
             // The value that the kernel reads as "unchanged": the helper's own user, root.

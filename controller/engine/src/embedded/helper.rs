@@ -1,7 +1,7 @@
 //! The controller's side of a helper process, which creates and serves a container, and exits with
 //! it.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -16,12 +16,9 @@ use serde::de::DeserializeOwned;
 use tokio::io::unix::AsyncFd;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::agent::HELPER;
 use crate::error::EngineError;
-use crate::sealed::SealedOnce;
-
-/// The process name of helpers.
-const NAME: &CStr = c"sandbox-helper";
+use crate::program::ProgramOnce;
+use crate::store::HELPER_NAME;
 
 /// The number of spare helpers in a controller that creates many containers.
 const SPARES: usize = 2;
@@ -119,8 +116,7 @@ pub(super) struct Helpers {
 
 #[derive(Debug)]
 struct Inner {
-    /// Executed from memory: a file could be modified, and it runs as root.
-    program: SealedOnce<&'static [u8]>,
+    program: ProgramOnce,
     data_dir: PathBuf,
     spares: Mutex<Spares>,
 }
@@ -142,7 +138,7 @@ impl Spares {
 
 impl Helpers {
     pub fn new(data_dir: PathBuf) -> Self {
-        let program = SealedOnce::new(NAME, HELPER);
+        let program = ProgramOnce::helper();
         Self { inner: Arc::new(Inner { program, data_dir, spares: Mutex::default() }) }
     }
 
@@ -183,7 +179,6 @@ impl Helpers {
             return Ok(helper);
         }
         let inner = self.inner.clone();
-        // Its thread waits until the program is loaded.
         let started = spawn_blocking(move || inner.start()).await.map_err(io::Error::other);
         started
             .flatten()
@@ -205,7 +200,7 @@ impl Inner {
         )?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let mut child = tokio::process::Command::new(self.program.get()?.path())
-            .arg0(OsStr::from_bytes(NAME.to_bytes()))
+            .arg0(OsStr::from_bytes(HELPER_NAME.to_bytes()))
             .arg(&self.data_dir)
             .env_clear()
             .current_dir("/")

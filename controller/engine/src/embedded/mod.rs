@@ -33,7 +33,7 @@ use crate::agent::{Agent, HELPER_SHA256};
 use crate::config::EmbeddedConfig;
 use crate::error::{EmbeddedProblem, EngineError};
 use crate::image::check_env;
-use crate::sealed::SealedOnce;
+use crate::program::ProgramOnce;
 use crate::{
     Container, ContainerSpec, ContainerSummary, Engine, EngineFacts, Images, Prepared, ProgramRoot,
     Progress, Source, UserMapping,
@@ -63,7 +63,7 @@ pub struct EmbeddedEngine {
     disk_reserve: DiskReserve,
     helpers: Helpers,
     /// The executable that helpers start in containers.
-    agent: Arc<SealedOnce<Agent>>,
+    agent: Arc<ProgramOnce>,
     swap: Swap,
     /// Held while a container is created, by those who came first.
     creating: Semaphore,
@@ -89,12 +89,10 @@ impl EmbeddedEngine {
         }
         let data_dir = DataDir::open(&config.data_dir)?;
         let helpers = Helpers::new(data_dir.path().to_owned());
-        let agent = Arc::new(SealedOnce::new(c"sandbox-agent", agent.clone()));
+        let agent = Arc::new(ProgramOnce::agent(agent.clone()));
         if ahead == Prewarm::Start {
-            let agent = agent.clone();
-            // Each copies megabytes, so in parallel. If one fails, creating a container returns the
-            // error.
-            thread::spawn(move || _ = agent.get());
+            // Where both are copied into memory, in parallel.
+            agent.open_ahead();
             helpers.start_ahead();
         }
         let path = config.data_dir.display();
@@ -208,9 +206,10 @@ impl Engine for EmbeddedEngine {
             EngineError::Refused(format!("cannot keep a record of {}: {error}", spec.name))
         })?;
         let groups = self.hierarchies.of(&spec.name);
-        let agent = self.agent.get().map_err(|error| {
-            EngineError::Refused(format!("cannot put the agent into memory: {error}"))
-        })?;
+        let agent = self
+            .agent
+            .get()
+            .map_err(|error| EngineError::Refused(format!("cannot open the agent: {error}")))?;
         let live = Live::create(spec, record, helper, &agent, groups, self.swap).await?;
         let live = Arc::new(live);
         self.live().insert(spec.name.clone(), live.clone());
@@ -220,10 +219,11 @@ impl Engine for EmbeddedEngine {
     async fn remove(&self, container: &str) -> Result<(), EngineError> {
         let live = self.live().remove(container);
         if let Some(live) = live {
-            if !self.helpers.expect_more() {
+            if !self.helpers.expect_more()
+                && let Some(agent) = self.agent.take_from_memory()
+            {
                 // While the helper removes the container: freeing megabytes takes about as long.
-                let agent = self.agent.clone();
-                tokio::task::spawn_blocking(move || agent.release());
+                tokio::task::spawn_blocking(move || drop(agent));
             }
             match live.remove().await {
                 Ok(()) => return Ok(()),

@@ -27,6 +27,7 @@ impl Host {
         let folders = ReservedDirs {
             state_dir: self.path("own/state"),
             data_dir: self.path("own/data"),
+            store_dir: None,
             scratch_dir: self.path("own/scratch"),
             shared_scratch_dir: None,
             service_dir: Some(self.path("service")),

@@ -93,7 +93,16 @@ async fn run(
         );
     }
 
-    let controller = Arc::new(context.connect(controller, &mut signals).await?);
+    let controller = context.connect(controller, &mut signals).await?;
+    match controller.examine_programs().await {
+        Ok(Some(place)) => tracing::info!("programs are executed {place}"),
+        Ok(None) => {}
+        Err(error) => {
+            context.close(controller, &mut signals).await;
+            return Err(error.into());
+        }
+    }
+    let controller = Arc::new(controller);
     if pool.size > 0 {
         controller.pool(pool);
     }
