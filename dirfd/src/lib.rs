@@ -23,7 +23,7 @@ pub use access::{Access, check_access};
 pub use disk_usage::{DiskMeter, DiskUsage};
 pub use free_space::{FreeSpace, Locality};
 pub use identity::Identity;
-pub use lock::{is_locked_file, lock_directory};
+pub use lock::{create_locked_dir, is_locked_file, lock_directory};
 pub use names::{CopyAllowance, KnownFiles, link_below};
 pub use private_dir::{check_private_dir, create_private_dir, open_private_child};
 pub use random::{hex, is_random_hex, random_hex};

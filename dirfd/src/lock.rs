@@ -3,9 +3,33 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, openat};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, mkdirat, openat};
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
+
+use crate::random_hex;
+
+/// How often to try again if a sweep removes a directory before it is locked.
+const TRIES: usize = 100;
+
+/// Creates a directory that only this user can access, and locks it. Returns its name, which is
+/// `prefix` and random digits, and the lock.
+///
+/// # Errors
+///
+/// If it cannot be created; `EWOULDBLOCK` or `ENOENT` if sweeps remove it each time before it is locked.
+pub fn create_locked_dir(parent: impl AsFd, prefix: &str) -> Result<(String, OwnedFd)> {
+    let mut tries = 1..=TRIES;
+    loop {
+        let name = format!("{prefix}{}", random_hex::<8>());
+        mkdirat(&parent, &name, Mode::RWXU)?;
+        match lock_directory(&parent, &name) {
+            // A sweep was faster than the lock.
+            Err(Errno::NOENT | Errno::WOULDBLOCK) if tries.next().is_some() => {}
+            locked => return Ok((name, locked?)),
+        }
+    }
+}
 
 /// Whether the lock of a file is held. Never blocks.
 #[must_use]

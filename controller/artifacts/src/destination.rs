@@ -13,7 +13,9 @@ use rustix::fs::{
     unlinkat,
 };
 use rustix::io::Errno;
-use sandbox_dirfd::{Identity, Links, lock_directory, open_path, random_hex, remove_opened_tree};
+use sandbox_dirfd::{
+    Identity, Links, create_locked_dir, lock_directory, open_path, remove_opened_tree,
+};
 
 use crate::Error;
 
@@ -22,8 +24,7 @@ const PREFIX: &str = ".sandboxctl-artifacts-";
 /// A file in an unfinished directory: users who may rename the directories of others cannot create
 /// it there.
 pub(crate) const MARK: &str = ".sandboxctl-unfinished";
-/// How often to try again if another command removes a directory before it is locked.
-const TRIES: usize = 100;
+
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Where artifacts are to be: a directory that is missing or empty.
@@ -130,28 +131,11 @@ impl Destination {
         let (parent, undo) = created.map_err(|errno| refuse(errno.to_string()))?;
         sweep(&parent);
         self.check_outside(&parent, name, io_dir)?;
-        for _ in 0..TRIES {
-            let temporary = OsString::from(format!("{PREFIX}{}", random_hex::<8>()));
-            mkdirat(&parent, &temporary, Mode::RWXU).map_err(|errno| refuse(errno.to_string()))?;
-            match lock_directory(&parent, &temporary) {
-                Ok(root) => {
-                    mark(&root).map_err(|errno| refuse(errno.to_string()))?;
-                    let (destination, is_published) = (self.clone(), false);
-                    return Ok(Staging {
-                        destination,
-                        parent,
-                        temporary,
-                        root,
-                        is_published,
-                        undo,
-                    });
-                }
-                // A sweep was faster than the lock.
-                Err(Errno::NOENT | Errno::WOULDBLOCK) => {}
-                Err(errno) => return Err(refuse(errno.to_string())),
-            }
-        }
-        Err(refuse("other commands remove it before it can be used".to_owned()))
+        let made = create_locked_dir(&parent, PREFIX);
+        let (temporary, root) = made.map_err(|errno| refuse(errno.to_string()))?;
+        mark(&root).map_err(|errno| refuse(errno.to_string()))?;
+        let (destination, is_published) = (self.clone(), false);
+        Ok(Staging { destination, parent, temporary, root, is_published, undo })
     }
 }
 
@@ -160,7 +144,7 @@ impl Destination {
 pub(crate) struct Staging {
     destination: Destination,
     parent: OwnedFd,
-    temporary: OsString,
+    temporary: String,
     /// Locked.
     root: OwnedFd,
     is_published: bool,
@@ -199,7 +183,8 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         if !self.is_published
-            && let Err(errno) = remove_opened_tree(self.parent.as_fd(), &self.temporary, &self.root)
+            && let Err(errno) =
+                remove_opened_tree(self.parent.as_fd(), OsStr::new(&self.temporary), &self.root)
         {
             // The next command that writes there tries again.
             let path = self.destination.path.with_file_name(&self.temporary);

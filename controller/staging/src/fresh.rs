@@ -8,7 +8,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,14 +16,13 @@ use rustix::fs::{
     CWD, Gid, Mode, OFlags, RenameFlags, Uid, fchmod, fchown, mkdirat, openat, renameat_with,
 };
 use rustix::io::Errno;
-use sandbox_dirfd::{create_private_dir, lock_directory, random_hex, remove_tree};
+use rustix::path::Arg;
+use sandbox_dirfd::{create_locked_dir, create_private_dir, lock_directory, remove_tree};
 
 use crate::records::Records;
 
 /// The name of the io dir in its locked directory.
 const FILES: &str = "files";
-/// How often to try again if a sweep removes a directory before it is locked.
-const TRIES: usize = 100;
 
 /// A directory in use. Dropping it removes it.
 #[derive(Debug)]
@@ -45,33 +44,10 @@ impl FreshDir {
     pub fn create(scratch: &Path, owner: Option<(u32, u32)>) -> io::Result<Self> {
         create_private_dir(scratch)?;
         let parent = OwnedFd::from(fs::File::open(scratch)?);
-        for _ in 0..TRIES {
-            let name = random_hex::<8>();
-            mkdirat(&parent, &name, Mode::RWXU)?;
-            match lock_directory(&parent, &name) {
-                Ok(lock) => {
-                    let scratch = scratch.to_owned();
-                    let fresh = Self { scratch, parent, name, lock };
-                    fresh.make_files(owner)?;
-                    return Ok(fresh);
-                }
-                // A sweep was faster than the lock.
-                Err(Errno::NOENT | Errno::WOULDBLOCK) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Err(io::Error::other("sweeps remove it before it can be used"))
-    }
-
-    /// Any user of the sandbox may write to it; the directories above it admit only this user.
-    fn make_files(&self, owner: Option<(u32, u32)>) -> io::Result<()> {
-        mkdirat(&self.lock, FILES, Mode::RWXU)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let files = openat(&self.lock, FILES, flags, Mode::empty())?;
-        if let Some((uid, gid)) = owner {
-            _ = fchown(&files, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-        }
-        Ok(fchmod(&files, Mode::from_raw_mode(0o777))?)
+        let (name, lock) = create_locked_dir(&parent, "")?;
+        let fresh = Self { scratch: scratch.to_owned(), parent, name, lock };
+        make_io_dir(&fresh.lock, FILES, owner)?;
+        Ok(fresh)
     }
 
     /// Moves the io dir to `to`, where it is kept. What exists there is not replaced.
@@ -97,6 +73,26 @@ impl Drop for FreshDir {
             tracing::warn!(path = %self.path().display(), %errno, "cannot remove a fresh io dir");
         }
     }
+}
+
+/// Creates a directory that any user of a sandbox may write to, for `owner`, if this process may change
+/// owners: the directories above it admit only this user.
+///
+/// # Errors
+///
+/// If it cannot be created, or exists.
+pub fn make_io_dir(
+    parent: impl AsFd,
+    name: impl Arg + Copy,
+    owner: Option<(u32, u32)>,
+) -> io::Result<()> {
+    mkdirat(&parent, name, Mode::RWXU)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let files = openat(&parent, name, flags, Mode::empty())?;
+    if let Some((uid, gid)) = owner {
+        _ = fchown(&files, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+    }
+    Ok(fchmod(&files, Mode::from_raw_mode(0o777))?)
 }
 
 /// Removes the directories in `scratch` that are not in use. Where there are no locks, those that
