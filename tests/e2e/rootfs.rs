@@ -56,11 +56,6 @@ impl Rootfs {
     /// Programs of this machine, by their paths, and the libraries that they load: dynamic ones of
     /// its own C library.
     pub fn host(programs: &[&str]) -> Self {
-        Self::empty().with_host(programs)
-    }
-
-    /// The same beside what it has.
-    pub fn with_host(self, programs: &[&str]) -> Self {
         let mut files = BTreeSet::new();
         for program in programs {
             files.insert((*program).to_owned());
@@ -69,7 +64,7 @@ impl Rootfs {
             let paths = listed.split_whitespace().filter(|word| word.starts_with('/'));
             files.extend(paths.map(str::to_owned));
         }
-        files.into_iter().fold(self, |rootfs, path| rootfs.copy(&path, &path))
+        files.into_iter().fold(Self::empty(), |rootfs, path| rootfs.copy(&path, &path))
     }
 
     pub fn folder(self, path: &str, mode: u32) -> Self {

@@ -16,7 +16,7 @@ use crate::agent::attacker;
 use crate::engine::{Engine, engine};
 use crate::fixture::{Fixture, eventually, finish};
 use crate::library::{Guest, Library};
-use crate::rootfs::{Provided, Rootfs};
+use crate::rootfs::{Debian, Provided, Rootfs};
 
 const LIMIT: u64 = 8_000_000;
 
@@ -151,17 +151,16 @@ fn files_and_directories_beyond_the_limit_end_the_program_in_a_bounded_io_dir_to
     assert!((300..400).contains(&made), "{made}");
 }
 
-/// Programs of this machine, which use what is refused where the io dir is watched.
+/// Programs of Debian, which use what is refused where the io dir is watched.
 #[test]
 fn programs_allocate_write_directly_and_set_attributes_in_a_bounded_io_dir() {
-    let programs = ["/usr/bin/sqlite3", "/usr/bin/dd", "/usr/bin/cp"];
     let place = Fixture::new();
     place.write("marked", "content");
     let marked = std::fs::File::open(place.path("marked")).unwrap();
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::fsetxattr(&marked, c"user.mark", b"x", flags).unwrap();
-    let busybox = Rootfs::busybox().folder("tmp", 0o1777);
-    let provided = busybox.with_host(&programs).provide();
+    let provided =
+        Debian::new(&["acl", "coreutils", "dash", "grep", "sqlite3", "util-linux"]).provide();
     let library = Library::new(&place);
     let spec = SandboxSpec::new().root(provided.root()).limits(limits_of_an_image());
     let input = Input::path(place.path("marked"), "marked");
@@ -169,15 +168,18 @@ fn programs_allocate_write_directly_and_set_attributes_in_a_bounded_io_dir() {
     let sql = "pragma journal_mode=wal; create table t(x); \
                insert into t select value from generate_series(1, 10000); select count(*) from t;";
     for (line, expected) in [
-        (format!("/usr/bin/sqlite3 db \"{sql}\""), "wal\n10000\n"),
+        (format!("sqlite3 db \"{sql}\""), "wal\n10000\n"),
         (
-            "/usr/bin/dd if=/dev/zero of=d bs=4096 count=10 oflag=direct 2>/dev/null; wc -c < d"
-                .into(),
+            "dd if=/dev/zero of=d bs=4096 count=10 oflag=direct status=none; wc -c < d".into(),
             "40960\n",
         ),
         ("fallocate -l 1000000 f && wc -c < f".into(), "1000000\n"),
         // It fails if it cannot set them.
-        ("/usr/bin/cp --preserve=xattr /in/marked m && cat m".into(), "content"),
+        ("cp --preserve=xattr /in/marked m && cat m".into(), "content"),
+        (
+            "setfacl -m u:1000:rw m && getfacl -c m | grep user:".into(),
+            "user::rw-\nuser:user:rw-\n",
+        ),
     ] {
         let result = library.wait(sandbox.run(Command::shell(&*line))).unwrap();
         let stdout = String::from_utf8_lossy(&result.stdout().bytes);
