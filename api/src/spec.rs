@@ -188,6 +188,9 @@ pub struct SandboxSpec {
     pub no_symlinks: bool,
     /// Where its private io dir is, if it has one.
     pub private_io: Option<PrivateIo>,
+    /// Where its private io dir is kept when the sandbox ends, if it is. In no receipt.
+    #[serde(skip)]
+    pub kept_at: Option<PathBuf>,
     /// Whether it works on a copy of the io dir, whose changes are listed and committed at its end.
     pub staged: bool,
     /// The guest path of the io dir.
@@ -313,6 +316,7 @@ impl Default for SandboxSpec {
             io_is_off: false,
             no_symlinks: false,
             private_io: None,
+            kept_at: None,
             staged: false,
             mount_path: "/io".to_owned(),
             workdir: None,
@@ -359,7 +363,16 @@ impl SandboxSpec {
         self.io_dir = Some(dir.into());
         self.io_is_off = false;
         self.private_io = None;
+        self.kept_at = None;
         self
+    }
+
+    /// Uses a private io dir that is kept at this path when the sandbox ends, and that other sandboxes
+    /// with the same path share. What is there is the controller's own: an image, or a directory where
+    /// there can be no image. Its directory must admit only this user. Removing it is the caller's.
+    #[must_use]
+    pub fn kept_io_dir(self, path: impl Into<PathBuf>) -> Self {
+        Self { kept_at: Some(path.into()), ..self.private(PrivateIo::Disk) }
     }
 
     /// Lets the sandbox work on a copy of the io dir. At its end the changes can be listed, and are
@@ -389,6 +402,7 @@ impl SandboxSpec {
         self.io_dir = None;
         self.io_is_off = false;
         self.private_io = Some(private);
+        self.kept_at = None;
         self
     }
 
@@ -398,6 +412,7 @@ impl SandboxSpec {
         self.io_dir = None;
         self.io_is_off = true;
         self.private_io = None;
+        self.kept_at = None;
         self
     }
 

@@ -45,9 +45,6 @@ pub struct Config {
     pub shared_scratch_dir: Option<PathBuf>,
     /// What a service of this user keeps, which no sandbox may use.
     pub service_dir: Option<PathBuf>,
-    /// Directories in `service_dir` or [`private_dir`](Self::private_dir), for the service or the
-    /// server itself: what is below them are io dirs of its sandboxes.
-    pub service_io_dirs: Vec<PathBuf>,
     /// How much space stays free on the filesystems of io dirs and of unpacked images.
     pub disk_reserve: DiskReserve,
 }
@@ -71,13 +68,12 @@ impl Config {
             reserved_files: Vec::new(),
             shared_scratch_dir: None,
             service_dir: None,
-            service_io_dirs: Vec::new(),
             disk_reserve: DiskReserve::default(),
         }
     }
 
     /// The directory, next to the scratch directory, of io dirs that live as long as an MCP server.
-    /// No sandbox may mount it, except what is below `service_io_dirs`.
+    /// No sandbox may mount it.
     #[must_use]
     pub fn private_dir(&self) -> PathBuf {
         let mut name = self.scratch_dir.file_name().unwrap_or_default().to_owned();
@@ -93,7 +89,6 @@ impl Config {
             scratch_dir: self.scratch_dir.clone(),
             shared_scratch_dir: self.shared_scratch_dir.clone(),
             service_dir: self.service_dir.clone(),
-            service_io_dirs: self.service_io_dirs.clone(),
             private_dir: Some(self.private_dir()),
             files: self.reserved_files.clone(),
         }

@@ -10,6 +10,7 @@ use sandbox_engine::{
     EngineError, EngineFacts, ImageIdError, ImageSelector, Images, Rebuild, UserMapping,
 };
 use sandbox_staging::ConflictLog;
+use sandbox_staging::bounded::KeptImages;
 use sandbox_warm_pool::{PoolConfig, PoolStats};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;
@@ -29,7 +30,7 @@ use crate::mounts::MountWatch;
 use crate::mounts::refusal::MountRefusal;
 use crate::pool::{Claim, PoolHandle};
 use crate::sandbox::Sandbox;
-use crate::sandbox::context::Shared;
+use crate::sandbox::context::{OwnMounts, Shared};
 use crate::sandbox::owner::Owners;
 use crate::step::Step;
 
@@ -108,7 +109,7 @@ impl Controller {
         tracing::info!(endpoint, took = ?since.elapsed(), "connecting to the {kind} engine ({why})");
         // Over a network it is on another machine.
         let is_local = *kind == EngineKind::Embedded || endpoint.starts_with("unix:");
-        let mounts_any = is_local && rustix::process::geteuid().is_root();
+        let own_mounts = OwnMounts::new(is_local && rustix::process::geteuid().is_root());
         let instance = Instance::register(state, endpoint)?;
         let folders = config.reserved_dirs();
         failpoint(Point::Registered).await;
@@ -126,7 +127,8 @@ impl Controller {
             watch_runtime,
             folders,
             mount_watch: MountWatch::default(),
-            mounts_any: mounts_any.into(),
+            own_mounts,
+            kept_images: KeptImages::default(),
         };
         Ok(Self::new(Arc::new(shared), config.sweep))
     }

@@ -431,6 +431,9 @@ impl IoDir {
     pub fn release(&self) {
         drop(self.view.lock().unwrap_or_else(PoisonError::into_inner).take());
         drop(self.take_staged());
+        if let Some(Err(error)) = self.bounded.as_ref().and_then(|bounded| bounded.settle_kept()) {
+            tracing::error!(%error, "an io dir that is kept has lost files");
+        }
         drop(self.private.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(held) = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take() {
             created::release(&held);

@@ -65,8 +65,6 @@ pub(crate) struct ReservedDirs {
     pub service_dir: Option<PathBuf>,
     /// Io dirs that live as long as a server.
     pub private_dir: Option<PathBuf>,
-    /// Directories in these two: what is below them are io dirs of this controller's sandboxes.
-    pub service_io_dirs: Vec<PathBuf>,
     /// Files of the caller's that no sandbox may write. They may not exist yet.
     pub files: Vec<PathBuf>,
 }
@@ -85,15 +83,6 @@ struct ReservedDir {
     name: &'static str,
     path: PathBuf,
     location: Location,
-    /// What is below these may be mounted nevertheless.
-    io_dirs: Vec<Location>,
-}
-
-impl ReservedDir {
-    fn reserves(&self, location: &Location) -> bool {
-        let is_below = |of: &Location| of != location && of.path_to(location).is_some();
-        self.location.path_to(location).is_some() && !self.io_dirs.iter().any(is_below)
-    }
 }
 
 /// How to treat a directory with mount points below it.
@@ -112,28 +101,26 @@ impl MountPolicy {
             Ok(located) => Ok(located.location),
             Err(reason) => Err(refused(what, path, reason)),
         };
-        let reserve = |name: &'static str, path: &PathBuf, io_dirs: &[PathBuf]| {
+        let reserve = |name: &'static str, path: &PathBuf| {
             let location = locate(&format!("the {name}"), path)?;
-            let io_dirs = io_dirs.iter().map(|it| locate("a directory of io dirs", it));
-            let io_dirs = io_dirs.collect::<Result<_, Error>>()?;
-            Ok::<_, Error>(ReservedDir { name, path: path.clone(), location, io_dirs })
+            Ok::<_, Error>(ReservedDir { name, path: path.clone(), location })
         };
         let mut own = vec![
-            reserve("state directory", &folders.state_dir, &[])?,
-            reserve("data directory", &folders.data_dir, &[])?,
-            reserve("scratch directory", &folders.scratch_dir, &[])?,
+            reserve("state directory", &folders.state_dir)?,
+            reserve("data directory", &folders.data_dir)?,
+            reserve("scratch directory", &folders.scratch_dir)?,
         ];
         if let Some(path) = &folders.store_dir {
             own.push(reserve("directory of programs", path, &[])?);
         }
         if let Some(path) = &folders.shared_scratch_dir {
-            own.push(reserve("scratch directory", path, &[])?);
+            own.push(reserve("scratch directory", path)?);
         }
         if let Some(path) = &folders.service_dir {
-            own.push(reserve("service's data directory", path, &folders.service_io_dirs)?);
+            own.push(reserve("service's data directory", path)?);
         }
         if let Some(path) = &folders.private_dir {
-            own.push(reserve("directory of agents' io dirs", path, &folders.service_io_dirs)?);
+            own.push(reserve("directory of agents' io dirs", path)?);
         }
         let devices = locate("the directory of devices", Path::new(DEVICES))?;
         // A path without a location cannot be written.
@@ -166,7 +153,8 @@ impl MountPolicy {
             Ok(located) => {
                 let is_in = |own: &&ReservedDir| located.location.path_to(&own.location).is_some();
                 if !path.exists()
-                    && let Some(ReservedDir { name, path, .. }) = self.own.iter().find(is_in)
+                    && let Some(ReservedDir { name, path, location: _ }) =
+                        self.own.iter().find(is_in)
                 {
                     // It would be created with content from a sandbox.
                     return Err(MountRefusal::ParentOfReservedDir { name, folder: path.clone() });
@@ -191,7 +179,7 @@ impl MountPolicy {
         let located = locate(&self.table, opened)?;
         self.check_place(&located)?;
         let mut hidden = Vec::new();
-        for ReservedDir { name, path, location, .. } in &self.own {
+        for ReservedDir { name, path, location } in &self.own {
             let Some(rest) = located.location.path_to(location) else { continue };
             let folder = path.clone();
             let Some(rest) = rest.to_str().filter(|_| access == Access::Read) else {
@@ -255,8 +243,8 @@ impl MountPolicy {
     }
 
     fn check_own(&self, location: &Location) -> Result<(), MountRefusal> {
-        match self.own.iter().find(|folder| folder.reserves(location)) {
-            Some(ReservedDir { name, path, .. }) => {
+        match self.own.iter().find(|own| own.location.path_to(location).is_some()) {
+            Some(ReservedDir { name, path, location: _ }) => {
                 Err(MountRefusal::ReservedDir { name, folder: path.clone() })
             }
             None => Ok(()),

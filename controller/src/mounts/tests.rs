@@ -162,18 +162,18 @@ async fn data_directory_of_a_server_that_runs_is_not_mounted_whatever_the_config
     fs::create_dir_all(at("served/files/a")).unwrap();
     fs::write(at("served/store.db"), "").unwrap();
     let lock = File::create(at("served/lock")).unwrap();
-    let add = |folders: &ReservedDirs, name: &str, access| {
+    let source = |name: &str| {
         let source = at(name).canonicalize().unwrap();
         let file = Arc::new(File::open(&source).unwrap().into());
-        let source = Source::new(source.to_str().unwrap().to_owned(), file);
-        let mut guard = MountGuard::new(&MountWatch::default(), folders);
-        guard.add("it", &source, "/in", access)
+        Source::new(source.to_str().unwrap().to_owned(), file)
     };
-    add(&folders, "served/files/a", Access::Write).unwrap();
+    let guard = |folders: &ReservedDirs| MountGuard::new(&MountWatch::default(), folders);
+    let add = |name: &str, access| guard(&folders).add("it", &source(name), "/in", access);
+    add("served/files/a", Access::Write).unwrap();
     lock.lock().unwrap();
     for name in ["served", "served/files/a", "served/store.db"] {
         for access in [Access::Read, Access::Write] {
-            let Err(Error::MountRefused { source, .. }) = add(&folders, name, access) else {
+            let Err(Error::MountRefused { source, .. }) = add(name, access) else {
                 panic!("{name} is mounted");
             };
             let folder = at("served").canonicalize().unwrap();
@@ -181,9 +181,9 @@ async fn data_directory_of_a_server_that_runs_is_not_mounted_whatever_the_config
         }
     }
     // The server's own sandboxes have io dirs there.
-    let (service_dir, service_io_dirs) = (Some(at("served")), vec![at("served/files")]);
-    let of_server = ReservedDirs { service_dir, service_io_dirs, ..folders };
-    add(&of_server, "served/files/a", Access::Write).unwrap();
+    let of_server = ReservedDirs { service_dir: Some(at("served")), ..folders.clone() };
+    guard(&of_server).add_own("it", &source("served/files/a")).unwrap();
+    guard(&folders).add_own("it", &source("served/files/a")).unwrap_err();
 }
 
 /// Polls it once.

@@ -43,6 +43,9 @@ enum IoKey {
         place: PrivateIo,
         size: Option<(u64, u32)>,
     },
+    /// One that is kept at this path. Its size does not change, and it is the same one for each
+    /// sandbox as long as a slot has it.
+    Kept(PathBuf),
     Named(NamedIoDir),
 }
 
@@ -103,6 +106,7 @@ impl SlotKey {
             // It only affects how `named` was opened.
             no_symlinks: _,
             private_io,
+            kept_at,
             staged,
             // In the agent's arguments.
             mount_path: _,
@@ -146,11 +150,14 @@ impl SlotKey {
         }
         let io = match (named, private_io) {
             (Some(named), _) => IoKey::Named(named),
-            (None, Some(place)) => {
-                let size = (limits.max_write.as_u64(), limits.entries.get());
-                let is_bounded = *place == PrivateIo::Memory || root.supports_exec();
-                IoKey::Private { place: *place, size: is_bounded.then_some(size) }
-            }
+            (None, Some(place)) => match kept_at {
+                Some(path) => IoKey::Kept(path.clone()),
+                None => {
+                    let size = (limits.max_write.as_u64(), limits.entries.get());
+                    let is_bounded = *place == PrivateIo::Memory || root.supports_exec();
+                    IoKey::Private { place: *place, size: is_bounded.then_some(size) }
+                }
+            },
             (None, None) => IoKey::Off,
         };
         let root_identity = match prepared.map(|prepared| &prepared.root) {

@@ -1,11 +1,12 @@
 //! State that a controller shares with its sandboxes.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use sandbox_api::{Ceiling, DiskReserve, RootFs};
 use sandbox_engine::{Engine, Prepared, Progress};
 use sandbox_protocol::argv::ConfinementPolicy;
+use sandbox_staging::bounded::KeptImages;
 use tokio::runtime::Handle;
 
 use crate::audit::Audit;
@@ -34,8 +35,41 @@ pub(crate) struct Shared {
     /// Directories that no sandbox may mount.
     pub folders: ReservedDirs,
     pub mount_watch: MountWatch,
-    /// Whether the engine probably mounts file systems that this process makes: overlays and images.
-    pub mounts_any: AtomicBool,
+    pub own_mounts: OwnMounts,
+    /// The images of io dirs that are kept.
+    pub kept_images: KeptImages,
+}
+
+/// Whether the engine mounts file systems that this process makes: overlays and images.
+#[derive(Debug)]
+pub(crate) struct OwnMounts {
+    are_possible: bool,
+    /// When it last refused one.
+    refused: Mutex<Option<Instant>>,
+}
+
+/// An engine that refused such a mount is not asked for another one so long: it may have failed for
+/// another reason.
+const REFUSED_FOR: Duration = Duration::from_secs(60);
+
+impl OwnMounts {
+    pub const fn new(are_possible: bool) -> Self {
+        Self { are_possible, refused: Mutex::new(None) }
+    }
+
+    fn refused(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the engine probably mounts them.
+    pub fn are_likely(&self) -> bool {
+        self.are_possible && self.refused().is_none_or(|at| at.elapsed() >= REFUSED_FOR)
+    }
+
+    /// It has refused one.
+    pub fn refuse(&self) {
+        *self.refused() = Some(Instant::now());
+    }
 }
 
 impl Shared {

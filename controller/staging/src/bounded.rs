@@ -2,10 +2,11 @@
 //! with their files: unlinked, mapped, in flight, allocated or written directly.
 //!
 //! It is in memory (tmpfs), or an ext4 image on a loop device. Its mount is attached to no directory
-//! of this machine: there are only descriptors of it. The image has no name either, and the loop
-//! device frees itself. So nothing is left of it when the last descriptor is closed and the last
-//! container that has it mounted is gone, however this process ends.
+//! of this machine: there are only descriptors of it. The image has no name either, unless it is
+//! [kept](KeptImages), and the loop device frees itself. So nothing is left of it when the last
+//! descriptor is closed and the last container that has it mounted is gone, however this process ends.
 
+mod kept;
 mod loop_device;
 mod template;
 
@@ -26,10 +27,16 @@ use rustix::mount::{
 use sandbox_api::DiskBackend;
 use sandbox_dirfd::{DiskUsage, create_private_dir};
 
+use self::kept::KeptImage;
+pub use self::kept::KeptImages;
+use self::template::Life;
+
 /// The largest default page size of a kernel.
 const LARGEST_PAGE: u64 = 64 << 10;
+/// Inodes that an ext4 itself uses, when it has no `lost+found`.
+const OWN_INODES: u64 = 10;
 /// The kernel's background thread would write zeros into an image; and what is synced need not reach
-/// the disk, because an image never outlasts a crash.
+/// the disk, because the image does not outlast a crash.
 const EXT4_FLAGS: [&str; 2] = ["noinit_itable", "nobarrier"];
 
 /// A bounded directory. It needs root and Linux 5.2, on disk Linux 5.8.
@@ -43,6 +50,8 @@ pub struct BoundedDir {
     root: Option<OwnedFd>,
     /// It has heard of one.
     is_incomplete: AtomicBool,
+    /// The image, if it is kept.
+    kept: Option<Arc<KeptImage>>,
 }
 
 impl BoundedDir {
@@ -57,8 +66,9 @@ impl BoundedDir {
         // The root directory counts as an entry.
         let entries = size.entries.saturating_add(1);
         let options = [("size", &*bytes.to_string()), ("nr_inodes", &*entries.to_string())];
-        let files = give(mount("tmpfs", &options, &[])?, owner)?;
-        Ok(Self { size, ..Self::of(files) })
+        let dir = Self { size, ..Self::of(mount("tmpfs", &options, &[])?) };
+        dir.give(owner)?;
+        Ok(dir)
     }
 
     /// Creates one on disk, for `owner`: an image in `scratch`, which is created if missing. The empty
@@ -74,21 +84,62 @@ impl BoundedDir {
         templates: &Path,
     ) -> io::Result<Self> {
         create_private_dir(scratch)?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let disk = open(scratch, flags, Mode::empty())?;
-        let image = template::image(size, scratch, templates).map_err(at("an image"))?;
-        let device = loop_device::attach(&image).map_err(at("a loop device"))?;
+        let image = template::image(size, Life::OneSandbox, scratch, templates);
+        let image = image.map_err(at("an image"))?;
+        let device = Arc::new(loop_device::attach(&image).map_err(at("a loop device"))?);
+        let dir = Self::of_device(&device, open_directory(scratch)?, size, &EXT4_FLAGS)?;
+        dir.set_up(owner)?;
+        Ok(dir)
+    }
+
+    /// Mounts the file system of a device.
+    fn of_device(
+        device: &Arc<OwnedFd>,
+        disk: OwnedFd,
+        size: DiskUsage,
+        flags: &[&str],
+    ) -> io::Result<Self> {
         let source = format!("/proc/self/fd/{}", device.as_raw_fd());
-        let files = mount("ext4", &[("source", &source)], &EXT4_FLAGS).map_err(at("its mount"))?;
-        match unlinkat(&files, "lost+found", AtFlags::REMOVEDIR) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        let files = give(files, owner)?;
-        // An ext4 has a few inodes more than it was made for.
-        let size = DiskUsage { entries: fstatvfs(&files)?.f_ffree, ..size };
-        let (root, device) = (Some(open_root(&files)?), Some(Arc::new(device)));
+        let files = mount("ext4", &[("source", &source)], flags).map_err(at("its mount"))?;
+        // It has a few inodes more than it was made for.
+        let entries = fstatvfs(&files)?.f_files.saturating_sub(OWN_INODES);
+        let (root, device) = (Some(open_root(&files)?), Some(device.clone()));
+        let size = DiskUsage { entries, ..size };
         Ok(Self { device, disk: Some(disk), size, root, ..Self::of(files) })
+    }
+
+    /// Makes a new file system an empty directory of `owner`.
+    fn set_up(&self, owner: Option<(u32, u32)>) -> io::Result<()> {
+        self.remove_lost_and_found()?;
+        self.give(owner)
+    }
+
+    /// Removes what a file system has at its beginning, and after its repair, unless something was
+    /// found.
+    fn remove_lost_and_found(&self) -> io::Result<()> {
+        match unlinkat(&self.files, "lost+found", AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::NOTDIR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Any user of the sandbox may write to it, and nothing else sees it.
+    fn give(&self, owner: Option<(u32, u32)>) -> io::Result<()> {
+        let root = open_root(&self.files)?;
+        if let Some((uid, gid)) = owner {
+            fchown(&root, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        }
+        Ok(fchmod(&root, Mode::from_raw_mode(0o777))?)
+    }
+
+    /// Gives its image its name, if it is to be [kept](KeptImages::open) and has none yet: when a
+    /// container has it mounted.
+    ///
+    /// # Errors
+    ///
+    /// If something else has the name.
+    pub fn keep_image(&self) -> io::Result<()> {
+        self.kept.as_ref().map_or(Ok(()), |image| image.name())
     }
 
     fn of(files: OwnedFd) -> Self {
@@ -99,6 +150,7 @@ impl BoundedDir {
             size: DiskUsage::default(),
             root: None,
             is_incomplete: AtomicBool::new(false),
+            kept: None,
         }
     }
 
@@ -120,6 +172,12 @@ impl BoundedDir {
                 "files are incomplete: the disk had no space for what was written to them",
             )),
         }
+    }
+
+    /// The same, if its image is kept.
+    #[must_use]
+    pub fn settle_kept(&self) -> Option<io::Result<()>> {
+        self.kept.as_ref().map(|_| self.settle())
     }
 
     /// The directory: the root of a mount that is attached nowhere.
@@ -175,14 +233,9 @@ fn mount(kind: &str, options: &[(&str, &str)], flags: &[&str]) -> io::Result<Own
     Ok(fsmount(&file_system, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
-/// Any user of the sandbox may write to it, and nothing else sees it.
-fn give(files: OwnedFd, owner: Option<(u32, u32)>) -> io::Result<OwnedFd> {
-    let root = open_root(&files)?;
-    if let Some((uid, gid)) = owner {
-        fchown(&root, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
-    }
-    fchmod(&root, Mode::from_raw_mode(0o777))?;
-    Ok(files)
+/// A descriptor that only names it.
+fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    Ok(open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// The descriptor of a mount only names it.

@@ -12,7 +12,7 @@ use sandbox_auth::LOCAL_SUBJECT;
 use sandbox_controller::{Controller, Error as ControllerError, PoolConfig, Rebuild};
 use sandbox_mcp::{
     Access, Audience, DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, McpServer, PrivateDir,
-    Settings as McpSettings, Workspace, serve_lines, tool_names,
+    Settings as McpSettings, Workspace, WorkspaceDir, serve_lines, tool_names,
 };
 use sandbox_service::{Quotas, Service, ServiceConfig};
 use sandbox_store::{Durability, Store};
@@ -35,20 +35,19 @@ pub fn mcp(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
 fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     let mut mcp_settings = mcp_settings(args, &settings)?;
-    let mut config = context.controller(&settings);
+    let config = context.controller(&settings);
     let is_private = settings.private_io().is_some() && mcp_settings.sandbox.supports_exec();
     let private = private_dir(&config.private_dir())?;
     let io_dir = match (settings.io_enabled(), is_private) {
-        (false, _) => None,
-        (true, true) => {
-            config.service_io_dirs.extend(private.path().parent().map(Path::to_owned));
-            Some(private.path().to_owned())
+        (false, _) => WorkspaceDir::Off,
+        // It would be empty for ever.
+        (true, true) if mcp_settings.access == Access::ReadOnly => WorkspaceDir::Off,
+        (true, true) => WorkspaceDir::Kept(private.io_dir()),
+        (true, false) => {
+            mcp_settings.sandbox = mcp_settings.sandbox.no_symlinks();
+            WorkspaceDir::Named(settings.io_dir(&context.environment.working_directory)?)
         }
-        (true, false) => Some(settings.io_dir(&context.environment.working_directory)?),
     };
-    if io_dir.is_some() {
-        mcp_settings.sandbox = mcp_settings.sandbox.no_symlinks();
-    }
     block_on(async {
         let mut signals = Signals::listen()?;
         let controller = Arc::new(context.connect(config, &mut signals).await?);

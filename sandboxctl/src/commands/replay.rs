@@ -348,6 +348,7 @@ fn spec(
         io_is_off: recorded.io_is_off,
         no_symlinks: true,
         private_io,
+        kept_at: None,
         staged: args.io_dir.is_some(),
         mount_path: recorded.mount_path.clone(),
         workdir: recorded.workdir.clone(),

@@ -34,4 +34,4 @@ pub use settings::{Access, Audience, Settings};
 pub use tools::{DEFAULT_CONCURRENCY, tool_names};
 pub use transport::http::{HttpOptions, HttpServer};
 pub use transport::lines::{ServeError, serve_lines};
-pub use workspace::{Workspace, WorkspaceError};
+pub use workspace::{Workspace, WorkspaceDir, WorkspaceError};

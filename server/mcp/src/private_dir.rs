@@ -1,21 +1,17 @@
-//! A private io dir, and the data directory of a private service, that live as long as their server.
+//! A private directory of a server, for the io dir of its sandboxes and the data of its service.
 //!
-//! They are in a locked directory. The kernel releases the lock however the server ends, and the next
-//! server removes what is not locked.
+//! It is locked. The kernel releases the lock however the server ends, and the next server removes
+//! what is not locked.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use sandbox_dirfd::{create_private_dir, lock_directory, random_hex, remove_tree};
+use sandbox_dirfd::{create_locked_dir, create_private_dir, lock_directory, remove_tree};
 
-/// The name of the io dir in its locked directory.
-const FILES: &str = "files";
-
-/// A private io dir. Dropping it removes it with its content.
+/// A private directory. Dropping it removes it with its content.
 #[derive(Debug)]
 pub struct PrivateDir {
     path: PathBuf,
@@ -34,28 +30,11 @@ impl PrivateDir {
     pub fn create(parent: &Path) -> io::Result<Self> {
         create_private_dir(parent)?;
         // Its path has no links: another user's sandbox could redirect them.
-        let parent = &parent.canonicalize()?;
-        let opened = OwnedFd::from(fs::File::open(parent)?);
-        reap(parent, &opened);
-        let (name, lock) = loop {
-            let name = random_hex::<8>();
-            fs::DirBuilder::new().mode(0o700).create(parent.join(&name))?;
-            match lock_directory(&opened, &name).map_err(io::Error::from) {
-                // Another server saw it before it was locked, and removes it.
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::NotFound | io::ErrorKind::WouldBlock
-                    ) => {}
-                locked => break (name, locked?),
-            }
-        };
-        let above = parent.join(&name);
-        let path = above.join(FILES);
-        fs::DirBuilder::new().mode(0o700).create(&path)?;
-        // Any user of a sandbox may write to it; the directories above admit only this user.
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
-        Ok(Self { path, parent: opened, name, _lock: lock })
+        let path = parent.canonicalize()?;
+        let parent = OwnedFd::from(fs::File::open(&path)?);
+        reap(&path, &parent);
+        let (name, lock) = create_locked_dir(&parent, "")?;
+        Ok(Self { path: path.join(&name), parent, name, _lock: lock })
     }
 
     /// Its path.
@@ -64,17 +43,23 @@ impl PrivateDir {
         &self.path
     }
 
-    /// The path of a data directory beside it, which does not exist yet.
+    /// The path of an io dir in it, which does not exist yet.
+    #[must_use]
+    pub fn io_dir(&self) -> PathBuf {
+        self.path.join("files")
+    }
+
+    /// The path of a service's data directory in it, which does not exist yet.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
-        self.path.with_file_name("service")
+        self.path.join("service")
     }
 }
 
 impl Drop for PrivateDir {
     fn drop(&mut self) {
         if let Err(errno) = remove_tree(self.parent.as_fd(), OsStr::new(&self.name)) {
-            tracing::warn!(path = %self.path.display(), %errno, "cannot remove a private io dir");
+            tracing::warn!(path = %self.path.display(), %errno, "cannot remove a private directory");
         }
     }
 }
@@ -87,7 +72,7 @@ fn reap(parent: &Path, opened: &OwnedFd) {
         if let Ok(_lock) = lock_directory(opened, &name)
             && let Err(errno) = remove_tree(opened.as_fd(), &name)
         {
-            tracing::debug!(?name, %errno, "cannot remove an unused io dir");
+            tracing::debug!(?name, %errno, "cannot remove an unused directory");
         }
     }
 }
@@ -102,7 +87,7 @@ mod tests {
         let parent = folder.path().join("mcp");
         let [one, other] =
             [PrivateDir::create(&parent).unwrap(), PrivateDir::create(&parent).unwrap()];
-        fs::write(one.path().join("f"), "x").unwrap();
+        fs::write(one.io_dir(), "x").unwrap();
         let path = one.path().to_owned();
         drop(one);
         assert!(!path.exists() && other.path().exists());

@@ -64,7 +64,7 @@ pub struct Workspace {
     service: Mutex<Option<Service>>,
     subject: Subject,
     settings: Arc<Settings>,
-    io_dir: Option<IoDir>,
+    files: WorkspaceFiles,
     operations: Semaphore,
     /// Scripts and commands in progress.
     runs: TaskTracker,
@@ -72,6 +72,26 @@ pub struct Workspace {
     changes: watch::Sender<u64>,
     outputs: Outputs,
     closing: CancellationToken,
+}
+
+/// The io dir of a workspace.
+#[derive(Debug, Clone)]
+pub enum WorkspaceDir {
+    /// None: there are no files.
+    Off,
+    /// A directory that the caller named. It is created if it is missing, and removed again at the end
+    /// if it was and is empty.
+    Named(PathBuf),
+    /// A private io dir that is [kept](SandboxSpec::kept_io_dir) at this path.
+    Kept(PathBuf),
+}
+
+/// The files of a workspace.
+#[derive(Debug)]
+enum WorkspaceFiles {
+    Off,
+    Named(IoDir),
+    Kept(PathBuf),
 }
 
 /// The io dir, which exists as long as the workspace does.
@@ -112,8 +132,7 @@ impl Drop for IoDir {
 }
 
 impl Workspace {
-    /// A workspace of this subject with this io dir, which is created if it is missing, and removed again
-    /// at the end if it was and is empty; without one, there are no files. No sandbox is started yet.
+    /// A workspace of this subject with this io dir. No sandbox is started yet.
     ///
     /// # Errors
     ///
@@ -122,13 +141,18 @@ impl Workspace {
         service: Service,
         subject: Subject,
         settings: Arc<Settings>,
-        io_dir: Option<PathBuf>,
+        io_dir: WorkspaceDir,
     ) -> Result<Self, WorkspaceError> {
+        let files = match io_dir {
+            WorkspaceDir::Off => WorkspaceFiles::Off,
+            WorkspaceDir::Named(path) => WorkspaceFiles::Named(IoDir::open(path)?),
+            WorkspaceDir::Kept(path) => WorkspaceFiles::Kept(path),
+        };
         Ok(Self {
             service: Mutex::new(Some(service)),
             subject,
             settings,
-            io_dir: io_dir.map(IoDir::open).transpose()?,
+            files,
             operations: Semaphore::new(OPERATIONS),
             runs: TaskTracker::new(),
             changes: watch::Sender::new(0),
@@ -150,7 +174,7 @@ impl Workspace {
 
     /// Whether it has files.
     pub(crate) const fn has_files(&self) -> bool {
-        self.io_dir.is_some()
+        !matches!(self.files, WorkspaceFiles::Off)
     }
 
     /// What it was opened with.
@@ -171,7 +195,11 @@ impl Workspace {
     /// The spec of its sandboxes.
     fn spec(&self) -> SandboxSpec {
         let spec = self.settings.sandbox.clone();
-        let Some(io_dir) = &self.io_dir else { return spec.no_io() };
+        let io_dir = match &self.files {
+            WorkspaceFiles::Off => return spec.no_io(),
+            WorkspaceFiles::Kept(path) => return spec.kept_io_dir(path),
+            WorkspaceFiles::Named(io_dir) => io_dir,
+        };
         match self.settings.access {
             Access::ReadWrite => spec.io_dir(&io_dir.path),
             Access::ReadOnly => {

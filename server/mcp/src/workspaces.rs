@@ -12,7 +12,7 @@ use sandbox_service::Service;
 
 use crate::outputs::Outputs;
 use crate::settings::Settings;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, WorkspaceDir};
 
 /// The most subjects with a workspace. Those that are not used make room.
 const MAX_WORKSPACES: usize = 1024;
@@ -50,7 +50,8 @@ impl Workspaces {
         if !make_room(&mut workspaces, Workspace::is_unused) {
             return Err(ErrorData::internal_error("too many subjects at one time", None));
         }
-        let io_dir = self.io_dirs.as_ref().map(|base| base.join(subject.directory_name()));
+        let kept = |base: &PathBuf| WorkspaceDir::Kept(base.join(subject.directory_name()));
+        let io_dir = self.io_dirs.as_ref().map_or(WorkspaceDir::Off, kept);
         let (service, settings) = (self.service.clone(), self.settings.clone());
         let opened = Workspace::open(service, subject.clone(), settings, io_dir);
         let workspace = opened.map_err(|error| {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use sandbox_api::service::Subject;
 
-use crate::files::bytes_below;
+use crate::files::{bytes_below, image_bytes};
 
 /// A directory is measured again after so many times as long as the last time took.
 const PAUSE: u32 = 10;
@@ -60,6 +60,15 @@ impl DiskUsage {
     /// Whether there is no other user of it, except the one that keeps it.
     pub fn is_unshared(&self) -> bool {
         Arc::strong_count(&self.0) <= 2
+    }
+
+    /// The bytes of an io dir that is kept at a path: of an image, those that it has on the disk now.
+    pub async fn bytes_of(&self, path: PathBuf, is_in_use: bool) -> u64 {
+        let image = path.clone();
+        match crate::blocking(move || Ok(image_bytes(&image))).await {
+            Ok(Some(bytes)) => bytes,
+            _ => self.bytes(is_in_use, move || bytes_below(&path)).await,
+        }
     }
 
     /// The bytes by `measure`, or those of the last time. While the directory is in use it changes all
@@ -130,7 +139,7 @@ impl SubjectDirs {
     /// The bytes below the directory of a subject, which changes all the time while it is in use.
     pub async fn bytes_of(&self, subject: &Subject, directory: PathBuf, is_in_use: bool) -> u64 {
         let size = self.sizes().entry(subject.clone()).or_default().clone();
-        let bytes = size.bytes(is_in_use, move || bytes_below(&directory)).await;
+        let bytes = size.bytes_of(directory, is_in_use).await;
         let mut sizes = self.sizes();
         if bytes == 0 && size.is_unshared() {
             sizes.remove(subject);

@@ -232,6 +232,9 @@ impl Launcher for Shared {
                 return Err(ServiceError::not_started(failure, true));
             }
             self.0.launches.fetch_add(1, Ordering::SeqCst);
+            if let Some(path) = &spec.kept_at {
+                std::fs::create_dir_all(path).unwrap();
+            }
             self.0.launched.lock().unwrap().push(spec);
             self.0.all_ended.store(false, Ordering::SeqCst);
             let guest =

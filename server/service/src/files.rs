@@ -1,17 +1,16 @@
-//! The files of executions and kept sandboxes: a directory for each below `files`, which only this
-//! user can enter. Guests created their content, so everything in them is reached by descriptors,
+//! The files of executions and kept sandboxes, below `files`, which only this user can enter: a
+//! directory for each, or an image. Guests created their content, so everything in them is reached by descriptors,
 //! and no link is followed.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, mkdirat, openat, unlinkat,
-};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use sandbox_api::changes::ChangeManifest;
 use sandbox_api::service::{FileEntry, FileKind, FileList, Time};
@@ -75,18 +74,6 @@ impl Files {
     /// Where the files of this id are, or will be.
     pub fn path(&self, id: &str) -> PathBuf {
         self.path.join(id)
-    }
-
-    /// Creates a directory for a kept sandbox, or finds it. Any user of the sandbox may write to
-    /// it; the directory above admits only this user.
-    pub fn create(&self, id: &str) -> io::Result<()> {
-        match mkdirat(&self.root, id, Mode::RWXU) {
-            Ok(()) => {}
-            Err(Errno::EXIST) => return Ok(()),
-            Err(errno) => return Err(errno.into()),
-        }
-        let directory = self.directory(id)?;
-        Ok(fchmod(&directory, Mode::from_raw_mode(0o777))?)
     }
 
     fn directory(&self, id: &str) -> rustix::io::Result<OwnedFd> {
@@ -245,7 +232,11 @@ impl Files {
 
     /// Removes everything of this id.
     pub fn remove(&self, id: &str) -> io::Result<()> {
-        match remove_tree(self.root.as_fd(), std::ffi::OsStr::new(id)) {
+        let removed = match remove_tree(self.root.as_fd(), std::ffi::OsStr::new(id)) {
+            Err(Errno::NOTDIR) => unlinkat(&self.root, id, AtFlags::empty()),
+            removed => removed,
+        };
+        match removed {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -264,6 +255,12 @@ impl Files {
 /// What everything below a directory of the service counts for, as of [`Files::bytes`].
 pub(crate) fn bytes_below(path: &Path) -> u64 {
     openat(CWD, path, DIRECTORY, Mode::empty()).map_or(0, |directory| bytes(&directory))
+}
+
+/// The bytes that an image at a path has on the disk; `None` if there is none.
+pub(crate) fn image_bytes(path: &Path) -> Option<u64> {
+    let found = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?;
+    Some(found.blocks().saturating_mul(512))
 }
 
 fn bytes(directory: &OwnedFd) -> u64 {
@@ -322,8 +319,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
         let files = Files::open(&data).unwrap();
-        files.create("e1").unwrap();
         let at = files.path("e1");
+        fs::create_dir(&at).unwrap();
         fs::create_dir(at.join("d")).unwrap();
         fs::write(at.join("d/a.txt"), "hello").unwrap();
         fs::write(dir.path().join("secret"), "secret").unwrap();
@@ -386,7 +383,6 @@ mod tests {
         let (dir, files) = files();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&dir.path().join("data/files")), 0o700);
-        assert_eq!(mode(&files.path("e1")), 0o777);
         assert_eq!(files.ids().unwrap(), ["e1"]);
         let before = files.bytes("e1");
         (0..100).for_each(|name| drop(File::create(files.path("e1").join(name.to_string()))));
@@ -396,6 +392,10 @@ mod tests {
         files.remove("e1").unwrap();
         files.remove("e1").unwrap();
         assert!(!files.path("e1").exists() && dir.path().join("secret").exists());
+        // As an image is.
+        fs::write(files.path("e1"), [1; 5000]).unwrap();
+        assert_eq!(image_bytes(&files.path("e1")), Some(8192));
+        files.remove("e1").unwrap();
         assert!(files.list("e1").unwrap().files.is_empty());
         assert_eq!(files.open_file("e1", b"a").unwrap_err().kind(), ErrorKind::NotFound);
     }

@@ -14,7 +14,6 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
 use sandbox_api::{
@@ -36,6 +35,7 @@ use crate::failpoint::{Point, failpoint, hold};
 use crate::gc::reap;
 use crate::io_dir::inputs::open_inputs;
 use crate::io_dir::path_map::PathMap;
+use crate::io_dir::private::Wanted;
 use crate::io_dir::staged::Staging;
 use crate::io_dir::{IoDir, links_of, only_directories, size_of};
 use crate::mounts::{HostPlaces, MountGuard};
@@ -114,7 +114,7 @@ async fn launch_with<T, F: Future<Output = Result<T, Error>>>(
     launch: impl Fn(Mounts) -> F,
 ) -> Result<T, Error> {
     let wants_more = spec.staged || is_to_be_bounded(spec);
-    if !wants_more || !shared.mounts_any.load(Ordering::Relaxed) {
+    if !wants_more || !shared.own_mounts.are_likely() {
         return launch(Mounts::Directories).await;
     }
     let error = match launch(Mounts::Any).await {
@@ -122,14 +122,15 @@ async fn launch_with<T, F: Future<Output = Result<T, Error>>>(
         launched => return launched,
     };
     tracing::info!(%error, "the engine does not mount what is not a directory");
-    if spec.id.is_some() {
+    if let Some(id) = &spec.id {
         // The name is in use until its container is removed.
-        shared.mounts_any.store(false, Ordering::Relaxed);
-        return Err(error);
+        step(Step::Remove, shared.engine.remove(&container_name(id))).await?;
     }
     let launched = launch(Mounts::Directories).await;
-    // It was for the mount.
-    shared.mounts_any.fetch_and(launched.is_err(), Ordering::Relaxed);
+    if launched.is_ok() {
+        // It was for the mount.
+        shared.own_mounts.refuse();
+    }
     launched
 }
 
@@ -389,6 +390,21 @@ async fn private_io_dir(
     let (scratch, size) = (&shared.folders.scratch_dir, size_of(&spec.limits));
     let is_small = size.bytes <= spec.limits.memory.as_u64() / PART_IN_MEMORY;
     let refuse = |reason: String| Error::PrivateIoDir { reason };
+    if let Some(path) = &spec.kept_at {
+        let wanted = match (is_to_be_bounded(spec), mounts) {
+            (true, Mounts::Any) => Wanted::Image,
+            (true, Mounts::Directories) => Wanted::Directory(Some(only_directories())),
+            (false, _) => Wanted::Directory(None),
+        };
+        let (shared, path) = (shared.clone(), path.clone());
+        let open = move || {
+            let templates = shared.instance.state().templates_dir();
+            let image = || shared.kept_images.open(&path, size, owner, &templates);
+            IoDir::kept(&path, owner, wanted, image)
+        };
+        let opened = tokio::task::spawn_blocking(open).await;
+        return opened.map_err(|error| refuse(error.to_string()))?;
+    }
     let in_memory = |owner| match BoundedDir::in_memory(size, owner) {
         Ok(dir) => IoDir::bounded(dir),
         Err(error) => Err(refuse(error.to_string())),

@@ -59,6 +59,9 @@ impl Started {
         let kernel = is_our_kernel.then(confinement::kernel_landlock).flatten();
         confinement::check(shared.confinement, &reply.confinement, kernel)?;
         self.prove_mounts(&reply, is_our_kernel).await?;
+        if let Some(io_dir) = &self.created.about.io_dir {
+            io_dir.keep_image()?;
+        }
         Ok(Ready { started: self, confinement: reply.confinement, is_our_kernel })
     }
 

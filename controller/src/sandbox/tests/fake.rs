@@ -25,6 +25,7 @@ use sandbox_protocol::message::{
 };
 use sandbox_protocol::{ErrorKind, FromAgent, PROTOCOL_VERSION, User, WireString};
 use sandbox_session::testing::{FakeAgent, pipe};
+use sandbox_staging::bounded::KeptImages;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -37,7 +38,7 @@ use crate::gc::pending::Cleanup;
 use crate::gc::state_dir::{Instance, StateDir};
 use crate::mounts::{MountWatch, ReservedDirs};
 use crate::sandbox::Sandbox;
-use crate::sandbox::context::Shared;
+use crate::sandbox::context::{OwnMounts, Shared};
 use crate::sandbox::owner::Owners;
 
 pub const BOOT_ID: &str = "boot";
@@ -249,7 +250,8 @@ pub fn shared(engine: Arc<dyn Engine>) -> (Arc<Shared>, tempfile::TempDir) {
         cleanup: Cleanup::new(),
         ceiling: Ceiling::default(),
         program_ceiling: Ceiling::default(),
-        mounts_any: false.into(),
+        own_mounts: OwnMounts::new(false),
+        kept_images: KeptImages::default(),
         boot_id: BOOT_ID.into(),
         confinement: ConfinementPolicy::Required,
         audit: Audit::off(),

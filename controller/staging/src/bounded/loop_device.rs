@@ -1,7 +1,7 @@
 //! Loop devices, each for one file.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -30,7 +30,7 @@ const _: () = assert!(size_of::<LoopConfig>() == 304);
 
 /// Attaches a file to a loop device, and returns the device, opened for reading: while a writer has
 /// it open, some kernels refuse to mount it. Requires Linux 5.8.
-pub fn attach(file: &OwnedFd) -> io::Result<OwnedFd> {
+pub fn attach(file: &impl AsRawFd) -> io::Result<OwnedFd> {
     let open = |path: &str, flags| open(path, flags | OFlags::CLOEXEC, Mode::empty());
     let control = open("/dev/loop-control", OFlags::RDWR)?;
     for _ in 0..TRIES {

@@ -1,4 +1,4 @@
-//! Empty ext4 images, made by `mke2fs` once for each size, and copied for each use.
+//! Empty ext4 images, made by `mke2fs` once for each size and life, and copied for each use.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,16 +8,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
-use rustix::io::Errno;
 use sandbox_dirfd::{DiskUsage, create_private_dir, next_data};
 
-/// Where `mke2fs` may be. No search path is used: what it makes, the kernel mounts.
-const MKE2FS: [&str; 4] =
-    ["/usr/sbin/mke2fs", "/sbin/mke2fs", "/usr/bin/mke2fs", "/usr/local/sbin/mke2fs"];
-/// Without a journal: an image is never used again after a crash. All else that a current ext4 has
-/// and that every kernel since Linux 4.18 mounts.
+/// Where the programs of e2fsprogs may be. No search path is used: what they make, the kernel mounts.
+const PROGRAMS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
+/// All that a current ext4 has and that every kernel since Linux 4.18 mounts.
 const FEATURES: &str = "none,sparse_super,large_file,huge_file,dir_nlink,dir_index,filetype,\
                         extent,flex_bg,extra_isize,ext_attr,metadata_csum,64bit";
+/// The size of a journal in MiB: the least that there is.
+const JOURNAL: u32 = 4;
+/// From this many blocks on, an image has a journal if it is kept.
+const LEAST_WITH_JOURNAL: u64 = 8192;
 const BLOCK: u64 = 4096;
 const INODE: u64 = 256;
 const BLOCKS_PER_GROUP: u64 = 32_768;
@@ -29,6 +30,15 @@ const SPARE_BLOCKS: u64 = 64;
 const TRIES: usize = 6;
 /// Changes with anything above: a template of another version is not used.
 const VERSION: u32 = 1;
+/// How long an image lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// As long as its sandbox. It is never used again after a crash, and needs no journal.
+    OneSandbox,
+    /// It is kept.
+    Kept,
+}
+
 /// How much of a template is copied at once.
 const PIECE_BYTES: usize = 256 << 10;
 /// How many templates are kept.
@@ -36,9 +46,14 @@ const MOST_TEMPLATES: usize = 64;
 
 /// Creates an image without a name, in which so much fits, and no more: of bytes in whole blocks, and
 /// of entries up to a multiple of 16 for each 128 MiB. It is gone when nothing has it open.
-pub fn image(size: DiskUsage, directory: &Path, templates: &Path) -> io::Result<OwnedFd> {
+pub fn image(
+    size: DiskUsage,
+    life: Life,
+    directory: &Path,
+    templates: &Path,
+) -> io::Result<OwnedFd> {
     let image = unnamed(directory)?;
-    let template = template(size, templates)?;
+    let template = template(size, life, templates)?;
     let length = template.metadata()?.len();
     image.set_len(length)?;
     let (mut at, mut piece) = (0, vec![0; PIECE_BYTES]);
@@ -56,20 +71,22 @@ pub fn image(size: DiskUsage, directory: &Path, templates: &Path) -> io::Result<
 }
 
 /// Opens the template of this size, creating it if it is missing.
-fn template(size: DiskUsage, templates: &Path) -> io::Result<File> {
+fn template(size: DiskUsage, life: Life, templates: &Path) -> io::Result<File> {
     // The kernel mounts what is there: only this user may have made it.
     create_private_dir(templates)?;
-    let path = templates.join(format!("ext4-{VERSION}-{}-{}", size.bytes, size.entries));
+    let kept = if life == Life::Kept { "-kept" } else { "" };
+    let DiskUsage { bytes, entries } = size;
+    let path = templates.join(format!("ext4-{VERSION}-{bytes}-{entries}{kept}"));
     match File::open(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         opened => return opened,
     }
     remove_oldest(templates);
-    let made = make(size, templates)?;
+    let made = make(size, life, templates)?;
     // It has its name only when it is complete. Another process may have been faster.
-    match linkat(CWD, path_of(&made), CWD, &path, AtFlags::SYMLINK_FOLLOW) {
-        Ok(()) | Err(Errno::EXIST) => File::open(&path),
-        Err(errno) => Err(errno.into()),
+    match name(&made, &path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => File::open(&path),
     }
 }
 
@@ -86,14 +103,15 @@ fn remove_oldest(templates: &Path) {
     }
 }
 
-fn make(size: DiskUsage, templates: &Path) -> io::Result<File> {
+fn make(size: DiskUsage, life: Life, templates: &Path) -> io::Result<File> {
     let data = size.bytes.div_ceil(BLOCK).saturating_add(SPARE_BLOCKS);
     let mut inodes = size.entries.saturating_add(RESERVED_INODES);
+    let has_journal = life == Life::Kept && data >= LEAST_WITH_JOURNAL;
     let mut blocks = first_guess(data, inodes);
     for _ in 0..TRIES {
         let file = unnamed(templates)?;
         file.set_len(blocks.saturating_mul(BLOCK))?;
-        format(&file, blocks, inodes)?;
+        format(&file, blocks, inodes, has_journal)?;
         let free = Free::of(&file)?;
         let missing = data.saturating_sub(free.usable(blocks));
         let missing_inodes = size.entries.saturating_sub(free.inodes);
@@ -118,7 +136,7 @@ fn first_guess(data: u64, inodes: u64) -> u64 {
 }
 
 /// What the kernel keeps for writes in progress: 2 %, and at most so many blocks.
-const WITHHELD: u64 = 4096;
+pub(super) const WITHHELD: u64 = 4096;
 
 /// What is free in an image, as its superblock says.
 struct Free {
@@ -143,26 +161,57 @@ impl Free {
     }
 }
 
-fn format(image: &File, blocks: u64, inodes: u64) -> io::Result<()> {
-    let program = MKE2FS.iter().find(|path| Path::new(path).exists());
-    let program = program.ok_or_else(|| {
-        io::Error::new(io::ErrorKind::NotFound, "mke2fs (of e2fsprogs) is not installed")
-    })?;
-    let made = Command::new(program)
-        .env_clear()
-        // Nor does a file of the machine say what it makes.
-        .env("MKE2FS_CONFIG", "/dev/null")
-        .args(["-q", "-F", "-b", "4096", "-I", "256", "-m", "0", "-U", "clear", "-O", FEATURES])
-        .args(["-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", "-N", &inodes.to_string()])
+fn format(image: &File, blocks: u64, inodes: u64, has_journal: bool) -> io::Result<()> {
+    let mut mke2fs = program("mke2fs")?;
+    if has_journal {
+        mke2fs.args(["-J", &format!("size={JOURNAL}"), "-O", &format!("{FEATURES},has_journal")]);
+    } else {
+        mke2fs.args(["-O", FEATURES]);
+    }
+    let made = mke2fs
+        .args(["-q", "-F", "-b", "4096", "-I", "256", "-m", "0", "-U", "clear"])
+        .args(["-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0"])
+        .args(["-N", &inodes.to_string()])
         .arg(path_of(image))
         .arg(blocks.to_string())
-        .stdin(Stdio::null())
         .output()?;
     if made.status.success() {
         return Ok(());
     }
     tracing::debug!(stderr = %String::from_utf8_lossy(&made.stderr), "mke2fs failed");
     Err(io::Error::other(format!("mke2fs failed ({})", made.status)))
+}
+
+/// A program of e2fsprogs, which no file or variable of the machine configures.
+fn program(name: &str) -> io::Result<Command> {
+    let mut paths = PROGRAMS.iter().map(|directory| Path::new(directory).join(name));
+    let path = paths.find(|path| path.exists()).ok_or_else(|| {
+        let missing = format!("{name} (of e2fsprogs) is not installed");
+        io::Error::new(io::ErrorKind::NotFound, missing)
+    })?;
+    let mut program = Command::new(path);
+    program.env_clear().env("MKE2FS_CONFIG", "/dev/null").env("E2FSCK_CONFIG", "/dev/null");
+    program.stdin(Stdio::null());
+    Ok(program)
+}
+
+/// Repairs an image if it was not unmounted. Returns whether anything was changed.
+pub fn repair(image: &File) -> io::Result<bool> {
+    let ended = program("e2fsck")?.arg("-p").arg(path_of(image)).output()?;
+    match ended.status.code() {
+        Some(0) => Ok(false),
+        Some(1 | 2) => Ok(true),
+        _ => {
+            let said = String::from_utf8_lossy(&ended.stdout);
+            tracing::warn!(said = said.trim(), "an image is damaged");
+            Err(io::Error::other(format!("`e2fsck -p` cannot repair it ({})", ended.status)))
+        }
+    }
+}
+
+/// Gives an unnamed file a name that nothing has.
+pub fn name(file: &File, path: &Path) -> io::Result<()> {
+    Ok(linkat(CWD, path_of(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
 /// A file that has no name, and so is gone however this process ends.
@@ -190,8 +239,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (images, templates) = (dir.path().join("images"), dir.path().join("templates"));
         fs::create_dir(&images).unwrap();
-        for size in [size(0, 1), size(50 << 20, 10_000), size(1 << 30, 100_000)] {
-            let image = File::from(image(size, &images, &templates).unwrap());
+        let sizes = [size(0, 1), size(50 << 20, 10_000), size(1 << 30, 100_000)];
+        let all = sizes.map(|size| [(size, Life::OneSandbox), (size, Life::Kept)]);
+        for (size, life) in all.into_iter().flatten() {
+            let image = File::from(image(size, life, &images, &templates).unwrap());
             let metadata = image.metadata().unwrap();
             assert!(metadata.len() >= size.bytes && metadata.blocks() * 512 < 2 << 20, "{size:?}");
             let free = Free::of(&image).unwrap();
@@ -202,7 +253,7 @@ mod tests {
             assert!((wanted..most).contains(&blocks), "{size:?}: {blocks}");
         }
         assert_eq!(fs::read_dir(&images).unwrap().count(), 0);
-        assert_eq!(fs::read_dir(&templates).unwrap().count(), 3);
+        assert_eq!(fs::read_dir(&templates).unwrap().count(), 6);
     }
 
     #[test]

@@ -195,3 +195,84 @@ fn many_at_once_have_a_device_each() {
     });
     assert_eq!(devices.len(), 64);
 }
+
+/// A kept image at this name.
+fn kept(place: &Fixture, images: &KeptImages, name: &str) -> io::Result<BoundedDir> {
+    let (path, templates) = (place.dir.path().join(name), place.dir.path().join("t"));
+    images.open(&path, with_journal(), Some((1000, 100)), &templates)
+}
+
+/// Large enough for a journal.
+fn with_journal() -> DiskUsage {
+    DiskUsage { bytes: 64 << 20, entries: ENTRIES }
+}
+
+fn content(dir: &BoundedDir, name: &str) -> String {
+    fs::read_to_string(format!("/proc/self/fd/{}/{name}", dir.files().as_raw_fd())).unwrap()
+}
+
+#[test]
+fn kept_image_has_its_name_once_it_is_used_and_its_files_later() {
+    if !is_root() {
+        return;
+    }
+    let (place, images) = (Fixture::new(), KeptImages::default());
+    let path = place.dir.path().join("a");
+    drop(kept(&place, &images, "a").unwrap());
+    assert!(!path.exists(), "its sandbox did not start");
+    let dir = kept(&place, &images, "a").unwrap();
+    dir.keep_image().unwrap();
+    create(&dir, "f").unwrap().write_all(b"x").unwrap();
+    // Another sandbox at the same time has the same files by a mount of its own.
+    let other = kept(&place, &images, "a").unwrap();
+    let [one, two] = [&dir, &other].map(|dir| fstat(dir.files()).unwrap());
+    assert_eq!((one.st_dev, one.st_ino), (two.st_dev, two.st_ino));
+    create(&other, "g").unwrap();
+    other.keep_image().unwrap();
+    assert_eq!(dir.size().bytes, with_journal().bytes);
+    drop(dir);
+    // As in another process: it waits until the image is not mounted any more.
+    let later = std::thread::scope(|scope| {
+        let later = scope.spawn(|| kept(&place, &KeptImages::default(), "a").unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(!later.is_finished());
+        drop(other);
+        later.join().unwrap()
+    });
+    assert_eq!((&*content(&later, "f"), &*content(&later, "g")), ("x", ""));
+    let stat = fstat(later.files()).unwrap();
+    assert_eq!((stat.st_uid, stat.st_gid, stat.st_mode & 0o7777), (1000, 100, 0o777));
+    // What is deleted takes no space of the disk.
+    use std::os::unix::fs::MetadataExt as _;
+    let taken = || fs::metadata(&path).unwrap().blocks() * 512;
+    fill(&mut create(&later, "large").unwrap());
+    later.settle().unwrap();
+    assert!(taken() >= 60 << 20, "{}", taken());
+    unlinkat(later.files(), "large", AtFlags::empty()).unwrap();
+    later.settle().unwrap();
+    assert!(taken() < 16 << 20, "{}", taken());
+}
+
+#[test]
+fn kept_image_that_was_not_unmounted_is_repaired_or_refused() {
+    if !is_root() {
+        return;
+    }
+    let (place, images) = (Fixture::new(), KeptImages::default());
+    let at = |name: &str| place.dir.path().join(name);
+    let dir = kept(&place, &images, "a").unwrap();
+    dir.keep_image().unwrap();
+    create(&dir, "f").unwrap().write_all(b"x").unwrap();
+    dir.settle().unwrap();
+    create(&dir, "late").unwrap();
+    // As a power cut leaves it.
+    fs::copy(at("a"), at("b")).unwrap();
+    let repaired = kept(&place, &images, "b").unwrap();
+    assert_eq!(content(&repaired, "f"), "x");
+    drop(repaired);
+    let broken = File::options().write(true).open(at("b")).unwrap();
+    broken.write_all_at(&[0; 1 << 16], 0).unwrap();
+    let refused = kept(&place, &images, "b").unwrap_err().to_string();
+    assert!(refused.contains("`e2fsck -p` cannot repair it"), "{refused}");
+    assert!(at("b").exists());
+}

@@ -81,7 +81,6 @@ impl Plan {
         let tls = tls(settings, here)?;
         let disk_reserve = controller.disk_reserve;
         let service = ServiceConfig { disk_reserve, ..service(args, settings, data_dir)? };
-        controller.service_io_dirs = vec![service.files_dir(), service.subject_dirs()];
         Ok(Self {
             endpoint,
             controller,
@@ -118,7 +117,7 @@ impl Plan {
         let data_dir = private_dir.data_dir();
         controller.shared_scratch_dir = Some(controller.scratch_dir);
         controller.scratch_dir = data_dir.join("scratch");
-        controller.service_dir = private_dir.path().parent().map(Path::to_owned);
+        controller.service_dir = Some(private_dir.path().to_owned());
         let defaults = service(args, settings, data_dir)?;
         let service = ServiceConfig {
             io: match settings.io_enabled() {
@@ -146,9 +145,8 @@ impl Plan {
             retention: PRIVATE_RETENTION,
             ..defaults
         };
-        controller.service_io_dirs = vec![service.files_dir(), service.subject_dirs()];
         Ok(Self {
-            endpoint: Endpoint::Unix(private_dir.path().with_file_name("socket")),
+            endpoint: Endpoint::Unix(private_dir.path().join("socket")),
             controller,
             service,
             http: HttpConfig { max_upload: ByteSize::b(u64::MAX), ..HttpConfig::default() },

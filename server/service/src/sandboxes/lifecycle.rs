@@ -164,7 +164,7 @@ impl Core {
         let record = &kept.record;
         let spec = match spec.io_is_off || spec.io_dir.is_some() {
             true => spec,
-            false => spec.io_dir(self.files.path(&record.id)),
+            false => spec.kept_io_dir(self.files.path(&record.id)),
         };
         let spec = spec.lifetime(record.max_expires_at.since(Time::now())).title("sandbox");
         let spec = spec.id(generation_id(&record.id, generation));

@@ -428,10 +428,9 @@ impl KeptSandboxes {
         let own: Vec<_> = self.state().of(subject).cloned().collect();
         let mut bytes = 0_u64;
         for kept in own {
-            let (files, id) = (files.clone(), kept.record.id.clone());
+            let path = files.path(&kept.record.id);
             let is_in_use = kept.info().uses > 0;
-            let size = kept.size.bytes(is_in_use, move || files.bytes(&id)).await;
-            bytes = bytes.saturating_add(size);
+            bytes = bytes.saturating_add(kept.size.bytes_of(path, is_in_use).await);
         }
         bytes
     }

@@ -202,14 +202,11 @@ impl Core {
     }
 
     async fn create_kept(self: &Arc<Self>, kept: &Arc<SandboxEntry>) -> Result<(), ServiceError> {
-        let (core, created) = (self.clone(), kept.clone());
-        let create = move || {
-            if let (Some(dir), Some(name)) = (&core.config.locked_names, &created.record.name) {
-                _ = created.name_lock.set(core.kept.lock_name(dir, name)?);
-            }
-            core.files.create(&created.record.id).map_err(ServiceError::files)
-        };
-        crate::blocking(create).await?;
+        if let (Some(dir), Some(name)) = (&self.config.locked_names, &kept.record.name) {
+            let (core, dir, name) = (self.clone(), dir.clone(), name.clone());
+            let lock = crate::blocking(move || core.kept.lock_name(&dir, &name)).await?;
+            _ = kept.name_lock.set(lock);
+        }
         self.records.add_sandbox(kept.record.clone()).await
     }
 }

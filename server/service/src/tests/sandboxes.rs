@@ -165,7 +165,7 @@ fn sandbox_without_programs_has_files_where_scripts_have_some() {
         world.create(SandboxRequest { spec, ..request(None) }).unwrap();
         let launched = world.launcher.launched.lock().unwrap();
         let spec = launched.last().unwrap();
-        assert_eq!(spec.io_dir.is_none(), spec.io_is_off);
+        assert_eq!(spec.kept_at.is_none(), spec.io_is_off);
         spec.io_is_off
     };
     let world = World::new();
@@ -191,7 +191,7 @@ fn container_of_a_sandbox_has_its_name_its_files_and_its_longest_life() {
     let spec = &launched[0];
     assert_eq!(spec.container_name.as_deref(), Some("a"));
     assert_eq!(spec.id, Some(format!("{id}-g1")));
-    assert_eq!(spec.io_dir, Some(world.data_dir().join("files").join(id)));
+    assert_eq!(spec.kept_at, Some(world.data_dir().join("files").join(id)));
     // Not its time to live, which can be extended up to that.
     assert!((Duration::from_secs(60)..=Duration::from_secs(100)).contains(&spec.lifetime));
 }
