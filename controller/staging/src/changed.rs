@@ -13,7 +13,7 @@ use sandbox_api::changes::{ChangeOp, ChangeType};
 use sandbox_dirfd::{FileStamp, HoleAllowance, KnownFiles, Root, SparseReader, split};
 use sha2::{Digest as _, Sha256};
 
-use crate::copy::Copied;
+use crate::copy::{Copied, attributes};
 use crate::tree::kind_of;
 
 const BUFFER: usize = 128 << 10;
@@ -57,6 +57,8 @@ pub(crate) type Digest = [u8; 32];
 pub(crate) struct Digests {
     pub now: Option<Digest>,
     pub before: Option<Digest>,
+    /// Both are equal, and the extended attributes or ACLs are not.
+    pub has_other_attributes: bool,
 }
 
 /// Reads the content of files and links that changed, on as many threads as there are processors.
@@ -79,7 +81,10 @@ pub(crate) fn content_of(
                     let mut read = |root, stamp| reading.digest(root, path, stamp, &mut buffer);
                     let now = change.now.and_then(|now| read(&copy, now));
                     let before = change.before.and_then(|it| read(&original, it.original));
-                    change.digests = Digests { now, before };
+                    let has_other_attributes = now.is_some()
+                        && now == before
+                        && attributes_at(&original, path) != attributes_at(&copy, path);
+                    change.digests = Digests { now, before, has_other_attributes };
                 }
             });
         }
@@ -139,6 +144,12 @@ impl Reading {
             ChangeType::Directory | ChangeType::Other => None,
         }
     }
+}
+
+/// The attributes of a file, as far as they are committed.
+fn attributes_at(root: &Root<'_>, path: &[u8]) -> Option<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    Some(attributes(&root.open(path, flags).ok()?))
 }
 
 /// Where a link leads.

@@ -118,14 +118,17 @@ fn is_change(change: &mut Changed) -> bool {
     if change.op != ChangeOp::Modified || !is_same_type || !has_content {
         return true;
     }
-    let Digests { now: Some(digest), before: Some(digest_before) } = &change.digests else {
+    let Digests { now: Some(digest), before: Some(digest_before), has_other_attributes } =
+        change.digests
+    else {
         return true;
     };
     if digest != digest_before {
         return true;
     }
     let is_file = kind_of(now) == ChangeType::File;
-    change.op = if is_file && now.permissions() != before.copy.permissions() {
+    let has_other_mode = now.permissions() != before.copy.permissions();
+    change.op = if is_file && (has_other_mode || has_other_attributes) {
         ChangeOp::Mode
     } else {
         ChangeOp::Times

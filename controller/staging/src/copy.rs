@@ -397,26 +397,26 @@ fn special(to: BorrowedFd<'_>, name: &CStr, kind: FileType, stat: Stat) -> Resul
 
 /// Gives a copy the attributes, owner, mode and times of its original.
 pub(crate) fn finish(from: &OwnedFd, to: &OwnedFd, stat: &Stat) -> Result<(), Errno> {
-    attributes(from, to);
+    for (name, value) in attributes(from) {
+        _ = fsetxattr(to, &*name, &value, XattrFlags::empty());
+    }
     // Only root can keep the owners of others' files.
     _ = fchown(to, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)));
     fchmod(to, Mode::from_raw_mode(stat.st_mode & 0o7777))?;
     futimens(to, &times(stat))
 }
 
-/// Filesystems without attributes have nothing to copy.
-fn attributes(from: &OwnedFd, to: &OwnedFd) {
-    let mut names = vec![0; 64 << 10];
-    let Ok(length) = flistxattr(from, &mut names) else { return };
-    for name in names[..length].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
-        if !ATTRIBUTES.iter().any(|prefix| name.starts_with(prefix)) {
-            continue;
-        }
-        let mut value = vec![0; 64 << 10];
-        if let Ok(length) = fgetxattr(from, name, &mut value) {
-            _ = fsetxattr(to, name, &value[..length], XattrFlags::empty());
-        }
-    }
+/// The extended attributes that are copied, and ACLs; none on filesystems without them.
+pub(crate) fn attributes(file: &OwnedFd) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let (mut names, mut value) = (vec![0; 64 << 10], vec![0; 64 << 10]);
+    let length = flistxattr(file, &mut names).unwrap_or(0);
+    let names = names[..length].split(|&byte| byte == 0);
+    let is_copied = |name: &&[u8]| ATTRIBUTES.iter().any(|prefix| name.starts_with(prefix));
+    let mut read = |name: &[u8]| {
+        let length = fgetxattr(file, name, &mut value).ok()?;
+        Some((name.to_vec(), value[..length].to_vec()))
+    };
+    names.filter(is_copied).filter_map(&mut read).collect()
 }
 
 pub(crate) fn times(stat: &Stat) -> Timestamps {

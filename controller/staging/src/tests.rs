@@ -1487,6 +1487,41 @@ fn mode_of_the_io_dir_itself_is_a_change_and_only_if_the_run_changed_it() {
 }
 
 #[test]
+fn attributes_that_a_run_changed_alone_are_committed() {
+    use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
+    for method in methods() {
+        let place = Fixture::new();
+        for name in ["set", "changed", "removed", "touched"] {
+            place.write(name, name);
+        }
+        let set = |path: PathBuf, value: &[u8]| {
+            setxattr(path, c"user.mark", value, XattrFlags::empty()).unwrap();
+        };
+        set(place.io().join("changed"), b"before");
+        set(place.io().join("removed"), b"before");
+        let mut run = place.run(method);
+        set(run.path().join("set"), b"now");
+        set(run.path().join("changed"), b"now");
+        removexattr(run.path().join("removed"), c"user.mark").unwrap();
+        set(run.path().join("touched"), b"now");
+        removexattr(run.path().join("touched"), c"user.mark").unwrap();
+        let compared = run.compare().unwrap();
+        let manifest = run.manifest(&compared, 10);
+        let changes = manifest.changes.iter().map(|it| (it.path.as_bytes(), it.op));
+        let expected = [&b"changed"[..], b"removed", b"set"].map(|path| (path, ChangeOp::Mode));
+        assert_eq!(changes.collect::<Vec<_>>(), expected, "{method:?}");
+        assert_eq!(run.commit(&compared, |_| {}).unwrap(), Commit::Done);
+        let mark = |name: &str| {
+            let mut value = [0; 16];
+            let length = getxattr(place.io().join(name), c"user.mark", &mut value).ok()?;
+            Some(value[..length].to_vec())
+        };
+        let marks = ["set", "changed", "removed"].map(mark);
+        assert_eq!(marks, [Some(b"now".to_vec()), Some(b"now".to_vec()), None], "{method:?}");
+    }
+}
+
+#[test]
 fn name_in_a_diff_is_one_line() {
     let place = Fixture::new();
     let run = place.run(How::Copy);
