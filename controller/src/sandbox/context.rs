@@ -48,8 +48,7 @@ pub(crate) struct OwnMounts {
     refused: Mutex<Option<Instant>>,
 }
 
-/// An engine that refused such a mount is not asked for another one so long: it may have failed for
-/// another reason.
+/// How long an engine gets no such mount after it refused one. It may have failed for another reason.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
 impl OwnMounts {

@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 
 use super::service::{Service, serve};
 use crate::engine::engine;
+use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, eventually};
+use crate::rootfs::{Provided, Rootfs};
 
 /// Scripts have files there.
 const WITH_FILES: &[(&str, &str)] = &[("SANDBOXCTL_IO_ENABLED", "true")];
@@ -263,6 +265,76 @@ fn kept_sandbox_has_no_container_while_it_is_idle_and_none_of_it_is_left_at_its_
     assert_eq!(caller.file(&idle, "a.txt").body, "kept");
     service.stop();
     eventually("no helper is left", || engine().remains(&place).is_empty().then_some(()));
+}
+
+/// Loop devices of images below this place.
+fn loop_devices(place: &Fixture) -> Vec<String> {
+    let devices = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let files = devices
+        .filter_map(|device| std::fs::read_to_string(device.path().join("loop/backing_file")).ok());
+    files.filter(|file| file.starts_with(place.path("").to_str().unwrap())).collect()
+}
+
+#[test]
+fn files_of_a_kept_sandbox_with_programs_are_in_an_image_that_outlives_a_killed_service() {
+    if !has(Feature::SharedKernel) {
+        // Another kernel mounts no image of this one.
+        return;
+    }
+    let place = Fixture::new();
+    let provided = Rootfs::busybox().provide();
+    let root = provided.args();
+    let limits = json!({ "write_bytes": 64_000_000 });
+    let (own, spec) = match &provided {
+        Provided::Image(name) => {
+            (["--allowed-image", name], json!({ "limits": limits, "image": name }))
+        }
+        _ => ([&*root[0], &*root[1]], json!({ "limits": limits })),
+    };
+    let token = token(&place, "alice");
+    let start = || {
+        let flags = [&["--listen", "127.0.0.1:0"], &own[..]].concat();
+        Service::start(&place, serve(&place, &flags, &[]))
+    };
+    let service = start();
+    let caller = Caller { service: &service, token: &token };
+    let created = caller.create(&json!({ "name": "a", "spec": spec })).json(201);
+    let id = created["id"].as_str().unwrap();
+    let shell = |caller: &Caller<'_, '_>, line: &str| {
+        let path = format!("/v1/sandboxes/{id}/executions?wait=60");
+        let command = json!({ "command": { "shell": line } });
+        let ended = caller.send("POST", &path, &command.to_string()).json(200);
+        assert_eq!(ended["status"], "ok", "{ended}");
+        ended
+    };
+    let filled = shell(&caller, "echo x > kept; head -c 100000000 /dev/zero > f; wc -c < f");
+    let disk = &filled["disk"];
+    let expected = (&json!("kernel"), &json!("ext4"), &json!(64_000_000));
+    assert_eq!((&disk["bound"], &disk["backend"], &disk["bytes"]), expected, "{filled}");
+    let taken: u64 = filled["stdout"].as_str().unwrap().trim().parse().unwrap();
+    assert!((63_000_000..68_200_000).contains(&taken), "{taken}");
+    let image = place.path("service/files").join(id);
+    assert!(image.is_file());
+    service.stop();
+    eventually("it is not mounted", || loop_devices(&place).is_empty().then_some(()));
+
+    let service = start();
+    let caller = Caller { service: &service, token: &token };
+    let held = shell(&caller, "echo y >> kept; head -c 9000000 /dev/zero > g; wc -c < g");
+    assert_eq!(held["generation"], 2, "{held}");
+    let more: u64 = held["stdout"].as_str().unwrap().trim().parse().unwrap();
+    // What the first generation left counts.
+    assert!(taken + more < 68_200_000, "{taken} and {more}");
+    place.expect_a_dead_instance();
+    service.kill();
+    let service = start();
+    let caller = Caller { service: &service, token: &token };
+    let kept = shell(&caller, "cat kept; wc -c < f");
+    assert_eq!(kept["stdout"], format!("x\ny\n{taken}\n"), "{kept}");
+    assert_eq!(caller.send("DELETE", &format!("/v1/sandboxes/{id}"), "").status, 204);
+    assert!(!image.exists());
+    service.stop();
+    eventually("no loop device is left", || loop_devices(&place).is_empty().then_some(()));
 }
 
 #[test]

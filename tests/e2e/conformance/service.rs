@@ -125,6 +125,12 @@ impl<'a> Service<'a> {
         (status.code(), self.log.iter().collect::<Vec<_>>().join("\n"))
     }
 
+    /// Kills it: it removes nothing.
+    pub(super) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     pub(super) fn stop(self) -> String {
         self.signal(Signal::TERM);
         self.end_well()
@@ -416,12 +422,11 @@ fn killed_service_forgets_nothing_that_it_accepted() {
     let place = Fixture::new();
     place.expect_a_dead_instance();
     let one_at_a_time = [("SANDBOXCTL_SERVER_CONCURRENCY", "1")];
-    let mut service = Service::with(&place, &[], &one_at_a_time);
+    let service = Service::with(&place, &[], &one_at_a_time);
     let running = service.submit(LOOP);
     service.until(&running, "running");
     let queued: Vec<_> = (0..3).map(|n| service.submit(&format!("return {n}"))).collect();
-    service.child.kill().unwrap();
-    service.child.wait().unwrap();
+    service.kill();
 
     let service = Service::with(&place, &[], &one_at_a_time);
     let killed = service.get(&running);
