@@ -283,7 +283,7 @@ def test_binary_that_is_missing_or_not_executable_is_named_with_how_to_get_it(
         ("/nonexistent/sandboxctl", "does not exist"),
         (str(tmp_path), "is not a file"),
         (fake(bits=0o644), "is not executable"),
-        (None, "no sandboxctl in PATH"),
+        (None, "no sandboxctl beside this package or in PATH"),
     ]
     for binary, how in cases:
         with pytest.raises(SandboxError, match=how) as failure:

@@ -30,7 +30,7 @@ export interface ConnectOptions {
   server?: string | undefined;
   /** The token for the server; by default `SANDBOXCTL_TOKEN`. */
   token?: string | undefined;
-  /** The path of the `sandboxctl` binary; by default `SANDBOXCTL_BINARY`, or what `PATH` has. */
+  /** The path of the `sandboxctl` binary; by default `SANDBOXCTL_BINARY`, what came with this package, or what `PATH` has. */
   binary?: string | undefined;
   /** The engine on this machine; by default what the binary finds. */
   engine?: "auto" | "docker" | "embedded" | undefined;

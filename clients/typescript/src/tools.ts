@@ -13,7 +13,7 @@ const MAX_LINE = 64 * 1024 * 1024 - 1;
 
 /** How the process is started. */
 export interface ToolsOptions {
-  /** The binary; by default `SANDBOXCTL_BINARY`, or the one in `PATH`. */
+  /** The binary; by default `SANDBOXCTL_BINARY`, the one that came with this package, or the one in `PATH`. */
   binary?: string | undefined;
   /** The engine; by default that of the configuration. */
   engine?: "docker" | "embedded" | undefined;

@@ -1,15 +1,17 @@
 /** The binary: which one it is, and how to get it. */
 import { execFile } from "node:child_process";
 import { accessSync, constants, statSync } from "node:fs";
+import { createRequire } from "node:module";
 import { delimiter, isAbsolute, join, resolve } from "node:path";
 import { errorOf, type SandboxError } from "../core/errors.js";
 import { PROTOCOL, VERSION } from "../core/version.js";
 
 const HOW_TO_GET =
-  "build it with `cargo install --locked --path sandboxctl`, then give its path as `binary`, in SANDBOXCTL_BINARY, " +
-  "or put it in a directory of PATH";
+  "`npm install sandboxctl` brings it on Linux with glibc, unless optional dependencies are left out; or build it with " +
+  "`cargo install --locked --path sandboxctl`, then give its path as `binary`, in SANDBOXCTL_BINARY, or put it in a " +
+  "directory of PATH";
 
-/** The path of the binary: what the caller names, what the environment names, or what PATH has. */
+/** The path of the binary: what the caller or the environment names, the package of this platform, or what PATH has. */
 export function findBinary(given: string | undefined): string {
   const named = given ?? (process.env.SANDBOXCTL_BINARY || undefined);
   if (named !== undefined) {
@@ -19,11 +21,29 @@ export function findBinary(given: string | undefined): string {
     const whence = given === undefined ? "SANDBOXCTL_BINARY" : "binary";
     throw errorOf({ kind: "config", message: `${whence}: ${named} ${problem}`, hint: HOW_TO_GET });
   }
+  const installed = packagedBinary();
+  if (installed !== undefined) return installed;
   for (const directory of (process.env.PATH ?? "").split(delimiter)) {
     const path = join(directory, "sandboxctl");
     if (isAbsolute(path) && unusable(path) === undefined) return path;
   }
-  throw errorOf({ kind: "config", message: "no sandboxctl in PATH", hint: HOW_TO_GET });
+  throw errorOf({
+    kind: "config",
+    message: "no package for this platform, and no sandboxctl in PATH",
+    hint: HOW_TO_GET,
+  });
+}
+
+/** The binary in the package of this platform, an optional dependency. */
+export function packagedBinary(): string | undefined {
+  try {
+    const path = createRequire(import.meta.url).resolve(
+      `@sandboxctl/${process.platform}-${process.arch}/bin/sandboxctl`,
+    );
+    return unusable(path) === undefined ? path : undefined;
+  } catch {
+    return undefined;
+  }
 }
 
 function unusable(path: string): string | undefined {

@@ -154,9 +154,9 @@ class AsyncSandbox:
         """Creates a sandbox, or finds the one of this name if it is the same.
 
         It is one of this machine, kept by a process of the `sandboxctl` binary (`binary`, else `SANDBOXCTL_BINARY`,
-        else that of `PATH`) which all sandboxes of the same `engine` share and which ends with this program; or of a
-        server: `server` is its URL or `unix:PATH`, by default `SANDBOXCTL_SERVER`, and `token` is by default
-        `SANDBOXCTL_TOKEN`.
+        else the one that came with this package, else that of `PATH`) which all sandboxes of the same `engine` share
+        and which ends with this program; or of a server: `server` is its URL or `unix:PATH`, by default
+        `SANDBOXCTL_SERVER`, and `token` is by default `SANDBOXCTL_TOKEN`.
 
         Without an image it has scripts and files alone. `io_dir` is a directory of this machine that holds its files
         and outlives it. `network` is the hosts that its commands may reach, such as `example.org:443`.

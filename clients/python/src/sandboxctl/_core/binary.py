@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+import sysconfig
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ..errors import SandboxError, error_of
@@ -14,13 +15,14 @@ from .version import PROTOCOL, VERSION
 __all__ = ["find_binary", "version_mismatch"]
 
 HOW_TO_GET: Final = (
-    "build it with `cargo install --locked --path sandboxctl`, then give its path as `binary`, in SANDBOXCTL_BINARY, "
-    "or put it in a directory of PATH"
+    "`pip install sandboxctl` brings it on Linux with glibc; or build it with `cargo install --locked --path "
+    "sandboxctl`, then give its path as `binary`, in SANDBOXCTL_BINARY, or put it in a directory of PATH"
 )
 
 
 def find_binary(given: str | os.PathLike[str] | None) -> str:
-    """The path of the binary: what the caller names, what the environment names, or what `PATH` has."""
+    """The path of the binary: what the caller or the environment names, what came with this package, or what `PATH`
+    has."""
     named = given or os.environ.get("SANDBOXCTL_BINARY")
     if named:
         path = os.path.abspath(named)
@@ -29,11 +31,21 @@ def find_binary(given: str | os.PathLike[str] | None) -> str:
             return path
         whence = "binary" if given else "SANDBOXCTL_BINARY"
         raise error_of("config", f"{whence}: {os.fspath(named)} {problem}", HOW_TO_GET)
-    for directory in os.environ.get("PATH", "").split(os.pathsep):
+    for directory in (*_installed(), *os.environ.get("PATH", "").split(os.pathsep)):
         path = os.path.join(directory, "sandboxctl")
         if os.path.isabs(path) and _problem(path) is None:
             return path
-    raise error_of("config", "no sandboxctl in PATH", HOW_TO_GET)
+    raise error_of("config", "no sandboxctl beside this package or in PATH", HOW_TO_GET)
+
+
+def _installed() -> Iterator[str]:
+    """Where pip puts the programs of a package."""
+    yield sysconfig.get_path("scripts")
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    # `pip install --prefix`, and `--target`: from PREFIX/lib/pythonX.Y/site-packages/sandboxctl, and TARGET/sandboxctl.
+    for up in ("../../../..", ".."):
+        yield os.path.normpath(os.path.join(package, up, "bin"))
+    yield sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))
 
 
 def _problem(path: str) -> str | None:
