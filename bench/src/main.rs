@@ -169,14 +169,14 @@ async fn work(id: &str, job: &str) -> Result<(), Error> {
     writeln!(stdout, "{result}").map_err(Error::file("write to", "stdout"))
 }
 
-/// Builds the release binary of this checkout, next to this one.
+/// Builds the binary of this checkout as packages have it, next to this one.
 fn build() -> Result<PathBuf, Error> {
     let own = std::env::current_exe().map_err(Error::file("find", "this program"))?;
     let folder = own.parent().unwrap_or(Path::new("/"));
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let start = |source| Error::Start { program: "cargo".to_owned(), source };
     let mut command = Command::new(cargo);
-    command.args(["build", "--release", "--package", "sandboxctl", "--target-dir"]);
+    command.args(["build", "--profile", "dist", "--package", "sandboxctl", "--target-dir"]);
     command.arg(folder.parent().unwrap_or(folder)).current_dir(env!("CARGO_MANIFEST_DIR"));
     if !std::io::stderr().is_terminal() {
         command.arg("--quiet");
@@ -184,12 +184,12 @@ fn build() -> Result<PathBuf, Error> {
     let status = command.status().map_err(start)?;
     if !status.success() {
         return Err(Error::Command {
-            command: "cargo build --release --package sandboxctl".to_owned(),
+            command: "cargo build --profile dist --package sandboxctl".to_owned(),
             how: "failed".to_owned(),
             stderr: String::new(),
         });
     }
-    Ok(folder.parent().unwrap_or(folder).join("release/sandboxctl"))
+    Ok(folder.parent().unwrap_or(folder).join("dist/sandboxctl"))
 }
 
 fn version(sandboxctl: &Path) -> Result<String, Error> {

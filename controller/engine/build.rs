@@ -3,8 +3,9 @@
 //!
 //! Each is built in its own cargo run, with its own flags (`+crt-static`) and profile: debug,
 //! release, test and clippy builds all embed the same programs, and none of them compiles
-//! libcontainer or Luau. Each has its own target folder next to the outer one, so no run waits for
-//! another's lock, and one folder serves every outer profile.
+//! libcontainer or Luau; those of the profile `dist` are linked with LTO. Each has its own target
+//! folder next to the outer one, so no run waits for another's lock, and one folder serves every
+//! outer profile.
 
 use std::env;
 use std::fmt::Write as _;
@@ -123,7 +124,7 @@ impl Program {
                     println!("cargo::rerun-if-changed={}", Path::new(&file).display());
                     file.into()
                 }
-                None => self.build(root, &target_folder.join(self.folder)),
+                None => self.build(root, &target_folder.join(self.folder), is_dist(out)),
             };
             fs::read(&built)
                 .unwrap_or_else(|error| panic!("cannot read {}: {error}", built.display()))
@@ -142,7 +143,7 @@ impl Program {
         )
     }
 
-    fn build(&self, root: &Path, target_folder: &Path) -> PathBuf {
+    fn build(&self, root: &Path, target_folder: &Path, is_dist: bool) -> PathBuf {
         let Self { name, profile, .. } = self;
         let target = var("TARGET");
         assert!(
@@ -167,6 +168,11 @@ impl Program {
                 cargo.env_remove(&*name);
             }
         }
+        if is_dist {
+            for setting in ["lto='fat'", "codegen-units=1"] {
+                cargo.args(["--config", &format!("profile.{profile}.{setting}")]);
+            }
+        }
         let status = cargo
             .current_dir(root)
             .args(["build", "--locked", "--profile", profile, "--package", name, "--bin", name])
@@ -181,6 +187,11 @@ impl Program {
         assert!(status.success(), "building {name} failed: {status} (the messages are above)");
         target_folder.join(target).join(profile).join(name)
     }
+}
+
+/// Whether this is a build with the profile `dist`: cargo's variables name only what that inherits.
+fn is_dist(out: &Path) -> bool {
+    out.ancestors().nth(3).is_some_and(|folder| folder.ends_with("dist"))
 }
 
 /// The outer target folder: the nearest folder above `OUT_DIR` that cargo marked as a cache, or
