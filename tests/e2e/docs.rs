@@ -128,6 +128,7 @@ pages! {
     readme: "README.md",
     contributing: "CONTRIBUTING.md",
     docker_run: "docs/src/docker-run.md",
+    installation: "docs/src/installation.md",
     artifacts: "docs/src/guides/artifacts.md",
     changes: "docs/src/guides/changes.md",
     ci: "docs/src/guides/ci.md",

@@ -102,11 +102,11 @@ const COMMANDS: &[Guess] = &[
     ),
     (
         &["upgrade", "update", "install", "self"],
-        "cargo installs it: cargo install --path sandboxctl",
+        "what installed it replaces it: install.sh, apt, pip, npm, or cargo install --path sandboxctl",
     ),
     (
         &["uninstall"],
-        "`gc` and `image rm --all` remove what it made; then cargo uninstall sandboxctl",
+        "`gc` and `image rm --all` remove what it made; then what installed it removes it",
     ),
     (
         &["mcp list", "mcp ls", "mcp status", "mcp get"],
