@@ -148,18 +148,21 @@ fn host_dir(dir: String, io: PlannedIo, config: &ServiceConfig) -> Result<PathBu
 }
 
 /// Resolves the links of a directory of the host, so that each generation has the one of the creation.
-pub(crate) fn resolve_host_dir(
+pub(crate) async fn resolve_host_dir(
     spec: &mut KeptSpec,
     config: &ServiceConfig,
 ) -> Result<(), ServiceError> {
     // The plan refuses a directory that is not resolved here.
     let is_resolved = |dir: &&mut String| config.host_dirs && Path::new(dir.as_str()).is_absolute();
     let Some(dir) = spec.host_dir.as_mut().filter(is_resolved) else { return Ok(()) };
+    let asked = PathBuf::from(&*dir);
     let invalid = |problem: String| ServiceError::invalid("spec.host_dir", problem);
-    let resolved = real_path(Path::new(dir)).map_err(|error| invalid(error.to_string()))?;
-    let resolved = resolved.into_os_string().into_string();
-    *dir =
-        resolved.map_err(|_| invalid("its links lead to a path that is not UTF-8".to_owned()))?;
+    *dir = crate::blocking(move || {
+        let resolved = real_path(&asked).map_err(|error| invalid(error.to_string()))?;
+        let resolved = resolved.into_os_string().into_string();
+        resolved.map_err(|_| invalid("its links lead to a path that is not UTF-8".to_owned()))
+    })
+    .await?;
     Ok(())
 }
 
@@ -382,7 +385,8 @@ mod tests {
         let linked = |config: &ServiceConfig| {
             let dir = real.join("link/new/a").into_os_string().into_string().unwrap();
             let mut spec = KeptSpec { host_dir: Some(dir), ..KeptSpec::default() };
-            resolve_host_dir(&mut spec, config).map(|()| spec.host_dir)
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(resolve_host_dir(&mut spec, config)).map(|()| spec.host_dir)
         };
         let resolved = real.join("new/a").into_os_string().into_string().unwrap();
         assert_eq!(linked(&local).unwrap(), Some(resolved));

@@ -163,7 +163,7 @@ impl Core {
         subject: Subject,
         mut request: SandboxRequest,
     ) -> Result<(SandboxLease, bool), ServiceError> {
-        resolve_host_dir(&mut request.spec, &self.config)?;
+        resolve_host_dir(&mut request.spec, &self.config).await?;
         let spec = plan_kept(request.spec.clone(), &self.config)?;
         let record = record(&subject, request, &self.config)?;
         self.make_room(&subject, 0).await?;
