@@ -220,8 +220,7 @@ impl Core {
             sandbox: place.map(|place| place.id),
             generation,
             used: OnceLock::new(),
-            feed: Feed::new(0, self.config.max_event_bytes.as_u64())
-                .max_unsaved(self.config.max_unsaved_event_bytes),
+            feed: Feed::new(0, self.config.max_event_bytes.as_u64()),
             cancel: CancelHandle::new(),
             phase: watch::Sender::new(
                 start.map_or(Phase::Queued, |start| Phase::Running(start.at)),

@@ -8,7 +8,6 @@ use sandbox_api::hosts::Allowlist;
 use sandbox_api::service::Subject;
 use sandbox_api::{Bounds, ByteSize, Ceiling, DiskReserve, Limits, Pull, RootFs, SandboxSpec};
 
-use crate::feed::MAX_UNSAVED_BYTES;
 use crate::files;
 
 /// The configuration of a service.
@@ -58,9 +57,6 @@ pub struct ServiceConfig {
     /// The bytes of log entries and output that an execution's events have. Its result does not
     /// depend on it.
     pub max_event_bytes: ByteSize,
-    /// The bytes of an execution's events that wait in memory for the store; a store that is later loses
-    /// the rest.
-    pub max_unsaved_event_bytes: usize,
     /// How long results and files are kept.
     pub retention: Duration,
     /// The bytes of results and files that are kept; the oldest are removed first.
@@ -214,7 +210,6 @@ impl ServiceConfig {
             quotas: Quotas::default(),
             request: RequestBounds::default(),
             max_event_bytes: ByteSize::b(4 << 20),
-            max_unsaved_event_bytes: MAX_UNSAVED_BYTES,
             retention: Duration::from_secs(7 * 24 * 3600),
             max_stored: ByteSize::b(10 << 30),
             engine_retry_time: Duration::from_secs(60),

@@ -12,8 +12,8 @@ use tokio::sync::watch;
 
 /// The bytes of stored events that stay in memory for readers who keep up.
 const RECENT_BYTES: usize = 64 << 10;
-/// The bytes of events that wait for the store, by default; more are omitted.
-pub(crate) const MAX_UNSAVED_BYTES: usize = 2 << 20;
+/// The bytes of events that wait for the store, at least; more are omitted.
+const MAX_UNSAVED_BYTES: usize = 2 << 20;
 /// The cost of an event in addition to its text.
 const OVERHEAD: usize = 128;
 /// More events than can have been published and not stored when a service is killed: only tests and
@@ -28,7 +28,7 @@ pub(crate) struct Feed {
     last: watch::Sender<u64>,
     /// The bytes of log entries and output in all events.
     max_bytes: u64,
-    /// The bytes of events that wait for the store.
+    /// The bytes of events that wait for the store: all text, and as much for the events themselves.
     max_unsaved: usize,
 }
 
@@ -89,13 +89,8 @@ impl Feed {
             has_ended: false,
         };
         let (state, last) = (Mutex::new(state), watch::Sender::new(last));
-        Self { state, last, max_bytes, max_unsaved: MAX_UNSAVED_BYTES }
-    }
-
-    /// Lets so many bytes of events wait for the store.
-    pub const fn max_unsaved(mut self, bytes: usize) -> Self {
-        self.max_unsaved = bytes;
-        self
+        let max_unsaved = usize::try_from(max_bytes.saturating_mul(2)).unwrap_or(usize::MAX);
+        Self { state, last, max_bytes, max_unsaved: max_unsaved.max(MAX_UNSAVED_BYTES) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -309,16 +304,18 @@ mod tests {
 
     #[test]
     fn store_that_is_late_bounds_the_memory() {
-        let feed = Feed::new(0, u64::MAX);
-        for _ in 0..100 {
-            feed.push(log(MAX_UNSAVED_BYTES / 10));
+        const MAX: usize = 2 * MAX_UNSAVED_BYTES;
+        let feed = Feed::new(0, MAX as u64);
+        for _ in 0..16 {
+            feed.push(log(MAX / 16));
         }
-        assert_eq!(feed.unsaved().len(), 10);
-        let patient = Feed::new(0, u64::MAX).max_unsaved(2 * MAX_UNSAVED_BYTES);
-        for _ in 0..100 {
-            patient.push(log(MAX_UNSAVED_BYTES / 10));
+        let is_log = |it: &Arc<EventRecord>| it.event.name() == "log";
+        assert_eq!(feed.unsaved().iter().filter(|it| is_log(it)).count(), 16);
+        let feed = Feed::new(0, MAX as u64);
+        for _ in 0..MAX / 50 {
+            feed.push(log(1));
         }
-        assert_eq!(patient.unsaved().len(), 20);
+        assert_eq!(feed.unsaved().len(), 2 * MAX / (1 + OVERHEAD) + 1);
         let last = feed.unsaved().last().map(|event| event.seq).unwrap();
         feed.mark_saved(last);
         feed.push(log(100));

@@ -141,7 +141,6 @@ impl Plan {
                 ..RequestBounds::default()
             },
             max_event_bytes: ByteSize::b(PRIVATE_EVENTS as u64),
-            max_unsaved_event_bytes: 2 * PRIVATE_EVENTS,
             retention: PRIVATE_RETENTION,
             ..defaults
         };
