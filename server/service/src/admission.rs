@@ -16,7 +16,7 @@ use tracing::Instrument as _;
 use crate::core::{Core, Queued};
 use crate::counters::Counting;
 use crate::error::ServiceError;
-use crate::feed::Feed;
+use crate::feed::{Feed, RECENT_BYTES};
 use crate::live::{Live, PendingExecution, PendingWork, Phase, span};
 use crate::plan::{plan, plan_in_sandbox};
 use crate::records::stored_events;
@@ -151,9 +151,11 @@ impl Core {
         request: ExecutionRequest,
         key: Option<IdempotencyKey>,
         place: Option<SandboxRef>,
+        is_waited: bool,
     ) -> Result<Submitted, ServiceError> {
         // A caller that goes away does not leave a request half accepted.
-        let accepting = tokio::spawn(self.accept(subject, request, key, place).in_current_span());
+        let accepting = self.accept(subject, request, key, place, is_waited);
+        let accepting = tokio::spawn(accepting.in_current_span());
         let failed = |_| ServiceError::internal("a request could not be accepted");
         accepting.await.map_err(failed)?
     }
@@ -164,6 +166,7 @@ impl Core {
         mut request: ExecutionRequest,
         key: Option<IdempotencyKey>,
         place: Option<SandboxRef>,
+        is_waited: bool,
     ) -> Result<Submitted, ServiceError> {
         let _accepts = self.accepts.read().await;
         if !self.is_accepting.load(Ordering::Acquire) {
@@ -180,10 +183,14 @@ impl Core {
         let generation_text = generation.map(|generation| generation.to_string());
         let of = names.iter().copied().chain(sandbox).chain(generation_text.as_deref());
         let digest = digest(&json, of);
-        if let Some(key) = &key
-            && let Some(accepted) = self.records.find_key(&subject, key.as_str(), &digest).await?
-        {
-            return submitted(accepted);
+        if let Some(key) = &key {
+            let accepted = match self.find_in_memory(&subject, key, &digest) {
+                Some(accepted) => Some(accepted),
+                None => self.records.find_key(&subject, key.as_str(), &digest).await?,
+            };
+            if let Some(accepted) = accepted {
+                return submitted(accepted);
+            }
         }
         // An accepted request is found, regardless of later changes.
         let (kind, plan) = match &place {
@@ -197,7 +204,12 @@ impl Core {
             }
         };
         let (mut reserved, mut room) = self.admit(&subject, json.len() as u64).await?;
-        let (id, created_at, accepted) = (random_hex::<12>(), Time::now(), Instant::now());
+        let (created_at, accepted) = (Time::now(), Instant::now());
+        let is_stored = !(is_waited && place.is_some() && self.config.waited_in_memory);
+        let id = match &key {
+            Some(key) if !is_stored => id_of(&subject, key),
+            _ => random_hex::<12>(),
+        };
         let has_secrets = !secrets.is_empty();
         let metadata = request.metadata.clone();
         let is_large = json.len() > MAX_WAITING_BYTES;
@@ -213,6 +225,7 @@ impl Core {
             span: span(&id, &subject),
             id: id.clone(),
             subject: subject.clone(),
+            in_memory: (!is_stored).then(|| digest.clone()),
             kind,
             created_at,
             accepted,
@@ -220,7 +233,11 @@ impl Core {
             sandbox: place.map(|place| place.id),
             generation,
             used: OnceLock::new(),
-            feed: Feed::new(0, self.config.max_event_bytes.as_u64()),
+            feed: match is_stored {
+                true => Feed::new(0, self.config.max_event_bytes.as_u64()),
+                // Its caller waits for the document.
+                false => Feed::new(0, RECENT_BYTES as u64),
+            },
             cancel: CancelHandle::new(),
             phase: watch::Sender::new(
                 start.map_or(Phase::Queued, |start| Phase::Running(start.at)),
@@ -233,35 +250,52 @@ impl Core {
         if start.is_some() {
             live.feed.push(ExecutionEvent::Started);
         }
-        let events = live.feed.unsaved();
-        let record = NewExecution {
-            id: id.clone(),
-            subject: subject.clone(),
-            kind,
-            request: json,
-            has_secrets,
-            key: key.map(|key| (key.as_str().to_owned(), digest)),
-            created_at,
-            // One flush in place of two for what does not wait.
-            start,
-            metadata,
-            sandbox: live.sandbox.clone(),
-            generation,
-            events: stored_events(&events),
-        };
-        match self.records.accept(record).await? {
-            Accepted::New => {}
-            other => return submitted(other),
+        if is_stored {
+            let events = live.feed.unsaved();
+            let record = NewExecution {
+                id: id.clone(),
+                subject: subject.clone(),
+                kind,
+                request: json,
+                has_secrets,
+                key: key.map(|key| (key.as_str().to_owned(), digest)),
+                created_at,
+                // One flush in place of two for what does not wait.
+                start,
+                metadata,
+                sandbox: live.sandbox.clone(),
+                generation,
+                events: stored_events(&events),
+            };
+            match self.records.accept(record).await? {
+                Accepted::New => {}
+                other => return submitted(other),
+            }
+            live.feed.mark_saved(events.last().map_or(0, |event| event.seq));
         }
-        live.feed.mark_saved(events.last().map_or(0, |event| event.seq));
         let work = match begun {
             Some(begun) => PendingWork::Started(begun),
             None => {
-                PendingWork::Queued { request: (!is_large).then(|| Box::new(request)), secrets }
+                let in_memory = !is_large || !is_stored;
+                PendingWork::Queued { request: in_memory.then(|| Box::new(request)), secrets }
             }
         };
         reserved.fill_with(PendingExecution { live, work, room });
         Ok(Submitted { id, is_new: true })
+    }
+
+    /// What became of a request with this key that is in memory alone.
+    fn find_in_memory(
+        &self,
+        subject: &Subject,
+        key: &IdempotencyKey,
+        digest: &str,
+    ) -> Option<Accepted> {
+        let live = self.find_live(subject, &id_of(subject, key))?;
+        Some(match live.in_memory.as_deref() == Some(digest) {
+            true => Accepted::Same(live.id.clone()),
+            false => Accepted::Other,
+        })
     }
 
     fn use_key(
@@ -318,6 +352,12 @@ fn submitted(accepted: Accepted) -> Result<Submitted, ServiceError> {
         Accepted::Other => Err(ServiceError::key_reused()),
         Accepted::New => Err(ServiceError::internal("a new request is not new")),
     }
+}
+
+/// The id of an execution that is in memory alone: its key finds it.
+fn id_of(subject: &Subject, key: &IdempotencyKey) -> String {
+    let digest = digest(key.as_str(), std::iter::once(subject.as_str()));
+    digest[..24].to_owned()
 }
 
 /// The digest of a request, to distinguish a different one from the same one. It has the names of

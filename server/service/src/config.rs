@@ -41,6 +41,9 @@ pub struct ServiceConfig {
     /// The directory of this user in which the name of a kept sandbox is locked, so that no other
     /// process has one of that name. `None`: a name is of its subject.
     pub locked_names: Option<PathBuf>,
+    /// Whether an execution in a kept sandbox is not stored if its caller waits for its end: it is in memory,
+    /// with the last ones that ended. For a service of one program, whose store ends with it.
+    pub waited_in_memory: bool,
     /// The executions that run at one time.
     pub concurrency: usize,
     /// The executions that wait at one time. A tenth more is kept for subjects of which none waits.
@@ -203,6 +206,7 @@ impl ServiceConfig {
             programs: None,
             host_dirs: false,
             locked_names: None,
+            waited_in_memory: false,
             concurrency: 16,
             max_queued: 1000,
             max_queued_bytes: ByteSize::b(256 << 20),

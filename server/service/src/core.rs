@@ -1,12 +1,12 @@
 //! The core of a service: what waits and runs, and what everything in this crate needs to know of it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use sandbox_api::SandboxSpec;
-use sandbox_api::service::{Execution, Subject};
+use sandbox_api::service::Subject;
 use tokio::sync::{Notify, RwLock, oneshot};
 
 use crate::config::{Quotas, ServiceConfig};
@@ -59,6 +59,8 @@ impl Drop for Core {
 pub(crate) struct State {
     pub schedule: Schedule<Queued>,
     pub live: HashMap<String, Arc<Live>>,
+    /// The ids of those that have ended and are not stored, the first ended first.
+    ended_in_memory: VecDeque<String>,
     /// Keys whose requests are just being accepted.
     pub keys: HashSet<(Subject, String)>,
     pub rates: Rates,
@@ -79,6 +81,7 @@ impl Core {
         let state = State {
             schedule: Schedule::new(bounds(&config, &quotas)),
             live: HashMap::new(),
+            ended_in_memory: VecDeque::new(),
             keys: HashSet::new(),
             rates: Rates::default(),
             quotas,
@@ -112,7 +115,7 @@ impl Core {
 
     /// Everything that waits or runs.
     pub fn all_live(&self) -> Vec<Arc<Live>> {
-        self.state().live.values().cloned().collect()
+        self.state().live.values().filter(|live| !live.has_ended()).cloned().collect()
     }
 
     pub fn quotas(&self) -> Quotas {
@@ -163,10 +166,19 @@ impl Core {
         }
     }
 
-    /// An execution has ended, and its end is durable.
+    /// An execution has ended, and its end is as durable as it becomes. One that is not stored is found
+    /// until as many others have ended as run at one time.
     pub fn retire(self: &Arc<Self>, live: &Live, held_slot: HeldSlot) {
         let mut state = self.state();
-        state.live.remove(&live.id);
+        match live.in_memory.is_some() {
+            true => state.ended_in_memory.push_back(live.id.clone()),
+            false => _ = state.live.remove(&live.id),
+        }
+        if state.ended_in_memory.len() > self.config.concurrency
+            && let Some(first) = state.ended_in_memory.pop_front()
+        {
+            state.live.remove(&first);
+        }
         if held_slot == HeldSlot::Yes {
             state.schedule.done(&live.subject);
         }
@@ -191,7 +203,8 @@ impl Core {
         let state = self.state();
         let is_execution = |id: &&str| state.live.contains_key(*id);
         let queued: HashSet<&str> = state.schedule.ids().filter(is_execution).collect();
-        let running = state.live.values().filter(|live| !queued.contains(&*live.id)).cloned();
+        let running = |live: &&Arc<Live>| !queued.contains(&*live.id) && !live.has_ended();
+        let running = state.live.values().filter(running).cloned();
         (running.collect(), queued.iter().map(|&id| id.to_owned()).collect())
     }
 
@@ -232,15 +245,6 @@ impl Core {
         Ok(results.saturating_add(kept).saturating_add(own))
     }
 
-    /// An execution that has ended, from the store.
-    pub async fn stored(
-        self: &Arc<Self>,
-        subject: &Subject,
-        id: &str,
-    ) -> Result<Arc<Execution>, ServiceError> {
-        self.records.get(subject, id).await.map(Arc::new)
-    }
-
     /// Itself, if this execution has ended.
     pub async fn with_files(
         self: &Arc<Self>,
@@ -248,9 +252,10 @@ impl Core {
         id: &str,
     ) -> Result<Arc<Self>, ServiceError> {
         // Its end is published before it leaves the list.
-        let live = self.find_live(subject, id);
-        if live.is_some_and(|live| !live.has_ended()) {
-            return Err(ServiceError::not_ended(id));
+        match self.find_live(subject, id) {
+            Some(live) if !live.has_ended() => return Err(ServiceError::not_ended(id)),
+            Some(live) if live.sandbox.is_some() => return Err(ServiceError::no_files(id)),
+            _ => {}
         }
         let execution = self.records.stored(subject, id).await?;
         if execution.summary.sandbox.is_some() {

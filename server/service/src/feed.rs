@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 
 /// The bytes of stored events that stay in memory for readers who keep up.
-const RECENT_BYTES: usize = 64 << 10;
+pub(crate) const RECENT_BYTES: usize = 64 << 10;
 /// The bytes of events that wait for the store, at least; more are omitted.
 const MAX_UNSAVED_BYTES: usize = 2 << 20;
 /// The cost of an event in addition to its text.

@@ -2,7 +2,8 @@
 //! that know nothing of each other.
 //!
 //! Accepted means stored: an execution that [`Service::submit`] returned is listed with a true
-//! status for as long as it is kept, however this process ends. Each runs at most once. A front end
+//! status for as long as it is kept, however this process ends; but for one that a service of one program
+//! [keeps in memory](ServiceConfig::waited_in_memory). Each runs at most once. A front end
 //! is thin: it knows the caller and the format, and this crate decides and acts.
 //!
 //! Like the controller it does not use the environment, the home directory or a terminal.

@@ -4,12 +4,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use sandbox_api::service::{
-    Execution, ExecutionKind, ExecutionRequest, ExecutionState, ExecutionSummary, RequestSecrets,
-    Subject, Time,
+    ExecutionKind, ExecutionRequest, ExecutionState, ExecutionSummary, RequestSecrets, Subject,
+    Time,
 };
 use sandbox_api::{CancelCause, ErrorKind, Failure, Workload};
 use sandbox_controller::CancelHandle;
-use sandbox_store::UsedGeneration;
+use sandbox_store::{StoredExecution, UsedGeneration};
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -21,11 +21,13 @@ use crate::launcher::Guest;
 use crate::plan::PlannedIo;
 use crate::room::StorageReservation;
 
-/// An execution that waits or runs.
+/// An execution that waits or runs, or has ended and is not stored.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub id: String,
     pub subject: Subject,
+    /// The digest of its request, if it is in memory alone.
+    pub in_memory: Option<String>,
     pub kind: ExecutionKind,
     pub created_at: Time,
     /// When it was accepted, for how long it waits.
@@ -51,8 +53,8 @@ pub(crate) enum Phase {
     Queued,
     /// It runs, since then.
     Running(Time),
-    /// It has ended, and its end is durable.
-    Ended(Arc<Execution>),
+    /// It has ended, and its end is as durable as it becomes.
+    Ended(Arc<StoredExecution>),
 }
 
 /// The span of an execution, in that of the request which is handled now.
@@ -82,15 +84,15 @@ impl Live {
         }
     }
 
-    /// Its state; with its result, if it has ended.
-    pub fn view(&self) -> Arc<Execution> {
+    /// Its state; with its result document, if it has ended.
+    pub fn view(&self) -> StoredExecution {
         if let Phase::Ended(ended) = &*self.phase.borrow() {
-            return ended.clone();
+            return (**ended).clone();
         }
-        Arc::new(Execution { summary: self.summary(), document: None })
+        StoredExecution { summary: self.summary(), document: None, has_files: false }
     }
 
-    /// Whether it has ended, and its end is durable.
+    /// Whether it has ended, and its end is as durable as it becomes.
     pub fn has_ended(&self) -> bool {
         matches!(&*self.phase.borrow(), Phase::Ended(_))
     }

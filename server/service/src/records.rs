@@ -5,10 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::ErrorKind;
-use sandbox_api::service::{
-    Execution, ExecutionList, ExecutionRequest, KeptSpec, Subject, Time, UsageTotals,
-};
-use sandbox_api::{EventRecord, ExecutionDocument, Recorded};
+use sandbox_api::service::{ExecutionList, ExecutionRequest, KeptSpec, Subject, Time, UsageTotals};
+use sandbox_api::{EventRecord, Recorded};
 use sandbox_store::{
     Accepted, ExecutionPage, ExecutionQuery, Finish, NamedSandbox, NewExecution, Recovered,
     SandboxRecord, Start, Store, StoreError, StoredEvent, StoredExecution,
@@ -172,17 +170,6 @@ impl Records {
         });
         let stored = stored.await?;
         stored.ok_or_else(|| ServiceError::no_execution(id))
-    }
-
-    /// The same, read.
-    pub async fn get(&self, subject: &Subject, id: &str) -> Result<Execution, ServiceError> {
-        let StoredExecution { summary, document, .. } = self.stored(subject, id).await?;
-        let read = |json: String| ExecutionDocument::from_json(&json);
-        let document = document.map(read).transpose().map_err(|error| {
-            tracing::error!(id, %error, "a stored result cannot be read");
-            ServiceError::internal("a stored result cannot be read")
-        })?;
-        Ok(Execution { summary, document })
     }
 
     pub async fn list(

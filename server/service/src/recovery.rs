@@ -110,6 +110,7 @@ impl Core {
             span: span(&summary.id, &subject),
             id: summary.id,
             subject,
+            in_memory: None,
             kind: summary.kind,
             created_at: summary.created_at,
             accepted: Instant::now().checked_sub(waited).unwrap_or_else(Instant::now),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use sandbox_api::CancelCause;
 use sandbox_api::service::{
-    Execution, ExecutionKind, ExecutionList, ExecutionRequest, ExecutionState, FileList, Health,
-    HealthCheck, SandboxRef, Subject, Time, UsageTotals,
+    ExecutionKind, ExecutionList, ExecutionRequest, ExecutionState, FileList, Health, HealthCheck,
+    SandboxRef, Subject, Time, UsageTotals,
 };
 use sandbox_controller::{Controller, PoolStats};
 use sandbox_store::{ExecutionQuery, Store, StoredExecution};
@@ -104,62 +104,41 @@ impl Service {
         sandbox: Option<SandboxRef>,
         key: Option<IdempotencyKey>,
     ) -> Result<Submitted, ServiceError> {
-        self.core.clone().submit(subject.clone(), request, key, sandbox).await
+        self.core.clone().submit(subject.clone(), request, key, sandbox, false).await
     }
 
-    /// An execution as it is now.
+    /// The same for a caller who waits for the end: in a kept sandbox it is not stored where the service
+    /// [keeps such executions in memory](ServiceConfig::waited_in_memory).
+    ///
+    /// # Errors
+    ///
+    /// As of [`submit`](Self::submit).
+    pub async fn submit_waited(
+        &self,
+        subject: &Subject,
+        request: ExecutionRequest,
+        sandbox: Option<SandboxRef>,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Submitted, ServiceError> {
+        self.core.clone().submit(subject.clone(), request, key, sandbox, true).await
+    }
+
+    /// An execution with its result document when it has ended, or as it is after this time.
     ///
     /// # Errors
     ///
     /// [`ServiceError::not_found`] if this subject has none of this id.
-    pub async fn execution(
-        &self,
-        subject: &Subject,
-        id: &str,
-    ) -> Result<Arc<Execution>, ServiceError> {
-        match self.core.find_live(subject, id) {
-            Some(live) => Ok(live.view()),
-            None => self.core.stored(subject, id).await,
-        }
-    }
-
-    /// An execution when it has ended, or as it is after this time.
-    ///
-    /// # Errors
-    ///
-    /// As of [`execution`](Self::execution).
     pub async fn wait(
         &self,
         subject: &Subject,
         id: &str,
         up_to: Duration,
-    ) -> Result<Arc<Execution>, ServiceError> {
+    ) -> Result<StoredExecution, ServiceError> {
         let Some(live) = self.core.find_live(subject, id) else {
-            return self.core.stored(subject, id).await;
+            return self.core.records.stored(subject, id).await;
         };
         live.ended(up_to).await;
         Ok(live.view())
-    }
-
-    /// The same with its result document as it is stored, which is not read.
-    ///
-    /// # Errors
-    ///
-    /// As of [`execution`](Self::execution).
-    pub async fn wait_for_document(
-        &self,
-        subject: &Subject,
-        id: &str,
-        up_to: Duration,
-    ) -> Result<StoredExecution, ServiceError> {
-        if let Some(live) = self.core.find_live(subject, id) {
-            live.ended(up_to).await;
-            if !live.has_ended() {
-                let summary = live.summary();
-                return Ok(StoredExecution { summary, document: None, has_files: false });
-            }
-        }
-        self.core.records.stored(subject, id).await
     }
 
     /// Cancels an execution, and gives it as it is then: one that waited has ended, one that runs
@@ -167,14 +146,14 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// As of [`execution`](Self::execution).
+    /// As of [`wait`](Self::wait).
     pub async fn cancel(
         &self,
         subject: &Subject,
         id: &str,
-    ) -> Result<Arc<Execution>, ServiceError> {
+    ) -> Result<StoredExecution, ServiceError> {
         let Some(live) = self.core.find_live(subject, id) else {
-            return self.core.stored(subject, id).await;
+            return self.core.records.stored(subject, id).await;
         };
         // First, for one that is just about to run.
         live.cancel.cancel(CancelCause::Caller);
@@ -217,7 +196,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::not_ended`] before its end; as of [`execution`](Self::execution).
+    /// [`ServiceError::not_ended`] before its end; as of [`wait`](Self::wait).
     pub async fn files(&self, subject: &Subject, id: &str) -> Result<FileList, ServiceError> {
         let core = self.core.with_files(subject, id).await?;
         let id = id.to_owned();

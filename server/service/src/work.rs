@@ -5,12 +5,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use sandbox_api::service::{Execution, ExecutionRequest, ExecutionState, SandboxRef, Time};
+use sandbox_api::service::{ExecutionRequest, ExecutionState, SandboxRef, Time};
 use sandbox_api::{
     CancelCause, DocumentBody, EngineKind, ErrorKind, ExecutionDocument, ExecutionEvent,
     ExecutionResult, Failure, Limits, SandboxSpec, Status, Usage, Workload, millis,
 };
-use sandbox_store::{Finish, Start, UsedGeneration};
+use sandbox_store::{Finish, Start, StoredExecution, UsedGeneration};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 use tracing::Instrument as _;
@@ -277,7 +277,9 @@ impl Core {
         room: &mut StorageReservation,
     ) -> Result<(), ServiceError> {
         let start = self.start_of(Time::now(), limits, used);
-        self.records.mark_running(&live.id, start).await?;
+        if live.in_memory.is_none() {
+            self.records.mark_running(&live.id, start).await?;
+        }
         room.begin();
         if let Some(used) = used {
             _ = live.used.set(used);
@@ -328,7 +330,7 @@ impl Core {
         })
     }
 
-    /// Makes the end of an execution durable, and then publishes it.
+    /// Makes the end of an execution durable, unless it is in memory alone, and then publishes it.
     async fn finish(self: &Arc<Self>, live: &Arc<Live>, ended: Ended, held_slot: HeldSlot) {
         let Ended { document, status, exit_code, usage, keeps_files, guest } = ended;
         let files_bytes = match keeps_files {
@@ -345,27 +347,30 @@ impl Core {
         let raw =
             RawValue::from_string(document.clone()).unwrap_or_else(|_| RawValue::NULL.to_owned());
         let end = live.feed.end(exit_code, raw);
-        let mut events = live.feed.unsaved();
-        events.push(end.clone());
-        let finish = Finish {
-            id: live.id.clone(),
-            status,
-            stored_bytes: files_bytes.saturating_add(document.len() as u64),
-            document: document.clone(),
-            usage,
-            ended_at: end.time,
-            events: stored_events(&events),
-        };
-        let mut pause = FIRST_PAUSE;
-        while let Err(error) = self.records.finish(finish.clone()).await {
-            // No result is reported that a crash would take back. The next start of a service
-            // says that it was killed.
-            tracing::error!(id = live.id, %error, "a result cannot be stored; it is tried again");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+        let ended_at = end.time;
+        if live.in_memory.is_none() {
+            let mut events = live.feed.unsaved();
+            events.push(end);
+            let finish = Finish {
+                id: live.id.clone(),
+                status,
+                stored_bytes: files_bytes.saturating_add(document.len() as u64),
+                document: document.clone(),
+                usage,
+                ended_at,
+                events: stored_events(&events),
+            };
+            let mut pause = FIRST_PAUSE;
+            while let Err(error) = self.records.finish(finish.clone()).await {
+                // No result is reported that a crash would take back. The next start of a service
+                // says that it was killed.
+                tracing::error!(id = live.id, %error, "a result cannot be stored; it is tried again");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
         }
         self.counting.ended(status);
-        if let (HeldSlot::Yes, Some(usage)) = (held_slot, &finish.usage) {
+        if let (HeldSlot::Yes, Some(usage)) = (held_slot, usage) {
             self.counting.ran(status, &live.subject, Duration::from_millis(usage.wall_ms));
         }
         let started_at = match &*live.phase.borrow() {
@@ -374,9 +379,10 @@ impl Core {
         };
         let mut summary = live.summary();
         summary.status = ExecutionState::Ended(status);
-        (summary.started_at, summary.ended_at) = (started_at, Some(finish.ended_at));
-        let document = ExecutionDocument::from_json(&document).ok();
-        live.phase.send_replace(Phase::Ended(Arc::new(Execution { summary, document })));
+        (summary.started_at, summary.ended_at) = (started_at, Some(ended_at));
+        let ended =
+            StoredExecution { summary, document: Some(document), has_files: files_bytes > 0 };
+        live.phase.send_replace(Phase::Ended(Arc::new(ended)));
         live.feed.publish_end();
         if let Some(guest) = guest {
             self.remove(guest);

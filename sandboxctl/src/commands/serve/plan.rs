@@ -128,6 +128,7 @@ impl Plan {
             hosts: HostPolicy::Any { usual: settings.allow()? },
             host_dirs: true,
             locked_names: Some(controller.state_dir.join(NAMES_DIR)),
+            waited_in_memory: true,
             concurrency: PRIVATE_CALLS,
             max_queued: PRIVATE_QUEUE,
             disk_reserve: controller.disk_reserve,

@@ -50,7 +50,11 @@ pub(super) async fn submit(
     wait: Duration,
 ) -> Result<Response> {
     let Json { value, _held } = request;
-    let id = app.service().submit(subject, value, sandbox, key.map(|key| key.0)).await?.id;
+    let (service, key) = (app.service(), key.map(|key| key.0));
+    let id = match wait.is_zero() {
+        true => service.submit(subject, value, sandbox, key).await?.id,
+        false => service.submit_waited(subject, value, sandbox, key).await?.id,
+    };
     // The request is stored, or with the service: its memory is counted there.
     drop(_held);
     let location = format!("/v1/executions/{id}");
@@ -81,8 +85,8 @@ async fn wait_for(
 ) -> Result<StoredExecution> {
     let service = app.service();
     let execution = tokio::select! {
-        execution = service.wait_for_document(subject, id, wait) => execution,
-        () = app.stop().cancelled() => service.wait_for_document(subject, id, Duration::ZERO).await,
+        execution = service.wait(subject, id, wait) => execution,
+        () = app.stop().cancelled() => service.wait(subject, id, Duration::ZERO).await,
     };
     Ok(execution?)
 }
@@ -98,8 +102,7 @@ pub(super) async fn get(
 }
 
 pub(super) async fn cancel(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
-    app.service().cancel(&caller.subject, &id).await?;
-    let execution = app.service().wait_for_document(&caller.subject, &id, Duration::ZERO).await?;
+    let execution = app.service().cancel(&caller.subject, &id).await?;
     Ok(execution_answer(StatusCode::OK, execution))
 }
 

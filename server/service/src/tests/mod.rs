@@ -14,9 +14,10 @@ use sandbox_api::service::{
     Subject, Time,
 };
 use sandbox_api::{
-    ByteSize, DiskReserve, ErrorKind, Limits, ProblemKind, Recorded, RootFs, Status,
+    ByteSize, DiskReserve, ErrorKind, ExecutionDocument, Limits, ProblemKind, Recorded, RootFs,
+    Status,
 };
-use sandbox_store::{Accepted, Durability, NewExecution, Store};
+use sandbox_store::{Accepted, Durability, NewExecution, Store, StoredExecution};
 use tokio::runtime::Runtime;
 
 use crate::fake::{self, FakeLauncher};
@@ -115,14 +116,19 @@ impl World {
         self.submit_as(me(), source).unwrap()
     }
 
-    fn wait(&self, id: &str) -> Arc<Execution> {
+    fn wait(&self, id: &str) -> Execution {
         let execution = self.block_on(self.service().wait(me(), id, TEST_TIMEOUT)).unwrap();
         assert!(execution.summary.status.ended().is_some(), "{execution:?}");
-        execution
+        read(execution)
     }
 
     fn status(&self, id: &str) -> ExecutionState {
-        self.block_on(self.service().execution(me(), id)).unwrap().summary.status
+        self.now(id).unwrap().summary.status
+    }
+
+    /// As it is now.
+    fn now(&self, id: &str) -> Result<Execution, ServiceError> {
+        self.block_on(self.service().wait(me(), id, Duration::ZERO)).map(read)
     }
 
     /// Waits until it has this status.
@@ -145,6 +151,11 @@ impl World {
             events.map(|event| event.unwrap()).map(|it| (it.seq, it.event.name())).collect().await
         })
     }
+}
+
+fn read(stored: StoredExecution) -> Execution {
+    let document = stored.document.map(|json| ExecutionDocument::from_json(&json).unwrap());
+    Execution { summary: stored.summary, document }
 }
 
 fn me() -> &'static Subject {
@@ -229,14 +240,14 @@ fn accepted_execution_runs_to_its_durable_end_and_is_kept_with_its_files() {
     let execution = world.wait(&id);
     assert_eq!(execution.summary.status, ExecutionState::Ended(Status::Ok));
     assert!(execution.summary.started_at.is_some() && execution.summary.ended_at.is_some());
-    let json = serde_json::to_value(&*execution).unwrap();
+    let json = serde_json::to_value(&execution).unwrap();
     assert_eq!(
         (&json["id"], &json["schema"]),
         (&id.as_str().into(), &"sandboxctl.result/1".into())
     );
     world.restart();
-    let stored = world.block_on(world.service().execution(me(), &id)).unwrap();
-    assert_eq!(serde_json::to_value(&*stored).unwrap(), json);
+    let stored = world.now(&id).unwrap();
+    assert_eq!(serde_json::to_value(&stored).unwrap(), json);
     world.block_on(async {
         let service = world.service();
         let files = service.files(me(), &id).await.unwrap();
@@ -556,7 +567,7 @@ fn cancelled_execution_ends_whether_it_waits_or_runs() {
     let world = World::with(|config| config.concurrency = 1);
     let [running, waiting] = [world.submit("wait"), world.submit("return 1")];
     world.until(&running, ExecutionState::Running);
-    let cancel = |id: &str| world.block_on(world.service().cancel(me(), id)).unwrap();
+    let cancel = |id: &str| read(world.block_on(world.service().cancel(me(), id)).unwrap());
     let cancelled = cancel(&waiting);
     assert_eq!(cancelled.summary.status, ExecutionState::Ended(Status::Cancelled));
     assert_eq!(failure(&cancelled).0, ErrorKind::Cancelled);
@@ -656,7 +667,7 @@ fn document_of_what_was_killed_has_its_stored_events_and_says_what_may_be_missin
     std::fs::create_dir(&files).unwrap();
     std::fs::write(files.join("out.txt"), "made").unwrap();
     world.restart();
-    let document = |id: &str| serde_json::to_value(&*world.wait(id)).unwrap();
+    let document = |id: &str| serde_json::to_value(&world.wait(id)).unwrap();
     let expect = |id: &str, members: serde_json::Value| {
         let document = document(id);
         for (name, value) in members.as_object().unwrap() {
@@ -773,7 +784,7 @@ fn subjects_see_nothing_of_each_other() {
     };
     world.block_on(async {
         let (service, other) = (world.service(), other());
-        is_not_found(service.execution(other, &id).await.unwrap_err());
+        is_not_found(service.wait(other, &id, Duration::ZERO).await.unwrap_err());
         is_not_found(service.wait(other, &id, TEST_TIMEOUT).await.unwrap_err());
         is_not_found(service.cancel(other, &id).await.unwrap_err());
         is_not_found(service.events(other, &id, 0).await.err().unwrap());
@@ -817,7 +828,7 @@ fn shutdown_finishes_cancels_and_leaves_the_queue_to_the_next_start() {
     let mut ends = [status(&report.finished[0]), status(&report.cancelled[0])];
     ends.sort_by_key(|status| status.as_str());
     assert_eq!(ends, [ExecutionState::Ended(Status::Killed), ExecutionState::Ended(Status::Ok)]);
-    let killed = world.block_on(world.service().execution(me(), &report.cancelled[0])).unwrap();
+    let killed = world.now(&report.cancelled[0]).unwrap();
     let message = "the server was stopped while it ran".to_owned();
     assert_eq!(failure(&killed), (ErrorKind::Killed, message));
     world.restart();
@@ -834,7 +845,7 @@ fn results_and_files_are_removed_together_when_their_time_is_over() {
     world.change = |config| config.retention = Duration::ZERO;
     world.restart();
     world.until_true(|| !files.exists());
-    let gone = || world.block_on(world.service().execution(me(), &id)).is_err();
+    let gone = || world.now(&id).is_err();
     world.until_true(gone);
     // A key of what is forgotten is forgotten too.
     let list = world.block_on(world.service().list(me(), ListQuery::default())).unwrap();

@@ -115,7 +115,7 @@ fn queued_execution_of_a_generation_that_is_gone_never_runs_in_the_next() {
     world.until(&busy, ExecutionState::Running);
     let submit = world.service().submit(me(), script("return 1"), at(&id, Some(1)), key("k"));
     let queued = world.block_on(submit).unwrap().id;
-    let view = world.block_on(world.service().execution(me(), &queued)).unwrap();
+    let view = world.now(&queued).unwrap();
     assert_eq!((view.summary.generation, view.summary.restarted), (Some(1), None));
     world.restart();
     let execution = world.wait(&queued);
@@ -131,6 +131,52 @@ fn queued_execution_of_a_generation_that_is_gone_never_runs_in_the_next() {
 }
 
 #[test]
+fn waited_execution_of_a_service_of_one_program_is_in_memory_with_the_last_that_ended() {
+    let mut world = World::with(|config| {
+        (config.waited_in_memory, config.concurrency) = (true, 2);
+    });
+    let id = world.create(request(None)).unwrap().sandbox.id;
+    let submit = |source: &str, key_text: &str| {
+        let submitted =
+            world.service().submit_waited(me(), script(source), at(&id, None), key(key_text));
+        world.block_on(submitted)
+    };
+    let first = submit("wait", "k").unwrap();
+    assert!(first.is_new);
+    world.until(&first.id, ExecutionState::Running);
+    assert_eq!(submit("return 1", "k").unwrap_err().problem().kind, ProblemKind::KeyReused);
+    // The one who cancels finds it by its key, and does not wait.
+    let again = world.service().submit(me(), script("wait"), at(&id, None), key("k"));
+    let again = world.block_on(again).unwrap();
+    assert_eq!((&again.id, again.is_new), (&first.id, false));
+    world.block_on(world.service().cancel(me(), &first.id)).unwrap();
+    let ended = world.wait(&first.id);
+    assert_eq!(ended.summary.status, ExecutionState::Ended(Status::Cancelled));
+    assert_eq!(world.events(&first.id, 0), [(1, "queued"), (2, "start"), (3, "end")]);
+    let files = world.block_on(world.service().files(me(), &first.id)).unwrap_err();
+    assert_eq!(files.problem(), ServiceError::no_files(&first.id).problem());
+    // It is not read from the store, however large it is.
+    let large = submit(&format!("return 1 {}", " ".repeat(100_000)), "large").unwrap();
+    assert_eq!(world.wait(&large.id).summary.status, ExecutionState::Ended(Status::Ok));
+    let list = world.block_on(world.service().list(me(), ListQuery::default())).unwrap();
+    assert!(list.executions.is_empty());
+    assert!(!submit("wait", "k").unwrap().is_new);
+    world.wait(&submit("return 1", "last").unwrap().id);
+    world.until_true(|| world.now(&first.id).is_err());
+    // One with a listener is stored, as is one of its own sandbox.
+    let stored = world.service().submit(me(), script("log a"), at(&id, None), None);
+    let stored = world.block_on(stored).unwrap().id;
+    world.wait(&stored);
+    let alone = world.service().submit_waited(me(), script("log a"), None, None);
+    let alone = world.block_on(alone).unwrap().id;
+    world.wait(&alone);
+    world.restart();
+    assert!(world.now(&large.id).is_err());
+    assert_eq!(world.events(&stored, 2), [(3, "log"), (4, "end")]);
+    assert_eq!(world.events(&alone, 2), [(3, "log"), (4, "end")]);
+}
+
+#[test]
 fn execution_says_which_generation_it_ran_in_and_whether_it_started_it() {
     let mut world = World::new();
     let created = world.create(request(Some("a"))).unwrap();
@@ -141,7 +187,7 @@ fn execution_says_which_generation_it_ran_in_and_whether_it_started_it() {
         let id = world.block_on(submit).unwrap().id;
         let ended = world.wait(&id);
         let summary = ended.summary.clone();
-        assert_eq!(world.block_on(world.service().execution(me(), &id)).unwrap().summary, summary);
+        assert_eq!(world.now(&id).unwrap().summary, summary);
         let timing = ended.document.as_ref().unwrap().common.timing.unwrap();
         (summary.generation, summary.restarted, timing.start_ms.is_some())
     };
