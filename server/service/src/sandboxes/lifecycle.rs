@@ -195,7 +195,7 @@ impl Core {
         if container.is_some() || kept.info().uses > 0 {
             return Ok(());
         }
-        // PendingExecution uses do not start it any more.
+        // Uses that wait for the container do not start it any more.
         kept.is_deleted.store(true, Ordering::Release);
         drop(container);
         self.delete_kept(kept).await
