@@ -51,9 +51,9 @@ pub use events::Events;
 pub use files::OpenFile;
 pub use sandbox_controller::artifacts::ArchiveFormat;
 pub use sandbox_controller::{CancelHandle, PoolStats};
-pub use sandbox_store::StoredExecution;
+pub use sandbox_store::{ExecutionQuery, StoredExecution};
 pub use sandboxes::{CreatedSandbox, InSandbox, KeptReader, KeptWriter};
-pub use service::{ListQuery, Service};
+pub use service::Service;
 
 /// Runs something on the threads for calls that block.
 async fn blocking<T: Send + 'static>(

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use sandbox_api::CancelCause;
 use sandbox_api::service::{
-    ExecutionKind, ExecutionList, ExecutionRequest, ExecutionState, FileList, Health, HealthCheck,
-    SandboxRef, Subject, Time, UsageTotals,
+    ExecutionList, ExecutionRequest, FileList, Health, HealthCheck, SandboxRef, Subject,
+    UsageTotals,
 };
 use sandbox_controller::{Controller, PoolStats};
 use sandbox_store::{ExecutionQuery, Store, StoredExecution};
@@ -22,10 +22,6 @@ use crate::files::{Files, OpenFile};
 use crate::launcher::Launcher;
 use crate::records::Records;
 
-/// How many executions a page has at most.
-const MAX_PAGE: usize = 200;
-/// How many a page has that asks for no number.
-const DEFAULT_PAGE: usize = 50;
 /// A service. Clones are the same one.
 #[derive(Clone)]
 pub struct Service {
@@ -36,27 +32,6 @@ impl std::fmt::Debug for Service {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Service").finish_non_exhaustive()
     }
-}
-
-/// Which executions a list has.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ListQuery {
-    /// Only those with one of these; any if it is empty.
-    pub statuses: Vec<ExecutionState>,
-    /// Only those of this kind.
-    pub kind: Option<ExecutionKind>,
-    /// Only those in this kept sandbox.
-    pub sandbox: Option<String>,
-    /// Only those that were accepted at this time or later.
-    pub created_from: Option<Time>,
-    /// Only those that were accepted before this time.
-    pub created_before: Option<Time>,
-    /// Only those with these members in their metadata.
-    pub metadata: Vec<(String, String)>,
-    /// At most so many; 50 if it is not given, never more than 200.
-    pub limit: Option<usize>,
-    /// What the page before ended with.
-    pub cursor: Option<String>,
 }
 
 impl Service {
@@ -170,25 +145,12 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`ServiceError::invalid`] if the cursor is invalid for this list.
+    /// If the store fails.
     pub async fn list(
         &self,
         subject: &Subject,
-        query: ListQuery,
+        query: ExecutionQuery,
     ) -> Result<ExecutionList, ServiceError> {
-        let limit = query.limit.unwrap_or(DEFAULT_PAGE).clamp(1, MAX_PAGE);
-        let cursor = query.cursor.map(|cursor| cursor.parse()).transpose();
-        let cursor = cursor.map_err(|_| ServiceError::invalid("cursor", "invalid cursor"))?;
-        let query = ExecutionQuery {
-            statuses: query.statuses,
-            kind: query.kind,
-            sandbox: query.sandbox,
-            created_from: query.created_from,
-            created_before: query.created_before,
-            metadata: query.metadata,
-            cursor,
-            limit,
-        };
         self.core.records.list(subject, query).await
     }
 

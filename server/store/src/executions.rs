@@ -127,18 +127,12 @@ pub struct StoredExecution {
 /// Which executions to list.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ExecutionQuery {
-    /// Those with one of these statuses; any if it is empty.
-    pub statuses: Vec<ExecutionState>,
+    /// Those with this status.
+    pub status: Option<ExecutionState>,
     /// Those of this kind.
     pub kind: Option<ExecutionKind>,
     /// Those of this kept sandbox.
     pub sandbox: Option<String>,
-    /// Those accepted at this time or later.
-    pub created_from: Option<Time>,
-    /// Those accepted before this time.
-    pub created_before: Option<Time>,
-    /// Those with these members in their metadata.
-    pub metadata: Vec<(String, String)>,
     /// Continues a list: the cursor of the page before.
     pub cursor: Option<Cursor>,
     /// At most so many, up to [`EXECUTION_PAGE`].
@@ -407,32 +401,15 @@ impl Store {
         if let Some(sandbox) = &query.sandbox {
             with(" AND sandbox = ?", sandbox.clone().into());
         }
-        if let Some(from) = query.created_from {
-            with(" AND created_at >= ?", from.unix_millis().into());
-        }
-        if let Some(before) = query.created_before {
-            with(" AND created_at < ?", before.unix_millis().into());
-        }
-        for (name, value) in &query.metadata {
-            // The member by its exact name, special characters included.
-            with(
-                " AND EXISTS (SELECT 1 FROM json_each(metadata) WHERE key = ?",
-                name.clone().into(),
-            );
-            with(" AND atom = ?)", value.clone().into());
-        }
-        for (at, status) in query.statuses.iter().enumerate() {
-            let condition = if at == 0 { " AND status IN (?" } else { ", ?" };
+        if let Some(status) = query.status {
+            // There are few that have not ended, and an index has them.
+            let condition = match status {
+                ExecutionState::Queued | ExecutionState::Running => {
+                    " AND ended_at IS NULL AND status = ?"
+                }
+                ExecutionState::Ended(_) => " AND status = ?",
+            };
             with(condition, status.as_str().to_owned().into());
-        }
-        if !query.statuses.is_empty() {
-            sql.push(')');
-            let is_open =
-                |status| matches!(status, &ExecutionState::Queued | &ExecutionState::Running);
-            if query.statuses.iter().all(is_open) {
-                // There are few of them, and an index has them.
-                sql.push_str(" AND ended_at IS NULL");
-            }
         }
         let limit = query.limit.clamp(1, EXECUTION_PAGE);
         sql.push_str(" ORDER BY created_at DESC, id DESC LIMIT ?");

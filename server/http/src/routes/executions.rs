@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use sandbox_api::service::{
     AcceptedExecution, ExecutionRequest, ExecutionState, SandboxRef, Subject,
 };
-use sandbox_service::{ListQuery, StoredExecution};
+use sandbox_service::{ExecutionQuery, ServiceError, StoredExecution};
 use serde_json::{Value, json};
 
 use super::form;
@@ -112,9 +112,9 @@ pub(super) async fn list(
     Params(params): Params<ListParams>,
 ) -> Result<Response> {
     let ListParams { status, kind, sandbox, cursor, limit } = params;
-    let statuses = status.into_iter().collect();
-    let limit = Some(PageSize::of(limit));
-    let query = ListQuery { statuses, kind, sandbox, cursor, limit, ..ListQuery::default() };
+    let cursor = cursor.map(|cursor| cursor.parse()).transpose();
+    let cursor = cursor.map_err(|_| ServiceError::invalid("cursor", "invalid cursor"))?;
+    let query = ExecutionQuery { status, kind, sandbox, cursor, limit: PageSize::of(limit) };
     let list = app.service().list(&caller.subject, query).await?;
     Ok(json_response(StatusCode::OK, &list))
 }

@@ -37,6 +37,10 @@ async fn execution_is_answered_at_its_end_or_accepted() {
     assert_eq!(command.json()["schema"], "sandboxctl.exec/1");
     let list = api.get("/v1/executions?kind=script&status=ok&limit=1").await;
     assert_eq!(list.json()["executions"].as_array().unwrap().len(), 1);
+    let cursor = list.json()["next_cursor"].as_str().unwrap().to_owned();
+    let next = api.get(&format!("/v1/executions?kind=script&status=ok&cursor={cursor}")).await;
+    assert_eq!(next.json()["executions"].as_array().unwrap().len(), 1);
+    assert_eq!(api.get("/v1/executions?cursor=x").await.json()["errors"][0]["pointer"], "#/cursor");
     assert_eq!(api.get("/v1/usage").await.json()["executions"], 3);
 }
 

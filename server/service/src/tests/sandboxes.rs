@@ -158,7 +158,7 @@ fn waited_execution_of_a_service_of_one_program_is_in_memory_with_the_last_that_
     // It is not read from the store, however large it is.
     let large = submit(&format!("return 1 {}", " ".repeat(100_000)), "large").unwrap();
     assert_eq!(world.wait(&large.id).summary.status, ExecutionState::Ended(Status::Ok));
-    let list = world.block_on(world.service().list(me(), ListQuery::default())).unwrap();
+    let list = world.block_on(world.service().list(me(), all())).unwrap();
     assert!(list.executions.is_empty());
     assert!(!submit("wait", "k").unwrap().is_new);
     world.wait(&submit("return 1", "last").unwrap().id);
@@ -462,7 +462,7 @@ fn execution_in_a_kept_sandbox_goes_through_the_queue_and_uses_its_container() {
     assert_eq!(execution.summary.status, ExecutionState::Ended(Status::Ok));
     assert_eq!(execution.summary.sandbox.as_ref(), Some(&id));
     assert_eq!(world.launcher.launches.load(Ordering::SeqCst), 1);
-    let query = ListQuery { sandbox: Some(id.clone()), ..ListQuery::default() };
+    let query = ExecutionQuery { sandbox: Some(id.clone()), ..all() };
     let list = world.block_on(world.service().list(me(), query)).unwrap();
     assert_eq!(list.executions.len(), 1);
     let files = world.block_on(world.service().files(me(), &execution.summary.id));
