@@ -23,8 +23,10 @@ mod faults;
 mod image;
 mod pull;
 
-/// The embedded engine's alone: images from files, and its helpers.
+/// The embedded engine's alone: images from files, what its containers are, and its
+/// helpers.
 mod archives;
+mod first_process;
 mod helpers;
 
 /// What the command line makes of results: no engine matters to it.

@@ -4,6 +4,7 @@
 //!
 //! `play` holds one word, and perhaps arguments: see [`play`] and [`Operation::play`].
 
+mod first_process;
 mod operations;
 
 use std::ffi::{c_char, c_int, c_long};
@@ -342,6 +343,13 @@ fn play(agent: &Agent, id: u64) {
             returned(id, &format!(r#"{{"cpu_ms":{cpu_ms},"wall_ms":{wall_ms},"schedstat":{of}}}"#));
         }
         "probe" => returned(id, &probe()),
+        "first-process" => {
+            fs::write("/io/ready", "").unwrap();
+            while !fs::exists("/io/go").unwrap() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            returned(id, &first_process::describe());
+        }
         other => panic!("no such play: {other}"),
     }
 }
