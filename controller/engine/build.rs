@@ -1,18 +1,16 @@
 //! Builds the agent and the embedded engine's helper, statically linked, and hands them to the
 //! crate as `programs.rs`: their bytes and digests.
 //!
-//! Each is built in its own cargo run, with its own flags (`+crt-static`) and profile: debug,
-//! release, test and clippy builds all embed the same programs, and none of them compiles
-//! libcontainer or Luau; those of the profile `dist` are linked with LTO. Each has its own target
-//! folder next to the outer one, so no run waits for another's lock, and one folder serves every
-//! outer profile.
+//! They are built in a cargo run of their own, with its own flags (`+crt-static`) and profile: debug,
+//! release, test and clippy builds all embed the same programs, and none of them compiles Luau; those of
+//! the profile `dist` are linked with LTO. It has its own target folder next to the outer one, so
+//! neither run waits for the other's lock, and one folder serves every outer profile.
 
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
 
 use sha2::{Digest, Sha256};
 
@@ -45,10 +43,6 @@ const OUTER_PREFIXES: &[&str] =
 struct Program {
     /// Its package and its binary.
     name: &'static str,
-    profile: &'static str,
-    features: &'static [&'static str],
-    /// Its target folder, in the outer one.
-    folder: &'static str,
     /// The constants that it becomes: its bytes, and with `_SHA256` their digest.
     constant: &'static str,
     /// The variable that names a file to embed in place of building one: for packagers, who build
@@ -56,22 +50,15 @@ struct Program {
     prebuilt: &'static str,
 }
 
-const AGENT: Program = Program {
-    name: "sandbox-agent",
-    profile: "agent",
-    features: &[],
-    folder: "static-agent",
-    constant: "AGENT",
-    prebuilt: "SANDBOX_PREBUILT_AGENT",
-};
-const HELPER: Program = Program {
-    name: "sandbox-helper",
-    profile: "helper",
-    features: &["--features", "runtime"],
-    folder: "static-helper",
-    constant: "HELPER",
-    prebuilt: "SANDBOX_PREBUILT_HELPER",
-};
+const HELPER: &str = "sandbox-helper";
+const PROGRAMS: [Program; 2] = [
+    Program { name: "sandbox-agent", constant: "AGENT", prebuilt: "SANDBOX_PREBUILT_AGENT" },
+    Program { name: HELPER, constant: "HELPER", prebuilt: "SANDBOX_PREBUILT_HELPER" },
+];
+/// The profile of both.
+const PROFILE: &str = "agent";
+/// Their target folder, in the outer one.
+const FOLDER: &str = "static-programs";
 const INPUTS: &[&str] = &[
     "Cargo.toml",
     "Cargo.lock",
@@ -89,49 +76,49 @@ fn main() {
         println!("cargo::rerun-if-changed={}", root.join(input).display());
     }
     println!("cargo::rerun-if-changed=build.rs");
-    for variable in ["CC", "CXX", AGENT.prebuilt, HELPER.prebuilt] {
+    for variable in ["CC", "CXX"].into_iter().chain(PROGRAMS.map(|program| program.prebuilt)) {
         println!("cargo::rerun-if-env-changed={variable}");
     }
 
     let out = PathBuf::from(var("OUT_DIR"));
-    let target_folder = target_folder(&out);
-    // Side by side: the last crates of each leave processors idle.
-    let [agent, helper] = thread::scope(|scope| {
-        [AGENT, HELPER]
-            .map(|program| {
-                let (root, target_folder, out) = (&root, &target_folder, &out);
-                scope.spawn(move || program.embed(root, target_folder, out))
-            })
-            .map(|building| building.join().unwrap_or_else(|_| std::process::exit(1)))
+    // Fuzz targets start no sandbox, and every program would be built for them from nothing.
+    let is_needed = env::var_os("CARGO_CFG_FUZZING").is_none();
+    let missing: Vec<_> =
+        PROGRAMS.iter().filter(|it| is_needed && env::var_os(it.prebuilt).is_none()).collect();
+    let built = target_folder(&out).join(FOLDER);
+    if !missing.is_empty() {
+        build(&missing, &root, &built, is_dist(&out));
+    }
+    let constants = PROGRAMS.map(|program| {
+        let bytes = if is_needed { program.bytes(&built) } else { Vec::new() };
+        program.constants(&bytes, &out)
     });
     let dockerfile = format!(
         "/// The image's Dockerfile.\npub const DOCKERFILE: &str = include_str!({:?});\n",
         root.join("Dockerfile"),
     );
-    fs::write(out.join("programs.rs"), agent + &helper + &dockerfile).expect("OUT_DIR is writable");
+    fs::write(out.join("programs.rs"), constants.concat() + &dockerfile)
+        .expect("OUT_DIR is writable");
 }
 
 impl Program {
-    /// Builds it, and gives the constants.
-    fn embed(&self, root: &Path, target_folder: &Path, out: &Path) -> String {
-        let Self { name, constant, .. } = self;
-        // Fuzz targets start no sandbox, and every program would be built for them from nothing.
-        let bytes = if env::var_os("CARGO_CFG_FUZZING").is_some() {
-            Vec::new()
-        } else {
-            let built = match env::var_os(self.prebuilt) {
-                Some(file) => {
-                    println!("cargo::rerun-if-changed={}", Path::new(&file).display());
-                    file.into()
-                }
-                None => self.build(root, &target_folder.join(self.folder), is_dist(out)),
-            };
-            fs::read(&built)
-                .unwrap_or_else(|error| panic!("cannot read {}: {error}", built.display()))
+    /// The executable: the one that its variable names, or else the one that was built.
+    fn bytes(&self, built: &Path) -> Vec<u8> {
+        let file = match env::var_os(self.prebuilt) {
+            Some(file) => {
+                println!("cargo::rerun-if-changed={}", Path::new(&file).display());
+                file.into()
+            }
+            None => built.join(var("TARGET")).join(PROFILE).join(self.name),
         };
+        fs::read(&file).unwrap_or_else(|error| panic!("cannot read {}: {error}", file.display()))
+    }
+
+    fn constants(&self, bytes: &[u8], out: &Path) -> String {
+        let Self { name, constant, .. } = self;
         let copy = out.join(name);
-        fs::write(&copy, &bytes).expect("OUT_DIR is writable");
-        let digest = Sha256::digest(&bytes).iter().fold(String::new(), |mut hex, byte| {
+        fs::write(&copy, bytes).expect("OUT_DIR is writable");
+        let digest = Sha256::digest(bytes).iter().fold(String::new(), |mut hex, byte| {
             write!(hex, "{byte:02x}").expect("a string grows");
             hex
         });
@@ -142,51 +129,52 @@ impl Program {
              pub const {constant}_SHA256: &str = {digest:?};\n",
         )
     }
+}
 
-    fn build(&self, root: &Path, target_folder: &Path, is_dist: bool) -> PathBuf {
-        let Self { name, profile, .. } = self;
-        let target = var("TARGET");
-        assert!(
-            target.ends_with("-linux-gnu"),
-            "{name} is linked statically against glibc: build for a *-linux-gnu target, not {target}"
-        );
-        let cargo_home = env::var("CARGO_HOME")
-            .unwrap_or_else(|_| format!("{}/.cargo", env::var("HOME").unwrap_or_default()));
-        // The same program from every checkout: no path of the machine stays in it.
-        let flags = [
-            "-Ctarget-feature=+crt-static".to_owned(),
-            format!("--remap-path-prefix={}=/src", root.display()),
-            format!("--remap-path-prefix={cargo_home}=/cargo"),
-        ];
+/// Builds programs, in one run: what they share is compiled once.
+fn build(programs: &[&Program], root: &Path, target_folder: &Path, is_dist: bool) {
+    let target = var("TARGET");
+    assert!(
+        target.ends_with("-linux-gnu"),
+        "the agent and the helper are linked statically against glibc: build for a *-linux-gnu target, \
+         not {target}"
+    );
+    let cargo_home = env::var("CARGO_HOME")
+        .unwrap_or_else(|_| format!("{}/.cargo", env::var("HOME").unwrap_or_default()));
+    // The same program from every checkout: no path of the machine stays in it.
+    let flags = [
+        "-Ctarget-feature=+crt-static".to_owned(),
+        format!("--remap-path-prefix={}=/src", root.display()),
+        format!("--remap-path-prefix={cargo_home}=/cargo"),
+    ];
 
-        let mut cargo = Command::new(var("CARGO"));
-        for (name, _) in env::vars_os() {
-            let name = name.to_string_lossy();
-            if OUTER.contains(&&*name)
-                || OUTER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-            {
-                cargo.env_remove(&*name);
-            }
+    let mut cargo = Command::new(var("CARGO"));
+    for (name, _) in env::vars_os() {
+        let name = name.to_string_lossy();
+        if OUTER.contains(&&*name) || OUTER_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+            cargo.env_remove(&*name);
         }
-        if is_dist {
-            for setting in ["lto='fat'", "codegen-units=1"] {
-                cargo.args(["--config", &format!("profile.{profile}.{setting}")]);
-            }
-        }
-        let status = cargo
-            .current_dir(root)
-            .args(["build", "--locked", "--profile", profile, "--package", name, "--bin", name])
-            .args(self.features)
-            .args(["--target", &target, "--target-dir"])
-            .arg(target_folder)
-            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
-            // Luau's own assertions cost a third of its speed.
-            .env("LUAU_CXXFLAGS", "-DNDEBUG")
-            .status()
-            .unwrap_or_else(|error| panic!("cannot start cargo for {name}: {error}"));
-        assert!(status.success(), "building {name} failed: {status} (the messages are above)");
-        target_folder.join(target).join(profile).join(name)
     }
+    if is_dist {
+        for setting in ["lto='fat'", "codegen-units=1"] {
+            cargo.args(["--config", &format!("profile.{PROFILE}.{setting}")]);
+        }
+    }
+    cargo
+        .current_dir(root)
+        .args(["build", "--locked", "--profile", PROFILE, "--target", &target, "--target-dir"])
+        .arg(target_folder)
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
+        // Luau's own assertions cost a third of its speed.
+        .env("LUAU_CXXFLAGS", "-DNDEBUG");
+    for Program { name, .. } in programs {
+        cargo.args(["--package", name, "--bin", name]);
+        if *name == HELPER && env::var_os("CARGO_FEATURE_FAILPOINTS").is_some() {
+            cargo.args(["--features", "sandbox-helper/failpoints"]);
+        }
+    }
+    let status = cargo.status().unwrap_or_else(|error| panic!("cannot start cargo: {error}"));
+    assert!(status.success(), "building the programs failed: {status} (the messages are above)");
 }
 
 /// Whether this is a build with the profile `dist`: cargo's variables name only what that inherits.

@@ -182,7 +182,7 @@ pub const ALLOWED_SYSCALLS: &[&[&str]] = &[
     &["brk", "madvise", "membarrier", "mincore", "mmap", "mprotect", "mremap", "munmap"],
     // Threads and signals; the agent is PID 1 and reaps.
     &[
-        "execve",
+        EXECVE,
         "exit",
         "exit_group",
         "futex",
@@ -265,6 +265,10 @@ pub const ALLOWED_SYSCALLS: &[&[&str]] = &[
     ],
 ];
 
+/// Executes a program by its path, as an engine does that has the agent in a file.
+pub const EXECVE: &str = "execve";
+/// Executes one by its descriptor. The embedded engine needs only this one.
+pub const EXECVEAT: &str = "execveat";
 /// Allowed if its first argument, the flags, contains none of [`CLONE_NAMESPACES`]: threads, but no
 /// namespaces.
 pub const CLONE: &str = "clone";

@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,6 +17,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use rustix::thread::CpuSet;
+
+use crate::spec::Limits;
 
 /// The longest record of the kernel's log, and the most records that are read: more than it keeps.
 const MAX_RECORD: usize = 8 << 10;
@@ -50,14 +53,21 @@ pub struct Usage {
 
 /// The controllers that a sandbox's limits require.
 const NEEDED: &[&str] = &["memory", "cpu", "pids"];
-/// What else a container has a group of on version 1: what it used is counted, and libcontainer
-/// denies it devices.
+/// What else a container has a group of on version 1: what it used is counted, and devices are
+/// denied.
 const BESIDES: &[&str] = &["cpuacct", "devices"];
 /// Commands also get a cgroup of this controller, with everything that this process may use: a JVM
 /// that does not see it finds no limits.
 const PROCESSORS: &str = "cpuset";
 /// What commands see of their groups.
 const SHOWN: &[&str] = &["memory", "cpu", "cpuacct", "pids", PROCESSORS];
+
+/// Devices that any container may use, on version 1: `null`, `zero`, `full`, `tty`, `random` and
+/// `urandom`.
+const DEVICES: &[&str] =
+    &["c 1:3 rwm", "c 1:5 rwm", "c 1:7 rwm", "c 5:0 rwm", "c 1:8 rwm", "c 1:9 rwm"];
+/// The container's own terminals, which commands may use.
+const TERMINALS: &[&str] = &["c 5:2 rw", "c 136:* rw"];
 
 /// What runs in a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,64 +240,15 @@ impl Hierarchies {
         };
         let processors = self.v1.iter().find(|(names, _)| *names == [PROCESSORS]);
         let processors = processors.map(|(_, point)| point.join(name));
-        Groups { name: name.to_owned(), all, processors, views: self.views(name), files }
+        let (time, views) = (v1("cpu"), self.views(name));
+        Groups { name: name.to_owned(), all, processors, time, views, files }
     }
-}
-
-/// The groups that this process is in, on version 1: it visits a container's to make the container
-/// there, and goes back.
-///
-/// A process that has one thread and moves itself, by `tasks`, moves at once. One that is moved by
-/// its number, or by `cgroup.procs`, waits for all processors of the machine: 15 to 30 ms
-/// unless another process did so just before.
-#[derive(Debug)]
-pub struct Homes {
-    tasks: Vec<fs::File>,
 }
 
 /// The mount table. Anybody may mount something with a name that is not UTF-8; no control group has one.
 fn mount_table() -> io::Result<String> {
     let table = fs::read("/proc/self/mountinfo")?;
     Ok(String::from_utf8_lossy(&table).into_owned())
-}
-
-impl Homes {
-    /// `None` where they are not known: version 2 has no such way, and a mount may not show them.
-    #[must_use]
-    pub fn open(hierarchies: &Hierarchies) -> Option<Self> {
-        if !hierarchies.is_v1() {
-            return None;
-        }
-        let mounts = mount_table().ok()?;
-        let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let open = |point: &Path| {
-            let point = point.to_str()?;
-            let line = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some(point))?;
-            let (mount, filesystem) = line.split_once(" - ")?;
-            let root = mount.split(' ').nth(3)?;
-            let options = filesystem.split(' ').nth(2)?;
-            let group = groups.lines().find_map(|line| {
-                let mut parts = line.splitn(3, ':').skip(1);
-                let (names, group) = (parts.next()?, parts.next()?);
-                let mut names = names.split(',').filter(|name| !name.is_empty());
-                names.any(|name| options.split(',').any(|option| option == name)).then_some(group)
-            })?;
-            let beneath = Path::new(group).strip_prefix(root).ok()?;
-            let tasks = Path::new(point).join(beneath).join("tasks");
-            fs::File::options().write(true).open(tasks).ok()
-        };
-        let tasks = hierarchies.used().map(open).collect::<Option<_>>()?;
-        Some(Self { tasks })
-    }
-
-    /// Goes back.
-    ///
-    /// # Errors
-    ///
-    /// [`io::Error`] where the kernel refuses.
-    pub fn return_to(&self) -> io::Result<()> {
-        self.tasks.iter().try_for_each(|mut tasks| io::Write::write_all(&mut tasks, b"0"))
-    }
 }
 
 /// A container's groups.
@@ -298,6 +259,8 @@ pub struct Groups {
     all: Vec<PathBuf>,
     /// That of [`PROCESSORS`] alone, which limits nothing.
     processors: Option<PathBuf>,
+    /// The one of version 1 that limits processor time.
+    time: Option<PathBuf>,
     views: Vec<View>,
     files: Files,
 }
@@ -362,23 +325,101 @@ impl Groups {
         victim
     }
 
-    /// Makes them, and moves this process there. It has one thread.
+    /// Makes them, with the limits of the container, before anything is in them.
     ///
     /// # Errors
     ///
     /// [`io::Error`] where the kernel refuses.
-    pub fn visit(&self, tenant: Tenant) -> io::Result<()> {
+    pub fn make(&self, tenant: Tenant, limits: &Limits) -> io::Result<()> {
+        if let Files::V2 { group: Some(group) } = &self.files {
+            delegate(group.parent().unwrap_or(group))?;
+        }
         for group in self.all.iter().filter(|group| Some(*group) != self.processors.as_ref()) {
-            fs::create_dir(group)?;
-            fs::write(group.join("tasks"), "0")?;
+            fs::create_dir(group).map_err(|error| about("create", group, &error))?;
         }
         if let (Some(group), Tenant::Programs) = (&self.processors, tenant)
-            && enter_processors(group).is_err()
+            && make_processors(group).is_err()
         {
             // It limits nothing. Another group may have these processors for itself.
             _ = fs::remove_dir(group);
         }
+        match self.files {
+            Files::V1 { .. } => self.limit_v1(tenant, limits),
+            Files::V2 { .. } => self.limit_v2(limits),
+        }
+    }
+
+    fn limit_v1(&self, tenant: Tenant, limits: &Limits) -> io::Result<()> {
+        let Limits { memory, counts_swap, cpu_quota, cpu_period, pids } = *limits;
+        self.set("memory.limit_in_bytes", &memory.to_string())?;
+        if counts_swap {
+            // Memory and swap together, so no swap.
+            self.set("memory.memsw.limit_in_bytes", &memory.to_string())?;
+        }
+        self.set("pids.max", &pids.to_string())?;
+        self.set("cpu.cfs_period_us", &cpu_period.to_string())?;
+        self.set("cpu.cfs_quota_us", &cpu_quota.to_string())?;
+        self.set("devices.deny", "a")?;
+        let terminals: &[&str] = match tenant {
+            Tenant::Scripts => &[],
+            Tenant::Programs => TERMINALS,
+        };
+        DEVICES.iter().chain(terminals).try_for_each(|rule| self.set("devices.allow", rule))
+    }
+
+    fn limit_v2(&self, limits: &Limits) -> io::Result<()> {
+        let Limits { memory, counts_swap, cpu_quota, cpu_period, pids } = *limits;
+        self.set("memory.max", &memory.to_string())?;
+        if counts_swap {
+            self.set("memory.swap.max", "0")?;
+        }
+        self.set("pids.max", &pids.to_string())?;
+        self.set("cpu.max", &format!("{cpu_quota} {cpu_period}"))
+    }
+
+    /// The group that a process can be created in: that of version 2.
+    ///
+    /// # Errors
+    ///
+    /// [`io::Error`] where it is not there.
+    pub fn birthplace(&self) -> io::Result<Option<OwnedFd>> {
+        let Files::V2 { group: Some(group) } = &self.files else { return Ok(None) };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Some(rustix::fs::open(group, flags, Mode::empty())?))
+    }
+
+    /// Moves this process, which has one thread, into those of version 1, but for the one that limits
+    /// processor time.
+    ///
+    /// A process that moves itself, by `tasks`, moves at once. One that is moved by its number, or by
+    /// `cgroup.procs`, waits for all processors of the machine: 15 to 30 ms unless another process did so
+    /// just before.
+    ///
+    /// # Errors
+    ///
+    /// [`io::Error`] where the kernel refuses.
+    pub fn enter(&self) -> io::Result<()> {
+        if let Files::V2 { .. } = self.files {
+            return Ok(());
+        }
+        for group in self.all.iter().filter(|group| Some(*group) != self.time.as_ref()) {
+            match enter(group) {
+                // It limits nothing, and need not be there.
+                Err(_) if Some(group) == self.processors.as_ref() => {}
+                entered => entered?,
+            }
+        }
         Ok(())
+    }
+
+    /// Moves this process, which has one thread, into the one that limits processor time. What it does
+    /// before is not on the container's account, and a busy machine schedules a process in a new group late.
+    ///
+    /// # Errors
+    ///
+    /// [`io::Error`] where the kernel refuses.
+    pub fn enter_time(&self) -> io::Result<()> {
+        self.time.iter().try_for_each(|group| enter(group))
     }
 
     /// What the container's commands may see of them, and where. On version 1 each is at the names of its
@@ -389,11 +430,7 @@ impl Groups {
     }
 
     /// Writes a setting, in the hierarchy that has it.
-    ///
-    /// # Errors
-    ///
-    /// [`io::Error`] where none has it, or the kernel refuses.
-    pub fn set(&self, file: &str, value: &str) -> io::Result<()> {
+    fn set(&self, file: &str, value: &str) -> io::Result<()> {
         let found = self.all.iter().map(|group| group.join(file)).find(|file| file.exists());
         fs::write(found.ok_or_else(|| io::Error::other(format!("there is no {file}")))?, value)
             .map_err(|error| io::Error::new(error.kind(), format!("cannot write {file}: {error}")))
@@ -482,9 +519,38 @@ impl Groups {
     }
 }
 
-/// Makes a group of the processors and the memory nodes that this process may use, and moves it there. Such a
+fn enter(group: &Path) -> io::Result<()> {
+    fs::write(group.join("tasks"), "0").map_err(|error| about("enter", group, &error))
+}
+
+/// An error that names the group.
+fn about(act: &str, group: &Path, error: &io::Error) -> io::Error {
+    let group = group.display();
+    io::Error::new(error.kind(), format!("cannot {act} the control group {group}: {error}"))
+}
+
+/// Makes the controllers of version 2 available in a group's children: those that the limits require,
+/// and the one that programs look at.
+fn delegate(parent: &Path) -> io::Result<()> {
+    let file = parent.join("cgroup.subtree_control");
+    let enabled = fs::read_to_string(&file).map_err(|error| about("look at", parent, &error))?;
+    for controller in NEEDED.iter().chain([&PROCESSORS]) {
+        if enabled.split_whitespace().any(|it| it == *controller) {
+            continue;
+        }
+        match fs::write(&file, format!("+{controller}")) {
+            Err(error) if *controller != PROCESSORS => {
+                return Err(about(&format!("enable {controller} in"), parent, &error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Makes a group of the processors and the memory nodes that this process may use. Such a
 /// group has none of its own to begin with.
-fn enter_processors(group: &Path) -> io::Result<()> {
+fn make_processors(group: &Path) -> io::Result<()> {
     fs::create_dir(group)?;
     let allowed = rustix::thread::sched_getaffinity(None)?;
     let processors = (0..CpuSet::MAX_CPU).filter(|&processor| allowed.is_set(processor));
@@ -492,8 +558,7 @@ fn enter_processors(group: &Path) -> io::Result<()> {
     fs::write(group.join("cpuset.cpus"), processors.join(","))?;
     let status = fs::read_to_string("/proc/self/status")?;
     let nodes = status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"));
-    fs::write(group.join("cpuset.mems"), nodes.unwrap_or_default().trim())?;
-    fs::write(group.join("tasks"), "0")
+    fs::write(group.join("cpuset.mems"), nodes.unwrap_or_default().trim())
 }
 
 /// Removes a group, and its subgroups, which a guest may have created.

@@ -1,10 +1,11 @@
-//! Shared by the embedded engine and its helper: their protocol ([`wire`]), and a container's
-//! control groups ([`cgroup`]), which outlive both.
+//! Shared by the embedded engine and its helper: a container as data ([`spec`]), their protocol
+//! ([`wire`]), and a container's control groups ([`cgroup`]), which outlive both.
 //!
 //! The helper itself is this package's program: one single-threaded process per container, because
-//! libcontainer forks. Nothing here needs libcontainer.
+//! it forks.
 
 #![forbid(unsafe_code)]
 
 pub mod cgroup;
+pub mod spec;
 pub mod wire;

@@ -1,5 +1,5 @@
-//! The protocol of the engine and a helper: JSON, one message per packet, with descriptors
-//! attached. The engine sends requests, the helper answers them in order.
+//! The protocol of the engine and a helper: messages in JSON with descriptors attached, in packets,
+//! nearly always one for each. The engine sends requests, the helper answers them in order.
 //!
 //! Both are of one build (a helper is found by its digest), so there is no version.
 
@@ -8,52 +8,31 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The maximum length of a message, in both directions.
-pub const MAX_MESSAGE_BYTES: usize = 128 << 10;
-/// The maximum number of descriptors of a message.
-pub const MAX_DESCRIPTORS: usize = 6;
+use crate::spec::Launch;
+
+/// The maximum length of a packet, in both directions.
+const MAX_PACKET_BYTES: usize = 128 << 10;
+/// The maximum number of descriptors of a packet: the kernel takes no more at once.
+const MAX_PACKET_DESCRIPTORS: usize = 250;
+/// The maximum length of a message.
+const MAX_MESSAGE_BYTES: usize = 8 << 20;
+/// The first byte of a packet, which says whether it is its message's last.
+const LAST: u8 = b'.';
+const MORE: u8 = b'+';
 
 /// A request of the engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Creates the container's root from a directory, which is never written to. Attached: a
-    /// detached mount of the directory. Sent before any other mount; without it the root contains
-    /// only those. No answer.
-    Root {
-        /// Files to create there, replacing what is at their paths.
-        files: Vec<(String, String)>,
-        /// Bytes of `/tmp`.
-        tmpfs_bytes: u64,
-        /// Files and directories of `/tmp`.
-        tmpfs_inodes: u64,
-    },
-    /// Mounts something in the container. Attached: a detached mount. No answer.
-    Mount {
-        /// Where, absolute.
-        target: String,
-        /// Whether it can be written to.
-        read_only: bool,
-    },
-    /// Creates the container. Attached: its record, which is locked while anything of the container
-    /// may still be created; its stdin, stdout and stderr; a file with its OCI configuration; and
-    /// the program to execute in it. Answered by [`Reply::Created`].
-    Create {
-        /// Its name, which is its record's and its control groups' too.
-        name: String,
-        /// The system call filters of its first process, each as [`Filter`] says.
-        filters: Vec<Filter>,
-        /// Paths of its `/proc` to hide, whether they exist or not.
-        masked: Vec<String>,
-    },
-    /// Starts it. Answered by [`Reply::Done`].
-    Start,
+    /// Launches the container. Attached: its [`Descriptors`](crate::spec::Descriptors). Answered by
+    /// [`Reply::Launched`].
+    Launch(Box<Launch>),
     /// Waits for its first process. Answered by [`Reply::Exited`].
     Wait,
     /// Kills what is left of it, and removes everything. Answered by [`Reply::Done`], after which
@@ -65,8 +44,8 @@ pub enum Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Reply {
-    /// It is created, and waits to be started. Attached: a pidfd of its first process.
-    Created,
+    /// Its first process executes the agent. Attached: a pidfd of that process.
+    Launched,
     /// How its first process ended.
     Exited {
         /// Its exit code, or 128 and the signal's number.
@@ -81,10 +60,39 @@ pub enum Reply {
     },
 }
 
-/// A system call filter: instructions of classic BPF, each as its eight bytes in one number.
-pub type Filter = Vec<u64>;
+/// A part of a message, which is sent at once.
+#[derive(Debug)]
+pub struct Packet<'a> {
+    bytes: Vec<u8>,
+    descriptors: Vec<BorrowedFd<'a>>,
+}
 
-/// Sends a message. It blocks, or fails with [`io::ErrorKind::WouldBlock`], as the socket does.
+/// The packets of a message: one, unless it or its descriptors are too many for one.
+///
+/// # Errors
+///
+/// [`io::Error`] where the message is too long.
+pub fn packets<'a>(
+    message: &impl Serialize,
+    descriptors: &[BorrowedFd<'a>],
+) -> io::Result<Vec<Packet<'a>>> {
+    let text = serde_json::to_vec(message)?;
+    if text.len() > MAX_MESSAGE_BYTES {
+        return Err(io::Error::other("the message is too long"));
+    }
+    let mut pieces = text.chunks(MAX_PACKET_BYTES - 1);
+    let mut attached = descriptors.chunks(MAX_PACKET_DESCRIPTORS);
+    let count = pieces.len().max(attached.len());
+    let packets = (1..=count).map(|number| {
+        let kind = if number == count { LAST } else { MORE };
+        let piece = pieces.next().unwrap_or_default();
+        let bytes = [&[kind], piece].concat();
+        Packet { bytes, descriptors: attached.next().unwrap_or_default().to_vec() }
+    });
+    Ok(packets.collect())
+}
+
+/// Sends a message on a socket that blocks.
 ///
 /// # Errors
 ///
@@ -94,52 +102,79 @@ pub fn send(
     message: &impl Serialize,
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    let bytes = serde_json::to_vec(message)?;
-    if bytes.len() > MAX_MESSAGE_BYTES || descriptors.len() > MAX_DESCRIPTORS {
-        return Err(io::Error::other("the message is too long"));
+    packets(message, descriptors)?.iter().try_for_each(|packet| packet.send(&socket))
+}
+
+impl Packet<'_> {
+    /// Sends it. It blocks, or fails with [`io::ErrorKind::WouldBlock`], as the socket does.
+    ///
+    /// # Errors
+    ///
+    /// [`io::Error`] where the other side is gone.
+    pub fn send(&self, socket: impl AsFd) -> io::Result<()> {
+        let mut space =
+            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PACKET_DESCRIPTORS))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !self.descriptors.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(&self.descriptors));
+        }
+        let bytes = [IoSlice::new(&self.bytes)];
+        rustix::io::retry_on_intr(|| {
+            rustix::net::sendmsg(&socket, &bytes, &mut ancillary, SendFlags::NOSIGNAL)
+        })?;
+        Ok(())
     }
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::other("too many descriptors"));
-    }
-    rustix::io::retry_on_intr(|| {
-        rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)
-    })?;
-    Ok(())
 }
 
 /// Receives a message and its descriptors; `None` if the other side is gone. It blocks, or
-/// fails with [`io::ErrorKind::WouldBlock`], as the socket does.
+/// fails with [`io::ErrorKind::WouldBlock`], as the socket does: on one that does not block, only
+/// messages of one packet can be received.
 ///
 /// # Errors
 ///
 /// [`io::Error`] if it is invalid.
 pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let mut bytes = vec![0; MAX_MESSAGE_BYTES];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut packet = vec![0; MAX_PACKET_BYTES];
+    let (mut text, mut descriptors) = (Vec::new(), Vec::new());
+    loop {
+        let length = receive_packet(&socket, &mut packet, &mut descriptors)?;
+        let Some((kind, piece)) = packet[..length].split_first() else { return Ok(None) };
+        text.extend(piece);
+        if *kind == LAST {
+            return Ok(Some((serde_json::from_slice(&text)?, descriptors)));
+        }
+        if *kind != MORE || text.len() > MAX_MESSAGE_BYTES {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+}
+
+/// Receives a packet, and gives its length: 0 if the other side is gone.
+fn receive_packet(
+    socket: &impl AsFd,
+    packet: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PACKET_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::io::retry_on_intr(|| {
-        let mut buffers = [IoSliceMut::new(&mut bytes)];
-        rustix::net::recvmsg(&socket, &mut buffers, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+        let mut buffers = [IoSliceMut::new(packet)];
+        rustix::net::recvmsg(socket, &mut buffers, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
     });
     let received = match received {
         Ok(received) => received,
-        Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+        Err(rustix::io::Errno::CONNRESET) => return Ok(0),
         Err(error) => return Err(error.into()),
     };
-    let descriptors = ancillary
-        .drain()
-        .filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-            _ => None,
-        })
-        .flatten()
-        .collect();
-    if received.bytes == 0 {
-        return Ok(None);
+    descriptors.extend(ancillary.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(rights) => rights.collect::<Vec<_>>(),
+        _ => Vec::new(),
+    }));
+    // The limit of descriptors cuts them off without an error.
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(io::Error::other("more descriptors than this process may have"));
     }
-    Ok(Some((serde_json::from_slice(&bytes[..received.bytes])?, descriptors)))
+    Ok(received.bytes)
 }
 
 #[cfg(test)]
@@ -161,15 +196,10 @@ mod tests {
     fn a_message_arrives_with_its_descriptors_and_the_end_after_it() {
         let (left, right) = pair();
         let file = tempfile::tempfile().unwrap();
-        let request = Request::Create {
-            name: "sandboxctl-1".into(),
-            filters: vec![vec![u64::MAX; 600]; 2],
-            masked: vec!["/proc/keys".into()],
-        };
-        send(&left, &request, &[file.as_fd(), left.as_fd()]).unwrap();
+        send(&left, &"launch", &[file.as_fd(), left.as_fd()]).unwrap();
         drop(left);
-        let (received, descriptors) = receive::<Request>(&right).unwrap().unwrap();
-        assert_eq!(received, request);
+        let (received, descriptors) = receive::<String>(&right).unwrap().unwrap();
+        assert_eq!(received, "launch");
         let inode = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).unwrap().st_ino;
         assert_eq!(inode(descriptors[0].as_fd()), inode(file.as_fd()));
         assert_eq!(descriptors.len(), 2);
@@ -178,10 +208,32 @@ mod tests {
     }
 
     #[test]
+    fn a_message_that_is_too_much_for_a_packet_arrives_whole_and_in_order() {
+        let files: Vec<_> = (0..MAX_PACKET_DESCRIPTORS + 1).map(|_| tempfile::tempfile()).collect();
+        let files: Vec<_> = files.into_iter().map(Result::unwrap).collect();
+        let descriptors: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        let inode = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).unwrap().st_ino;
+        for (length, attached) in [(3 * MAX_PACKET_BYTES, 1), (1, MAX_PACKET_DESCRIPTORS + 1)] {
+            let (left, right) = pair();
+            let (text, sent) = ("x".repeat(length), &descriptors[..attached]);
+            let (received, arrived) = std::thread::scope(|scope| {
+                scope.spawn(|| send(&left, &text, sent).unwrap());
+                receive::<String>(&right).unwrap().unwrap()
+            });
+            assert!(received == text, "{} bytes", received.len());
+            let arrived: Vec<_> = arrived.iter().map(|file| inode(file.as_fd())).collect();
+            assert_eq!(arrived, sent.iter().map(|file| inode(*file)).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
     fn malformed_message_is_an_error() {
-        let (left, right) = pair();
-        rustix::io::write(&left, b"{\"start\":{}}").unwrap();
-        assert!(receive::<Request>(&right).is_err());
+        for packet in [&b".{\"wait\":{}}"[..], b"?", b"wait"] {
+            let (left, right) = pair();
+            rustix::io::write(&left, packet).unwrap();
+            assert!(receive::<Request>(&right).is_err(), "{packet:?}");
+        }
+        let (left, _right) = pair();
         let endless = Reply::Failed { reason: "x".repeat(MAX_MESSAGE_BYTES) };
         assert!(send(&left, &endless, &[]).is_err());
     }

@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::io;
-use std::io::{Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::io::Read as _;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,25 +11,27 @@ use async_trait::async_trait;
 use bytes::BytesMut;
 use futures_util::stream::{self, Stream, StreamExt as _};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
 use rustix::process::{Resource, Signal, getrlimit};
 use sandbox_helper::cgroup::Groups;
+use sandbox_helper::spec::Descriptors;
 use sandbox_helper::wire::{Reply, Request};
 use tokio::io::AsyncReadExt as _;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::sync::OnceCell;
 
-use super::helper::{Helper, borrowed, watch};
-use super::{oci, root, seccomp};
+use super::helper::{Helper, watch};
+use super::launch::{Swap, launch};
+use super::root;
 use crate::error::EngineError;
 use crate::exit::{ContainerUsage, ExitEvidence};
 use crate::hardening::PROCESSOR_LISTS;
 use crate::program::Program;
 use crate::{
-    Attached, Bind, Container, ContainerSpec, Output, ProgramRoot, Programs, SYSTEM_FILES, Source,
+    Attached, Container, ContainerSpec, Output, ProgramRoot, Programs, SYSTEM_FILES, Source,
     accounts,
 };
 
@@ -40,7 +42,7 @@ const PIPE_BYTES: usize = 256 << 10;
 /// How long a helper may take to remove its container.
 const REMOVAL: Duration = Duration::from_secs(15);
 
-/// A container that a helper created.
+/// A container that a helper launched.
 pub(super) struct Live {
     name: String,
     /// One request at a time.
@@ -64,52 +66,38 @@ struct Stdio {
 }
 
 impl Live {
-    /// Creates a container that waits to be started. `record` is locked.
-    pub async fn create(
+    /// Launches a container, in one request. `record` is locked.
+    pub async fn launch(
         spec: &ContainerSpec,
         record: File,
         mut helper: Helper,
         agent: &Program,
         groups: Groups,
-        swap: oci::Swap,
+        swap: Swap,
     ) -> Result<Self, EngineError> {
-        if let Some(programs) = &spec.programs {
-            let (request, root) = root_of(programs, spec)?;
-            helper.send(&request, &borrowed([&root])).await?;
-        }
-        // Before anything is created: the library's own errors lose their causes.
-        for bind in &spec.mounts {
-            let mount = open_mount(&bind.source)?;
-            let Bind { target, read_only, .. } = bind;
-            let request = Request::Mount { target: target.clone(), read_only: *read_only };
-            helper.send(&request, &borrowed([&mount])).await?;
-        }
-        let made = (|| {
-            let (input, their_input) = pipe_for(End::Write)?;
-            let (output, their_output) = pipe_for(End::Read)?;
-            let (errors, their_errors) = pipe_for(End::Read)?;
-            let descriptors = getrlimit(Resource::Nofile).maximum;
-            let descriptors = descriptors.and_then(|most| most.try_into().ok()).unwrap_or(i64::MAX);
-            let config = oci::config(spec, swap, descriptors).to_string();
-            let config = memory_file(config.as_bytes())?;
-            let stdio = Stdio {
-                input: pipe::Sender::from_owned_fd(input)?,
-                output: pipe::Receiver::from_owned_fd(output)?,
-                errors: pipe::Receiver::from_owned_fd(errors)?,
-            };
-            io::Result::Ok((stdio, [their_input, their_output, their_errors, config]))
-        })();
-        let (stdio, [input, output, errors, config]) = made.map_err(|error| ours(&error))?;
-        let filters = match spec.programs {
-            None => seccomp::of_scripts(),
-            Some(_) => seccomp::of_programs(),
+        let (files, root) = match &spec.programs {
+            Some(programs) => {
+                let (files, root) = root_of(programs, spec)?;
+                (files, Some(root))
+            }
+            None => (Vec::new(), None),
         };
-        let masked = oci::masked_paths();
-        let request = Request::Create { name: spec.name.clone(), filters, masked };
+        let mounts = spec.mounts.iter().map(|bind| open_mount(&bind.source));
+        let mounts = mounts.collect::<Result<Vec<_>, _>>()?;
+        let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+        let launch = launch(spec, files, swap, most);
+        let (stdio, theirs) = pipes().map_err(|error| ours(&error))?;
         let record = OwnedFd::from(record);
-        let descriptors = borrowed([&record, &input, &output, &errors, &config, agent]);
-        let (reply, mut sent) = helper.call(&request, &descriptors).await?;
-        let (Reply::Created, Some(pidfd)) = (reply, sent.pop()) else {
+        let descriptors = Descriptors {
+            record: record.as_fd(),
+            stdio: theirs.each_ref().map(AsFd::as_fd),
+            program: agent.as_fd(),
+            root: root.as_ref().map(AsFd::as_fd),
+            mounts: mounts.iter().map(AsFd::as_fd).collect(),
+        };
+        let request = Request::Launch(Box::new(launch));
+        let (reply, mut sent) = helper.call(&request, &descriptors.attached()).await?;
+        let (Reply::Launched, Some(pidfd)) = (reply, sent.pop()) else {
             return Err(EngineError::UnexpectedResponse("the helper made no container".to_owned()));
         };
         Ok(Self {
@@ -204,7 +192,8 @@ impl Container for Handle {
     }
 
     async fn start(&self) -> Result<(), EngineError> {
-        self.0.helper.lock().await.call(&Request::Start, &[]).await.map(|_| ())
+        // It was launched: one request does everything.
+        Ok(())
     }
 
     async fn wait(&self) -> Result<(), EngineError> {
@@ -247,12 +236,13 @@ fn ours(error: &io::Error) -> EngineError {
     EngineError::Refused(error.to_string())
 }
 
-/// The root filesystem of a container that supports commands, as a request to its helper.
-fn root_of(programs: &Programs, spec: &ContainerSpec) -> Result<(Request, OwnedFd), EngineError> {
-    let Programs { root: ProgramRoot::Directory(root), tmpfs_bytes, tmpfs_inodes, .. } = programs
-    else {
-        return Err(root::no_images());
-    };
+/// The root filesystem of a container that supports commands: the files to create in it, and a mount
+/// of the directory.
+fn root_of(
+    programs: &Programs,
+    spec: &ContainerSpec,
+) -> Result<(Vec<(String, String)>, OwnedFd), EngineError> {
+    let ProgramRoot::Directory(root) = &programs.root else { return Err(root::no_images()) };
     root::check(root, &spec.mounts)?;
     let files = SYSTEM_FILES.iter().map(|file| (file.path.to_owned(), file.content.to_owned()));
     // As this kernel has them.
@@ -262,12 +252,7 @@ fn root_of(programs: &Programs, spec: &ContainerSpec) -> Result<(Request, OwnedF
     let image = accounts::PATHS.map(|path| accounts::plain_text(read_text(root, path)?));
     let names = accounts::replacements(&image, spec.user, &spec.home());
     let names = names.into_iter().map(|(path, content)| (path.to_owned(), content));
-    let request = Request::Root {
-        files: files.chain(lists).chain(names).collect(),
-        tmpfs_bytes: *tmpfs_bytes,
-        tmpfs_inodes: *tmpfs_inodes,
-    };
-    Ok((request, open_mount(root)?))
+    Ok((files.chain(lists).chain(names).collect(), open_mount(root)?))
 }
 
 /// The content of a file of a root as a program in it would read it, and some more than may be used of
@@ -332,10 +317,17 @@ fn pipe_for(ours: End) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
-fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
-    let mut file = File::from(rustix::fs::memfd_create(c"oci-config", MemfdFlags::CLOEXEC)?);
-    file.write_all(bytes)?;
-    Ok(file.into())
+/// The pipes of a container: the controller's ends, and stdin, stdout and stderr.
+fn pipes() -> io::Result<(Stdio, [OwnedFd; 3])> {
+    let (input, their_input) = pipe_for(End::Write)?;
+    let (output, their_output) = pipe_for(End::Read)?;
+    let (errors, their_errors) = pipe_for(End::Read)?;
+    let stdio = Stdio {
+        input: pipe::Sender::from_owned_fd(input)?,
+        output: pipe::Receiver::from_owned_fd(output)?,
+        errors: pipe::Receiver::from_owned_fd(errors)?,
+    };
+    Ok((stdio, [their_input, their_output, their_errors]))
 }
 
 fn pieces(pipe: pipe::Receiver) -> impl Stream<Item = io::Result<bytes::Bytes>> + Send {
@@ -353,23 +345,23 @@ fn pieces(pipe: pipe::Receiver) -> impl Stream<Item = io::Result<bytes::Bytes>> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
     use std::path::Path;
 
     use sandbox_helper::cgroup::Hierarchies;
-    use serde_json::Value;
+    use sandbox_helper::spec::Launch;
 
+    use crate::agent::AGENT;
     use crate::embedded::data_dir::DataDir;
     use crate::embedded::helper::Helpers;
     use crate::embedded::records::Records;
     use crate::testing::spec;
 
-    /// Makes a helper create a container with this program as its agent, from a configuration that
-    /// differs from the one the engine wrote.
+    /// Makes a helper launch a container with this program as its agent, by a launch that differs
+    /// from the engine's.
     async fn make(
         data_dir: &Path,
         program: &Program,
-        change: impl FnOnce(&mut Value),
+        change: impl FnOnce(&mut Launch),
     ) -> Result<(), EngineError> {
         let name = format!("sandboxctl-test-{}", sandbox_dirfd::random_hex::<8>());
         let data_dir = DataDir::open(&data_dir.join("data")).unwrap();
@@ -377,14 +369,19 @@ mod tests {
         let records = Records::new(data_dir.path());
         let record = OwnedFd::from(records.create(&name, &[]).unwrap());
         let spec = ContainerSpec { name: name.clone(), mounts: Vec::new(), ..spec() };
-        let mut config = oci::config(&spec, oci::Swap::NotCounted, i64::MAX);
-        change(&mut config);
-        let config = memory_file(config.to_string().as_bytes()).unwrap();
+        let mut launch = launch(&spec, Vec::new(), Swap::NotCounted, u64::MAX);
+        launch.process.filters.clear();
+        change(&mut launch);
         let null = OwnedFd::from(File::options().read(true).write(true).open("/dev/null").unwrap());
-        let request =
-            Request::Create { name: name.clone(), filters: Vec::new(), masked: Vec::new() };
-        let descriptors: [&dyn AsFd; 6] = [&record, &null, &null, &null, &config, program];
-        let made = helper.call(&request, &borrowed(descriptors)).await.map(|_| ());
+        let descriptors = Descriptors {
+            record: record.as_fd(),
+            stdio: [null.as_fd(); 3],
+            program: program.as_fd(),
+            root: None,
+            mounts: Vec::new(),
+        };
+        let request = Request::Launch(Box::new(launch));
+        let made = helper.call(&request, &descriptors.attached()).await.map(|_| ());
         if made.is_ok() {
             helper.call(&Request::Remove, &[]).await.unwrap();
         }
@@ -401,13 +398,34 @@ mod tests {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
-        let program = Program::in_memory(c"agent", &std::fs::read("/bin/true").unwrap()).unwrap();
+        let program = Program::in_memory(c"agent", AGENT).unwrap();
         make(dir.path(), &program, |_| {}).await.unwrap();
-        for id in ["uid", "gid"] {
-            // The value that the kernel reads as "unchanged": the helper's own user, root.
-            let change = |config: &mut Value| config["process"]["user"][id] = u32::MAX.into();
+        // The value that the kernel reads as "unchanged": the helper's own user, root.
+        for change in
+            [(|launch: &mut Launch| launch.process.uid = u32::MAX) as fn(&mut Launch), |launch| {
+                launch.process.gid = u32::MAX
+            }]
+        {
             let error = make(dir.path(), &program, change).await.unwrap_err();
-            assert!(matches!(error, EngineError::Refused(_)), "{error}");
+            assert!(error.to_string().contains("there is no user"), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_launch_that_fails_says_which_step_did_and_leaves_nothing() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let no_program = Program::in_memory(c"agent", b"no program").unwrap();
+        let error = make(dir.path(), &no_program, |_| {}).await.unwrap_err().to_string();
+        assert!(error.contains("cannot execute the agent: Exec format error"), "{error}");
+        let program = Program::in_memory(c"agent", AGENT).unwrap();
+        let hidden = |launch: &mut Launch| launch.hidden.push("/in/missing".to_owned());
+        let error = make(dir.path(), &program, hidden).await.unwrap_err().to_string();
+        assert!(error.contains("cannot cover /in/missing: No such file or directory"), "{error}");
+        let limit = |launch: &mut Launch| launch.limits.pids = u32::MAX;
+        let error = make(dir.path(), &program, limit).await.unwrap_err().to_string();
+        assert!(error.contains("cannot limit the container: "), "{error}");
     }
 }

@@ -1,9 +1,9 @@
-//! The controller's side of a helper process, which creates and serves a container, and exits with
+//! The controller's side of a helper process, which launches and serves a container, and exits with
 //! it.
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -20,6 +20,10 @@ use crate::error::EngineError;
 use crate::program::ProgramOnce;
 use crate::store::HELPER_NAME;
 
+/// The variable that names a point of a launch.
+#[cfg(feature = "failpoints")]
+const FAILPOINT: &str = "SANDBOX_FAILPOINT";
+
 /// The number of spare helpers in a controller that creates many containers.
 const SPARES: usize = 2;
 
@@ -34,15 +38,20 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    /// Sends a request that has no answer.
+    /// Sends a request, without waiting for its answer. If the caller stops waiting, the helper may have
+    /// a part of it: it is of no use any more.
     pub async fn send(
         &self,
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), EngineError> {
-        self.ready(|| wire::send(self.socket.get_ref(), request, descriptors), Direction::Out)
-            .await
-            .map_err(|error| lost(&error))
+        let packets = wire::packets(request, descriptors).map_err(|error| lost(&error))?;
+        for packet in packets {
+            self.ready(|| packet.send(self.socket.get_ref()), Direction::Out)
+                .await
+                .map_err(|error| lost(&error))?;
+        }
+        Ok(())
     }
 
     /// Sends a request and waits for its answer. If the caller stops waiting, the next call skips
@@ -199,15 +208,19 @@ impl Inner {
             None,
         )?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        let mut child = tokio::process::Command::new(self.program.get()?.path())
+        let mut command = tokio::process::Command::new(self.program.get()?.path());
+        command
             .arg0(OsStr::from_bytes(HELPER_NAME.to_bytes()))
             .arg(&self.data_dir)
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
+            .stderr(Stdio::null());
+        // A test holds a launch at a point of it.
+        #[cfg(feature = "failpoints")]
+        command.envs(std::env::var_os(FAILPOINT).map(|point| (FAILPOINT, point)));
+        let mut child = command.spawn()?;
         let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let pid = pid.ok_or_else(|| io::Error::other("it has ended"))?;
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
@@ -227,11 +240,6 @@ impl Inner {
 )]
 pub(super) fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::new(descriptor)
-}
-
-/// The descriptors for [`Helper::call`].
-pub(super) fn borrowed<const N: usize>(descriptors: [&dyn AsFd; N]) -> [BorrowedFd<'_>; N] {
-    descriptors.map(AsFd::as_fd)
 }
 
 #[cfg(test)]
@@ -264,10 +272,10 @@ mod tests {
         };
         // Cancelled after the request was sent.
         tokio::select! {
-            answer = helper.call(&Request::Start, &[]) => panic!("{answer:?}"),
+            answer = helper.call(&Request::Wait, &[]) => panic!("{answer:?}"),
             () = heard => {}
         }
-        wire::send(&theirs, &Reply::Failed { reason: "the start's".to_owned() }, &[]).unwrap();
+        wire::send(&theirs, &Reply::Failed { reason: "the first one's".to_owned() }, &[]).unwrap();
         wire::send(&theirs, &Reply::Exited { code: 137 }, &[]).unwrap();
         let (answer, _) = helper.call(&Request::Wait, &[]).await.unwrap();
         assert_eq!(answer, Reply::Exited { code: 137 });

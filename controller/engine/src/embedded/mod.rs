@@ -1,14 +1,14 @@
-//! Containers without a daemon: each is created, served and removed by its own helper process,
-//! which runs libcontainer. Requires root.
+//! Containers without a daemon: each is launched, served and removed by its own helper process.
+//! Requires root.
 //!
 //! Little outlives the processes, and it can be found by the container's name alone: a record in
-//! the data directory ([`records`]), and the cgroups. Everything else (root filesystem, mounts, the
-//! library's state) is in the helper's mount namespace and disappears with it.
+//! the data directory ([`records`]), and the cgroups. Everything else (root filesystem, mounts) is in
+//! the container's and the helper's mount namespaces and disappears with them.
 
 mod container;
 mod data_dir;
 mod helper;
-mod oci;
+mod launch;
 mod records;
 mod root;
 mod seccomp;
@@ -27,7 +27,7 @@ use tokio::sync::Semaphore;
 use self::container::{Handle, Live};
 use self::data_dir::DataDir;
 use self::helper::Helpers;
-use self::oci::Swap;
+use self::launch::Swap;
 use self::records::Records;
 use crate::agent::{Agent, HELPER_SHA256};
 use crate::config::EmbeddedConfig;
@@ -146,7 +146,8 @@ impl Engine for EmbeddedEngine {
             kernel: text(uname.release()),
             cgroups: self.hierarchies.version().to_owned(),
             security: vec!["seccomp".to_owned()],
-            runtimes: vec!["libcontainer".to_owned()],
+            // It launches containers itself.
+            runtimes: vec!["sandbox-helper".to_owned()],
             missing_limits: match self.swap {
                 Swap::Counted => Vec::new(),
                 Swap::NotCounted => vec!["swap".to_owned()],
@@ -210,7 +211,7 @@ impl Engine for EmbeddedEngine {
             .agent
             .get()
             .map_err(|error| EngineError::Refused(format!("cannot open the agent: {error}")))?;
-        let live = Live::create(spec, record, helper, &agent, groups, self.swap).await?;
+        let live = Live::launch(spec, record, helper, &agent, groups, self.swap).await?;
         let live = Arc::new(live);
         self.live().insert(spec.name.clone(), live.clone());
         Ok(Box::new(Handle(live)))

@@ -4,22 +4,26 @@
 use std::sync::OnceLock;
 
 use rustix::io::Errno;
-use sandbox_helper::wire::Filter;
+use sandbox_helper::spec::Filter;
 use sandbox_protocol::syscalls::{PERSONALITIES, container_syscall_names};
 use seccompiler::TargetArch;
 use serde_json::{Value, json};
 
-use crate::hardening::{ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3};
+use crate::hardening::{ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3, EXECVE, EXECVEAT};
 
 /// The filters of a container that runs only scripts, compiled once. There are two, because a
 /// filter has a single action for all calls it matches: the first allows the listed calls, the
 /// second makes `clone3` fail as nonexistent. The kernel uses the stricter action.
+///
+/// The first process executes the agent by its descriptor, so that call is allowed in place of the one
+/// that takes a path.
 pub(super) fn of_scripts() -> Vec<Filter> {
     static FILTERS: OnceLock<Vec<Filter>> = OnceLock::new();
     let compile = || {
         let names = ALLOWED_SYSCALLS.concat();
+        let names = names.into_iter().map(|name| if name == EXECVE { EXECVEAT } else { name });
         // `clone3` is handled by the second filter.
-        let names = names.into_iter().chain([CLONE3]);
+        let names = names.chain([CLONE3]);
         let absent = json!({
             "mismatch_action": "allow",
             "match_action": {"errno": Errno::NOSYS.raw_os_error()},
@@ -153,10 +157,10 @@ mod tests {
 
     #[test]
     fn the_filters_say_what_the_list_says() {
-        for number in [libc::SYS_read, libc::SYS_openat2, libc::SYS_execve, libc::SYS_prctl] {
+        for number in [libc::SYS_read, libc::SYS_openat2, libc::SYS_execveat, libc::SYS_prctl] {
             assert_eq!(call(number, 0), [ALLOW, ALLOW], "{number}");
         }
-        for number in [libc::SYS_socket, libc::SYS_ptrace, libc::SYS_mount, libc::SYS_unshare] {
+        for number in [libc::SYS_socket, libc::SYS_ptrace, libc::SYS_mount, libc::SYS_execve] {
             assert_eq!(call(number, 0), [EPERM, ALLOW], "{number}");
         }
         assert_eq!(call(libc::SYS_clone3, 0), [ALLOW, ENOSYS]);
