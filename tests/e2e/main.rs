@@ -23,11 +23,12 @@ mod faults;
 mod image;
 mod pull;
 
-/// The embedded engine's alone: images from files, what its containers are, and its
-/// helpers.
+/// The embedded engine's alone: images from files, its helpers, and what they make of a
+/// container.
 mod archives;
 mod first_process;
 mod helpers;
+mod launches;
 
 /// What the command line makes of results: no engine matters to it.
 mod front;
