@@ -294,7 +294,12 @@ impl Tree {
                 if self.owners == Owners::FromArchive {
                     rustix::fs::fchown(&directory, Some(uid(metadata)), Some(gid(metadata)))?;
                 }
-                rustix::fs::fchmod(&directory, metadata.mode())?;
+                // A user who is not root can otherwise not remove the tree.
+                let own = match self.owners {
+                    Owners::FromArchive => Mode::empty(),
+                    Owners::Current => Mode::RWXU,
+                };
+                rustix::fs::fchmod(&directory, metadata.mode() | own)?;
                 rustix::fs::futimens(&directory, &metadata.times())
             };
             finish().map_err(|errno: Errno| named(errno.into()))?;
