@@ -142,7 +142,13 @@ fn judge_engine(kind: EngineKind, facts: &EngineFacts) -> [Check; 4] {
         Check::warn(
             "cgroups",
             format!("version {}; not enforced: {}", facts.cgroups, missing.join(", ")),
-            "enable these cgroup controllers, or delegate them to the engine's user",
+            match (kind, facts.cgroups.as_str()) {
+                (EngineKind::Embedded, "none") => {
+                    "on control groups version 2 `systemd-run --user --scope -p Delegate=yes -- \
+                     sandboxctl …` delegates them; root needs no delegation"
+                }
+                _ => "enable these cgroup controllers, or delegate them to the engine's user",
+            },
         )
     };
     let seccomp = if facts.security.iter().any(|name| name == "seccomp") {
@@ -214,6 +220,7 @@ async fn identity(controller: &Controller, io_dir: Option<&Path>) -> Check {
     let how = match mapping {
         UserMapping::Identity => String::new(),
         UserMapping::Rootless { owner } => format!(", by a rootless engine of user {owner}"),
+        UserMapping::Single { uid, .. } => format!(", as the host's user {uid}"),
         UserMapping::Remapped { uid, gid } => format!(", by an engine that maps from {uid}:{gid}"),
     };
     match container_user(mapping, Some(owner), None, controller.highest_id()) {
@@ -233,6 +240,11 @@ fn private_io(kind: EngineKind, limits: &Limits) -> Check {
     let id = "private_io";
     let size = limits.max_write;
     match kind {
+        EngineKind::Embedded if !rustix::process::geteuid().is_root() => Check::fail(
+            id,
+            "io.private = \"tmpfs\" needs root",
+            "run it as root, or leave io.private out",
+        ),
         EngineKind::Embedded => {
             Check::ok(id, format!("in memory, {size} (io.max_bytes): the kernel enforces the size"))
         }

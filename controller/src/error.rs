@@ -394,6 +394,7 @@ impl Error {
                     EngineError::ProgramImage { hint, .. } | EngineError::UnusableRoot { hint, .. },
                 ..
             } => return hint.map(str::to_owned),
+            Self::Engine { source: EngineError::Namespaces { hint: Some(hint), .. }, .. } => hint,
             Self::Operation { source } => return failure_hint(source),
             // In this step there is no sandbox yet that could leave anything behind.
             Self::Engine {

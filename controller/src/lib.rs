@@ -61,7 +61,8 @@ pub use sandbox_artifacts as artifacts;
 pub use sandbox_engine::{
     AGENT, AGENT_SHA256, AgentError, AgentSource, ConnectError, DockerEndpoint, EmbeddedConfig,
     EmbeddedProblem, EngineChoice, EngineConfig, EngineError, EngineFacts, ImageIdError,
-    ImageSelector, MASKED_PATHS, READONLY_PATHS, Rebuild, RootfsError, Tried, UnknownEngine,
+    ImageSelector, MASKED_PATHS, READONLY_PATHS, Rebuild, RootfsError, RootlessLimits, Tried,
+    UnknownEngine, UnknownLimits,
 };
 pub use sandbox_protocol::argv::{CheckReply, CheckWarning, ConfinementPolicy};
 pub use sandbox_receipts as receipts;

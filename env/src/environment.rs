@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use sandbox_controller::{AgentSource, DockerEndpoint};
+use sandbox_controller::{AgentSource, DockerEndpoint, EmbeddedConfig};
 
 /// Overrides the embedded agent with a file.
 const AGENT_VARIABLE: &str = "SANDBOX_AGENT";
@@ -120,6 +120,21 @@ impl Environment {
         }
     }
 
+    /// The default data directory of the embedded engine.
+    #[must_use]
+    pub fn data_dir(&self) -> PathBuf {
+        if self.uid == 0 {
+            return EmbeddedConfig::DATA_DIR.into();
+        }
+        // A relative path is invalid there.
+        let data = self.path("XDG_DATA_HOME").filter(|data| data.is_absolute());
+        let home = || self.path("HOME").filter(|home| home.is_absolute());
+        match data.or_else(|| Some(home()?.join(".local/share"))) {
+            Some(data) => data.join("sandboxctl"),
+            None => self.state_dir().join("data"),
+        }
+    }
+
     /// The default directory for fresh io dirs: on a disk, where the runtime directory is in memory.
     #[must_use]
     pub fn scratch_dir(&self) -> PathBuf {
@@ -172,6 +187,21 @@ mod tests {
         std::fs::remove_dir(at(uid())).unwrap();
         symlink(at(uid() + 1), at(uid())).unwrap();
         assert_eq!(runtime_folder(all.path(), uid()), None, "a link");
+    }
+
+    #[test]
+    fn data_directory_of_a_user_is_in_that_of_the_desktop_standard() {
+        let at = |uid: u32, variables: &[(&str, &str)]| {
+            Environment::new(Path::new("/"), uid, variables).data_dir()
+        };
+        let home = ("HOME", "/home/me");
+        assert_eq!(at(0, &[home]), Path::new("/var/lib/sandboxctl"));
+        assert_eq!(at(1000, &[home]), Path::new("/home/me/.local/share/sandboxctl"));
+        let data = ("XDG_DATA_HOME", "/data");
+        assert_eq!(at(1000, &[home, data]), Path::new("/data/sandboxctl"));
+        let relative = ("XDG_DATA_HOME", "data");
+        assert_eq!(at(1000, &[home, relative]), Path::new("/home/me/.local/share/sandboxctl"));
+        assert!(at(1000, &[]).ends_with("sandboxctl-1000/data"));
     }
 
     #[test]

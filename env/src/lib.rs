@@ -82,7 +82,7 @@ impl Setting {
 /// The configuration that this process's environment implies: Docker where `sandboxctl` would use it,
 /// otherwise the embedded engine, with the directories that `sandboxctl` uses.
 ///
-/// Read are the variables of the Docker CLI, `XDG_RUNTIME_DIR`, `HOME`, `SANDBOX_AGENT`, and those
+/// Read are the variables of the Docker CLI, `XDG_RUNTIME_DIR`, `XDG_DATA_HOME`, `HOME`, `SANDBOX_AGENT`, and those
 /// settings of `sandboxctl` that concern a controller: `SANDBOXCTL_ENGINE_*`, `SANDBOXCTL_AUDIT_FILE`,
 /// `SANDBOXCTL_IO_SCRATCH_DIR`, `SANDBOXCTL_LIMITS_DISK_RESERVE` and `SANDBOXCTL_POLICY_CONFINEMENT`.
 /// Configuration files are not read.
@@ -153,8 +153,9 @@ impl Environment {
         }
         engine.runtime = text("engine.runtime")?;
         engine.image = text("engine.image")?;
-        if let Some(data_dir) = path("engine.data_dir") {
-            engine.embedded.data_dir = data_dir;
+        engine.embedded.data_dir = path("engine.data_dir").unwrap_or_else(|| self.data_dir());
+        if let Some(policy) = setting("engine.rootless_limits") {
+            engine.embedded.rootless_limits = policy.parse()?;
         }
         Ok(config)
     }

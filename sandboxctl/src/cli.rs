@@ -129,6 +129,10 @@ pub struct Global {
         value_parser = word_of(Key::Confinement))]
     confinement: Option<Value>,
 
+    #[arg(long = "limits", global = true, value_name = "POLICY", help = Key::RootlessLimits.help(),
+        value_parser = word_of(Key::RootlessLimits))]
+    rootless_limits: Option<Value>,
+
     /// Print more on stderr; repeat for more detail
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
@@ -152,6 +156,7 @@ impl Global {
         flags.set(Key::EngineHost, self.host.clone());
         flags.set(Key::EngineRuntime, self.runtime.clone());
         flags.set(Key::Confinement, self.confinement.clone());
+        flags.set(Key::RootlessLimits, self.rootless_limits.clone());
         flags
     }
 }

@@ -21,13 +21,53 @@ pub struct EngineConfig {
 /// The configuration of the embedded engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddedConfig {
-    /// The data directory: only root may have access, and it must not be on a noexec mount. It is
-    /// created if it is missing.
+    /// The data directory: only the user of this process may have access, and it must not be on a
+    /// noexec mount. It is created if it is missing.
     pub data_dir: PathBuf,
+    /// What to do where a user other than root cannot set limits.
+    pub rootless_limits: RootlessLimits,
 }
 
+/// What the embedded engine does if it runs without root and no control groups are delegated to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum RootlessLimits {
+    /// It refuses to start.
+    #[default]
+    Required,
+    /// It watches the memory of a container's processes and binds them to some processors.
+    BestEffort,
+}
+
+impl RootlessLimits {
+    /// All policies.
+    pub const ALL: [Self; 2] = [Self::Required, Self::BestEffort];
+
+    /// Its name in the configuration.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Required => "required",
+            Self::BestEffort => "best-effort",
+        }
+    }
+}
+
+impl std::str::FromStr for RootlessLimits {
+    type Err = UnknownLimits;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|policy| policy.as_str() == word);
+        found.ok_or_else(|| UnknownLimits(word.to_owned()))
+    }
+}
+
+/// The name of an unknown [`RootlessLimits`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not a policy: use required or best-effort")]
+pub struct UnknownLimits(pub String);
+
 impl EmbeddedConfig {
-    /// The default data directory.
+    /// The default data directory of root.
     pub const DATA_DIR: &'static str = "/var/lib/sandboxctl";
 
     /// The path of an empty directory, which exists once the engine was started.
@@ -38,19 +78,19 @@ impl EmbeddedConfig {
 
 impl Default for EmbeddedConfig {
     fn default() -> Self {
-        Self { data_dir: Self::DATA_DIR.into() }
+        Self { data_dir: Self::DATA_DIR.into(), rootless_limits: RootlessLimits::default() }
     }
 }
 
 /// Which engine to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum EngineChoice {
-    /// Docker if it is available, otherwise the embedded engine.
+    /// Docker or Podman if a socket of theirs exists, otherwise the embedded engine.
     #[default]
     Auto,
     /// A Docker Engine, or Podman through its Docker-compatible socket.
     Docker,
-    /// The embedded engine: no daemon, sandboxctl runs the containers itself.
+    /// The embedded engine: no daemon, sandboxctl runs the containers itself, as root or as a user.
     Embedded,
 }
 

@@ -7,18 +7,18 @@ use std::sync::Arc;
 use sandbox_api::DiskReserve;
 
 use super::docker::DockerEngine;
-use super::embedded::{EmbeddedEngine, Prewarm};
+use super::embedded::{EmbeddedEngine, Purpose};
 use super::{Engine, docker};
 use crate::agent::Agent;
 use crate::config::{AgentSource, EngineChoice, EngineConfig};
 use crate::error::ConnectError;
 
-/// Why Docker was not chosen, in one line.
-const NOTICE: &str = "no Docker or Podman socket is there: using the embedded engine";
+/// Why Docker was not chosen.
+const NO_SOCKET: &str = "no Docker or Podman socket is there";
 
-/// Connects to the configured engine, which unpacks images above `disk_reserve`. `auto` is Docker; the embedded engine is chosen only if no
-/// Docker endpoint is configured, no Docker socket exists, and this user can use the embedded
-/// engine.
+/// Connects to the configured engine, which unpacks images above `disk_reserve`. `auto` is Docker
+/// or Podman; the embedded engine, of root or of this user, is chosen only if no endpoint is
+/// configured and no socket exists.
 ///
 /// # Errors
 ///
@@ -33,12 +33,10 @@ pub async fn connect(
         EngineChoice::Docker => docker(engine, agent, state_dir).await,
         EngineChoice::Embedded => {
             nothing_is_asked_of_docker(engine)?;
-            embedded(engine, agent, disk_reserve, None, Prewarm::Start)
+            embedded(engine, agent, disk_reserve, None, Purpose::Launch)
         }
-        EngineChoice::Auto
-            if rustix::process::geteuid().is_root() && nothing_is_dockers(engine)? =>
-        {
-            embedded(engine, agent, disk_reserve, Some(NOTICE.to_owned()), Prewarm::Start)
+        EngineChoice::Auto if nothing_is_dockers(engine)? => {
+            embedded(engine, agent, disk_reserve, Some(NO_SOCKET), Purpose::Launch)
         }
         EngineChoice::Auto => docker(engine, agent, state_dir).await,
     }
@@ -58,7 +56,7 @@ pub async fn connect_available(
     match engine.kind {
         EngineChoice::Docker => Ok(vec![docker(engine, agent, state_dir).await?]),
         EngineChoice::Embedded => {
-            Ok(vec![embedded(engine, agent, disk_reserve, None, Prewarm::Wait)?])
+            Ok(vec![embedded(engine, agent, disk_reserve, None, Purpose::Reap)?])
         }
         EngineChoice::Auto => {
             let mut engines = Vec::new();
@@ -66,7 +64,7 @@ pub async fn connect_available(
                 engines.push(docker(engine, agent, state_dir).await?);
             }
             if fs::read_dir(&engine.embedded.data_dir).is_ok() {
-                engines.push(embedded(engine, agent, disk_reserve, None, Prewarm::Wait)?);
+                engines.push(embedded(engine, agent, disk_reserve, None, Purpose::Reap)?);
             }
             Ok(engines)
         }
@@ -101,11 +99,11 @@ fn embedded(
     engine: &EngineConfig,
     agent: &AgentSource,
     disk_reserve: DiskReserve,
-    notice: Option<String>,
-    prewarm: Prewarm,
+    why: Option<&str>,
+    purpose: Purpose,
 ) -> Result<Arc<dyn Engine>, ConnectError> {
     let agent = Agent::open(agent)?;
-    let engine = EmbeddedEngine::connect(&engine.embedded, &agent, disk_reserve, notice, prewarm);
+    let engine = EmbeddedEngine::connect(&engine.embedded, &agent, disk_reserve, why, purpose);
     Ok(Arc::new(engine.map_err(ConnectError::Embedded)?))
 }
 

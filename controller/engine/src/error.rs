@@ -114,6 +114,14 @@ pub enum EngineError {
     /// The engine refused the request, with this message.
     #[error("{0}")]
     Refused(String),
+    /// This user can make no container, for this reason.
+    #[error("{reason}")]
+    Namespaces {
+        /// The reason.
+        reason: String,
+        /// How to allow it, if what forbids it is known.
+        hint: Option<&'static str>,
+    },
     /// The engine did not find the object, with this message.
     #[error("{0}")]
     NotFound(String),
@@ -185,9 +193,12 @@ fn list_tried(tried: &[Tried]) -> String {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EmbeddedProblem {
-    /// It needs root to create namespaces, mounts and cgroups.
-    #[error("it needs root")]
-    NotRoot,
+    /// A user other than root can set no limits, and they are required.
+    #[error("without root its limits need delegated control groups, and {problem}")]
+    NotDelegated {
+        /// The reason.
+        problem: String,
+    },
     /// The data directory is unusable.
     #[error("cannot use {}", path.display())]
     DataDir {
@@ -218,10 +229,14 @@ impl EmbeddedProblem {
     #[must_use]
     pub const fn hint(&self) -> &'static str {
         match self {
-            Self::NotRoot => {
-                "run it as root, or without root: rootless Docker or Podman, by --engine docker"
+            Self::NotDelegated { .. } => {
+                "`systemd-run --user --scope -p Delegate=yes -- sandboxctl …` delegates them, \
+                 --limits best-effort accepts weaker limits, and a running Docker or Podman needs \
+                 neither"
             }
-            Self::DataDir { .. } => "set engine.data_dir to a directory that only root can access",
+            Self::DataDir { .. } => {
+                "set engine.data_dir to a directory that only its user can access"
+            }
             Self::NoExec { .. } => "set engine.data_dir to a directory on a mount without noexec",
             Self::Cgroups { .. } => {
                 "mount /sys/fs/cgroup writable with the memory, cpu and pids controllers; in a \

@@ -10,6 +10,8 @@ pub struct ExitEvidence {
     /// Whether the kernel killed a process in it because memory ran out. `None` if the engine does
     /// not report it.
     pub oom_killed: Option<bool>,
+    /// The engine has killed it, because it saw its processes use more than its memory.
+    pub over_memory: bool,
     /// Someone else has removed the container: nothing else is known.
     pub removed: bool,
 }

@@ -47,7 +47,8 @@ use tokio::io::AsyncWrite;
 use self::hardening::SYSTEM_FILES;
 pub use agent::{AGENT, AGENT_SHA256, Agent};
 pub use config::{
-    AgentSource, DockerEndpoint, EmbeddedConfig, EngineChoice, EngineConfig, UnknownEngine,
+    AgentSource, DockerEndpoint, EmbeddedConfig, EngineChoice, EngineConfig, RootlessLimits,
+    UnknownEngine, UnknownLimits,
 };
 pub use connect::{connect, connect_available};
 pub use docker::cache::{CACHE_PREFIX, Cache};
@@ -100,6 +101,13 @@ pub enum UserMapping {
     Rootless {
         /// The host user who runs the engine.
         owner: u32,
+    },
+    /// Every container has one user, whatever its ids there: this one of the host.
+    Single {
+        /// Its uid.
+        uid: u32,
+        /// Its gid.
+        gid: u32,
     },
     /// The container's users are mapped to the host's, starting at this uid and gid.
     Remapped {

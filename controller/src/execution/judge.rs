@@ -106,8 +106,9 @@ impl Evidence {
         if let Some(cause) = self.cancel {
             return Outcome::Cancelled { cause };
         }
-        let oom =
-            self.exit.is_some_and(|exit| exit.oom_killed == Some(true) && exit.code != Some(0));
+        let oom = self.exit.is_some_and(|exit| {
+            exit.over_memory || exit.oom_killed == Some(true) && exit.code != Some(0)
+        });
         match self.our_kill {
             Some(KillReason::Deadline | KillReason::Lifetime) => {
                 let limit = humantime::format_duration(self.timeout);

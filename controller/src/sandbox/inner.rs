@@ -546,7 +546,9 @@ impl From<CallError> for Error {
 /// Describes an unexpected exit according to the engine.
 pub(super) fn how_it_ended(exit: &ExitEvidence) -> String {
     match exit {
-        ExitEvidence { oom_killed: Some(true), .. } => "it ran out of memory".to_owned(),
+        ExitEvidence { over_memory: true, .. } | ExitEvidence { oom_killed: Some(true), .. } => {
+            "it ran out of memory".to_owned()
+        }
         ExitEvidence { code: Some(code), .. } => format!("the agent ended with exit code {code}"),
         ExitEvidence { removed: true, .. } => "its container was removed from outside".to_owned(),
         ExitEvidence { code: None, .. } => "the agent ended".to_owned(),

@@ -39,6 +39,14 @@ pub(crate) fn container_user(
             }
             (0, 0)
         }
+        (None, Some(owner), UserMapping::Single { uid, gid }) => {
+            if owner.0 != uid {
+                let reason =
+                    format!("without root all is done as user {uid}, and the io dir is another's");
+                return refuse(owner, &reason);
+            }
+            (uid, gid)
+        }
         (None, Some(owner), UserMapping::Remapped { uid, gid }) => {
             let map =
                 |id: u32, base: u32| id.checked_sub(base).filter(|&mapped| mapped < REMAPPED_USERS);
@@ -69,6 +77,7 @@ pub(crate) fn container_user(
 pub(crate) fn host_user(mapping: UserMapping, user: User) -> Option<(u32, u32)> {
     match mapping {
         UserMapping::Identity => Some((user.uid(), user.gid())),
+        UserMapping::Single { uid, gid } => Some((uid, gid)),
         UserMapping::Remapped { uid, gid } => {
             Some((uid.checked_add(user.uid())?, gid.checked_add(user.gid())?))
         }

@@ -1,9 +1,12 @@
 //! The agent's user. The engine was given a user and a group; the agent checks that it runs as
 //! these before it reads any input.
 
-use std::io;
+use std::{fs, io};
 
 use sandbox_protocol::User;
+
+/// What the kernel shows of a group that has no number in this user namespace.
+const UNMAPPED: u32 = 65_534;
 
 /// The agent runs as another user.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +35,8 @@ pub enum IdentityError {
 }
 
 /// Returns an error unless this process runs as `asked`: real, effective and saved user and group,
-/// with no other group.
+/// with no other group. In a user namespace that another user than root made, nothing can drop the
+/// groups of that user: those without a number there stay.
 ///
 /// # Errors
 ///
@@ -44,10 +48,15 @@ pub fn check(asked: User) -> Result<(), IdentityError> {
     }
     let groups = rustix::process::getgroups().map_err(|errno| IdentityError::Ask(errno.into()))?;
     let mut groups = groups.into_iter().map(rustix::process::Gid::as_raw);
-    match groups.find(|group| *group != asked.gid()) {
+    match groups.find(|&group| group != asked.gid() && !(group == UNMAPPED && are_fixed())) {
         Some(group) => Err(IdentityError::Group { asked, group }),
         None => Ok(()),
     }
+}
+
+/// Whether the kernel refuses to set groups in this user namespace.
+fn are_fixed() -> bool {
+    fs::read_to_string("/proc/self/setgroups").is_ok_and(|text| text.trim() == "deny")
 }
 
 /// Real, effective and saved ids of the user and of the group.

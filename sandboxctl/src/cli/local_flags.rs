@@ -90,7 +90,7 @@ fn local_hint(flag: &Arg) -> &'static str {
             "--in FILE sends a file; `sandboxctl executions download ID -o FILE` fetches \
              what it wrote"
         }
-        "engine" | "host" | "runtime" | "pull" | "confinement" => {
+        "engine" | "host" | "runtime" | "pull" | "confinement" | "rootless_limits" => {
             "the operator of the service chooses it; SANDBOXCTL_SERVER= runs on this machine"
         }
         _ => "SANDBOXCTL_SERVER= runs on this machine, where no --server is given",

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sandbox_api::{Bounds, ByteSize, LimitKey, LimitValue};
-use sandbox_controller::{ConfinementPolicy, DiskReserve, EmbeddedConfig};
+use sandbox_controller::{ConfinementPolicy, DiskReserve, RootlessLimits};
 use sandbox_mcp::DEFAULT_OUTPUT_BYTES;
 use sandbox_protocol::message::{Access, AllowedPath};
 
@@ -202,9 +202,15 @@ settings! {
     }
     EngineImage "engine.image" "Image to run the agent in, instead of the built-in one" {}
     EngineDataDir "engine.data_dir"
-    "Data directory of the embedded engine (root-owned, not noexec)" {
+    "Data directory of the embedded engine (its user's alone, not noexec); /var/lib/sandboxctl of root, else sandboxctl in $XDG_DATA_HOME" {
         kind: Kind::AbsolutePath,
-        default: || Some(Value::Path(EmbeddedConfig::DATA_DIR.into())),
+    }
+    RootlessLimits "engine.rootless_limits"
+    "Without root, require limits by control groups, or accept weaker ones" {
+        kind: Kind::Word,
+        flag: Some("--limits"),
+        default: || text(RootlessLimits::default().as_str()),
+        words: &["required", "best-effort"],
     }
     Pull "programs.pull"
     "When to pull an image; never for the tools, unless set" {

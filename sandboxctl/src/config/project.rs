@@ -266,6 +266,7 @@ mod tests {
             ("engine.runtime", "'runc'"),
             ("engine.image", "'x'"),
             ("engine.data_dir", "'/x'"),
+            ("engine.rootless_limits", "'best-effort'"),
             ("audit.file", "'/x'"),
             ("server.listen", "'0.0.0.0:80'"),
             ("server.concurrency", "1"),

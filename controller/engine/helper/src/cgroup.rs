@@ -52,7 +52,7 @@ pub struct Usage {
 }
 
 /// The controllers that a sandbox's limits require.
-const NEEDED: &[&str] = &["memory", "cpu", "pids"];
+pub(crate) const NEEDED: &[&str] = &["memory", "cpu", "pids"];
 /// What else a container has a group of on version 1: what it used is counted, and devices are
 /// denied.
 const BESIDES: &[&str] = &["cpuacct", "devices"];
@@ -137,10 +137,35 @@ impl Hierarchies {
         found
     }
 
-    /// `1`, `1 and 2 (hybrid)` or `2`.
+    /// One of version 2, at a group in which containers get theirs.
+    #[must_use]
+    pub const fn unified_at(group: PathBuf) -> Self {
+        Self { v1: Vec::new(), v2: Some(group), read_only: Vec::new() }
+    }
+
+    /// None: containers get no groups.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self { v1: Vec::new(), v2: None, read_only: Vec::new() }
+    }
+
+    /// Whether containers get no groups.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        self.v1.is_empty() && self.v2.is_none()
+    }
+
+    /// The mount point of version 2 where that enforces limits, and not version 1.
+    #[must_use]
+    pub fn unified(&self) -> Option<&Path> {
+        self.v2.as_deref().filter(|_| !self.is_v1())
+    }
+
+    /// `1`, `1 and 2 (hybrid)`, `2`, or `none` without any.
     #[must_use]
     pub const fn version(&self) -> &'static str {
         match (self.is_v1(), self.v2.is_some()) {
+            _ if self.is_none() => "none",
             (true, true) => "1 and 2 (hybrid)",
             (true, false) => "1",
             (false, _) => "2",
@@ -272,6 +297,12 @@ enum Files {
 }
 
 impl Groups {
+    /// Whether there are none: the container is limited by other means.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        self.all.is_empty()
+    }
+
     /// Their statistics; `None` if they are gone, or do not account memory.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
@@ -331,6 +362,9 @@ impl Groups {
     ///
     /// [`io::Error`] where the kernel refuses.
     pub fn make(&self, tenant: Tenant, limits: &Limits) -> io::Result<()> {
+        if self.is_none() {
+            return Ok(());
+        }
         if let Files::V2 { group: Some(group) } = &self.files {
             delegate(group.parent().unwrap_or(group))?;
         }

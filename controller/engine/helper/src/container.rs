@@ -3,14 +3,17 @@
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, WaitOptions};
 use sandbox_helper::cgroup::Groups;
 use sandbox_helper::spec::{Descriptors, Launch};
+use sandbox_helper::wire::Reply;
 
 use crate::failed::{Failed, Step as _};
 use crate::failpoint::{self, At};
 use crate::launch::{self, Launched};
 use crate::mount_ns::{self, MountNamespace};
+use crate::watch::{self, Watch};
 
 /// How long the kernel may take to kill a container's processes.
 const DEATH: Duration = Duration::from_secs(10);
@@ -20,6 +23,9 @@ pub struct Container {
     pid: Pid,
     pidfd: OwnedFd,
     exit_code: Option<i64>,
+    /// `Some` while it runs without control groups.
+    watch: Option<Watch>,
+    over_memory: bool,
     remains: Remains,
 }
 
@@ -38,9 +44,8 @@ impl Container {
     pub fn launch(
         place: &MountNamespace,
         launch: &Launch,
-        attached: Vec<OwnedFd>,
+        given: Descriptors<OwnedFd>,
     ) -> Result<Self, Failed> {
-        let given = Descriptors::of(launch, attached).step("find the launch's descriptors")?;
         let record = given.record.try_clone().step("keep the record")?;
         let records = place.records.try_clone().step("keep the records")?;
         let groups = place.hierarchies.of(&launch.name);
@@ -50,9 +55,15 @@ impl Container {
             .make(launch::tenant(launch), &launch.limits)
             .step("limit the container")
             .inspect(|()| failpoint::hold(At::Grouped))
-            .and_then(|()| launch::launch(launch, given, &remains.groups));
+            .and_then(|()| launch::launch(launch, given, &remains.groups, place.rootless.as_ref()));
         match launched {
-            Ok(Launched { pid, pidfd }) => Ok(Self { pid, pidfd, exit_code: None, remains }),
+            Ok(Launched { pid, pidfd }) => {
+                let memory = Some(launch.limits.memory).filter(|_| remains.groups.is_none());
+                // Of one that has ended already there is nothing to look at.
+                let watch = memory.and_then(|memory| Watch::of(pid, memory).ok());
+                let (exit_code, over_memory) = (None, false);
+                Ok(Self { pid, pidfd, exit_code, watch, over_memory, remains })
+            }
             Err(failed) => Err(match remains.remove() {
                 Ok(()) => failed,
                 Err(second) => {
@@ -67,11 +78,33 @@ impl Container {
         self.pidfd.as_fd()
     }
 
-    /// Waits for its first process, and gives its exit code.
-    pub fn wait(&mut self) -> Result<i64, Failed> {
+    /// Waits until there is something to receive, and meanwhile kills a container that uses more
+    /// memory than it may, if no control group limits it.
+    pub fn watch_until_request(&mut self, control: &OwnedFd) {
+        while let Some(watch) = &self.watch {
+            let mut control = [PollFd::new(control, PollFlags::IN)];
+            if rustix::event::poll(&mut control, Some(&watch::INTERVAL)) != Ok(0) {
+                return;
+            }
+            if watch.is_exceeded() {
+                self.over_memory =
+                    rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL).is_ok();
+                self.watch = None;
+            }
+        }
+    }
+
+    /// Waits for its first process, and says how that ended.
+    pub fn wait(&mut self) -> Result<Reply, Failed> {
+        let over_memory = self.over_memory;
+        self.exit_code().map(|code| Reply::Exited { code, over_memory })
+    }
+
+    fn exit_code(&mut self) -> Result<i64, Failed> {
         if let Some(code) = self.exit_code {
             return Ok(code);
         }
+        self.watch = None;
         let waited = rustix::io::retry_on_intr(|| {
             rustix::process::waitpid(Some(self.pid), WaitOptions::empty())
         });
@@ -91,7 +124,7 @@ impl Container {
             // The kernel kills all others of its process namespace with it.
             _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
             self.remains.groups.lift_cpu_limit();
-            self.wait()?;
+            self.exit_code()?;
         }
         self.remains.remove()
     }

@@ -7,5 +7,6 @@
 #![forbid(unsafe_code)]
 
 pub mod cgroup;
+pub mod delegation;
 pub mod spec;
 pub mod wire;

@@ -13,6 +13,8 @@ mod failed;
 mod failpoint;
 mod launch;
 mod mount_ns;
+mod rootless;
+mod watch;
 
 use std::ffi::OsStr;
 use std::io;
@@ -22,10 +24,11 @@ use std::process::ExitCode;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, Rlimit};
+use sandbox_helper::spec::Descriptors;
 use sandbox_helper::wire::{self, Reply, Request};
 
 use crate::container::Container;
-use crate::failed::Failed;
+use crate::failed::{Failed, Step as _};
 use crate::failpoint::At;
 use crate::launch::{process, sys};
 use crate::mount_ns::MountNamespace;
@@ -54,7 +57,9 @@ fn detach() -> io::Result<OwnedFd> {
     }
     rustix::process::chdir("/")?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    rustix::thread::set_thread_groups(&[])?;
+    if rustix::process::geteuid().is_root() {
+        rustix::thread::set_thread_groups(&[])?;
+    }
     // A launch may have a mount for each of a thousand inputs.
     let Rlimit { maximum, .. } = rustix::process::getrlimit(Resource::Nofile);
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
@@ -83,12 +88,21 @@ fn close_inherited() -> io::Result<()> {
 
 /// Serves the engine's requests, until the container is removed or could not be launched.
 fn serve(control: &OwnedFd, data_dir: &OsStr) -> Result<(), Failed> {
+    let data_dir = Path::new(data_dir);
     // An error here is reported as the answer to the launch: nothing is read before.
-    let place = MountNamespace::prepare(Path::new(data_dir));
+    let is_root = rustix::process::geteuid().is_root();
+    let place = is_root.then(|| MountNamespace::prepare(data_dir));
     failpoint::hold(At::Prepared);
     let Some((Request::Launch(launch), descriptors)) = next(control) else { return Ok(()) };
     failpoint::hold(At::Received);
-    let launched = place.and_then(|place| Container::launch(&place, &launch, descriptors));
+    let given = Descriptors::of(&launch, descriptors).step("find the launch's descriptors");
+    let launched = given.and_then(|mut given| {
+        // The user namespace is that of the container's user.
+        let place = place.unwrap_or_else(|| {
+            MountNamespace::without_root(data_dir, &launch.process, &mut given)
+        })?;
+        Container::launch(&place, &launch, given)
+    });
     drop(launch);
     let mut container = match launched {
         Ok(container) => container,
@@ -101,8 +115,9 @@ fn serve(control: &OwnedFd, data_dir: &OsStr) -> Result<(), Failed> {
         return container.remove();
     }
     loop {
+        container.watch_until_request(control);
         let answered = match next(control) {
-            Some((Request::Wait, _)) => container.wait().map(|code| Reply::Exited { code }),
+            Some((Request::Wait, _)) => container.wait(),
             Some((Request::Remove, _)) => {
                 // Often no controller reads it: one requests the removal, and exits.
                 answer(control, container.remove().map(|()| Reply::Done));

@@ -16,8 +16,11 @@ use rustix::mount::{
 };
 use rustix::thread::UnshareFlags;
 use sandbox_helper::cgroup::Hierarchies;
+use sandbox_helper::delegation;
+use sandbox_helper::spec::{Descriptors, Process};
 
 use crate::failed::{Failed, Step as _};
+use crate::rootless::{self, Rootless};
 
 /// Where a container's root is made, and the image's directory and the upper layer of an overlay.
 pub const ROOT: &str = "/root";
@@ -30,23 +33,60 @@ pub struct MountNamespace {
     pub records: OwnedFd,
     /// Control groups.
     pub hierarchies: Hierarchies,
+    /// `Some` without root.
+    pub rootless: Option<Rootless>,
 }
 
 impl MountNamespace {
     /// Leaves the host's mount namespace for a new one.
     pub fn prepare(data_dir: &Path) -> Result<Self, Failed> {
+        Self::with(data_dir, None, || Ok(None))
+    }
+
+    /// The same in a user namespace of the container's user, in which the files and directories that
+    /// the launch mounts are opened again.
+    pub fn without_root(
+        data_dir: &Path,
+        process: &Process,
+        given: &mut Descriptors<OwnedFd>,
+    ) -> Result<Self, Failed> {
+        let delegated = delegation::delegated().unwrap_or_else(|_| Hierarchies::none());
+        let sources = rootless::Sources::of(given)?;
+        rootless::enter_user_namespace(process)?;
+        Self::with(data_dir, Some(delegated), || {
+            sources.mount(given)?;
+            Rootless::prepare().map(Some)
+        })
+    }
+
+    /// `host` is called in the new namespace while it has the host's mounts.
+    fn with(
+        data_dir: &Path,
+        delegated: Option<Hierarchies>,
+        host: impl FnOnce() -> Result<Option<Rootless>, Failed>,
+    ) -> Result<Self, Failed> {
         let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let records = rustix::fs::open(data_dir.join("containers"), folder, Mode::empty());
         let records = records.step_at("open the records of", data_dir.display())?;
         own_namespace().step("leave the host's mount namespace")?;
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", private).step("make all mounts private")?;
+        let rootless = host()?;
         let copy = OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::OPEN_TREE_CLONE;
+        // In a user namespace a mount cannot be separated from those below it.
+        let with_those_below = match rootless {
+            None => OpenTreeFlags::empty(),
+            Some(_) => OpenTreeFlags::AT_RECURSIVE,
+        };
         let tree = |path: &Path| {
-            rustix::mount::open_tree(CWD, path, copy).step_at("copy the mount", path.display())
+            rustix::mount::open_tree(CWD, path, copy | with_those_below)
+                .step_at("copy the mount", path.display())
         };
         let proc = tree(Path::new("/proc"))?;
-        let hierarchies = Hierarchies::here().step("find the control groups")?;
+        let hierarchies = match delegated {
+            None => Hierarchies::here().step("find the control groups")?,
+            Some(delegated) => delegated,
+        };
         let cgroups: Vec<_> = hierarchies.used().map(tree).collect::<Result<_, _>>()?;
 
         let base = data_dir.join("mnt");
@@ -69,7 +109,7 @@ impl MountNamespace {
         }
         enter(&base).step_at("make a root of", base.display())?;
         let hierarchies = Hierarchies::here().step("find the control groups again")?;
-        Ok(Self { records, hierarchies })
+        Ok(Self { records, hierarchies, rootless })
     }
 }
 

@@ -104,9 +104,9 @@ pub struct Descriptors<T> {
     /// The program that its first process executes.
     pub program: T,
     /// For [`Programs`]: a detached mount of the directory that its root shows, which is never
-    /// written to.
+    /// written to. Without root an engine can mount nothing: then it is the opened directory.
     pub root: Option<T>,
-    /// A detached mount for each of [`Launch::mounts`].
+    /// A detached mount for each of [`Launch::mounts`]; without root the opened file or directory.
     pub mounts: Vec<T>,
 }
 

@@ -50,6 +50,8 @@ pub enum Reply {
     Exited {
         /// Its exit code, or 128 and the signal's number.
         code: i64,
+        /// The helper has killed it, because it used more than its memory.
+        over_memory: bool,
     },
     /// It is done.
     Done,

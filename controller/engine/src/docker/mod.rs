@@ -510,7 +510,7 @@ impl Container for DockerContainer {
             _ if code == Some(KILLED) => self.has_run_out_of_memory(None).await,
             _ => Some(false),
         };
-        Ok(Some(ExitEvidence { code, oom_killed, removed: false }))
+        Ok(Some(ExitEvidence { code, oom_killed, ..ExitEvidence::default() }))
     }
 
     async fn init_pid(&self) -> Option<u32> {

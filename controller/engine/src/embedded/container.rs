@@ -24,7 +24,8 @@ use tokio::net::unix::pipe;
 use tokio::sync::OnceCell;
 
 use super::helper::{Helper, watch};
-use super::launch::{Swap, launch};
+use super::launch::{Swap, launch, without_root};
+use super::privileges::{Rootless, remedy};
 use super::root;
 use crate::error::EngineError;
 use crate::exit::{ContainerUsage, ExitEvidence};
@@ -74,18 +75,22 @@ impl Live {
         agent: &Program,
         groups: Groups,
         swap: Swap,
+        user: Rootless,
     ) -> Result<Self, EngineError> {
         let (files, root) = match &spec.programs {
             Some(programs) => {
-                let (files, root) = root_of(programs, spec)?;
+                let (files, root) = root_of(programs, spec, user)?;
                 (files, Some(root))
             }
             None => (Vec::new(), None),
         };
-        let mounts = spec.mounts.iter().map(|bind| open_mount(&bind.source));
+        let mounts = spec.mounts.iter().map(|bind| open_mount(&bind.source, user));
         let mounts = mounts.collect::<Result<Vec<_>, _>>()?;
         let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-        let launch = launch(spec, files, swap, most);
+        let mut launch = launch(spec, files, swap, most);
+        if user.is_some() {
+            without_root(&mut launch, groups.is_none());
+        }
         let (stdio, theirs) = pipes().map_err(|error| ours(&error))?;
         let record = OwnedFd::from(record);
         let descriptors = Descriptors {
@@ -96,7 +101,13 @@ impl Live {
             mounts: mounts.iter().map(AsFd::as_fd).collect(),
         };
         let request = Request::Launch(Box::new(launch));
-        let (reply, mut sent) = helper.call(&request, &descriptors.attached()).await?;
+        let answer = helper.call(&request, &descriptors.attached()).await;
+        let (reply, mut sent) = answer.map_err(|error| match error {
+            EngineError::Refused(reason) if user.is_some() => {
+                EngineError::Namespaces { reason, hint: remedy() }
+            }
+            error => error,
+        })?;
         let (Reply::Launched, Some(pidfd)) = (reply, sent.pop()) else {
             return Err(EngineError::UnexpectedResponse("the helper made no container".to_owned()));
         };
@@ -157,16 +168,17 @@ impl Live {
 
     async fn read_evidence(&self) -> ExitEvidence {
         let answer = self.helper.lock().await.call(&Request::Wait, &[]).await;
-        let code = match answer {
-            Ok((Reply::Exited { code }, _)) => Some(code),
+        let (code, over_memory) = match answer {
+            Ok((Reply::Exited { code, over_memory }, _)) => (Some(code), over_memory),
             // The helper was killed from outside, and the container with it: the exit status is
             // unknown.
-            _ => None,
+            _ => (None, false),
         };
         let usage = self.groups.usage();
         ExitEvidence {
             code,
             oom_killed: usage.map(|usage| usage.oom_kills > 0),
+            over_memory,
             removed: code.is_none() && usage.is_none(),
         }
     }
@@ -228,7 +240,7 @@ impl Container for Handle {
     }
 
     async fn groups(&self) -> Option<Groups> {
-        Some(self.0.groups.clone())
+        Some(self.0.groups.clone()).filter(|groups| !groups.is_none())
     }
 }
 
@@ -241,6 +253,7 @@ fn ours(error: &io::Error) -> EngineError {
 fn root_of(
     programs: &Programs,
     spec: &ContainerSpec,
+    user: Rootless,
 ) -> Result<(Vec<(String, String)>, OwnedFd), EngineError> {
     let ProgramRoot::Directory(root) = &programs.root else { return Err(root::no_images()) };
     root::check(root, &spec.mounts)?;
@@ -252,7 +265,7 @@ fn root_of(
     let image = accounts::PATHS.map(|path| accounts::plain_text(read_text(root, path)?));
     let names = accounts::replacements(&image, spec.user, &spec.home());
     let names = names.into_iter().map(|(path, content)| (path.to_owned(), content));
-    Ok((files.chain(lists).chain(names).collect(), open_mount(root)?))
+    Ok((files.chain(lists).chain(names).collect(), open_mount(root, user)?))
 }
 
 /// The content of a file of a root as a program in it would read it, and some more than may be used of
@@ -276,8 +289,9 @@ fn read_text(root: &Source, path: &str) -> Option<Vec<u8>> {
     Some(content)
 }
 
-/// A detached copy of a mount's source: mounts the opened file, not what its path leads to now.
-fn open_mount(source: &Source) -> Result<OwnedFd, EngineError> {
+/// A detached copy of a mount's source: mounts the opened file, not what its path leads to now. Without
+/// root the file itself, which the helper mounts.
+fn open_mount(source: &Source, user: Rootless) -> Result<OwnedFd, EngineError> {
     if source.is_private() {
         return source.file.try_clone().map_err(|error| ours(&error));
     }
@@ -289,8 +303,11 @@ fn open_mount(source: &Source) -> Result<OwnedFd, EngineError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH;
-    let mount = rustix::mount::open_tree(file, c"", flags)
-        .map_err(|errno| refuse(&io::Error::from(errno).to_string()))?;
+    let mount = match user {
+        None => rustix::mount::open_tree(file, c"", flags).map_err(io::Error::from),
+        Some(_) => file.try_clone(),
+    };
+    let mount = mount.map_err(|error| refuse(&error.to_string()))?;
     let stat = rustix::fs::fstat(&mount).map_err(|errno| ours(&errno.into()))?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory | FileType::RegularFile => Ok(mount),

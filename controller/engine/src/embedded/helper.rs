@@ -276,8 +276,8 @@ mod tests {
             () = heard => {}
         }
         wire::send(&theirs, &Reply::Failed { reason: "the first one's".to_owned() }, &[]).unwrap();
-        wire::send(&theirs, &Reply::Exited { code: 137 }, &[]).unwrap();
+        wire::send(&theirs, &Reply::Exited { code: 137, over_memory: false }, &[]).unwrap();
         let (answer, _) = helper.call(&Request::Wait, &[]).await.unwrap();
-        assert_eq!(answer, Reply::Exited { code: 137 });
+        assert_eq!(answer, Reply::Exited { code: 137, over_memory: false });
     }
 }

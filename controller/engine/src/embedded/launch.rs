@@ -86,6 +86,22 @@ pub(super) fn launch(
     }
 }
 
+/// What differs without root: a user namespace has one group, and where no control groups are delegated,
+/// processes and processors are limited by other means.
+pub(super) fn without_root(launch: &mut Launch, has_no_groups: bool) {
+    let gid = launch.process.gid;
+    let sysctls = launch.programs.iter_mut().flat_map(|programs| &mut programs.sysctls);
+    for (_, value) in sysctls.filter(|(name, _)| name.ends_with("/ping_group_range")) {
+        *value = format!("{gid} {gid}");
+    }
+    if has_no_groups {
+        // The helper is in the same user namespace.
+        let processes = u64::from(launch.limits.pids) + 1;
+        launch.process.rlimits.push(("nproc".to_owned(), processes));
+        launch.process.filters.push(seccomp::of_bound_processors());
+    }
+}
+
 /// The variables of an image, and those that every program expects.
 fn with_defaults(env: &[String]) -> Vec<String> {
     let missing = DEFAULT_ENV.iter().filter(|variable| {
@@ -203,5 +219,30 @@ mod tests {
         of_programs.process.env = of_scripts.process.env.clone();
         of_scripts.process.filters = of_programs.process.filters.clone();
         assert_eq!(of_programs, of_scripts);
+    }
+
+    #[test]
+    fn without_root_there_is_one_group_and_where_no_groups_limit_it_other_means_do() {
+        let programs = ProgramsSpec {
+            root: ProgramRoot::Directory("/rootfs".into()),
+            env: Vec::new(),
+            tmpfs_bytes: 1,
+            tmpfs_inodes: 1,
+            shm_bytes: 2,
+        };
+        let as_root = of(&ContainerSpec { programs: Some(programs), ..spec() });
+        for has_no_groups in [false, true] {
+            let mut launch = as_root.clone();
+            without_root(&mut launch, has_no_groups);
+            let sysctls = &launch.programs.as_ref().unwrap().sysctls;
+            let range = ("net/ipv4/ping_group_range".to_owned(), "100 100".to_owned());
+            assert!(sysctls.contains(&range), "{sysctls:?}");
+            assert_eq!(sysctls.len(), SYSCTLS.len());
+            let (process, before) = (&launch.process, &as_root.process);
+            // One more: the helper.
+            let processes = ("nproc".to_owned(), 65);
+            assert_eq!(process.rlimits.contains(&processes), has_no_groups);
+            assert_eq!(process.filters.len(), before.filters.len() + usize::from(has_no_groups));
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Containers without a daemon: each is launched, served and removed by its own helper process.
-//! Requires root.
+//!
+//! Without root, helper and container are in a user namespace in which this user is the only one.
 //!
 //! Little outlives the processes, and it can be found by the container's name alone: a record in
 //! the data directory ([`records`]), and the cgroups. Everything else (root filesystem, mounts) is in
@@ -9,6 +10,7 @@ mod container;
 mod data_dir;
 mod helper;
 mod launch;
+mod privileges;
 mod records;
 mod root;
 mod seccomp;
@@ -28,6 +30,7 @@ use self::container::{Handle, Live};
 use self::data_dir::DataDir;
 use self::helper::Helpers;
 use self::launch::Swap;
+use self::privileges::Rootless;
 use self::records::Records;
 use crate::agent::{Agent, HELPER_SHA256};
 use crate::config::EmbeddedConfig;
@@ -43,18 +46,22 @@ use crate::{
 /// other's locks in the kernel, and each would be ready when all are.
 const CREATED_AT_ONCE: usize = 2;
 
-/// Whether a container will be created soon.
+/// The limits that no control group enforces where there is none.
+const BY_BEST_EFFORT: [&str; 3] = ["memory", "swap", "cpus"];
+
+/// What an engine is connected to for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Prewarm {
-    /// Start a helper for it now.
-    Start,
-    /// Start a helper on request.
-    Wait,
+pub enum Purpose {
+    /// Containers, the first of them soon: a helper is started for it now.
+    Launch,
+    /// The records and images that exist.
+    Reap,
 }
 
 /// The embedded engine.
 pub struct EmbeddedEngine {
     info: EngineInfo,
+    user: Rootless,
     hierarchies: Arc<Hierarchies>,
     records: Records,
     /// The unpacked images.
@@ -77,31 +84,28 @@ impl EmbeddedEngine {
         config: &EmbeddedConfig,
         agent: &Agent,
         disk_reserve: DiskReserve,
-        notice: Option<String>,
-        ahead: Prewarm,
+        no_other: Option<&str>,
+        purpose: Purpose,
     ) -> Result<Self, EmbeddedProblem> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(EmbeddedProblem::NotRoot);
-        }
-        let hierarchies = Hierarchies::here().map_err(EmbeddedProblem::Proc)?;
-        if let Some(problem) = hierarchies.problem() {
-            return Err(EmbeddedProblem::Cgroups { problem });
-        }
+        let user = privileges::user();
+        let hierarchies = privileges::hierarchies(user, config.rootless_limits, purpose)?;
         let data_dir = DataDir::open(&config.data_dir)?;
         let helpers = Helpers::new(data_dir.path().to_owned());
         let agent = Arc::new(ProgramOnce::agent(agent.clone()));
-        if ahead == Prewarm::Start {
+        if purpose == Purpose::Launch {
             // Where both are copied into memory, in parallel.
             agent.open_ahead();
             helpers.start_ahead();
         }
         let path = config.data_dir.display();
         Ok(Self {
+            user,
             info: EngineInfo {
                 kind: EngineKind::Embedded,
                 endpoint: format!("embedded:{path}"),
-                why: if notice.is_some() { "no other is there" } else { "engine.kind" }.to_owned(),
-                notice,
+                why: if no_other.is_some() { "no other is there" } else { "engine.kind" }
+                    .to_owned(),
+                notice: privileges::notice(no_other, user, &hierarchies),
             },
             swap: if hierarchies.counts_swap() { Swap::Counted } else { Swap::NotCounted },
             hierarchies: Arc::new(hierarchies),
@@ -149,6 +153,7 @@ impl Engine for EmbeddedEngine {
             // It launches containers itself.
             runtimes: vec!["sandbox-helper".to_owned()],
             missing_limits: match self.swap {
+                _ if self.hierarchies.is_none() => BY_BEST_EFFORT.map(str::to_owned).to_vec(),
                 Swap::Counted => Vec::new(),
                 Swap::NotCounted => vec!["swap".to_owned()],
             },
@@ -157,11 +162,14 @@ impl Engine for EmbeddedEngine {
     }
 
     fn likely_user_mapping(&self) -> UserMapping {
-        UserMapping::Identity
+        match self.user {
+            None => UserMapping::Identity,
+            Some((uid, gid)) => UserMapping::Single { uid, gid },
+        }
     }
 
     async fn user_mapping(&self) -> Result<UserMapping, EngineError> {
-        Ok(UserMapping::Identity)
+        Ok(self.likely_user_mapping())
     }
 
     async fn clock(&self) -> Result<SystemTime, EngineError> {
@@ -180,7 +188,7 @@ impl Engine for EmbeddedEngine {
         match root {
             RootFs::Builtin => Ok(None),
             RootFs::Image { .. } => Err(root::no_images()),
-            RootFs::Directory(directory) => root::open(directory).map(Some),
+            RootFs::Directory(directory) => root::open(directory, self.user).map(Some),
             RootFs::Archive(path) => {
                 let unpacked =
                     prepare_archive(path, &self.roots, self.disk_reserve, progress).await;
@@ -211,7 +219,7 @@ impl Engine for EmbeddedEngine {
             .agent
             .get()
             .map_err(|error| EngineError::Refused(format!("cannot open the agent: {error}")))?;
-        let live = Live::launch(spec, record, helper, &agent, groups, self.swap).await?;
+        let live = Live::launch(spec, record, helper, &agent, groups, self.swap, self.user).await?;
         let live = Arc::new(live);
         self.live().insert(spec.name.clone(), live.clone());
         Ok(Box::new(Handle(live)))

@@ -82,7 +82,11 @@ impl Records {
             match self.read(&name) {
                 Some(Record { labels, created }) => {
                     if labels.iter().any(|(name, _)| name == label) {
-                        let running = hierarchies.of(&name).has_processes();
+                        let running = match hierarchies.is_none() {
+                            // The helper has the lock for as long as its container exists.
+                            true => self.is_locked(&name),
+                            false => hierarchies.of(&name).has_processes(),
+                        };
                         let created = SystemTime::UNIX_EPOCH + Duration::from_secs(created);
                         let id = name.clone();
                         listed.push(ContainerSummary { id, name, labels, running, created });
@@ -96,6 +100,12 @@ impl Records {
 
     fn read(&self, name: &str) -> Option<Record> {
         serde_json::from_slice(&fs::read(self.path(name)).ok()?).ok()
+    }
+
+    fn is_locked(&self, name: &str) -> bool {
+        let shared = FlockOperation::NonBlockingLockShared;
+        File::open(self.path(name))
+            .is_ok_and(|record| rustix::fs::flock(record, shared) == Err(Errno::WOULDBLOCK))
     }
 
     /// Removes an incomplete record: the creation of its container never began.
@@ -177,6 +187,16 @@ mod tests {
         records.remove("sandboxctl-1", &nowhere).unwrap();
         assert_eq!(records.list("sandboxctl.instance", &nowhere).unwrap(), []);
         records.remove("sandboxctl-1", &nowhere).unwrap();
+    }
+
+    #[test]
+    fn container_without_control_groups_runs_for_as_long_as_its_record_is_locked() {
+        let (_dir, records, _) = records();
+        let record = records.create("sandboxctl-1", &labels()).unwrap();
+        let runs = || records.list("sandboxctl.instance", &Hierarchies::none()).unwrap()[0].running;
+        assert!(runs());
+        drop(record);
+        assert!(!runs());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags};
 use sandbox_dirfd::path_of;
 
+use super::privileges::Rootless;
 use crate::error::EngineError;
 use crate::mount_table::{MountTable, Opened};
 use crate::{Bind, Prepared, ProgramRoot, Source};
@@ -25,8 +26,9 @@ pub(super) fn no_images() -> EngineError {
     }
 }
 
-/// Opens a directory on the host.
-pub(super) fn open(directory: &Path) -> Result<Prepared, EngineError> {
+/// Opens a directory on the host. Without root it must be this user's: the helper creates files in the
+/// layer above it, which the kernel allows only the owner of its directories.
+pub(super) fn open(directory: &Path, user: Rootless) -> Result<Prepared, EngineError> {
     let refuse = |why: &str| {
         let directory = directory.display();
         let reason = format!("cannot make a sandbox from {directory}: {why}");
@@ -39,6 +41,11 @@ pub(super) fn open(directory: &Path) -> Result<Prepared, EngineError> {
     let stat = rustix::fs::fstat(&opened).map_err(|errno| failed(errno.into()))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Err(refuse("it is not a directory"));
+    }
+    if let Some((uid, _)) = user
+        && stat.st_uid != uid
+    {
+        return Err(refuse("only its owner can, or root"));
     }
     // The path of the opened directory, with links resolved.
     let path = path_of(&opened).map_err(|errno| failed(errno.into()))?;
@@ -115,7 +122,7 @@ mod tests {
         let (root, link) = (dir.path().join("root"), dir.path().join("link"));
         fs::create_dir(&root).unwrap();
         symlink(&root, &link).unwrap();
-        let prepared = open(&link).unwrap();
+        let prepared = open(&link, None).unwrap();
         let ProgramRoot::Directory(source) = prepared.root else { panic!("{prepared:?}") };
         assert_eq!(source.path, root.canonicalize().unwrap().to_str().unwrap());
     }
@@ -128,7 +135,7 @@ mod tests {
         for (path, reason) in
             [(&file, "not a directory"), (&dir.path().join("missing"), "No such file")]
         {
-            let error = open(path).unwrap_err().to_string();
+            let error = open(path, None).unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");
         }
     }

@@ -54,6 +54,20 @@ pub(super) fn of_programs() -> Vec<Filter> {
     FILTERS.get_or_init(compile).clone()
 }
 
+/// The filter of a container whose limit of processors is that it is bound to some, compiled once.
+pub(super) fn of_bound_processors() -> Filter {
+    static FILTER: OnceLock<Filter> = OnceLock::new();
+    let compile = || {
+        let bound = json!({
+            "mismatch_action": "allow",
+            "match_action": {"errno": Errno::PERM.raw_os_error()},
+            "filter": [{"syscall": "sched_setaffinity"}],
+        });
+        program(&bound, arch()).expect("every call in it is known")
+    };
+    FILTER.get_or_init(compile).clone()
+}
+
 fn clone_without_namespaces() -> Value {
     json!({
         "syscall": CLONE,

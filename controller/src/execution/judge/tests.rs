@@ -142,6 +142,21 @@ fn a_kill_without_a_memory_report_has_no_certain_cause() {
 }
 
 #[test]
+fn kill_by_the_engine_for_its_memory_is_that_limit_whatever_the_kernel_reports() {
+    for oom_killed in [None, Some(false)] {
+        let exit = ExitEvidence {
+            code: Some(KILLED),
+            oom_killed,
+            over_memory: true,
+            ..ExitEvidence::default()
+        };
+        let outcome = Evidence { exit: Some(exit), ..evidence() }.judge();
+        assert_eq!((outcome.status(), outcome.exit_code()), (Status::Limit, 120));
+        assert_eq!(outcome.failure().unwrap().kind, ErrorKind::OutOfMemory);
+    }
+}
+
+#[test]
 fn a_lost_agent_leaves_its_last_words() {
     let outcome = Evidence { stderr: "panicked\n".into(), ..evidence() }.judge();
     let failure = outcome.failure().unwrap();

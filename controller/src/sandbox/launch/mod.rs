@@ -387,6 +387,7 @@ async fn private_io_dir(
     mounts: Mounts,
 ) -> Result<IoDir, Error> {
     let is_embedded = shared.engine.info().kind == EngineKind::Embedded;
+    let can_mount = rustix::process::geteuid().is_root();
     let (scratch, size) = (&shared.folders.scratch_dir, size_of(&spec.limits));
     let is_small = size.bytes <= spec.limits.memory.as_u64() / PART_IN_MEMORY;
     let refuse = |reason: String| Error::PrivateIoDir { reason };
@@ -410,6 +411,9 @@ async fn private_io_dir(
         Err(error) => Err(refuse(error.to_string())),
     };
     match private {
+        PrivateIo::Memory if is_embedded && !can_mount => {
+            Err(refuse("only root can mount a file system in memory for it".to_owned()))
+        }
         PrivateIo::Memory if is_embedded => {
             let highest = shared.engine.highest_id();
             let user = container_user(UserMapping::Identity, None, spec.user, highest)?;
@@ -423,7 +427,7 @@ async fn private_io_dir(
         PrivateIo::Disk if mounts == Mounts::Directories => {
             IoDir::fresh(scratch, owner, Some(only_directories()))
         }
-        PrivateIo::Disk if is_embedded && is_small => in_memory(owner),
+        PrivateIo::Disk if is_embedded && is_small && can_mount => in_memory(owner),
         PrivateIo::Disk => match image(shared, spec, owner).await {
             Ok(image) => IoDir::bounded(image),
             Err(reason) => {

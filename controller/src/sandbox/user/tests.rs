@@ -4,6 +4,7 @@ use super::*;
 fn the_container_runs_as_the_user_who_maps_to_the_io_dirs_owner() {
     let me = Some((1000, 100));
     let rootless = UserMapping::Rootless { owner: 1000 };
+    let single = UserMapping::Single { uid: 1000, gid: 50 };
     let remapped = UserMapping::Remapped { uid: 100_000, gid: 200_000 };
     for (mapping, owner, asked, expected) in [
         (UserMapping::Identity, me, None, Some((1000, 100))),
@@ -15,6 +16,10 @@ fn the_container_runs_as_the_user_who_maps_to_the_io_dirs_owner() {
         (UserMapping::Identity, me, Some((NOBODY, NOBODY)), None),
         (rootless, me, None, Some((0, 0))),
         (rootless, Some((1001, 100)), None, None),
+        (single, me, None, Some((1000, 50))),
+        (single, Some((1001, 50)), None, None),
+        (single, me, Some((7, 8)), Some((7, 8))),
+        (single, None, None, Some((60_700, 60_700))),
         (rootless, None, None, Some((60_700, 60_700))),
         // Values that the kernel reads as "unchanged", however they arrive.
         (UserMapping::Identity, Some((u32::MAX, 0)), None, None),
@@ -46,6 +51,7 @@ fn directories_are_made_for_the_user_of_the_host_who_is_the_containers() {
         (UserMapping::Remapped { uid: 100_000, gid: 200_000 }, Some((100_007, 200_008))),
         (UserMapping::Remapped { uid: u32::MAX, gid: 0 }, None),
         (UserMapping::Rootless { owner: 1000 }, None),
+        (UserMapping::Single { uid: 1000, gid: 50 }, Some((1000, 50))),
     ] {
         assert_eq!(host_user(mapping, user), expected, "{mapping:?}");
     }

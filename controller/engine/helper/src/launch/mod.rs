@@ -45,13 +45,14 @@ use self::root::Root;
 use self::sys::{Reach, Side, restrict};
 use crate::failed::{Failed, Step as _};
 use crate::failpoint::{self, At};
+use crate::rootless::Rootless;
 
 /// The highest score: the first to be killed when the machine runs out of memory.
 const OOM_SCORE_ADJ: &str = "1000";
 /// The exit code of a process that did not become the agent: no caller sees it.
 const FAILED: i32 = 125;
 /// The devices of a container: a name, and a major and a minor number.
-const DEVICES: [(&str, u32, u32); 6] = [
+pub const DEVICES: [(&str, u32, u32); 6] = [
     ("null", 1, 3),
     ("zero", 1, 5),
     ("full", 1, 7),
@@ -96,6 +97,7 @@ pub fn launch(
     launch: &Launch,
     given: Descriptors<OwnedFd>,
     groups: &Groups,
+    rootless: Option<&Rootless>,
 ) -> Result<Launched, Failed> {
     let (report, reporter) =
         rustix::pipe::pipe_with(PipeFlags::CLOEXEC).step("make a pipe for its report")?;
@@ -106,7 +108,7 @@ pub fn launch(
         Side::Child => {
             // Also when it panics: nothing of the helper may run in a copy of it.
             let end = EndOfChild;
-            let failed = match become_agent(launch, given, groups, &helper) {
+            let failed = match become_agent(launch, given, groups, rootless, &helper) {
                 Ok(never) => match never {},
                 Err(failed) => failed,
             };
@@ -144,6 +146,7 @@ fn become_agent(
     launch: &Launch,
     given: Descriptors<OwnedFd>,
     groups: &Groups,
+    rootless: Option<&Rootless>,
     helper: &OwnedFd,
 ) -> Result<Infallible, Failed> {
     let Descriptors { record: _record, stdio, program, root, mounts } = given;
@@ -157,7 +160,9 @@ fn become_agent(
     failpoint::hold(At::Entered);
 
     let root = match (&launch.programs, root) {
-        (Some(programs), Some(directory)) => root_of_programs(programs, directory, groups)?,
+        (Some(programs), Some(directory)) => {
+            root_of_programs(programs, directory, groups, rootless)?
+        }
         _ => Root::empty()?,
     };
     for (Mount { target, read_only }, mount) in launch.mounts.iter().zip(&mounts) {
@@ -167,8 +172,8 @@ fn become_agent(
         root.mount(mount, target)?;
     }
     hide(&root, &launch.hidden)?;
-    mount_proc(&root, launch.programs.as_ref())?;
-    mount_devices(&root, launch.programs.as_ref())?;
+    mount_proc(&root, launch.programs.as_ref(), rootless)?;
+    mount_devices(&root, launch.programs.as_ref(), rootless)?;
     if launch.programs.is_some() {
         show_groups(&root, groups)?;
     }
@@ -181,8 +186,11 @@ fn become_agent(
     failpoint::hold(At::Pivoted);
 
     process::take_stdio(&stdio)?;
-    process::limit(&launch.process)?;
-    process::renounce_privileges(&launch.process)?;
+    process::limit(&launch.process, rootless)?;
+    if groups.is_none() {
+        process::bind_to_processors(&launch.limits)?;
+    }
+    process::renounce_privileges(&launch.process, rootless)?;
     process::die_with(helper)?;
     program.execute()
 }
@@ -202,8 +210,9 @@ fn root_of_programs(
     programs: &Programs,
     directory: OwnedFd,
     groups: &Groups,
+    rootless: Option<&Rootless>,
 ) -> Result<Root, Failed> {
-    let root = Root::above(directory)?;
+    let root = Root::above(directory, rootless)?;
     // These are mount targets by path, so no link of the directory may be there.
     for name in ["proc", "dev", "sys", "tmp"] {
         root.real_folder(name).step_at("create", name)?;
@@ -238,9 +247,19 @@ fn hide(root: &Root, hidden: &[String]) -> Result<(), Failed> {
 
 /// The processes of the container's own namespace, and settings of its network namespace, which nothing
 /// in it can change.
-fn mount_proc(root: &Root, programs: Option<&Programs>) -> Result<(), Failed> {
+fn mount_proc(
+    root: &Root,
+    programs: Option<&Programs>,
+    rootless: Option<&Rootless>,
+) -> Result<(), Failed> {
     let restrictions = NOSUID | NODEV | NOEXEC;
-    let proc = Filesystem { kind: "proc", source: "proc", options: &[], restrictions }.mount()?;
+    let proc = Filesystem { kind: "proc", source: "proc", options: &[], restrictions }.mount();
+    let proc = proc.map_err(|failed| match rootless {
+        None => failed,
+        Some(_) => Failed(format!(
+            "{failed}; in a container, whose /proc is masked, only root can run another one"
+        )),
+    })?;
     for (path, value) in programs.iter().flat_map(|programs| &programs.sysctls) {
         let setting = format!("sys/{path}");
         let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
@@ -255,7 +274,11 @@ fn mount_proc(root: &Root, programs: Option<&Programs>) -> Result<(), Failed> {
 /// The harmless devices, and for commands terminals and shared memory of their own. The directory is
 /// read-only: a sandbox that runs as root, without any capability, could fill it. Devices can be
 /// written to all the same.
-fn mount_devices(root: &Root, programs: Option<&Programs>) -> Result<(), Failed> {
+fn mount_devices(
+    root: &Root,
+    programs: Option<&Programs>,
+    rootless: Option<&Rootless>,
+) -> Result<(), Failed> {
     let options =
         [("mode", "755".to_owned()), ("size", "64k".to_owned()), ("nr_inodes", "32".to_owned())];
     let restrictions = NOSUID | NOEXEC;
@@ -263,10 +286,12 @@ fn mount_devices(root: &Root, programs: Option<&Programs>) -> Result<(), Failed>
     let devices = devices.mount()?;
     // Until the process executes the agent, what it creates has the mode that it says.
     rustix::process::umask(Mode::empty());
-    for (name, major, minor) in DEVICES {
-        let (mode, number) = (Mode::from_raw_mode(0o666), rustix::fs::makedev(major, minor));
-        rustix::fs::mknodat(&devices, name, FileType::CharacterDevice, mode, number)
-            .step_at("create the device", name)?;
+    if rootless.is_none() {
+        for (name, major, minor) in DEVICES {
+            let (mode, number) = (Mode::from_raw_mode(0o666), rustix::fs::makedev(major, minor));
+            rustix::fs::mknodat(&devices, name, FileType::CharacterDevice, mode, number)
+                .step_at("create the device", name)?;
+        }
     }
     for (name, target) in DEVICE_LINKS {
         rustix::fs::symlinkat(target, &devices, name).step_at("create /dev", name)?;
@@ -276,6 +301,9 @@ fn mount_devices(root: &Root, programs: Option<&Programs>) -> Result<(), Failed>
             .step_at("create /dev", name)?;
     }
     root.mount(&devices, "/dev")?;
+    for (name, device) in rootless.into_iter().flat_map(Rootless::devices) {
+        root.mount(device, &format!("/dev/{name}"))?;
+    }
     if let Some(programs) = programs {
         let options = [
             ("ptmxmode", "0666".to_owned()),

@@ -28,7 +28,7 @@ pub struct Filesystem<'a> {
     pub kind: &'a str,
     /// The name that the mount table shows.
     pub source: &'a str,
-    /// Its options, each with a value.
+    /// Its options, each with a value; empty for a flag.
     pub options: &'a [(&'a str, String)],
     /// What no mount of it allows.
     pub restrictions: MountAttrFlags,
@@ -43,7 +43,10 @@ impl Filesystem<'_> {
             let filesystem = rustix::mount::fsopen(*kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
             rustix::mount::fsconfig_set_string(&filesystem, "source", *source)?;
             for (name, value) in *options {
-                rustix::mount::fsconfig_set_string(&filesystem, *name, value.as_str())?;
+                match value.as_str() {
+                    "" => rustix::mount::fsconfig_set_flag(&filesystem, *name)?,
+                    value => rustix::mount::fsconfig_set_string(&filesystem, *name, value)?,
+                }
             }
             rustix::mount::fsconfig_create(&filesystem)?;
             rustix::mount::fsmount(&filesystem, FsMountFlags::FSMOUNT_CLOEXEC, *restrictions)

@@ -7,13 +7,14 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, setrlimit};
-use rustix::thread::{CapabilitySet, CapabilitySets};
-use sandbox_helper::spec::{Filter, Process};
+use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets, CpuSet};
+use sandbox_helper::spec::{Filter, Limits, Process};
 use seccompiler::{BpfProgram, sock_filter};
 
 use super::sys;
 use crate::failed::{Failed, Step as _};
+use crate::rootless::Rootless;
 
 /// Signals that the helper ignores, but the agent must not.
 pub const IGNORED: &[libc::c_int] = &[
@@ -50,8 +51,8 @@ pub fn take_stdio([input, output, errors]: &[OwnedFd; 3]) -> Result<(), Failed> 
     take().step("take the standard streams")
 }
 
-/// Sets its resource limits, while it may raise them.
-pub fn limit(process: &Process) -> Result<(), Failed> {
+/// Sets its resource limits, while it may raise them. Without root none can be raised.
+pub fn limit(process: &Process, rootless: Option<&Rootless>) -> Result<(), Failed> {
     for (name, value) in &process.rlimits {
         let resource = match &**name {
             "core" => Resource::Core,
@@ -63,15 +64,35 @@ pub fn limit(process: &Process) -> Result<(), Failed> {
             "nproc" => Resource::Nproc,
             _ => return Err(Failed(format!("there is no resource limit {name}"))),
         };
-        let limit = Rlimit { current: Some(*value), maximum: Some(*value) };
+        let most = rootless.and_then(|_| getrlimit(resource).maximum).unwrap_or(u64::MAX);
+        let value = Some((*value).min(most));
+        let limit = Rlimit { current: value, maximum: value };
         setrlimit(resource, limit).step_at("set the resource limit", name)?;
     }
     Ok(())
 }
 
+/// Binds it to as many processors as its limit, rounded up.
+pub fn bind_to_processors(limits: &Limits) -> Result<(), Failed> {
+    let allowed = rustix::thread::sched_getaffinity(None).step("find its processors")?;
+    let mut allowed: Vec<_> = (0..CpuSet::MAX_CPU).filter(|&it| allowed.is_set(it)).collect();
+    let period = i64::try_from(limits.cpu_period).unwrap_or(i64::MAX).max(1);
+    let count = (limits.cpu_quota + period - 1) / period;
+    let count = usize::try_from(count).unwrap_or(1).clamp(1, allowed.len().max(1));
+    // Where it runs now: the kernel's choice, by the load.
+    let here = rustix::thread::sched_getcpu();
+    let here = allowed.iter().position(|&it| it == here).unwrap_or(0);
+    allowed.rotate_left(here);
+    let mut bound = CpuSet::new();
+    allowed.iter().take(count).for_each(|&processor| bound.set(processor));
+    rustix::thread::sched_setaffinity(None, &bound).step("bind it to processors")
+}
+
 /// Becomes the container's user and group, without any capability, and without a way to get one: not
 /// by a user, a program with set-id bits or file capabilities, or a namespace.
-pub fn renounce_privileges(process: &Process) -> Result<(), Failed> {
+///
+/// Without root this process is that user already, and its groups cannot be dropped.
+pub fn renounce_privileges(process: &Process, rootless: Option<&Rootless>) -> Result<(), Failed> {
     let Process { uid, gid, .. } = *process;
     // The kernel reads it as "unchanged", and this is root.
     if [uid, gid].contains(&u32::MAX) {
@@ -86,8 +107,10 @@ pub fn renounce_privileges(process: &Process) -> Result<(), Failed> {
         }
     }
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    // Its own group as the only supplementary one: the helper has none, and programs list theirs.
-    rustix::thread::set_thread_groups(&[group]).step("set the supplementary groups")?;
+    if rootless.is_none() {
+        // Its own group as the only supplementary one: the helper has none, and programs list theirs.
+        rustix::thread::set_thread_groups(&[group]).step("set the supplementary groups")?;
+    }
     rustix::thread::set_thread_res_gid(group, group, group).step("set the group")?;
     rustix::thread::set_thread_res_uid(user, user, user).step("set the user")?;
     let none = CapabilitySet::empty();

@@ -13,6 +13,7 @@ use super::mounts::{Filesystem, NODEV, NOEXEC, NOSUID, RDONLY, attach};
 use super::sys::{Reach, restrict};
 use crate::failed::{Failed, Step as _};
 use crate::mount_ns::{LAYER, LOWER, ROOT};
+use crate::rootless::Rootless;
 
 const FOLDER: Mode = Mode::from_raw_mode(0o755);
 
@@ -34,7 +35,7 @@ impl Root {
 
     /// A directory below a layer in memory, which gets what a container needs and the directory
     /// lacks. So the directory is never written to.
-    pub fn above(directory: OwnedFd) -> Result<Self, Failed> {
+    pub fn above(directory: OwnedFd, rootless: Option<&Rootless>) -> Result<Self, Failed> {
         restrict(&directory, RDONLY | NOSUID | NODEV, Reach::Itself)
             .step("make the directory of the root read-only")?;
         let at = |path: &'static str| {
@@ -52,7 +53,7 @@ impl Root {
         attach(&layer, at(LAYER)?).step("mount the layer of the root")?;
         // The directory cannot control the overlay: extended attributes of lower layers are not
         // honoured.
-        let options = [
+        let mut options = vec![
             ("lowerdir", LOWER.to_owned()),
             ("upperdir", format!("{LAYER}/upper")),
             ("workdir", format!("{LAYER}/work")),
@@ -60,6 +61,11 @@ impl Root {
             ("metacopy", "off".to_owned()),
             ("index", "off".to_owned()),
         ];
+        if rootless.is_some() {
+            // Its own attributes have a name that a user may set, and so may the directory. They could
+            // rename or hide files of the one directory, but lead to no other.
+            options.push(("userxattr", String::new()));
+        }
         let overlay =
             Filesystem { kind: "overlay", source: "overlay", options: &options, restrictions };
         let root = Self::attached(overlay.mount()?)?;

@@ -1,0 +1,132 @@
+//! Limits the memory of a container that has no control groups, by looking at it.
+//!
+//! It is weaker than the kernel's limit: between two looks a program may take more, and memory that
+//! no process maps, in a `memfd` or a socket, is not seen. The kernel's own limits of a process are
+//! no replacement: one of address space stops a JVM, Node.js and AddressSanitizer.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+
+use rustix::event::Timespec;
+use rustix::fs::{Dir, Mode, OFlags};
+use rustix::process::Pid;
+
+/// The time between two looks.
+pub const INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// The file systems in memory that programs write to.
+const TEMPORARY: [&str; 2] = ["tmp", "dev/shm"];
+
+/// What is looked at, of one container.
+#[derive(Debug)]
+pub struct Watch {
+    limit: u64,
+    /// The container's own `/proc`, which has its processes alone.
+    processes: OwnedFd,
+    temporary: Vec<OwnedFd>,
+}
+
+/// Memory of processes, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Memory {
+    anonymous: u64,
+    /// Of files in memory, and what processes share.
+    shared: u64,
+}
+
+impl Watch {
+    /// Of the container whose first process this is: it has its root already.
+    pub fn of(first: Pid, limit: u64) -> io::Result<Self> {
+        let root = format!("/proc/{first}/root");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = |path: &str| rustix::fs::open(format!("{root}/{path}"), flags, Mode::empty());
+        // A container for scripts has neither.
+        let temporary = TEMPORARY.iter().filter_map(|path| open(path).ok()).collect();
+        Ok(Self { limit, processes: open("proc")?, temporary })
+    }
+
+    /// Whether it uses more memory than it may.
+    pub fn is_exceeded(&self) -> bool {
+        let temporary = self.temporary.iter().filter_map(|mount| used(mount)).sum();
+        // Pages that several processes map count for each of them here, so it is the most that it can
+        // be, and cheap.
+        let most = self.sum(|path| of_status(&fs::read_to_string(path.join("status")).ok()?));
+        if total(most, temporary) <= self.limit {
+            return false;
+        }
+        let used = self.sum(|path| of_rollup(&fs::read_to_string(path.join("smaps_rollup")).ok()?));
+        total(used, temporary) > self.limit
+    }
+
+    fn sum(&self, memory: impl Fn(&std::path::Path) -> Option<Memory>) -> Memory {
+        let mut sum = Memory::default();
+        let listed = rustix::io::fcntl_dupfd_cloexec(self.processes.as_fd(), 3).and_then(Dir::new);
+        let Ok(mut listed) = listed else { return sum };
+        // A copy of the descriptor has the position of the other.
+        listed.rewind();
+        for entry in listed.flatten() {
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            if !name.bytes().all(|byte| byte.is_ascii_digit()) {
+                continue;
+            }
+            let path = format!("/proc/self/fd/{}/{name}", self.processes.as_raw_fd());
+            // One that has ended has no memory.
+            if let Some(memory) = memory(path.as_ref()) {
+                sum.anonymous += memory.anonymous;
+                sum.shared += memory.shared;
+            }
+        }
+        sum
+    }
+}
+
+/// Files in memory may be mapped, so the larger of both counts.
+fn total(memory: Memory, temporary: u64) -> u64 {
+    memory.anonymous + memory.shared.max(temporary)
+}
+
+/// The bytes that a file system in memory holds.
+fn used(mount: &OwnedFd) -> Option<u64> {
+    let stat = rustix::fs::fstatvfs(mount).ok()?;
+    Some((stat.f_blocks - stat.f_bfree) * stat.f_bsize)
+}
+
+/// In `/proc/PID/status`.
+fn of_status(text: &str) -> Option<Memory> {
+    // A zombie has no memory.
+    Some(Memory { anonymous: kib(text, "RssAnon:")?, shared: kib(text, "RssShmem:")? })
+}
+
+/// In `/proc/PID/smaps_rollup`: each page divided by the number of processes that map it.
+fn of_rollup(text: &str) -> Option<Memory> {
+    Some(Memory { anonymous: kib(text, "Pss_Anon:")?, shared: kib(text, "Pss_Shmem:")? })
+}
+
+fn kib(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_a_process_is_what_only_it_or_several_have_and_not_files_of_a_disk() {
+        let status = "Name:\tx\nVmRSS:\t    9 kB\nRssAnon:\t    4 kB\nRssFile:\t    3 kB\nRssShmem:\t    2 kB\n";
+        let expected = Memory { anonymous: 4 << 10, shared: 2 << 10 };
+        assert_eq!(of_status(status), Some(expected));
+        let rollup =
+            "Rss:  9 kB\nPss:  8 kB\nPss_Anon:   4 kB\nPss_File:  3 kB\nPss_Shmem:  2 kB\n";
+        assert_eq!(of_rollup(rollup), Some(expected));
+        // A zombie.
+        assert_eq!(of_status("Name:\tx\nState:\tZ (zombie)\n"), None);
+    }
+
+    #[test]
+    fn files_in_memory_that_are_mapped_count_once() {
+        let memory = Memory { anonymous: 10, shared: 5 };
+        assert_eq!((total(memory, 4), total(memory, 7)), (15, 17));
+    }
+}
