@@ -1,6 +1,6 @@
 //! The engine, looked at from outside: not by `sandboxctl`'s word.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -56,11 +56,11 @@ impl Engine {
         }
     }
 
-    /// Whether it reports what a killed container used.
-    pub const fn reports_usage(self) -> bool {
+    /// Whether it reports what a killed container used: from control groups.
+    pub fn reports_usage(self) -> bool {
         match self {
             Self::Docker => false,
-            Self::Embedded => true,
+            Self::Embedded => rustix::process::geteuid().is_root(),
         }
     }
 
@@ -209,11 +209,46 @@ fn groups(container: &str) -> Vec<PathBuf> {
 
 /// The processes of a container that is not ended.
 pub fn processes(container: &str) -> Vec<Pid> {
+    if !rustix::process::geteuid().is_root() {
+        return descendants_of_helper(container);
+    }
     let lists = groups(container).into_iter().map(|group| group.join("cgroup.procs"));
     let lists = lists.filter_map(|list| std::fs::read_to_string(list).ok());
     let pids = lists.flat_map(|list| list.lines().map(str::to_owned).collect::<Vec<_>>());
     let pids: BTreeSet<i32> = pids.map(|pid| pid.parse().unwrap()).collect();
     pids.into_iter().filter_map(Pid::from_raw).collect()
+}
+
+/// Those below the helper that has the container's record open: without root there may be no groups.
+fn descendants_of_helper(container: &str) -> Vec<Pid> {
+    let pids = std::fs::read_dir("/proc").unwrap();
+    let pids = pids.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<i32>().ok());
+    let parent = |pid: &i32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse::<i32>().ok())
+    };
+    let parents: BTreeMap<i32, i32> = pids.filter_map(|pid| Some((pid, parent(&pid)?))).collect();
+    let has_record = |pid: &i32| {
+        let is_helper = std::fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|it| it.starts_with(b"sandbox-helper\0"));
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        is_helper
+            && files
+                .filter_map(|file| file.path().read_link().ok())
+                .any(|it| it.ends_with(container))
+    };
+    let helpers: Vec<i32> = parents.keys().copied().filter(has_record).collect();
+    let is_below = |pid: &i32| {
+        let mut above = parents.get(pid).copied();
+        while let Some(pid) = above {
+            if helpers.contains(&pid) {
+                return true;
+            }
+            above = parents.get(&pid).copied();
+        }
+        false
+    };
+    parents.keys().copied().filter(is_below).filter_map(Pid::from_raw).collect()
 }
 
 /// The process that is the first one in a container. It need not have the lowest number of them on

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use self::Kind::{Docker, Embedded, Gvisor, Podman};
+use self::Kind::{Docker, Embedded, Gvisor, Podman, Rootless};
 use crate::engine::{Engine, docker, engine};
 use crate::fixture::workspace;
 use crate::shared::once;
@@ -16,8 +16,10 @@ pub enum Kind {
     Gvisor,
     /// Podman's socket.
     Podman,
-    /// Our own.
+    /// Our own, as root.
     Embedded,
+    /// Our own, as another user, without control groups.
+    Rootless,
 }
 
 /// Something that not every engine can do.
@@ -49,7 +51,7 @@ const FEATURES: &[(Feature, &str, &[Kind])] = &[
     (
         Feature::OutOfMemory,
         "tells memory that ran out in the container from a kill from outside",
-        &[Podman],
+        &[Podman, Rootless],
     ),
     (
         Feature::SharedKernel,
@@ -95,11 +97,11 @@ const FEATURES: &[(Feature, &str, &[Kind])] = &[
         "finds links in an image that lead nowhere (else the agent finds those at the io dir and inputs)",
         &[Podman],
     ),
-    (Feature::NamedRuntime, "takes `engine.runtime`", &[Podman, Embedded]),
+    (Feature::NamedRuntime, "takes `engine.runtime`", &[Podman, Embedded, Rootless]),
     (
         Feature::Overlay,
         "stages an io dir by an overlay, where the controller is root (else by a copy)",
-        &[Gvisor, Podman],
+        &[Gvisor, Podman, Rootless],
     ),
     (
         Feature::LimitLifted,
@@ -111,7 +113,8 @@ const FEATURES: &[(Feature, &str, &[Kind])] = &[
 
 /// What ends a container that uses more memory than it may: status, exit code and kind.
 pub fn out_of_memory() -> (&'static str, i32, &'static str) {
-    if has(Feature::OutOfMemory) {
+    // Without root the helper kills, which is certain; what the kernel kills is not known.
+    if has(Feature::OutOfMemory) || kind() == Rootless {
         ("limit", 120, "out_of_memory")
     } else {
         ("killed", 137, "killed")
@@ -142,7 +145,8 @@ pub fn kind() -> Kind {
                 Docker
             }
         }
-        Engine::Embedded => Embedded,
+        Engine::Embedded if rustix::process::geteuid().is_root() => Embedded,
+        Engine::Embedded => Rootless,
     })
 }
 
@@ -152,10 +156,11 @@ fn the_documentation_has_the_differences_of_engines() {
     let page = page.split_once("## Where they differ").unwrap().1;
     // The line between head and rows begins otherwise.
     let reported: Vec<&str> = page.lines().filter(|line| line.starts_with("| ")).collect();
-    let mut table = vec!["| | Docker Engine | gVisor | Podman | embedded |".to_owned()];
+    let mut table =
+        vec!["| | Docker Engine | gVisor | Podman | embedded | without root |".to_owned()];
     table.extend(FEATURES.iter().map(|(_, words, lacking)| {
         let cell = |kind| if lacking.contains(&kind) { "no" } else { "yes" };
-        let cells = [Docker, Gvisor, Podman, Embedded].map(cell).join(" | ");
+        let cells = [Docker, Gvisor, Podman, Embedded, Rootless].map(cell).join(" | ");
         format!("| {words} | {cells} |")
     }));
     assert_eq!(reported, table);

@@ -127,6 +127,8 @@ impl Fixture {
         command.env("HOME", self.home()).env("XDG_RUNTIME_DIR", self.state());
         command.env("SANDBOXCTL_ENGINE_KIND", engine().name());
         command.env("SANDBOXCTL_ENGINE_DATA_DIR", self.data());
+        // No machine of these tests delegates control groups to a user.
+        command.env("SANDBOXCTL_ENGINE_ROOTLESS_LIMITS", "best-effort");
         command.env("SANDBOXCTL_IO_SCRATCH_DIR", self.scratch());
         for name in ["DOCKER_HOST", "SANDBOXCTL_ENGINE_RUNTIME"] {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
@@ -147,10 +149,20 @@ impl Fixture {
     }
 
     /// The same command, run by a user who may use Docker.
-    pub fn command_of(&self, (uid, gid): (u32, u32), command: &Command) -> Command {
-        let mut dropped = Command::new("setpriv");
+    pub fn command_of(&self, user: (u32, u32), command: &Command) -> Command {
         let group =
             std::os::unix::fs::MetadataExt::gid(&std::fs::metadata(engine_socket()).unwrap());
+        self.command_in_group(user, group, command)
+    }
+
+    /// The same command, run by a user who is in this group too.
+    pub fn command_in_group(
+        &self,
+        (uid, gid): (u32, u32),
+        group: u32,
+        command: &Command,
+    ) -> Command {
+        let mut dropped = Command::new("setpriv");
         dropped.args([format!("--reuid={uid}"), format!("--regid={gid}")]);
         dropped.arg(format!("--groups={group}"));
         // Its folder may be closed to this user.

@@ -303,16 +303,18 @@ fn on_a_machine_without_docker_auto_takes_it_and_says_so() {
 }
 
 #[test]
-fn without_root_it_is_125_with_what_to_do_instead() {
+fn without_root_and_control_groups_it_is_125_with_what_to_do_instead() {
     let place = Fixture::new();
     place.write("one.luau", "return 1");
     // In a separate user namespace, without a root user.
     let mut command = Command::new("unshare");
     command.arg("--user").arg(sandboxctl()).args(["run", "one.luau"]);
     place.equip(&mut command);
+    command.env_remove("SANDBOXCTL_ENGINE_ROOTLESS_LIMITS");
     let ended = finish(command);
     ended.assert_code(125);
-    assert!(ended.stderr.contains("it needs root"), "{ended:#?}");
-    assert!(ended.stderr.contains("hint: run it as root, or without root: rootless"), "{ended:#?}");
+    assert!(ended.stderr.contains("without root its limits need delegated"), "{ended:#?}");
+    assert!(ended.stderr.contains("hint: `systemd-run --user"), "{ended:#?}");
+    assert!(ended.stderr.contains("--limits best-effort accepts weaker limits"), "{ended:#?}");
     assert!(!place.path("sandbox-files").exists());
 }

@@ -71,7 +71,8 @@ fn tests_that_have_lanes_of_their_own_exist() {
     };
     let nightly = ["both", "docker", "embedded"].map(|engine| names("nightly", engine));
     let nightly = nightly.into_iter().flatten().collect();
-    let named = &names("smoke", "tests") | &nightly;
+    let walks = &names("smoke", "tests") | &names("rootless", "tests");
+    let named = &walks | &nightly;
     let missing: Vec<_> = named.difference(&tests()).cloned().collect();
     assert!(missing.is_empty(), "tests/lanes.toml: no tests {missing:?}");
 }

@@ -9,7 +9,7 @@ use sandbox_api::operation::OperationRequest;
 use sandbox_api::{ExecutionEvent, LogEntry, OutputStream, SandboxSpec};
 use sandbox_controller::{
     AgentSource, Config, ConfinementPolicy, Controller, DiskReserve, DockerEndpoint,
-    EmbeddedConfig, EngineChoice, EngineConfig, Error, Execution, Sandbox,
+    EmbeddedConfig, EngineChoice, EngineConfig, Error, Execution, RootlessLimits, Sandbox,
 };
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
@@ -136,7 +136,10 @@ fn engine_config(place: &Fixture) -> EngineConfig {
             ..DockerEndpoint::default()
         },
         runtime: variable("SANDBOXCTL_ENGINE_RUNTIME"),
-        embedded: EmbeddedConfig { data_dir: place.data() },
+        embedded: EmbeddedConfig {
+            data_dir: place.data(),
+            rootless_limits: RootlessLimits::BestEffort,
+        },
         ..EngineConfig::default()
     }
 }

@@ -29,6 +29,7 @@ mod archives;
 mod first_process;
 mod helpers;
 mod launches;
+mod rootless;
 
 /// What the command line makes of results: no engine matters to it.
 mod front;
