@@ -111,7 +111,7 @@ impl MountPolicy {
             reserve("scratch directory", &folders.scratch_dir)?,
         ];
         if let Some(path) = &folders.store_dir {
-            own.push(reserve("directory of programs", path, &[])?);
+            own.push(reserve("directory of programs", path)?);
         }
         if let Some(path) = &folders.shared_scratch_dir {
             own.push(reserve("scratch directory", path)?);
