@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, WaitOptions};
 use sandbox_helper::cgroup::Groups;
 use sandbox_helper::spec::{Descriptors, Launch};
@@ -58,11 +58,10 @@ impl Container {
             .and_then(|()| launch::launch(launch, given, &remains.groups, place.rootless.as_ref()));
         match launched {
             Ok(Launched { pid, pidfd }) => {
-                let memory = Some(launch.limits.memory).filter(|_| remains.groups.is_none());
-                // Of one that has ended already there is nothing to look at.
-                let watch = memory.and_then(|memory| Watch::of(pid, memory).ok());
-                let (exit_code, over_memory) = (None, false);
-                Ok(Self { pid, pidfd, exit_code, watch, over_memory, remains })
+                let (exit_code, watch, over_memory) = (None, None, false);
+                let mut container = Self { pid, pidfd, exit_code, watch, over_memory, remains };
+                container.watch_memory(launch.limits.memory)?;
+                Ok(container)
             }
             Err(failed) => Err(match remains.remove() {
                 Ok(()) => failed,
@@ -78,12 +77,28 @@ impl Container {
         self.pidfd.as_fd()
     }
 
+    /// Begins to watch its memory, if no control group limits it.
+    fn watch_memory(&mut self, limit: u64) -> Result<(), Failed> {
+        if !self.remains.groups.is_none() {
+            return Ok(());
+        }
+        match Watch::of(self.pid, limit) {
+            Ok(watch) => self.watch = Some(watch),
+            // Of one that has ended there is nothing to see.
+            Err(_) if is_ready(&self.pidfd, &Timespec::default()) => {}
+            Err(error) => {
+                self.remove()?;
+                return Err(error).step("watch the container's memory");
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until there is something to receive, and meanwhile kills a container that uses more
     /// memory than it may, if no control group limits it.
     pub fn watch_until_request(&mut self, control: &OwnedFd) {
         while let Some(watch) = &self.watch {
-            let mut control = [PollFd::new(control, PollFlags::IN)];
-            if rustix::event::poll(&mut control, Some(&watch::INTERVAL)) != Ok(0) {
+            if is_ready(control, &watch::INTERVAL) {
                 return;
             }
             if watch.is_exceeded() {
@@ -128,6 +143,12 @@ impl Container {
         }
         self.remains.remove()
     }
+}
+
+/// Whether there is something to read within a time; also where the kernel does not say.
+fn is_ready(descriptor: &OwnedFd, within: &Timespec) -> bool {
+    let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(within)) != Ok(0)
 }
 
 impl Remains {

@@ -6,7 +6,8 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::Path;
 
 use rustix::event::Timespec;
 use rustix::fs::{Dir, Mode, OFlags};
@@ -48,7 +49,7 @@ impl Watch {
 
     /// Whether it uses more memory than it may.
     pub fn is_exceeded(&self) -> bool {
-        let temporary = self.temporary.iter().filter_map(|mount| used(mount)).sum();
+        let temporary = self.temporary.iter().filter_map(used).sum();
         // Pages that several processes map count for each of them here, so it is the most that it can
         // be, and cheap.
         let most = self.sum(|path| of_status(&fs::read_to_string(path.join("status")).ok()?));
@@ -59,7 +60,7 @@ impl Watch {
         total(used, temporary) > self.limit
     }
 
-    fn sum(&self, memory: impl Fn(&std::path::Path) -> Option<Memory>) -> Memory {
+    fn sum(&self, memory: impl Fn(&Path) -> Option<Memory>) -> Memory {
         let mut sum = Memory::default();
         let listed = rustix::io::fcntl_dupfd_cloexec(self.processes.as_fd(), 3).and_then(Dir::new);
         let Ok(mut listed) = listed else { return sum };
