@@ -145,7 +145,7 @@ fn judge_engine(kind: EngineKind, facts: &EngineFacts) -> [Check; 4] {
             match (kind, facts.cgroups.as_str()) {
                 (EngineKind::Embedded, "none") => {
                     "on control groups version 2 `systemd-run --user --scope -p Delegate=yes -- \
-                     sandboxctl …` delegates them; root needs no delegation"
+                     sandboxctl run FILE` delegates them; root needs no delegation"
                 }
                 _ => "enable these cgroup controllers, or delegate them to the engine's user",
             },

@@ -230,7 +230,7 @@ impl EmbeddedProblem {
     pub const fn hint(&self) -> &'static str {
         match self {
             Self::NotDelegated { .. } => {
-                "`systemd-run --user --scope -p Delegate=yes -- sandboxctl …` delegates them, \
+                "`systemd-run --user --scope -p Delegate=yes -- sandboxctl run FILE` delegates them, \
                  --limits best-effort accepts weaker limits, and a running Docker or Podman needs \
                  neither"
             }

@@ -23,7 +23,7 @@ const FOLDERS: &[&str] =
 const OTHERS: &[&str] = &["build.rs", "guess.rs", "page.rs"];
 /// Flags of other programs that messages and examples have.
 const OF_OTHER_PROGRAMS: &[&str] =
-    &["--bind", "--git", "--path", "--platform", "--privileged", "--sparse", "--year"];
+    &["--bind", "--git", "--path", "--platform", "--privileged", "--scope", "--sparse", "--year"];
 /// The sections of settings.
 const SECTIONS: &[&str] = &[
     "filesystem",

@@ -54,9 +54,9 @@ const FORBID: [(&str, &str, &str); 3] = [
     (
         "kernel/apparmor_restrict_unprivileged_userns",
         "1",
-        "AppArmor allows them for one program by a profile: write `abi <abi/4.0>, profile sandboxctl \
-         PATH flags=(unconfined) { userns, }`, with the program's PATH, to /etc/apparmor.d/sandboxctl, \
-         and load it by `sudo apparmor_parser -r /etc/apparmor.d/sandboxctl`",
+        "AppArmor allows them for one program: write `abi <abi/4.0>, profile sandboxes PATH \
+         flags=(unconfined) { userns, }`, with the program's PATH, to /etc/apparmor.d/sandboxes, and load \
+         it by `sudo apparmor_parser -r /etc/apparmor.d/sandboxes`",
     ),
 ];
 
