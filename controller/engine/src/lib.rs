@@ -355,7 +355,8 @@ pub trait Engine: Send + Sync {
         progress: Progress<'_>,
     ) -> Result<Option<Prepared>, EngineError>;
 
-    /// Creates a container without starting it; from here on it is in the [list](Self::list).
+    /// Creates a container; from here on it is in the [list](Self::list). It runs from
+    /// [`Container::start`] on at the latest: the embedded engine launches it in one request.
     /// Returns [`EngineError::ImageMissing`] if the engine must be [prepared](Self::prepare) first.
     async fn create(&self, spec: &ContainerSpec) -> Result<Box<dyn Container>, EngineError>;
 
@@ -388,7 +389,7 @@ pub trait Container: Send + Sync {
     /// Attaches to the container, before it is started.
     async fn attach(&self) -> Result<Attached, EngineError>;
 
-    /// Starts the container.
+    /// Starts the container, unless it runs already.
     async fn start(&self) -> Result<(), EngineError>;
 
     /// Waits for the started container to exit. Returns at once if it has already exited, so it can
