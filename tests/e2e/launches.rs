@@ -21,7 +21,7 @@ fn held(place: &Fixture, point: &str) -> Child {
     root.write_to(&folder);
     place.write("one.luau", "return 1");
     let reached = place.path(&format!("Launch({point})"));
-    let mut command = place.command(["run", "--json", "--rootfs", "root", "one.luau"]);
+    let mut command = place.command(["run", "--json", "--no-io", "--rootfs", "root", "one.luau"]);
     command.env("SANDBOX_FAILPOINT", &reached);
     let child = spawn(command);
     eventually("the launch is there", || reached.exists().then_some(()));
