@@ -64,7 +64,8 @@ pub struct Workspace {
     service: Mutex<Option<Service>>,
     subject: Subject,
     settings: Arc<Settings>,
-    files: WorkspaceFiles,
+    io_dir: WorkspaceDir,
+    _made: MadeDirs,
     operations: Semaphore,
     /// Scripts and commands in progress.
     runs: TaskTracker,
@@ -86,45 +87,33 @@ pub enum WorkspaceDir {
     Kept(PathBuf),
 }
 
-/// The files of a workspace.
-#[derive(Debug)]
-enum WorkspaceFiles {
-    Off,
-    Named(IoDir),
-    Kept(PathBuf),
-}
+/// The directories that were made for an io dir, outermost first. Dropping it removes those that are empty.
+#[derive(Debug, Default)]
+struct MadeDirs(Vec<PathBuf>);
 
-/// The io dir, which exists as long as the workspace does.
-#[derive(Debug)]
-struct IoDir {
-    path: PathBuf,
-    /// What did not exist before, outermost first: removed again where it is empty.
-    made: Vec<PathBuf>,
-}
-
-impl IoDir {
-    fn open(path: PathBuf) -> Result<Self, WorkspaceError> {
+impl MadeDirs {
+    fn make(path: &Path) -> Result<Self, WorkspaceError> {
         let is_missing = |dir: &&Path| fs::symlink_metadata(dir).is_err();
         let dirs = path.ancestors().filter(|dir| !dir.as_os_str().is_empty());
-        let missing: Vec<PathBuf> = dirs.take_while(is_missing).map(Path::to_owned).collect();
+        let missing: Vec<&Path> = dirs.take_while(is_missing).collect();
         // Dropped on an error, so that nothing is left of a path that cannot be created.
-        let mut io_dir = Self { path, made: Vec::new() };
+        let mut made = Self::default();
         for dir in missing.into_iter().rev() {
-            match fs::DirBuilder::new().mode(0o755).create(&dir) {
-                Ok(()) => io_dir.made.push(dir),
+            match fs::DirBuilder::new().mode(0o755).create(dir) {
+                Ok(()) => made.0.push(dir.to_owned()),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(source) => {
-                    return Err(WorkspaceError::IoDir { path: io_dir.path.clone(), source });
+                    return Err(WorkspaceError::IoDir { path: path.to_owned(), source });
                 }
             }
         }
-        Ok(io_dir)
+        Ok(made)
     }
 }
 
-impl Drop for IoDir {
+impl Drop for MadeDirs {
     fn drop(&mut self) {
-        for dir in self.made.iter().rev() {
+        for dir in self.0.iter().rev() {
             // Fails where there are files, which stay.
             _ = fs::remove_dir(dir);
         }
@@ -143,16 +132,16 @@ impl Workspace {
         settings: Arc<Settings>,
         io_dir: WorkspaceDir,
     ) -> Result<Self, WorkspaceError> {
-        let files = match io_dir {
-            WorkspaceDir::Off => WorkspaceFiles::Off,
-            WorkspaceDir::Named(path) => WorkspaceFiles::Named(IoDir::open(path)?),
-            WorkspaceDir::Kept(path) => WorkspaceFiles::Kept(path),
+        let made = match &io_dir {
+            WorkspaceDir::Named(path) => MadeDirs::make(path)?,
+            WorkspaceDir::Off | WorkspaceDir::Kept(_) => MadeDirs::default(),
         };
         Ok(Self {
             service: Mutex::new(Some(service)),
             subject,
             settings,
-            files,
+            io_dir,
+            _made: made,
             operations: Semaphore::new(OPERATIONS),
             runs: TaskTracker::new(),
             changes: watch::Sender::new(0),
@@ -174,7 +163,7 @@ impl Workspace {
 
     /// Whether it has files.
     pub(crate) const fn has_files(&self) -> bool {
-        !matches!(self.files, WorkspaceFiles::Off)
+        !matches!(self.io_dir, WorkspaceDir::Off)
     }
 
     /// What it was opened with.
@@ -195,16 +184,16 @@ impl Workspace {
     /// The spec of its sandboxes.
     fn spec(&self) -> SandboxSpec {
         let spec = self.settings.sandbox.clone();
-        let io_dir = match &self.files {
-            WorkspaceFiles::Off => return spec.no_io(),
-            WorkspaceFiles::Kept(path) => return spec.kept_io_dir(path),
-            WorkspaceFiles::Named(io_dir) => io_dir,
+        let io_dir = match &self.io_dir {
+            WorkspaceDir::Off => return spec.no_io(),
+            WorkspaceDir::Kept(path) => return spec.kept_io_dir(path),
+            WorkspaceDir::Named(path) => path,
         };
         match self.settings.access {
-            Access::ReadWrite => spec.io_dir(&io_dir.path),
+            Access::ReadWrite => spec.io_dir(io_dir),
             Access::ReadOnly => {
                 let mount_path = spec.mount_path.clone();
-                let input = Input::path(&io_dir.path, mount_path.clone());
+                let input = Input::path(io_dir, mount_path.clone());
                 // The mount point of the io dir is taken by the input.
                 spec.input(input).workdir(mount_path)
             }
@@ -343,22 +332,22 @@ mod tests {
     fn io_dir_that_was_created_and_left_empty_is_removed_again() {
         let folder = tempfile::tempdir().unwrap();
         let new = folder.path().join("a/new");
-        drop(IoDir::open(new.clone()).unwrap());
+        drop(MadeDirs::make(&new).unwrap());
         assert!(!folder.path().join("a").exists(), "nor what was made above it");
-        let opened = IoDir::open(new.clone()).unwrap();
+        let made = MadeDirs::make(&new).unwrap();
         fs::write(new.join("file"), "x").unwrap();
-        drop(opened);
+        drop(made);
         assert!(new.join("file").exists());
         // Nothing is left of what cannot be created.
         let long = folder.path().join("b/c").join("n".repeat(300));
-        assert!(IoDir::open(long).is_err());
+        assert!(MadeDirs::make(&long).is_err());
         assert!(!folder.path().join("b").exists());
         let below = new.join("file/x");
-        assert!(IoDir::open(below).is_err());
+        assert!(MadeDirs::make(&below).is_err());
         // It was there before: it stays.
         let old = folder.path().join("old");
         fs::create_dir(&old).unwrap();
-        drop(IoDir::open(old.clone()).unwrap());
+        drop(MadeDirs::make(&old).unwrap());
         assert!(old.exists());
     }
 }
