@@ -177,7 +177,7 @@ impl Shared {
             .stack_size(STACK_BYTES)
             .spawn(move || {
                 let end = source::prepare(&source)
-                    .map_or_else(RunEnd::Failed, |text| luau::run(text, &args, &context));
+                    .map_or_else(RunEnd::Failed, |text| luau::run(text, &args, context));
                 // The supervisor may have stopped waiting; then the process is about to exit.
                 _ = sender.send(Event::Ended(end));
             });

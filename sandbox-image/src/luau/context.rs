@@ -1,6 +1,7 @@
 //! The environment of a script, and the state shared by the functions in its VM.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
 use sandbox_protocol::ErrorKind;
@@ -41,16 +42,7 @@ const REMEMBERED_RULES: usize = 64;
 
 /// The state shared by the functions in a VM.
 pub(super) struct Host {
-    /// `None` if io is off.
-    pub files: Option<Arc<Files>>,
-    pub io_errors: IoErrors,
-    pub log: Arc<LogSink>,
-    pub stop: Arc<StopFlag>,
-    pub limits: Limits,
-    /// `None` in a sandbox that runs scripts only.
-    pub programs: Option<Arc<Programs>>,
-    pub seed: Option<u32>,
-    pub now: Option<u64>,
+    context: RunContext,
     pub open_handles: Cell<u64>,
     /// The first error that closing a forgotten handle gave, unless the script knew it.
     pub lost_write: RefCell<Option<FileError>>,
@@ -75,17 +67,18 @@ pub(super) enum TestProgress {
     Skipping(Vec<u8>),
 }
 
+impl Deref for Host {
+    type Target = RunContext;
+
+    fn deref(&self) -> &RunContext {
+        &self.context
+    }
+}
+
 impl Host {
-    pub fn new(context: &RunContext) -> Self {
+    pub fn new(context: RunContext) -> Self {
         Self {
-            files: context.files.clone(),
-            io_errors: context.io_errors,
-            log: Arc::clone(&context.log),
-            stop: Arc::clone(&context.stop),
-            limits: context.limits.clone(),
-            programs: context.programs.clone(),
-            seed: context.seed,
-            now: context.now,
+            context,
             open_handles: Cell::new(0),
             lost_write: RefCell::default(),
             test_case: RefCell::default(),

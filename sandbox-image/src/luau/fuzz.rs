@@ -70,7 +70,7 @@ pub fn result(data: &[u8]) {
         now: None,
         secrets: Vec::new(),
     };
-    let end = super::run(&source, &Map::new(), &context);
+    let end = super::run(&source, &Map::new(), context);
     let expected = made.json(0).map(|json| json.to_string());
     match (end, expected) {
         (RunEnd::Returned(json), Some(expected)) => {

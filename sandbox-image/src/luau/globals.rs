@@ -1,7 +1,7 @@
 //! Globals that are added to Luau's own libraries, and those that are removed.
 
 use sandbox_protocol::limits::MAX_LOG_ENTRY_BYTES;
-use sandbox_protocol::message::{LogLevel, Secret};
+use sandbox_protocol::message::LogLevel;
 use serde_json::{Map, Value};
 
 use super::ffi::{self, Call, Raise, Results, Slot};
@@ -11,11 +11,7 @@ use super::{io, json, names, process, secrets, test};
 const REMOVED: [&std::ffi::CStr; 4] = [c"newproxy", c"getfenv", c"setfenv", c"gcinfo"];
 
 /// Sets the globals.
-pub(super) fn install(
-    call: &mut Call<'_>,
-    args: &Map<String, Value>,
-    of_run: &[Secret],
-) -> Result<(), Raise> {
+pub(super) fn install(call: &mut Call<'_>, args: &Map<String, Value>) -> Result<(), Raise> {
     for name in REMOVED {
         call.push_nil();
         call.set_global(name);
@@ -53,7 +49,7 @@ pub(super) fn install(
     json::push_args(call, args)?;
     call.set_global(c"args");
     test::install(call);
-    secrets::install(call, of_run);
+    secrets::install(call);
     if call.host().files.is_some() {
         io::install(call);
     }

@@ -33,7 +33,7 @@ use ffi::{Ended, Thrown, Vm};
 pub use names::Unknown;
 
 /// Runs `source`.
-pub fn run(source: &str, args: &Map<String, Value>, context: &RunContext) -> RunEnd {
+pub fn run(source: &str, args: &Map<String, Value>, context: RunContext) -> RunEnd {
     match try_run(source, args, context) {
         Ok(json) => RunEnd::Returned(json),
         Err(error) => RunEnd::Failed(ScriptError {
@@ -56,14 +56,12 @@ pub fn check(source: &str) -> Result<Vec<Unknown>, ScriptError> {
 fn try_run(
     source: &str,
     args: &Map<String, Value>,
-    context: &RunContext,
+    context: RunContext,
 ) -> Result<Box<RawValue>, ScriptError> {
     let bytecode = ffi::compile(source).map_err(|message| syntax_error(&message))?;
     let memory = usize::try_from(context.limits.vm_memory_bytes).unwrap_or(usize::MAX);
     let mut vm = Vm::new(Host::new(context), memory).ok_or_else(out_of_memory)?;
-    let started = vm
-        .protect(|call| globals::install(call, args, &context.secrets))
-        .and_then(|()| vm.load(&bytecode));
+    let started = vm.protect(|call| globals::install(call, args)).and_then(|()| vm.load(&bytecode));
     started.map_err(|thrown| own_failure(&vm, thrown))?;
     drop(bytecode);
     match vm.run() {

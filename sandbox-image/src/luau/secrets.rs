@@ -7,7 +7,8 @@ use sandbox_protocol::message::Secret;
 use super::ffi::{Call, LOCKED, Raise, Results, Slot};
 
 /// Sets `secrets`: an empty table, whose metatable leads to the values.
-pub(super) fn install(call: &mut Call<'_>, secrets: &[Secret]) {
+pub(super) fn install(call: &mut Call<'_>) {
+    let secrets = &call.host().secrets;
     let proxy = call.push_table(0, 0);
     let metatable = call.push_table(0, 3);
     let values = call.push_table(0, secrets.len());

@@ -90,7 +90,7 @@ impl Sandbox {
             now: self.now,
             secrets: self.secrets.clone(),
         };
-        match super::run(source, &self.args, &context) {
+        match super::run(source, &self.args, context) {
             RunEnd::Returned(json) => Ok(serde_json::from_str(json.get()).unwrap()),
             RunEnd::Failed(error) => Err(error),
         }
