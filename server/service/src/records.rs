@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::ErrorKind;
-use sandbox_api::service::{ExecutionList, ExecutionRequest, KeptSpec, Subject, Time, UsageTotals};
+use sandbox_api::service::{ExecutionList, ExecutionRequest, Subject, Time, UsageTotals};
 use sandbox_api::{EventRecord, Recorded};
 use sandbox_store::{
-    Accepted, ExecutionPage, ExecutionQuery, Finish, NamedSandbox, NewExecution, Recovered,
-    SandboxRecord, Start, Store, StoreError, StoredEvent, StoredExecution,
+    Accepted, ExecutionPage, ExecutionQuery, Finish, NewExecution, Recovered, SandboxRecord, Start,
+    Store, StoreError, StoredEvent, StoredExecution,
 };
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::ServiceError;
@@ -23,22 +22,6 @@ pub(crate) struct Records {
     store: Store,
     /// For those who read a document, which may be large.
     documents: Arc<Semaphore>,
-}
-
-/// A kept sandbox, in the types of this crate.
-#[derive(Debug, Clone)]
-pub(crate) struct SandboxMeta {
-    pub id: String,
-    pub subject: Subject,
-    pub name: Option<String>,
-    pub spec: KeptSpec,
-    pub metadata: Map<String, Value>,
-    pub generation: u64,
-    pub idle: Option<Duration>,
-    pub created_at: Time,
-    pub last_used_at: Time,
-    pub expires_at: Time,
-    pub max_expires_at: Time,
 }
 
 /// How many documents are read at one time.
@@ -251,50 +234,16 @@ impl Records {
         self.call(move |store| store.known(&ids)).await
     }
 
-    pub async fn sandboxes(&self) -> Result<Vec<SandboxMeta>, ServiceError> {
-        let records = self.call(|store| store.sandboxes()).await?;
-        let read = |record: SandboxRecord| {
-            let spec = serde_json::from_str(&record.spec)
-                .map_err(|_| ServiceError::internal("a stored sandbox cannot be read"))?;
-            Ok(SandboxMeta {
-                id: record.id,
-                subject: record.subject,
-                name: record.name,
-                spec,
-                metadata: record.metadata,
-                generation: record.generation,
-                idle: record.idle_ms.map(Duration::from_millis),
-                created_at: record.created_at,
-                last_used_at: record.last_used_at,
-                expires_at: record.expires_at,
-                max_expires_at: record.max_expires_at,
-            })
-        };
-        records.into_iter().map(read).collect()
+    pub async fn sandboxes(&self) -> Result<Vec<SandboxRecord>, ServiceError> {
+        self.call(|store| store.sandboxes()).await
     }
 
-    pub async fn add_sandbox(&self, record: SandboxMeta) -> Result<(), ServiceError> {
-        let spec = serde_json::to_string(&record.spec)
-            .map_err(|_| ServiceError::internal("a sandbox cannot be stored"))?;
-        let new = SandboxRecord {
-            id: record.id,
-            subject: record.subject,
-            name: record.name.clone(),
-            generation: record.generation,
-            spec,
-            metadata: record.metadata,
-            created_at: record.created_at,
-            last_used_at: record.last_used_at,
-            expires_at: record.expires_at,
-            max_expires_at: record.max_expires_at,
-            idle_ms: record.idle.map(sandbox_api::millis),
-        };
+    pub async fn add_sandbox(&self, new: SandboxRecord) -> Result<(), ServiceError> {
+        let name = new.name.clone().unwrap_or_default();
         match self.call(move |store| store.create_sandbox(new)).await? {
-            NamedSandbox::New => Ok(()),
+            true => Ok(()),
             // Those in memory are those in the store.
-            NamedSandbox::Existing(_) => {
-                Err(ServiceError::name_taken(&record.name.unwrap_or_default()))
-            }
+            false => Err(ServiceError::name_taken(&name)),
         }
     }
 
@@ -357,6 +306,7 @@ mod tests {
     use sandbox_api::service::ExecutionKind;
     use sandbox_api::{ExecutionEvent, Status};
     use sandbox_store::Durability;
+    use serde_json::Map;
 
     use super::*;
 

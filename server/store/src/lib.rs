@@ -43,7 +43,7 @@ pub use executions::{
     UsedGeneration,
 };
 pub use restore::Restored;
-pub use sandboxes::{NamedSandbox, SandboxRecord};
+pub use sandboxes::SandboxRecord;
 pub use status::StoreStatus;
 pub use tokens::{Rotated, TokenRecord};
 pub use usage::Usage;

@@ -1,8 +1,11 @@
 //! Kept sandboxes. A record outlives its container: the next use of the sandbox starts another one,
 //! its next generation.
 
+use std::time::Duration;
+
 use rusqlite::{Row, params};
-use sandbox_api::service::{Subject, Time};
+use sandbox_api::millis;
+use sandbox_api::service::{KeptSpec, Subject, Time};
 use serde_json::{Map, Value};
 
 use crate::Store;
@@ -20,8 +23,8 @@ pub struct SandboxRecord {
     pub name: Option<String>,
     /// The number of containers that it has had.
     pub generation: u64,
-    /// Its spec, as JSON.
-    pub spec: String,
+    /// What it is.
+    pub spec: KeptSpec,
     /// What its creator said about it.
     pub metadata: Map<String, Value>,
     /// When it was created.
@@ -32,37 +35,27 @@ pub struct SandboxRecord {
     pub expires_at: Time,
     /// The latest that it can be extended to.
     pub max_expires_at: Time,
-    /// The time in milliseconds without a use after which its container ends.
-    pub idle_ms: Option<u64>,
-}
-
-/// Whether a sandbox is new.
-#[derive(Debug, Clone, PartialEq)]
-pub enum NamedSandbox {
-    /// It is.
-    New,
-    /// The subject has one of this name.
-    Existing(SandboxRecord),
+    /// The time without a use after which its container ends.
+    pub idle: Option<Duration>,
 }
 
 const COLUMNS: &str = "id, subject, name, generation, spec, metadata, created_at, last_used_at, \
                        expires_at, max_expires_at, idle_ms";
 
 impl Store {
-    /// Stores a new sandbox, unless the subject has one of its name.
+    /// Stores a new sandbox, unless the subject has one of its name. Whether it is stored.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn create_sandbox(&self, new: SandboxRecord) -> Result<NamedSandbox, StoreError> {
+    pub fn create_sandbox(&self, new: SandboxRecord) -> Result<bool, StoreError> {
+        let spec = serde_json::to_string(&new.spec).map_err(StoreError::row)?;
         self.write(move |connection| {
             if let Some(name) = &new.name {
-                let mut query = connection.prepare_cached(&format!(
-                    "SELECT {COLUMNS} FROM sandboxes WHERE subject = ?1 AND name = ?2"
-                ))?;
-                let mut rows = query.query(params![new.subject.as_str(), name])?;
-                if let Some(row) = rows.next()? {
-                    return Ok(NamedSandbox::Existing(record(row)?));
+                let mut query = connection
+                    .prepare_cached("SELECT 1 FROM sandboxes WHERE subject = ?1 AND name = ?2")?;
+                if query.exists(params![new.subject.as_str(), name])? {
+                    return Ok(false);
                 }
             }
             let mut insert = connection.prepare_cached(
@@ -73,15 +66,15 @@ impl Store {
                 new.subject.as_str(),
                 new.name,
                 signed(new.generation),
-                new.spec,
+                spec,
                 Value::Object(new.metadata).to_string(),
                 new.created_at.unix_millis(),
                 new.last_used_at.unix_millis(),
                 new.expires_at.unix_millis(),
                 new.max_expires_at.unix_millis(),
-                new.idle_ms.map(signed),
+                new.idle.map(|idle| signed(millis(idle))),
             ])?;
-            Ok(NamedSandbox::New)
+            Ok(true)
         })
     }
 
@@ -131,20 +124,6 @@ impl Store {
         })
     }
 
-    /// A kept sandbox.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    pub fn sandbox(&self, id: &str) -> Result<Option<SandboxRecord>, StoreError> {
-        self.read(|connection| {
-            let mut query = connection
-                .prepare_cached(&format!("SELECT {COLUMNS} FROM sandboxes WHERE id = ?1"))?;
-            let mut rows = query.query([id])?;
-            rows.next()?.map(record).transpose()
-        })
-    }
-
     /// Forgets a sandbox. Whether it was stored.
     ///
     /// # Errors
@@ -167,12 +146,12 @@ fn record(row: &Row<'_>) -> Result<SandboxRecord, StoreError> {
         subject: Subject::new(row.get::<_, String>(1)?).map_err(StoreError::row)?,
         name: row.get(2)?,
         generation: unsigned(row.get(3)?),
-        spec: row.get(4)?,
+        spec: serde_json::from_str(&row.get::<_, String>(4)?).map_err(StoreError::row)?,
         metadata: serde_json::from_str(&row.get::<_, String>(5)?).map_err(StoreError::row)?,
         created_at: time(6)?,
         last_used_at: time(7)?,
         expires_at: time(8)?,
         max_expires_at: time(9)?,
-        idle_ms: row.get::<_, Option<i64>>(10)?.map(unsigned),
+        idle: row.get::<_, Option<i64>>(10)?.map(|idle| Duration::from_millis(unsigned(idle))),
     })
 }

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use sandbox_api::service::{ExecutionKind, ExecutionState, Subject, Time};
+use sandbox_api::service::{ExecutionKind, ExecutionState, KeptSpec, Subject, Time};
 use sandbox_api::{Cpus, EngineKind, Limits, Status, Usage};
 use serde_json::Map;
 
@@ -390,29 +390,30 @@ fn name_of_a_kept_sandbox_is_taken_once_by_a_subject() {
         subject: subject("alice"),
         name: name.map(str::to_owned),
         generation: 1,
-        spec: "{}".to_owned(),
+        spec: KeptSpec { image: Some("debian:13".to_owned()), ..KeptSpec::default() },
         metadata: Map::new(),
         created_at: Time::from_unix_millis(1),
         last_used_at: Time::from_unix_millis(1),
         expires_at: Time::from_unix_millis(50),
         max_expires_at: Time::from_unix_millis(100),
-        idle_ms: Some(9),
+        idle: Some(Duration::from_millis(9)),
     };
     let first = record("a", Some("n"));
-    assert_eq!(store.create_sandbox(first.clone()).unwrap(), NamedSandbox::New);
-    let second = store.create_sandbox(record("b", Some("n"))).unwrap();
-    assert_eq!(second, NamedSandbox::Existing(first));
-    assert_eq!(store.create_sandbox(record("c", None)).unwrap(), NamedSandbox::New);
+    assert!(store.create_sandbox(first.clone()).unwrap());
+    assert!(!store.create_sandbox(record("b", Some("n"))).unwrap());
+    assert!(store.create_sandbox(record("c", None)).unwrap());
+    let stored = || store.sandboxes().unwrap().swap_remove(0);
+    assert_eq!(stored(), first);
     // Never past its maximum.
     let (used, expires) = (Time::from_unix_millis(7), Time::from_unix_millis(1000));
     store.update_sandbox("a", 2, used, expires).unwrap();
-    let after = store.sandbox("a").unwrap().unwrap();
+    let after = stored();
     assert_eq!((after.generation, after.expires_at.unix_millis()), (2, 100));
     assert!(store.update_sandbox("z", 2, used, expires).is_err());
     // What was read before another change does not take that back.
     let early = Time::from_unix_millis(3);
     store.update_sandbox("a", 1, early, early).unwrap();
-    assert_eq!(store.sandbox("a").unwrap().unwrap(), after);
+    assert_eq!(stored(), after);
     assert_eq!(store.sandboxes().unwrap().len(), 2);
     assert!(store.remove_sandbox("a").unwrap() && !store.remove_sandbox("a").unwrap());
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use sandbox_api::service::{KeptSpec, SandboxRef, SandboxStatus, SandboxView, Subject, Time};
 use sandbox_api::{DEFAULT_IDLE_LIMIT, SandboxSpec};
 use sandbox_dirfd::random_hex;
+use sandbox_store::SandboxRecord;
 use serde_json::Map;
 use tokio::sync::Notify;
 
@@ -18,7 +19,7 @@ use crate::files::Files;
 use crate::launcher::Guest;
 use crate::name_lock::NameLock;
 use crate::plan::plan_kept;
-use crate::records::{Records, SandboxMeta};
+use crate::records::Records;
 
 /// How many sandboxes that are gone are known as such.
 const MAX_GONE: usize = 1024;
@@ -40,7 +41,7 @@ struct State {
 
 /// A kept sandbox.
 pub(crate) struct SandboxEntry {
-    pub record: SandboxMeta,
+    pub record: SandboxRecord,
     /// The title of one that a front end keeps for a subject: it is in no list and not stored, and ends when
     /// it is idle.
     pub attached: Option<&'static str>,
@@ -157,7 +158,7 @@ impl Drop for SandboxLease {
 }
 
 impl SandboxEntry {
-    pub fn new(record: SandboxMeta, spec: Result<SandboxSpec, ServiceError>) -> Self {
+    pub fn new(record: SandboxRecord, spec: Result<SandboxSpec, ServiceError>) -> Self {
         let info = Info {
             generation: record.generation,
             has_started: record.generation > 0,
@@ -182,7 +183,7 @@ impl SandboxEntry {
     /// One that a front end keeps.
     pub fn attached(subject: &Subject, title: &'static str, spec: SandboxSpec) -> Self {
         let (now, never) = (Time::now(), Time::from_unix_millis(i64::MAX));
-        let record = SandboxMeta {
+        let record = SandboxRecord {
             id: random_hex::<12>(),
             subject: subject.clone(),
             name: None,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use sandbox_api::SandboxSpec;
 use sandbox_api::service::{SandboxList, SandboxRef, SandboxRequest, SandboxView, Subject, Time};
 use sandbox_dirfd::random_hex;
+use sandbox_store::SandboxRecord;
 use tracing::Instrument as _;
 
 use super::registry::{SandboxEntry, SandboxLease};
@@ -15,7 +16,6 @@ use crate::core::Core;
 use crate::error::ServiceError;
 use crate::name_lock::NameLock;
 use crate::plan::{metadata, plan_kept, resolve_host_dir};
-use crate::records::SandboxMeta;
 use crate::service::Service;
 
 /// A sandbox that was created, or was there.
@@ -122,7 +122,7 @@ fn record(
     subject: &Subject,
     request: SandboxRequest,
     config: &ServiceConfig,
-) -> Result<SandboxMeta, ServiceError> {
+) -> Result<SandboxRecord, ServiceError> {
     let bounds = &config.kept;
     if request.name.as_ref().is_some_and(|name| !NameLock::is_valid(name)) {
         let problem = "a name has 1 to 128 bytes, and no control characters";
@@ -142,7 +142,7 @@ fn record(
     let ttl = time("ttl_ms", request.ttl_ms, bounds.ttl)?;
     let idle = time("idle_ms", request.idle_ms, bounds.idle)?;
     let created_at = Time::now();
-    Ok(SandboxMeta {
+    Ok(SandboxRecord {
         id: random_hex::<12>(),
         subject: subject.clone(),
         name: request.name,
@@ -183,7 +183,7 @@ impl Core {
     /// Registers a sandbox, or finds the one of its name.
     async fn register(
         self: &Arc<Self>,
-        record: SandboxMeta,
+        record: SandboxRecord,
         spec: SandboxSpec,
     ) -> Result<(Arc<SandboxEntry>, bool), ServiceError> {
         let quota = self.quotas().sandboxes;
