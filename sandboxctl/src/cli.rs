@@ -15,6 +15,7 @@ mod local_flags;
 pub mod mcp;
 #[cfg(test)]
 mod named;
+mod on_demand;
 pub mod parse;
 pub mod receipt;
 pub mod remote;
@@ -47,6 +48,7 @@ use executions::ExecutionsArgs;
 use fs::FsArgs;
 use limits::{LimitArgs, ScriptLimits};
 use mcp::McpArgs;
+use on_demand::OnDemand;
 use receipt::{KeysCommand, ReceiptArgs, ReceiptCommand, ReplayArgs, ReproducibleArgs};
 use remote::RemoteArgs;
 use report::ReportArgs;
@@ -178,7 +180,7 @@ Examples:
   sandboxctl run report.luau --artifact 'reports/**' --artifacts-dir dist
   sandboxctl run release.luau --secret TOKEN=env:RELEASE_TOKEN
   sandboxctl run tests/*.luau -j 4 --json")]
-    Run(Box<RunArgs>),
+    Run(OnDemand<RunArgs>),
 
     /// Run a command in a fresh container from any image
     ///
@@ -208,7 +210,7 @@ Exit codes:
         override_usage = "sandboxctl exec [OPTIONS] IMAGE COMMAND...\n       \
             sandboxctl exec [OPTIONS] --rootfs DIR | --image-archive FILE -- COMMAND..."
     )]
-    Exec(Box<ExecArgs>),
+    Exec(OnDemand<ExecArgs>),
 
     /// Read and write files of an io dir under a sandbox's rules
     ///
@@ -220,7 +222,7 @@ Examples:
   sandboxctl fs write notes.txt --content 'hello'
   sandboxctl fs cp :report.pdf . --io-dir out
   sandboxctl fs read report.csv --json")]
-    Fs(Box<FsArgs>),
+    Fs(OnDemand<FsArgs>),
 
     /// Check whether a script compiles, without a container
     #[command(after_long_help = "\
@@ -260,7 +262,7 @@ Examples:
   sandboxctl replay receipt.json --script report.luau
   sandboxctl replay receipt.json --key release.key.pub --script report.luau --arg year=2026 --in sales.csv
   sandboxctl replay receipt.json -e MODE=release -- make dist")]
-    Replay(Box<ReplayArgs>),
+    Replay(OnDemand<ReplayArgs>),
 
     /// Build, list and move the sandbox image
     #[command(subcommand)]
@@ -306,7 +308,7 @@ Examples:
   sandboxctl tool sandbox_write_file --init '{\"containerId\": \"c\", \"projectOutPath\": \"out\"}' \\
       --input '{\"containerId\": \"c\", \"path\": \"a.txt\", \"content\": \"hello\"}'
   sandboxctl tool sandbox_execute_script --init @init.json --input - < call.json")]
-    Tool(Box<ToolArgs>),
+    Tool(OnDemand<ToolArgs>),
 
     /// Serve the tools for workflow steps on stdin and stdout, or list them
     ///
@@ -322,7 +324,7 @@ A session:
   {\"id\": 1, \"tool\": \"sandbox_init\", \"args\": {\"containerId\": \"c\", \"projectOutPath\": \"out\"}}
   {\"id\": 2, \"tool\": \"sandbox_exists\", \"args\": {\"containerId\": \"c\", \"path\": \"a\"}, \"timeout_ms\": 500}
   {\"cancel\": 2}")]
-    Tools(Box<ToolsArgs>),
+    Tools(OnDemand<ToolsArgs>),
 
     /// Serve tools for AI agents over the Model Context Protocol, on stdin and stdout
     ///
@@ -335,13 +337,13 @@ Examples:
   sandboxctl mcp --io-dir out --read-only
   sandboxctl mcp --image python:3.13-slim --allow packages.example.org
   sandboxctl mcp --tools execute_script --tools 'read_*'")]
-    Mcp(Box<McpArgs>),
+    Mcp(OnDemand<McpArgs>),
 
     /// Submit, list and follow executions of a service
     ///
     /// The service is the one of --server or SANDBOXCTL_SERVER. What is kept there can be looked at
     /// until it is removed by age.
-    Executions(Box<ExecutionsArgs>),
+    Executions(OnDemand<ExecutionsArgs>),
 
     /// Serve executions over HTTP
     ///
@@ -354,7 +356,7 @@ Examples:
   sandboxctl serve --engine embedded --data-dir data --listen 127.0.0.1:8470 --insecure-no-auth
   sandboxctl serve --engine docker --data-dir data --listen 0.0.0.0:8470 --tls-cert cert.pem --tls-key key.pem \\
       --allowed-image 'python:*' --pool 8")]
-    Serve(Box<ServeArgs>),
+    Serve(OnDemand<ServeArgs>),
 
     /// Create, list, rotate and revoke API tokens of a service
     ///

@@ -277,10 +277,10 @@ mod tests {
     use crate::config::Settings;
     use sandbox_env::Environment;
 
-    fn parse(args: &[&str]) -> Result<Box<ExecArgs>, String> {
+    fn parse(args: &[&str]) -> Result<ExecArgs, String> {
         let all = ["sandboxctl", "exec"].iter().chain(args);
         match Cli::read(all).map(|cli| cli.command) {
-            Ok(Command::Exec(args)) => Ok(args),
+            Ok(Command::Exec(args)) => Ok(args.into_inner()),
             Ok(other) => panic!("it is no other command: {other:?}"),
             Err(error) => Err(error.to_string()),
         }

@@ -6,7 +6,7 @@ use clap::builder::{ArgPredicate, StyledStr};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
 
-use super::{Cli, guess};
+use super::{Cli, guess, on_demand};
 
 /// Commands that use no engine: their help has the flags of all commands on one line.
 const WITHOUT_ENGINE: [&str; 4] = ["check", "types", "completions", "man"];
@@ -200,7 +200,7 @@ pub fn command() -> Command {
 
 /// The same, as far as a command line of these arguments needs it: every process reads one.
 fn command_of(args: &[OsString]) -> Command {
-    define(&|name| args.iter().any(|arg| arg == name))
+    on_demand::for_line(args, || define(&|name| args.iter().any(|arg| arg == name)))
 }
 
 /// Defines the command line; complete are the commands whose names are needed.

@@ -140,7 +140,7 @@ pub(super) mod tests {
     pub fn run(args: &[&str]) -> RemoteArgs {
         let all = ["sandboxctl", "run", "x.luau"].iter().chain(args);
         let Which::Run(args) = Cli::read(all).unwrap().command else { panic!("it is run") };
-        args.remote
+        args.into_inner().remote
     }
 
     #[test]

@@ -73,8 +73,8 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         reports::begin_ci(&context, CiMode::Auto, title, stdout)?;
     }
     match command {
-        Command::Run(args) => run::run(&context, *args),
-        Command::Exec(args) => exec::exec(&context, *args),
+        Command::Run(args) => run::run(&context, args.into_inner()),
+        Command::Exec(args) => exec::exec(&context, args.into_inner()),
         Command::Fs(args) => fs::fs(&context, &args),
         Command::Check(args) => check::check(&context, &args),
         Command::Types => output.text(sandbox_mcp::SCRIPT_API).map(|()| 0),
@@ -89,7 +89,7 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         Command::Tool(args) => tools::tool(&context, &args),
         Command::Tools(args) => tools::tools(&context, &args),
         Command::Serve(args) => serve::serve(&context, &args),
-        Command::Executions(args) => executions::executions(&context, *args),
+        Command::Executions(args) => executions::executions(&context, args.into_inner()),
         Command::Token(command) => token::token(&context, command),
         Command::Server(command) => server::server(&context, &command),
         Command::Mcp(args) => mcp::mcp(&context, &args),

@@ -69,14 +69,16 @@ fn arguments(here: &Path, global: &Global, args: &InstallArgs) -> Result<Vec<Str
 }
 
 /// The server that these flags start.
-fn server(flags: &[String]) -> Result<Box<McpArgs>, Error> {
+fn server(flags: &[String]) -> Result<McpArgs, Error> {
     let refuse = |why: &str| {
         let hint = "`sandboxctl mcp --help` lists the flags of the server";
         Error::usage("the server's flags", why).with_hint(hint)
     };
     let words = ["sandboxctl", "mcp"].into_iter().chain(flags.iter().map(String::as_str));
     match Cli::read(words) {
-        Ok(Cli { command: Command::Mcp(args), .. }) if args.command.is_none() => Ok(args),
+        Ok(Cli { command: Command::Mcp(args), .. }) if args.command.is_none() => {
+            Ok(args.into_inner())
+        }
         Err(error)
             if !matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
         {
@@ -103,7 +105,7 @@ mod tests {
         let line = format!("sandboxctl mcp install --client cursor {flags}");
         let Cli { global, command } = Cli::read(line.split_whitespace()).unwrap();
         let Command::Mcp(args) = command else { panic!("{command:?}") };
-        let Some(McpCommand::Install(args)) = args.command else { panic!("{args:?}") };
+        let Some(McpCommand::Install(args)) = args.into_inner().command else { panic!("{line}") };
         let arguments = arguments(Path::new("/here"), &global, &args);
         arguments.map(|arguments| arguments.join(" ")).map_err(|error| error.to_text())
     }
