@@ -537,6 +537,7 @@ fn controller_that_is_stopped_loses_its_command() {
     let line = format!("(setsid sleep {nap} &); echo ready; sleep {nap}");
     let (child, stdout) = commands.shell_that_is_ready(&["--timeout", "5m"], &line);
     let containers = commands.place.containers();
+    eventually("its programs run", || program_runs(&containers, &nap).then_some(()));
     signal(&child, Signal::STOP);
     eventually("its programs are gone", || (!program_runs(&containers, &nap)).then_some(()));
     signal(&child, Signal::CONT);
