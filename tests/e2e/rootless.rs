@@ -35,9 +35,12 @@ fn with_tmpfs_at(place: &Fixture, path: &str, command: Command) -> Command {
 /// A command in a file system of busybox alone, with these flags.
 fn exec(place: &Fixture, flags: &[&str], words: &[&str]) -> (Ended, Value) {
     let root = Rootfs::busybox().directory();
-    let root = root.args();
-    let root: Vec<_> = root.iter().map(String::as_str).collect();
-    let args = [&["exec", "--json"], root.as_slice(), flags, &["--"], words].concat();
+    let rootfs = root.args();
+    let rootfs: Vec<_> = rootfs.iter().map(String::as_str).collect();
+    let owner = format!("{}:{}", USER.0, USER.1);
+    let given = Command::new("chown").args(["--recursive", &owner, rootfs[1]]).status().unwrap();
+    assert!(given.success());
+    let args = [&["exec", "--json"][..], &rootfs, flags, &["--"], words].concat();
     let ended = finish(command(place, &args));
     let document = serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{ended:#?}"));
     (ended, document)
@@ -55,12 +58,13 @@ fn files_are_the_users_and_the_container_has_no_other_user_or_group() {
     let words = ["sh", "-c", "id -u; id -G; cat /proc/self/uid_map; chown 1 /tmp; ls -n /bin/sh"];
     let (_, document) = exec(&place, &["--user", "7:8"], &words);
     let stdout = document["stdout"].as_str().unwrap();
-    let lines: Vec<_> = stdout.lines().map(|line| line.split_whitespace().collect()).collect();
-    let lines: &[Vec<&str>] = &lines;
+    let lines: Vec<Vec<&str>> =
+        stdout.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(lines[0], ["7"], "{stdout}");
     // The group that cannot be dropped has no number there.
     assert_eq!(lines[1], ["8", "65534"], "{stdout}");
-    assert_eq!(lines[2], ["7", &USER.0.to_string(), "1"], "{stdout}");
+    let uid = USER.0.to_string();
+    assert_eq!(lines[2], ["7", uid.as_str(), "1"], "{stdout}");
     assert_eq!(lines.len(), 4, "{stdout}");
     assert!(document["stderr"].as_str().unwrap().contains("chown"), "{document:#}");
 }
