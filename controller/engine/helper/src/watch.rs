@@ -52,11 +52,13 @@ impl Watch {
         let temporary = self.temporary.iter().filter_map(used).sum();
         // Pages that several processes map count for each of them here, so it is the most that it can
         // be, and cheap.
-        let most = self.sum(|path| of_status(&fs::read_to_string(path.join("status")).ok()?));
-        if total(most, temporary) <= self.limit {
+        let most = |path: &Path| of_status(&fs::read_to_string(path.join("status")).ok()?);
+        if total(self.sum(most), temporary) <= self.limit {
             return false;
         }
-        let used = self.sum(|path| of_rollup(&fs::read_to_string(path.join("smaps_rollup")).ok()?));
+        let share = |path: &Path| of_rollup(&fs::read_to_string(path.join("smaps_rollup")).ok()?);
+        // All of one whose share cannot be read.
+        let used = self.sum(|path| share(path).or_else(|| most(path)));
         total(used, temporary) > self.limit
     }
 
@@ -72,8 +74,13 @@ impl Watch {
                 continue;
             }
             let path = format!("/proc/self/fd/{}/{name}", self.processes.as_raw_fd());
-            // One that has ended has no memory.
-            if let Some(memory) = memory(path.as_ref()) {
+            let path = Path::new(&path);
+            // Where the first thread has ended, another one shows it. One that has ended has none.
+            let of_others = || {
+                let threads = fs::read_dir(path.join("task")).ok()?;
+                threads.flatten().find_map(|thread| memory(&thread.path()))
+            };
+            if let Some(memory) = memory(path).or_else(of_others) {
                 sum.anonymous += memory.anonymous;
                 sum.shared += memory.shared;
             }
@@ -123,6 +130,24 @@ mod tests {
         assert_eq!(of_rollup(rollup), Some(expected));
         // A zombie.
         assert_eq!(of_status("Name:\tx\nState:\tZ (zombie)\n"), None);
+    }
+
+    #[test]
+    fn process_whose_first_thread_has_ended_has_the_memory_that_another_shows() {
+        let proc = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = proc.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("7/status", "State:\tZ (zombie)\n");
+        write("7/task/8/status", "RssAnon:\t    4 kB\nRssShmem:\t    2 kB\n");
+        write("7/task/8/smaps_rollup", "Pss_Anon:   4 kB\nPss_Shmem:  2 kB\n");
+        for (limit, is_exceeded) in [(6 << 10, false), ((6 << 10) - 1, true)] {
+            let processes = fs::File::open(proc.path()).unwrap().into();
+            let watch = Watch { limit, processes, temporary: Vec::new() };
+            assert_eq!(watch.is_exceeded(), is_exceeded, "{limit}");
+        }
     }
 
     #[test]
