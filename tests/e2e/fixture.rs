@@ -6,8 +6,8 @@ use std::fmt;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -36,6 +36,8 @@ pub struct Fixture {
     /// Containers that were there once.
     seen: Mutex<BTreeSet<String>>,
     dead_instance: AtomicBool,
+    /// The user whom it was given to.
+    owner: OnceLock<(u32, u32)>,
 }
 
 /// How a command ended.
@@ -59,6 +61,7 @@ impl Fixture {
             ids: Mutex::default(),
             seen: Mutex::default(),
             dead_instance: AtomicBool::new(false),
+            owner: OnceLock::new(),
         }
     }
 
@@ -146,6 +149,7 @@ impl Fixture {
         for path in [self.root.path().to_owned(), self.work(), self.state(), self.home()] {
             std::os::unix::fs::lchown(path, Some(uid), Some(gid)).unwrap();
         }
+        _ = self.owner.set((uid, gid));
     }
 
     /// The same command, run by a user who may use Docker.
@@ -291,7 +295,12 @@ impl Fixture {
         assert_eq!(engine().remains(self), Vec::<String>::new(), "something is left of containers");
         if !self.instances().is_empty() && !self.dead_instance.load(Ordering::Relaxed) {
             // The next command sees that nothing is left of such a one.
-            self.sandboxctl(["gc"]).assert_code(0);
+            let gc = self.command(["gc"]);
+            let gc = match self.owner.get() {
+                Some(user) => self.command_in_group(*user, user.1, &gc),
+                None => gc,
+            };
+            finish(gc).assert_code(0);
         }
         // The image's id is remembered on purpose: it spares the next command a question.
         let expected = |file: &PathBuf| {

@@ -9,6 +9,7 @@
 //! It has one thread: it forks.
 
 mod container;
+mod devices;
 mod failed;
 mod failpoint;
 mod launch;

@@ -18,8 +18,8 @@ use rustix::process::{getegid, geteuid};
 use rustix::thread::UnshareFlags;
 use sandbox_helper::spec::{Descriptors, Process};
 
+use crate::devices::DEVICES;
 use crate::failed::{Failed, Step as _};
-use crate::launch::DEVICES;
 
 /// What a container gets in place of what only root can make.
 pub struct Rootless {

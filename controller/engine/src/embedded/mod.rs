@@ -30,6 +30,7 @@ use self::container::{Handle, Live};
 use self::data_dir::DataDir;
 use self::helper::Helpers;
 use self::launch::Swap;
+pub use self::privileges::Purpose;
 use self::privileges::Rootless;
 use self::records::Records;
 use crate::agent::{Agent, HELPER_SHA256};
@@ -48,15 +49,6 @@ const CREATED_AT_ONCE: usize = 2;
 
 /// The limits that no control group enforces where there is none.
 const BY_BEST_EFFORT: [&str; 3] = ["memory", "swap", "cpus"];
-
-/// What an engine is connected to for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// Containers, the first of them soon: a helper is started for it now.
-    Launch,
-    /// The records and images that exist.
-    Reap,
-}
 
 /// The embedded engine.
 pub struct EmbeddedEngine {

@@ -5,9 +5,17 @@ use std::fs;
 use sandbox_helper::cgroup::Hierarchies;
 use sandbox_helper::delegation::delegated;
 
-use super::Purpose;
 use crate::config::RootlessLimits;
 use crate::error::EmbeddedProblem;
+
+/// What an engine is connected to for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Containers, the first of them soon: a helper is started for it now.
+    Launch,
+    /// The records and images that exist.
+    Reap,
+}
 
 /// The user other than root who is every container's only one, as uid and gid.
 pub(super) type Rootless = Option<(u32, u32)>;

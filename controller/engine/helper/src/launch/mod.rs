@@ -43,6 +43,7 @@ use self::mounts::{Filesystem, NODEV, NOEXEC, NOSUID, RDONLY};
 use self::process::Program;
 use self::root::Root;
 use self::sys::{Reach, Side, restrict};
+use crate::devices::DEVICES;
 use crate::failed::{Failed, Step as _};
 use crate::failpoint::{self, At};
 use crate::rootless::Rootless;
@@ -51,15 +52,6 @@ use crate::rootless::Rootless;
 const OOM_SCORE_ADJ: &str = "1000";
 /// The exit code of a process that did not become the agent: no caller sees it.
 const FAILED: i32 = 125;
-/// The devices of a container: a name, and a major and a minor number.
-pub const DEVICES: [(&str, u32, u32); 6] = [
-    ("null", 1, 3),
-    ("zero", 1, 5),
-    ("full", 1, 7),
-    ("random", 1, 8),
-    ("urandom", 1, 9),
-    ("tty", 5, 0),
-];
 /// Links in `/dev` that programs expect.
 const DEVICE_LINKS: [(&str, &str); 5] = [
     ("fd", "/proc/self/fd"),
