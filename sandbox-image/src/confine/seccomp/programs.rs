@@ -20,11 +20,19 @@ use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, Sec
 
 use super::{argument, bits, compile, errno, instruction};
 
+/// The numbers of calls by name.
+mod number {
+    pub use libc::*;
+    /// libc lacks it for arm64. New calls have one number everywhere.
+    #[expect(non_upper_case_globals, reason = "named as libc names the others")]
+    pub const SYS_fchmodat2: c_long = 452;
+}
+
 macro_rules! numbers {
     (all: [$($all:ident,)+], x86_64: [$($x86:ident,)+],) => {
         const ALLOWED: &[libc::c_long] = &[
-            $(libc::$all,)+
-            $(#[cfg(target_arch = "x86_64")] libc::$x86,)+
+            $(number::$all,)+
+            $(#[cfg(target_arch = "x86_64")] number::$x86,)+
         ];
     };
 }
@@ -83,7 +91,7 @@ const PROTOCOLS: [libc::c_int; 5] =
 const MODES: &[(libc::c_long, u8)] = &[
     (libc::SYS_fchmod, 1),
     (libc::SYS_fchmodat, 2),
-    (libc::SYS_fchmodat2, 2),
+    (number::SYS_fchmodat2, 2),
     (libc::SYS_mkdirat, 2),
     (libc::SYS_mknodat, 2),
     #[cfg(target_arch = "x86_64")]
