@@ -106,7 +106,7 @@ const COMMANDS: &[Guess] = &[
     ),
     (
         &["uninstall"],
-        "`gc` and `image rm --all` remove what it made; then what installed it removes it",
+        "`gc --all` and `image rm --all` remove what it made; then what installed it removes it",
     ),
     (
         &["mcp list", "mcp ls", "mcp status", "mcp get"],
