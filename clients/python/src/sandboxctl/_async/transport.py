@@ -371,9 +371,10 @@ class AsyncTransport:
         except SandboxError:
             raise
         except BaseException:
-            # The answer that had its id may be lost: the same key finds it. What ended the wait is the error.
+            # The answer that had its id may be lost: the same key finds it, also while the server accepts it. What
+            # ended the wait is the error.
             with suppress(Exception):
-                found = await self.json("POST", path, attempts=1, timeout=_CLEANUP, json=request, headers=headers)
+                found = await self.json("POST", path, attempts=3, timeout=_CLEANUP, json=request, headers=headers)
                 await AsyncExecution(self, found).kill()
             raise
 

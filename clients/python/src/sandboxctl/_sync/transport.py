@@ -372,9 +372,10 @@ class Transport:
         except SandboxError:
             raise
         except BaseException:
-            # The answer that had its id may be lost: the same key finds it. What ended the wait is the error.
+            # The answer that had its id may be lost: the same key finds it, also while the server accepts it. What
+            # ended the wait is the error.
             with suppress(Exception):
-                found = self.json("POST", path, attempts=1, timeout=_CLEANUP, json=request, headers=headers)
+                found = self.json("POST", path, attempts=3, timeout=_CLEANUP, json=request, headers=headers)
                 Execution(self, found).kill()
             raise
 
