@@ -80,12 +80,12 @@ impl Which {
     }
 
     fn open(&self) -> io::Result<Program> {
-        self.from_store().map_or_else(|| self.from_memory(), Ok)
+        self.in_store().map_or_else(|| self.in_memory(), Ok)
     }
 
     /// `None` if there can be no store, or if it does not have this program: it has what each process
     /// of this version starts.
-    fn from_store(&self) -> Option<Program> {
+    fn in_store(&self) -> Option<Program> {
         if matches!(self, Self::Agent(Agent::File { .. })) || !geteuid().is_root() {
             return None;
         }
@@ -99,7 +99,7 @@ impl Which {
         }
     }
 
-    fn from_memory(&self) -> io::Result<Program> {
+    fn in_memory(&self) -> io::Result<Program> {
         let bytes = match self {
             Self::Agent(agent) => agent.bytes(),
             Self::Helper => HELPER,
@@ -132,10 +132,10 @@ impl ProgramOnce {
     /// Opens it ahead; if it is to be copied into memory, on a thread of its own. An error is left to
     /// [`get`](Self::get).
     pub fn open_ahead(self: &Arc<Self>) {
-        let stored = self.get_by(|which| which.from_store().ok_or_else(|| io::Error::other("")));
+        let stored = self.get_by(|which| which.in_store().ok_or_else(|| io::Error::other("")));
         if stored.is_err() {
             let program = self.clone();
-            std::thread::spawn(move || _ = program.get_by(Which::from_memory));
+            std::thread::spawn(move || _ = program.get_by(Which::in_memory));
         }
     }
 
