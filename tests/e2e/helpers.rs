@@ -262,7 +262,7 @@ fn without_a_store_helper_and_agent_are_executed_from_sealed_memory() {
     for (name, exe) in executed(&place) {
         let link = std::fs::read_link(&exe).unwrap();
         assert_eq!(link.to_str().unwrap(), format!("/memfd:{name} (deleted)"));
-        let seals = rustix::fs::fcntl_get_seals(&File::open(exe).unwrap()).unwrap();
+        let seals = rustix::fs::fcntl_get_seals(File::open(exe).unwrap()).unwrap();
         let expected = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
         assert!(seals.contains(expected), "{seals:?}");
     }

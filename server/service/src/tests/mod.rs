@@ -671,7 +671,7 @@ fn document_of_what_was_killed_has_its_stored_events_and_says_what_may_be_missin
     std::fs::create_dir(&files).unwrap();
     std::fs::write(files.join("out.txt"), "made").unwrap();
     world.restart();
-    let document = |id: &str| serde_json::to_value(&world.wait(id)).unwrap();
+    let document = |id: &str| serde_json::to_value(world.wait(id)).unwrap();
     let expect = |id: &str, members: serde_json::Value| {
         let document = document(id);
         for (name, value) in members.as_object().unwrap() {
