@@ -10,7 +10,7 @@ use sandbox_engine::{
     EngineError, EngineFacts, ImageIdError, ImageSelector, Images, Rebuild, UserMapping,
 };
 use sandbox_staging::ConflictLog;
-use sandbox_staging::bounded::KeptImages;
+use sandbox_staging::kept::KeptImages;
 use sandbox_warm_pool::{PoolConfig, PoolStats};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use sandbox_api::{Ceiling, DiskReserve, RootFs};
 use sandbox_engine::{Engine, Prepared, Progress};
 use sandbox_protocol::argv::ConfinementPolicy;
-use sandbox_staging::bounded::KeptImages;
+use sandbox_staging::kept::KeptImages;
 use tokio::runtime::Handle;
 
 use crate::audit::Audit;

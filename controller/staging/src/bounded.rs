@@ -3,10 +3,10 @@
 //!
 //! It is in memory (tmpfs), or an ext4 image on a loop device. Its mount is attached to no directory
 //! of this machine: there are only descriptors of it. The image has no name either, unless it is
-//! [kept](KeptImages), and the loop device frees itself. So nothing is left of it when the last
+//! [kept](crate::kept), and the loop device frees itself. So nothing is left of it when the last
 //! descriptor is closed and the last container that has it mounted is gone, however this process ends.
 
-mod kept;
+pub(crate) mod image;
 mod loop_device;
 mod template;
 
@@ -27,9 +27,8 @@ use rustix::mount::{
 use sandbox_api::DiskBackend;
 use sandbox_dirfd::{DiskUsage, create_private_dir};
 
-use self::kept::KeptImage;
-pub use self::kept::KeptImages;
-use self::template::Life;
+use self::image::KeptImage;
+use self::template::{Life, WITHHELD, at};
 
 /// The largest default page size of a kernel.
 const LARGEST_PAGE: u64 = 64 << 10;
@@ -38,6 +37,11 @@ const OWN_INODES: u64 = 10;
 /// The kernel's background thread would write zeros into an image; and what is synced need not reach
 /// the disk, because the image does not outlast a crash.
 const EXT4_FLAGS: [&str; 2] = ["noinit_itable", "nobarrier"];
+
+/// In a kept one, space that is deleted is given back to the disk.
+const KEPT_FLAGS: [&str; 2] = ["noinit_itable", "discard"];
+/// An image holds at most this much more than it was made for, and a sixteenth.
+const SLACK: u64 = 4 << 20;
 
 /// A bounded directory. It needs root and Linux 5.2, on disk Linux 5.8.
 #[derive(Debug)]
@@ -108,15 +112,28 @@ impl BoundedDir {
         Ok(Self { device, disk: Some(disk), size, root, ..Self::of(files) })
     }
 
+    /// A mount of a kept image, for one sandbox. It is of this size, unless it was made with another one.
+    pub(crate) fn of_kept(image: &Arc<KeptImage>, wanted: DiskUsage) -> io::Result<Self> {
+        let disk = open_directory(image.directory())?;
+        let dir = Self::of_device(image.device(), disk, wanted, &KEPT_FLAGS)?;
+        let stat = fstatvfs(&dir.files)?;
+        let blocks = stat.f_blocks - (stat.f_blocks / 50).min(WITHHELD);
+        let bytes = blocks.saturating_mul(stat.f_frsize);
+        let most = wanted.bytes.saturating_add(wanted.bytes / 16).saturating_add(SLACK);
+        let bytes = if (wanted.bytes..most).contains(&bytes) { wanted.bytes } else { bytes };
+        let size = DiskUsage { bytes, ..dir.size };
+        Ok(Self { size, kept: Some(image.clone()), ..dir })
+    }
+
     /// Makes a new file system an empty directory of `owner`.
-    fn set_up(&self, owner: Option<(u32, u32)>) -> io::Result<()> {
+    pub(crate) fn set_up(&self, owner: Option<(u32, u32)>) -> io::Result<()> {
         self.remove_lost_and_found()?;
         self.give(owner)
     }
 
     /// Removes what a file system has at its beginning, and after its repair, unless something was
     /// found.
-    fn remove_lost_and_found(&self) -> io::Result<()> {
+    pub(crate) fn remove_lost_and_found(&self) -> io::Result<()> {
         match unlinkat(&self.files, "lost+found", AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::NOTDIR) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -132,7 +149,7 @@ impl BoundedDir {
         Ok(fchmod(&root, Mode::from_raw_mode(0o777))?)
     }
 
-    /// Gives its image its name, if it is to be [kept](KeptImages::open) and has none yet: when a
+    /// Gives its image its name, if it is to be [kept](crate::kept::KeptImages) and has none yet: when a
     /// container has it mounted.
     ///
     /// # Errors
@@ -212,11 +229,6 @@ impl BoundedDir {
             None => DiskBackend::Tmpfs,
         }
     }
-}
-
-/// Names the step that failed.
-fn at(what: &'static str) -> impl Fn(io::Error) -> io::Error {
-    move |error| io::Error::new(error.kind(), format!("cannot make {what}: {error}"))
 }
 
 /// Creates a mount that is attached nowhere.

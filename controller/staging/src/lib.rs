@@ -1,5 +1,5 @@
 //! Io dirs on the host: [created] ones, [fresh] ones that are removed with their sandboxes, [bounded]
-//! ones whose size the kernel enforces, and atomic changes of one.
+//! ones whose size the kernel enforces, [kept] ones that outlive their sandboxes, and atomic changes of one.
 //!
 //! A [`Stage`] is a private copy of an io dir, or the upper layer of an overlay of it, next to it
 //! on the same filesystem. A run works on the stage. Then [`Stage::compare`] compares the two, and
@@ -19,6 +19,7 @@ mod diff;
 mod error;
 pub mod fresh;
 mod journal;
+pub mod kept;
 mod location;
 mod manifest;
 mod overlay;

@@ -25,7 +25,7 @@ use sandbox_protocol::message::{
 };
 use sandbox_protocol::{ErrorKind, FromAgent, PROTOCOL_VERSION, User, WireString};
 use sandbox_session::testing::{FakeAgent, pipe};
-use sandbox_staging::bounded::KeptImages;
+use sandbox_staging::kept::KeptImages;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 use tokio::sync::watch;

@@ -209,6 +209,11 @@ pub fn repair(image: &File) -> io::Result<bool> {
     }
 }
 
+/// Names the step that failed.
+pub fn at(what: &'static str) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("cannot make {what}: {error}"))
+}
+
 /// Gives an unnamed file a name that nothing has.
 pub fn name(file: &File, path: &Path) -> io::Result<()> {
     Ok(linkat(CWD, path_of(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)

@@ -1,4 +1,5 @@
 use super::*;
+use crate::kept::KeptImages;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
