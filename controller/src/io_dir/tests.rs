@@ -1,6 +1,9 @@
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use sandbox_staging::kept::KeptImages;
 
 use super::*;
+use crate::io_dir::private::Wanted;
 
 fn reason(result: Result<IoDir, Error>) -> String {
     result.unwrap_err().to_string()
@@ -240,6 +243,40 @@ fn files_of_a_bounded_io_dir_are_kept_once_and_it_says_what_bounds_it() {
     io_dir.keep(&kept).unwrap();
     assert_eq!(fs::read(kept.join("f")).unwrap(), b"x");
     assert!(matches!(io_dir.keep(&dir.path().join("again")), Err(Error::NoFreshIoDir)));
+}
+
+#[test]
+fn what_is_kept_stays_what_it_was_made_as() {
+    if !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let (images, at) = (KeptImages::default(), |name: &str| dir.path().join(name));
+    let open = |name: &str, wanted| {
+        let image = || images.open(&at(name), small(), None, &at("templates"));
+        let kept = IoDir::kept(&at(name), None, wanted, image).unwrap();
+        kept.keep_image().unwrap();
+        assert_eq!(kept.host_path(), None);
+        kept.describe_disk(&Limits::default())
+    };
+    let why = || Wanted::Directory(Some("why".to_owned()));
+    for (name, first, later, bound) in [
+        ("image", Wanted::Image, why(), DiskBound::Kernel),
+        ("directory", why(), Wanted::Image, DiskBound::Watched),
+    ] {
+        for wanted in [first, later] {
+            let disk = open(name, wanted);
+            assert_eq!((disk.bound, disk.reason.is_none()), (bound, name == "image"), "{disk:?}");
+        }
+    }
+    let failed = || Err(io::Error::other("no loop device"));
+    let kept = IoDir::kept(&at("failed"), None, Wanted::Image, failed).unwrap();
+    let reason = kept.describe_disk(&Limits::default()).reason.unwrap();
+    assert_eq!((&*reason, at("failed").is_dir()), ("no loop device", true));
+    // What is there is not replaced.
+    IoDir::kept(&at("image"), None, why(), failed).unwrap_err();
+    assert!(at("image").is_file());
 }
 
 #[test]
