@@ -128,7 +128,7 @@ pub fn attacker() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("static-agent");
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("static-programs");
         once("attacker.program", || {
             build_attacker(&target, &folder);
             String::new()
