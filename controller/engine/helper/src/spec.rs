@@ -38,7 +38,7 @@ pub struct Programs {
     pub files: Vec<(String, String)>,
     /// Bytes of `/tmp`.
     pub tmp_bytes: u64,
-    /// Files and directories of `/tmp`.
+    /// Files and directories of `/tmp`, and of `/dev/shm`.
     pub tmp_inodes: u64,
     /// Bytes of `/dev/shm`.
     pub shm_bytes: u64,

@@ -31,7 +31,8 @@ pub struct Watch {
 /// Memory of processes, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Memory {
-    anonymous: u64,
+    /// Of processes alone, with what is swapped out and the page tables.
+    own: u64,
     /// Of files in memory, and what processes share.
     shared: u64,
 }
@@ -52,12 +53,12 @@ impl Watch {
         let temporary = self.temporary.iter().filter_map(used).sum();
         // Pages that several processes map count for each of them here, so it is the most that it can
         // be, and cheap.
-        let most = |path: &Path| of_status(&fs::read_to_string(path.join("status")).ok()?);
+        let most = |path: &Path| of_status(&read(path, "status")?);
         if total(self.sum(most), temporary) <= self.limit {
             return false;
         }
-        let share = |path: &Path| of_rollup(&fs::read_to_string(path.join("smaps_rollup")).ok()?);
-        // All of one whose share cannot be read.
+        let share = |path: &Path| of_rollup(&read(path, "smaps_rollup")?, &read(path, "status")?);
+        // The kernel shows the share of some programs to nobody else: all that they map counts.
         let used = self.sum(|path| share(path).or_else(|| most(path)));
         total(used, temporary) > self.limit
     }
@@ -81,7 +82,7 @@ impl Watch {
                 threads.flatten().find_map(|thread| memory(&thread.path()))
             };
             if let Some(memory) = memory(path).or_else(of_others) {
-                sum.anonymous += memory.anonymous;
+                sum.own += memory.own;
                 sum.shared += memory.shared;
             }
         }
@@ -91,7 +92,7 @@ impl Watch {
 
 /// Files in memory may be mapped, so the larger of both counts.
 fn total(memory: Memory, temporary: u64) -> u64 {
-    memory.anonymous + memory.shared.max(temporary)
+    memory.own + memory.shared.max(temporary)
 }
 
 /// The bytes that a file system in memory holds.
@@ -100,15 +101,30 @@ fn used(mount: &OwnedFd) -> Option<u64> {
     Some((stat.f_blocks - stat.f_bfree) * stat.f_bsize)
 }
 
-/// In `/proc/PID/status`.
+/// In `/proc/PID/status`, which everybody may read.
 fn of_status(text: &str) -> Option<Memory> {
     // A zombie has no memory.
-    Some(Memory { anonymous: kib(text, "RssAnon:")?, shared: kib(text, "RssShmem:")? })
+    let shared = kib(text, "RssShmem:")?;
+    let own = sum_of(text, &["RssAnon:", "VmSwap:", "VmPTE:", "HugetlbPages:"]);
+    Some(Memory { own, shared })
 }
 
-/// In `/proc/PID/smaps_rollup`: each page divided by the number of processes that map it.
-fn of_rollup(text: &str) -> Option<Memory> {
-    Some(Memory { anonymous: kib(text, "Pss_Anon:")?, shared: kib(text, "Pss_Shmem:")? })
+/// In `/proc/PID/smaps_rollup`: each page divided by the number of processes that map it. It has no page
+/// tables, which a status has.
+fn of_rollup(text: &str, status: &str) -> Option<Memory> {
+    let shared = kib(text, "Pss_Shmem:")?;
+    let own = sum_of(text, &["Pss_Anon:", "SwapPss:", "Shared_Hugetlb:", "Private_Hugetlb:"]);
+    Some(Memory { own: own + kib(status, "VmPTE:").unwrap_or(0), shared })
+}
+
+/// Not every kernel has each of them.
+fn sum_of(text: &str, names: &[&str]) -> u64 {
+    names.iter().filter_map(|name| kib(text, name)).sum()
+}
+
+/// A file of a process as text. A process chooses its name, which need not be UTF-8.
+fn read(path: &Path, name: &str) -> Option<String> {
+    Some(String::from_utf8_lossy(&fs::read(path.join(name)).ok()?).into_owned())
 }
 
 fn kib(text: &str, name: &str) -> Option<u64> {
@@ -121,15 +137,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_of_a_process_is_what_only_it_or_several_have_and_not_files_of_a_disk() {
-        let status = "Name:\tx\nVmRSS:\t    9 kB\nRssAnon:\t    4 kB\nRssFile:\t    3 kB\nRssShmem:\t    2 kB\n";
-        let expected = Memory { anonymous: 4 << 10, shared: 2 << 10 };
+    fn memory_of_a_process_is_all_that_it_takes_but_files_of_a_disk() {
+        let status = "Name:\tx\nVmPTE:\t 5 kB\nVmSwap:\t 7 kB\nHugetlbPages:\t 8 kB\nVmRSS:\t 9 kB\n\
+                      RssAnon:\t    4 kB\nRssFile:\t    3 kB\nRssShmem:\t    2 kB\n";
+        let expected = Memory { own: 24 << 10, shared: 2 << 10 };
         assert_eq!(of_status(status), Some(expected));
-        let rollup =
-            "Rss:  9 kB\nPss:  8 kB\nPss_Anon:   4 kB\nPss_File:  3 kB\nPss_Shmem:  2 kB\n";
-        assert_eq!(of_rollup(rollup), Some(expected));
-        // A zombie.
+        let rollup = "Rss:  9 kB\nPss:  8 kB\nPss_Anon:   4 kB\nPss_File:  3 kB\nPss_Shmem:  2 kB\n\
+                      Shared_Hugetlb: 6 kB\nPrivate_Hugetlb: 2 kB\nSwap: 9 kB\nSwapPss: 7 kB\n";
+        assert_eq!(of_rollup(rollup, status), Some(expected));
         assert_eq!(of_status("Name:\tx\nState:\tZ (zombie)\n"), None);
+    }
+
+    #[test]
+    fn process_whose_name_is_no_text_or_whose_share_cannot_be_read_counts() {
+        let proc = tempfile::tempdir().unwrap();
+        fs::create_dir(proc.path().join("7")).unwrap();
+        let status = b"Name:\t\xff\xfe\nRssAnon:\t    4 kB\nRssShmem:\t    0 kB\n";
+        fs::write(proc.path().join("7/status"), status).unwrap();
+        let processes = fs::File::open(proc.path()).unwrap().into();
+        let watch = Watch { limit: 4095, processes, temporary: Vec::new() };
+        assert!(watch.is_exceeded());
     }
 
     #[test]
@@ -152,7 +179,7 @@ mod tests {
 
     #[test]
     fn files_in_memory_that_are_mapped_count_once() {
-        let memory = Memory { anonymous: 10, shared: 5 };
+        let memory = Memory { own: 10, shared: 5 };
         assert_eq!((total(memory, 4), total(memory, 7)), (15, 17));
     }
 }

@@ -306,7 +306,11 @@ fn mount_devices(
         let terminals =
             Filesystem { kind: "devpts", source: "devpts", options: &options, restrictions };
         root.mount(&terminals.mount()?, "/dev/pts")?;
-        let options = [("mode", "1777".to_owned()), ("size", programs.shm_bytes.to_string())];
+        let options = [
+            ("mode", "1777".to_owned()),
+            ("size", programs.shm_bytes.to_string()),
+            ("nr_inodes", programs.tmp_inodes.to_string()),
+        ];
         let restrictions = NOSUID | NODEV | NOEXEC;
         let memory = Filesystem { kind: "tmpfs", source: "shm", options: &options, restrictions };
         root.mount(&memory.mount()?, "/dev/shm")?;
