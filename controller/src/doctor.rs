@@ -7,7 +7,9 @@ use sandbox_api::{
     ByteSize, CommitConflicts, Disk, DiskBackend, DiskBound, DiskReserve, EngineKind, LeftStage,
     Lifespan, Limits, Pull, RootFs, SandboxSpec, Script,
 };
-use sandbox_engine::{EmbeddedConfig, EngineFacts, UserMapping};
+use sandbox_engine::{
+    ConnectError, EmbeddedConfig, EmbeddedProblem, EngineFacts, RootlessLimits, UserMapping,
+};
 use sandbox_protocol::message::UnixSockets;
 use serde::Serialize;
 
@@ -87,6 +89,8 @@ pub async fn examine(config: Config, io_dir: Option<&Path>, io_is_private: bool)
     let mut conflicts = Vec::new();
     // The diagnosis is not to be audited.
     let config = Config { audit: None, ..config };
+    let mut with_weaker_limits = config.clone();
+    with_weaker_limits.engine.embedded.rootless_limits = RootlessLimits::BestEffort;
     match Controller::connect(config).await {
         Ok(controller) => {
             let info = controller.engine();
@@ -110,7 +114,16 @@ pub async fn examine(config: Config, io_dir: Option<&Path>, io_is_private: bool)
             conflicts = found.take();
         }
         Err(error @ Error::State { .. }) => checks.push(Check::error("state", &error)),
-        Err(error) => checks.push(Check::error("endpoint", &error)),
+        Err(error) => {
+            let lacks_limits = matches!(
+                &error,
+                Error::Connect(ConnectError::Embedded(EmbeddedProblem::NotDelegated { .. }))
+            );
+            checks.push(Check::error("endpoint", &error));
+            if lacks_limits {
+                checks.push(namespaces(with_weaker_limits, limits, &data_dir).await);
+            }
+        }
     }
     checks.push(judge_stages(&stages, &left(), &conflicts));
     checks.push(kernel());
@@ -232,6 +245,30 @@ async fn identity(controller: &Controller, io_dir: Option<&Path>) -> Check {
             Check::ok("identity", detail)
         }
         Err(error) => Check::error("identity", &error),
+    }
+}
+
+/// Whether this user can make containers at all, where only limits are missing: it makes one, with
+/// everything that programs have.
+async fn namespaces(config: Config, limits: Limits, data_dir: &Path) -> Check {
+    const ID: &str = "namespaces";
+    let made = async {
+        let controller = Controller::connect(config).await?;
+        let spec = SandboxSpec::new().lifespan(Lifespan::OneRun).limits(limits).fresh_io_dir();
+        let empty = EmbeddedConfig::empty_root(data_dir);
+        let spec = PreparedSandbox::on_engine_directory(spec, empty);
+        let made = match controller.launch(spec).await {
+            Ok(sandbox) => sandbox.close().await,
+            Err(error) => Err(error),
+        };
+        controller.close().await;
+        made
+    };
+    match made.await {
+        Ok(()) => {
+            Check::ok(ID, "user namespaces with overlay, proc, devices and loopback can be made")
+        }
+        Err(error) => Check::error(ID, &error),
     }
 }
 

@@ -2,7 +2,8 @@
 //! and groups, compared with a record of them.
 //!
 //! The record is what libcontainer made of the same container, before the helper had a launcher of
-//! its own. A change of it is a change of what confines a sandbox.
+//! its own, but for what was changed since: masks of files are read-only, and `/dev/shm` has a number of
+//! entries. A change of it is a change of what confines a sandbox.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::fixture::{Ended, Fixture, finish};
-use crate::rootfs::Rootfs;
+use crate::rootfs::{Provided, Rootfs};
 
 const USER: (u32, u32) = (60_777, 60_778);
 const GROUP: u32 = 60_779;
@@ -32,14 +32,20 @@ fn with_tmpfs_at(place: &Fixture, path: &str, command: Command) -> Command {
     inside
 }
 
-/// A command in a file system of busybox alone, with these flags.
-fn exec(place: &Fixture, flags: &[&str], words: &[&str]) -> (Ended, Value) {
+/// A file system of busybox alone, which belongs to the user.
+fn root() -> Provided {
     let root = Rootfs::busybox().directory();
+    let owner = format!("{}:{}", USER.0, USER.1);
+    let given = Command::new("chown").args(["--recursive", &owner, &root.args()[1]]).status();
+    assert!(given.unwrap().success());
+    root
+}
+
+/// A command in such a file system, with these flags.
+fn exec(place: &Fixture, flags: &[&str], words: &[&str]) -> (Ended, Value) {
+    let root = root();
     let rootfs = root.args();
     let rootfs: Vec<_> = rootfs.iter().map(String::as_str).collect();
-    let owner = format!("{}:{}", USER.0, USER.1);
-    let given = Command::new("chown").args(["--recursive", &owner, rootfs[1]]).status().unwrap();
-    assert!(given.success());
     let args = [&["exec", "--json"][..], &rootfs, flags, &["--"], words].concat();
     let ended = finish(command(place, &args));
     let document = serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{ended:#?}"));
@@ -135,4 +141,26 @@ fn auto_uses_it_for_a_user_where_no_docker_is_and_says_so() {
     let ended = finish(command);
     assert_eq!(ended.assert_code(0).stdout, "1\n");
     assert!(ended.stderr.contains("using the embedded engine without root"), "{ended:#?}");
+}
+
+#[test]
+fn kernel_without_overlays_in_user_namespaces_is_answered_with_words() {
+    let (place, root) = (place(), root());
+    let args = ["exec", "--no-io", "--rootfs", &root.args()[1], "--", "true"];
+    let mut command = command(&place, &args);
+    command.env("SANDBOX_FAILPOINT", place.path("Absent(overlay)"));
+    let ended = finish(command);
+    ended.assert_code(125);
+    assert!(ended.stderr.contains("the kernel must allow overlays"), "{ended:#?}");
+}
+
+#[test]
+fn doctor_makes_the_namespaces_also_where_limits_are_missing() {
+    let place = place();
+    let mut command = command(&place, &["doctor"]);
+    command.env_remove("SANDBOXCTL_ENGINE_ROOTLESS_LIMITS");
+    let ended = finish(command);
+    ended.assert_code(125);
+    assert!(ended.stdout.contains("FAIL  endpoint"), "{ended:#?}");
+    assert!(ended.stdout.contains("ok    namespaces"), "{ended:#?}");
 }

@@ -76,7 +76,8 @@ impl ConnectError {
         match self {
             Self::NoEngine { tried } if tried.iter().any(|one| one.outcome.contains("denied")) => {
                 "your user may not use the engine's socket: `sudo usermod -aG docker $USER` and a \
-                 new login let it (and make it as good as root), or run a rootless engine"
+                 new login let it (and make it as good as root), or run a rootless engine: --engine \
+                 embedded needs no socket"
             }
             Self::NoEngine { .. } => {
                 "install and start Docker or Podman, or name a running engine with --host"

@@ -4,7 +4,7 @@
 //! removed by its name. On version 1 (and hybrid) a container has a group in each hierarchy
 //! that limits it or that its commands look at, and in no other, because each costs the kernel
 //! milliseconds; on version 2 one.
-//! Always directly beneath the root, so that no parent is left.
+//! Always directly beneath the root, or the group that is delegated to a user, so that no parent is left.
 
 use std::fs;
 use std::io;
@@ -470,12 +470,6 @@ impl Groups {
             .map_err(|error| io::Error::new(error.kind(), format!("cannot write {file}: {error}")))
     }
 
-    /// Whether any process is in them.
-    #[must_use]
-    pub fn has_processes(&self) -> bool {
-        self.all.iter().any(|group| !processes(group).is_empty())
-    }
-
     /// Lifts the CPU limit. Call it before a kill: the kernel delays the death of a process that
     /// has used more than its share, and long system calls use seconds more than the share.
     pub fn lift_cpu_limit(&self) {
@@ -565,7 +559,7 @@ fn about(act: &str, group: &Path, error: &io::Error) -> io::Error {
 
 /// Makes the controllers of version 2 available in a group's children: those that the limits require,
 /// and the one that programs look at.
-fn delegate(parent: &Path) -> io::Result<()> {
+pub(crate) fn delegate(parent: &Path) -> io::Result<()> {
     let file = parent.join("cgroup.subtree_control");
     let enabled = fs::read_to_string(&file).map_err(|error| about("look at", parent, &error))?;
     for controller in NEEDED.iter().chain([&PROCESSORS]) {

@@ -43,24 +43,24 @@ impl Container {
     /// Launches a container. On failure, nothing is left of it.
     pub fn launch(
         place: &MountNamespace,
-        launch: &Launch,
+        wanted: &Launch,
         given: Descriptors<OwnedFd>,
     ) -> Result<Self, Failed> {
         let record = given.record.try_clone().step("keep the record")?;
         let records = place.records.try_clone().step("keep the records")?;
-        let groups = place.hierarchies.of(&launch.name);
-        let mut remains = Remains { name: launch.name.clone(), groups, records, _record: record };
+        let groups = place.hierarchies.of(&wanted.name);
+        let mut remains = Remains { name: wanted.name.clone(), groups, records, _record: record };
         let launched = remains
             .groups
-            .make(launch::tenant(launch), &launch.limits)
+            .make(launch::tenant(wanted), &wanted.limits)
             .step("limit the container")
             .inspect(|()| failpoint::hold(At::Grouped))
-            .and_then(|()| launch::launch(launch, given, &remains.groups, place.rootless.as_ref()));
+            .and_then(|()| launch::launch(wanted, given, &remains.groups, place.rootless.as_ref()));
         match launched {
             Ok(Launched { pid, pidfd }) => {
                 let (exit_code, watch, over_memory) = (None, None, false);
                 let mut container = Self { pid, pidfd, exit_code, watch, over_memory, remains };
-                container.watch_memory(launch.limits.memory)?;
+                container.watch_memory(wanted.limits.memory)?;
                 Ok(container)
             }
             Err(failed) => Err(match remains.remove() {

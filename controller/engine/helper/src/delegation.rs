@@ -11,17 +11,30 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD};
 
-use crate::cgroup::{Hierarchies, NEEDED};
+use crate::cgroup::{Hierarchies, NEEDED, delegate};
 
 /// The group that the controller moves itself into.
 const OWN: &str = "sandboxctl-controller";
 
-/// The delegated group in which containers get theirs, as the only hierarchy.
+/// The delegated group in which containers get theirs, as the only hierarchy. Takes it: this process
+/// moves, and the group's controllers are enabled.
 ///
 /// # Errors
 ///
 /// Why there is none, for people.
-pub fn delegated() -> Result<Hierarchies, String> {
+pub fn take_delegated() -> Result<Hierarchies, String> {
+    take(&own_group()?, std::process::id()).map(Hierarchies::unified_at)
+}
+
+/// The same group, untouched, for what looks for containers that are there; `None` if there cannot be
+/// one.
+#[must_use]
+pub fn find_delegated() -> Option<Hierarchies> {
+    own_group().ok().map(|own| Hierarchies::unified_at(unit_of(&own).to_owned()))
+}
+
+/// The group of version 2 that this process is in.
+fn own_group() -> Result<PathBuf, String> {
     let here = Hierarchies::here().map_err(|error| format!("cannot read /proc: {error}"))?;
     let Some(root) = here.unified() else {
         return Err(
@@ -30,15 +43,20 @@ pub fn delegated() -> Result<Hierarchies, String> {
     };
     let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"));
-    let own = own.map(|group| root.join(group)).ok_or("this process is in no control group")?;
-    prepare(&own, std::process::id()).map(Hierarchies::unified_at)
+    own.map(|group| root.join(group)).ok_or_else(|| "this process is in no control group".into())
 }
 
-/// The group for containers of a process that is in `own`, which has no process itself, and gives them
-/// its controllers.
-fn prepare(own: &Path, pid: u32) -> Result<PathBuf, String> {
-    let is_moved = own.file_name().is_some_and(|name| name == OWN);
-    let unit = if is_moved { own.parent().unwrap_or(own) } else { own };
+/// The group of the unit: that of a process which has not moved, or the one above.
+fn unit_of(own: &Path) -> &Path {
+    match own.file_name().is_some_and(|name| name == OWN) {
+        true => own.parent().unwrap_or(own),
+        false => own,
+    }
+}
+
+/// Makes the unit's group of a process that is in `own` one for containers.
+fn take(own: &Path, pid: u32) -> Result<PathBuf, String> {
+    let unit = unit_of(own);
     for file in ["", "cgroup.procs", "cgroup.subtree_control"] {
         let path = unit.join(file);
         if rustix::fs::accessat(CWD, &path, Access::WRITE_OK, AtFlags::EACCESS).is_err() {
@@ -46,13 +64,13 @@ fn prepare(own: &Path, pid: u32) -> Result<PathBuf, String> {
         }
     }
     let read = |file: &str| fs::read_to_string(unit.join(file)).unwrap_or_default();
-    let has = |list: &str, name: &str| list.split_whitespace().any(|it| it == name);
     let available = read("cgroup.controllers");
-    let missing: Vec<_> = NEEDED.iter().filter(|name| !has(&available, name)).copied().collect();
+    let has = |name: &&&str| available.split_whitespace().any(|it| it == **name);
+    let missing: Vec<_> = NEEDED.iter().filter(|name| !has(name)).copied().collect();
     if !missing.is_empty() {
         return Err(format!("{} has no {} controller", unit.display(), missing.join(" and no ")));
     }
-    if !is_moved {
+    if unit == own {
         if read("cgroup.procs").split_whitespace().any(|other| other != pid.to_string()) {
             return Err(format!("other processes are in {} too", unit.display()));
         }
@@ -64,11 +82,7 @@ fn prepare(own: &Path, pid: u32) -> Result<PathBuf, String> {
             .map_err(|error| format!("this process cannot move in {}: {error}", unit.display()))?;
     }
     // Now, because the files of a group below show what is counted: whether swap is.
-    let enabled = read("cgroup.subtree_control");
-    for name in NEEDED.iter().filter(|name| !has(&enabled, name)) {
-        fs::write(unit.join("cgroup.subtree_control"), format!("+{name}"))
-            .map_err(|error| format!("cannot enable {name} in {}: {error}", unit.display()))?;
-    }
+    delegate(unit).map_err(|error| error.to_string())?;
     Ok(unit.to_owned())
 }
 
@@ -92,12 +106,12 @@ mod tests {
     #[test]
     fn process_that_is_alone_makes_room_for_containers_beside_itself() {
         let unit = unit("cpuset cpu io memory pids\n", "7\n");
-        assert_eq!(prepare(unit.path(), 7).unwrap(), unit.path());
+        assert_eq!(take(unit.path(), 7).unwrap(), unit.path());
         let own = unit.path().join(OWN);
         assert_eq!(fs::read_to_string(own.join("cgroup.procs")).unwrap(), "7");
         // The next controller there finds itself in that group, and moves nothing.
         fs::write(own.join("cgroup.procs"), "7\n8\n").unwrap();
-        assert_eq!(prepare(&own, 8).unwrap(), unit.path());
+        assert_eq!(take(&own, 8).unwrap(), unit.path());
     }
 
     #[test]
@@ -107,11 +121,11 @@ mod tests {
             ("memory pids cpu", "7\n9\n", "other processes are in"),
         ] {
             let unit = unit(controllers, processes);
-            let error = prepare(unit.path(), 7).unwrap_err();
+            let error = take(unit.path(), 7).unwrap_err();
             assert!(error.contains(why), "{error}");
             assert!(!unit.path().join(OWN).exists());
         }
-        let error = prepare(Path::new("/proc"), 7).unwrap_err();
+        let error = take(Path::new("/proc"), 7).unwrap_err();
         assert!(error.contains("is not this user's"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! The devices of every container, whoever launches it.
+//! The devices of every container, launched by root or another user.
 
 /// The devices of a container: a name, and a major and a minor number.
 pub const DEVICES: [(&str, u32, u32); 6] = [

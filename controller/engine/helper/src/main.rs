@@ -99,9 +99,8 @@ fn serve(control: &OwnedFd, data_dir: &OsStr) -> Result<(), Failed> {
     let given = Descriptors::of(&launch, descriptors).step("find the launch's descriptors");
     let launched = given.and_then(|mut given| {
         // The user namespace is that of the container's user.
-        let place = place.unwrap_or_else(|| {
-            MountNamespace::without_root(data_dir, &launch.process, &mut given)
-        })?;
+        let place =
+            place.unwrap_or_else(|| MountNamespace::without_root(data_dir, &launch, &mut given))?;
         Container::launch(&place, &launch, given)
     });
     drop(launch);

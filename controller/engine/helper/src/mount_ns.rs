@@ -17,7 +17,7 @@ use rustix::mount::{
 use rustix::thread::UnshareFlags;
 use sandbox_helper::cgroup::Hierarchies;
 use sandbox_helper::delegation;
-use sandbox_helper::spec::{Descriptors, Process};
+use sandbox_helper::spec::{Descriptors, Launch};
 
 use crate::failed::{Failed, Step as _};
 use crate::rootless::{self, Rootless};
@@ -47,13 +47,17 @@ impl MountNamespace {
     /// the launch mounts are opened again.
     pub fn without_root(
         data_dir: &Path,
-        process: &Process,
+        wanted: &Launch,
         given: &mut Descriptors<OwnedFd>,
     ) -> Result<Self, Failed> {
-        let delegated = delegation::delegated().unwrap_or_else(|_| Hierarchies::none());
+        // The engine has decided it: a container never has weaker limits than it knows of.
+        let hierarchies = match wanted.has_groups {
+            true => delegation::take_delegated().map_err(Failed)?,
+            false => Hierarchies::none(),
+        };
         let sources = rootless::Sources::of(given)?;
-        rootless::enter_user_namespace(process)?;
-        Self::with(data_dir, Some(delegated), || {
+        rootless::enter_user_namespace(&wanted.process)?;
+        Self::with(data_dir, Some(hierarchies), || {
             sources.mount(given)?;
             Rootless::prepare().map(Some)
         })

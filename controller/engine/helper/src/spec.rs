@@ -1,5 +1,5 @@
 //! A container, as the engine requests it: plain data, complete, and free of decisions. The helper
-//! does what it says, in the order of [`launch`](../launch/index.html)'s steps.
+//! does what it says.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,8 +24,10 @@ pub struct Launch {
     pub masked: Vec<String>,
     /// Paths of its `/proc` that cannot be written to, whether they exist or not.
     pub read_only: Vec<String>,
-    /// The limits of its control groups.
+    /// What it may use.
     pub limits: Limits,
+    /// Whether control groups limit it. If not, it is limited by other means.
+    pub has_groups: bool,
     /// Its first process.
     pub process: Process,
 }

@@ -33,7 +33,8 @@ pub enum Request {
     /// Launches the container. Attached: its [`Descriptors`](crate::spec::Descriptors). Answered by
     /// [`Reply::Launched`].
     Launch(Box<Launch>),
-    /// Waits for its first process. Answered by [`Reply::Exited`].
+    /// Waits for its first process, and from now on limits no memory by looking at it: sent when that has
+    /// ended. Answered by [`Reply::Exited`].
     Wait,
     /// Kills what is left of it, and removes everything. Answered by [`Reply::Done`], after which
     /// the helper ends. The end of the connection asks for the same.

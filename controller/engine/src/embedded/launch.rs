@@ -72,6 +72,7 @@ pub(super) fn launch(
             cpu_period: CPU_PERIOD,
             pids: spec.pids,
         },
+        has_groups: true,
         process: Process {
             args: [AGENT_NAME.to_owned()].into_iter().chain(spec.agent_args()).collect(),
             env,
@@ -94,6 +95,7 @@ pub(super) fn without_root(launch: &mut Launch, has_no_groups: bool) {
     for (_, value) in sysctls.filter(|(name, _)| name.ends_with("/ping_group_range")) {
         *value = format!("{gid} {gid}");
     }
+    launch.has_groups = !has_no_groups;
     if has_no_groups {
         // The helper is in the same user namespace.
         let processes = u64::from(launch.limits.pids) + 1;
@@ -129,8 +131,19 @@ mod tests {
 
     #[test]
     fn every_setting_of_the_hardening_table_is_in_it() {
-        let Launch { name, hostname, programs, mounts, hidden, masked, read_only, limits, process } =
-            of(&spec());
+        let Launch {
+            name,
+            hostname,
+            programs,
+            mounts,
+            hidden,
+            masked,
+            read_only,
+            limits,
+            has_groups,
+            process,
+        } = of(&spec());
+        assert!(has_groups);
         assert_eq!(
             (&*name, &*hostname, programs, hidden),
             ("sandboxctl-1", "sandbox", None, vec![])
@@ -242,6 +255,7 @@ mod tests {
             // One more: the helper.
             let processes = ("nproc".to_owned(), 65);
             assert_eq!(process.rlimits.contains(&processes), has_no_groups);
+            assert_eq!(launch.has_groups, !has_no_groups);
             assert_eq!(process.filters.len(), before.filters.len() + usize::from(has_no_groups));
         }
     }

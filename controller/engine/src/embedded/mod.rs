@@ -257,7 +257,7 @@ impl Engine for EmbeddedEngine {
     }
 
     async fn list(&self, label: &str) -> Result<Vec<ContainerSummary>, EngineError> {
-        let listed = self.records.list(label, &self.hierarchies);
+        let listed = self.records.list(label);
         listed.map_err(|error| EngineError::Refused(format!("cannot list the records: {error}")))
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use sandbox_helper::cgroup::Hierarchies;
-use sandbox_helper::delegation::delegated;
+use sandbox_helper::delegation::{find_delegated, take_delegated};
 
 use crate::config::RootlessLimits;
 use crate::error::EmbeddedProblem;
@@ -34,12 +34,13 @@ pub(super) fn hierarchies(
     purpose: Purpose,
 ) -> Result<Hierarchies, EmbeddedProblem> {
     if user.is_some() {
-        return match (delegated(), policy, purpose) {
-            (Ok(hierarchies), ..) => Ok(hierarchies),
-            (Err(_), RootlessLimits::BestEffort, _) | (Err(_), _, Purpose::Reap) => {
-                Ok(Hierarchies::none())
-            }
-            (Err(problem), RootlessLimits::Required, Purpose::Launch) => {
+        if purpose == Purpose::Reap {
+            return Ok(find_delegated().unwrap_or_else(Hierarchies::none));
+        }
+        return match (take_delegated(), policy) {
+            (Ok(hierarchies), _) => Ok(hierarchies),
+            (Err(_), RootlessLimits::BestEffort) => Ok(Hierarchies::none()),
+            (Err(problem), RootlessLimits::Required) => {
                 Err(EmbeddedProblem::NotDelegated { problem })
             }
         };

@@ -71,22 +71,15 @@ impl Records {
     }
 
     /// The containers whose records have this label.
-    pub fn list(
-        &self,
-        label: &str,
-        hierarchies: &Hierarchies,
-    ) -> io::Result<Vec<ContainerSummary>> {
+    pub fn list(&self, label: &str) -> io::Result<Vec<ContainerSummary>> {
         let mut listed = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let Ok(name) = entry?.file_name().into_string() else { continue };
             match self.read(&name) {
                 Some(Record { labels, created }) => {
                     if labels.iter().any(|(name, _)| name == label) {
-                        let running = match hierarchies.is_none() {
-                            // The helper has the lock for as long as its container exists.
-                            true => self.is_locked(&name),
-                            false => hierarchies.of(&name).has_processes(),
-                        };
+                        // Its helper has the lock for as long as it exists.
+                        let running = self.is_locked(&name);
                         let created = SystemTime::UNIX_EPOCH + Duration::from_secs(created);
                         let id = name.clone();
                         listed.push(ContainerSummary { id, name, labels, running, created });
@@ -180,20 +173,20 @@ mod tests {
         let (_dir, records, nowhere) = records();
         drop(records.create("sandboxctl-1", &labels()).unwrap());
         drop(records.create("sandboxctl-2", &[]).unwrap());
-        let listed = records.list("sandboxctl.instance", &nowhere).unwrap();
+        let listed = records.list("sandboxctl.instance").unwrap();
         assert_eq!(listed.len(), 1);
         assert_eq!((listed[0].id.as_str(), &listed[0].labels), ("sandboxctl-1", &labels()));
         assert!(listed[0].created.elapsed().unwrap() < Duration::from_secs(60));
         records.remove("sandboxctl-1", &nowhere).unwrap();
-        assert_eq!(records.list("sandboxctl.instance", &nowhere).unwrap(), []);
+        assert_eq!(records.list("sandboxctl.instance").unwrap(), []);
         records.remove("sandboxctl-1", &nowhere).unwrap();
     }
 
     #[test]
-    fn container_without_control_groups_runs_for_as_long_as_its_record_is_locked() {
+    fn container_runs_for_as_long_as_its_record_is_locked() {
         let (_dir, records, _) = records();
         let record = records.create("sandboxctl-1", &labels()).unwrap();
-        let runs = || records.list("sandboxctl.instance", &Hierarchies::none()).unwrap()[0].running;
+        let runs = || records.list("sandboxctl.instance").unwrap()[0].running;
         assert!(runs());
         drop(record);
         assert!(!runs());
@@ -208,12 +201,12 @@ mod tests {
 
     #[test]
     fn a_record_that_was_never_finished_is_forgotten_unless_somebody_writes_it_now() {
-        let (_dir, records, nowhere) = records();
+        let (_dir, records, _) = records();
         let dead = records.path("dead");
         fs::write(&dead, "{\"labels\":[[").unwrap();
         let writing = File::create(records.path("writing")).unwrap();
         rustix::fs::flock(&writing, FlockOperation::LockExclusive).unwrap();
-        assert_eq!(records.list("x", &nowhere).unwrap(), []);
+        assert_eq!(records.list("x").unwrap(), []);
         assert!(!dead.exists() && records.path("writing").exists());
     }
 

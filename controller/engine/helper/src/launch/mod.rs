@@ -14,7 +14,7 @@
 //! ```
 //!
 //! The child is a copy of the helper, so it has everything without another message. Whatever it
-//! opens is closed on exec; so is the pipe of the report, whose end says that the agent runs.
+//! opens is closed on exec; so is the pipe of the report, whose end says that it executes the agent, or has ended.
 //!
 //! Nothing that a child makes outlives it, but what it leaves in its control groups. The kernel kills it
 //! with the helper. So a launch that was killed at any point leaves the groups alone, which are
@@ -77,8 +77,8 @@ pub struct Launched {
 }
 
 /// A container of this launch runs commands, or scripts alone.
-pub const fn tenant(launch: &Launch) -> Tenant {
-    match launch.programs {
+pub const fn tenant(wanted: &Launch) -> Tenant {
+    match wanted.programs {
         None => Tenant::Scripts,
         Some(_) => Tenant::Programs,
     }
@@ -86,7 +86,7 @@ pub const fn tenant(launch: &Launch) -> Tenant {
 
 /// Launches a container whose control groups exist. On an error there is no process of it.
 pub fn launch(
-    launch: &Launch,
+    wanted: &Launch,
     given: Descriptors<OwnedFd>,
     groups: &Groups,
     rootless: Option<&Rootless>,
@@ -100,7 +100,7 @@ pub fn launch(
         Side::Child => {
             // Also when it panics: nothing of the helper may run in a copy of it.
             let end = EndOfChild;
-            let failed = match become_agent(launch, given, groups, rootless, &helper) {
+            let failed = match become_agent(wanted, given, groups, rootless, &helper) {
                 Ok(never) => match never {},
                 Err(failed) => failed,
             };
@@ -135,54 +135,54 @@ impl Drop for EndOfChild {
 
 /// The life of the child until it is the agent.
 fn become_agent(
-    launch: &Launch,
+    wanted: &Launch,
     given: Descriptors<OwnedFd>,
     groups: &Groups,
     rootless: Option<&Rootless>,
     helper: &OwnedFd,
 ) -> Result<Infallible, Failed> {
     let Descriptors { record: _record, stdio, program, root, mounts } = given;
-    let program = Program::new(program.as_fd(), &launch.process)?;
+    let program = Program::new(program.as_fd(), &wanted.process)?;
     process::die_with(helper)?;
     rustix::process::setsid().step("make a session")?;
     fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ).step("set its OOM score")?;
     groups.enter().step("limit the process")?;
-    rustix::system::sethostname(launch.hostname.as_bytes()).step("set the host name")?;
+    rustix::system::sethostname(wanted.hostname.as_bytes()).step("set the host name")?;
     loopback::up().step("bring the loopback up")?;
     failpoint::hold(At::Entered);
 
-    let root = match (&launch.programs, root) {
+    let root = match (&wanted.programs, root) {
         (Some(programs), Some(directory)) => {
             root_of_programs(programs, directory, groups, rootless)?
         }
         _ => Root::empty()?,
     };
-    for (Mount { target, read_only }, mount) in launch.mounts.iter().zip(&mounts) {
+    for (Mount { target, read_only }, mount) in wanted.mounts.iter().zip(&mounts) {
         let read_only = if *read_only { RDONLY } else { NOSUID };
         restrict(mount, NOSUID | NODEV | read_only, Reach::Itself)
             .step_at("restrict the mount at", target)?;
         root.mount(mount, target)?;
     }
-    hide(&root, &launch.hidden)?;
-    mount_proc(&root, launch.programs.as_ref(), rootless)?;
-    mount_devices(&root, launch.programs.as_ref(), rootless)?;
-    if launch.programs.is_some() {
+    hide(&root, &wanted.hidden)?;
+    mount_proc(&root, wanted.programs.as_ref(), rootless)?;
+    mount_devices(&root, wanted.programs.as_ref(), rootless)?;
+    if wanted.programs.is_some() {
         show_groups(&root, groups)?;
     }
     failpoint::hold(At::Mounted);
 
     enter_last_groups(groups)?;
     root.enter()?;
-    launch.read_only.iter().try_for_each(|path| mounts::make_read_only(path))?;
-    mounts::mask(&launch.masked)?;
+    wanted.read_only.iter().try_for_each(|path| mounts::make_read_only(path))?;
+    mounts::mask(&wanted.masked)?;
     failpoint::hold(At::Pivoted);
 
     process::take_stdio(&stdio)?;
-    process::limit(&launch.process, rootless)?;
+    process::limit(&wanted.process, rootless)?;
     if groups.is_none() {
-        process::bind_to_processors(&launch.limits)?;
+        process::bind_to_processors(&wanted.limits)?;
     }
-    process::renounce_privileges(&launch.process, rootless)?;
+    process::renounce_privileges(&wanted.process, rootless)?;
     process::die_with(helper)?;
     program.execute()
 }

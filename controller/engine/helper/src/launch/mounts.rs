@@ -25,7 +25,7 @@ pub const RDONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
 /// A new file system, which only the container has.
 pub struct Filesystem<'a> {
     /// Its kind.
-    pub kind: &'a str,
+    pub kind: &'static str,
     /// The name that the mount table shows.
     pub source: &'a str,
     /// Its options, each with a value; empty for a flag.
@@ -40,6 +40,7 @@ impl Filesystem<'_> {
         let Self { kind, source, options, restrictions } = self;
         let make = || {
             failpoint::call("fsopen")?;
+            failpoint::call(kind)?;
             let filesystem = rustix::mount::fsopen(*kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
             rustix::mount::fsconfig_set_string(&filesystem, "source", *source)?;
             for (name, value) in *options {

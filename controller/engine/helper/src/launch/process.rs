@@ -123,8 +123,7 @@ pub fn renounce_privileges(process: &Process, rootless: Option<&Rootless>) -> Re
     }
 }
 
-/// What a [`Process`] becomes, in the kernel's form: made before there is a process, because a text with
-/// a null in it is an error.
+/// What a [`Process`] becomes, in the kernel's form.
 pub struct Program<'a> {
     file: BorrowedFd<'a>,
     args: Vec<CString>,

@@ -68,7 +68,13 @@ impl Root {
         }
         let overlay =
             Filesystem { kind: "overlay", source: "overlay", options: &options, restrictions };
-        let root = Self::attached(overlay.mount()?)?;
+        let overlay = overlay.mount().map_err(|failed| match rootless {
+            None => failed,
+            Some(_) => Failed(format!(
+                "{failed}; without root the kernel must allow overlays in user namespaces"
+            )),
+        })?;
+        let root = Self::attached(overlay)?;
         // The overlay has mounts of its own of both.
         for path in [LOWER, LAYER] {
             rustix::mount::unmount(path, UnmountFlags::DETACH).step_at("detach", path)?;
