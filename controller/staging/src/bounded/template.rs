@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
 use sandbox_dirfd::{DiskUsage, create_private_dir, next_data};
@@ -162,7 +162,7 @@ impl Free {
 }
 
 fn format(image: &File, blocks: u64, inodes: u64, has_journal: bool) -> io::Result<()> {
-    let mut mke2fs = program("mke2fs")?;
+    let mut mke2fs = program("mke2fs", image)?;
     if has_journal {
         mke2fs.args(["-J", &format!("size={JOURNAL}"), "-O", &format!("{FEATURES},has_journal")]);
     } else {
@@ -172,8 +172,7 @@ fn format(image: &File, blocks: u64, inodes: u64, has_journal: bool) -> io::Resu
         .args(["-q", "-F", "-b", "4096", "-I", "256", "-m", "0", "-U", "clear"])
         .args(["-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0"])
         .args(["-N", &inodes.to_string()])
-        .arg(path_of(image))
-        .arg(blocks.to_string())
+        .args([ITS_IMAGE, &blocks.to_string()])
         .output()?;
     if made.status.success() {
         return Ok(());
@@ -182,8 +181,11 @@ fn format(image: &File, blocks: u64, inodes: u64, has_journal: bool) -> io::Resu
     Err(io::Error::other(format!("mke2fs failed ({})", made.status)))
 }
 
-/// A program of e2fsprogs, which no file or variable of the machine configures.
-fn program(name: &str) -> io::Result<Command> {
+/// The image of a [`program`] as it sees it.
+const ITS_IMAGE: &str = "/proc/self/fd/0";
+
+/// A program of e2fsprogs for an image, which no file or variable of the machine configures.
+fn program(name: &str, image: &File) -> io::Result<Command> {
     let mut paths = PROGRAMS.iter().map(|directory| Path::new(directory).join(name));
     let path = paths.find(|path| path.exists()).ok_or_else(|| {
         let missing = format!("{name} (of e2fsprogs) is not installed");
@@ -191,13 +193,18 @@ fn program(name: &str) -> io::Result<Command> {
     })?;
     let mut program = Command::new(path);
     program.env_clear().env("MKE2FS_CONFIG", "/dev/null").env("E2FSCK_CONFIG", "/dev/null");
-    program.stdin(Stdio::null());
+    with_image(program, image)
+}
+
+/// The image is locked until the program ends, also if this process ends before.
+fn with_image(mut program: Command, image: &File) -> io::Result<Command> {
+    program.stdin(image.try_clone()?);
     Ok(program)
 }
 
 /// Repairs an image if it was not unmounted. Returns whether anything was changed.
 pub fn repair(image: &File) -> io::Result<bool> {
-    let ended = program("e2fsck")?.arg("-p").arg(path_of(image)).output()?;
+    let ended = program("e2fsck", image)?.args(["-p", ITS_IMAGE]).output()?;
     match ended.status.code() {
         Some(0) => Ok(false),
         Some(1 | 2) => Ok(true),
@@ -259,6 +266,27 @@ mod tests {
         }
         assert_eq!(fs::read_dir(&images).unwrap().count(), 0);
         assert_eq!(fs::read_dir(&templates).unwrap().count(), 6);
+    }
+
+    #[test]
+    fn image_is_locked_until_its_program_ends() {
+        use rustix::fs::{FlockOperation, flock};
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let lock = |file: &File| flock(file, FlockOperation::NonBlockingLockExclusive);
+        let image = File::create_new(&path).unwrap();
+        lock(&image).unwrap();
+        let mut sleep = Command::new("sleep");
+        sleep.arg("600");
+        let mut program = with_image(sleep, &image).unwrap();
+        let mut running = program.spawn().unwrap();
+        // As if this process were killed.
+        drop((program, image));
+        let again = File::open(&path).unwrap();
+        assert_eq!(lock(&again), Err(rustix::io::Errno::WOULDBLOCK));
+        running.kill().unwrap();
+        running.wait().unwrap();
+        lock(&again).unwrap();
     }
 
     #[test]
