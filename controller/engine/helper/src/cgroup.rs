@@ -62,6 +62,9 @@ const PROCESSORS: &str = "cpuset";
 /// What commands see of their groups.
 const SHOWN: &[&str] = &["memory", "cpu", "cpuacct", "pids", PROCESSORS];
 
+/// The limit of version 1 on the memory of TCP connections, which not every kernel has.
+const TCP_MEMORY: &str = "memory.kmem.tcp.limit_in_bytes";
+
 /// Devices that any container may use, on version 1: `null`, `zero`, `full`, `tty`, `random` and
 /// `urandom`.
 const DEVICES: &[&str] =
@@ -390,6 +393,10 @@ impl Groups {
             // Memory and swap together, so no swap.
             self.set("memory.memsw.limit_in_bytes", &memory.to_string())?;
         }
+        // Queues of TCP connections are counted separately, and only from the first limit on.
+        if self.setting(TCP_MEMORY).is_some() {
+            self.set(TCP_MEMORY, &memory.to_string())?;
+        }
         self.set("pids.max", &pids.to_string())?;
         self.set("cpu.cfs_period_us", &cpu_period.to_string())?;
         self.set("cpu.cfs_quota_us", &cpu_quota.to_string())?;
@@ -465,9 +472,13 @@ impl Groups {
 
     /// Writes a setting, in the hierarchy that has it.
     fn set(&self, file: &str, value: &str) -> io::Result<()> {
-        let found = self.all.iter().map(|group| group.join(file)).find(|file| file.exists());
+        let found = self.setting(file);
         fs::write(found.ok_or_else(|| io::Error::other(format!("there is no {file}")))?, value)
             .map_err(|error| io::Error::new(error.kind(), format!("cannot write {file}: {error}")))
+    }
+
+    fn setting(&self, file: &str) -> Option<PathBuf> {
+        self.all.iter().map(|group| group.join(file)).find(|file| file.exists())
     }
 
     /// Lifts the CPU limit. Call it before a kill: the kernel delays the death of a process that
@@ -768,6 +779,40 @@ mod tests {
         }
         assert!(!root.join("cpu/x/cpu.max").exists() && !root.join("cpu/y").exists());
         assert!(!root.join("memory/x/cpu.cfs_quota_us").exists());
+    }
+
+    #[test]
+    fn memory_of_tcp_is_limited_where_version_1_can() {
+        let dir = tempfile::tempdir().unwrap();
+        let group = dir.path().join("x");
+        fs::create_dir(&group).unwrap();
+        for file in [
+            "memory.limit_in_bytes",
+            "pids.max",
+            "cpu.cfs_period_us",
+            "cpu.cfs_quota_us",
+            "devices.deny",
+            "devices.allow",
+        ] {
+            fs::write(group.join(file), "").unwrap();
+        }
+        let point = dir.path().display();
+        let controllers = "rw,cpu,cpuacct,devices,memory,pids";
+        let table = format!("1 2 0:1 / {point} rw - cgroup cgroup {controllers}\n");
+        let groups = Hierarchies::parse(&table).of("x");
+        let limits = Limits {
+            memory: 4096,
+            counts_swap: false,
+            cpu_quota: 1_000,
+            cpu_period: 100_000,
+            pids: 2,
+        };
+        let file = group.join(TCP_MEMORY);
+        groups.limit_v1(Tenant::Scripts, &limits).unwrap();
+        assert!(!file.exists());
+        fs::write(&file, "").unwrap();
+        groups.limit_v1(Tenant::Scripts, &limits).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "4096");
     }
 
     #[test]
