@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
 use crate::agent::Actor;
 use crate::engine::first_process;
-use crate::fixture::{eventually, spawn, wait};
+use crate::fixture::{Fixture, eventually, finish, spawn, wait};
 use crate::rootfs::Rootfs;
 
 /// The user and group that everything runs as.
@@ -134,7 +135,16 @@ fn limits(seen: &str) -> Vec<String> {
     let lines = seen.lines().skip(1).map(|line| {
         let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
         let is_inherited = inherited.lines().any(|it| it == line);
-        let is_set = ["core file", "open files", "locked", "msgqueue", "file size", "cpu time"];
+        let is_set = [
+            "core file",
+            "open files",
+            "locked",
+            "msgqueue",
+            "file size",
+            "cpu time",
+            "nice priority",
+            "realtime priority",
+        ];
         let is_set = is_set.iter().any(|name| line.contains(name));
         match is_inherited && !is_set {
             true => format!("{}: inherited", line[..26].trim()),
@@ -189,9 +199,7 @@ fn masked(seen: &Value) {
     }
     // What is neither for every process nor harmless is on the list of the paths to mask.
     let known = [
-        "bootconfig",
         "cgroups",
-        "consoles",
         "cpuinfo",
         "crypto",
         "execdomains",
@@ -263,4 +271,42 @@ fn first_process_of_scripts_is_what_the_record_says() {
 fn first_process_of_programs_is_what_the_record_says() {
     let root = Rootfs::empty().file("etc/motd", 0o644, "hello").directory();
     hold_to("programs", &root.args().iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+/// The caller's priorities and domain name: the machine's other processes come before a sandbox, and
+/// it learns no name of the host.
+#[test]
+fn priorities_and_domain_name_of_the_caller_are_not_the_sandboxs() {
+    let place = Fixture::new();
+    let root = Rootfs::busybox().directory();
+    let rootfs = root.args();
+    let rootfs: Vec<_> = rootfs.iter().map(String::as_str).collect();
+    // Nice value, real-time priority and policy; the class of I/O, which may follow from the nice value.
+    let print = "cut -d' ' -f19,40,41 /proc/self/stat; cat /proc/sys/kernel/domainname
+        ionice | cut -d: -f1 | sed s/best-effort/none/";
+    let command = place.command([&["exec"], &rootfs[..], &["--", "sh", "-c", print]].concat());
+    let own = rustix::process::getpriority_process(None).unwrap();
+    for (priority, added) in [
+        (&["nice", "-n", "-20"][..], -20),
+        (&["ionice", "-c", "1"], 0),
+        (&["chrt", "--fifo", "1"], 0),
+        // What the caller gives up stays given up.
+        (&["nice", "-n", "5"], 5),
+    ] {
+        let [program, options @ ..] = priority else { unreachable!("each names a program") };
+        // A machine may refuse a real-time policy.
+        let is_possible = Command::new(program).args(options).arg("true").status().unwrap();
+        if !is_possible.success() {
+            continue;
+        }
+        let mut inside = Command::new("unshare");
+        let script = "echo secret.example > /proc/sys/kernel/domainname && exec \"$@\"";
+        inside.args(["--uts", "sh", "-c", script, "sh"]).args(priority);
+        inside.arg(command.get_program()).args(command.get_args());
+        place.equip(&mut inside);
+        let ended = finish(inside);
+        let nice = (own + added).clamp(0, 19);
+        let expected = format!("{nice} 0 0\n(none)\nnone\n");
+        assert_eq!(ended.assert_code(0).stdout, expected, "{priority:?}");
+    }
 }

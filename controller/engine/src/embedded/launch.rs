@@ -21,6 +21,9 @@ const DEFAULT_ENV: &[&str] = &[
     "HOME=/",
 ];
 
+/// The caller's may be higher. On Docker a container has those of the daemon, which are 0.
+const NO_PRIORITY: [(&str, i64); 2] = [("nice", 0), ("rtprio", 0)];
+
 /// Whether the kernel accounts swap, so that it can be limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Swap {
@@ -37,7 +40,7 @@ pub(super) fn launch(
     max_descriptors: u64,
 ) -> Launch {
     let text = |text: &&str| (*text).to_owned();
-    let rlimits = spec.ulimits.iter().map(|&(name, value)| {
+    let rlimits = spec.ulimits.iter().chain(&NO_PRIORITY).map(|&(name, value)| {
         let value = u64::try_from(value).unwrap_or_default();
         let value = if name == "nofile" { value.min(max_descriptors) } else { value };
         (name.to_owned(), value)
@@ -165,7 +168,8 @@ mod tests {
         assert_eq!(args, ["sandbox-agent", "script", "--user", "1000:100", "--write", "/io"]);
         assert_eq!(env, ["HOME=/"]);
         assert_eq!((uid, gid), (1000, 100));
-        assert_eq!(rlimits, [("core".to_owned(), 0), ("nofile".to_owned(), 128)]);
+        let expected = [("core", 0), ("nofile", 128), ("nice", 0), ("rtprio", 0)];
+        assert_eq!(rlimits, expected.map(|(name, value)| (name.to_owned(), value)));
         assert_eq!(filters, seccomp::of_scripts());
     }
 

@@ -5,7 +5,8 @@
 //! helper                                child
 //! make and limit the control groups
 //! clone ─────────────────────────────>  die with the helper
-//! wait for a report                     enter the groups
+//! wait for a report                     ordinary priorities, a session keyring of its own
+//!   │                                   enter the groups
 //!   │                                   mount its root, and everything in it
 //!   │                                   a control group namespace of its own
 //!   │                                   make the root the only one; mask and seal paths
@@ -50,6 +51,8 @@ use crate::rootless::Rootless;
 
 /// The highest score: the first to be killed when the machine runs out of memory.
 const OOM_SCORE_ADJ: &str = "1000";
+/// The kernel's default: a new UTS namespace has a copy of the machine's.
+const DOMAIN_NAME: &[u8] = b"(none)";
 /// The exit code of a process that did not become the agent: no caller sees it.
 const FAILED: i32 = 125;
 /// Links in `/dev` that programs expect.
@@ -146,8 +149,12 @@ fn become_agent(
     process::die_with(helper)?;
     rustix::process::setsid().step("make a session")?;
     fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ).step("set its OOM score")?;
+    // The groups of processor time take no process of a real-time policy.
+    process::reset_priorities()?;
+    process::leave_session_keyring()?;
     groups.enter().step("limit the process")?;
     rustix::system::sethostname(wanted.hostname.as_bytes()).step("set the host name")?;
+    rustix::system::setdomainname(DOMAIN_NAME).step("set the domain name")?;
     loopback::up().step("bring the loopback up")?;
     failpoint::hold(At::Entered);
 

@@ -51,6 +51,32 @@ pub fn take_stdio([input, output, errors]: &[OwnedFd; 3]) -> Result<(), Failed> 
     take().step("take the standard streams")
 }
 
+/// Gives up what puts the caller before other processes of the machine: a real-time policy, a negative
+/// nice value, and real-time I/O. What puts the caller behind them stays.
+pub fn reset_priorities() -> Result<(), Failed> {
+    if sys::is_real_time().step("find its scheduling policy")? {
+        sys::schedule_normally().step("reset its scheduling policy")?;
+    }
+    if rustix::process::getpriority_process(None).step("find its nice value")? < 0 {
+        rustix::process::setpriority_process(None, 0).step("reset its nice value")?;
+    }
+    // A kernel without block devices has no such priority.
+    if sys::is_real_time_for_io().unwrap_or(false) {
+        sys::reset_io_priority().step("reset its I/O priority")?;
+    }
+    Ok(())
+}
+
+/// Leaves the caller's session keyring for an empty one. A kernel may have no keys, another container's
+/// filter may refuse the call, and a user's quota of keys may be used up: then it stays, and the
+/// filters refuse every call that names a key.
+pub fn leave_session_keyring() -> Result<(), Failed> {
+    match sys::join_session_keyring() {
+        Ok(()) | Err(Errno::NOSYS | Errno::PERM | Errno::DQUOT) => Ok(()),
+        Err(error) => Err(error).step("join a session keyring"),
+    }
+}
+
 /// Sets its resource limits, while it may raise them. Without root none can be raised.
 pub fn limit(process: &Process, rootless: Option<&Rootless>) -> Result<(), Failed> {
     for (name, value) in &process.rlimits {
@@ -60,8 +86,10 @@ pub fn limit(process: &Process, rootless: Option<&Rootless>) -> Result<(), Faile
             "fsize" => Resource::Fsize,
             "memlock" => Resource::Memlock,
             "msgqueue" => Resource::Msgqueue,
+            "nice" => Resource::Nice,
             "nofile" => Resource::Nofile,
             "nproc" => Resource::Nproc,
+            "rtprio" => Resource::Rtprio,
             _ => return Err(Failed(format!("there is no resource limit {name}"))),
         };
         let most = rootless.and_then(|_| getrlimit(resource).maximum).unwrap_or(u64::MAX);

@@ -129,6 +129,57 @@ pub fn drop_from_bounding_set(capability: u64) -> Result<(), Errno> {
     }
 }
 
+/// Whether this process has a real-time policy. `SCHED_DEADLINE` is not inherited.
+pub fn is_real_time() -> Result<bool, Errno> {
+    // SAFETY: the argument is a number.
+    match unsafe { libc::sched_getscheduler(0) } {
+        -1 => Err(last_errno()),
+        policy => Ok([libc::SCHED_FIFO, libc::SCHED_RR].contains(&policy)),
+    }
+}
+
+/// Takes the policy of ordinary processes.
+pub fn schedule_normally() -> Result<(), Errno> {
+    let priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the structure is read during the call.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const priority) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+const IOPRIO_WHO_PROCESS: c_int = 1;
+const IOPRIO_CLASS_SHIFT: u32 = 13;
+const IOPRIO_CLASS_RT: i64 = 1;
+
+/// Whether this process has real-time I/O.
+pub fn is_real_time_for_io() -> Result<bool, Errno> {
+    // SAFETY: the arguments are numbers.
+    match unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0) } {
+        -1 => Err(last_errno()),
+        priority => Ok(priority >> IOPRIO_CLASS_SHIFT == IOPRIO_CLASS_RT),
+    }
+}
+
+/// Takes the I/O priority that follows from the nice value.
+pub fn reset_io_priority() -> Result<(), Errno> {
+    // SAFETY: the arguments are numbers.
+    match unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+/// Joins a new session keyring, which is empty.
+pub fn join_session_keyring() -> Result<(), Errno> {
+    let name = std::ptr::null::<c_char>();
+    // SAFETY: without a name, the kernel makes a new one.
+    match unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, name) } {
+        -1 => Err(last_errno()),
+        _ => Ok(()),
+    }
+}
+
 /// The real, effective and saved user, and group.
 pub fn identity() -> io::Result<([u32; 3], [u32; 3])> {
     let (mut uids, mut gids) = ([0; 3], [0; 3]);
@@ -167,6 +218,27 @@ mod tests {
     use super::*;
     use rustix::process::{Signal, WaitOptions};
     use std::path::Path;
+
+    #[test]
+    fn session_keyring_that_is_joined_is_a_new_one() {
+        let session = || {
+            let special = libc::KEY_SPEC_SESSION_KEYRING;
+            // SAFETY: the arguments are numbers.
+            unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_GET_KEYRING_ID, special, 0) }
+        };
+        // Where another container's filter refuses the calls, there is nothing to see.
+        if session() == -1 {
+            return;
+        }
+        // A thread's own: the other tests keep theirs.
+        let joined = std::thread::spawn(move || {
+            let before = session();
+            join_session_keyring().unwrap();
+            (before, session())
+        });
+        let (before, after) = joined.join().unwrap();
+        assert!(after > 0 && after != before, "{before} {after}");
+    }
 
     #[test]
     fn a_process_is_created_in_its_group_of_version_2() {
