@@ -16,9 +16,9 @@ pub enum Kind {
     Gvisor,
     /// Podman's socket.
     Podman,
-    /// Our own, as root.
+    /// The embedded engine, as root.
     Embedded,
-    /// Our own, as another user, without control groups.
+    /// The embedded engine, as another user, without control groups.
     Rootless,
 }
 
@@ -70,7 +70,7 @@ const FEATURES: &[(Feature, &str, &[Kind])] = &[
     ),
     (
         Feature::OwnFilter,
-        "takes our filter of system calls around the agent: no namespaces, no sockets, no `ptrace`",
+        "applies sandboxctl's filter of system calls to the agent: no namespaces, no sockets, no `ptrace`",
         &[Gvisor, Podman],
     ),
     (
