@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::agent::Actor;
 use crate::conformance::cleanup::{LOOP, looping};
 use crate::conformance::exec_cli::Commands;
+use crate::conformance::mounts::{HostMount, assert_refused};
 use crate::engine::{engine, first_process, helpers};
 use crate::fixture::{
     Ended, Fixture, eventually, files_below, finish, sandboxctl, spawn, wait, workspace,
@@ -182,6 +183,29 @@ fn root_in_a_sandbox_reaches_no_program_that_the_next_one_executes() {
     assert_eq!(found["status"], "ok", "{found:#}");
     assert!(found["detail"].as_str().unwrap().ends_with(": unchanged"), "{found:#}");
     assert_eq!(commands.shell(&io, "echo next").assert_code(0).stdout, "next\n");
+}
+
+#[test]
+fn store_of_programs_is_not_mounted_by_any_path() {
+    let place = Fixture::new();
+    place.write("one.luau", "return 1");
+    let found = executables(&place);
+    let detail = found["detail"].as_str().unwrap();
+    let store =
+        detail.split("read-only at ").nth(1).and_then(|rest| rest.strip_suffix(": unchanged"));
+    let store = store.expect(detail);
+    let folder = Path::new(store).parent().unwrap().to_str().unwrap();
+    let bind = HostMount::bind(Path::new(store), place.home().join("view"));
+    for path in [store, folder, bind.0.to_str().unwrap()] {
+        let input = format!("{path}:x");
+        for args in
+            [&["run", "--in", &input, "one.luau"][..], &["run", "--io-dir", path, "one.luau"]]
+        {
+            assert_refused(&place.sandboxctl(args), "it is in the directory of programs");
+        }
+        let ended = place.sandboxctl(["exec", "--rootfs", path, "--", "/sandbox-agent"]);
+        assert_refused(&ended, "it is in the directory of programs");
+    }
 }
 
 /// Runs a script of the shell's, whose `$0` is `sandboxctl`, with a `/run` of its own, in which nothing is.

@@ -205,10 +205,19 @@ impl MountTable {
     /// directory.
     #[must_use]
     pub fn mount_point_below(&self, directory: &Location) -> Option<&Path> {
+        self.mounts_below(directory).next().map(|mount| &*mount.point)
+    }
+
+    /// The locations of what is mounted below a directory.
+    pub fn roots_below(&self, directory: &Location) -> impl Iterator<Item = &Location> {
+        self.mounts_below(directory).map(|mount| &mount.root)
+    }
+
+    fn mounts_below(&self, directory: &Location) -> impl Iterator<Item = &Mount> {
         let behind = (Bound::Excluded(directory), Bound::Unbounded);
-        let (next, id) = self.points.range::<Location, _>(behind).next()?;
-        directory.path_to(next)?;
-        Some(&self.mounts[id].point)
+        let points = self.points.range::<Location, _>(behind);
+        let below = points.take_while(|(point, _)| directory.path_to(point).is_some());
+        below.map(|(_, id)| &self.mounts[id])
     }
 }
 

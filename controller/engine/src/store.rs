@@ -1,7 +1,7 @@
 //! The store of programs: agent and helper of this version in a file system in memory that is read-only
 //! as a whole, made once per boot, and executed from by every process of this user, root.
 //!
-//! It is complete and read-only before it is mounted, so nobody sees it otherwise: a process that is
+//! It is complete and read-only before it is mounted, so no process sees it otherwise: a process that is
 //! killed while it makes one leaves an empty directory. A start uses a copy of the mount that is in no
 //! directory, read-only too: no process of a sandbox has a path to it, and what it reaches by its own
 //! `/proc/self/exe` it cannot change, because that takes the right to mount.
@@ -45,7 +45,7 @@ pub const HELPER_NAME: &CStr = c"sandbox-helper";
 const PROGRAM: Mode = Mode::from_raw_mode(0o555);
 const FOLDER: Mode = Mode::from_raw_mode(0o700);
 /// How long to wait for another process that makes the store, and for writers that a process which is
-/// being started has copied. A making takes a hundredth of it.
+/// being started has copied. Making one takes a hundredth of that.
 const BUSY: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(1);
 /// Of a file system, as `statfs` has it.
@@ -129,7 +129,7 @@ impl Store<'_> {
             match self.copy(&folder)? {
                 Some(tree) => break tree,
                 // A `gc` of another version may detach it at once.
-                None => self.make(&folder)?,
+                None => locked(&folder, || self.make(&folder))?,
             }
         };
         let (name, bytes) = self.program(program);
@@ -188,16 +188,8 @@ impl Store<'_> {
         Ok(Some(tree))
     }
 
-    /// Makes it, unless another process has.
+    /// Makes it, unless another process has. The directory is locked.
     fn make(&self, folder: &OwnedFd) -> io::Result<()> {
-        wait_for(|| flock(folder, FlockOperation::NonBlockingLockExclusive), Errno::WOULDBLOCK)?;
-        let made = self.make_alone(folder);
-        // A process that another thread is starting has a copy of the descriptor, which would hold it.
-        _ = flock(folder, FlockOperation::Unlock);
-        made
-    }
-
-    fn make_alone(&self, folder: &OwnedFd) -> io::Result<()> {
         if self.copy(folder)?.is_some() {
             return Ok(());
         }
@@ -242,9 +234,18 @@ impl Store<'_> {
             return Ok(Vec::new());
         }
         let folder = self.folder()?;
-        wait_for(|| flock(&folder, FlockOperation::NonBlockingLockExclusive), Errno::WOULDBLOCK)?;
+        locked(&folder, || self.detach_from(&folder, &folders, which, mode))
+    }
+
+    fn detach_from(
+        &self,
+        folder: &OwnedFd,
+        folders: &Path,
+        which: Stores,
+        mode: GcMode,
+    ) -> io::Result<Vec<PathBuf>> {
         let mut detached = Vec::new();
-        for entry in Dir::read_from(&folder)? {
+        for entry in Dir::read_from(folder)? {
             let name = entry?.file_name().to_owned();
             let is_store = name.to_str().is_ok_and(sandbox_dirfd::is_random_hex::<8>);
             if !is_store
@@ -253,24 +254,33 @@ impl Store<'_> {
                 continue;
             }
             let path = folders.join(name.to_str().unwrap_or_default());
-            if is_mounted(&folder, &name)? {
+            if is_mounted(folder, &name)? {
                 detached.push(path);
             }
             if mode == GcMode::Remove {
                 let path = CString::new(format!("/proc/self/fd/{}/", folder.as_raw_fd()))?;
                 let path = CString::new([path.to_bytes(), name.to_bytes()].concat())?;
-                while is_mounted(&folder, &name)? {
+                while is_mounted(folder, &name)? {
                     unmount(&*path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
                 }
-                unlinkat(&folder, &name, AtFlags::REMOVEDIR)?;
+                unlinkat(folder, &name, AtFlags::REMOVEDIR)?;
             }
         }
         if which == Stores::All && mode == GcMode::Remove {
             // Not if they have anything else.
-            _ = fs::remove_dir(&folders).and_then(|()| fs::remove_dir(self.base.join(FOLDERS[0])));
+            _ = fs::remove_dir(folders).and_then(|()| fs::remove_dir(self.base.join(FOLDERS[0])));
         }
         Ok(detached)
     }
+}
+
+/// Works while no other process makes or detaches a store.
+fn locked<T>(folder: &OwnedFd, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    wait_for(|| flock(folder, FlockOperation::NonBlockingLockExclusive), Errno::WOULDBLOCK)?;
+    let done = work();
+    // A process that another thread is starting has a copy of the descriptor, which would hold it.
+    _ = flock(folder, FlockOperation::Unlock);
+    done
 }
 
 /// Whether a file system is mounted on a directory of this one.
@@ -395,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_changes_what_is_executed_not_even_root() {
+    fn no_process_changes_what_is_executed_not_even_as_root() {
         let Some(place) = Place::new() else { return };
         let store = place.store(1);
         let agent = store.open(AGENT_NAME).unwrap();

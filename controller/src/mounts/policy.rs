@@ -111,7 +111,15 @@ impl MountPolicy {
             reserve("scratch directory", &folders.scratch_dir)?,
         ];
         if let Some(path) = &folders.store_dir {
-            own.push(reserve("directory of programs", path)?);
+            let programs = reserve("directory of programs", path)?;
+            // Each is a file system of its own.
+            let stores = table.roots_below(&programs.location).cloned();
+            own.extend(stores.map(|location| ReservedDir {
+                path: path.clone(),
+                location,
+                ..programs
+            }));
+            own.push(programs);
         }
         if let Some(path) = &folders.shared_scratch_dir {
             own.push(reserve("scratch directory", path)?);

@@ -21,7 +21,7 @@ mod kept;
 mod limits;
 mod mcp;
 mod mcp_http;
-mod mounts;
+pub mod mounts;
 mod operations;
 mod outputs;
 mod policy;

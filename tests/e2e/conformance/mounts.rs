@@ -20,7 +20,7 @@ use crate::library::{Guest, Library, NextEvent as _};
 use crate::rootfs::Rootfs;
 
 /// A mount of the host, removed at its end even if the test fails.
-pub(super) struct HostMount(pub(super) PathBuf);
+pub struct HostMount(pub PathBuf);
 
 impl HostMount {
     /// An empty file system in memory, with these options.
@@ -38,7 +38,7 @@ impl HostMount {
     }
 
     /// A directory of the same device.
-    pub(super) fn bind(source: &Path, at: PathBuf) -> Self {
+    pub fn bind(source: &Path, at: PathBuf) -> Self {
         fs::create_dir_all(&at).unwrap();
         rustix::mount::mount_bind(source, &at).unwrap();
         Self(at)
@@ -64,7 +64,7 @@ fn run(place: &Fixture, args: &[&str]) -> Ended {
 }
 
 #[track_caller]
-fn assert_refused(ended: &Ended, why: &str) {
+pub fn assert_refused(ended: &Ended, why: &str) {
     ended.assert_code(121).assert_stderr_has(why).assert_stderr_has("hint: ");
 }
 

@@ -80,6 +80,7 @@ impl EmbeddedEngine {
         purpose: Purpose,
     ) -> Result<Self, EmbeddedProblem> {
         let user = privileges::user();
+        // First: a user who has none that can be used makes no directory and starts no helper.
         let hierarchies = privileges::hierarchies(user, config.rootless_limits, purpose)?;
         let data_dir = DataDir::open(&config.data_dir)?;
         let helpers = Helpers::new(data_dir.path().to_owned());
