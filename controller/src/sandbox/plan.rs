@@ -123,10 +123,12 @@ impl Plan {
             check_rules_for_programs(spec, &mounts)?;
         }
         let allowed_paths = spec.allowed_paths.clone().unwrap_or_else(|| {
-            mounts
-                .iter()
-                .map(|mount| AllowedPath { path: mount.path.to_string(), access: mount.access })
-                .collect()
+            let above = GuestPath::new(INPUTS).expect("a constant path");
+            let has_inputs = inputs.iter().any(|path| path.is_under(&above));
+            // The inputs are listed and searched in the directory above them, which is no mount.
+            let above = has_inputs.then_some((INPUTS.to_owned(), Access::Read));
+            let mounts = mounts.iter().map(|mount| (mount.path.to_string(), mount.access));
+            mounts.chain(above).map(|(path, access)| AllowedPath { path, access }).collect()
         });
         let configure = Configure {
             limits: message::Limits {

@@ -13,7 +13,7 @@ use sandbox_protocol::path::{GuestPath, join_written};
 use super::access::Files;
 use super::entries::{has_path, read_directory};
 use super::error::{FileError, beneath};
-use super::mounts::MountTarget;
+use super::mounts::{Inputs, MountTarget};
 use super::names::kind_of;
 use super::temporary::is_temporary;
 use super::watch::Watch;
@@ -38,6 +38,11 @@ impl Visit {
     pub const SKIP: Self = Self { returned: false, entered: false };
 }
 
+/// What a walk does with an entry: by the path of its directory, its name, and whether it is one.
+type VisitOf<'a> = dyn Fn(&[u8], &[u8], bool) -> Visit + 'a;
+/// What takes each entry that is returned, by its path, and may end the walk.
+type EachOf<'a> = dyn FnMut(Vec<u8>, EntryKind) -> Result<ControlFlow<CutBy>, FileError> + 'a;
+
 /// The end of a walk.
 pub(super) struct WalkEnd {
     /// The directory where it began.
@@ -60,10 +65,16 @@ impl Files {
         written: &[u8],
         (most, bound): (u64, CutBy),
         watch: &Watch,
-        visit: impl Fn(&[u8], &[u8], bool) -> Visit,
-        mut each: impl FnMut(Vec<u8>, EntryKind) -> Result<ControlFlow<CutBy>, FileError>,
+        visit: &VisitOf<'_>,
+        each: &mut EachOf<'_>,
     ) -> Result<WalkEnd, FileError> {
-        let located = self.locate_to_read(written)?;
+        let located = match self.locate_to_read(written) {
+            Ok(located) => located,
+            Err(error) => {
+                let inputs = self.inputs(written).ok_or(error)?;
+                return self.walk_inputs_breadth_first(inputs, (most, bound), watch, visit, each);
+            }
+        };
         let MountTarget::Beneath(root, relative) = &located.target else {
             return Err(FileError::system(Errno::NOTDIR, written));
         };
@@ -73,7 +84,7 @@ impl Files {
             top: relative,
             written,
             watch,
-            visit: &visit,
+            visit,
             pending: VecDeque::from([Vec::new()]),
             pending_bytes: 0,
             max_pending: self.list_entries.saturating_mul(DIRECTORIES),
@@ -106,9 +117,65 @@ impl Files {
         let cut = walk.cut;
         Ok(WalkEnd { path: located.path, cut })
     }
+
+    /// The same walk of the inputs: each is a mount of its own.
+    fn walk_inputs_breadth_first(
+        &self,
+        (path, inputs): Inputs<'_>,
+        (most, bound): (u64, CutBy),
+        watch: &Watch,
+        visit: &VisitOf<'_>,
+        each: &mut EachOf<'_>,
+    ) -> Result<WalkEnd, FileError> {
+        let (mut room, mut cut, mut directories) = (most, None, Vec::new());
+        for (name, mount) in inputs {
+            let kind = mount.kind();
+            let is_directory = kind == EntryKind::Directory;
+            let visit = visit(b"", name, is_directory);
+            if visit.returned {
+                let ended = match room {
+                    0 => ControlFlow::Break(bound),
+                    _ => each(name.to_vec(), kind)?,
+                };
+                if let ControlFlow::Break(by) = ended {
+                    Cut::add(&mut cut, by, name);
+                    return Ok(WalkEnd { path, cut });
+                }
+                room -= 1;
+            }
+            if visit.entered && is_directory {
+                directories.push((name, mount));
+            }
+        }
+        for (name, mount) in directories {
+            let (mut returned, mut ended) = (0, false);
+            let visit_below = |directory: &[u8], entry: &[u8], is_directory| {
+                visit(&join_written(name, directory), entry, is_directory)
+            };
+            let mut each_below = |path: Vec<u8>, kind| {
+                returned += 1;
+                let next = each(join_written(name, &path), kind)?;
+                ended = next.is_break();
+                Ok(next)
+            };
+            let top = mount.path().as_bytes();
+            let bounds = (room, bound);
+            let below =
+                self.walk_breadth_first(top, bounds, watch, &visit_below, &mut each_below)?;
+            room -= returned;
+            if let Some(Cut { by, at }) = below.cut {
+                Cut::add(&mut cut, by, &join_written(name, at.as_bytes()));
+                ended |= by == CutBy::Time;
+            }
+            if ended {
+                break;
+            }
+        }
+        Ok(WalkEnd { path, cut })
+    }
 }
 
-struct Walk<'a, V> {
+struct Walk<'a> {
     root: &'a Root<'a>,
     /// The directory where it began.
     path: &'a GuestPath,
@@ -116,7 +183,7 @@ struct Walk<'a, V> {
     top: &'a [u8],
     written: &'a [u8],
     watch: &'a Watch,
-    visit: &'a V,
+    visit: &'a VisitOf<'a>,
     /// Directories that are still to be entered, the next one first.
     pending: VecDeque<Vec<u8>>,
     pending_bytes: usize,
@@ -126,7 +193,7 @@ struct Walk<'a, V> {
     cut: Option<Cut>,
 }
 
-impl<V: Fn(&[u8], &[u8], bool) -> Visit> Walk<'_, V> {
+impl Walk<'_> {
     /// Opens a directory; `None` if there is nothing to read.
     fn open(&mut self, below: &[u8]) -> Result<Option<OwnedFd>, FileError> {
         let is_top = below.is_empty();

@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, openat, unlinkat};
 use rustix::io::Errno;
 use sandbox_protocol::argv::AgentArgs;
 use sandbox_protocol::limits::IO_IS_OFF;
-use sandbox_protocol::message::{Access, MountIdentity};
+use sandbox_protocol::message::{Access, EntryKind, MountIdentity};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError, ResolvedPath};
 use sandbox_protocol::{ErrorKind, argv};
 
@@ -252,6 +252,14 @@ fn no_mount(path: &GuestPath, written: &[u8]) -> FileError {
 }
 
 impl Mount {
+    /// What is mounted.
+    pub(super) const fn kind(&self) -> EntryKind {
+        match self.target {
+            Target::Directory(_) => EntryKind::Directory,
+            Target::File { .. } => EntryKind::File,
+        }
+    }
+
     /// The directory or the file, opened without read or write access.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         match &self.target {

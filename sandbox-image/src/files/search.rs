@@ -96,7 +96,7 @@ impl Files {
             written,
             (limit, CutBy::Entries),
             watch,
-            |directory, name, is_directory| {
+            &|directory, name, is_directory| {
                 if is_hidden(name) && !hidden || only_directories && !is_directory {
                     return Visit::SKIP;
                 }
@@ -109,7 +109,7 @@ impl Files {
                         && selection.enters(&above, name),
                 }
             },
-            |path, _| {
+            &mut |path, _| {
                 bytes += WireString::new(&path).encoded_len() + 1;
                 if bytes > MAX_GLOB_BYTES {
                     return Ok(ControlFlow::Break(CutBy::Bytes));
@@ -169,7 +169,7 @@ impl Files {
             written,
             (self.list_entries as u64, CutBy::Files),
             watch,
-            |directory, name, is_directory| {
+            &|directory, name, is_directory| {
                 let is_wanted = options.hidden || !is_hidden(name);
                 Visit {
                     returned: is_wanted
@@ -181,7 +181,7 @@ impl Files {
                         && selection.enters(directory, name),
                 }
             },
-            |path, kind| {
+            &mut |path, kind| {
                 if kind != EntryKind::File {
                     return Ok(ControlFlow::Continue(()));
                 }

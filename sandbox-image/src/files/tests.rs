@@ -509,6 +509,10 @@ fn each_mount_is_a_root_of_its_own() {
             let (entries, is_cut) = list(depth, limit);
             assert_eq!((operations::paths(&entries), is_cut), (names.to_vec(), truncated));
         }
+        let glob = |pattern| search::glob(&files, "/in", pattern).unwrap();
+        assert_eq!(glob("*"), ["data", "single"]);
+        assert_eq!(glob("**"), ["data", "data/f", "single"]);
+        assert_eq!(glob("*/f"), ["data/f"]);
         for written in ["/in/letter.txt", "/in/letter.txt/x", "//in/./letter.txt"] {
             let error = files.open(written.as_bytes(), OpenMode::Read).unwrap_err();
             assert_eq!(

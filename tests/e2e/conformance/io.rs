@@ -25,6 +25,33 @@ fn all_bytes_go_in_and_out_unchanged() {
 }
 
 #[test]
+fn inputs_are_listed_and_searched_where_they_are() {
+    let place = Fixture::new();
+    place.write("one.csv", "1\n");
+    place.write("two.csv", "2\n");
+    place.write("more/three.csv", "3\n");
+    let source = r#"
+        return {
+            names = io.list("/in"),
+            tables = (fs.glob("/in/*.csv")),
+            all = (fs.glob("/in/**/*.csv")),
+            lines = #(fs.grep("3", "/in")),
+        }
+    "#;
+    let document = place.run_json(source, &["--in", "*.csv", "--in", "more"]);
+    assert_eq!(
+        document["result"],
+        json!({
+            "names": ["more", "one.csv", "two.csv"],
+            "tables": ["/in/one.csv", "/in/two.csv"],
+            "all": ["/in/more/three.csv", "/in/one.csv", "/in/two.csv"],
+            "lines": 1,
+        }),
+        "{document:#}"
+    );
+}
+
+#[test]
 fn a_seek_forgets_what_was_read_ahead() {
     let place = Fixture::new();
     let document = place.run_json(

@@ -549,8 +549,8 @@ fn search_whose_time_is_over_has_what_it_found_and_says_where_it_stopped() {
                 b".",
                 (100, CutBy::Files),
                 &watch,
-                |_, _, _| Visit { returned: true, entered: true },
-                |path, _| {
+                &|_, _, _| Visit { returned: true, entered: true },
+                &mut |path, _| {
                     let is_last = path == last.as_bytes();
                     found.push(String::from_utf8(path).unwrap());
                     while is_last && watch.check().is_ok() {
