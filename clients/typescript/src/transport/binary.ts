@@ -7,7 +7,7 @@ import { errorOf, type SandboxError } from "../core/errors.js";
 import { PROTOCOL, VERSION } from "../core/version.js";
 
 const HOW_TO_GET =
-  "`npm install sandboxctl` brings it on Linux with glibc, unless optional dependencies are left out; or build it with " +
+  "the optional dependency @sandboxctl/linux-x64 or @sandboxctl/linux-arm64 brings it; or build it with " +
   "`cargo install --locked --path sandboxctl`, then give its path as `binary`, in SANDBOXCTL_BINARY, or put it in a " +
   "directory of PATH";
 

@@ -15,8 +15,8 @@ from .version import PROTOCOL, VERSION
 __all__ = ["find_binary", "version_mismatch"]
 
 HOW_TO_GET: Final = (
-    "`pip install sandboxctl` brings it on Linux with glibc; or build it with `cargo install --locked --path "
-    "sandboxctl`, then give its path as `binary`, in SANDBOXCTL_BINARY, or put it in a directory of PATH"
+    "the wheel for Linux with glibc brings it; or build it with `cargo install --locked --path sandboxctl`, then give "
+    "its path as `binary`, in SANDBOXCTL_BINARY, or put it in a directory of PATH"
 )
 
 
