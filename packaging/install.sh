@@ -41,6 +41,7 @@ bring() {
 
 main() {
 	version=@VERSION@ glibc=@GLIBC@ releases=@RELEASES@ repository=@REPOSITORY@
+	case $glibc in @*) fail "this is the template of install.sh" "run the one that scripts/package makes" ;; esac
 	to='' from='' sha256=''
 	while [ $# -gt 0 ]; do
 		[ $# -ge 2 ] || fail "$1 needs a value, or is not known" "--version, --to, --from, --sha256"
@@ -74,7 +75,7 @@ main() {
 
 	case $from in
 	'')
-		[ -n "$releases" ] || fail "this script was made for no place of releases" "--from an https address, or a directory"
+		[ -n "$releases" ] || fail "this script knows no address of releases" '--from "$PWD" installs the files of this directory'
 		from=$releases/v$version
 		;;
 	https://* | /*) ;;
