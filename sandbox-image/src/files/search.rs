@@ -162,6 +162,7 @@ impl Files {
                 return result.or_timeout(watch, written);
             }
             Err(error) if error.kind == ErrorKind::IsDirectory => {}
+            Err(_) if self.inputs(written).is_some() => {}
             Err(error) => return Err(error),
         }
         let mut files = 0;
