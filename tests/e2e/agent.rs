@@ -162,6 +162,8 @@ fn build_attacker(target: &str, folder: &Path) {
     let built = cargo
         .current_dir(workspace())
         .args(["build", "--locked", "--profile", "agent", "--package", "sandbox-agent"])
+        // Features are those of all packages of a build: with other ones the agent is compiled again.
+        .args(["--package", "sandbox-helper"])
         .args(["--bin", "attacker", "--target", target, "--target-dir"])
         .arg(folder)
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))

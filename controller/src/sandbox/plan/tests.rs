@@ -33,7 +33,9 @@ fn the_agent_gets_every_mount_and_may_use_them_all() {
         .iter()
         .map(|allowed| (allowed.path.as_str(), allowed.access))
         .collect();
-    assert_eq!(allowed, [("/io", Access::Write), ("/in/a.csv", Access::Read)]);
+    // The directory above the inputs, which is no mount, is listed and searched.
+    let expected = [("/io", Access::Write), ("/in/a.csv", Access::Read), ("/in", Access::Read)];
+    assert_eq!(allowed, expected);
     assert!(plan.configure.policy.io);
 }
 
