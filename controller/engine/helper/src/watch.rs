@@ -58,7 +58,7 @@ impl Watch {
             return false;
         }
         let share = |path: &Path| of_rollup(&read(path, "smaps_rollup")?, &read(path, "status")?);
-        // The kernel shows the share of some programs to nobody else: all that they map counts.
+        // The kernel does not show the share of some programs: of those, all that they map counts.
         let used = self.sum(|path| share(path).or_else(|| most(path)));
         total(used, temporary) > self.limit
     }
