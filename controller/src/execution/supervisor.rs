@@ -21,8 +21,12 @@ use crate::step::Step;
 /// How long the agent's output may take to end once its container has.
 const AFTER_KILL: Duration = Duration::from_secs(1);
 
-/// How long a container may continue after its agent's stdout has ended.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a container may continue after its agent's stdout has ended: a busy engine reports an exit seconds
+/// after it.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the engine is given to report what an execution used.
+const USAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Cancels a script or a command from anywhere. It exists before what it cancels: what is not there
 /// yet does not start any more.
@@ -342,7 +346,7 @@ impl Supervisor {
         if answer.is_none()
             && (by_us || exit.is_some())
             && self.inner.has_run_once()
-            && let Some(used) = self.inner.usage(EXIT_TIMEOUT).await
+            && let Some(used) = self.inner.usage(USAGE_TIMEOUT).await
         {
             usage.cpu_ms = Some(millis(used.cpu));
             usage.peak_memory_bytes = Some(used.peak_memory);
@@ -377,7 +381,10 @@ impl Supervisor {
         match tokio::time::timeout(EXIT_TIMEOUT, self.inner.exited()).await {
             Ok(exit) => exit,
             Err(_) => {
-                let detail = "the agent closed its stdout and went on".to_owned();
+                let detail = format!(
+                    "the agent closed its stdout, and its container did not end within {} s",
+                    EXIT_TIMEOUT.as_secs()
+                );
                 self.give_up(KillReason::Breach(detail)).await;
                 Ok(None)
             }
