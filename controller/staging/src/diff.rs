@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 use sandbox_api::changes::{ChangeOp, ChangeType};
 use sandbox_dirfd::{FileStamp, Root};
-use similar::{Algorithm, DiffTag, capture_diff_slices_deadline, group_diff_ops};
+use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices_deadline, group_diff_ops};
 
 use crate::changed::{Changed, target};
 use crate::compare::Comparison;
@@ -174,7 +174,7 @@ fn hunks(old: &[u8], new: &[u8], deadline: Instant) -> Vec<u8> {
     let (old, new) = (lines(old), lines(new));
     let ops = capture_diff_slices_deadline(Algorithm::Myers, &old, &new, Some(deadline));
     let mut text = Vec::new();
-    for group in group_diff_ops(ops, CONTEXT) {
+    for group in group_diff_ops(in_place(ops), CONTEXT) {
         let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
         let range = |start: usize, end: usize| match end - start {
             1 => (start + 1).to_string(),
@@ -195,6 +195,25 @@ fn hunks(old: &[u8], new: &[u8], deadline: Instant) -> Vec<u8> {
         }
     }
     text
+}
+
+/// The same, each where those before it end. Where the library has moved a removal, it leaves the index of the other
+/// side as it was.
+fn in_place(mut ops: Vec<DiffOp>) -> Vec<DiffOp> {
+    let (mut old, mut new) = (0, 0);
+    for op in &mut ops {
+        let (old_len, new_len) = (op.old_range().len(), op.new_range().len());
+        match op {
+            DiffOp::Equal { old_index, new_index, .. }
+            | DiffOp::Delete { old_index, new_index, .. }
+            | DiffOp::Insert { old_index, new_index, .. }
+            | DiffOp::Replace { old_index, new_index, .. } => {
+                (*old_index, *new_index) = (old, new);
+            }
+        }
+        (old, new) = (old + old_len, new + new_len);
+    }
+    ops
 }
 
 fn push_lines(text: &mut Vec<u8>, mark: u8, lines: &[&[u8]]) {
@@ -260,4 +279,16 @@ fn content(root: &Root<'_>, path: &[u8]) -> Option<Vec<u8>> {
     let mut content = Vec::new();
     let read = File::from(opened.ok()?).take(MAX_FILE_BYTES + 1).read_to_end(&mut content);
     read.is_ok_and(|read| read as u64 <= MAX_FILE_BYTES).then_some(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_of_a_hunk_counts_its_lines() {
+        let hunks = hunks(b"y\n\ny\nx", b"\n\nx\nx", Instant::now() + LONGEST);
+        let hunks = String::from_utf8(hunks).unwrap();
+        assert!(hunks.starts_with("@@ -1,4 +1,4 @@\n-y\n"), "{hunks}");
+    }
 }
