@@ -15,6 +15,9 @@ use crate::launch::{self, Launched};
 use crate::mount_ns::{self, MountNamespace};
 use crate::watch::{self, Watch};
 
+/// How long a process that has no root any more may take to end.
+const END: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
 /// How long the kernel may take to kill a container's processes.
 const DEATH: Duration = Duration::from_secs(10);
 
@@ -84,8 +87,8 @@ impl Container {
         }
         match Watch::of(self.pid, limit) {
             Ok(watch) => self.watch = Some(watch),
-            // Of one that has ended there is nothing to see.
-            Err(_) if is_ready(&self.pidfd, &Timespec::default()) => {}
+            // Of one that has ended there is nothing to see. It loses its root a moment before that is known.
+            Err(_) if is_ready(&self.pidfd, &END) => {}
             Err(error) => {
                 self.remove()?;
                 return Err(error).step("watch the container's memory");
