@@ -463,12 +463,14 @@ fn stopping_service_lets_running_executions_end_and_keeps_queued_ones() {
     let variables = [("SANDBOXCTL_SERVER_CONCURRENCY", "1"), ("SANDBOXCTL_IO_ENABLED", "true")];
     let service = Service::with(&place, &[], &variables);
     let until_signalled = "fs.write('begun', '') while not fs.exists('go') do end return 'done'";
+    let begins = |file: &str| {
+        eventually("the script runs", || {
+            let files = files_below(&place.path("service/scratch"));
+            files.into_iter().find(|path| path.ends_with(file))
+        })
+    };
     let running = service.submit(until_signalled);
-    service.until(&running, "running");
-    let begun = eventually("the script runs", || {
-        let files = files_below(&place.path("service/scratch"));
-        files.into_iter().find(|file| file.ends_with("begun"))
-    });
+    let begun = begins("begun");
     let queued = service.submit("return 'later'");
     service.signal(Signal::TERM);
     let mut said: Vec<String> = Vec::new();
@@ -490,8 +492,8 @@ fn stopping_service_lets_running_executions_end_and_keeps_queued_ones() {
     let service = Service::with(&place, &["--shutdown-timeout", "100ms"], &variables);
     assert_eq!(service.get(&running)["result"], "done");
     assert_eq!(service.until(&queued, "ok")["result"], "later");
-    let looping = service.submit(LOOP);
-    service.until(&looping, "running");
+    let looping = service.submit("fs.write('looping', '') while true do end");
+    begins("looping");
     let log = service.stop();
     assert!(log.contains("1 cancelled"), "{log}");
     says(&log, &looping, "cancelled");
