@@ -5,10 +5,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, StatVfsMountFlags, fstatvfs, unlinkat};
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen,
-};
+use sandbox_helper::mounts::{Filesystem, NODEV, NOEXEC, NOSUID};
 
 /// Whole files are copied, and directories of `lower` are never renamed, so `upper` alone shows
 /// what changed. The kernel marks it with attributes that only root can set (`trusted.overlay.…`):
@@ -81,22 +78,18 @@ impl Layers {
         if let Some(trial) = self.trial().take() {
             return Ok(trial);
         }
-        let overlay = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        for (option, layer) in self.all() {
-            // By a path, because kernels before Linux 6.13 accept no descriptors.
-            let path = format!("/proc/self/fd/{}", layer.as_raw_fd());
-            fsconfig_set_string(&overlay, option, path)?;
-        }
-        for (option, value) in OPTIONS {
-            fsconfig_set_string(&overlay, option, value)?;
-        }
-        fsconfig_set_flag(&overlay, WITHOUT_SYNC)?;
-        fsconfig_create(&overlay)?;
-        let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        // By paths, because kernels before Linux 6.13 accept no descriptors.
+        let path = |layer: BorrowedFd<'_>| format!("/proc/self/fd/{}", layer.as_raw_fd());
+        let layers = self.all().map(|(option, layer)| (option, path(layer)));
+        let others = OPTIONS.map(|(option, value)| (option, value.to_owned()));
+        let options = [&layers[..], &others, &[(WITHOUT_SYNC, String::new())]].concat();
+        let mut restrictions = NOSUID | NODEV;
         if !self.executes() {
-            attributes |= MountAttrFlags::MOUNT_ATTR_NOEXEC;
+            restrictions |= NOEXEC;
         }
-        Ok(fsmount(&overlay, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+        let overlay =
+            Filesystem { kind: "overlay", source: "none", options: &options, restrictions };
+        Ok(overlay.mount()?)
     }
 
     /// The mount options for a process that has this one in its `/proc`, and its mount namespace.

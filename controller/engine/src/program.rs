@@ -132,14 +132,15 @@ impl ProgramOnce {
     /// Opens it ahead; if it is to be copied into memory, on a thread of its own. An error is left to
     /// [`get`](Self::get).
     pub fn open_ahead(self: &Arc<Self>) {
-        let stored = self.get_by(|which| which.in_store().ok_or_else(|| io::Error::other("")));
-        if stored.is_err() {
-            let program = self.clone();
-            std::thread::spawn(move || _ = program.get_by(Which::in_memory));
+        let mut program = self.program();
+        *program = program.take().or_else(|| self.which.in_store().map(Arc::new));
+        if program.is_none() {
+            let ahead = self.clone();
+            std::thread::spawn(move || _ = ahead.get_by(Which::in_memory));
         }
     }
 
-    fn get_by(&self, open: impl Fn(&Which) -> io::Result<Program>) -> io::Result<Arc<Program>> {
+    fn get_by(&self, open: fn(&Which) -> io::Result<Program>) -> io::Result<Arc<Program>> {
         let mut program = self.program();
         if let Some(program) = &*program {
             return Ok(program.clone());

@@ -9,7 +9,7 @@
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,13 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
-    fsconfig_create, fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+    MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_reconfigure, fsconfig_set_flag,
     move_mount, open_tree, unmount,
 };
 use rustix::process::geteuid;
 use sandbox_api::{GcMode, Stores};
 use sandbox_dirfd::{Links, open_path, open_private_child};
+use sandbox_helper::mounts::{Filesystem, NODEV, NOSUID, RDONLY, Reach, restrict};
 use sha2::{Digest as _, Sha256};
 
 use crate::agent::{AGENT, AGENT_SHA256, HELPER, HELPER_SHA256};
@@ -184,7 +184,7 @@ impl Store<'_> {
         if fstatfs(&tree)?.f_type as u64 != TMPFS || !flags.contains(StatVfsMountFlags::RDONLY) {
             return Err(odd("what is mounted there is not read-only"));
         }
-        make_read_only(&tree)?;
+        restrict(&tree, RDONLY | NOSUID | NODEV, Reach::Itself)?;
         Ok(Some(tree))
     }
 
@@ -199,16 +199,18 @@ impl Store<'_> {
         }
         point("locked");
         let bytes: usize = self.programs.iter().map(|(_, bytes)| bytes.len() + (64 << 10)).sum();
-        let system = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        fsconfig_set_string(&system, "source", "sandboxctl")?;
-        fsconfig_set_string(&system, "mode", "0700")?;
-        fsconfig_set_string(&system, "size", bytes.to_string())?;
-        fsconfig_set_string(&system, "nr_inodes", "8")?;
-        // Since Linux 6.4.
-        _ = fsconfig_set_flag(&system, "noswap");
-        fsconfig_create(&system)?;
-        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-        let mount = fsmount(&system, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+        let options = [
+            ("noswap", String::new()),
+            ("mode", "0700".to_owned()),
+            ("size", bytes.to_string()),
+            ("nr_inodes", "8".to_owned()),
+        ];
+        let create = |options| {
+            let restrictions = NOSUID | NODEV;
+            Filesystem { kind: "tmpfs", source: "sandboxctl", options, restrictions }.create()
+        };
+        // Kernels before Linux 6.4 do not know the first option.
+        let (system, mount) = create(&options).or_else(|_| create(&options[1..]))?;
         for (name, bytes) in self.programs {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
             let mut file = File::from(openat(&mount, name, flags, PROGRAM)?);
@@ -287,32 +289,6 @@ fn locked<T>(folder: &OwnedFd, work: impl FnOnce() -> io::Result<T>) -> io::Resu
 fn is_mounted(folder: &OwnedFd, name: &CStr) -> io::Result<bool> {
     let there = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(there.st_dev != fstat(folder)?.st_dev)
-}
-
-/// Makes a mount that is in no directory read-only, whatever becomes of its file system.
-fn make_read_only(tree: &OwnedFd) -> io::Result<()> {
-    let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
-        | MountAttrFlags::MOUNT_ATTR_NOSUID
-        | MountAttrFlags::MOUNT_ATTR_NODEV;
-    let attributes = libc::mount_attr {
-        attr_set: attributes.bits().into(),
-        attr_clr: 0,
-        propagation: 0,
-        userns_fd: 0,
-    };
-    #[expect(unsafe_code, reason = "rustix does not have this call")]
-    // SAFETY: the kernel reads an empty path and this structure, by its size.
-    let done = unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            tree.as_fd().as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
-            &raw const attributes,
-            size_of_val(&attributes),
-        )
-    };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Where a test can hold this process.

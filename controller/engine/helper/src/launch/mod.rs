@@ -38,12 +38,13 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, PidfdFlags, WaitOptions};
 use rustix::thread::UnshareFlags;
 use sandbox_helper::cgroup::{Groups, Tenant};
+use sandbox_helper::mounts::{Filesystem, NODEV, NOEXEC, NOSUID, RDONLY, Reach};
 use sandbox_helper::spec::{Descriptors, Launch, Mount, Programs};
 
-use self::mounts::{Filesystem, NODEV, NOEXEC, NOSUID, RDONLY};
+use self::mounts::{make, restrict};
 use self::process::Program;
 use self::root::Root;
-use self::sys::{Reach, Side, restrict};
+use self::sys::Side;
 use crate::devices::DEVICES;
 use crate::failed::{Failed, Step as _};
 use crate::failpoint::{self, At};
@@ -232,7 +233,7 @@ fn root_of_programs(
     ];
     let restrictions = NOSUID | NODEV;
     let tmp = Filesystem { kind: "tmpfs", source: "tmpfs", options: &options, restrictions };
-    root.mount(&tmp.mount()?, "/tmp")?;
+    root.mount(&make(&tmp)?, "/tmp")?;
     Ok(root)
 }
 
@@ -241,7 +242,7 @@ fn hide(root: &Root, hidden: &[String]) -> Result<(), Failed> {
     let options = [("mode", "0555".to_owned()), ("size", "4k".to_owned())];
     let restrictions = RDONLY | NOSUID | NODEV | NOEXEC;
     let empty = Filesystem { kind: "tmpfs", source: "tmpfs", options: &options, restrictions };
-    hidden.iter().try_for_each(|path| root.cover(&empty.mount()?, path))
+    hidden.iter().try_for_each(|path| root.cover(&make(&empty)?, path))
 }
 
 /// The processes of the container's own namespace, and settings of its network namespace, which nothing
@@ -252,8 +253,8 @@ fn mount_proc(
     rootless: Option<&Rootless>,
 ) -> Result<(), Failed> {
     let restrictions = NOSUID | NODEV | NOEXEC;
-    let proc = Filesystem { kind: "proc", source: "proc", options: &[], restrictions }.mount();
-    let proc = proc.map_err(|failed| match rootless {
+    let proc = Filesystem { kind: "proc", source: "proc", options: &[], restrictions };
+    let proc = make(&proc).map_err(|failed| match rootless {
         None => failed,
         Some(_) => Failed(format!(
             "{failed}; in a container, whose /proc is masked, only root can run another one"
@@ -282,7 +283,7 @@ fn mount_devices(
         [("mode", "755".to_owned()), ("size", "64k".to_owned()), ("nr_inodes", "32".to_owned())];
     let restrictions = NOSUID | NOEXEC;
     let devices = Filesystem { kind: "tmpfs", source: "tmpfs", options: &options, restrictions };
-    let devices = devices.mount()?;
+    let devices = make(&devices)?;
     // Until the process executes the agent, what it creates has the mode that it says.
     rustix::process::umask(Mode::empty());
     if rootless.is_none() {
@@ -312,7 +313,7 @@ fn mount_devices(
         let restrictions = NOSUID | NOEXEC;
         let terminals =
             Filesystem { kind: "devpts", source: "devpts", options: &options, restrictions };
-        root.mount(&terminals.mount()?, "/dev/pts")?;
+        root.mount(&make(&terminals)?, "/dev/pts")?;
         let options = [
             ("mode", "1777".to_owned()),
             ("size", programs.shm_bytes.to_string()),
@@ -320,7 +321,7 @@ fn mount_devices(
         ];
         let restrictions = NOSUID | NODEV | NOEXEC;
         let memory = Filesystem { kind: "tmpfs", source: "shm", options: &options, restrictions };
-        root.mount(&memory.mount()?, "/dev/shm")?;
+        root.mount(&make(&memory)?, "/dev/shm")?;
     }
     restrict(&devices, RDONLY, Reach::Itself).step("make /dev read-only")
 }

@@ -1,59 +1,30 @@
-//! File systems and mounts, by descriptors: a mount is made, restricted, and only then attached.
-//! So nothing is ever reachable without its restrictions.
+//! What a container sees: mounts are made, attached, made read-only, and masked.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::CWD;
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags,
-};
+use rustix::mount::{MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags};
+use sandbox_helper::mounts::{self, Filesystem, NODEV, NOEXEC, NOSUID, RDONLY, Reach};
 
-use super::sys::{Reach, restrict};
 use crate::failed::{Failed, Step as _};
 use crate::failpoint;
 
-/// No set-id bit of its files has an effect.
-pub const NOSUID: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID;
-/// No device of it opens.
-pub const NODEV: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NODEV;
-/// No file of it is executed.
-pub const NOEXEC: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOEXEC;
-/// Nothing of it is written to.
-pub const RDONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
-
-/// A new file system, which only the container has.
-pub struct Filesystem<'a> {
-    /// Its kind.
-    pub kind: &'static str,
-    /// The name that the mount table shows.
-    pub source: &'a str,
-    /// Its options, each with a value; empty for a flag.
-    pub options: &'a [(&'a str, String)],
-    /// What no mount of it allows.
-    pub restrictions: MountAttrFlags,
+/// Makes a file system, which only the container has, attached nowhere yet.
+pub fn make(filesystem: &Filesystem<'_>) -> Result<OwnedFd, Failed> {
+    let make = || {
+        failpoint::call("fsopen")?;
+        failpoint::call(filesystem.kind)?;
+        filesystem.mount()
+    };
+    make().step_at("make a file system of the kind", filesystem.kind)
 }
 
-impl Filesystem<'_> {
-    /// Makes it, attached nowhere yet.
-    pub fn mount(&self) -> Result<OwnedFd, Failed> {
-        let Self { kind, source, options, restrictions } = self;
-        let make = || {
-            failpoint::call("fsopen")?;
-            failpoint::call(kind)?;
-            let filesystem = rustix::mount::fsopen(*kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
-            rustix::mount::fsconfig_set_string(&filesystem, "source", *source)?;
-            for (name, value) in *options {
-                match value.as_str() {
-                    "" => rustix::mount::fsconfig_set_flag(&filesystem, *name)?,
-                    value => rustix::mount::fsconfig_set_string(&filesystem, *name, value)?,
-                }
-            }
-            rustix::mount::fsconfig_create(&filesystem)?;
-            rustix::mount::fsmount(&filesystem, FsMountFlags::FSMOUNT_CLOEXEC, *restrictions)
-        };
-        make().step_at("make a file system of the kind", kind)
-    }
+/// Restricts a mount, as [`mounts::restrict`] does.
+pub fn restrict(mount: impl AsFd, restrictions: MountAttrFlags, reach: Reach) -> io::Result<()> {
+    failpoint::call("mount_setattr")?;
+    mounts::restrict(mount, restrictions, reach)
 }
 
 /// Attaches a mount to a directory or file.

@@ -8,9 +8,9 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, UnmountFlags};
+use sandbox_helper::mounts::{Filesystem, NODEV, NOEXEC, NOSUID, RDONLY, Reach};
 
-use super::mounts::{Filesystem, NODEV, NOEXEC, NOSUID, RDONLY, attach};
-use super::sys::{Reach, restrict};
+use super::mounts::{attach, make, restrict};
 use crate::failed::{Failed, Step as _};
 use crate::mount_ns::{LAYER, LOWER, ROOT};
 use crate::rootless::Rootless;
@@ -27,10 +27,8 @@ impl Root {
     pub fn empty() -> Result<Self, Failed> {
         let options = [("size", "256k".to_owned()), ("mode", "755".to_owned())];
         let restrictions = NOSUID | NODEV | NOEXEC;
-        Self::attached(
-            Filesystem { kind: "tmpfs", source: "tmpfs", options: &options, restrictions }
-                .mount()?,
-        )
+        let memory = Filesystem { kind: "tmpfs", source: "tmpfs", options: &options, restrictions };
+        Self::attached(make(&memory)?)
     }
 
     /// A directory below a layer in memory, which gets what a container needs and the directory
@@ -46,7 +44,7 @@ impl Root {
         let options = [("mode", "700".to_owned()), ("size", "1m".to_owned())];
         let restrictions = NOSUID | NODEV;
         let layer = Filesystem { kind: "tmpfs", source: "tmpfs", options: &options, restrictions };
-        let layer = layer.mount()?;
+        let layer = make(&layer)?;
         for folder in ["upper", "work"] {
             rustix::fs::mkdirat(&layer, folder, FOLDER).step_at("create", folder)?;
         }
@@ -68,7 +66,7 @@ impl Root {
         }
         let overlay =
             Filesystem { kind: "overlay", source: "overlay", options: &options, restrictions };
-        let overlay = overlay.mount().map_err(|failed| match rootless {
+        let overlay = make(&overlay).map_err(|failed| match rootless {
             None => failed,
             Some(_) => Failed(format!(
                 "{failed}; without root the kernel must allow overlays in user namespaces"

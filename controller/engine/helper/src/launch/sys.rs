@@ -5,10 +5,9 @@
 use std::ffi::{CString, c_char, c_int};
 use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::mount::MountAttrFlags;
 use rustix::process::Pid;
 use rustix::thread::UnshareFlags;
 
@@ -60,43 +59,6 @@ pub fn clone(namespaces: UnshareFlags, group: Option<&OwnedFd>) -> io::Result<Si
         }
         _ => Err(io::Error::last_os_error()),
     }
-}
-
-/// How far [`restrict`] reaches.
-#[derive(Clone, Copy)]
-pub enum Reach {
-    /// The mount.
-    Itself,
-    /// And all mounts below it, at once.
-    All,
-}
-
-/// Adds restrictions to a mount, attached or not, and separates it from the mounts that it is a copy
-/// of: what is mounted below one is not mounted below the other. No restriction is lifted.
-pub fn restrict(mount: impl AsFd, restrictions: MountAttrFlags, reach: Reach) -> io::Result<()> {
-    failpoint::call("mount_setattr")?;
-    let attributes = libc::mount_attr {
-        attr_set: u64::from(restrictions.bits()),
-        attr_clr: 0,
-        propagation: libc::MS_PRIVATE,
-        userns_fd: 0,
-    };
-    let reach = match reach {
-        Reach::Itself => 0,
-        Reach::All => libc::AT_RECURSIVE,
-    };
-    // SAFETY: the path is empty and ends with a null, and the structure has the given size.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            mount.as_fd().as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH | reach,
-            &raw const attributes,
-            size_of::<libc::mount_attr>(),
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Becomes another program, by a descriptor: it needs no path. Gives the reason if it does not.
