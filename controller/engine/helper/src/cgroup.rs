@@ -405,7 +405,7 @@ impl Groups {
             Tenant::Scripts => &[],
             Tenant::Programs => TERMINALS,
         };
-        DEVICES.iter().chain(terminals).try_for_each(|rule| self.set("devices.allow", rule))
+        self.set_each("devices.allow", DEVICES.iter().chain(terminals))
     }
 
     fn limit_v2(&self, limits: &Limits) -> io::Result<()> {
@@ -472,8 +472,20 @@ impl Groups {
 
     /// Writes a setting, in the hierarchy that has it.
     fn set(&self, file: &str, value: &str) -> io::Result<()> {
+        self.set_each(file, [&value])
+    }
+
+    /// Writes values of one setting, one after another.
+    fn set_each<'a>(
+        &self,
+        file: &str,
+        values: impl IntoIterator<Item = &'a &'a str>,
+    ) -> io::Result<()> {
         let found = self.setting(file);
-        fs::write(found.ok_or_else(|| io::Error::other(format!("there is no {file}")))?, value)
+        let found = found.ok_or_else(|| io::Error::other(format!("there is no {file}")))?;
+        values
+            .into_iter()
+            .try_for_each(|value| fs::write(&found, value))
             .map_err(|error| io::Error::new(error.kind(), format!("cannot write {file}: {error}")))
     }
 
