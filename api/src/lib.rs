@@ -55,7 +55,7 @@ pub use json::strict;
 pub use language::Language;
 pub use limits::{
     Bounds, ByteSize, Ceiling, Cpus, LimitKey, LimitParseError, LimitValue, Limits, LimitsRequest,
-    OverCeiling,
+    OverCeiling, processors,
 };
 pub use message_id::IdReader;
 pub use network::{ContactedHost, Network, RefusedHost};

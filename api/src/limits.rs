@@ -135,12 +135,18 @@ impl Cpus {
     /// The number of processors of this machine.
     #[must_use]
     pub fn of_this_machine() -> Self {
-        // The standard library reads a dozen files for this on each call.
-        static COUNT: LazyLock<u32> = LazyLock::new(|| {
-            std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
-        });
-        Self(NonZeroU32::new(COUNT.saturating_mul(1000)).unwrap_or(NonZeroU32::MIN))
+        Self(NonZeroU32::new(processors().saturating_mul(1000)).unwrap_or(NonZeroU32::MIN))
     }
+}
+
+/// The number of processors of this machine that this process may use.
+#[must_use]
+pub fn processors() -> u32 {
+    // The standard library reads a dozen files for this on each call.
+    static COUNT: LazyLock<u32> = LazyLock::new(|| {
+        std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
+    });
+    *COUNT
 }
 
 impl fmt::Display for Cpus {

@@ -2,8 +2,8 @@
 //! has no reader any more.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
@@ -43,7 +43,7 @@ impl Signals {
         Ok(Self {
             interrupt: listen(unix::SignalKind::interrupt())?,
             terminate: listen(unix::SignalKind::terminate())?,
-            hangup: match hangup_is_ignored() {
+            hangup: match *HANGUP_IS_IGNORED {
                 true => None,
                 false => Some(listen(unix::SignalKind::hangup())?),
             },
@@ -118,11 +118,10 @@ pub async fn stdout_is_unread() {
     }
 }
 
-/// Whether SIGHUP is ignored now. After a handler is installed it is not ignored any more, and if
-/// it was ignored at startup no handler is ever installed.
-fn hangup_is_ignored() -> bool {
+/// Whether SIGHUP was ignored at startup, as it is before the first handler is installed.
+static HANGUP_IS_IGNORED: LazyLock<bool> = LazyLock::new(|| {
     std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores_hangup(&status))
-}
+});
 
 fn ignores_hangup(status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

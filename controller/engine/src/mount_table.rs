@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, statat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statat, statx};
 use rustix::io::Errno;
 use sandbox_api::service::{DATABASE_FILE, LOCK_FILE};
 use sandbox_dirfd::{is_locked_file, path_of};
@@ -88,7 +88,7 @@ impl<'a> Opened<'a> {
     ///
     /// # Errors
     ///
-    /// If `/proc` does not report it.
+    /// If the kernel does not report it.
     pub fn new(file: BorrowedFd<'a>) -> io::Result<Self> {
         Ok(Self { file, mount: mount_id(file)? })
     }
@@ -267,8 +267,14 @@ fn unescape(field: &[u8]) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// `statx` returns it from Linux 5.8 on; this works on older kernels too.
+/// From `statx`, or on kernels before Linux 5.8 from `/proc`, for the price of six more calls.
 fn mount_id(file: BorrowedFd<'_>) -> io::Result<u64> {
+    let stat = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
+    if let Ok(stat) = stat
+        && stat.stx_mask & StatxFlags::MNT_ID.bits() != 0
+    {
+        return Ok(stat.stx_mnt_id);
+    }
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
     let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"));
     id.and_then(|id| id.trim().parse().ok())

@@ -17,11 +17,12 @@ mod seccomp;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use sandbox_api::{DiskReserve, EngineInfo, EngineKind, GcMode, ProgramImage, RootFs};
+use sandbox_api::{
+    DiskReserve, EngineInfo, EngineKind, GcMode, ProgramImage, RootFs, processors,
+};
 use sandbox_helper::cgroup::Hierarchies;
 use sandbox_rootfs::{CachedTree, RootCache, Unpacked, prepare_archive};
 use tokio::sync::Semaphore;
@@ -107,7 +108,7 @@ impl EmbeddedEngine {
             disk_reserve,
             helpers,
             agent,
-            creating: Semaphore::new(CREATED_AT_ONCE * processors()),
+            creating: Semaphore::new(CREATED_AT_ONCE * processors() as usize),
             live: Mutex::default(),
         })
     }
@@ -150,7 +151,7 @@ impl Engine for EmbeddedEngine {
                 Swap::Counted => Vec::new(),
                 Swap::NotCounted => vec!["swap".to_owned()],
             },
-            cpus: u32::try_from(processors()).unwrap_or(u32::MAX),
+            cpus: processors(),
         })
     }
 
@@ -290,10 +291,6 @@ impl Engine for EmbeddedEngine {
         });
         Ok(removed.await?.into_iter().map(unpacked).collect())
     }
-}
-
-fn processors() -> usize {
-    thread::available_parallelism().map_or(1, |count| count.get())
 }
 
 /// An unpacked archive, as callers see it.
