@@ -29,6 +29,7 @@ mod values;
 mod variable;
 mod volume;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
@@ -67,6 +68,17 @@ fn version() -> &'static str {
         format!("{version} (agent sha256:{})", sandbox_controller::AGENT_SHA256)
     });
     &VERSION
+}
+
+/// The answer to `--version` alone, which needs no definition of a command.
+#[must_use]
+pub fn version_asked_for(args: &[OsString]) -> Option<String> {
+    match args {
+        [_, flag] if flag == "--version" || flag == "-V" => {
+            Some(format!("sandboxctl {}\n", version()))
+        }
+        _ => None,
+    }
 }
 
 /// Runs untrusted Luau scripts and commands, each in a fresh container.

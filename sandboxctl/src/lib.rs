@@ -43,6 +43,11 @@ pub fn main() -> ExitCode {
     }
     let since = Instant::now();
     let args: Vec<OsString> = std::env::args_os().collect();
+    if let Some(version) = cli::version_asked_for(&args) {
+        // If this fails, there is no way to report it.
+        _ = std::io::stdout().write_all(version.as_bytes());
+        return ExitCode::SUCCESS;
+    }
     // First of all: clap's own help and errors use colour too.
     choose_colour(colour_asked_for(&args));
     let cli = match Cli::read(&args) {
@@ -194,6 +199,18 @@ mod tests {
             (&["run", "x", "--", "--color=never"], Auto),
         ] {
             assert_eq!(colour_asked_for(&args(given)), choice, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn version_alone_is_answered_as_clap_answers_it() {
+        for flag in ["--version", "-V"] {
+            let args = args(&[flag]);
+            let of_clap = Cli::read(&args).unwrap_err();
+            assert_eq!(cli::version_asked_for(&args), Some(of_clap.to_string()));
+        }
+        for others in [&["run", "--version"][..], &["--version", "--color=never"], &["--"], &[]] {
+            assert_eq!(cli::version_asked_for(&args(others)), None, "{others:?}");
         }
     }
 
