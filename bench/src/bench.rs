@@ -37,8 +37,10 @@ pub struct Counts {
 
 /// What scenarios measure with.
 pub struct Bench {
-    /// Everything that is written is in here.
+    /// Everything that is written is in here, or in the next one.
     place: TempDir,
+    /// A user's runtime directory, which is in memory.
+    runtime: TempDir,
     sandboxctl: PathBuf,
     /// Of what is ours elsewhere on the machine.
     name: String,
@@ -97,13 +99,11 @@ impl Bench {
         executions: usize,
         soak: usize,
     ) -> Result<Self, Error> {
-        let place = tempfile::Builder::new()
-            .prefix("sandbox-bench-")
-            .tempdir()
-            .map_err(Error::file("make a folder in", std::env::temp_dir()))?;
+        let place = folder_in(&std::env::temp_dir())?;
+        let runtime = folder_in(&memory())?;
         let name = place.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         // As the command line derives it, so that both know the same image.
-        let state_dir = place.path().join("sandboxctl");
+        let state_dir = runtime.path().join("sandboxctl");
         let data_dir = place.path().join("engine");
         let mut engines = Engines { state_dir, data_dir, docker_host: None };
         let docker = engines.probe(On::Docker).await;
@@ -112,6 +112,7 @@ impl Bench {
         let peers = Peers::find();
         Ok(Self {
             place,
+            runtime,
             sandboxctl,
             name,
             interrupt,
@@ -134,6 +135,11 @@ impl Bench {
         let path = self.place.path().join(name);
         fs::create_dir(&path).map_err(Error::file("make", &path))?;
         Ok(path)
+    }
+
+    /// The program that is measured.
+    pub fn program(&self) -> &Path {
+        &self.sandboxctl
     }
 
     /// An error where an end was asked for.
@@ -216,7 +222,7 @@ impl Bench {
         command
             .env_clear()
             .env("HOME", self.place.path())
-            .env("XDG_RUNTIME_DIR", self.place.path())
+            .env("XDG_RUNTIME_DIR", self.runtime.path())
             .env("SANDBOXCTL_ENGINE_DATA_DIR", &self.engines.data_dir)
             .envs(self.docker_host());
         command
@@ -359,8 +365,11 @@ impl Bench {
         // While the state directory is there, by which ours are known.
         let start = |source| Error::Start { program: "sandboxctl".to_owned(), source };
         self.sandboxctl(["gc"]).output().await.map_err(start)?;
-        let path = self.place.path().to_owned();
-        self.place.close().map_err(Error::file("remove", path))
+        for place in [self.place, self.runtime] {
+            let path = place.path().to_owned();
+            place.close().map_err(Error::file("remove", path))?;
+        }
+        Ok(())
     }
 
     /// Whether an engine can be measured. If not, a row says why.
@@ -372,6 +381,22 @@ impl Bench {
         rows.extend(usable.as_ref().err().map(|why| Row::missing(on.to_string(), why)));
         usable.is_ok()
     }
+}
+
+/// A fresh folder there, which goes with this value.
+pub fn folder_in(folder: &Path) -> Result<TempDir, Error> {
+    tempfile::Builder::new()
+        .prefix("sandbox-bench-")
+        .tempdir_in(folder)
+        .map_err(Error::file("make a folder in", folder))
+}
+
+/// A folder in memory that every user may write to, if the machine has the usual one.
+pub fn memory() -> PathBuf {
+    const TMPFS: u64 = 0x0102_1994;
+    let shared = Path::new("/dev/shm");
+    let is_there = rustix::fs::statfs(shared).is_ok_and(|stat| stat.f_type as u64 == TMPFS);
+    if is_there { shared.to_owned() } else { std::env::temp_dir() }
 }
 
 async fn take_turns(

@@ -4,12 +4,15 @@
 //! nothing behind. It is not a test: slowness is not a failure.
 
 mod bench;
+mod bwrap;
 mod container;
 mod engines;
 mod error;
 mod image;
 mod interrupt;
 mod machine;
+mod namespace;
+mod ordinary;
 mod peers;
 mod process;
 mod render;

@@ -6,6 +6,9 @@ use std::process::Command;
 
 use serde::Serialize;
 
+/// What peers of a run do: the agent compiles the script on its stdin, which is empty, and ends.
+pub const CHECK: &str = "check";
+
 /// A program to compare with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Peer {

@@ -28,6 +28,11 @@ pub fn resident_of(pid: u32) -> Result<f64, Error> {
     status(&pid.to_string(), "VmRSS:")
 }
 
+/// Bytes that a process has resident and shares with no other, and its share of the others (`Pss`).
+pub fn share_of(pid: u32) -> Result<f64, Error> {
+    field(&format!("/proc/{pid}/smaps_rollup"), "Pss:")
+}
+
 /// The most bytes that a process ever had resident, or since [`forget_peak_of`].
 pub fn peak_of(pid: u32) -> Result<f64, Error> {
     status(&pid.to_string(), "VmHWM:")
@@ -39,10 +44,13 @@ pub fn forget_peak_of(pid: u32) {
     _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");
 }
 
-fn status(process: &str, field: &str) -> Result<f64, Error> {
-    let path = format!("/proc/{process}/status");
-    let status = fs::read_to_string(&path).map_err(Error::file("read", &path))?;
-    let kib = status
+fn status(process: &str, name: &str) -> Result<f64, Error> {
+    field(&format!("/proc/{process}/status"), name)
+}
+
+fn field(path: &str, field: &str) -> Result<f64, Error> {
+    let text = fs::read_to_string(path).map_err(Error::file("read", path))?;
+    let kib = text
         .lines()
         .find_map(|line| line.strip_prefix(field)?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
     // A process that has ended and was not waited for has no memory any more.

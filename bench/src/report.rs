@@ -152,6 +152,12 @@ impl Target {
         Self { of: Aspect::Median, side: Side::AtMost, bound }
     }
 
+    /// A median of at least this, in the figure's unit.
+    #[must_use]
+    pub const fn median_at_least(bound: f64) -> Self {
+        Self { of: Aspect::Median, side: Side::AtLeast, bound }
+    }
+
     /// All but a hundredth at most this, in the figure's unit.
     #[must_use]
     pub const fn p99_at_most(bound: f64) -> Self {

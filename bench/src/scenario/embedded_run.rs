@@ -3,9 +3,8 @@
 //!
 //! All are whole processes. The peers' agents compile the empty script that their stdin is; ours
 //! runs one in a session. The bundle has no seccomp profile, which would cost runc more.
-//! `bwrap` makes the namespaces alone: no cgroup, no limits.
+//! `bwrap` makes the namespaces, and mounts a proc, a dev and a tmp: no cgroup, no limits.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use futures_util::FutureExt as _;
@@ -14,9 +13,11 @@ use sandbox_controller::{MASKED_PATHS, READONLY_PATHS};
 use serde_json::{Value, json};
 
 use super::Scenario;
-use super::cold_run::{CHECK, docker_run, script};
+use super::cold_run::{docker_run, script};
 use crate::bench::{Bench, Counts, Entry};
+use crate::bwrap::{self, AGENT, BWRAP};
 use crate::error::Error;
+use crate::peers::CHECK;
 use crate::report::{Row, Target, Unit, compare};
 
 pub const SCENARIO: Scenario = Scenario {
@@ -31,6 +32,7 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
     async move {
         let script = script(bench, "p2")?;
         let bundle = bundle(bench)?;
+        let root = bundle.join("rootfs");
         let runc = match bench.peers.runc.path() {
             Err(why) => Entry::missing("`runc run`", why),
             Ok(runc) => {
@@ -44,14 +46,10 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
             }
         };
         let bwrap = match bench.peers.bwrap.path() {
-            Err(why) => Entry::missing("`bwrap`", why),
-            Ok(bwrap) => Entry::new("`bwrap`", || {
-                let mut command = bench.command(bwrap, ["--unshare-all", "--die-with-parent"]);
-                command.arg("--ro-bind").arg(bundle.join("rootfs")).arg("/");
-                command.args(["--proc", "/proc", "--dev", "/dev", "--cap-drop", "ALL"]);
-                command.args(["/.sandbox/agent", CHECK]);
-                bench.time(command)
-            }),
+            Err(why) => Entry::missing(BWRAP, why),
+            Ok(bwrap) => {
+                Entry::new(BWRAP, move || bench.time(bwrap::command(bench, bwrap, &root, AGENT)))
+            }
         };
         let ours = "`sandboxctl run --engine embedded`";
         let ours = match &bench.embedded {
@@ -64,11 +62,14 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
         };
         let entries = vec![docker_run(bench), ours, runc, bwrap];
         let mut rows = bench.by_turns(counts, Unit::Seconds, entries).await?;
-        // The peers of the second target are in one row each.
-        let against_runc = rows[1].again("the same, vs `runc run`");
+        // The peers of the other targets are in one row each.
+        let [against_runc, against_bwrap] =
+            ["`runc run`", BWRAP].map(|peer| rows[1].again(format!("the same, vs {peer}")));
         rows.insert(3, against_runc);
-        compare(&mut rows, 1, 0, Some(Target::ratio_at_most(0.10)));
+        rows.push(against_bwrap);
+        compare(&mut rows, 1, 0, Some(Target::ratio_at_most(0.05)));
         compare(&mut rows, 3, 2, Some(Target::ratio_at_most(0.8)));
+        compare(&mut rows, 5, 4, Some(Target::ratio_at_most(2.0)));
         compare(&mut rows, 2, 0, None);
         compare(&mut rows, 4, 0, None);
         Ok(rows)
@@ -85,13 +86,10 @@ fn bundle(bench: &Bench) -> Result<PathBuf, Error> {
         let path = bundle.join(path);
         std::fs::create_dir_all(&path).map_err(Error::file("make", &path)).map(|()| path)
     };
-    for folder in ["rootfs/proc", "rootfs/dev", "rootfs/io", "io", "state"] {
+    for folder in ["rootfs/io", "io", "state"] {
         make(folder)?;
     }
-    let agent = make("rootfs/.sandbox")?.join("agent");
-    write(&agent, sandbox_controller::AGENT)?;
-    std::fs::set_permissions(&agent, PermissionsExt::from_mode(0o755))
-        .map_err(Error::file("make executable", &agent))?;
+    bwrap::root_of_agent(&bundle.join("rootfs"))?;
     let config = config(&bundle.join("io"), bench.name());
     write(&bundle.join("config.json"), config.to_string().as_bytes())?;
     Ok(bundle)

@@ -40,6 +40,8 @@ struct Resident {
     agents: Vec<f64>,
     /// Of each other process that the controller started.
     helpers: Vec<f64>,
+    /// What each of those has alone, and its share of what it has with others.
+    helper_shares: Vec<f64>,
 }
 
 fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>, Error>> {
@@ -69,7 +71,9 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
             ]);
             let helpers = all(|round| &round.helpers);
             if !helpers.is_empty() {
+                let shares = all(|round| &round.helper_shares);
                 rows.push(bytes(on, "a helper process", helpers));
+                rows.push(bytes(on, "a helper process, its share (Pss)", shares));
             }
         }
         Ok(rows)
@@ -107,14 +111,16 @@ async fn hold(work: Work<Value>, interrupt: Interrupt) -> Result<Value, Error> {
                     |sandbox: &Sandbox| [sandbox.id(), sandbox.container_id()].map(str::to_owned);
                 let ids: Vec<String> = sandboxes.iter().flat_map(names).collect();
                 let agents = process::in_containers(&ids);
-                let helpers =
-                    process::descendants().into_iter().filter(|pid| !agents.contains(pid));
+                let mut helpers = process::descendants();
+                helpers.retain(|pid| !agents.contains(pid));
                 let resident = |pid| process::resident_of(pid);
+                let share = |pid| process::share_of(pid);
                 Ok(Resident {
                     idle,
                     few: at[0],
                     many: at[1],
-                    helpers: helpers.map(resident).collect::<Result<_, _>>()?,
+                    helper_shares: helpers.iter().copied().map(share).collect::<Result<_, _>>()?,
+                    helpers: helpers.into_iter().map(resident).collect::<Result<_, _>>()?,
                     agents: agents.iter().copied().map(resident).collect::<Result<_, Error>>()?,
                 })
             };

@@ -5,16 +5,19 @@ mod changes;
 mod cold_run;
 mod connect;
 mod egress;
+mod embedded_exec;
 mod embedded_run;
 mod growth;
 mod leaks;
 mod library;
 mod list;
 mod memory;
+mod mounts;
 mod operation_leaks;
 mod operations;
 mod pool;
 mod programs;
+mod rootless;
 mod script_io;
 mod service;
 mod service_files;
@@ -22,6 +25,7 @@ mod service_idle;
 mod service_soak;
 mod streams;
 mod transfer;
+mod version;
 
 use futures_util::future::LocalBoxFuture;
 use serde_json::Value;
@@ -35,6 +39,9 @@ use crate::report::Row;
 pub const ALL: &[Scenario] = &[
     cold_run::SCENARIO,
     embedded_run::SCENARIO,
+    rootless::SCENARIO,
+    mounts::SCENARIO,
+    version::SCENARIO,
     library::SCENARIO,
     pool::CLAIM,
     pool::BURSTS,
@@ -46,6 +53,7 @@ pub const ALL: &[Scenario] = &[
     script_io::SCENARIO,
     changes::SCENARIO,
     programs::SCENARIO,
+    embedded_exec::SCENARIO,
     egress::SCENARIO,
     connect::SCENARIO,
     service::SCENARIO,
