@@ -4,9 +4,9 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::fixture::{Ended, Fixture, finish};
+use crate::fixture::{Ended, Fixture, files_below, finish};
 use crate::rootfs::{Provided, Rootfs};
 
 const USER: (u32, u32) = (60_777, 60_778);
@@ -73,6 +73,43 @@ fn files_are_the_users_and_the_container_has_no_other_user_or_group() {
     assert_eq!(lines[2], ["7", uid.as_str(), "1"], "{stdout}");
     assert_eq!(lines.len(), 4, "{stdout}");
     assert!(document["stderr"].as_str().unwrap().contains("chown"), "{document:#}");
+}
+
+#[test]
+fn image_archive_is_unpacked_once_for_the_user_to_whom_all_of_it_belongs() {
+    let place = place();
+    let image = Rootfs::busybox()
+        .file("etc/closed", 0o600, "closed")
+        .file("bin/raised", 0o4755, "")
+        .config(json!({"Env": ["FROM=archive"]}));
+    place.write("image.tar", image.docker_archive("a:b"));
+    let script =
+        "cat /etc/closed; echo $FROM; echo new > /io/new; echo new > /etc/new || echo refused";
+    let exec = |script: &str| {
+        let flags = ["exec", "--image-archive", "image.tar", "--io-dir", "out", "--"];
+        let args = [&flags[..], &["sh", "-c", script]].concat();
+        finish(command(&place, &args)).assert_code(0).stdout.clone()
+    };
+    assert_eq!(exec(script), "closedarchive\nrefused\n");
+    let made = std::fs::metadata(place.path("out/new")).unwrap();
+    assert_eq!((made.uid(), made.gid()), USER);
+    // The archive has all of it for root.
+    let roots = place.data().join("roots");
+    let files = files_below(&roots);
+    let raised = files.iter().find(|file| file.ends_with("bin/raised")).expect("it is unpacked");
+    assert_eq!(raised.metadata().unwrap().mode() & 0o7777, 0o755);
+    for file in &files {
+        let of = file.symlink_metadata().unwrap();
+        assert_eq!((of.uid(), of.gid()), USER, "{}", file.display());
+    }
+    let unpacked = raised.metadata().unwrap().ino();
+    assert_eq!(exec("echo again"), "again\n");
+    assert_eq!(raised.metadata().unwrap().ino(), unpacked, "it is used again");
+    let listed = finish(command(&place, &["image", "ls", "--programs", "--json"]));
+    let listed: Value = serde_json::from_str(&listed.assert_code(0).stdout).unwrap();
+    let id = listed[0]["id"].as_str().unwrap_or_else(|| panic!("{listed:#}"));
+    finish(command(&place, &["image", "rm", "--programs", id])).assert_code(0);
+    assert!(!raised.exists());
 }
 
 #[test]
