@@ -84,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
             case ["POST", "sandboxes"]:
                 request = json.loads(content)
                 identifier = f"s-{request['name']}"
-                init = {"request": request, "pid": os.getpid(), "env": sorted(os.environ)}
+                init = {"request": request, "pid": os.getpid(), "env": sorted(os.environ), "arguments": sys.argv[1:]}
                 sandboxes.setdefault(identifier, {"init": json.dumps(init).encode()})
                 self.say(201, {"id": identifier, "generation": 7})
             case ["DELETE", "sandboxes", identifier]:

@@ -27,13 +27,8 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     transport, engine = request.param.split(", ")
     options = {"image": image} if engine == "docker" else {}
     if transport == "local":
-        if engine == "embedded":
-            # The embedded engine has no images to name.
-            wrapper = scratch / "sandboxctl"
-            wrapper.write_text(f"#!/bin/sh\nexec '{binary}' \"$@\" --rootfs '{root}'\n")
-            wrapper.chmod(0o755)
-            binary = str(wrapper)
-        yield {"binary": binary, "engine": engine, **options}
+        # The embedded engine has no images to name.
+        yield {"binary": binary, "engine": engine, **(options or {"rootfs": root})}
         return
     data = scratch / "data"
     data.mkdir(mode=0o700)

@@ -22,6 +22,8 @@ FILES, COMMANDS = Files(unopened), Commands(unopened)
 SANDBOX = Sandbox.__new__(Sandbox)
 CALLS: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (Sandbox.create, {"template": "base"}, "`image`"),
+    (Sandbox.create, {"root_dir": "root"}, "`rootfs`"),
+    (Sandbox.create, {"archive": "x.tar"}, "`image_archive`"),
     (Sandbox.create, {"timeout": 60}, "`timeout` of commands.run"),
     (Sandbox.create, {"envs": {}}, "`env` of commands.run"),
     (Sandbox.create, {"metadata": {}}, "`name`"),
@@ -30,7 +32,7 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (Sandbox.create, {"mem_limit": "1g"}, "`limits`, such as"),
     (Sandbox.create, {"allow_internet_access": True}, "`network`"),
     (Sandbox.create, {"imgae": "x"}, "is it `image`"),
-    (Sandbox.create, {"nothing": 1}, "there are image, io_dir, "),
+    (Sandbox.create, {"nothing": 1}, "there are image, rootfs, "),
     (Sandbox, {"template": "base"}, r"Sandbox\.create\(\)"),
     (Sandbox, {}, r"Sandbox\.create\(\)"),
     (COMMANDS.run, {"command": "ls", "envs": {}}, "`env`"),

@@ -63,6 +63,33 @@ def test_sandboxes_share_a_process_and_their_files_do_not_mix(fake: Make, tmp_pa
         assert request == {"name": "two", "spec": {"network": {"allow": ["example.org"]}}}
 
 
+def test_directory_and_archive_for_commands_are_of_the_process(
+    fake: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SANDBOXCTL_SERVER", "http://127.0.0.1:1")
+    binary, archive = fake(), tmp_path / "x.tar"
+    with (
+        Sandbox.create(binary=binary, engine="embedded", rootfs="root") as one,
+        Sandbox.create(binary=binary, engine="embedded", rootfs=tmp_path / "root") as two,
+        Sandbox.create(binary=binary, image_archive="x.tar") as three,
+    ):
+        private = ["serve", "--private"]
+        assert received(one)["arguments"] == ["--engine", "embedded", *private, "--rootfs", str(tmp_path / "root")]
+        assert received(one)["pid"] == received(two)["pid"]
+        assert received(three)["arguments"] == [*private, "--image-archive", str(archive)]
+        assert "spec" not in received(three)["request"] or not received(three)["request"]["spec"]
+    for given, message in [
+        ({"image": "a", "rootfs": "b"}, "image and rootfs are both given"),
+        ({"rootfs": "a", "image_archive": "b"}, "rootfs and image_archive are both given"),
+        ({"rootfs": "a", "server": "http://127.0.0.1:1"}, "rootfs is of this machine"),
+        ({"image_archive": "a", "server": "http://127.0.0.1:1"}, "image_archive is of this machine"),
+    ]:
+        with pytest.raises(SandboxError, match=message) as failure:
+            Sandbox.create(**given)
+        assert failure.value.kind == "usage"
+
+
 def test_process_gets_no_variables_of_the_client(fake: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SANDBOXCTL_BINARY", fake())
     monkeypatch.setenv("SANDBOXCTL_TOKEN", "secret")
@@ -107,7 +134,10 @@ def test_text_with_half_of_a_character_is_the_error_encoding(fake: Make) -> None
 
 def test_hints_of_the_command_line_are_in_the_words_of_the_package() -> None:
     for hint, words in [
-        ("--image (--rootfs or --image-archive on x) selects an image with programs", "image= selects an image"),
+        (
+            "--image (--rootfs or --image-archive on x) selects an image with programs",
+            "image= (rootfs= or image_archive= on x) selects",
+        ),
         ("--timeout raises the limit", "timeout= raises the limit"),
         ("`offset` reads a part; --max-file-size raises the limit", "`offset` reads a part; limits= raises"),
         ("SANDBOXCTL_A_B, or a.b in ~/.config/sandboxctl/config.toml, raises the limit", "limits= raises the limit"),

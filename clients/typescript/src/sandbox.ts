@@ -24,8 +24,8 @@ import type { SandboxSpec, Transport } from "./transport/transport.js";
 /** Where sandboxes are: on this machine, or at a server. */
 export interface ConnectOptions {
   /**
-   * The URL of a server, `https://…`; by default `SANDBOXCTL_SERVER`, unless `binary` or `engine` is given. Without one
-   * the sandboxes are on this machine.
+   * The URL of a server, `https://…`; by default `SANDBOXCTL_SERVER`, unless `binary`, `engine`, `rootfs` or
+   * `imageArchive` is given. Without one the sandboxes are on this machine.
    */
   server?: string | undefined;
   /** The token for the server; by default `SANDBOXCTL_TOKEN`. */
@@ -34,11 +34,15 @@ export interface ConnectOptions {
   binary?: string | undefined;
   /** The engine on this machine; by default what the binary finds. */
   engine?: "auto" | "docker" | "embedded" | undefined;
+  /** On the embedded engine of this machine, which has no images: the directory that commands run in. */
+  rootfs?: string | undefined;
+  /** The same of an image archive, a file as `docker save` writes it. */
+  imageArchive?: string | undefined;
 }
 
 /** What a sandbox is like. */
 export interface SandboxOptions extends ConnectOptions {
-  /** The image that its commands run in; without one it has scripts and files alone. */
+  /** The image that its commands run in; without `image`, `rootfs` and `imageArchive` it has scripts and files alone. */
   image?: string | undefined;
   /** A directory of this machine that holds its files and outlives it. Without it they end with the sandbox. */
   ioDir?: string | undefined;
@@ -127,7 +131,8 @@ export class Sandbox implements AsyncDisposable {
   }
 }
 
-const PLACE = ["server", "token", "binary", "engine", "image", "ioDir", "limits", "network", "name", "signal"];
+const HERE = ["binary", "engine", "rootfs", "imageArchive"];
+const PLACE = ["server", "token", ...HERE, "image", "ioDir", "limits", "network", "name", "signal"];
 const START = ["secrets", "timeoutMs", "limits", "signal", "args"];
 const SCRIPT = [...START, "check", "onLog"];
 const COMMAND = [...START, "env", "cwd", "stdin"];
@@ -212,7 +217,7 @@ function checked<R extends ScriptResult | CommandResult>(result: R, check: boole
   return result;
 }
 
-/** The commands of a sandbox. It needs an image. */
+/** The commands of a sandbox. It needs an image, or on the embedded engine a `rootfs` or an `imageArchive`. */
 export class Commands {
   readonly #open: () => Transport;
   readonly #id: string;

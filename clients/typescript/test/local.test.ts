@@ -40,6 +40,33 @@ test("sandboxes share a process, and their files do not mix", async (t) => {
   assert.deepEqual(await request(two), { name: "two", spec: { network: { allow: ["example.org"] } } });
 });
 
+test("a directory and an archive for commands are of the process", async (t) => {
+  const binary = fake(t);
+  process.env.SANDBOXCTL_SERVER = "http://127.0.0.1:1";
+  t.after(() => {
+    delete process.env.SANDBOXCTL_SERVER;
+  });
+  await using one = await Sandbox.create({ binary, engine: "embedded", rootfs: "root" });
+  await using two = await Sandbox.create({ binary, engine: "embedded", rootfs: join(process.cwd(), "root") });
+  await using three = await Sandbox.create({ binary, imageArchive: "x.tar" });
+  const received = async (sandbox: Sandbox) => JSON.parse(await sandbox.files.read("init"));
+  const own = ["serve", "--private"];
+  const args = ["--engine", "embedded", ...own, "--rootfs", join(process.cwd(), "root")];
+  assert.deepEqual((await received(one)).arguments, args);
+  assert.equal((await received(one)).pid, (await received(two)).pid);
+  assert.deepEqual((await received(three)).arguments, [...own, "--image-archive", join(process.cwd(), "x.tar")]);
+  assert.deepEqual(Object.keys((await received(three)).request.spec), []);
+  const server = "http://127.0.0.1:1";
+  for (const [options, message] of [
+    [{ image: "a", rootfs: "b" }, /^image and rootfs are both given/],
+    [{ rootfs: "a", imageArchive: "b" }, /^rootfs and imageArchive are both given/],
+    [{ rootfs: "a", server }, /^rootfs is of this machine/],
+    [{ imageArchive: "a", server }, /^imageArchive is of this machine/],
+  ] as const) {
+    await assert.rejects(Sandbox.create(options), { kind: "usage", message });
+  }
+});
+
 test("wrong arguments are refused with what is expected", async (t) => {
   const binary = fake(t);
   const odd = (options: object) => options as never;

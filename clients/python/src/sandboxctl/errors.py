@@ -134,7 +134,10 @@ _RETRYABLE = frozenset(
 
 
 _WORDS = [
-    (re.compile(r"--image \(.*?\) selects"), "image= selects"),
+    (
+        re.compile(r"--image \(--rootfs or --image-archive on (.*?)\) selects"),
+        r"image= (rootfs= or image_archive= on \1) selects",
+    ),
     (re.compile(r"--timeout raises the limit"), "timeout= raises the limit"),
     (re.compile(r"(--[a-z-]+|SANDBOXCTL_\w+, or [\w.]+ in \S+,) raises the limit"), "limits= raises the limit"),
 ]

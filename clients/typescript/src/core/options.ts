@@ -3,6 +3,8 @@
 /** What other products call an option, by its name here. */
 const RIGHT: Record<string, string> = {
   image: "template templateId imageName",
+  rootfs: "rootDir rootFs",
+  imageArchive: "archive imageTar tarball",
   ioDir: "volumes volumeMounts mounts binds",
   name: "sandboxId containerName id",
   network: "allow allowInternetAccess networkMode",

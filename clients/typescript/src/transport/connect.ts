@@ -1,4 +1,5 @@
 /** Which transport a caller means; one for each place, shared by all of its sandboxes. */
+import { resolve } from "node:path";
 import { errorOf } from "../core/errors.js";
 import { HttpTransport } from "./http.js";
 import { LocalProcess } from "./local.js";
@@ -10,41 +11,56 @@ const processes = new Map<string, LocalProcess>();
 
 const ENGINES = ["auto", "docker", "embedded"];
 
-interface Place {
-  server?: string | undefined;
-  token?: string | undefined;
-  binary?: string | undefined;
-  engine?: string | undefined;
-}
+/** The options that are of this machine. */
+const HERE = ["binary", "engine", "rootfs", "imageArchive"] as const;
+/** What commands run in: one of these. */
+const ROOTS = ["image", "rootfs", "imageArchive"] as const;
+
+type Place = { [name in "server" | "token" | "image" | (typeof HERE)[number]]?: string | undefined };
 
 /** The transport for these options. */
 export async function connect(place: Place): Promise<Transport> {
+  const [root, other] = ROOTS.filter((name) => place[name] !== undefined);
+  if (other !== undefined) {
+    const message = `${root} and ${other} are both given: commands run in one of them`;
+    throw errorOf({ kind: "usage", message });
+  }
   // What is named here is of this machine, whatever the environment says.
-  const isHere = place.binary !== undefined || place.engine !== undefined;
-  const server = place.server ?? (isHere ? undefined : process.env.SANDBOXCTL_SERVER || undefined);
+  const here = HERE.find((name) => place[name] !== undefined);
+  const server = place.server ?? (here === undefined ? process.env.SANDBOXCTL_SERVER || undefined : undefined);
   if (server === undefined) {
     if (place.token !== undefined) throw errorOf({ kind: "usage", message: "token: it needs a server" });
     if (place.engine !== undefined && !ENGINES.includes(place.engine)) {
       throw errorOf({ kind: "usage", message: `engine: '${place.engine}' is not one of ${ENGINES.join(", ")}` });
     }
-    const key = JSON.stringify([place.binary, place.engine]);
+    const args = processArgs(place);
+    const key = JSON.stringify([place.binary, args]);
     let process = processes.get(key);
     if (!process?.alive) {
-      process = new LocalProcess(place.binary, place.engine);
+      process = new LocalProcess(place.binary, args);
       processes.set(key, process);
     }
     return process.transport;
   }
-  for (const name of ["binary", "engine"] as const) {
-    if (place[name] !== undefined) {
-      throw errorOf({ kind: "usage", message: `${name} is of this machine, and a server has its own` });
-    }
+  if (here !== undefined) {
+    throw errorOf({ kind: "usage", message: `${here} is of this machine, and a server has its own` });
   }
   const token = place.token ?? (process.env.SANDBOXCTL_TOKEN || undefined);
   const key = JSON.stringify([server, token]);
   const known = servers.get(key) ?? transportOf(server, token);
   servers.set(key, known);
   return known;
+}
+
+/** The arguments of the process for the sandboxes of a place. */
+function processArgs({ engine, rootfs, imageArchive }: Place): string[] {
+  return [
+    ...(engine === undefined ? [] : ["--engine", engine]),
+    "serve",
+    "--private",
+    ...(rootfs === undefined ? [] : ["--rootfs", resolve(rootfs)]),
+    ...(imageArchive === undefined ? [] : ["--image-archive", resolve(imageArchive)]),
+  ];
 }
 
 function transportOf(server: string, token: string | undefined): HttpTransport {

@@ -22,7 +22,8 @@ export class LocalProcess {
   /** Sandboxes that there are, and that are being made. */
   #sandboxes = 0;
 
-  constructor(binary: string | undefined, engine: string | undefined) {
+  /** `args` are those of `sandboxctl serve --private`. */
+  constructor(binary: string | undefined, args: readonly string[]) {
     let end = (_: SandboxError) => {};
     this.#ended = new Promise((resolve) => {
       end = resolve;
@@ -41,8 +42,6 @@ export class LocalProcess {
         ready(new HttpTransport({ name: "the process", connections: new Connections(hello.socket), local: this }));
       }
     };
-    // This program is the user's own, and no guest: it names what directory, image and host it likes.
-    const args = [...(engine === undefined ? [] : ["--engine", engine]), "serve", "--private"];
     // An image is fetched, as by `exec`.
     const env = environment({ SANDBOXCTL_PROGRAMS_PULL: "missing" });
     this.#child = new Child(findBinary(binary), args, env, receive, (error) => end(error));

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import results
 from .._core.names import named, worded
-from .._core.requests import Limits, Path, Spec, Text, command_request, script_request, spec_of
+from .._core.requests import Limits, Path, Spec, Text, command_request, root_of, script_request, spec_of
 from ..errors import SandboxError, error_of
 from ..results import CommandResult, Json, Listener, ScriptResult, checked
 from .files import AsyncFiles
@@ -45,7 +45,7 @@ class AsyncCommandHandle:
 
 @worded
 class AsyncCommands:
-    """The commands of a sandbox, which needs an image, or a root file system of the embedded engine."""
+    """The commands of a sandbox, which needs an image, or on the embedded engine a `rootfs` or an `image_archive`."""
 
     def __init__(self, opened: Callable[[], AsyncTransport]) -> None:
         self._opened = opened
@@ -142,6 +142,8 @@ class AsyncSandbox:
         cls,
         *,
         image: str | None = None,
+        rootfs: str | os.PathLike[str] | None = None,
+        image_archive: str | os.PathLike[str] | None = None,
         io_dir: str | os.PathLike[str] | None = None,
         engine: str | None = None,
         limits: Limits | None = None,
@@ -158,13 +160,15 @@ class AsyncSandbox:
         and which ends with this program; or of a server: `server` is its URL or `unix:PATH`, by default
         `SANDBOXCTL_SERVER`, and `token` is by default `SANDBOXCTL_TOKEN`.
 
-        Without an image it has scripts and files alone. `io_dir` is a directory of this machine that holds its files
-        and outlives it. `network` is the hosts that its commands may reach, such as `example.org:443`.
+        Its commands run in `image`. The embedded engine of this machine has no images: there they run in `rootfs`, a
+        directory, or `image_archive`, a file as `docker save` writes it; sandboxes with others have another process.
+        Without any of the three it has scripts and files alone. `io_dir` is a directory of this machine that holds
+        its files and outlives it. `network` is the hosts that its commands may reach, such as `example.org:443`.
 
         Raises `SandboxError`: of kind `config` if the binary is missing or of another version, `engine` if it cannot
         start, `ServerBusy` if the server is not there or full.
         """
-        transport = connect(server, token, binary, engine)
+        transport = connect(server, token, binary, engine, root_of(image, rootfs, image_archive))
         try:
             return cls(transport, await transport.create(spec_of(image, io_dir, limits, network, name)))
         except BaseException:
@@ -229,6 +233,8 @@ async def async_run_script(
     args: Mapping[str, Any] | None = None,
     *,
     image: str | None = None,
+    rootfs: str | os.PathLike[str] | None = None,
+    image_archive: str | os.PathLike[str] | None = None,
     io_dir: str | os.PathLike[str] | None = None,
     engine: str | None = None,
     limits: Limits | None = None,
@@ -245,7 +251,8 @@ async def async_run_script(
     request = script_request(script, args, secrets=secrets, timeout=timeout)
     spec = spec_of(image, io_dir, limits, network)
     listener = results.listener(on_log=on_log)
-    document = await _once(connect(server, token, binary, engine), spec, request, listener)
+    transport = connect(server, token, binary, engine, root_of(image, rootfs, image_archive))
+    document = await _once(transport, spec, request, listener)
     return checked(results.script_result(document, listener), check)
 
 
@@ -255,6 +262,8 @@ async def async_exec(
     args: Sequence[Text] | None = None,
     *,
     image: str | None = None,
+    rootfs: str | os.PathLike[str] | None = None,
+    image_archive: str | os.PathLike[str] | None = None,
     io_dir: str | os.PathLike[str] | None = None,
     engine: str | None = None,
     limits: Limits | None = None,
@@ -282,7 +291,8 @@ async def async_exec(
         on_stdout_bytes=on_stdout_bytes,
         on_stderr_bytes=on_stderr_bytes,
     )
-    document = await _once(connect(server, token, binary, engine), spec, request, listener)
+    transport = connect(server, token, binary, engine, root_of(image, rootfs, image_archive))
+    document = await _once(transport, spec, request, listener)
     return checked(results.command_result(document, listener), check)
 
 

@@ -18,7 +18,9 @@ Class = TypeVar("Class", bound=type)
 
 # What others call an argument, by its name here, and who has it.
 _ARGUMENTS: Final = {
-    "image": ("Sandbox.create", "template template_id image_name rootfs container_image"),
+    "image": ("Sandbox.create", "template template_id image_name container_image"),
+    "rootfs": ("Sandbox.create", "root_fs root_dir"),
+    "image_archive": ("Sandbox.create", "archive image_tar tarball"),
     "io_dir": ("Sandbox.create", "volumes volume_mounts mounts binds mount workspace"),
     "name": ("Sandbox.create", "sandbox_id container_name id"),
     "network": ("Sandbox.create", "allow allow_internet_access network_mode network_disabled allow_hosts hosts"),

@@ -151,19 +151,26 @@ def _environment() -> dict[str, str]:
 
 _OWN: Final = frozenset({"SANDBOXCTL_BINARY", "SANDBOXCTL_SERVER", "SANDBOXCTL_TOKEN"})
 
-_shared: dict[tuple[str, str | None], Process] = {}
+_shared: dict[tuple[str, str | None, tuple[str, str] | None], Process] = {}
 _sharing = threading.Lock()
 
 
-def shared_process(binary: str | os.PathLike[str] | None, engine: str | None) -> Process:
-    """The process of a binary and an engine. A new one is started when the last one has ended."""
+def shared_process(
+    binary: str | os.PathLike[str] | None, engine: str | None, root: tuple[str, str] | None = None
+) -> Process:
+    """The process of a binary, an engine, and a directory or an archive that commands run in, as `root_of` gives it. A
+    new one is started when the last one has ended."""
     path = find_binary(binary)
     with _sharing:
-        process = _shared.get((path, engine))
+        process = _shared.get((path, engine, root))
         if process is None or process.has_ended():
-            arguments = ["serve", "--private"]
-            process = Process(path, arguments if engine is None else ["--engine", engine, *arguments])
-            _shared[path, engine] = process
+            arguments = [] if engine is None else ["--engine", engine]
+            arguments += ["serve", "--private"]
+            if root is not None:
+                name, at = root
+                arguments += [f"--{name.replace('_', '-')}", at]
+            process = Process(path, arguments)
+            _shared[path, engine, root] = process
         return process
 
 

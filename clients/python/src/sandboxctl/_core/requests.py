@@ -24,6 +24,7 @@ __all__ = [
     "encoded",
     "path_bytes",
     "path_of",
+    "root_of",
     "script_request",
     "spec_of",
     "text_bytes",
@@ -67,6 +68,17 @@ def spec_of(
         raise TypeError(f'network: a list of hosts is expected, such as ["example.org:443"], not {_kind(network)}')
     limits = None if limits is None else _mapping(limits, "limits")
     return Spec(image, None if io_dir is None else os.path.abspath(io_dir), limits, network, name)
+
+
+def root_of(
+    image: str | None, rootfs: str | os.PathLike[str] | None, image_archive: str | os.PathLike[str] | None
+) -> tuple[str, str] | None:
+    """The argument that names what the commands of this machine's sandboxes run in, and its path."""
+    roots = {"image": image, "rootfs": rootfs, "image_archive": image_archive}
+    given = [(name, path) for name, path in roots.items() if path is not None]
+    if len(given) > 1:
+        raise error_of("usage", f"{given[0][0]} and {given[1][0]} are both given: commands run in one of them")
+    return next(((name, os.path.abspath(path)) for name, path in given if name != "image"), None)
 
 
 def encoded(value: object) -> bytes:

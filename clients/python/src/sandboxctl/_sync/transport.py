@@ -459,14 +459,18 @@ def _backoff(attempt: int) -> float:
 
 
 def connect(
-    server: str | None, token: str | None, binary: str | os.PathLike[str] | None, engine: str | None
+    server: str | None,
+    token: str | None,
+    binary: str | os.PathLike[str] | None,
+    engine: str | None,
+    root: tuple[str, str] | None,
 ) -> Transport:
     """The transport that a caller means: a server's if one is named, else that of this machine."""
-    if server:
-        for name, value in (("binary", binary), ("engine", engine)):
-            if value is not None:
-                raise error_of("usage", f"{name} is of this machine, and a server has its own")
-    elif server is None and binary is None and engine is None:
+    local = {"binary": binary, "engine": engine, **({} if root is None else {root[0]: root[1]})}
+    named = [name for name, value in local.items() if value is not None]
+    if server and named:
+        raise error_of("usage", f"{named[0]} is of this machine, and a server has its own")
+    if server is None and not named:
         server = os.environ.get("SANDBOXCTL_SERVER")
     if server:
         return Transport(Server(server, token or os.environ.get("SANDBOXCTL_TOKEN") or None))
@@ -474,4 +478,4 @@ def connect(
         raise error_of("usage", "token: it needs a server")
     if engine is not None and engine not in ENGINES:
         raise error_of("usage", f"engine: {engine!r} is not one of {', '.join(ENGINES)}")
-    return Transport(partial(shared_process, binary, engine))
+    return Transport(partial(shared_process, binary, engine, root))
