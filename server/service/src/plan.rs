@@ -59,7 +59,7 @@ pub(crate) fn plan(
     let asked_io = std::mem::take(&mut request.io);
     let workload = Workload::of(request, config.request.stdin_bytes)?;
     if workload.kind() == ExecutionKind::Command && !root.supports_exec() {
-        return Err(no_programs());
+        return Err(no_programs(config));
     }
     let io = io(&asked_io, workload.kind(), !inputs.is_empty(), config)?;
     let mut spec = config.sandbox.clone().root(root).limits(limits).allow(allow);
@@ -95,7 +95,7 @@ pub(crate) fn plan_in_sandbox(
     let workload =
         Workload::in_sandbox(request, &limits, &spec.limits, config.request.stdin_bytes)?;
     match &workload {
-        Workload::Command(_) if !spec.supports_exec() => Err(no_programs()),
+        Workload::Command(_) if !spec.supports_exec() => Err(no_programs(config)),
         _ => Ok(workload),
     }
 }
@@ -179,9 +179,19 @@ pub(crate) fn metadata(
     }
 }
 
-fn no_programs() -> ServiceError {
+/// The embedded engine has no images that a request could name: the service itself has one then.
+fn no_programs(config: &ServiceConfig) -> ServiceError {
+    let by_request = match config.allowed_images.is_empty() {
+        true => "`serve --allowed-image PATTERN` lets requests name one",
+        false => "`image` names one with programs",
+    };
+    let by_service = match config.host_dirs {
+        // A program's own service, which the program starts with what it names.
+        true => "`rootfs` or an image archive is one",
+        false => "`serve --image-archive FILE` or `serve --rootfs DIR` is one for all",
+    };
     ServiceError::invalid("command", "commands need an image")
-        .with_hint("`image` names one with programs")
+        .with_hint(format!("{by_request}; on the embedded engine {by_service}"))
         .with_kind(ErrorKind::Usage)
 }
 
@@ -475,6 +485,23 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::SourceTooLarge);
         let long = serde_json::json!({ "script": "", "metadata": { "a": "x".repeat(17 << 10) } });
         assert_eq!(planned(long, &config()).unwrap_err().kind(), ErrorKind::TooLarge);
+    }
+
+    #[test]
+    fn command_without_an_image_is_refused_with_all_that_names_one() {
+        let hint = |config: &ServiceConfig| {
+            let command = serde_json::json!({ "command": { "program": "ls" } });
+            planned(command, config).unwrap_err().problem().hint.clone().unwrap_or_default()
+        };
+        let named = hint(&config());
+        assert!(named.starts_with("`image` names one"), "{named}");
+        let none = hint(&ServiceConfig { allowed_images: Vec::new(), ..config() });
+        assert!(none.starts_with("`serve --allowed-image PATTERN` lets"), "{none}");
+        for hint in [named, none] {
+            assert!(hint.contains("on the embedded engine `serve --image-archive FILE`"), "{hint}");
+        }
+        let private = hint(&ServiceConfig { host_dirs: true, ..config() });
+        assert!(private.contains("on the embedded engine `rootfs`"), "{private}");
     }
 
     #[test]

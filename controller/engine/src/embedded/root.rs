@@ -21,7 +21,8 @@ pub(super) fn no_images() -> EngineError {
     EngineError::UnusableRoot {
         reason: "the embedded engine has no images".to_owned(),
         hint: Some(
-            "--image-archive FILE takes what `docker save` wrote, and --rootfs DIR a directory",
+            "--image-archive FILE takes what `docker save` wrote, and --rootfs DIR a directory; a \
+             service takes them as flags of `serve`",
         ),
     }
 }
