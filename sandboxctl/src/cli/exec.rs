@@ -27,6 +27,9 @@ use crate::error::Error;
 
 /// The two ways to write it.
 const USAGE: &str = "sandboxctl exec IMAGE COMMAND…, or sandboxctl exec IMAGE --shell 'LINE'";
+/// The two ways to write it for a service.
+const USAGE_OF_SERVICE: &str = "sandboxctl exec IMAGE COMMAND…, or sandboxctl exec -- COMMAND… in \
+                                the image that the service has for all";
 
 /// `exec`.
 #[derive(Debug, Args)]
@@ -36,6 +39,10 @@ pub struct ExecArgs {
     #[arg(value_name = "IMAGE] [COMMAND", value_hint = ValueHint::Other, trailing_var_arg = true,
         num_args = 1..)]
     words: Vec<OsString>,
+
+    /// `--` stands before the first of the words.
+    #[arg(skip)]
+    words_are_separated: bool,
 
     /// Run this line with the image's /bin/sh instead of COMMAND
     #[arg(long, value_name = "LINE", value_hint = ValueHint::Other, allow_hyphen_values = true)]
@@ -144,6 +151,15 @@ pub struct Target {
     pub command: CommandLine,
 }
 
+/// Where it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// On this machine.
+    Here,
+    /// On a service, which may have an image for requests that name none.
+    Service,
+}
+
 /// What `exec` runs.
 #[derive(Debug, PartialEq, Eq)]
 pub enum CommandLine {
@@ -180,19 +196,27 @@ impl ExecArgs {
     }
 
     /// What to run, and what in. Where no flag says what to run in, the first word is an image:
-    /// the sandbox image has no programs.
+    /// the sandbox image has no programs. A service may have an image for all: there the words after
+    /// `--`, and a line for the shell without a word, run in that one.
     ///
     /// # Errors
     ///
     /// If one of the two is missing.
-    pub fn target(&self, settings: &Settings) -> Result<Target, Error> {
+    pub fn target(&self, settings: &Settings, place: Place) -> Result<Target, Error> {
         let mut words = self.words.iter().peekable();
-        let image_is_a_word = !self.root.is_named();
+        let usage = match place {
+            Place::Here => USAGE,
+            Place::Service => USAGE_OF_SERVICE,
+        };
+        let names_no_image =
+            self.words_are_separated || self.shell.is_some() && self.words.is_empty();
+        let image_is_a_word =
+            !self.root.is_named() && !(place == Place::Service && names_no_image);
         let root = match image_is_a_word {
             false => self.root.root(settings),
             true => {
                 let word = words.next().ok_or_else(|| {
-                    Error::usage("IMAGE", "there is nothing to run the command in").with_hint(USAGE)
+                    Error::usage("IMAGE", "there is nothing to run the command in").with_hint(usage)
                 })?;
                 let reference = word.to_str().filter(|word| !word.is_empty());
                 let reference = reference
@@ -206,12 +230,12 @@ impl ExecArgs {
             (Some(_), Some(word)) => {
                 let why = "the line for the shell is the whole command";
                 let what = format!("'{}'", word.to_string_lossy());
-                return Err(Error::usage(what, why).with_hint(USAGE));
+                return Err(Error::usage(what, why).with_hint(usage));
             }
             (None, Some(flag)) if image_is_a_word && flag == "--shell" && words.len() == 1 => {
                 CommandLine::Shell(words.next().cloned().unwrap_or_default())
             }
-            (None, None) => return Err(Error::usage("COMMAND", "it is missing").with_hint(USAGE)),
+            (None, None) => return Err(Error::usage("COMMAND", "it is missing").with_hint(usage)),
             (None, Some(program)) if program.is_empty() => {
                 return Err(Error::usage("COMMAND", "it is empty"));
             }
@@ -232,6 +256,17 @@ impl ExecArgs {
             }
         };
         Ok(Target { root, image_is_a_word, command })
+    }
+
+    /// Whether the word that names the image may have been meant as the command: no `--` follows it.
+    pub fn image_may_be_the_command(&self) -> bool {
+        !self.root.is_named() && self.words.get(1).is_none_or(|word| word != "--")
+    }
+
+    /// Finds out whether `--` stands before the words, which are the last arguments: clap does not say.
+    pub(super) fn find_separator(&mut self, arguments: &[OsString]) {
+        let before = arguments.len().checked_sub(self.words.len() + 1);
+        self.words_are_separated = before.is_some_and(|at| arguments[at] == "--");
     }
 
     /// Whether an option follows the image directly.
@@ -287,13 +322,17 @@ mod tests {
     }
 
     fn target(args: &[&str]) -> Result<Target, String> {
+        target_at(Place::Here, args)
+    }
+
+    fn target_at(place: Place, args: &[&str]) -> Result<Target, String> {
         let folder = tempfile::tempdir().unwrap();
         let environment = Environment::new(folder.path(), 1000, &[]);
         let args = parse(args)?;
         let mut flags = Flags::default();
         args.add_flags(&mut flags);
         let settings = Settings::load(&environment, flags).unwrap();
-        args.target(&settings).map_err(|error| error.to_text())
+        args.target(&settings, place).map_err(|error| error.to_text())
     }
 
     fn program(words: &[&str]) -> CommandLine {
@@ -348,6 +387,31 @@ mod tests {
         }
         // After an explicit `--` it is accepted.
         assert!(target(&["debian", "--", "--version"]).is_ok());
+    }
+
+    #[test]
+    fn command_after_the_separator_names_no_image_for_a_service() {
+        let at_service = |words: &[&str]| target_at(Place::Service, words);
+        for words in [&["--", "ls", "-l"][..], &["-e", "A=1", "--", "ls", "-l"]] {
+            let made = at_service(words).unwrap();
+            assert_eq!((made.root, made.image_is_a_word), (RootFs::Builtin, false), "{words:?}");
+            assert_eq!(made.command, program(&["ls", "-l"]), "{words:?}");
+        }
+        let line = at_service(&["--shell", "ls | wc -l"]).unwrap();
+        assert_eq!((line.root, line.command), (RootFs::Builtin, CommandLine::Shell("ls | wc -l".into())));
+        for words in [
+            &["debian:13", "--", "ls", "-l"][..],
+            &["debian:13", "ls", "-l"],
+            &["--image", "debian:13", "--", "ls", "-l"],
+        ] {
+            let made = at_service(words).unwrap();
+            assert!(matches!(made.root, RootFs::Image { .. }), "{words:?}");
+            assert_eq!(made.command, program(&["ls", "-l"]), "{words:?}");
+        }
+        for words in [&["uname"][..], &["--"], &[]] {
+            let refused = at_service(words).unwrap_err();
+            assert!(refused.contains("sandboxctl exec -- COMMAND…"), "{words:?}: {refused}");
+        }
     }
 
     #[test]

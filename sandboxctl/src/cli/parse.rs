@@ -81,7 +81,10 @@ impl Cli {
             Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         match &mut cli.command {
             super::Command::Run(args) => args.remote.given = super::remote::given(&matches),
-            super::Command::Exec(args) => args.remote.given = super::remote::given(&matches),
+            super::Command::Exec(exec) => {
+                exec.remote.given = super::remote::given(&matches);
+                exec.find_separator(&args);
+            }
             _ => {}
         }
         if let super::Command::Fs(args) = &mut cli.command {

@@ -17,7 +17,7 @@ use super::staging::{Staging, refuse_diff_beside_output};
 use super::transfer::Source;
 use super::{Context, block_on, hints, launch, reports};
 use crate::ci::Stdout;
-use crate::cli::exec::{CommandLine, ExecArgs, Target, Variable};
+use crate::cli::exec::{CommandLine, ExecArgs, Place, Target, Variable};
 use crate::error::Error;
 use crate::remote::Client;
 use crate::report::Reports;
@@ -39,7 +39,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     }
     reports::begin_files(context, &settings);
     reports::check_files(context, &args.reports, &args.receipt, &args.changes, &settings)?;
-    let Target { root, image_is_a_word, command: line } = args.target(&settings)?;
+    let Target { root, image_is_a_word, command: line } = args.target(&settings, Place::Here)?;
     let (secrets, stdin) =
         args.secrets.read(&context.environment, args.stdin.then_some("--stdin"))?;
     let (key, stdin) = args.receipt.key(&context.environment, stdin)?;
@@ -136,7 +136,8 @@ fn view(args: &ExecArgs) -> View {
 fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result<u8, Error> {
     args.remote.refuse_local("exec")?;
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
-    let Target { root, command: line, .. } = args.target(&settings)?;
+    let Target { root, image_is_a_word, command: line } =
+        args.target(&settings, Place::Service)?;
     let image = match root {
         RootFs::Image { reference, .. } => Some(reference),
         _ => None,
@@ -146,6 +147,7 @@ fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result
     let title = title(&line, &secrets);
     let subject = reports::command(&line, &secrets);
     let shown = hints::shown_line(&line, &secrets);
+    let image_word = image.clone().filter(|_| args.image_may_be_the_command());
     let options = RequestOptions {
         settings: &settings,
         inputs: &args.files.inputs,
@@ -165,6 +167,7 @@ fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result
             Some(CommandRequest { stdin: read_stdin(context, args).await?, ..command });
         remote.run(vec![(job, request)]).await
     });
+    let ended = ended.map_err(|error| hints::image_of_service(error, image_word.as_deref()));
     if !args.stdin {
         hints::unread_stdin(context.output, hints::STDIN_OF_EXEC);
     }

@@ -152,11 +152,27 @@ pub fn word_as_image(source: ControllerError, word: &str) -> Error {
     Error::Argument { source: source.into(), hint }
 }
 
+/// What a service refused for the image of a command: that it names one, its first word, or none.
+pub fn image_of_service(error: Error, word: Option<&str>) -> Error {
+    let Error::Remote(refusal) = error else { return error };
+    let hint = match (refusal.member(), word) {
+        (Some("image"), Some(word)) => format!(
+            "'{word}' is read as the image: sandboxctl exec -- {word} … runs it in the image that \
+             the service has for all, if it has one"
+        ),
+        (Some("command"), None) => "sandboxctl exec IMAGE -- COMMAND… names one".to_owned(),
+        _ => return refusal.into(),
+    };
+    refusal.with_hint_before(&hint).into()
+}
+
 #[cfg(test)]
 mod tests {
+    use hyper::StatusCode;
     use sandbox_api::SecretValue;
 
     use super::*;
+    use crate::remote;
 
     #[test]
     fn another_language_is_known_by_name_first_line_or_beginning() {
@@ -215,6 +231,24 @@ mod tests {
         for scripts in [vec![script("b.csv")], vec![script("a.luau"), script("b.lua"), script("c")]]
         {
             assert!(check_languages(&scripts).is_ok());
+        }
+    }
+
+    #[test]
+    fn image_that_a_service_refuses_may_be_meant_as_the_command() {
+        let refused = |member: &str, word| {
+            let body = format!(
+                r##"{{"detail": "no", "hint": "ask", "errors": [{{"pointer": "#/{member}"}}]}}"##
+            );
+            let error = remote::Error::refused("s", StatusCode::FORBIDDEN, body.as_bytes());
+            image_of_service(error.into(), word).hint().unwrap_or_default()
+        };
+        let hint = refused("image", Some("uname"));
+        assert!(hint.starts_with("'uname' is read as the image: sandboxctl exec -- uname"), "{hint}");
+        assert!(hint.ends_with("; ask"), "{hint}");
+        assert!(refused("command", None).starts_with("sandboxctl exec IMAGE -- COMMAND…"));
+        for (member, word) in [("image", None), ("command", Some("uname")), ("limits", None)] {
+            assert_eq!(refused(member, word), "ask", "{member} {word:?}");
         }
     }
 

@@ -69,6 +69,8 @@ pub enum Error {
         message: String,
         /// The next step.
         hint: Option<String>,
+        /// The member of the request that it refuses, if it says.
+        member: Option<String>,
     },
     /// The response is not from a sandboxctl service.
     #[error("unexpected response from {server}: {what}")]
@@ -162,7 +164,27 @@ impl Error {
         let kind = known.copied().unwrap_or_else(|| kind_of(status));
         let title = problem.title.unwrap_or_else(|| status.to_string());
         let message = problem.detail.unwrap_or(title);
-        Self::Refused { status, kind, message, hint: problem.hint }
+        let pointer = problem.errors.into_iter().next().map(|error| error.pointer);
+        let member = pointer.and_then(|it| Some(it.strip_prefix("#/")?.to_owned()));
+        Self::Refused { status, kind, message, hint: problem.hint, member }
+    }
+
+    /// The member of the request that the service refused.
+    pub fn member(&self) -> Option<&str> {
+        match self {
+            Self::Refused { member, .. } => member.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// A refusal with another next step, before its own.
+    #[must_use]
+    pub fn with_hint_before(mut self, first: &str) -> Self {
+        if let Self::Refused { hint, .. } = &mut self {
+            let own = hint.take().map(|own| format!("; {own}")).unwrap_or_default();
+            *hint = Some(format!("{first}{own}"));
+        }
+        self
     }
 }
 
@@ -200,6 +222,14 @@ struct Problem {
     detail: Option<String>,
     kind: Option<String>,
     hint: Option<String>,
+    #[serde(default)]
+    errors: Vec<ProblemOf>,
+}
+
+/// What is wrong with a member of a request.
+#[derive(Deserialize)]
+struct ProblemOf {
+    pointer: String,
 }
 
 /// The kind of a refusal that does not name one that is known here.

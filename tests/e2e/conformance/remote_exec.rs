@@ -1,54 +1,8 @@
 //! `exec --server` and `exec` print the same; `service` compares `run`.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-
-use serde_json::Value;
-
 use super::service::{Service, lasting};
 use crate::fixture::{Fixture, spawn, wait};
 use crate::rootfs::{Provided, Rootfs};
-
-/// The address of a relay to a service. It leaves the image out of requests: the embedded engine has
-/// none by name, and the service runs commands in its own file system.
-fn relay_without_images(service: &str) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let service = service.strip_prefix("http://").unwrap().to_owned();
-    std::thread::spawn(move || {
-        for client in listener.incoming() {
-            let service = TcpStream::connect(&service).unwrap();
-            std::thread::spawn(move || relay(&client.unwrap(), service));
-        }
-    });
-    url
-}
-
-/// Passes a request on, and its answer back.
-fn relay(mut client: &TcpStream, mut service: TcpStream) {
-    let mut reader = BufReader::new(client);
-    let (mut head, mut length) = (String::new(), 0);
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).unwrap();
-        match line.to_ascii_lowercase().strip_prefix("content-length:") {
-            Some(value) => length = value.trim().parse().unwrap(),
-            None if line.trim().is_empty() => break,
-            None => head += &line,
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).unwrap();
-    if let Ok(Value::Object(mut request)) = serde_json::from_slice(&body) {
-        request.remove("image");
-        body = serde_json::to_vec(&request).unwrap();
-    }
-    let length = body.len();
-    // A client that has seen the last event may be gone.
-    _ = write!(service, "{head}connection: close\r\ncontent-length: {length}\r\n\r\n");
-    _ = service.write_all(&body);
-    _ = std::io::copy(&mut service, &mut client);
-}
 
 #[test]
 fn command_prints_on_a_service_what_it_prints_here() {
@@ -56,15 +10,12 @@ fn command_prints_on_a_service_what_it_prints_here() {
     let provided = Rootfs::busybox().provide();
     let root = provided.args();
     let root = [&*root[0], &*root[1]];
+    // The embedded engine has no images to name: the service has one for all.
     let (service, image) = match &provided {
-        Provided::Image(name) => (["--allowed-image", name], &**name),
-        _ => (root, "image"),
+        Provided::Image(name) => (["--allowed-image", name], &["--image", &**name][..]),
+        _ => (root, &[][..]),
     };
     let service = Service::with(&place, &service, &[]);
-    let url = match &provided {
-        Provided::Image(_) => service.url.clone(),
-        _ => relay_without_images(&service.url),
-    };
     for (command, flags) in [
         (&["echo", "out"][..], &[][..]),
         (&["sh", "-c", "echo out; echo err >&2"], &[]),
@@ -83,12 +34,12 @@ fn command_prints_on_a_service_what_it_prints_here() {
                 flags.retain(|flag| *flag != "--raw");
                 flags.push("--json");
             }
-            let exec = |root: [&str; 2]| {
-                place.command([&["exec", "--no-io"][..], &flags, &root, &["--"], command].concat())
+            let exec = |root: &[&str]| {
+                place.command([&["exec", "--no-io"][..], &flags, root, &["--"], command].concat())
             };
-            let here = wait(spawn(exec(root)));
-            let mut there = exec(["--image", image]);
-            there.env("SANDBOXCTL_SERVER", &url);
+            let here = wait(spawn(exec(&root)));
+            let mut there = exec(image);
+            there.env("SANDBOXCTL_SERVER", &service.url);
             let there = wait(spawn(there));
             assert_eq!((there.code, &there.stderr), (here.code, &here.stderr), "{command:?}");
             match is_json {
@@ -96,6 +47,22 @@ fn command_prints_on_a_service_what_it_prints_here() {
                 false => assert_eq!(there.stdout, here.stdout, "{command:?}"),
             }
         }
+    }
+    service.stop();
+}
+
+#[test]
+fn command_for_a_service_that_has_no_image_is_refused_with_the_line_that_runs_it() {
+    let place = Fixture::new();
+    let service = Service::with(&place, &[], &[]);
+    for (words, hint) in [
+        (&["--", "uname", "-a"][..], "hint: sandboxctl exec IMAGE -- COMMAND… names one; "),
+        (&["uname", "-a"], "hint: 'uname' is read as the image: sandboxctl exec -- uname … "),
+        (&["uname"], "or sandboxctl exec -- COMMAND… in the image that the service has for all"),
+    ] {
+        let refused = place.sandboxctl([&["exec", "--server", &service.url], words].concat());
+        assert!(refused.stderr.contains(hint), "{refused:#?}");
+        assert!([2, 121].contains(&refused.code), "{refused:#?}");
     }
     service.stop();
 }
