@@ -210,8 +210,7 @@ impl ExecArgs {
         };
         let names_no_image =
             self.words_are_separated || self.shell.is_some() && self.words.is_empty();
-        let image_is_a_word =
-            !self.root.is_named() && !(place == Place::Service && names_no_image);
+        let image_is_a_word = !self.root.is_named() && !(place == Place::Service && names_no_image);
         let root = match image_is_a_word {
             false => self.root.root(settings),
             true => {
@@ -398,7 +397,10 @@ mod tests {
             assert_eq!(made.command, program(&["ls", "-l"]), "{words:?}");
         }
         let line = at_service(&["--shell", "ls | wc -l"]).unwrap();
-        assert_eq!((line.root, line.command), (RootFs::Builtin, CommandLine::Shell("ls | wc -l".into())));
+        assert_eq!(
+            (line.root, line.command),
+            (RootFs::Builtin, CommandLine::Shell("ls | wc -l".into()))
+        );
         for words in [
             &["debian:13", "--", "ls", "-l"][..],
             &["debian:13", "ls", "-l"],

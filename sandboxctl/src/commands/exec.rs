@@ -136,8 +136,7 @@ fn view(args: &ExecArgs) -> View {
 fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result<u8, Error> {
     args.remote.refuse_local("exec")?;
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
-    let Target { root, image_is_a_word, command: line } =
-        args.target(&settings, Place::Service)?;
+    let Target { root, image_is_a_word, command: line } = args.target(&settings, Place::Service)?;
     let image = match root {
         RootFs::Image { reference, .. } => Some(reference),
         _ => None,

@@ -244,7 +244,10 @@ mod tests {
             image_of_service(error.into(), word).hint().unwrap_or_default()
         };
         let hint = refused("image", Some("uname"));
-        assert!(hint.starts_with("'uname' is read as the image: sandboxctl exec -- uname"), "{hint}");
+        assert!(
+            hint.starts_with("'uname' is read as the image: sandboxctl exec -- uname"),
+            "{hint}"
+        );
         assert!(hint.ends_with("; ask"), "{hint}");
         assert!(refused("command", None).starts_with("sandboxctl exec IMAGE -- COMMAND…"));
         for (member, word) in [("image", None), ("command", Some("uname")), ("limits", None)] {

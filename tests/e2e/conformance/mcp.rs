@@ -717,6 +717,12 @@ fn entry_of_a_client_is_printed_with_absolute_paths_and_nothing_is_written() {
     assert!(server["command"].as_str().unwrap().starts_with('/'), "{entry:#}");
     let io_dir = place.path("files");
     assert_eq!(server["args"], json!(["mcp", "--io-dir", io_dir.to_str().unwrap()]));
+    let args = ["--client", "cursor", "--print", "--", "--no-io", "--image-archive", "x.tar"];
+    let printed = place.sandboxctl([&["mcp", "install"], &args[..]].concat());
+    let entry: Value = serde_json::from_str(&printed.assert_code(0).stdout).unwrap();
+    let archive = place.path("x.tar");
+    let expected = json!(["mcp", "--no-io", "--image-archive", archive.to_str().unwrap()]);
+    assert_eq!(entry["mcpServers"]["sandboxctl"]["args"], expected);
     assert!(!place.home().join(".cursor").exists());
     let args = ["mcp", "install", "--client", "cursor", "--", "--bogus"];
     place.sandboxctl(args).assert_code(2).assert_stderr_has("unexpected argument '--bogus'");

@@ -1,11 +1,14 @@
 //! `mcp install`: the server's entry in the configuration of a client.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
+use clap::ValueHint;
 use clap::error::ErrorKind;
 
 use crate::cli::mcp::{InstallArgs, McpArgs};
-use crate::cli::{Cli, Command, Global};
+use crate::cli::{self, Cli, Command, Global};
 use crate::clients::Entry;
 use crate::commands::Context;
 use crate::config::Value;
@@ -13,8 +16,11 @@ use crate::error::Error;
 
 pub fn install(context: &Context<'_>, args: &InstallArgs) -> Result<u8, Error> {
     let here = &context.environment.working_directory;
-    let program = std::env::current_exe()
+    let executable = std::env::current_exe()
         .map_err(|source| Error::System { what: "the path of sandboxctl".to_owned(), source })?;
+    let called = std::env::args_os().next().unwrap_or_default();
+    let search = context.environment.variable("PATH");
+    let program = program_as_called(&executable, &called, here, search);
     let Some(program) = program.to_str() else {
         return Err(Error::usage("sandboxctl", "its path is not UTF-8 text"));
     };
@@ -42,13 +48,29 @@ pub fn install(context: &Context<'_>, args: &InstallArgs) -> Result<u8, Error> {
     Ok(0)
 }
 
+/// The path by which the program was called, where that leads to it: a link such as
+/// `/usr/local/bin/sandboxctl` stays when an upgrade replaces what it leads to.
+fn program_as_called(
+    executable: &Path,
+    called: &OsStr,
+    here: &Path,
+    search: Option<&OsStr>,
+) -> PathBuf {
+    let candidates: Vec<PathBuf> = match called.as_bytes().contains(&b'/') {
+        true => vec![absolute(here, Path::new(called))],
+        false => std::env::split_paths(search.unwrap_or_default())
+            .map(|directory| absolute(here, &directory).join(called))
+            .collect(),
+    };
+    let is_it = |path: &PathBuf| path.canonicalize().is_ok_and(|real| real == *executable);
+    candidates.into_iter().find(is_it).unwrap_or_else(|| executable.to_owned())
+}
+
 /// The arguments of the server: those that start it.
 fn arguments(here: &Path, global: &Global, args: &InstallArgs) -> Result<Vec<String>, Error> {
     let mut flags = Vec::new();
     let mut add_path = |flag: &str, path: &Path| {
-        let path = absolute(here, path).into_os_string();
-        let path = path.into_string().map_err(|_| Error::usage(flag, "it is not UTF-8 text"))?;
-        flags.extend([flag.to_owned(), path]);
+        flags.extend([flag.to_owned(), absolute_text(here, flag, path)?]);
         Ok::<_, Error>(())
     };
     let default = (!server(&args.flags)?.no_io).then(|| Path::new("sandbox-files"));
@@ -62,7 +84,7 @@ fn arguments(here: &Path, global: &Global, args: &InstallArgs) -> Result<Vec<Str
         let Value::Text(text) = value else { continue };
         flags.extend([flag.to_owned(), text]);
     }
-    flags.extend(args.flags.iter().cloned());
+    flags.extend(with_absolute_paths(here, &args.flags)?);
     server(&flags)?;
     flags.insert(0, "mcp".to_owned());
     Ok(flags)
@@ -88,6 +110,42 @@ fn server(flags: &[String]) -> Result<McpArgs, Error> {
         }
         _ => Err(refuse("they start no server")),
     }
+}
+
+/// The same flags of the server, with absolute paths: its client starts it in a directory of its own.
+fn with_absolute_paths(here: &Path, flags: &[String]) -> Result<Vec<String>, Error> {
+    let whole = cli::parse::command();
+    let server = whole.find_subcommand("mcp").into_iter().flat_map(clap::Command::get_arguments);
+    let is_path = |hint| matches!(hint, ValueHint::FilePath | ValueHint::DirPath);
+    let names: Vec<&str> = (server.chain(whole.get_arguments()))
+        .filter(|arg| is_path(arg.get_value_hint()))
+        .filter_map(clap::Arg::get_long)
+        .collect();
+    let mut made = Vec::with_capacity(flags.len());
+    let mut words = flags.iter();
+    while let Some(word) = words.next() {
+        let flag = word.split_once('=').map_or(&**word, |(flag, _)| flag);
+        let takes_path = flag.strip_prefix("--").is_some_and(|name| names.contains(&name));
+        match word.strip_prefix(flag).and_then(|rest| rest.strip_prefix('=')) {
+            _ if !takes_path => made.push(word.clone()),
+            Some(path) => {
+                made.push(format!("{flag}={}", absolute_text(here, flag, Path::new(path))?));
+            }
+            None => {
+                made.push(word.clone());
+                if let Some(path) = words.next() {
+                    made.push(absolute_text(here, flag, Path::new(path))?);
+                }
+            }
+        }
+    }
+    Ok(made)
+}
+
+/// The path of a flag, as configurations have it.
+fn absolute_text(here: &Path, flag: &str, path: &Path) -> Result<String, Error> {
+    let path: OsString = absolute(here, path).into();
+    path.into_string().map_err(|_| Error::usage(flag, "it is not UTF-8 text"))
 }
 
 /// A path without `.`, below the working directory if it is relative.
@@ -118,12 +176,51 @@ mod tests {
             ("--io-dir /a -- --read-only", "mcp --io-dir /a --read-only"),
             ("-- --no-io --pool 0", "mcp --no-io --pool 0"),
             (
+                "-- --no-io --image-archive x.tar --audit=log/./a.jsonl",
+                "mcp --no-io --image-archive /here/x.tar --audit=/here/log/a.jsonl",
+            ),
+            (
+                "--io-dir /a -- --rootfs root --config c.toml --tools read_file",
+                "mcp --io-dir /a --rootfs /here/root --config /here/c.toml --tools read_file",
+            ),
+            (
                 "--engine embedded --config c.toml -- --no-io",
                 "mcp --config /here/c.toml --engine embedded --no-io",
             ),
         ] {
             assert_eq!(written(flags).unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn program_is_named_as_it_was_called_if_that_leads_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let here = folder.path().canonicalize().unwrap();
+        let path = |name: &str| here.join(name);
+        for directory in ["opt", "bin", "other"] {
+            std::fs::create_dir(path(directory)).unwrap();
+        }
+        for file in ["opt/sandboxctl-2", "other/sandboxctl"] {
+            std::fs::write(path(file), "").unwrap();
+        }
+        let executable = path("opt/sandboxctl-2");
+        std::os::unix::fs::symlink(&executable, path("bin/sandboxctl")).unwrap();
+        let search = std::env::join_paths([path("other"), "bin".into(), path("opt")]).unwrap();
+        let named = |called: &str, search| {
+            program_as_called(&executable, OsStr::new(called), &here, search)
+        };
+        for (called, expected) in [
+            ("sandboxctl", "bin/sandboxctl"),
+            ("./bin/sandboxctl", "bin/sandboxctl"),
+            ("opt/sandboxctl-2", "opt/sandboxctl-2"),
+            // Whoever starts a program calls it what he likes.
+            ("other/sandboxctl", "opt/sandboxctl-2"),
+            ("nothing", "opt/sandboxctl-2"),
+            ("", "opt/sandboxctl-2"),
+        ] {
+            assert_eq!(named(called, Some(&*search)), path(expected), "{called}");
+        }
+        assert_eq!(named("sandboxctl", None), executable);
     }
 
     #[test]
