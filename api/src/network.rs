@@ -19,6 +19,9 @@ pub struct Network {
     pub refused: Vec<RefusedHost>,
     /// There are more than are listed.
     pub truncated: bool,
+    /// Why hosts could not be reached that are allowed. A note of the result has it.
+    #[serde(skip)]
+    pub unreached: Vec<String>,
 }
 
 /// A host that was connected to.
@@ -70,6 +73,14 @@ impl Network {
             _ => self.refused.push(host),
         }
     }
+
+    /// Adds why a host could not be reached that is allowed.
+    pub fn add_unreached(&mut self, mut reason: String) {
+        cut(&mut reason);
+        if self.unreached.len() < MAX_HOSTS && !self.unreached.contains(&reason) {
+            self.unreached.push(reason);
+        }
+    }
 }
 
 fn cut(text: &mut String) {
@@ -106,5 +117,10 @@ mod tests {
             network.add_refused(refused("c", port));
         }
         assert_eq!((network.refused.len(), network.truncated), (MAX_HOSTS, true));
+        for reason in 0..1000 {
+            network.add_unreached(format!("{}{}", reason % 500, "d".repeat(1000)));
+        }
+        assert_eq!(network.unreached.len(), MAX_HOSTS);
+        assert_eq!(network.unreached[0].len(), MAX_TEXT);
     }
 }

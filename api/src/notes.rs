@@ -61,6 +61,8 @@ pub enum NoteKind {
     NoNetwork,
     /// Only the proxy leads to the network.
     Proxy,
+    /// A host that is allowed has no address, or cannot be connected to.
+    UnreachedHost,
 }
 
 /// What the kernel counted in a sandbox while something ran there.
@@ -108,6 +110,7 @@ impl NoteEvidence<'_> {
             self.of_a_read_only_place(),
             self.of_a_large_file(),
             self.of_the_network(),
+            self.of_unreached_hosts(),
         ];
         notes.into_iter().flatten().collect()
     }
@@ -214,6 +217,8 @@ impl NoteEvidence<'_> {
     fn of_the_network(&self) -> Option<Note> {
         let (kind, message, hint) = match self.network {
             None => (NoteKind::NoNetwork, "it had no network", "--allow HOST lets it reach a host"),
+            // What it said of the network is about these.
+            Some(network) if !network.unreached.is_empty() => return None,
             Some(network) if network.refused.is_empty() => (
                 NoteKind::Proxy,
                 "names are resolved by the proxy alone, which not every program uses",
@@ -223,6 +228,18 @@ impl NoteEvidence<'_> {
             Some(_) => return None,
         };
         self.has(Sign::NoNetwork).then(|| note(kind, message.to_owned(), hint))
+    }
+
+    /// The proxy has told the program, which may not have printed it.
+    fn of_unreached_hosts(&self) -> Option<Note> {
+        let (first, others) = self.network?.unreached.split_first()?;
+        let others = match others.len() {
+            0 => String::new(),
+            1 => ", and another host could not be reached".to_owned(),
+            count => format!(", and {count} other hosts could not be reached"),
+        };
+        let hint = "names are resolved and hosts connected to where sandboxctl runs: does it answer there?";
+        Some(note(NoteKind::UnreachedHost, format!("{first}{others}"), hint))
     }
 }
 
@@ -375,6 +392,35 @@ mod tests {
     }
 
     #[test]
+    fn hosts_that_could_not_be_reached_are_one_note() {
+        let (outcome, limits) = (Outcome::Exit(Exit::Code(1)), Limits::for_programs());
+        let mut network = Network::default();
+        let text = |network: &Network| {
+            let evidence = NoteEvidence {
+                outcome: &outcome,
+                limits: &limits,
+                kernel: KernelEvents::default(),
+                signs: &[],
+                network: Some(network),
+                io_dir: None,
+                disk: None,
+            };
+            evidence.notes().iter().map(Note::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(text(&network), [""; 0]);
+        for (name, others) in [
+            ("a", "; names are resolved"),
+            ("b", ", and another host could not be reached; "),
+            ("c", ", and 2 other hosts could not be reached; "),
+        ] {
+            network.add_unreached(format!("{name}.example has no address: no such name"));
+            let [note] = &text(&network)[..] else { panic!("{network:?}") };
+            let expected = format!("a.example has no address: no such name{others}");
+            assert!(note.starts_with(&expected), "{note}");
+        }
+    }
+
+    #[test]
     fn program_that_does_not_use_the_proxy_gets_a_note() {
         let (outcome, limits) = (Outcome::Exit(Exit::Code(1)), Limits::for_programs());
         let kinds = |network: &Network| {
@@ -391,6 +437,9 @@ mod tests {
         };
         let mut network = Network::default();
         assert_eq!(kinds(&network), [NoteKind::Proxy]);
+        let mut unreached = Network::default();
+        unreached.add_unreached("a.example has no address: no such name".to_owned());
+        assert_eq!(kinds(&unreached), [NoteKind::UnreachedHost]);
         network.add_refused(RefusedHost {
             host: "example.org".to_owned(),
             port: 443,

@@ -57,6 +57,7 @@ impl Redactions {
             patterns.text(&mut refused.reason);
             refused.allow.iter_mut().for_each(|rule| patterns.text(rule));
         }
+        network.unreached.iter_mut().for_each(|reason| patterns.text(reason));
     }
 
     /// Replaces the secrets in everything that a guest can have written into a result, beside what

@@ -488,9 +488,16 @@ fn unreachable_hosts_differ_from_refused_ones() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{target}: {answer}");
     };
     let world = World::with_limits(&list, default_limits());
+    let report = world.egress.report();
     for target in [&*format!("ok.example:{port}"), "gone.example:443", "empty.example:443"] {
         answers(&world, target, "502");
     }
+    let reported = report.borrow().clone();
+    assert_eq!((reported.contacted, reported.refused), (vec![], vec![]));
+    let [closed, gone, empty] = &reported.unreached[..] else { panic!("{:?}", reported.unreached) };
+    assert!(closed.starts_with(&format!("cannot connect to ok.example:{port}: ")), "{closed}");
+    assert!(gone.starts_with("gone.example has no address: "), "{gone}");
+    assert_eq!(empty, "empty.example has no address: its answer is empty");
     // On a busy machine an answer takes as long.
     let limits = EgressLimits { connect_timeout: Duration::from_millis(50), ..default_limits() };
     let impatient = World::with_limits(&list, limits);

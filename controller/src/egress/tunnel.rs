@@ -161,6 +161,11 @@ impl Failure {
         Some(RefusedHost { host, port: connect.port, reason, allow })
     }
 
+    /// Whether the host is allowed, and was not connected to.
+    const fn is_unreached(&self) -> bool {
+        matches!(self, Self::NoAddress { .. } | Self::Unreachable { .. } | Self::Late { .. })
+    }
+
     /// The outcome in the audit.
     const fn outcome(&self) -> &'static str {
         match self.reason() {
@@ -187,6 +192,9 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
     let result = conduct(&egress, &tunnel, &connect, &mut account).await;
     if let Some(host) = result.as_ref().err().and_then(|failure| failure.refused(&connect)) {
         egress.add_to_reports(|network| network.add_refused(host.clone()));
+    }
+    if let Some(failure) = result.as_ref().err().filter(|failure| failure.is_unreached()) {
+        egress.add_to_reports(|network| network.add_unreached(failure.to_string()));
     }
     let message = result.as_ref().err().map(ToString::to_string);
     let mut reason = message.clone();

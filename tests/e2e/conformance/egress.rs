@@ -468,6 +468,27 @@ fn command_that_failed_without_network_gets_one_note() {
 }
 
 #[test]
+fn command_that_failed_without_an_allowed_host_gets_one_note() {
+    let (place, rootfs) = (Fixture::new(), rootfs());
+    let host = on_host(server(drop));
+    // A port without a listener, which no other test gets meanwhile.
+    let held = tokio::net::TcpSocket::new_v4().unwrap();
+    held.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let closed = on_host(held.local_addr().unwrap().port());
+    let stderr = |host: &str, line: &str| {
+        let command = exec(&place, &rootfs, host, &["sh", "-c", line]);
+        finish(command).stderr.clone()
+    };
+    let failed = stderr(&closed, &format!("wget -O - http://{closed}/"));
+    let note = format!("note: cannot connect to {closed}: Connection refused (os error 111); ");
+    assert!(failed.contains("502 Bad Gateway") && failed.contains(&note), "{failed}");
+    let well = stderr(&closed, &format!("wget -O - http://{closed}/ || true"));
+    assert!(!well.contains("note: "), "{well}");
+    let reset = stderr(&host, &format!("wget -O - http://{host}/"));
+    assert!(!reset.contains("note: "), "it was reached: {reset}");
+}
+
+#[test]
 fn tls_is_for_the_name_however_its_packets_are_cut() {
     let (sender, receiver) = mpsc::channel();
     let port = server(move |mut client| {

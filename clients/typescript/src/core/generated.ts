@@ -517,7 +517,7 @@ export type Note = {
 };
 
 /** What stood in the way. */
-export type NoteKind = "out_of_memory" | "processes" | "no_space" | "shared_memory" | "read_only" | "file_size" | "no_network" | "proxy";
+export type NoteKind = "out_of_memory" | "processes" | "no_space" | "shared_memory" | "read_only" | "file_size" | "no_network" | "proxy" | "unreached_host";
 
 /** Why an entry was not copied. */
 export type OmitReason = "symlink" | "fifo" | "socket" | "device" | "reserved_name";

@@ -775,7 +775,7 @@ LogLevel = Literal["print", "warn", "truncated"]
 """The origin of a log entry."""
 
 
-NoteKind = Literal["out_of_memory", "processes", "no_space", "shared_memory", "read_only", "file_size", "no_network", "proxy"]
+NoteKind = Literal["out_of_memory", "processes", "no_space", "shared_memory", "read_only", "file_size", "no_network", "proxy", "unreached_host"]
 """What stood in the way."""
 
 
