@@ -9,8 +9,8 @@ use sandbox_protocol::limits::{TOO_MANY_BYTES, size_text};
 use sandbox_protocol::message::{Access, Limits, OperationName};
 use sandbox_protocol::path::GuestPath;
 
-use super::error::{FileError, not_allowed, protected};
-use super::mounts::{LocatedPath, Mounts};
+use super::error::{FileError, not_allowed, protected, read_only_inputs};
+use super::mounts::{LocatedPath, Mounts, below_inputs};
 use super::open_mode::OpenMode;
 use super::policy::PathPolicy;
 use super::quota::{Lifetime, Quota};
@@ -162,9 +162,16 @@ impl Files {
     }
 
     pub(super) fn locate_to_write(&self, written: &[u8]) -> Result<LocatedPath<'_>, FileError> {
-        let located = self.locate_to_read(written)?;
+        let located = self.locate_to_read(written).map_err(|error| match error.kind {
+            // There is no such input, and none can be made.
+            ErrorKind::NotFound => read_only_inputs(written),
+            _ => error,
+        })?;
         if located.mount.access() == Access::Read {
-            return Err(FileError::system(Errno::ROFS, written));
+            return Err(match below_inputs(&located.path) {
+                Some(_) => read_only_inputs(written),
+                None => FileError::system(Errno::ROFS, written),
+            });
         }
         if self.policy.access(&located.path) != Some(Access::Write) {
             return Err(not_allowed(written));

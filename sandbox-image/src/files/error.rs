@@ -123,6 +123,11 @@ pub(super) fn not_allowed(written: &[u8]) -> FileError {
     FileError::rule(ErrorKind::NotAllowed, "not among the allowed paths", written)
 }
 
+pub(super) fn read_only_inputs(written: &[u8]) -> FileError {
+    let error = FileError::system(Errno::ROFS, written);
+    FileError { reason: format!("{} (inputs are read-only)", error.reason), ..error }
+}
+
 pub(super) fn protected(written: &[u8]) -> FileError {
     FileError::rule(ErrorKind::Protected, "a protected name", written)
 }

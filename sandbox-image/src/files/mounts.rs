@@ -237,10 +237,14 @@ impl Mounts {
     }
 }
 
+/// What follows the directory of the inputs in a path that is below it.
+pub(super) fn below_inputs(path: &GuestPath) -> Option<&[u8]> {
+    path.as_bytes().strip_prefix(INPUTS.as_bytes())?.strip_prefix(b"/")
+}
+
 /// Why no mount contains a path.
 fn no_mount(path: &GuestPath, written: &[u8]) -> FileError {
-    let below_inputs = path.as_bytes().strip_prefix(INPUTS.as_bytes());
-    match below_inputs.and_then(|below| below.strip_prefix(b"/")) {
+    match below_inputs(path) {
         Some(below) => {
             let name = below.split(|&byte| byte == b'/').next().unwrap_or_default();
             let name = String::from_utf8_lossy(name);

@@ -442,13 +442,20 @@ fn writing_to_an_input_raises_where_failures_are_returned_too() {
     let sandbox = Sandbox { input: Some(input), io_errors, ..Sandbox::new() };
     for source in [
         "io.open('/in/d/x', 'w')",
+        "io.open('/in/x', 'w')",
+        "fs.write('/in/x', 'text')",
+        "fs.mkdir('/in/d/new')",
         "io.open('/in/d/a', 'r+')",
         "os.remove('/in/d/a')",
         "os.rename('/in/d/a', '/in/d/b')",
     ] {
         let error = sandbox.error(source);
         assert_eq!(error.kind, ErrorKind::ReadOnly, "{source}");
-        assert!(error.message.ends_with(": Read-only file system"), "{}", error.message);
+        assert!(
+            error.message.ends_with("Read-only file system (inputs are read-only)"),
+            "{source}: {}",
+            error.message
+        );
     }
     let listed = "local all = fs.list('/in', {recursive = true}) \
                   return io.list('/in'), #all, all[2].path";
