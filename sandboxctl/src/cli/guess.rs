@@ -48,7 +48,7 @@ const COMMANDS: &[Guess] = &[
         "a tool such as entr runs it again: ls *.luau | entr sandboxctl run main.luau",
     ),
     (
-        &["pull", "images", "rmi", "build", "load", "save", "push"],
+        &["pull", "images", "build", "load", "save", "push"],
         "`exec` fetches an image by itself where there is none (--pull says when); `image` is for \
          the scripts' own",
     ),
@@ -89,8 +89,13 @@ const COMMANDS: &[Guess] = &[
          `artifacts` keeps copies",
     ),
     (
-        &["prune", "clean", "cleanup"],
-        "`gc` removes leftovers, and `image rm --stale` sandbox images of other versions",
+        &["prune", "clean", "cleanup", "purge", "cache", "system", "image prune", "image clean"],
+        "`gc` removes leftovers, `image rm --stale` sandbox images of other versions, and \
+         `image rm --programs --all` unpacked image archives",
+    ),
+    (
+        &["rmi"],
+        "`image rm ID` removes a sandbox image, and `image rm --programs ID` an unpacked image archive",
     ),
     (&["lint", "compile", "fmt", "validate"], "`check` compiles a script without running it"),
     (&["docs", "api"], "`types` prints the script API, and `man` the manual"),
@@ -106,7 +111,8 @@ const COMMANDS: &[Guess] = &[
     ),
     (
         &["uninstall"],
-        "`gc --all` and `image rm --all` remove what it made; then what installed it removes it",
+        "`gc --all`, `image rm --all` and `image rm --programs --all` remove what it made; then what \
+         installed it removes it",
     ),
     (
         &["mcp list", "mcp ls", "mcp status", "mcp get"],
@@ -143,6 +149,10 @@ const FLAGS: &[Guess] = &[
     (
         &["-v", "--volume", "--mount"],
         "--io-dir DIR is the writable directory, and --in SRC[:NAME] shows one read-only",
+    ),
+    (
+        &["gc --archives", "gc --images", "gc --programs", "image rm --archives"],
+        "`image rm --programs --all` removes unpacked image archives",
     ),
     (
         &["serve --port", "serve -p", "serve --bind", "serve --address", "serve -l"],

@@ -62,6 +62,11 @@ pub fn gc(context: &Context<'_>, args: &GcArgs) -> Result<u8, Error> {
         text.push_str(&listing(&report.removed, context.output.width()));
     }
     context.output.text(&text)?;
+    if !report.archives_kept.is_empty() {
+        context.output.notice(
+            "`image rm --programs --all --engine embedded` removes unpacked archives that are not in use",
+        );
+    }
     for failure in &report.failed {
         let message = format!("cannot remove {}: {}", failure.sandbox.container, failure.reason);
         context.output.failure(&message, None);
