@@ -152,6 +152,9 @@ impl OperationRequest {
         let name = match object.remove("operation") {
             Some(Value::String(name)) => name,
             Some(_) => return Err(invalid("operation: it is not a string")),
+            None if object.contains_key("op") => {
+                return Err(invalid("unknown field `op`: the name of an operation is `operation`"));
+            }
             None => return Err(invalid("missing field `operation`")),
         };
         let beside: &[&str] = match &*name {
@@ -388,6 +391,7 @@ mod tests {
             ("[]", "not a JSON object"),
             ("{", "not a JSON object"),
             (r#"{"path":"a"}"#, "missing field `operation`"),
+            (r#"{"op":"read","path":"a"}"#, "unknown field `op`: the name of an operation is"),
             (r#"{"operation":7,"path":"a"}"#, "operation: it is not a string"),
             (r#"{"operation":"reed","path":"a"}"#, "'reed': it is one of read, view"),
             (r#"{"operation":"read"}"#, "read: missing field `path`"),

@@ -147,6 +147,7 @@ pages! {
     auth: "docs/src/reference/auth.md",
     cli: "docs/src/reference/cli.md",
     config: "docs/src/reference/config.md",
+    http: "docs/src/reference/http.md",
     tools: "docs/src/reference/tools.md",
 }
 
