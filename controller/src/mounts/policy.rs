@@ -209,7 +209,11 @@ impl MountPolicy {
             return Err(MountRefusal::ParentOfReservedFile { file: file.clone() });
         }
         match below {
-            MountPointsBelow::Refused => check_below(&self.table, &located)?,
+            MountPointsBelow::Refused => {
+                let below = check_below(&self.table, &located);
+                // To unmount one of ours, as the programs are, is no advice.
+                below.map_err(|refusal| self.of_own(&located.location, refusal))?;
+            }
             MountPointsBelow::Harmless => {
                 let root = place(&self.table, Path::new("/"));
                 if root.is_ok_and(|root| located.location.path_to(&root.location).is_some()) {
@@ -218,6 +222,21 @@ impl MountPolicy {
             }
         }
         Ok(hidden)
+    }
+
+    /// The refusal of a mount point: of the controller's own directory below this place, if it is
+    /// mounted there.
+    fn of_own(&self, place: &Location, refusal: MountRefusal) -> MountRefusal {
+        let MountRefusal::MountPoint { mount_point } = &refusal else { return refusal };
+        let is_in = |own: &&ReservedDir| {
+            place.path_to(&own.location).is_some() && mount_point.starts_with(&own.path)
+        };
+        match self.own.iter().find(is_in) {
+            Some(ReservedDir { name, path, location: _ }) => {
+                MountRefusal::ParentOfReservedDir { name, folder: path.clone() }
+            }
+            None => refusal,
+        }
     }
 
     /// Refuses a source in the data directory of a running server.

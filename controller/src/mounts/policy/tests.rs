@@ -24,6 +24,11 @@ impl Host {
     }
 
     fn policy(&self) -> MountPolicy {
+        self.policy_with("")
+    }
+
+    /// With more lines in the mount table.
+    fn policy_with(&self, mounts: &str) -> MountPolicy {
         let folders = ReservedDirs {
             state_dir: self.path("own/state"),
             data_dir: self.path("own/data"),
@@ -34,7 +39,8 @@ impl Host {
             private_dir: Some(self.path("own/scratch-mcp")),
             files: vec![self.path("runner/later/env")],
         };
-        let table = MountTable::parse(&fs::read(MOUNTINFO).unwrap()).unwrap();
+        let table = [&fs::read(MOUNTINFO).unwrap(), mounts.as_bytes()].concat();
+        let table = MountTable::parse(&table).unwrap();
         MountPolicy::new(Arc::new(table), &folders).unwrap()
     }
 
@@ -56,6 +62,27 @@ fn own_folder_that_is_still_to_be_made_is_hidden_too() {
     assert_eq!(hidden, ["data", "scratch", "scratch-mcp", "state"]);
     let mode = fs::metadata(host.path("own/data")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
+}
+
+#[test]
+fn mount_point_of_ours_is_refused_as_ours() {
+    let host = Host::new();
+    let opened = File::open(host.path("own")).unwrap();
+    let opened = Opened::new(opened.as_fd()).unwrap();
+    let check = |below: &str| {
+        let point = host.path("own").canonicalize().unwrap().join(below);
+        let (id, parent) = (u64::MAX, opened.mount);
+        let line = format!("{id} {parent} 0:999 / {} rw - tmpfs t rw\n", point.display());
+        let policy = host.policy_with(&line);
+        policy.check(opened, Access::Read, MountPointsBelow::Refused).map(|hidden| hidden.len())
+    };
+    // As the programs are, in `/run/sandboxctl`.
+    let refused = check("state/programs/x").unwrap_err();
+    assert!(!refused.hint().contains("unmount"), "{refused}: {}", refused.hint());
+    let folder = host.path("own/state");
+    assert_eq!(refused, MountRefusal::ParentOfReservedDir { name: "state directory", folder });
+    let refused = check("beside").unwrap_err();
+    assert!(matches!(refused, MountRefusal::MountPoint { .. }), "{refused}");
 }
 
 #[test]
