@@ -1,6 +1,6 @@
 //! How long it takes until an execution is accepted, which is until it is on the disk:
-//! `cargo run --release -p sandbox-store --example latency -- DIR`. The directory must not exist; it
-//! is removed.
+//! `cargo run --release -p sandbox-store --example latency -- DIR [URL]`. The directory must not exist; it
+//! is removed. With the URL of a database, which must be empty, the same is measured there too.
 
 use std::error::Error;
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sandbox_api::service::{ExecutionKind, Subject, Time};
-use sandbox_store::{Durability, NewExecution, Store};
+use sandbox_store::{DatabaseConfig, Durability, NewExecution, Placement, Store};
 
 /// Accepted executions of each measurement.
 const TOTAL: usize = 2048;
@@ -19,9 +19,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dir = std::env::args_os().nth(1).ok_or("usage: latency DIR")?;
     let dir = Path::new(&dir);
     std::fs::create_dir(dir)?;
-    let measured = flushes(dir).and_then(|()| accepts(&dir.join("data")));
+    let measured = flushes(dir)
+        .and_then(|()| accepts("SQLite", &Store::open(&dir.join("data"), Durability::Disk)?));
     std::fs::remove_dir_all(dir)?;
-    measured
+    measured?;
+    if let Some(url) = std::env::args().nth(2) {
+        let database = DatabaseConfig::new(url);
+        Store::initialize(&database, None)?;
+        accepts("PostgreSQL", &Store::connect(&database)?)?;
+    }
+    Ok(())
 }
 
 /// What the disk needs at least.
@@ -38,8 +45,7 @@ fn flushes(dir: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn accepts(data_dir: &Path) -> Result<(), Box<dyn Error>> {
-    let store = Store::open(data_dir, Durability::Disk)?;
+fn accepts(by: &str, store: &Store) -> Result<(), Box<dyn Error>> {
     for callers in [1, 4, 16, 64, 256] {
         let since = Instant::now();
         let each: Vec<_> = (0..callers)
@@ -61,7 +67,7 @@ fn accepts(data_dir: &Path) -> Result<(), Box<dyn Error>> {
         for caller in each {
             times.extend(caller.join().map_err(|_| "a caller panicked")??);
         }
-        print("accepted", callers, &mut times, Some(since.elapsed()));
+        print(&format!("accepted by {by}"), callers, &mut times, Some(since.elapsed()));
     }
     Ok(())
 }
@@ -80,6 +86,12 @@ fn execution(id: String) -> Result<NewExecution, String> {
         sandbox: None,
         generation: None,
         events: Vec::new(),
+        trace_parent: None,
+        placement: Placement {
+            max_queued: 1_000_000,
+            max_queued_bytes: 1 << 40,
+            ..Placement::default()
+        },
     })
 }
 

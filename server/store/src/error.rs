@@ -1,8 +1,10 @@
 //! What can fail in a store.
 
+use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::{ErrorCode, ffi};
 use sandbox_api::ErrorKind;
@@ -72,7 +74,82 @@ pub enum StoreError {
     RolledBack,
     /// The database fails in another way.
     #[error("database error")]
-    Database(#[source] Arc<rusqlite::Error>),
+    Database(#[source] Arc<dyn Error + Send + Sync>),
+    /// The database of a cluster cannot be reached, or ended the connection.
+    #[error("the database is not available")]
+    Unavailable(#[source] Arc<dyn Error + Send + Sync>),
+    /// Transactions of others stopped a change, again and again.
+    #[error("other transactions stopped the change")]
+    Contended(#[source] Arc<dyn Error + Send + Sync>),
+    /// The answer to a commit was lost, and the database could not be asked.
+    #[error("whether the change was made is not known")]
+    Unknown,
+    /// The URL of a database, or what belongs to it, cannot be used.
+    #[error("cannot use the URL of the database: {detail}")]
+    DatabaseUrl {
+        /// What is wrong.
+        detail: String,
+    },
+    /// The database of a cluster has no store.
+    #[error("the database has no store of a cluster")]
+    NotInitialized,
+    /// The database has the store of a cluster with another lease.
+    #[error("the cluster has a lease of {} ms", found.as_millis())]
+    OtherLease {
+        /// Its lease.
+        found: Duration,
+    },
+    /// The store of a cluster has other tables than this program uses.
+    #[error("the database has schema version {found}; this program uses {known}")]
+    SchemaVersion {
+        /// The version of the database.
+        found: u32,
+        /// The version of this program.
+        known: u32,
+    },
+    /// The data directory was used in another cluster.
+    #[error("the data directory {} belongs to the cluster {found}", path.display())]
+    OtherCluster {
+        /// The directory.
+        path: PathBuf,
+        /// The cluster that it belongs to.
+        found: String,
+    },
+    /// A single server was to use the data directory of a node.
+    #[error("the data directory {} is that of a node of the cluster {cluster}", path.display())]
+    OfNode {
+        /// The directory.
+        path: PathBuf,
+        /// The cluster.
+        cluster: String,
+    },
+    /// A node was to use the data directory of a single server.
+    #[error("the data directory {} has the store of a single server", path.display())]
+    OfSingleServer {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// It is the store of a cluster, which the database itself backs up.
+    #[error("the store is in a PostgreSQL database")]
+    Shared,
+    /// Nodes use the database, which is to be prepared for them.
+    #[error("nodes of the cluster are connected to the database")]
+    NodesConnected,
+    /// An execution or a kept sandbox does not belong to this session of the node any longer.
+    #[error("{id} does not belong to this session of the node any longer")]
+    Fenced {
+        /// What was to be changed.
+        id: String,
+    },
+    /// Another process became this node.
+    #[error("another process is the node {node} now")]
+    NodeTwice {
+        /// The id of the node.
+        node: String,
+    },
+    /// The session of this node has ended: the others took it for dead.
+    #[error("the session of this node has ended")]
+    SessionLost,
     /// A row cannot be read: another version or another program has written it.
     #[error("a row of the store cannot be read: {detail}")]
     Row {
@@ -119,9 +196,24 @@ impl StoreError {
             | Self::InUse { .. }
             | Self::Missing { .. }
             | Self::Newer { .. }
-            | Self::Older { .. } => ErrorKind::Config,
+            | Self::Older { .. }
+            | Self::DatabaseUrl { .. }
+            | Self::NotInitialized
+            | Self::OtherLease { .. }
+            | Self::SchemaVersion { .. }
+            | Self::OtherCluster { .. }
+            | Self::OfNode { .. }
+            | Self::OfSingleServer { .. }
+            | Self::NodesConnected
+            | Self::NodeTwice { .. }
+            | Self::Shared => ErrorKind::Config,
             Self::Full => ErrorKind::DiskFull,
-            Self::Locked | Self::Busy | Self::RolledBack => ErrorKind::Busy,
+            Self::Locked
+            | Self::Busy
+            | Self::RolledBack
+            | Self::Unavailable(_)
+            | Self::Contended(_)
+            | Self::Unknown => ErrorKind::Busy,
             Self::Backup { source, .. } | Self::Restore { source, .. } => match source.kind() {
                 io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
                 io::ErrorKind::NotFound => ErrorKind::NotFound,
@@ -133,6 +225,8 @@ impl StoreError {
             | Self::Database(_)
             | Self::Row { .. }
             | Self::State { .. }
+            | Self::Fenced { .. }
+            | Self::SessionLost
             | Self::Closed => ErrorKind::Internal,
         }
     }
@@ -160,19 +254,68 @@ impl StoreError {
             ),
             Self::Full => Some("make room on the file system of the data directory"),
             Self::Locked => Some("end the program that holds it, such as a sqlite3 shell"),
-            Self::Busy | Self::RolledBack => Some("try again"),
+            Self::Busy | Self::RolledBack | Self::Contended(_) | Self::Unknown => Some("try again"),
+            Self::Unavailable(_) => Some("`sandboxctl doctor --database URL` says what is wrong"),
+            Self::DatabaseUrl { .. } => Some(
+                "write postgres://USER@HOST/NAME; the password is in SANDBOXCTL_DATABASE_PASSWORD or \
+                 server.database_password_file",
+            ),
+            Self::NotInitialized => Some("`sandboxctl database init --database URL` makes one"),
+            Self::OtherLease { .. } => Some("leave --lease away: it is chosen once for a cluster"),
+            Self::SchemaVersion { found, known } if *found < *known => {
+                Some("`sandboxctl database migrate --database URL` brings it up to date")
+            }
+            Self::SchemaVersion { .. } => Some("use the newer sandboxctl on this machine too"),
+            Self::OtherCluster { .. } => {
+                Some("use another --data-dir, or the database that the directory was used with")
+            }
+            Self::OfNode { .. } => Some(
+                "name the cluster's --database, or use another --data-dir for a server without one",
+            ),
+            Self::OfSingleServer { .. } => Some("give the node a --data-dir of its own"),
+            Self::NodeTwice { .. } => Some(
+                "its data directory was copied: stop one of the two, and remove node-id from its copy",
+            ),
+            Self::NodesConnected => {
+                Some("stop them first, and whatever else uses it as sandboxctl")
+            }
+            Self::Shared => {
+                Some("back it up with pg_dump, or as the provider of the database says")
+            }
             Self::Backup { .. } => {
                 Some("give a file that does not exist, in a directory that does")
             }
             Self::Restore { .. } => Some("give a file that `sandboxctl server backup` wrote"),
-            Self::Database(_) | Self::Row { .. } | Self::State { .. } | Self::Closed => None,
+            Self::Database(_)
+            | Self::Row { .. }
+            | Self::State { .. }
+            | Self::Fenced { .. }
+            | Self::SessionLost
+            | Self::Closed => None,
         }
     }
 
     /// Whether the same call may succeed later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
-        matches!(self, Self::Full | Self::Locked | Self::Busy | Self::RolledBack)
+        matches!(
+            self,
+            Self::Full
+                | Self::Locked
+                | Self::Busy
+                | Self::RolledBack
+                | Self::Unavailable(_)
+                | Self::Contended(_)
+                | Self::Unknown
+        )
+    }
+
+    pub(crate) fn database(error: impl Error + Send + Sync + 'static) -> Self {
+        Self::Database(Arc::new(error))
+    }
+
+    pub(crate) fn unavailable(error: impl Error + Send + Sync + 'static) -> Self {
+        Self::Unavailable(Arc::new(error))
     }
 
     pub(crate) fn row(detail: impl std::fmt::Display) -> Self {
@@ -189,7 +332,7 @@ impl From<rusqlite::Error> for StoreError {
         match error.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => Self::Full,
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Locked,
-            _ => Self::Database(Arc::new(error)),
+            _ => Self::database(error),
         }
     }
 }

@@ -1,48 +1,61 @@
 //! What a service must not forget: executions with their events and results, kept sandboxes, usage
-//! and tokens, in one SQLite database of its data directory.
+//! and tokens. One server has them in a SQLite database of its data directory; the nodes of a cluster
+//! share a PostgreSQL database.
 //!
-//! Calls block. A change that has returned is durable: it survives `kill -9` and a power cut. One
-//! thread writes; waiting changes share a flush. Readers see every change that has returned. What
-//! each execution needs also exists without a wait: `…_then` calls back when the change is durable,
-//! on the writing thread, and must not block it. If that thread is gone, the callback is dropped.
+//! Calls block. A change that has returned is durable: it survives `kill -9` and a power cut. Waiting
+//! changes share a flush. Readers see every change that has returned. What each execution needs also
+//! exists without a wait: `…_then` calls back when the change is durable, on a thread that writes, and
+//! must not block it. If that thread is gone, the callback is dropped.
 
 #![forbid(unsafe_code)]
 
+/// Calls a method of the store that it is.
+macro_rules! either {
+    ($store:expr, $it:ident => $call:expr) => {
+        match &$store.0 {
+            $crate::Backend::Sqlite($it) => $call,
+            $crate::Backend::Postgres($it) => $call,
+        }
+    };
+}
+
+mod cluster;
+mod data_dir;
 mod error;
 mod executions;
+#[cfg(any(test, feature = "fixture"))]
+pub mod fixture;
 mod integer;
-mod readers;
-mod restore;
+mod pool;
+mod postgres;
 mod retention;
 mod sandboxes;
-mod schema;
+mod sqlite;
 mod status;
 #[cfg(test)]
 mod tests;
 mod tokens;
 mod usage;
-mod writer;
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rusqlite::backup::{Backup, StepResult};
-use rusqlite::{Connection, OpenFlags};
-use rustix::fs::OFlags;
-use sandbox_api::service::{DATABASE_FILE, LOCK_FILE};
-use sandbox_dirfd::{check_private_dir, create_private_dir, random_hex};
+use sandbox_api::service::Time;
 
+pub use cluster::{
+    Beat, Claimed, Claims, ClusterIdentity, Drain, Holdings, NewSession, NodeSession, NodeView,
+    OrphanedExecution, Place, Progress, SandboxElsewhere, SubjectCounts, Wake,
+};
 pub use error::StoreError;
 pub use executions::{
-    Accepted, Cursor, EVENT_PAGE, EXECUTION_PAGE, ExecutionPage, ExecutionQuery, Finish,
-    NewExecution, Recovered, RecoveredExecution, Start, StoredEvent, StoredExecution, Then,
-    UsedGeneration,
+    Accepted, Cursor, EVENT_PAGE, EXECUTION_PAGE, ExecutionPage, ExecutionQuery, Finish, Lane,
+    NewExecution, Placement, Recovered, RecoveredExecution, Start, StoredEvent, StoredExecution,
+    Then, UsedGeneration,
 };
-pub use restore::Restored;
+pub use postgres::{
+    Cluster, DatabaseConfig, DatabaseFigures, DatabaseReport, Initialized, LEASES, NodeDir,
+    Standbys,
+};
 pub use sandboxes::SandboxRecord;
 pub use status::StoreStatus;
 pub use tokens::{Rotated, TokenRecord};
@@ -50,11 +63,6 @@ pub use usage::Usage;
 
 /// Whether to go on with long work; asked between pieces of it.
 pub type ContinueFn<'a> = &'a (dyn Fn() -> bool + Sync);
-
-/// How long a server that starts waits for the lock of one that ends.
-const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long a statement waits for another program that holds the database.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a store lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,34 +73,24 @@ pub enum Durability {
     Process,
 }
 
-/// The store of a data directory. Clones are handles of the same one.
-#[derive(Clone)]
-pub struct Store(Arc<Inner>);
-
-struct Inner {
-    database: PathBuf,
-    readers: readers::Readers,
-    writer: writer::Writer,
-    /// Held by a server, so that there is only one; the last to be dropped.
-    lock: Option<File>,
-    /// The data directory, if it is removed with the store.
-    removed: Option<PathBuf>,
+/// What was restored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    /// The store that was there, under its new name.
+    pub replaced: Option<PathBuf>,
+    /// Executions that waited or ran when the backup was made. They may have run to their end since:
+    /// they are not run again.
+    pub interrupted: u64,
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if let Some(data_dir) = &self.removed
-            && let Err(error) = std::fs::remove_dir_all(data_dir)
-        {
-            tracing::warn!(path = %data_dir.display(), %error, "a data directory is left");
-        }
-    }
-}
+/// The store of a data directory, or of a cluster. Clones are handles of the same one.
+#[derive(Debug, Clone)]
+pub struct Store(Backend);
 
-impl std::fmt::Debug for Store {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Store").field("database", &self.0.database).finish_non_exhaustive()
-    }
+#[derive(Debug, Clone)]
+enum Backend {
+    Sqlite(sqlite::SqliteStore),
+    Postgres(postgres::PostgresStore),
 }
 
 impl Store {
@@ -104,9 +102,7 @@ impl Store {
     /// [`StoreError`] if the directory belongs to another user or is open to others, if another
     /// server has it, or if the store is damaged, or of a newer version.
     pub fn open(data_dir: &Path, durability: Durability) -> Result<Self, StoreError> {
-        create_private_dir(data_dir).map_err(|error| directory(data_dir, error))?;
-        let lock = lock(data_dir)?;
-        Self::open_with(data_dir, Some(lock), durability)
+        sqlite::SqliteStore::open(data_dir, durability).map(|store| Self(Backend::Sqlite(store)))
     }
 
     /// Opens the store of a data directory while a server may be using it, for short
@@ -117,72 +113,77 @@ impl Store {
     /// As [`open`](Self::open), but for the other server; also if there is no store, or one of an
     /// older version.
     pub fn attach(data_dir: &Path) -> Result<Self, StoreError> {
-        match check_private_dir(data_dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(StoreError::Missing { path: data_dir.to_owned() });
-            }
-            checked => checked.map_err(|error| directory(data_dir, error))?,
-        }
-        if !data_dir.join(DATABASE_FILE).exists() {
-            return Err(StoreError::Missing { path: data_dir.to_owned() });
-        }
-        // Without a server a migration disturbs no one.
-        let lock = match lock(data_dir) {
-            Ok(lock) => Some(lock),
-            Err(StoreError::InUse { .. }) => None,
-            Err(error) => return Err(error),
-        };
-        Self::open_with(data_dir, lock, Durability::Disk)
+        sqlite::SqliteStore::attach(data_dir).map(|store| Self(Backend::Sqlite(store)))
     }
 
-    fn open_with(
-        data_dir: &Path,
-        lock: Option<File>,
-        durability: Durability,
-    ) -> Result<Self, StoreError> {
-        if lock.is_some() {
-            restore::remove_left(data_dir);
+    /// Connects to the store of a cluster, which [`DatabaseConfig::init`] has made.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the database cannot be reached, has no store, or one of another version.
+    pub fn connect(config: &DatabaseConfig) -> Result<Self, StoreError> {
+        postgres::PostgresStore::connect(config).map(|store| Self(Backend::Postgres(store)))
+    }
+
+    /// Makes the tables of a new cluster, with this lease or the default one, or finds those that are there.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the database cannot be reached or written, or if its cluster has another lease.
+    pub fn initialize(
+        config: &DatabaseConfig,
+        lease: Option<Duration>,
+    ) -> Result<Initialized, StoreError> {
+        postgres::initialize(config, lease)
+    }
+
+    /// Brings the tables of a cluster to the version of this program, and returns the version that they had and the
+    /// one that they have.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the database cannot be reached or written, has no store, or one of a newer version.
+    pub fn migrate(config: &DatabaseConfig) -> Result<(u32, u32), StoreError> {
+        postgres::migrate(config)
+    }
+
+    /// Prepares the database of a cluster that was restored from a backup, while no node runs. What waited or ran when the
+    /// backup was made may have ended since: it ends as killed, and is not run again. Returns how much that is.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the database cannot be reached or written, has no store, or one of another version, or if nodes
+    /// are connected to it.
+    pub fn restored(config: &DatabaseConfig) -> Result<u64, StoreError> {
+        postgres::restored(config)
+    }
+
+    /// Examines the database of a cluster, whether it has a store or not.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if it cannot be reached.
+    pub fn report(config: &DatabaseConfig) -> Result<DatabaseReport, StoreError> {
+        postgres::report(config)
+    }
+
+    /// The cluster whose store it is; none for that of one server.
+    #[must_use]
+    pub const fn cluster(&self) -> Option<&Cluster> {
+        match &self.0 {
+            Backend::Sqlite(_) => None,
+            Backend::Postgres(store) => Some(store.cluster()),
         }
-        let database = data_dir.join(DATABASE_FILE);
-        // Created with an explicit mode; SQLite copies it to the files next to it.
-        private_file(&database, OpenOptions::new().create(true).append(true))
-            .map_err(|error| directory(data_dir, error))?;
-        let mut connection = connect(&database)?;
-        // An existing database stays as it was made.
-        let pages = |row: &rusqlite::Row<'_>| row.get::<_, u32>(0);
-        if connection.pragma_query_value(None, "page_count", pages) == Ok(0) {
-            connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+    }
+
+    /// The time by the clock of the store: all nodes of a cluster use that of their database, so that
+    /// lists are in one order.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        match &self.0 {
+            Backend::Sqlite(_) => Time::now(),
+            Backend::Postgres(store) => store.now(),
         }
-        // The log is copied to the database by the writer, and is written over from its beginning then: a
-        // file that does not grow is flushed faster.
-        let synchronous = match durability {
-            Durability::Disk => "FULL",
-            Durability::Process => "OFF",
-        };
-        let flags = format!(
-            "PRAGMA journal_mode = WAL; PRAGMA synchronous = {synchronous}; \
-             PRAGMA journal_size_limit = 67108864;"
-        );
-        if let Err(error) = connection.execute_batch(&flags) {
-            // Reports a file that is not a database.
-            schema::check(&connection, &database)?;
-            return Err(error.into());
-        }
-        let migration = match lock {
-            Some(_) => schema::Migration::Allowed,
-            None => schema::Migration::Refused,
-        };
-        schema::migrate(&mut connection, &database, migration)?;
-        let log = writer::LogSize::watch(&mut connection)?;
-        let writer =
-            writer::Writer::start(connection, log).map_err(|error| directory(data_dir, error))?;
-        let readers = match lock {
-            Some(_) => readers::Readers::open(|| connect_reader(&database))?,
-            None => readers::Readers::default(),
-        };
-        let removed = (durability == Durability::Process).then(|| data_dir.to_owned());
-        let inner = Inner { database, readers, writer, lock, removed };
-        Ok(Self(Arc::new(inner)))
     }
 
     /// Whether changes can be made.
@@ -191,127 +192,34 @@ impl Store {
     ///
     /// [`StoreError`] if not.
     pub fn check_writable(&self) -> Result<(), StoreError> {
-        self.write(|connection| {
-            // It takes the lock, and writes a page of the log.
-            connection.pragma_update(None, "user_version", schema::VERSION)?;
-            Ok(())
-        })
+        either!(self, store => store.check_writable())
     }
 
     /// Writes a copy of the store as it is now to a new file, while it is used.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Backup`] if the file exists or cannot be written, or if `proceed` said no.
+    /// [`StoreError::Backup`] if the file exists or cannot be written, or if `proceed` said no;
+    /// [`StoreError::Shared`] if the database has its own backups.
     pub fn backup(&self, file: &Path, proceed: ContinueFn<'_>) -> Result<(), StoreError> {
-        let failed = |source: io::Error| StoreError::Backup {
-            path: file.to_owned(),
-            source: Arc::new(source),
-        };
-        let mut part = file.as_os_str().to_owned();
-        part.push(format!(".{}.part", random_hex::<4>()));
-        let part = PathBuf::from(part);
-        let copy = || {
-            private_file(&part, OpenOptions::new().create_new(true).write(true)).map_err(failed)?;
-            self.read(|connection| {
-                let mut to = Connection::open_with_flags(&part, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-                // All pages in one step, which is one state of the store: between steps each change
-                // of the server would begin the copy anew. Writers do not wait for it.
-                if Backup::new(connection, &mut to)?.step(-1)? != StepResult::Done {
-                    return Err(StoreError::Locked);
-                }
-                // A single file, without a log next to it.
-                to.pragma_update(None, "journal_mode", "DELETE")?;
-                schema::check(&to, &part)?;
-                Ok(())
-            })?;
-            File::open(&part).and_then(|file| file.sync_all()).map_err(failed)?;
-            if !proceed() {
-                return Err(failed(io::ErrorKind::Interrupted.into()));
-            }
-            // Not a rename: it would replace a file.
-            std::fs::hard_link(&part, file).map_err(failed)?;
-            let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let parent = File::open(parent.unwrap_or(Path::new("."))).map_err(failed)?;
-            parent.sync_all().map_err(failed)
-        };
-        let copied = copy();
-        _ = std::fs::remove_file(&part);
-        copied
-    }
-
-    pub(crate) fn write<T: Send + 'static>(
-        &self,
-        change: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.0.writer.write(change)
-    }
-
-    /// As [`write`](Self::write), for callers that do not wait on a thread: the change is durable when
-    /// `then` is called, on the thread that writes.
-    pub(crate) fn write_then<T: Send + 'static>(
-        &self,
-        change: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
-        then: impl FnOnce(Result<T, StoreError>) + Send + 'static,
-    ) {
-        self.0.writer.write_then(change, then);
-    }
-
-    pub(crate) fn read<T>(
-        &self,
-        query: impl FnOnce(&Connection) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        self.0.readers.read(|| connect_reader(&self.0.database), query)
-    }
-}
-
-fn directory(path: &Path, error: io::Error) -> StoreError {
-    StoreError::Directory { path: path.to_owned(), source: Arc::new(error) }
-}
-
-fn connect(database: &Path) -> Result<Connection, StoreError> {
-    // No other threading mode is needed: each connection is used by one thread at a time.
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(database, flags)?;
-    #[cfg(test)]
-    let connection = tests::count_steps(connection, database)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
-    connection.set_prepared_statement_cache_capacity(64);
-    connection.pragma_update(None, "foreign_keys", true)?;
-    // What is removed is not to be found in free pages.
-    connection.pragma_update(None, "secure_delete", true)?;
-    Ok(connection)
-}
-
-/// A connection that reads, with all of its files open.
-fn connect_reader(database: &Path) -> Result<Connection, StoreError> {
-    let connection = connect(database)?;
-    connection.pragma_update(None, "query_only", true)?;
-    // The log is opened by the first query.
-    connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
-    Ok(connection)
-}
-
-fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)
-}
-
-fn lock(data_dir: &Path) -> Result<File, StoreError> {
-    let open =
-        private_file(&data_dir.join(LOCK_FILE), OpenOptions::new().create(true).append(true));
-    let file = open.map_err(|error| directory(data_dir, error))?;
-    let since = Instant::now();
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            // A server that was just killed, or that is between a fork and an exec, has it still.
-            Err(TryLockError::WouldBlock) if since.elapsed() < LOCK_TIMEOUT => {
-                std::thread::sleep(LOCK_TIMEOUT / 20);
-            }
-            Err(TryLockError::WouldBlock) => {
-                return Err(StoreError::InUse { path: data_dir.to_owned() });
-            }
-            Err(TryLockError::Error(error)) => return Err(directory(data_dir, error)),
+        match &self.0 {
+            Backend::Sqlite(store) => store.backup(file, proceed),
+            Backend::Postgres(_) => Err(StoreError::Shared),
         }
+    }
+
+    /// Replaces the store of a data directory, which must have no server, with a backup. The old
+    /// store is renamed and stays in the directory, and a backup of an older version is migrated.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if a server has the data directory, if the file is no store, or one of a newer
+    /// version, if something cannot be written, or if `proceed` said no. The store that is there is as it was then.
+    pub fn restore(
+        data_dir: &Path,
+        backup: &Path,
+        proceed: ContinueFn<'_>,
+    ) -> Result<Restored, StoreError> {
+        sqlite::SqliteStore::restore(data_dir, backup, proceed)
     }
 }

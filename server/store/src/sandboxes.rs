@@ -3,14 +3,11 @@
 
 use std::time::Duration;
 
-use rusqlite::{Row, params};
-use sandbox_api::millis;
 use sandbox_api::service::{KeptSpec, Subject, Time};
 use serde_json::{Map, Value};
 
 use crate::Store;
 use crate::error::StoreError;
-use crate::integer::{signed, unsigned};
 
 /// A kept sandbox.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,9 +36,6 @@ pub struct SandboxRecord {
     pub idle: Option<Duration>,
 }
 
-const COLUMNS: &str = "id, subject, name, generation, spec, metadata, created_at, last_used_at, \
-                       expires_at, max_expires_at, idle_ms";
-
 impl Store {
     /// Stores a new sandbox, unless the subject has one of its name. Whether it is stored.
     ///
@@ -49,33 +43,7 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn create_sandbox(&self, new: SandboxRecord) -> Result<bool, StoreError> {
-        let spec = serde_json::to_string(&new.spec).map_err(StoreError::row)?;
-        self.write(move |connection| {
-            if let Some(name) = &new.name {
-                let mut query = connection
-                    .prepare_cached("SELECT 1 FROM sandboxes WHERE subject = ?1 AND name = ?2")?;
-                if query.exists(params![new.subject.as_str(), name])? {
-                    return Ok(false);
-                }
-            }
-            let mut insert = connection.prepare_cached(
-                "INSERT INTO sandboxes VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
-            )?;
-            insert.execute(params![
-                new.id,
-                new.subject.as_str(),
-                new.name,
-                signed(new.generation),
-                spec,
-                Value::Object(new.metadata).to_string(),
-                new.created_at.unix_millis(),
-                new.last_used_at.unix_millis(),
-                new.expires_at.unix_millis(),
-                new.max_expires_at.unix_millis(),
-                new.idle.map(|idle| signed(millis(idle))),
-            ])?;
-            Ok(true)
-        })
+        either!(self, store => store.create_sandbox(new))
     }
 
     /// Records what changes of a sandbox: its generation, its last use, its expiry. Each only grows,
@@ -91,19 +59,7 @@ impl Store {
         last_used_at: Time,
         expires_at: Time,
     ) -> Result<(), StoreError> {
-        let id = id.to_owned();
-        self.write(move |connection| {
-            let mut update = connection.prepare_cached(
-                "UPDATE sandboxes SET generation = max(generation, ?2),
-                    last_used_at = max(last_used_at, ?3),
-                    expires_at = max(expires_at, min(?4, max_expires_at)) WHERE id = ?1",
-            )?;
-            let (used, expires) = (last_used_at.unix_millis(), expires_at.unix_millis());
-            match update.execute(params![id, signed(generation), used, expires])? {
-                0 => Err(StoreError::State { id: id.clone(), expected: "a kept sandbox" }),
-                _ => Ok(()),
-            }
-        })
+        either!(self, store => store.update_sandbox(id, generation, last_used_at, expires_at))
     }
 
     /// All kept sandboxes, of all subjects, oldest first.
@@ -112,16 +68,7 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn sandboxes(&self) -> Result<Vec<SandboxRecord>, StoreError> {
-        self.read(|connection| {
-            let mut query = connection
-                .prepare(&format!("SELECT {COLUMNS} FROM sandboxes ORDER BY created_at, id"))?;
-            let mut rows = query.query([])?;
-            let mut records = Vec::new();
-            while let Some(row) = rows.next()? {
-                records.push(record(row)?);
-            }
-            Ok(records)
-        })
+        either!(self, store => store.sandboxes())
     }
 
     /// Forgets a sandbox. Whether it was stored.
@@ -130,28 +77,6 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn remove_sandbox(&self, id: &str) -> Result<bool, StoreError> {
-        let id = id.to_owned();
-        self.write(move |connection| {
-            let mut delete = connection.prepare_cached("DELETE FROM sandboxes WHERE id = ?1")?;
-            Ok(delete.execute([id])? > 0)
-        })
+        either!(self, store => store.remove_sandbox(id))
     }
-}
-
-fn record(row: &Row<'_>) -> Result<SandboxRecord, StoreError> {
-    let time =
-        |column| -> Result<Time, StoreError> { Ok(Time::from_unix_millis(row.get(column)?)) };
-    Ok(SandboxRecord {
-        id: row.get(0)?,
-        subject: Subject::new(row.get::<_, String>(1)?).map_err(StoreError::row)?,
-        name: row.get(2)?,
-        generation: unsigned(row.get(3)?),
-        spec: serde_json::from_str(&row.get::<_, String>(4)?).map_err(StoreError::row)?,
-        metadata: serde_json::from_str(&row.get::<_, String>(5)?).map_err(StoreError::row)?,
-        created_at: time(6)?,
-        last_used_at: time(7)?,
-        expires_at: time(8)?,
-        max_expires_at: time(9)?,
-        idle: row.get::<_, Option<i64>>(10)?.map(|idle| Duration::from_millis(unsigned(idle))),
-    })
 }

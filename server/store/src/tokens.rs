@@ -1,6 +1,5 @@
 //! API tokens. Of the secret part only a digest is stored.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
 use sandbox_api::service::{Subject, Time};
 
 use crate::Store;
@@ -39,9 +38,7 @@ pub enum Rotated {
 }
 
 /// A use is recorded once in this time.
-const USE_MS: i64 = 60_000;
-const COLUMNS: &str = "id, hash, subject, scopes, created_at, expires_at, revoked_at, last_used_at";
-
+pub(crate) const USE_MS: i64 = 60_000;
 impl Store {
     /// Stores a new token.
     ///
@@ -49,7 +46,7 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn create_token(&self, token: TokenRecord) -> Result<(), StoreError> {
-        self.write(move |connection| insert(connection, &token))
+        either!(self, store => store.create_token(token))
     }
 
     /// A token.
@@ -58,12 +55,7 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn token(&self, id: &str) -> Result<Option<TokenRecord>, StoreError> {
-        self.read(|connection| {
-            let mut query = connection
-                .prepare_cached(&format!("SELECT {COLUMNS} FROM tokens WHERE id = ?1"))?;
-            let mut rows = query.query([id])?;
-            rows.next()?.map(record).transpose()
-        })
+        either!(self, store => store.token(id))
     }
 
     /// All tokens, oldest first.
@@ -72,16 +64,7 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn tokens(&self) -> Result<Vec<TokenRecord>, StoreError> {
-        self.read(|connection| {
-            let mut query = connection
-                .prepare(&format!("SELECT {COLUMNS} FROM tokens ORDER BY created_at, id"))?;
-            let mut rows = query.query([])?;
-            let mut records = Vec::new();
-            while let Some(row) = rows.next()? {
-                records.push(record(row)?);
-            }
-            Ok(records)
-        })
+        either!(self, store => store.tokens())
     }
 
     /// Revokes a token. Whether there is one that was valid.
@@ -90,14 +73,7 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn revoke_token(&self, id: &str, at: Time) -> Result<bool, StoreError> {
-        let id = id.to_owned();
-        self.write(move |connection| {
-            let changed = connection.execute(
-                "UPDATE tokens SET revoked_at = ?2 WHERE id = ?1 AND revoked_at IS NULL",
-                params![id, at.unix_millis()],
-            )?;
-            Ok(changed > 0)
-        })
+        either!(self, store => store.revoke_token(id, at))
     }
 
     /// Revokes all tokens of a subject that were not. How many.
@@ -106,12 +82,7 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn revoke_tokens_of(&self, subject: &Subject, at: Time) -> Result<usize, StoreError> {
-        let subject = subject.clone();
-        self.write(move |connection| {
-            let revoke =
-                "UPDATE tokens SET revoked_at = ?2 WHERE subject = ?1 AND revoked_at IS NULL";
-            Ok(connection.execute(revoke, params![subject.as_str(), at.unix_millis()])?)
-        })
+        either!(self, store => store.revoke_tokens_of(subject, at))
     }
 
     /// Replaces a token that is valid `now` by another one, in one change. It is valid until `until` at
@@ -127,22 +98,7 @@ impl Store {
         now: Time,
         until: Option<Time>,
     ) -> Result<Rotated, StoreError> {
-        let id = id.to_owned();
-        self.write(move |connection| {
-            let (now, until) = (now.unix_millis(), until.map(Time::unix_millis));
-            let changed = connection.execute(
-                "UPDATE tokens SET revoked_at = iif(?3 IS NULL, ?2, NULL),
-                    expires_at = iif(?3 IS NULL, expires_at, min(ifnull(expires_at, ?3), ?3))
-                 WHERE id = ?1 AND revoked_at IS NULL AND ifnull(expires_at > ?2, TRUE)",
-                params![id, now, until],
-            )?;
-            if changed > 0 {
-                insert(connection, &new)?;
-                return Ok(Rotated::Done);
-            }
-            let mut known = connection.prepare_cached("SELECT 1 FROM tokens WHERE id = ?1")?;
-            Ok(if known.exists([id])? { Rotated::NotValid } else { Rotated::Missing })
-        })
+        either!(self, store => store.rotate_token(id, new, now, until))
     }
 
     /// Records a use of a token, at most once a minute.
@@ -151,54 +107,6 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn use_token(&self, id: &str, at: Time) -> Result<(), StoreError> {
-        let used = self.read(|connection| {
-            let mut query =
-                connection.prepare_cached("SELECT last_used_at FROM tokens WHERE id = ?1")?;
-            let used = query.query_row([id], |row| row.get::<_, Option<i64>>(0)).optional()?;
-            Ok(used.flatten())
-        })?;
-        if used.is_some_and(|used| at.unix_millis() < used.saturating_add(USE_MS)) {
-            return Ok(());
-        }
-        let id = id.to_owned();
-        self.write(move |connection| {
-            let change = "UPDATE tokens SET last_used_at = ?2 WHERE id = ?1";
-            connection.execute(change, params![id, at.unix_millis()])?;
-            Ok(())
-        })
+        either!(self, store => store.use_token(id, at))
     }
-}
-
-fn insert(connection: &Connection, token: &TokenRecord) -> Result<(), StoreError> {
-    let millis = |time: Option<Time>| time.map(Time::unix_millis);
-    connection.execute(
-        "INSERT INTO tokens VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-        params![
-            token.id,
-            token.hash,
-            token.subject.as_str(),
-            token.scopes.join(" "),
-            token.created_at.unix_millis(),
-            millis(token.expires_at),
-            millis(token.revoked_at),
-            millis(token.last_used_at),
-        ],
-    )?;
-    Ok(())
-}
-
-fn record(row: &Row<'_>) -> Result<TokenRecord, StoreError> {
-    let time = |column| -> Result<Option<Time>, StoreError> {
-        Ok(row.get::<_, Option<i64>>(column)?.map(Time::from_unix_millis))
-    };
-    Ok(TokenRecord {
-        id: row.get(0)?,
-        hash: row.get(1)?,
-        subject: Subject::new(row.get::<_, String>(2)?).map_err(StoreError::row)?,
-        scopes: row.get::<_, String>(3)?.split_whitespace().map(str::to_owned).collect(),
-        created_at: Time::from_unix_millis(row.get(4)?),
-        expires_at: time(5)?,
-        revoked_at: time(6)?,
-        last_used_at: time(7)?,
-    })
 }

@@ -1,16 +1,14 @@
 //! What subjects have used.
 
-use rusqlite::{Connection, OptionalExtension, params};
 use sandbox_api::service::{Subject, Time};
 
 use crate::Store;
 use crate::error::StoreError;
-use crate::integer::{signed, unsigned};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
 /// The most of anything in a day: 30,000 years of milliseconds, a PiB. Some figures are those of a
-/// guest, and no sum of them may be more than SQLite can add.
-const MAX: i64 = 1 << 50;
+/// guest, and no sum of them may be more than a database can add.
+pub(crate) const MAX: i64 = 1 << 50;
 
 /// What a subject has used: all that ended, and what is stored now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,7 +32,7 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn usage(&self, subject: &Subject) -> Result<Usage, StoreError> {
-        self.usage_from(subject, i64::MIN)
+        either!(self, store => store.usage(subject))
     }
 
     /// What a subject has used since the beginning of the UTC day of `since`.
@@ -43,7 +41,7 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn usage_since(&self, subject: &Subject, since: Time) -> Result<Usage, StoreError> {
-        self.usage_from(subject, day(since))
+        either!(self, store => store.usage_since(subject, since))
     }
 
     /// Adds something that ended and is no execution of the store to what its subject has used.
@@ -57,8 +55,7 @@ impl Store {
         ended_at: Time,
         used: sandbox_api::Usage,
     ) -> Result<(), StoreError> {
-        let subject = subject.clone();
-        self.write(move |connection| add(connection, subject.as_str(), ended_at, &used))
+        either!(self, store => store.add_usage(subject, ended_at, used))
     }
 
     /// The bytes of results and files that are stored of a subject now.
@@ -67,56 +64,11 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn stored_bytes(&self, subject: &Subject) -> Result<u64, StoreError> {
-        self.read(|connection| {
-            let mut query =
-                connection.prepare_cached("SELECT bytes FROM stored WHERE subject = ?1")?;
-            let bytes = query.query_row([subject.as_str()], |row| row.get(0)).optional()?;
-            Ok(bytes.map_or(0, unsigned))
-        })
-    }
-
-    fn usage_from(&self, subject: &Subject, day: i64) -> Result<Usage, StoreError> {
-        self.read(|connection| {
-            let mut query = connection.prepare_cached(
-                "SELECT ifnull(sum(executions), 0), ifnull(sum(cpu_ms), 0), ifnull(sum(wall_ms), 0),
-                    ifnull(sum(written_bytes), 0),
-                    ifnull((SELECT bytes FROM stored WHERE subject = ?1), 0)
-                 FROM usage WHERE subject = ?1 AND day >= ?2",
-            )?;
-            let usage = query.query_row(params![subject.as_str(), day], |row| {
-                Ok(Usage {
-                    executions: unsigned(row.get(0)?),
-                    cpu_ms: unsigned(row.get(1)?),
-                    wall_ms: unsigned(row.get(2)?),
-                    written_bytes: unsigned(row.get(3)?),
-                    stored_bytes: unsigned(row.get(4)?),
-                })
-            })?;
-            Ok(usage)
-        })
+        either!(self, store => store.stored_bytes(subject))
     }
 }
 
-fn day(time: Time) -> i64 {
+/// The UTC day of a time, counted from that of the Unix epoch.
+pub(crate) fn day(time: Time) -> i64 {
     time.unix_millis().div_euclid(DAY_MS)
-}
-
-/// Adds an execution that ended.
-pub(crate) fn add(
-    connection: &Connection,
-    subject: &str,
-    ended_at: Time,
-    used: &sandbox_api::Usage,
-) -> Result<(), StoreError> {
-    let mut insert = connection.prepare_cached(
-        "INSERT INTO usage VALUES (?1, ?2, 1, ?3, ?4, ?5)
-         ON CONFLICT (subject, day) DO UPDATE SET executions = executions + 1,
-            cpu_ms = min(cpu_ms + excluded.cpu_ms, ?6),
-            wall_ms = min(wall_ms + excluded.wall_ms, ?6),
-            written_bytes = min(written_bytes + excluded.written_bytes, ?6)",
-    )?;
-    let (cpu, written) = (used.cpu_ms.unwrap_or(0), used.written_bytes.unwrap_or(0));
-    let [cpu, wall, written] = [cpu, used.wall_ms, written].map(|figure| signed(figure).min(MAX));
-    insert.execute(params![subject, day(ended_at), cpu, wall, written, MAX])?;
-    Ok(())
 }

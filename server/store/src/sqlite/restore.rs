@@ -12,8 +12,10 @@ use rustix::fs::OFlags;
 use sandbox_api::service::{DATABASE_FILE, Time};
 use sandbox_dirfd::{create_private_dir, random_hex};
 
+use super::{SqliteStore, connect, schema};
+use crate::data_dir::{directory, lock_single, private_file};
 use crate::error::StoreError;
-use crate::{ContinueFn, Store, connect, directory, lock, private_file, schema};
+use crate::{ContinueFn, Restored};
 
 /// What the name of a copy begins with, until it is in its place.
 const PART: &str = "restored-";
@@ -22,31 +24,14 @@ const PIECE: u64 = 8 << 20;
 /// The suffixes of the files next to an open database.
 const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
-/// What was restored.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Restored {
-    /// The store that was there, under its new name.
-    pub replaced: Option<PathBuf>,
-    /// Executions that waited or ran when the backup was made. They may have run to their end since:
-    /// they are not run again.
-    pub interrupted: u64,
-}
-
-impl Store {
-    /// Replaces the store of a data directory, which must have no server, with a backup. The old
-    /// store is renamed and stays in the directory, and a backup of an older version is migrated.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if a server has the data directory, if the file is no store, or one of a newer
-    /// version, if something cannot be written, or if `proceed` said no. The store that is there is as it was then.
+impl SqliteStore {
     pub fn restore(
         data_dir: &Path,
         backup: &Path,
         proceed: ContinueFn<'_>,
     ) -> Result<Restored, StoreError> {
         create_private_dir(data_dir).map_err(|error| directory(data_dir, error))?;
-        let _lock = lock(data_dir)?;
+        let _lock = lock_single(data_dir)?;
         remove_left(data_dir);
         let database = data_dir.join(DATABASE_FILE);
         let part = data_dir.join(format!("{PART}{}.part", random_hex::<4>()));

@@ -130,6 +130,10 @@ const MIGRATIONS: &[&str] = &[
     CREATE INDEX executions_by_sandbox ON executions (subject, sandbox, created_at, id)
         WHERE sandbox IS NOT NULL;
     ",
+    // 7: the W3C trace context of the request.
+    "
+    ALTER TABLE executions ADD COLUMN trace_parent TEXT;
+    ",
 ];
 
 /// The newest version.

@@ -1,0 +1,382 @@
+//! Executions: their SQL.
+
+use std::sync::mpsc::sync_channel;
+
+use sandbox_api::Limits;
+use sandbox_api::service::{ExecutionState, ExecutionSummary, Subject, Time};
+use serde_json::Value;
+use tokio_postgres::Row;
+
+use super::parameters::{bind, if_any, one, own};
+use super::{Change, PostgresStore, WRITERS};
+use crate::error::StoreError;
+use crate::executions::{
+    Accepted, Cursor, EVENT_PAGE, EXECUTION_PAGE, ExecutionPage, ExecutionQuery, Finish, Lane,
+    NewExecution, Recovered, RecoveredExecution, Start, StoredEvent, StoredExecution, Then, engine,
+    kind, kind_name, limits, limits_json, state, state_named,
+};
+use crate::integer::{signed, unsigned};
+use crate::usage::{MAX, day};
+
+const SUMMARY: &str = "id, kind, status, created_at, started_at, ended_at, metadata, sandbox, \
+                       generation, is_restart";
+/// What [`recovered`] reads.
+pub(super) const RECOVERED: &str = "id, kind, status, created_at, started_at, ended_at, metadata, \
+    sandbox, generation, is_restart, subject, has_secrets, last_event, engine, limits, trace_parent, \
+    coalesce(octet_length(request), 0)::bigint AS request_bytes";
+
+impl PostgresStore {
+    pub fn accept(&self, new: NewExecution) -> Result<Accepted, StoreError> {
+        wait(|then| self.accept_then(new, then))
+    }
+
+    pub fn accept_then(&self, new: NewExecution, then: impl Then<Accepted>) {
+        let database = &self.database;
+        let (id, subject) = (new.id.clone(), new.subject.clone());
+        let start = new.start.as_ref();
+        let limits = match start.map(|start| limits_json(&start.limits)).transpose() {
+            Ok(limits) => limits,
+            Err(error) => return then(Err(error)),
+        };
+        let lane = match new.placement.lane {
+            Lane::Any => String::new(),
+            Lane::Node => new.placement.node.clone(),
+            Lane::Session => format!("#{}", new.placement.session),
+        };
+        let (key, digest) = new.key.unzip();
+        let (numbers, events) = columns(new.events);
+        let parameters = vec![
+            own(new.id),
+            own(new.subject.as_str().to_owned()),
+            own(kind_name(new.kind)),
+            own(new.request),
+            own(new.has_secrets),
+            own(Value::Object(new.metadata).to_string()),
+            own(new.sandbox),
+            own(new.generation.map(signed)),
+            own(new.trace_parent),
+            own(new.created_at.unix_millis()),
+            own(key),
+            own(digest),
+            own(start.map(|start| start.at.unix_millis())),
+            own(start.map(|start| start.engine.as_str())),
+            own(limits),
+            own(numbers),
+            own(events),
+            own(new.placement.session),
+            own(lane),
+            own(signed(new.placement.subject_limit)),
+            own(signed(new.placement.max_queued)),
+            own(signed(new.placement.max_queued_bytes)),
+        ];
+        let starts = start.is_some();
+        let read = move |rows: &[Row]| {
+            let row = one(rows)?;
+            let accepted = || row.try_get::<_, String>(1);
+            match row.try_get(0)? {
+                "begun" => Ok(Accepted::New),
+                "queued" if starts => Ok(Accepted::Queued),
+                "queued" => Ok(Accepted::New),
+                "full" => Ok(Accepted::Full(unsigned(row.try_get(2)?))),
+                "same" => Ok(Accepted::Same(accepted()?)),
+                "other" => Ok(Accepted::Other),
+                other => Err(StoreError::row(format!("the verdict '{other}'"))),
+            }
+        };
+        let statement =
+            "SELECT verdict, accepted, waiting FROM accept($1, $2, $3, $4, $5, $6, $7, $8, $9,
+             $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)";
+        let change = Change::new(statement, parameters, read, then).with_share(&subject);
+        database.write(database.writer_of(&id), change);
+    }
+
+    pub fn find_key(
+        &self,
+        subject: &Subject,
+        key: &str,
+        digest: &str,
+    ) -> Result<Option<Accepted>, StoreError> {
+        let rows = self.database.query(
+            "SELECT k.digest, e.id FROM idempotency_keys k JOIN executions e ON e.seq = k.execution
+             WHERE k.subject = $1 AND k.key = $2 AND NOT e.is_expired",
+            &[bind(&subject.as_str()), bind(&key)],
+        )?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        Ok(Some(match row.try_get::<_, &str>(0)? == digest {
+            true => Accepted::Same(row.try_get(1)?),
+            false => Accepted::Other,
+        }))
+    }
+
+    pub fn request(&self, id: &str) -> Result<String, StoreError> {
+        let rows = self.database.query(
+            "SELECT request FROM executions WHERE id = $1 AND request IS NOT NULL",
+            &[bind(&id)],
+        )?;
+        let row = rows.first().ok_or_else(|| state(id, "queued"))?;
+        Ok(row.try_get(0)?)
+    }
+
+    pub fn mark_running(&self, id: &str, start: Start) -> Result<(), StoreError> {
+        wait(|then| self.mark_running_then(id, start, then))
+    }
+
+    pub fn mark_running_then(&self, id: &str, start: Start, then: impl Then<()>) {
+        let (writer, of) = (self.database.writer_of(id), id.to_owned());
+        let (generation, is_restart) =
+            start.used.map(|used| (signed(used.generation), used.is_restart)).unzip();
+        let limits = match limits_json(&start.limits) {
+            Ok(limits) => limits,
+            Err(error) => return then(Err(error)),
+        };
+        let parameters = vec![
+            own(id.to_owned()),
+            own(start.session),
+            own(start.at.unix_millis()),
+            own(generation),
+            own(is_restart),
+            own(start.engine.as_str()),
+            own(limits),
+        ];
+        let statement = "UPDATE executions SET status = 'running', request = NULL, started_at = $3,
+                generation = $4, is_restart = $5, engine = $6, limits = $7
+             WHERE id = $1 AND session = $2 AND status = 'queued' AND ended_at IS NULL RETURNING 1";
+        let read = move |rows: &[Row]| if_any(rows, || StoreError::Fenced { id: of });
+        self.database.write(writer, Change::new(statement, parameters, read, then));
+    }
+
+    pub fn finish(&self, end: Finish) -> Result<(), StoreError> {
+        wait(|then| self.finish_then(end, then))
+    }
+
+    pub fn finish_then(&self, end: Finish, then: impl Then<()>) {
+        let writer = self.database.writer_of(&end.id);
+        let (id, is_held) = (end.id.clone(), end.session.is_some());
+        let used = end.usage.unwrap_or_default();
+        // Of one that did not run, nothing is charged.
+        let cpu_ms = if end.usage.is_some() { used.cpu_ms.map(signed) } else { Some(0) };
+        let (numbers, events) = columns(end.events);
+        let parameters = vec![
+            own(end.id),
+            own(end.session),
+            own(end.status.as_str()),
+            own(end.document),
+            own(signed(end.stored_bytes)),
+            own(end.ended_at.unix_millis()),
+            own(numbers),
+            own(events),
+            own(cpu_ms),
+            own(signed(used.wall_ms)),
+            own(signed(used.written_bytes.unwrap_or(0))),
+            own(f64::from(Limits::default().cpus)),
+            own(MAX),
+            own(day(end.ended_at)),
+            own(writer as i16),
+        ];
+        let read = move |rows: &[Row]| match one(rows)?.try_get(0)? {
+            true => Ok(()),
+            false if is_held => Err(StoreError::Fenced { id }),
+            false => Err(state(&id, "queued or running")),
+        };
+        let statement =
+            "SELECT finish($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+        let change = Change::new(statement, parameters, read, then);
+        let change = if is_held { change } else { change.with_share_of_execution() };
+        self.database.write(writer, change);
+    }
+
+    pub fn append_events(&self, events: Vec<(String, Vec<StoredEvent>)>) -> Result<(), StoreError> {
+        let session = self.database.session();
+        let mut of_writers: [(Vec<String>, Vec<i64>, Vec<String>); WRITERS] = Default::default();
+        for (id, events) in events {
+            let (ids, numbers, jsons) = &mut of_writers[self.database.writer_of(&id)];
+            for event in events {
+                ids.push(id.clone());
+                numbers.push(signed(event.number));
+                jsons.push(event.json);
+            }
+        }
+        let statement = "WITH new AS (SELECT * FROM unnest($1, $2, $3) AS new (id, number, json)),
+            known AS (
+                UPDATE executions e SET last_event = greatest(e.last_event, last.number)
+                FROM (SELECT id, max(number) AS number FROM new GROUP BY id) AS last
+                WHERE e.id = last.id AND e.session = $4 AND e.ended_at IS NULL
+                RETURNING e.seq, e.id
+            )
+            INSERT INTO events SELECT known.seq, new.number, new.json FROM new JOIN known USING (id)
+            ON CONFLICT DO NOTHING";
+        let (sender, receiver) = sync_channel(WRITERS);
+        for (writer, (ids, numbers, jsons)) in of_writers.into_iter().enumerate() {
+            if !ids.is_empty() {
+                let parameters = vec![own(ids), own(numbers), own(jsons), own(session)];
+                let sender = sender.clone();
+                let then = move |made| _ = sender.send(made);
+                let change = Change::new(statement, parameters, |_| Ok(()), then);
+                self.database.write(writer, change);
+            }
+        }
+        drop(sender);
+        // A change whose writer is gone says nothing.
+        receiver.iter().collect()
+    }
+
+    pub fn events(
+        &self,
+        id: &str,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<StoredEvent>, StoreError> {
+        let rows = self.database.query(
+            "SELECT number, json FROM events
+             WHERE execution = (SELECT seq FROM executions WHERE id = $1) AND number > $2
+             ORDER BY number LIMIT $3",
+            &[bind(&id), bind(&signed(after)), bind(&signed(limit.min(EVENT_PAGE) as u64))],
+        )?;
+        rows.iter()
+            .map(|row| Ok(StoredEvent { number: unsigned(row.try_get(0)?), json: row.try_get(1)? }))
+            .collect()
+    }
+
+    pub fn execution(
+        &self,
+        subject: &Subject,
+        id: &str,
+    ) -> Result<Option<StoredExecution>, StoreError> {
+        let rows = self.database.query(
+            &format!(
+                "SELECT {SUMMARY}, document, stored_bytes FROM executions
+                 WHERE id = $1 AND subject = $2 AND NOT is_expired"
+            ),
+            &[bind(&id), bind(&subject.as_str())],
+        )?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let (document, stored): (Option<String>, i64) = (row.try_get(10)?, row.try_get(11)?);
+        let has_files = document.as_ref().is_some_and(|document| stored > document.len() as i64);
+        Ok(Some(StoredExecution { summary: summary(row)?, document, has_files }))
+    }
+
+    pub fn known(&self, ids: &[String]) -> Result<Vec<String>, StoreError> {
+        let rows = self.database.query(
+            "SELECT id FROM unnest($1) WITH ORDINALITY AS asked (id, place)
+             WHERE EXISTS (SELECT FROM executions e WHERE e.id = asked.id) ORDER BY place",
+            &[bind(&ids)],
+        )?;
+        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+    }
+
+    pub fn list(
+        &self,
+        subject: &Subject,
+        query: &ExecutionQuery,
+    ) -> Result<ExecutionPage, StoreError> {
+        Ok(self.page(Some(subject), query)?.1)
+    }
+
+    /// A page of the executions of a subject, or of all; with the subject of each.
+    pub fn page(
+        &self,
+        subject: Option<&Subject>,
+        query: &ExecutionQuery,
+    ) -> Result<(Vec<Subject>, ExecutionPage), StoreError> {
+        let limit = query.limit.clamp(1, EXECUTION_PAGE);
+        let whose = if subject.is_some() { "subject = $1" } else { "$1::text IS NULL" };
+        let status = query.status.map(ExecutionState::as_str);
+        // There are few that have not ended, and an index has them.
+        let is_under_way =
+            matches!(query.status, Some(ExecutionState::Queued | ExecutionState::Running));
+        let cursor = query.cursor.as_ref();
+        let rows = self.database.query(
+            &format!(
+                "SELECT {SUMMARY}, subject FROM executions WHERE {whose} AND NOT is_expired
+                    AND ($2::bigint IS NULL OR (created_at, id) < ($2, $3))
+                    AND ($4::text IS NULL OR kind = $4) AND ($5::text IS NULL OR sandbox = $5)
+                    AND ($6::text IS NULL OR status = $6) AND (NOT $7 OR ended_at IS NULL)
+                 ORDER BY created_at DESC, id DESC LIMIT $8"
+            ),
+            &[
+                bind(&subject.map(Subject::as_str)),
+                bind(&cursor.map(|it| it.created_at.unix_millis())),
+                bind(&cursor.map(|it| it.id.as_str())),
+                bind(&query.kind.map(kind_name)),
+                bind(&query.sandbox),
+                bind(&status),
+                bind(&is_under_way),
+                bind(&signed(limit as u64 + 1)),
+            ],
+        )?;
+        let executions = rows.iter().take(limit).map(summary).collect::<Result<Vec<_>, _>>()?;
+        let next_cursor = executions
+            .last()
+            .filter(|_| rows.len() > limit)
+            .map(|it| Cursor { created_at: it.created_at, id: it.id.clone() });
+        let subject =
+            |row: &Row| Subject::new(row.try_get::<_, String>("subject")?).map_err(StoreError::row);
+        let subjects = rows.iter().take(limit).map(subject).collect::<Result<_, _>>()?;
+        Ok((subjects, ExecutionPage { executions, next_cursor }))
+    }
+
+    /// Those that this session holds: claimed, or running.
+    pub fn recover(&self) -> Result<Recovered, StoreError> {
+        let rows = self.database.query(
+            &format!(
+                "SELECT {RECOVERED} FROM executions WHERE session = $1 AND ended_at IS NULL ORDER BY seq"
+            ),
+            &[bind(&self.database.session())],
+        )?;
+        let mut found = Recovered::default();
+        for row in &rows {
+            let execution = recovered(row)?;
+            match execution.summary.status {
+                ExecutionState::Queued => found.queued.push(execution),
+                _ => found.running.push(execution),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Waits for a change that is made without a wait.
+fn wait<T: Send + 'static>(
+    begin: impl FnOnce(Box<dyn FnOnce(Result<T, StoreError>) + Send>),
+) -> Result<T, StoreError> {
+    let (sender, receiver) = sync_channel(1);
+    begin(Box::new(move |made| _ = sender.send(made)));
+    receiver.recv().unwrap_or(Err(StoreError::Closed))
+}
+
+fn columns(events: Vec<StoredEvent>) -> (Vec<i64>, Vec<String>) {
+    events.into_iter().map(|event| (signed(event.number), event.json)).unzip()
+}
+
+/// The columns of [`SUMMARY`].
+fn summary(row: &Row) -> Result<ExecutionSummary, StoreError> {
+    let time = |column| -> Result<Option<Time>, StoreError> {
+        Ok(row.try_get::<_, Option<i64>>(column)?.map(Time::from_unix_millis))
+    };
+    Ok(ExecutionSummary {
+        id: row.try_get("id")?,
+        kind: kind(row.try_get("kind")?)?,
+        status: state_named(row.try_get("status")?)?,
+        created_at: Time::from_unix_millis(row.try_get("created_at")?),
+        started_at: time("started_at")?,
+        ended_at: time("ended_at")?,
+        metadata: serde_json::from_str(row.try_get("metadata")?).map_err(StoreError::row)?,
+        sandbox: row.try_get("sandbox")?,
+        generation: row.try_get::<_, Option<i64>>("generation")?.map(unsigned),
+        restarted: row.try_get("is_restart")?,
+    })
+}
+
+/// The columns of [`RECOVERED`].
+pub(super) fn recovered(row: &Row) -> Result<RecoveredExecution, StoreError> {
+    Ok(RecoveredExecution {
+        summary: summary(row)?,
+        subject: Subject::new(row.try_get::<_, String>("subject")?).map_err(StoreError::row)?,
+        has_secrets: row.try_get("has_secrets")?,
+        last_event: unsigned(row.try_get("last_event")?),
+        engine: row.try_get::<_, Option<&str>>("engine")?.and_then(engine),
+        limits: row.try_get::<_, Option<&str>>("limits")?.and_then(limits),
+        request_bytes: unsigned(row.try_get("request_bytes")?),
+        trace_parent: row.try_get("trace_parent")?,
+    })
+}

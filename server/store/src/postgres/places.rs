@@ -1,0 +1,151 @@
+//! At which node things are: the files and the runs of executions, kept sandboxes, what agents have.
+
+use sandbox_api::service::Subject;
+use tokio_postgres::Row;
+
+use super::Cluster;
+use super::parameters::{Parameters, bind, one, own};
+use super::sandboxes::{COLUMNS, record};
+use crate::cluster::{Place, SandboxElsewhere};
+use crate::error::StoreError;
+
+impl Cluster {
+    fn place(&self, found: &str, parameters: Parameters<'_>) -> Result<Place, StoreError> {
+        let statement = format!(
+            "SELECT found.node, s.id FROM ({found}) found \
+             LEFT JOIN LATERAL (SELECT id FROM sessions WHERE node = found.node ORDER BY id DESC LIMIT 1) s \
+             ON true"
+        );
+        let rows = self.database.query(&statement, parameters)?;
+        rows.first().map_or(Ok(Place::Nowhere), |row| {
+            Ok(Place::Node { node: row.try_get(0)?, session: row.try_get(1)? })
+        })
+    }
+
+    /// Where an execution is claimed or runs.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn place_of_execution(&self, subject: &Subject, id: &str) -> Result<Place, StoreError> {
+        self.place(
+            "SELECT node FROM executions \
+             WHERE id = $1 AND subject = $2 AND session IS NOT NULL AND ended_at IS NULL",
+            &[bind(&id), bind(&subject.as_str())],
+        )
+    }
+
+    /// Where the files of an execution are, or will be.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn place_of_files(&self, subject: &Subject, id: &str) -> Result<Place, StoreError> {
+        self.place(
+            "SELECT node FROM executions WHERE id = $1 AND subject = $2 AND node IS NOT NULL \
+             AND (ended_at IS NULL OR stored_bytes > octet_length(document))",
+            &[bind(&id), bind(&subject.as_str())],
+        )
+    }
+
+    /// Where a kept sandbox is.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn place_of_sandbox(&self, subject: &Subject, id: &str) -> Result<Place, StoreError> {
+        self.place(
+            "SELECT node FROM sandboxes WHERE id = $1 AND subject = $2",
+            &[bind(&id), bind(&subject.as_str())],
+        )
+    }
+
+    /// Where the kept sandbox of a name is.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn place_of_name(&self, subject: &Subject, name: &str) -> Result<Place, StoreError> {
+        self.place(
+            "SELECT node FROM sandboxes WHERE subject = $1 AND name = $2",
+            &[bind(&subject.as_str()), bind(&name)],
+        )
+    }
+
+    /// Where an agent of a subject has its sandbox and files: at this node, if it has none yet.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn place_of_workspace(&self, subject: &Subject, node: &str) -> Result<Place, StoreError> {
+        let found = "SELECT node FROM workspaces WHERE subject = $1";
+        let of = subject.as_str();
+        let parameters: Parameters<'_> = &[bind(&of)];
+        let place = self.place(found, parameters)?;
+        if place != Place::Nowhere {
+            return Ok(place);
+        }
+        let new = vec![own(subject.as_str().to_owned()), own(node.to_owned())];
+        let statement =
+            "INSERT INTO workspaces (subject, node) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+        let writer = self.database.writer_of(subject.as_str());
+        self.database.change(writer, statement, new, |_| Ok(()))?;
+        self.place(found, parameters)
+    }
+
+    /// The kept sandboxes of a subject at other nodes than this one, the latest first.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn sandboxes_elsewhere(
+        &self,
+        subject: &Subject,
+        node: &str,
+    ) -> Result<Vec<SandboxElsewhere>, StoreError> {
+        let rows = self.database.query(
+            &format!(
+                "SELECT {COLUMNS}, is_ready, \
+                 EXISTS (SELECT FROM sessions s WHERE s.node = sandboxes.node) AS is_there \
+                 FROM sandboxes WHERE subject = $1 AND node <> $2 ORDER BY created_at DESC, id"
+            ),
+            &[bind(&subject.as_str()), bind(&node)],
+        )?;
+        let elsewhere = |row: &Row| {
+            Ok(SandboxElsewhere {
+                record: record(row)?,
+                is_ready: row.try_get("is_ready")?,
+                is_there: row.try_get("is_there")?,
+            })
+        };
+        rows.iter().map(elsewhere).collect()
+    }
+
+    /// Records whether a kept sandbox has a container, for the lists of other nodes.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn set_ready(&self, id: &str, is_ready: bool) -> Result<(), StoreError> {
+        let parameters = vec![own(id.to_owned()), own(is_ready)];
+        let statement = "UPDATE sandboxes SET is_ready = $2 WHERE id = $1";
+        self.database.change(self.database.writer_of(id), statement, parameters, |_| Ok(()))
+    }
+
+    /// Forgets a kept sandbox whose node is not there; its executions find out when they are begun. Whether it did.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn remove_away_sandbox(&self, subject: &Subject, id: &str) -> Result<bool, StoreError> {
+        let parameters = vec![own(subject.as_str().to_owned()), own(id.to_owned())];
+        let statement = "WITH gone AS (DELETE FROM sandboxes WHERE subject = $1 AND id = $2 \
+                 AND NOT EXISTS (SELECT FROM sessions s WHERE s.node = sandboxes.node) RETURNING id), \
+             freed AS (UPDATE queue q SET lane = '' FROM executions e, gone \
+                 WHERE e.seq = q.execution AND e.sandbox = gone.id AND q.lane NOT LIKE '#%') \
+             SELECT count(*) > 0 FROM gone";
+        self.database.change(self.database.writer_of(id), statement, parameters, |rows| {
+            Ok(one(rows)?.try_get(0)?)
+        })
+    }
+}

@@ -1,0 +1,118 @@
+//! Kept sandboxes: their SQL. A node has those that it created.
+
+use std::time::Duration;
+
+use sandbox_api::millis;
+use sandbox_api::service::{Subject, Time};
+use serde_json::Value;
+use tokio_postgres::Row;
+
+use super::parameters::if_any;
+use super::{PostgresStore, bind, own};
+use crate::error::StoreError;
+use crate::integer::{signed, unsigned};
+use crate::sandboxes::SandboxRecord;
+
+/// What [`record`] reads.
+pub(super) const COLUMNS: &str = "id, subject, name, generation, spec, metadata, created_at, \
+                                  last_used_at, expires_at, max_expires_at, idle_ms";
+
+impl PostgresStore {
+    pub fn create_sandbox(&self, new: SandboxRecord) -> Result<bool, StoreError> {
+        let writer = self.database.writer_of(&new.id);
+        let parameters = vec![
+            own(new.id),
+            own(new.subject.as_str().to_owned()),
+            own(new.name),
+            own(signed(new.generation)),
+            own(serde_json::to_string(&new.spec).map_err(StoreError::row)?),
+            own(Value::Object(new.metadata).to_string()),
+            own(new.created_at.unix_millis()),
+            own(new.last_used_at.unix_millis()),
+            own(new.expires_at.unix_millis()),
+            own(new.max_expires_at.unix_millis()),
+            own(new.idle.map(|idle| signed(millis(idle)))),
+            own(self.database.session()),
+        ];
+        // Without the session there is no row, and no node that would have it.
+        let statement = "WITH new AS (
+                INSERT INTO sandboxes SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, node
+                FROM sessions WHERE id = $12
+                ON CONFLICT (subject, name) WHERE name IS NOT NULL DO NOTHING RETURNING 1
+            )
+            SELECT EXISTS (SELECT FROM new) FROM sessions WHERE id = $12";
+        self.database.change(writer, statement, parameters, |rows| {
+            Ok(rows.first().ok_or(StoreError::SessionLost)?.try_get(0)?)
+        })
+    }
+
+    pub fn update_sandbox(
+        &self,
+        id: &str,
+        generation: u64,
+        last_used_at: Time,
+        expires_at: Time,
+    ) -> Result<(), StoreError> {
+        let statement = "WITH updated AS (
+                UPDATE sandboxes SET generation = greatest(generation, $2),
+                    last_used_at = greatest(last_used_at, $3),
+                    expires_at = greatest(expires_at, least($4, max_expires_at))
+                WHERE id = $1 AND node = (SELECT node FROM sessions WHERE id = $5) RETURNING 1
+            )
+            SELECT EXISTS (SELECT FROM updated) FROM sandboxes WHERE id = $1";
+        let parameters = vec![
+            own(id.to_owned()),
+            own(signed(generation)),
+            own(last_used_at.unix_millis()),
+            own(expires_at.unix_millis()),
+            own(self.database.session()),
+        ];
+        let id = id.to_owned();
+        self.database.change(self.database.writer_of(&id), statement, parameters, move |rows| {
+            if_any(rows, || StoreError::State { id: id.clone(), expected: "a kept sandbox" })?;
+            match rows[0].try_get(0)? {
+                true => Ok(()),
+                false => Err(StoreError::Fenced { id }),
+            }
+        })
+    }
+
+    /// Those of this node.
+    pub fn sandboxes(&self) -> Result<Vec<SandboxRecord>, StoreError> {
+        let statement =
+            format!("SELECT {COLUMNS} FROM sandboxes WHERE node = $1 ORDER BY created_at, id");
+        self.database
+            .query(&statement, &[bind(&self.database.node())])?
+            .iter()
+            .map(record)
+            .collect()
+    }
+
+    pub fn remove_sandbox(&self, id: &str) -> Result<bool, StoreError> {
+        let statement = "DELETE FROM sandboxes WHERE id = $1 RETURNING 1";
+        let writer = self.database.writer_of(id);
+        let parameters = vec![own(id.to_owned())];
+        self.database.change(writer, statement, parameters, |rows| Ok(!rows.is_empty()))
+    }
+}
+
+/// The columns of [`COLUMNS`].
+pub(super) fn record(row: &Row) -> Result<SandboxRecord, StoreError> {
+    let time =
+        |column| -> Result<Time, StoreError> { Ok(Time::from_unix_millis(row.try_get(column)?)) };
+    Ok(SandboxRecord {
+        id: row.try_get("id")?,
+        subject: Subject::new(row.try_get::<_, String>("subject")?).map_err(StoreError::row)?,
+        name: row.try_get("name")?,
+        generation: unsigned(row.try_get("generation")?),
+        spec: serde_json::from_str(row.try_get("spec")?).map_err(StoreError::row)?,
+        metadata: serde_json::from_str(row.try_get("metadata")?).map_err(StoreError::row)?,
+        created_at: time("created_at")?,
+        last_used_at: time("last_used_at")?,
+        expires_at: time("expires_at")?,
+        max_expires_at: time("max_expires_at")?,
+        idle: row
+            .try_get::<_, Option<i64>>("idle_ms")?
+            .map(|idle| Duration::from_millis(unsigned(idle))),
+    })
+}
