@@ -105,6 +105,9 @@ pub struct SandboxView {
     pub idle_at: Option<Time>,
     /// The members of its creator's own.
     pub metadata: Map<String, Value>,
+    /// Whether the node of the cluster that has it is not there: it can be deleted, and not be used.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub node_away: bool,
 }
 
 /// A kept sandbox, and the generation that is meant, if one is.

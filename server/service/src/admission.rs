@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use opentelemetry::trace::FutureExt as _;
 use sandbox_api::ExecutionEvent;
 use sandbox_api::service::{ExecutionRequest, SandboxRef, Subject, Time};
 use sandbox_controller::CancelHandle;
@@ -13,6 +14,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tracing::Instrument as _;
 
+use crate::cluster::limits::Accepting;
+use crate::cluster::node::Node;
 use crate::core::{Core, Queued};
 use crate::counters::Counting;
 use crate::error::ServiceError;
@@ -21,6 +24,7 @@ use crate::live::{Live, PendingExecution, PendingWork, Phase, span};
 use crate::plan::{plan, plan_in_sandbox};
 use crate::records::stored_events;
 use crate::room::StorageReservation;
+use crate::trace::{self, ExecutionTrace};
 
 /// The largest request that stays in memory while it waits; others are read from the store again.
 const MAX_WAITING_BYTES: usize = 64 << 10;
@@ -155,7 +159,7 @@ impl Core {
     ) -> Result<Submitted, ServiceError> {
         // A caller that goes away does not leave a request half accepted.
         let accepting = self.accept(subject, request, key, place, is_waited);
-        let accepting = tokio::spawn(accepting.in_current_span());
+        let accepting = tokio::spawn(accepting.in_current_span().with_current_context());
         let failed = |_| ServiceError::internal("a request could not be accepted");
         accepting.await.map_err(failed)?
     }
@@ -204,7 +208,7 @@ impl Core {
             }
         };
         let (mut reserved, mut room) = self.admit(&subject, json.len() as u64).await?;
-        let (created_at, accepted) = (Time::now(), Instant::now());
+        let (created_at, accepted) = (self.records.now(), Instant::now());
         let is_stored = !(is_waited && place.is_some() && self.config.waited_in_memory);
         let id = match &key {
             Some(key) if !is_stored => id_of(&subject, key),
@@ -214,15 +218,20 @@ impl Core {
         let metadata = request.metadata.clone();
         let is_large = json.len() > MAX_WAITING_BYTES;
         // One in a kept sandbox runs when that is in use, and no earlier.
-        let plan = plan.filter(|_| reserved.begin());
+        let node = self.node.as_deref();
+        let plan = plan.filter(|_| node.is_none_or(Node::offers_slot) && reserved.begin());
         let most = self.config.max_queued_bytes;
-        if plan.is_none() && !room.queue(most.as_u64()) {
+        // What waits in a cluster is bounded in its database.
+        if plan.is_none() && node.is_none() && !room.queue(most.as_u64()) {
             Counting::add(&self.counting.refused_full);
             return Err(ServiceError::full_of_bytes(most));
         }
-        let start = plan.as_ref().map(|plan| self.start_of(created_at, plan.spec.limits, None));
+        let session = node.map(Node::session);
+        let start =
+            plan.as_ref().map(|plan| self.start_of(created_at, plan.spec.limits, None, session));
         let live = Arc::new(Live {
             span: span(&id, &subject),
+            trace: ExecutionTrace::accepted(&id, &subject, kind),
             id: id.clone(),
             subject: subject.clone(),
             in_memory: (!is_stored).then(|| digest.clone()),
@@ -230,6 +239,8 @@ impl Core {
             created_at,
             accepted,
             metadata: metadata.clone(),
+            session,
+            was_shared: false,
             sandbox: place.map(|place| place.id),
             generation,
             used: OnceLock::new(),
@@ -237,7 +248,8 @@ impl Core {
                 true => Feed::new(0, self.config.max_event_bytes.as_u64()),
                 // Its caller waits for the document.
                 false => Feed::new(0, RECENT_BYTES as u64),
-            },
+            }
+            .by_clock(self.records.store()),
             cancel: CancelHandle::new(),
             phase: watch::Sender::new(
                 start.map_or(Phase::Queued, |start| Phase::Running(start.at)),
@@ -250,8 +262,12 @@ impl Core {
         if start.is_some() {
             live.feed.push(ExecutionEvent::Started);
         }
+        // Until it is known here.
+        let _accepting = node.map(|node| Accepting::begin(&self, node, &id, &secrets));
         if is_stored {
             let events = live.feed.unsaved();
+            let placement =
+                node.map(|node| self.placement(node, live.sandbox.is_some(), has_secrets));
             let record = NewExecution {
                 id: id.clone(),
                 subject: subject.clone(),
@@ -266,11 +282,28 @@ impl Core {
                 sandbox: live.sandbox.clone(),
                 generation,
                 events: stored_events(&events),
+                trace_parent: trace::parent(),
+                placement: placement.unwrap_or_default(),
             };
-            match self.records.accept(record).await? {
-                Accepted::New => {}
-                other => return submitted(other),
+            let commit = live.trace.step("commit");
+            match (self.records.accept(record).await?, node) {
+                // It waits in the database, for whichever node; what was begun for it is dropped.
+                (Accepted::New, Some(node)) if begun.is_none() => {
+                    live.trace.enqueued();
+                    return Ok(self.queued(node, id));
+                }
+                (Accepted::Queued, Some(node)) => {
+                    live.trace.enqueued();
+                    return Ok(self.queued(node, id));
+                }
+                (Accepted::New, _) => {}
+                (Accepted::Full(queued), _) => {
+                    Counting::add(&self.counting.refused_full);
+                    return Err(ServiceError::full(queued));
+                }
+                (other, _) => return submitted(other),
             }
+            drop(commit);
             live.feed.mark_saved(events.last().map_or(0, |event| event.seq));
         }
         let work = match begun {
@@ -282,6 +315,13 @@ impl Core {
         };
         reserved.fill_with(PendingExecution { live, work, room });
         Ok(Submitted { id, is_new: true })
+    }
+
+    /// An execution was accepted, and waits.
+    fn queued(&self, node: &Node, id: String) -> Submitted {
+        Counting::add(&self.counting.accepted);
+        node.queued();
+        Submitted { id, is_new: true }
     }
 
     /// What became of a request with this key that is in memory alone.
@@ -318,7 +358,7 @@ impl Core {
     ) -> Result<(Reserved, StorageReservation), ServiceError> {
         let room = self.make_room(subject, bytes).await?;
         let quotas = self.quotas();
-        let now = Time::now();
+        let now = self.records.now();
         if let Some(quota) = quotas.cpu_per_day
             && self.records.cpu_of_day(subject, now).await? >= quota
         {
@@ -327,18 +367,13 @@ impl Core {
             let retry_after = Some(Time::from_unix_millis(next_day).since(now));
             return Err(ServiceError::quota_exceeded("processor time", retry_after));
         }
+        self.take_rate(subject).await?;
         let mut state = self.state();
-        if let Err(retry_after) = state.rates.take(subject, quotas.rate_per_minute, Instant::now())
-        {
-            drop(state);
-            Counting::add(&self.counting.refused_quota);
-            return Err(ServiceError::too_fast(retry_after));
-        }
         if !state.schedule.reserve(subject) {
             let queued = state.schedule.waiting();
             drop(state);
             Counting::add(&self.counting.refused_full);
-            return Err(ServiceError::full(queued));
+            return Err(ServiceError::full(queued as u64));
         }
         drop(state);
         let of = Reservation::Queue;
@@ -350,7 +385,9 @@ fn submitted(accepted: Accepted) -> Result<Submitted, ServiceError> {
     match accepted {
         Accepted::Same(id) => Ok(Submitted { id, is_new: false }),
         Accepted::Other => Err(ServiceError::key_reused()),
-        Accepted::New => Err(ServiceError::internal("a new request is not new")),
+        Accepted::New | Accepted::Queued | Accepted::Full(_) => {
+            Err(ServiceError::internal("a new request is not new"))
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sandbox_api::service::{Subject, Time};
+use sandbox_api::service::Subject;
 use sandbox_api::{
     ErrorKind, ExecutionEvent, ExecutionResult, Failure, SandboxSpec, Status, Usage, Workload,
 };
@@ -74,7 +74,7 @@ impl Service {
         core.counting.ended(status);
         core.counting.ran(status, subject, Duration::from_millis(used.wall_ms));
         // Its place is not free before what it used counts.
-        if let Err(error) = core.records.add_usage(subject, Time::now(), used).await {
+        if let Err(error) = core.records.add_usage(subject, core.records.now(), used).await {
             tracing::error!(%error, "cannot record usage");
         }
         drop(permit);

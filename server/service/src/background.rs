@@ -3,7 +3,6 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use sandbox_api::service::Time;
 use sandbox_store::StoredEvent;
 
 use crate::core::Core;
@@ -23,6 +22,20 @@ pub(crate) fn start(core: &Arc<Core>) {
     tokio::spawn(store_events(Arc::downgrade(core)));
     tokio::spawn(remove_expired(Arc::downgrade(core)));
     tokio::spawn(crate::sandboxes::lifecycle::end_unused(Arc::downgrade(core)));
+    if core.node.is_some() {
+        tokio::spawn(remove_unknown(Arc::downgrade(core)));
+    }
+}
+
+/// Removes the files of executions that other nodes have forgotten.
+async fn remove_unknown(core: Weak<Core>) {
+    loop {
+        tokio::time::sleep(LONGEST_SLEEP).await;
+        let Some(core) = core.upgrade() else { return };
+        if let Err(error) = core.remove_unknown_files().await {
+            tracing::warn!(%error, "unknown files were not looked for");
+        }
+    }
 }
 
 /// Stores events in batches.
@@ -103,7 +116,7 @@ impl Core {
     /// Removes what is due. When the next is.
     async fn remove_due(self: &Arc<Self>) -> Result<Option<Duration>, ServiceError> {
         loop {
-            let before = Time::now().before(self.config.retention);
+            let before = self.records.now().before(self.config.retention);
             let max_bytes = self.config.max_stored.as_u64();
             let expired = self.records.expire(before, max_bytes).await?;
             if expired.is_empty() {
@@ -125,6 +138,6 @@ impl Core {
             self.records.forget(removed).await?;
         }
         let oldest = self.records.oldest_end().await?;
-        Ok(oldest.map(|ended| ended.after(self.config.retention).since(Time::now())))
+        Ok(oldest.map(|ended| ended.after(self.config.retention).since(self.records.now())))
     }
 }

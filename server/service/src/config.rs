@@ -7,6 +7,7 @@ use sandbox_api::hosts::Allowlist;
 #[cfg(doc)]
 use sandbox_api::service::Subject;
 use sandbox_api::{Bounds, ByteSize, Ceiling, DiskReserve, Limits, Pull, RootFs, SandboxSpec};
+use sandbox_store::NewSession;
 
 use crate::files;
 
@@ -68,6 +69,8 @@ pub struct ServiceConfig {
     pub engine_retry_time: Duration,
     /// Kept sandboxes.
     pub kept: KeptBounds,
+    /// What it is as a node, on the store of a cluster. Its `slots` are those of `concurrency`.
+    pub node: Option<NewSession>,
     /// Whether times in its [counters](crate::Counters) are those of each subject.
     pub figures_by_subject: bool,
 }
@@ -218,6 +221,7 @@ impl ServiceConfig {
             max_stored: ByteSize::b(10 << 30),
             engine_retry_time: Duration::from_secs(60),
             kept: KeptBounds::default(),
+            node: None,
             figures_by_subject: false,
         }
     }

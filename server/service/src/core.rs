@@ -9,6 +9,7 @@ use sandbox_api::SandboxSpec;
 use sandbox_api::service::Subject;
 use tokio::sync::{Notify, RwLock, oneshot};
 
+use crate::cluster::node::Node;
 use crate::config::{Quotas, ServiceConfig};
 use crate::counters::Counting;
 use crate::disk_usage::SubjectDirs;
@@ -28,6 +29,8 @@ pub(crate) struct Core {
     pub config: ServiceConfig,
     pub launcher: Arc<dyn Launcher>,
     pub records: Records,
+    /// What it is in a cluster.
+    pub node: Option<Arc<Node>>,
     pub files: Arc<Files>,
     pub counting: Counting,
     pub kept: KeptSandboxes,
@@ -61,6 +64,8 @@ pub(crate) struct State {
     pub live: HashMap<String, Arc<Live>>,
     /// The ids of those that have ended and are not stored, the first ended first.
     ended_in_memory: VecDeque<String>,
+    /// The ids of those that are being accepted by a node of a cluster.
+    pub accepting: HashSet<String>,
     /// Keys whose requests are just being accepted.
     pub keys: HashSet<(Subject, String)>,
     pub rates: Rates,
@@ -73,6 +78,7 @@ impl Core {
         config: ServiceConfig,
         launcher: Arc<dyn Launcher>,
         records: Records,
+        node: Option<Arc<Node>>,
         files: Files,
         work: fn(Arc<Self>, PendingExecution),
     ) -> Self {
@@ -82,6 +88,7 @@ impl Core {
             schedule: Schedule::new(bounds(&config, &quotas)),
             live: HashMap::new(),
             ended_in_memory: VecDeque::new(),
+            accepting: HashSet::new(),
             keys: HashSet::new(),
             rates: Rates::default(),
             quotas,
@@ -90,6 +97,7 @@ impl Core {
             config,
             launcher,
             records,
+            node,
             files: Arc::new(files),
             counting,
             kept: KeptSandboxes::default(),
@@ -111,6 +119,17 @@ impl Core {
 
     pub fn find_live(&self, subject: &Subject, id: &str) -> Option<Arc<Live>> {
         self.state().live.get(id).filter(|live| live.subject == *subject).cloned()
+    }
+
+    /// How many executions, and runs that end with their callers, run here.
+    pub fn running(&self) -> usize {
+        self.state().schedule.running()
+    }
+
+    /// The ids of what is known here, or is being accepted.
+    pub fn known_ids(&self) -> HashSet<String> {
+        let state = self.state();
+        state.live.keys().chain(&state.accepting).cloned().collect()
     }
 
     /// Everything that waits or runs.
@@ -151,6 +170,14 @@ impl Core {
 
     /// Starts what may run now.
     pub fn dispatch(self: &Arc<Self>) {
+        self.dispatch_own();
+        if let Some(node) = &self.node {
+            node.slot_freed();
+        }
+    }
+
+    /// Starts what waits here and may run now.
+    pub fn dispatch_own(self: &Arc<Self>) {
         loop {
             if !self.is_accepting.load(Ordering::Acquire) {
                 return;
@@ -172,7 +199,12 @@ impl Core {
         let mut state = self.state();
         match live.in_memory.is_some() {
             true => state.ended_in_memory.push_back(live.id.clone()),
-            false => _ = state.live.remove(&live.id),
+            // In a cluster it may have come back meanwhile.
+            false => {
+                if state.live.get(&live.id).is_some_and(|it| std::ptr::eq(&**it, live)) {
+                    state.live.remove(&live.id);
+                }
+            }
         }
         if state.ended_in_memory.len() > self.config.concurrency
             && let Some(first) = state.ended_in_memory.pop_front()

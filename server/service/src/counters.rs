@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use opentelemetry::{KeyValue, metrics};
 use sandbox_api::Status;
 use sandbox_api::service::Subject;
 use sandbox_controller::PoolStats;
@@ -24,6 +25,8 @@ pub struct Counters {
     pub retried_starts: u64,
     /// Sandboxes that could not be removed.
     pub failed_removals: u64,
+    /// Executions of which the end was not stored, because another node had ended them.
+    pub fenced: u64,
     /// Executions that wait now.
     pub queued: u64,
     /// Executions that run now.
@@ -97,11 +100,37 @@ pub(crate) struct Counting {
     pub refused_quota: AtomicU64,
     pub retried_starts: AtomicU64,
     pub failed_removals: AtomicU64,
+    pub fenced: AtomicU64,
     ended: [AtomicU64; STATUSES.len()],
     by_subject: bool,
     waits: Times,
     starts: Times,
     runs: Times,
+    sent: SentTimes,
+}
+
+/// The same times for OpenTelemetry.
+#[derive(Debug)]
+struct SentTimes {
+    waits: metrics::Histogram<f64>,
+    starts: metrics::Histogram<f64>,
+    runs: metrics::Histogram<f64>,
+}
+
+impl Default for SentTimes {
+    fn default() -> Self {
+        let meter = opentelemetry::global::meter("sandboxctl");
+        let [waits, starts, runs] = [
+            "sandboxctl_queue_wait_seconds",
+            "sandboxctl_sandbox_start_seconds",
+            "sandboxctl_execution_seconds",
+        ]
+        .map(|name| {
+            let bounds = BOUNDS.into_iter().filter(|bound| bound.is_finite()).collect();
+            meter.f64_histogram(name).with_unit("s").with_boundaries(bounds).build()
+        });
+        Self { waits, starts, runs }
+    }
 }
 
 /// The status and the subject of a histogram, if it is of one.
@@ -112,17 +141,27 @@ type Label = (Option<&'static str>, Option<String>);
 struct Times(Mutex<BTreeMap<Label, Histogram>>);
 
 impl Times {
-    fn add(&self, status: Option<&'static str>, subject: Option<&Subject>, time: Duration) {
+    fn add(
+        &self,
+        sent: &metrics::Histogram<f64>,
+        status: Option<&'static str>,
+        subject: Option<&Subject>,
+        time: Duration,
+    ) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut key = (status, subject.map(|subject| subject.as_str().to_owned()));
         if all.len() >= MAX_SUBJECTS && !all.contains_key(&key) {
             key.1 = key.1.map(|_| String::new());
         }
         let (status, subject) = key.clone();
+        let attributes: Vec<_> = (status.map(|status| KeyValue::new("status", status)).into_iter())
+            .chain(subject.clone().map(|subject| KeyValue::new("subject", subject)))
+            .collect();
         let buckets = BOUNDS.map(|bound| (bound, 0));
         let new = || Histogram { status, subject, sum: 0.0, buckets };
         let histogram = all.entry(key).or_insert_with(new);
         let seconds = time.as_secs_f64();
+        sent.record(seconds, &attributes);
         histogram.sum += seconds;
         if let Some((_, count)) = histogram.buckets.iter_mut().find(|(bound, _)| seconds <= *bound)
         {
@@ -143,17 +182,18 @@ impl Counting {
 
     /// A request has waited this long in the queue.
     pub fn waited(&self, subject: &Subject, time: Duration) {
-        self.waits.add(None, self.by_subject.then_some(subject), time);
+        self.waits.add(&self.sent.waits, None, self.by_subject.then_some(subject), time);
     }
 
     /// A sandbox has started.
     pub fn started(&self, subject: &Subject, time: Duration) {
-        self.starts.add(None, self.by_subject.then_some(subject), time);
+        self.starts.add(&self.sent.starts, None, self.by_subject.then_some(subject), time);
     }
 
     /// Something that ran has ended so.
     pub fn ran(&self, status: Status, subject: &Subject, time: Duration) {
-        self.runs.add(Some(status.as_str()), self.by_subject.then_some(subject), time);
+        let subject = self.by_subject.then_some(subject);
+        self.runs.add(&self.sent.runs, Some(status.as_str()), subject, time);
     }
 
     pub fn add(counter: &AtomicU64) {
@@ -176,6 +216,7 @@ impl Counting {
             ended: STATUSES.into_iter().zip(self.ended.iter().map(count)).collect(),
             retried_starts: count(&self.retried_starts),
             failed_removals: count(&self.failed_removals),
+            fenced: count(&self.fenced),
             waits: self.waits.so_far(),
             starts: self.starts.so_far(),
             runs: self.runs.so_far(),

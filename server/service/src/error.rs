@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,6 +115,20 @@ impl ServiceError {
             .with_hint("delete it first, or use another name")
     }
 
+    /// Another node of the cluster has just created a sandbox of this name.
+    #[must_use]
+    pub fn name_elsewhere(name: &str) -> Self {
+        let detail = format!("another node has just created a sandbox named '{name}'");
+        Self::new(Kind::Unavailable, detail).with_hint("ask again").after(SOON)
+    }
+
+    /// A sandbox of another node of the cluster.
+    #[must_use]
+    pub fn sandbox_elsewhere(id: &str) -> Self {
+        let detail = format!("the sandbox {id} is at another node, which cannot be reached");
+        Self::new(Kind::Unavailable, detail).with_hint("try again later").after(SOON)
+    }
+
     /// Another process of this user has a sandbox of this name.
     #[must_use]
     pub fn name_in_use(name: &str) -> Self {
@@ -154,7 +169,7 @@ impl ServiceError {
 
     /// So many executions wait, and no more may.
     #[must_use]
-    pub fn full(queued: usize) -> Self {
+    pub fn full(queued: u64) -> Self {
         Self::new(Kind::Full, format!("the queue is full: {queued} executions wait"))
             .with_hint("try again later")
             .after(SOON)
@@ -301,6 +316,11 @@ impl ServiceError {
         self.on_host.as_deref().cloned().unwrap_or_else(|| self.failure())
     }
 
+    /// Whether the store refused a change because what is changed belongs to another session.
+    pub(crate) fn is_fenced(&self) -> bool {
+        matches!(self.of_store(), Some(StoreError::Fenced { .. }))
+    }
+
     /// What the store said, if it failed.
     pub(crate) fn of_store(&self) -> Option<&StoreError> {
         self.source.as_deref()?.downcast_ref()
@@ -338,7 +358,18 @@ impl Error for ServiceError {
 
 impl From<StoreError> for ServiceError {
     fn from(error: StoreError) -> Self {
-        tracing::error!(error = &error as &dyn Error, "the store failed");
+        match &error {
+            // Another node was first, or took this one for dead: that is no failure of the store.
+            StoreError::Fenced { .. } | StoreError::SessionLost => {
+                tracing::debug!(%error, "the store refused a change");
+            }
+            // A log of text has no causes of its own.
+            failed => {
+                let causes = iter::successors(Some(failed as &dyn Error), |&it| it.source());
+                let causes: Vec<_> = causes.map(ToString::to_string).collect();
+                tracing::error!(error = causes.join(": "), "the store failed");
+            }
+        }
         Self::unavailable("the service cannot use its store", Arc::new(error))
     }
 }

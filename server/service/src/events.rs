@@ -82,6 +82,32 @@ impl Reader {
 
     /// Reads the next events, or none at the end.
     async fn fill(&mut self) -> Result<(), ServiceError> {
+        loop {
+            if self.fill_live().await? {
+                return Ok(());
+            }
+            let mut progress = self.core.followed(&self.id);
+            while self.live.is_none() {
+                // Before it looks: what comes after is noticed.
+                let has_ended =
+                    progress.as_mut().is_none_or(|progress| progress.borrow_and_update().has_ended);
+                let events =
+                    self.core.records.events(&self.subject, &self.id, self.after, PIECE).await?;
+                self.ready = events.into_iter().map(Arc::new).collect();
+                if !self.ready.is_empty() || has_ended {
+                    return Ok(());
+                }
+                if let Some(progress) = &mut progress {
+                    _ = progress.changed().await;
+                }
+                // It may have come to this node.
+                self.live = self.core.find_live(&self.subject, &self.id);
+            }
+        }
+    }
+
+    /// Reads the next events of one that is here; whether it did, or it has ended.
+    async fn fill_live(&mut self) -> Result<bool, ServiceError> {
         while let Some(live) = &self.live {
             let mut last = live.feed.subscribe();
             // Before it looks: what comes after is noticed.
@@ -89,9 +115,9 @@ impl Reader {
             match live.feed.after(self.after, PIECE) {
                 FeedRead::Events(events) => {
                     self.ready = events.into();
-                    return Ok(());
+                    return Ok(true);
                 }
-                FeedRead::Ended => return Ok(()),
+                FeedRead::Ended => return Ok(true),
                 FeedRead::InStore => {
                     let events = self
                         .core
@@ -100,7 +126,7 @@ impl Reader {
                         .await?;
                     if !events.is_empty() {
                         self.ready = events.into_iter().map(Arc::new).collect();
-                        return Ok(());
+                        return Ok(true);
                     }
                     self.live = None;
                 }
@@ -108,8 +134,6 @@ impl Reader {
                 FeedRead::NotYet => _ = last.changed().await,
             }
         }
-        let events = self.core.records.events(&self.subject, &self.id, self.after, PIECE).await?;
-        self.ready = events.into_iter().map(Arc::new).collect();
-        Ok(())
+        Ok(false)
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sandbox_api::service::Time;
 use sandbox_api::{EventRecord, ExecutionEvent, Recorded};
+use sandbox_store::Store;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
@@ -30,6 +31,8 @@ pub(crate) struct Feed {
     max_bytes: u64,
     /// The bytes of events that wait for the store: all text, and as much for the events themselves.
     max_unsaved: usize,
+    /// The clock of the nodes of a cluster.
+    clock: Option<Store>,
 }
 
 #[derive(Debug)]
@@ -49,6 +52,8 @@ struct State {
     omits: bool,
     /// Whether the last event is the end.
     has_ended: bool,
+    /// What comes is in the store only.
+    is_lost: bool,
 }
 
 /// What a reader finds.
@@ -87,10 +92,21 @@ impl Feed {
             bytes: 0,
             omits: false,
             has_ended: false,
+            is_lost: false,
         };
         let (state, last) = (Mutex::new(state), watch::Sender::new(last));
         let max_unsaved = usize::try_from(max_bytes.saturating_mul(2)).unwrap_or(usize::MAX);
-        Self { state, last, max_bytes, max_unsaved: max_unsaved.max(MAX_UNSAVED_BYTES) }
+        let max_unsaved = max_unsaved.max(MAX_UNSAVED_BYTES);
+        Self { state, last, max_bytes, max_unsaved, clock: None }
+    }
+
+    /// Its events have the times of the store's clock.
+    pub fn by_clock(self, store: &Store) -> Self {
+        Self { clock: Some(store.clone()), ..self }
+    }
+
+    fn now(&self) -> Time {
+        self.clock.as_ref().map_or_else(Time::now, Store::now)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -124,7 +140,7 @@ impl Feed {
     fn add(&self, state: &mut State, event: ExecutionEvent, bytes: usize) {
         let seq = state.next;
         state.next += 1;
-        let (time, event) = (Time::now(), event.into());
+        let (time, event) = (self.now(), event.into());
         state.recent.push_back(Arc::new(EventRecord { seq, time, name: None, event }));
         state.recent_bytes += bytes + OVERHEAD;
         state.unsaved_bytes += bytes + OVERHEAD;
@@ -163,7 +179,7 @@ impl Feed {
     pub fn end(&self, exit_code: u8, document: Box<RawValue>) -> Arc<EventRecord> {
         let mut state = self.lock();
         let seq = state.next;
-        let (time, event) = (Time::now(), Recorded::End { exit_code, document });
+        let (time, event) = (self.now(), Recorded::End { exit_code, document });
         let event = Arc::new(EventRecord { seq, time, name: None, event });
         if !state.has_ended {
             state.has_ended = true;
@@ -180,6 +196,14 @@ impl Feed {
         self.last.send_replace(state.saved);
     }
 
+    /// What comes is stored by another service.
+    pub fn lose(&self) {
+        let mut state = self.lock();
+        state.is_lost = !state.has_ended || *self.last.borrow() + 1 != state.next;
+        // Readers look again.
+        self.last.send_modify(|_| {});
+    }
+
     /// The events after this one, at most `most`.
     pub fn after(&self, seq: u64, most: usize) -> FeedRead {
         let state = self.lock();
@@ -187,6 +211,7 @@ impl Feed {
         if seq >= durable {
             return match state.has_ended && durable + 1 == state.next {
                 true => FeedRead::Ended,
+                false if state.is_lost => FeedRead::InStore,
                 false => FeedRead::NotYet,
             };
         }

@@ -242,6 +242,11 @@ impl Files {
         }
     }
 
+    /// How long ago something was last added to a directory, or taken from it.
+    pub fn age(&self, id: &str) -> Option<Duration> {
+        fs::symlink_metadata(self.path(id)).ok()?.modified().ok()?.elapsed().ok()
+    }
+
     /// The ids of all directories.
     pub fn ids(&self) -> io::Result<Vec<String>> {
         let mut ids = Vec::new();

@@ -14,6 +14,7 @@ mod admission;
 mod archive;
 mod attached;
 mod background;
+mod cluster;
 mod config;
 mod core;
 mod counters;
@@ -40,10 +41,13 @@ mod shutdown;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod work;
 
 pub use admission::{IdempotencyKey, Submitted};
 pub use archive::Archive;
+pub use cluster::node::ClusterCounters;
+pub use cluster::place::{Location, Target};
 pub use config::{HostPolicy, IoPosture, KeptBounds, Quotas, RequestBounds, ServiceConfig};
 pub use counters::{Counters, Histogram};
 pub use error::ServiceError;
@@ -51,9 +55,9 @@ pub use events::Events;
 pub use files::OpenFile;
 pub use sandbox_controller::artifacts::ArchiveFormat;
 pub use sandbox_controller::{CancelHandle, PoolStats};
-pub use sandbox_store::{ExecutionQuery, StoredExecution};
+pub use sandbox_store::{ExecutionQuery, NewSession, NodeSession, StoredExecution};
 pub use sandboxes::{CreatedSandbox, InSandbox, KeptReader, KeptWriter};
-pub use service::Service;
+pub use service::{Service, WeakService};
 
 /// Runs something on the threads for calls that block.
 async fn blocking<T: Send + 'static>(

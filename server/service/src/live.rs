@@ -20,6 +20,7 @@ use crate::feed::Feed;
 use crate::launcher::Guest;
 use crate::plan::PlannedIo;
 use crate::room::StorageReservation;
+use crate::trace::ExecutionTrace;
 
 /// An execution that waits or runs, or has ended and is not stored.
 #[derive(Debug)]
@@ -33,6 +34,10 @@ pub(crate) struct Live {
     /// When it was accepted, for how long it waits.
     pub accepted: Instant,
     pub metadata: Map<String, Value>,
+    /// The session that holds it, in a cluster: everything that is stored of it names that.
+    pub session: Option<i64>,
+    /// It waited in the queue of a cluster: somebody at another node may wait for its end.
+    pub was_shared: bool,
     /// The kept sandbox that it runs in.
     pub sandbox: Option<String>,
     /// The generation of it that was asked for.
@@ -42,6 +47,8 @@ pub(crate) struct Live {
     pub feed: Feed,
     /// What all lines about it are in: its request, if this service accepted it.
     pub span: Span,
+    /// Its spans, for OpenTelemetry.
+    pub trace: ExecutionTrace,
     pub cancel: CancelHandle,
     pub phase: watch::Sender<Phase>,
 }
@@ -55,6 +62,14 @@ pub(crate) enum Phase {
     Running(Time),
     /// It has ended, and its end is as durable as it becomes.
     Ended(Arc<StoredExecution>),
+    /// What becomes of it is not this service's any more: the store has it.
+    Lost,
+}
+
+impl Phase {
+    const fn is_over(&self) -> bool {
+        matches!(self, Self::Ended(_) | Self::Lost)
+    }
 }
 
 /// The span of an execution, in that of the request which is handled now.
@@ -66,7 +81,7 @@ impl Live {
     /// Its state, without a result.
     pub fn summary(&self) -> ExecutionSummary {
         let (status, started_at, ended_at) = match &*self.phase.borrow() {
-            Phase::Queued => (ExecutionState::Queued, None, None),
+            Phase::Queued | Phase::Lost => (ExecutionState::Queued, None, None),
             Phase::Running(since) => (ExecutionState::Running, Some(*since), None),
             Phase::Ended(ended) => return ended.summary.clone(),
         };
@@ -97,10 +112,27 @@ impl Live {
         matches!(&*self.phase.borrow(), Phase::Ended(_))
     }
 
-    /// Waits for that, up to this long.
+    /// Whether it is not this service's any more.
+    pub fn is_lost(&self) -> bool {
+        matches!(&*self.phase.borrow(), Phase::Lost)
+    }
+
+    /// It is not this service's any more, unless it has ended. Who waits for it goes on in the store.
+    pub fn lose(&self) {
+        self.phase.send_if_modified(|phase| {
+            let is_lost = !matches!(phase, Phase::Ended(_));
+            if is_lost {
+                *phase = Phase::Lost;
+            }
+            is_lost
+        });
+        self.feed.lose();
+    }
+
+    /// Waits until it has ended or is lost, up to this long.
     pub async fn ended(&self, up_to: Duration) {
         let mut phase = self.phase.subscribe();
-        let ended = phase.wait_for(|phase| matches!(phase, Phase::Ended(_)));
+        let ended = phase.wait_for(Phase::is_over);
         _ = tokio::time::timeout(up_to, ended).await;
     }
 }
@@ -120,7 +152,7 @@ pub(crate) async fn cancel_all(all: &[Arc<Live>], cause: CancelCause, patience: 
 pub(crate) async fn all_ended(all: &[Arc<Live>]) {
     for live in all {
         let mut phase = live.phase.subscribe();
-        _ = phase.wait_for(|phase| matches!(phase, Phase::Ended(_))).await;
+        _ = phase.wait_for(Phase::is_over).await;
     }
 }
 

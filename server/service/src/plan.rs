@@ -187,7 +187,7 @@ fn no_programs(config: &ServiceConfig) -> ServiceError {
     };
     let by_service = match config.host_dirs {
         // A program's own service, which the program starts with what it names.
-        true => "`rootfs` or an image archive is one",
+        true => "a rootfs or an image archive is one",
         false => "`serve --image-archive FILE` or `serve --rootfs DIR` is one for all",
     };
     ServiceError::invalid("command", "commands need an image")
@@ -501,7 +501,7 @@ mod tests {
             assert!(hint.contains("on the embedded engine `serve --image-archive FILE`"), "{hint}");
         }
         let private = hint(&ServiceConfig { host_dirs: true, ..config() });
-        assert!(private.contains("on the embedded engine `rootfs`"), "{private}");
+        assert!(private.contains("on the embedded engine a rootfs"), "{private}");
     }
 
     #[test]

@@ -50,9 +50,13 @@ impl Records {
         self.call(move |store| store.find_key(&subject, &key, &digest)).await
     }
 
-    #[cfg(test)]
     pub const fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// The time by the clock of the store, which all nodes of a cluster have in common.
+    pub fn now(&self) -> Time {
+        self.store.now()
     }
 
     /// Makes a change, for which no thread waits.
@@ -76,6 +80,9 @@ impl Records {
     /// Stores the end, unless it is stored already.
     pub async fn finish(&self, end: Finish) -> Result<(), ServiceError> {
         match self.change(|store, then| store.finish_then(end, then)).await {
+            Err(StoreError::State { id, .. }) if self.store.cluster().is_some() => {
+                Err(StoreError::Fenced { id }.into())
+            }
             Err(StoreError::State { id, .. }) => {
                 tracing::error!(id, "an execution ended twice");
                 Ok(())
@@ -242,6 +249,8 @@ impl Records {
         let name = new.name.clone().unwrap_or_default();
         match self.call(move |store| store.create_sandbox(new)).await? {
             true => Ok(()),
+            // Another node has just created it.
+            false if self.store.cluster().is_some() => Err(ServiceError::name_elsewhere(&name)),
             // Those in memory are those in the store.
             false => Err(ServiceError::name_taken(&name)),
         }
@@ -305,7 +314,7 @@ mod tests {
     use futures_util::FutureExt as _;
     use sandbox_api::service::ExecutionKind;
     use sandbox_api::{ExecutionEvent, Status};
-    use sandbox_store::Durability;
+    use sandbox_store::{Durability, Placement};
     use serde_json::Map;
 
     use super::*;
@@ -329,6 +338,8 @@ mod tests {
             sandbox: None,
             generation: None,
             events: Vec::new(),
+            trace_parent: None,
+            placement: Placement::default(),
         };
         records.accept(new).await.unwrap();
         let event = |seq, event| Arc::new(EventRecord { seq, time, name: None, event });
@@ -342,6 +353,7 @@ mod tests {
             usage: None,
             ended_at: time,
             events: stored_events(&[event(1, ExecutionEvent::Queued.into()), event(2, end)]),
+            session: None,
         };
         records.finish(end).await.unwrap();
         let has_document = |event: &EventRecord| match &event.event {

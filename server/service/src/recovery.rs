@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use sandbox_api::service::{FileKind, FileList, RequestSecrets, Time};
+use sandbox_api::service::{FileKind, FileList, RequestSecrets};
 use sandbox_api::{
     Captured, DEFAULT_COLLECTED_BYTES, DocumentBody, EngineKind, ErrorKind, ExecutionDocument,
     ExecutionEvent, Failure, FileOp, Limits, OutputCapture, OutputEncoding, Recorded, Status,
@@ -18,10 +18,11 @@ use sandbox_controller::CancelHandle;
 use sandbox_store::RecoveredExecution;
 use tokio::sync::watch;
 
-use crate::core::Core;
+use crate::core::{Core, HeldSlot};
 use crate::error::ServiceError;
 use crate::feed::Feed;
 use crate::live::{Live, PendingExecution, PendingWork, Phase, span};
+use crate::trace::ExecutionTrace;
 
 /// How many events are read at one time.
 const PIECE: usize = 256;
@@ -55,16 +56,26 @@ impl Said {
 }
 
 impl Core {
-    /// Continues where the last service on this store ended.
+    /// Continues where the last service on this store, or this data directory of a cluster, ended.
     pub async fn recover(self: &Arc<Self>) -> Result<(), ServiceError> {
-        let recovered = self.records.recover().await?;
         // What waits may begin as soon as something else has ended, and needs its sandbox.
         self.kept.restore(&self.records, &self.config).await?;
+        match &self.node {
+            // What waits stays in the queue; what ran is ended by any node.
+            Some(_) => self.end_orphans().await?,
+            None => self.recover_all().await?,
+        }
+        self.remove_unknown_files().await
+    }
+
+    /// Queues what waits, and ends what ran.
+    async fn recover_all(self: &Arc<Self>) -> Result<(), ServiceError> {
+        let recovered = self.records.recover().await?;
         let mut ends: Vec<BoxFuture<'static, ()>> = Vec::new();
         for running in recovered.running {
             tracing::warn!(id = running.summary.id, "it ran when the server was stopped");
             let (engine, limits) = (running.engine, running.limits);
-            let (core, live) = (self.clone(), self.live_of(running));
+            let (core, live) = (self.clone(), self.live_of(running, None));
             self.state().live.insert(live.id.clone(), live.clone());
             let message = "the server was stopped while it ran";
             let failure = Failure::new(ErrorKind::Killed, message, None);
@@ -73,7 +84,7 @@ impl Core {
         }
         for queued in recovered.queued {
             let (has_secrets, bytes) = (queued.has_secrets, queued.request_bytes);
-            let live = self.live_of(queued);
+            let live = self.live_of(queued, None);
             if has_secrets {
                 self.state().live.insert(live.id.clone(), live.clone());
                 let message =
@@ -81,7 +92,9 @@ impl Core {
                 let hint = Some("submit it again".to_owned());
                 let failure = Failure::new(ErrorKind::Internal, message, hint);
                 let core = self.clone();
-                ends.push(async move { core.end_not_run(&live, failure).await }.boxed());
+                ends.push(
+                    async move { core.end_not_run(&live, failure, HeldSlot::No).await }.boxed(),
+                );
                 continue;
             }
             let work = PendingWork::Queued { request: None, secrets: RequestSecrets::default() };
@@ -95,12 +108,13 @@ impl Core {
             }
         });
         _ = tokio::time::timeout(ENDS_WAIT, ending).await;
-        self.remove_unknown_files().await
+        Ok(())
     }
 
-    fn live_of(&self, recovered: RecoveredExecution) -> Arc<Live> {
-        let RecoveredExecution { summary, subject, last_event, .. } = recovered;
-        let waited = Time::now().since(summary.created_at);
+    /// An execution as it is stored; in a cluster `session` holds it.
+    pub fn live_of(&self, recovered: RecoveredExecution, session: Option<i64>) -> Arc<Live> {
+        let RecoveredExecution { summary, subject, last_event, trace_parent, .. } = recovered;
+        let waited = self.records.now().since(summary.created_at);
         let max_event_bytes = self.config.max_event_bytes.as_u64();
         let phase = match summary.started_at {
             Some(since) => Phase::Running(since),
@@ -108,6 +122,13 @@ impl Core {
         };
         Arc::new(Live {
             span: span(&summary.id, &subject),
+            trace: ExecutionTrace::taken_over(
+                &summary.id,
+                &subject,
+                summary.kind,
+                summary.created_at,
+                trace_parent,
+            ),
             id: summary.id,
             subject,
             in_memory: None,
@@ -115,6 +136,8 @@ impl Core {
             created_at: summary.created_at,
             accepted: Instant::now().checked_sub(waited).unwrap_or_else(Instant::now),
             metadata: summary.metadata,
+            session,
+            was_shared: self.node.is_some(),
             sandbox: summary.sandbox,
             generation: summary.generation,
             used: OnceLock::new(),
@@ -122,14 +145,16 @@ impl Core {
                 Phase::Running(_) => Feed::after_crash(last_event, max_event_bytes),
                 // Its only event is that it is queued, which was stored when it was accepted.
                 _ => Feed::new(last_event, max_event_bytes),
-            },
+            }
+            .by_clock(self.records.store()),
             cancel: CancelHandle::new(),
             phase: watch::Sender::new(phase),
         })
     }
 
-    /// Removes directories that no execution and no sandbox has.
-    async fn remove_unknown_files(self: &Arc<Self>) -> Result<(), ServiceError> {
+    /// Removes directories that no execution and no sandbox has. In a cluster only those that would have expired: its
+    /// database may have been restored, or be another one.
+    pub async fn remove_unknown_files(self: &Arc<Self>) -> Result<(), ServiceError> {
         let core = self.clone();
         let failed = |error| ServiceError::files(error);
         let ids = crate::blocking(move || core.files.ids().map_err(failed)).await?;
@@ -137,7 +162,11 @@ impl Core {
         let known: HashSet<String> = known.into_iter().chain(self.kept.ids()).collect();
         let core = self.clone();
         crate::blocking(move || {
-            for id in ids.iter().filter(|id| !known.contains(*id)) {
+            let is_due = |id: &&String| {
+                !known.contains(*id)
+                    && (core.node.is_none() || core.files.age(id) >= Some(core.config.retention))
+            };
+            for id in ids.iter().filter(is_due) {
                 tracing::info!(id, "removing orphaned files");
                 if let Err(error) = core.files.remove(id) {
                     tracing::warn!(id, %error, "files were not removed");

@@ -28,6 +28,8 @@ pub(crate) struct Schedule<T> {
     turns: VecDeque<Subject>,
     waiting: usize,
     running: usize,
+    /// Slots that are kept free for what is being claimed.
+    kept: usize,
 }
 
 #[derive(Debug)]
@@ -46,7 +48,8 @@ impl<T> Default for Share<T> {
 
 impl<T> Schedule<T> {
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, subjects: HashMap::new(), turns: VecDeque::new(), waiting: 0, running: 0 }
+        let (subjects, turns) = (HashMap::new(), VecDeque::new());
+        Self { bounds, subjects, turns, waiting: 0, running: 0, kept: 0 }
     }
 
     pub const fn set_bounds(&mut self, bounds: Bounds) {
@@ -61,6 +64,31 @@ impl<T> Schedule<T> {
     /// How many run.
     pub const fn running(&self) -> usize {
         self.running
+    }
+
+    /// How many may run at one time.
+    pub const fn slots(&self) -> usize {
+        self.bounds.running
+    }
+
+    /// Keeps slots free for what is being claimed.
+    pub const fn take_slots(&mut self, slots: usize) {
+        self.kept += slots;
+    }
+
+    /// Gives them back.
+    pub const fn give_slots(&mut self, slots: usize) {
+        self.kept -= slots;
+    }
+
+    const fn has_slot(&self) -> bool {
+        self.running + self.kept < self.bounds.running
+    }
+
+    /// One of this subject runs, whose turn came in the queue of a cluster.
+    pub fn hold(&mut self, subject: &Subject) {
+        self.subjects.entry(subject.clone()).or_default().running += 1;
+        self.running += 1;
     }
 
     /// How many of this subject wait and run.
@@ -113,7 +141,7 @@ impl<T> Schedule<T> {
 
     /// Takes what runs next, if something may. It counts as running until [`done`](Self::done).
     pub fn next(&mut self) -> Option<(Subject, String, T)> {
-        if self.running >= self.bounds.running {
+        if !self.has_slot() {
             return None;
         }
         let at = self.turns.iter().position(|subject| self.may_run(subject))?;
@@ -132,8 +160,10 @@ impl<T> Schedule<T> {
     /// Begins something for which a place is reserved, if that would be [next](Self::next) as soon as it is
     /// there. It counts as running until [`done`](Self::done).
     pub fn begin(&mut self, subject: &Subject) -> bool {
-        let has_room = self.running < self.bounds.running;
-        if !has_room || self.turns.iter().any(|turn| self.may_run(turn)) || !self.may_run(subject) {
+        if !self.has_slot()
+            || self.turns.iter().any(|turn| self.may_run(turn))
+            || !self.may_run(subject)
+        {
             return false;
         }
         let Some(share) = self.subjects.get_mut(subject) else { return false };
@@ -234,6 +264,18 @@ mod tests {
         assert_eq!(queue.next().map(|next| next.2), Some(11));
         queue.done(&subject(0));
         assert_eq!(queue.next().map(|next| next.2), Some(1));
+    }
+
+    #[test]
+    fn slot_that_is_kept_for_a_claim_is_neither_free_nor_used() {
+        let mut queue = queue(2, 2, 100);
+        assert!(queue.reserve(&subject(0)));
+        queue.take_slots(2);
+        assert!(!queue.begin(&subject(0)));
+        assert_eq!(queue.running(), 0);
+        queue.give_slots(2);
+        assert!(queue.begin(&subject(0)));
+        assert_eq!(queue.running(), 1);
     }
 
     #[test]

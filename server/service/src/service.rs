@@ -1,8 +1,8 @@
 //! The service, as its front ends see it: executions that are accepted, wait for their turn, run, and
 //! are kept.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sandbox_api::CancelCause;
@@ -11,9 +11,10 @@ use sandbox_api::service::{
     UsageTotals,
 };
 use sandbox_controller::{Controller, PoolStats};
-use sandbox_store::{ExecutionQuery, Store, StoredExecution};
+use sandbox_store::{ExecutionQuery, NewSession, Store, StoredExecution};
 
 use crate::admission::{IdempotencyKey, Submitted};
+use crate::cluster::node::Node;
 use crate::config::{Quotas, ServiceConfig};
 use crate::core::Core;
 use crate::counters::Counters;
@@ -34,7 +35,25 @@ impl std::fmt::Debug for Service {
     }
 }
 
+/// A service, without keeping it: for what may outlive it.
+#[derive(Clone)]
+pub struct WeakService(Weak<Core>);
+
+impl WeakService {
+    /// The service, while it exists.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Service> {
+        self.0.upgrade().map(|core| Service { core })
+    }
+}
+
 impl Service {
+    /// This service, without keeping it.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakService {
+        WeakService(Arc::downgrade(&self.core))
+    }
+
     /// Starts a service on a store that no other one uses. What waited when the last service on it
     /// ended is queued again, and what ran is `killed`.
     ///
@@ -50,17 +69,36 @@ impl Service {
     }
 
     pub(crate) async fn start_with(
-        config: ServiceConfig,
+        mut config: ServiceConfig,
         launcher: Arc<dyn Launcher>,
         store: Store,
     ) -> Result<Self, ServiceError> {
         let data_dir = config.data_dir.clone();
         let files =
             crate::blocking(move || Files::open(&data_dir).map_err(ServiceError::files)).await?;
+        let node = match (store.cluster(), config.node.clone()) {
+            (Some(cluster), Some(settings)) => {
+                // Other nodes wait for ends, and have nothing of this one's memory.
+                config.waited_in_memory = false;
+                let slots = u32::try_from(config.concurrency).unwrap_or(u32::MAX);
+                Some(Arc::new(Node::new(cluster.clone(), NewSession { slots, ..settings })))
+            }
+            (None, _) => None,
+            (Some(_), None) => {
+                return Err(ServiceError::internal("the node of a cluster has no settings"));
+            }
+        };
+        if let Some(node) = &node {
+            node.begin_session().await?;
+        }
         let records = Records::new(store);
-        let core = Arc::new(Core::new(config, launcher, records, files, crate::work::begin));
+        let begin = crate::work::begin;
+        let core = Arc::new(Core::new(config, launcher, records, node, files, begin));
         core.recover().await?;
         crate::background::start(&core);
+        if let Some(node) = &core.node {
+            crate::cluster::tasks::start(&core, node);
+        }
         core.dispatch();
         core.prewarm().await;
         Ok(Self { core })
@@ -109,11 +147,7 @@ impl Service {
         id: &str,
         up_to: Duration,
     ) -> Result<StoredExecution, ServiceError> {
-        let Some(live) = self.core.find_live(subject, id) else {
-            return self.core.records.stored(subject, id).await;
-        };
-        live.ended(up_to).await;
-        Ok(live.view())
+        self.core.wait(subject, id, up_to).await
     }
 
     /// Cancels an execution, and gives it as it is then: one that waited has ended, one that runs
@@ -128,7 +162,7 @@ impl Service {
         id: &str,
     ) -> Result<StoredExecution, ServiceError> {
         let Some(live) = self.core.find_live(subject, id) else {
-            return self.core.records.stored(subject, id).await;
+            return self.core.clone().cancel_elsewhere(subject, id).await;
         };
         // First, for one that is just about to run.
         live.cancel.cancel(CancelCause::Caller);
@@ -194,11 +228,9 @@ impl Service {
     /// If the store fails.
     pub async fn usage(&self, subject: &Subject) -> Result<UsageTotals, ServiceError> {
         // First what is in progress: what ends meanwhile is in the totals.
-        let (queued, running) = self.core.state().schedule.of(subject);
-        let sandboxes = self.core.kept.count_of(subject) as u64;
+        let (queued, running, sandboxes) = self.core.counts_of(subject).await?;
         let totals = self.core.records.usage(subject).await?;
         let stored_bytes = self.core.stored_bytes(subject).await?;
-        let (queued, running) = (queued as u64, running as u64);
         Ok(UsageTotals { queued, running, sandboxes, stored_bytes, ..totals })
     }
 
@@ -208,8 +240,9 @@ impl Service {
         let state = self.core.state();
         let (queued, running) = (state.schedule.waiting(), state.schedule.running());
         drop(state);
+        let queued = self.core.node.as_ref().map_or(queued as u64, |node| node.waiting());
         Counters {
-            queued: queued as u64,
+            queued,
             running: running as u64,
             sandboxes: self.core.kept.count() as u64,
             pool: self.core.launcher.pool(),
@@ -243,9 +276,10 @@ impl Service {
             problem: result.err(),
         };
         let pool = core.launcher.pool().map(|pool| ("pool", has_begun(&pool)));
+        let session = core.node.as_ref().map(|node| ("session", node.check()));
         let checks =
             [("accepting", accepting), ("disk", disk), ("engine", engine), ("store", store)];
-        let checks: Vec<_> = checks.into_iter().chain(pool).map(check).collect();
+        let checks: Vec<_> = checks.into_iter().chain(pool).chain(session).map(check).collect();
         Health { ready: checks.iter().all(|check| check.ok), checks }
     }
 }

@@ -19,6 +19,9 @@ impl Service {
         let core = &self.core;
         core.is_accepting.store(false, Ordering::Release);
         _ = tokio::time::timeout(deadline, core.accepts.write()).await;
+        if let Some(node) = &core.node {
+            node.claims_settled().await;
+        }
         // What was just about to run is no longer in the queue.
         let (running, queued) = core.running_and_queued();
         let mut report = ShutdownReport { queued, ..ShutdownReport::default() };
@@ -29,6 +32,13 @@ impl Service {
         report.finished = finished.iter().map(|live| live.id.clone()).collect();
         report.cancelled = cancelled.iter().map(|live| live.id.clone()).collect();
         report.left = core.close_kept().await;
+        if let Some(node) = &core.node {
+            node.leave().await;
+            // What did not begin is another node's now.
+            if let Err(error) = core.end_orphans().await {
+                tracing::warn!(%error, "what did not begin waits until another node looks for it");
+            }
+        }
         report
     }
 }

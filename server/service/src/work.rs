@@ -10,7 +10,7 @@ use sandbox_api::{
     CancelCause, DocumentBody, EngineKind, ErrorKind, ExecutionDocument, ExecutionEvent,
     ExecutionResult, Failure, Limits, SandboxSpec, Status, Usage, Workload, millis,
 };
-use sandbox_store::{Finish, Start, StoredExecution, UsedGeneration};
+use sandbox_store::{Finish, Start, StoreError, StoredExecution, UsedGeneration};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 use tracing::Instrument as _;
@@ -56,7 +56,15 @@ impl Core {
         let executed = AssertUnwindSafe(self.execute(&live, work, &mut room)).catch_unwind().await;
         let ended = match executed {
             Ok(Ok(ended)) => ended,
-            Ok(Err(StartFailure::Cancelled)) => cancelled(&live),
+            Ok(Err(StartFailure::Cancelled)) => {
+                let is_queued = matches!(&*live.phase.borrow(), Phase::Queued);
+                let cause = live.cancel.cause();
+                if self.node.is_some() && is_queued && cause == Some(CancelCause::Stopped) {
+                    // It has not begun: another node can run it.
+                    live.lose();
+                }
+                cancelled(&live)
+            }
             Ok(Err(StartFailure::Failed(failure))) => not_run(&live, Status::Error, failure),
             Err(_) => {
                 let failure = Failure::new(ErrorKind::Internal, "the execution panicked", None);
@@ -69,14 +77,24 @@ impl Core {
     /// Ends an execution that was cancelled in the queue.
     pub async fn cancel_waiting(self: Arc<Self>, waiting: PendingExecution) {
         let PendingExecution { live, room: _room, .. } = waiting;
-        let ended = cancelled(&live);
-        self.finish(&live, ended, HeldSlot::No).await;
+        self.end_cancelled(&live).await;
+    }
+
+    /// Ends an execution that was cancelled before it began.
+    pub async fn end_cancelled(self: &Arc<Self>, live: &Arc<Live>) {
+        let ended = cancelled(live);
+        self.finish(live, ended, HeldSlot::No).await;
     }
 
     /// Ends an execution that does not run.
-    pub async fn end_not_run(self: &Arc<Self>, live: &Arc<Live>, failure: Failure) {
+    pub async fn end_not_run(
+        self: &Arc<Self>,
+        live: &Arc<Live>,
+        failure: Failure,
+        held_slot: HeldSlot,
+    ) {
         let ended = not_run(live, Status::Error, failure);
-        self.finish(live, ended, HeldSlot::No).await;
+        self.finish(live, ended, held_slot).await;
     }
 
     /// Ends an execution that ran when its service was killed, with what is stored of it.
@@ -93,7 +111,7 @@ impl Core {
         };
         // It ended with its service, or soon after, at an unknown time.
         let timeout = limits.unwrap_or_default().timeout;
-        let wall = |since| Time::now().since(since).min(timeout);
+        let wall = |since| self.records.now().since(since).min(timeout);
         let usage = started_at.map(|at| Usage { wall_ms: millis(wall(at)), ..Usage::default() });
         let (document, keeps_files) = self.killed_document(live, engine, limits, failure).await;
         let exit_code = document.process_exit_code();
@@ -111,6 +129,7 @@ impl Core {
     ) -> Result<Ended, StartFailure> {
         let waited = live.accepted.elapsed();
         self.counting.waited(&live.subject, waited);
+        live.trace.began();
         let queued_ms = millis(waited);
         if live.cancel.cause().is_some() {
             return Err(StartFailure::Cancelled);
@@ -224,6 +243,7 @@ impl Core {
             ExecutionEvent::Started => _ = waited_ms.set(millis(since.elapsed())),
             event => self.report(live, event),
         };
+        let _running = live.trace.step("run");
         let result = guest.run(workload, live.cancel.clone(), &sink).await?;
         Ok((result, waited_ms.get().copied().unwrap_or_default()))
     }
@@ -265,8 +285,14 @@ impl Core {
     }
 
     /// The start of an execution, with what is known of it.
-    pub fn start_of(&self, at: Time, limits: Limits, used: Option<UsedGeneration>) -> Start {
-        Start { at, engine: self.launcher.engine(), limits, used }
+    pub fn start_of(
+        &self,
+        at: Time,
+        limits: Limits,
+        used: Option<UsedGeneration>,
+        session: Option<i64>,
+    ) -> Start {
+        Start { at, engine: self.launcher.engine(), limits, used, session }
     }
 
     async fn mark_running(
@@ -276,9 +302,10 @@ impl Core {
         used: Option<UsedGeneration>,
         room: &mut StorageReservation,
     ) -> Result<(), ServiceError> {
-        let start = self.start_of(Time::now(), limits, used);
+        let start = self.start_of(self.records.now(), limits, used, live.session);
         if live.in_memory.is_none() {
-            self.records.mark_running(&live.id, start).await?;
+            let _commit = live.trace.step("commit");
+            self.store_start(live, start).await?;
         }
         room.begin();
         if let Some(used) = used {
@@ -287,6 +314,33 @@ impl Core {
         live.phase.send_replace(Phase::Running(start.at));
         self.report(live, ExecutionEvent::Started);
         Ok(())
+    }
+
+    /// Makes its start durable. In a cluster it waits for a database that is not there: what was claimed is not
+    /// lost. Where it is not known to be this service's, it is not this service that ends it either.
+    async fn store_start(&self, live: &Live, start: Start) -> Result<(), ServiceError> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let Err(error) = self.records.mark_running(&live.id, start).await else {
+                return Ok(());
+            };
+            match error.of_store() {
+                Some(StoreError::Fenced { .. } | StoreError::Unknown) => {
+                    live.lose();
+                    return Err(error);
+                }
+                Some(cause)
+                    if live.session.is_some() && cause.is_transient() && !live.is_lost() => {}
+                _ => return Err(error),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+                () = live.cancel.cancelled() => {
+                    let failure = Failure::new(ErrorKind::Cancelled, "cancelled", None);
+                    return Err(ServiceError::sandbox(failure));
+                }
+            }
+        }
     }
 
     /// Starts a sandbox, unless it is cancelled. Calls to an unresponsive engine are repeated for a
@@ -299,6 +353,7 @@ impl Core {
     where
         F: Future<Output = Result<T, ServiceError>>,
     {
+        let _starting = live.trace.step("start");
         let give_up = Instant::now() + self.config.engine_retry_time;
         let mut pause = FIRST_PAUSE;
         let starting = async {
@@ -353,6 +408,7 @@ impl Core {
             events.push(end);
             let finish = Finish {
                 id: live.id.clone(),
+                session: live.session,
                 status,
                 stored_bytes: files_bytes.saturating_add(document.len() as u64),
                 document: document.clone(),
@@ -360,8 +416,18 @@ impl Core {
                 ended_at,
                 events: stored_events(&events),
             };
+            let _commit = live.trace.step("commit");
             let mut pause = FIRST_PAUSE;
-            while let Err(error) = self.records.finish(finish.clone()).await {
+            loop {
+                // Lost before, or now: then its end is another one's to store.
+                let finished = match live.is_lost() {
+                    false => self.records.finish(finish.clone()).await,
+                    true => return self.abandon(live, keeps_files, guest, held_slot),
+                };
+                let Err(error) = finished else { break };
+                if error.is_fenced() {
+                    return self.abandon(live, keeps_files, guest, held_slot);
+                }
                 // No result is reported that a crash would take back. The next start of a service
                 // says that it was killed.
                 tracing::error!(id = live.id, %error, "a result cannot be stored; it is tried again");
@@ -369,13 +435,14 @@ impl Core {
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
+        live.trace.ended(status);
         self.counting.ended(status);
         if let (HeldSlot::Yes, Some(usage)) = (held_slot, usage) {
             self.counting.ran(status, &live.subject, Duration::from_millis(usage.wall_ms));
         }
         let started_at = match &*live.phase.borrow() {
             Phase::Running(since) => Some(*since),
-            Phase::Queued | Phase::Ended(_) => None,
+            Phase::Queued | Phase::Ended(_) | Phase::Lost => None,
         };
         let mut summary = live.summary();
         summary.status = ExecutionState::Ended(status);
@@ -388,6 +455,38 @@ impl Core {
             self.remove(guest);
         }
         self.retire(live, held_slot);
+        if live.was_shared
+            && let Some(node) = &self.node
+        {
+            node.changed(&live.id);
+        }
+    }
+
+    /// Drops the end of an execution that another one ends, or has ended.
+    fn abandon(
+        self: &Arc<Self>,
+        live: &Arc<Live>,
+        keeps_files: bool,
+        guest: Option<Arc<dyn Guest>>,
+        held_slot: HeldSlot,
+    ) {
+        let (id, session) = (&live.id, live.session);
+        if held_slot == HeldSlot::Yes {
+            tracing::warn!(id, session, "what ran here was ended by another node");
+            Counting::add(&self.counting.fenced);
+        } else {
+            tracing::debug!(id, session, "another node was first to end it");
+        }
+        live.lose();
+        if let Some(guest) = guest {
+            self.remove(guest);
+        }
+        self.retire(live, held_slot);
+        if keeps_files {
+            let (core, id) = (self.clone(), live.id.clone());
+            let remove = move || core.files.remove(&id).map_err(ServiceError::files);
+            tokio::spawn(crate::blocking(remove));
+        }
     }
 
     /// Removes a sandbox in the background. If it cannot be removed, the controller's sweep does it.

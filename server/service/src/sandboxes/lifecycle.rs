@@ -11,7 +11,7 @@ use sandbox_api::{CancelCause, SandboxSpec, generation_id};
 use tracing::Instrument as _;
 
 use super::registry::{DueAction, SandboxEntry, SandboxLease};
-use crate::core::Core;
+use crate::core::{Core, HeldSlot};
 use crate::counters::Counting;
 use crate::error::ServiceError;
 use crate::launcher::Guest;
@@ -112,6 +112,16 @@ impl Core {
         if let Some(guest) = container.take_if(|guest| guest.has_ended()) {
             self.remove(guest);
             kept.info().status = SandboxStatus::Stopped;
+            self.announce_status(kept, false);
+        }
+    }
+
+    /// Tells the lists of other nodes.
+    fn announce_status(&self, kept: &SandboxEntry, is_ready: bool) {
+        if let Some(node) = &self.node
+            && kept.attached.is_none()
+        {
+            node.clone().set_ready(kept.record.id.clone(), is_ready);
         }
     }
 
@@ -145,6 +155,7 @@ impl Core {
         };
         drop(info);
         self.kept.changed.notify_one();
+        self.announce_status(kept, launched.is_ok());
         if let Ok(guest) = &launched {
             let (core, kept) = (Arc::downgrade(self), Arc::downgrade(kept));
             let ended = guest.until_ended();
@@ -183,6 +194,7 @@ impl Core {
         if let Some(guest) = container.take() {
             kept.info().status = SandboxStatus::Stopped;
             self.remove(guest);
+            self.announce_status(kept, false);
         }
     }
 
@@ -236,7 +248,9 @@ impl Core {
         let is_in = |live: &Arc<Live>| live.sandbox.as_ref() == Some(&kept.record.id);
         for live in self.all_live().into_iter().filter(is_in) {
             match self.unqueue(&live) {
-                Some(_waiting) => self.end_not_run(&live, kept.gone().failure()).await,
+                Some(_waiting) => {
+                    self.end_not_run(&live, kept.gone().failure(), HeldSlot::No).await
+                }
                 None => begun.push(live),
             }
         }

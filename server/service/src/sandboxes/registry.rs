@@ -224,6 +224,7 @@ impl SandboxEntry {
             max_expires_at: record.max_expires_at,
             idle_at,
             metadata: record.metadata.clone(),
+            node_away: false,
         }
     }
 

@@ -5,9 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sandbox_api::SandboxSpec;
-use sandbox_api::service::{SandboxList, SandboxRef, SandboxRequest, SandboxView, Subject, Time};
+use sandbox_api::service::{
+    SandboxList, SandboxRef, SandboxRequest, SandboxStatus, SandboxView, Subject, Time,
+};
 use sandbox_dirfd::random_hex;
-use sandbox_store::SandboxRecord;
+use sandbox_store::{SandboxElsewhere, SandboxRecord};
 use tracing::Instrument as _;
 
 use super::registry::{SandboxEntry, SandboxLease};
@@ -59,21 +61,31 @@ impl Service {
     /// # Errors
     ///
     /// [`ServiceError::not_found`] and [`ServiceError::sandbox_gone`].
-    pub fn sandbox(&self, subject: &Subject, id: &str) -> Result<SandboxView, ServiceError> {
-        Ok(self.core.kept.find(subject, id)?.view())
+    pub async fn sandbox(&self, subject: &Subject, id: &str) -> Result<SandboxView, ServiceError> {
+        match self.core.kept.find(subject, id) {
+            Ok(kept) => Ok(kept.view()),
+            Err(error) => {
+                let elsewhere = self.core.sandboxes_elsewhere(subject).await?;
+                elsewhere.into_iter().find(|sandbox| sandbox.id == id).ok_or(error)
+            }
+        }
     }
 
     /// A subject's sandboxes, the latest first.
-    #[must_use]
-    pub fn sandboxes(&self, subject: &Subject) -> SandboxList {
+    ///
+    /// # Errors
+    ///
+    /// If the store of a cluster fails.
+    pub async fn sandboxes(&self, subject: &Subject) -> Result<SandboxList, ServiceError> {
         let all = self.core.kept.all();
         let is_own = |kept: &&Arc<SandboxEntry>| kept.record.subject == *subject;
         let own = all.iter().filter(is_own).filter(|kept| kept.attached.is_none());
         let mut sandboxes: Vec<_> = own.map(|kept| kept.view()).collect();
+        sandboxes.extend(self.core.sandboxes_elsewhere(subject).await?);
         sandboxes.sort_by(|one, other| {
             other.created_at.cmp(&one.created_at).then_with(|| one.id.cmp(&other.id))
         });
-        SandboxList { sandboxes }
+        Ok(SandboxList { sandboxes })
     }
 
     /// Lets a sandbox exist for this time from now on, never past its longest life, and never
@@ -108,7 +120,17 @@ impl Service {
     ///
     /// As of [`sandbox`](Self::sandbox); if something cannot be removed.
     pub async fn delete_sandbox(&self, subject: &Subject, id: &str) -> Result<(), ServiceError> {
-        let kept = self.core.kept.find(subject, id)?;
+        let kept = match self.core.kept.find(subject, id) {
+            Ok(kept) => kept,
+            Err(error) => {
+                if self.core.remove_away(subject, id).await? {
+                    return Ok(());
+                }
+                let elsewhere = self.core.sandboxes_elsewhere(subject).await?;
+                let is_there = elsewhere.iter().any(|sandbox| sandbox.id == id);
+                return Err(if is_there { ServiceError::sandbox_elsewhere(id) } else { error });
+            }
+        };
         let core = self.core.clone();
         // It goes on if the caller does not wait.
         let deleting = tokio::spawn(async move { core.delete_kept(kept).await });
@@ -180,6 +202,33 @@ impl Core {
         }
     }
 
+    /// The kept sandboxes of a subject at other nodes, the latest first.
+    async fn sandboxes_elsewhere(
+        &self,
+        subject: &Subject,
+    ) -> Result<Vec<SandboxView>, ServiceError> {
+        let Some(node) = &self.node else { return Ok(Vec::new()) };
+        let found = node.sandboxes_elsewhere(subject).await?;
+        let view = |it: SandboxElsewhere| {
+            let SandboxElsewhere { record, is_ready, is_there } = it;
+            let mut view = SandboxEntry::new(record, Ok(SandboxSpec::new())).view();
+            view.node_away = !is_there;
+            if is_ready && is_there {
+                view.status = SandboxStatus::Ready;
+            }
+            view
+        };
+        Ok(found.into_iter().map(view).collect())
+    }
+
+    /// Forgets a sandbox whose node is not there: it removes the rest when it is back. Whether there was one.
+    async fn remove_away(&self, subject: &Subject, id: &str) -> Result<bool, ServiceError> {
+        match &self.node {
+            Some(node) => Ok(node.remove_away_sandbox(subject, id).await?),
+            None => Ok(false),
+        }
+    }
+
     /// Registers a sandbox, or finds the one of its name.
     async fn register(
         self: &Arc<Self>,
@@ -187,6 +236,10 @@ impl Core {
         spec: SandboxSpec,
     ) -> Result<(Arc<SandboxEntry>, bool), ServiceError> {
         let quota = self.quotas().sandboxes;
+        // Those at other nodes count; of creations at one time some may be too many.
+        let elsewhere = self.counts_of(&record.subject).await?.2 as usize;
+        let own = self.kept.count_of(&record.subject);
+        let quota = quota.saturating_sub(elsewhere.saturating_sub(own));
         let kept = Arc::new(SandboxEntry::new(record, Ok(spec)));
         // Others that find it meanwhile wait.
         let container = kept.container.lock().await;

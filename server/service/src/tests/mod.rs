@@ -1,7 +1,10 @@
 //! Tests of the whole service, with a real store and a launcher without containers.
 
 mod attached;
+mod cluster;
 mod sandboxes;
+mod simulator;
+mod turns;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +20,7 @@ use sandbox_api::{
     ByteSize, DiskReserve, ErrorKind, ExecutionDocument, Limits, ProblemKind, Recorded, RootFs,
     Status,
 };
-use sandbox_store::{Accepted, Durability, NewExecution, Store, StoredExecution};
+use sandbox_store::{Accepted, Durability, NewExecution, Placement, Store, StoredExecution};
 use tokio::runtime::Runtime;
 
 use crate::fake::{self, FakeLauncher};
@@ -347,7 +350,7 @@ fn sandbox_is_started_while_its_execution_is_stored_and_runs_nothing_before() {
     };
     let count = |count: &AtomicUsize| count.load(Ordering::SeqCst);
     let ((holds, begun), (release, held)) = (mpsc::channel(), mpsc::channel::<()>());
-    let start = world.service().core.start_of(Time::now(), Limits::default(), None);
+    let start = world.service().core.start_of(Time::now(), Limits::default(), None, None);
     store.mark_running_then("nothing", start, move |_| {
         holds.send(()).unwrap();
         _ = held.recv();
@@ -368,6 +371,8 @@ fn sandbox_is_started_while_its_execution_is_stored_and_runs_nothing_before() {
             sandbox: None,
             generation: None,
             events: Vec::new(),
+            trace_parent: None,
+            placement: Placement::default(),
         },
         |accepted| assert_eq!(accepted.unwrap(), Accepted::New),
     );

@@ -28,7 +28,7 @@ impl World {
     }
 
     fn view(&self, id: &str) -> SandboxView {
-        self.service().sandbox(me(), id).unwrap()
+        self.block_on(self.service().sandbox(me(), id)).unwrap()
     }
 }
 
@@ -45,12 +45,13 @@ fn sandbox_of_a_name_is_created_once_and_another_spec_is_a_conflict() {
     different.spec = KeptSpec { mount_path: Some("/work".to_owned()), ..KeptSpec::default() };
     let error = world.create(different).unwrap_err();
     assert_eq!(error.problem().kind, ProblemKind::Conflict, "{error}");
-    assert_eq!(world.service().sandboxes(me()).sandboxes.len(), 2);
+    assert_eq!(world.block_on(world.service().sandboxes(me())).unwrap().sandboxes.len(), 2);
     // Another subject has names of its own, and sees none of these.
-    assert!(world.service().sandboxes(other()).sandboxes.is_empty());
+    let of_other = world.block_on(world.service().sandboxes(other())).unwrap();
+    assert!(of_other.sandboxes.is_empty());
     let theirs = world.service().create_sandbox(other(), request(Some("a")));
     assert!(world.block_on(theirs).unwrap().is_new);
-    let error = world.service().sandbox(other(), &first.sandbox.id).unwrap_err();
+    let error = world.block_on(world.service().sandbox(other(), &first.sandbox.id)).unwrap_err();
     assert_eq!(error.problem().kind, ProblemKind::NotFound, "{error}");
 }
 
@@ -72,7 +73,7 @@ fn creation_whose_caller_goes_away_leaves_a_whole_sandbox() {
         drop(creating);
         let id = world.create(request(Some(&name))).unwrap().sandbox.id;
         world.restart();
-        assert_eq!(world.service().sandboxes(me()).sandboxes.len(), 1);
+        assert_eq!(world.block_on(world.service().sandboxes(me())).unwrap().sandboxes.len(), 1);
         world.perform(&id, None).unwrap();
         world.block_on(world.service().delete_sandbox(me(), &id)).unwrap();
         if ended {
@@ -290,7 +291,7 @@ fn creation_that_fails_removes_no_sandbox_that_another_has_started() {
     let service = world.service().clone();
     let first = world.spawn(async move { service.create_sandbox(me(), request(Some("a"))).await });
     world.until_true(|| world.launcher.begun.load(Ordering::SeqCst) == 1);
-    let id = world.service().sandboxes(me()).sandboxes[0].id.clone();
+    let id = world.block_on(world.service().sandboxes(me())).unwrap().sandboxes[0].id.clone();
     // The second is the next to start it.
     let core = &world.service().core;
     let mut second = Box::pin(core.begin_use(core.kept.find(me(), &id).unwrap(), None));
@@ -442,8 +443,7 @@ fn sandbox_ends_at_its_time_and_is_extended_up_to_its_longest_life() {
     assert_eq!(long.max_expires_at, long.created_at.after(Duration::from_secs(100)));
     let is_gone = || {
         world
-            .service()
-            .sandbox(me(), &short)
+            .block_on(world.service().sandbox(me(), &short))
             .is_err_and(|it| it.problem().kind == ProblemKind::Gone)
     };
     world.until_true(is_gone);
@@ -487,7 +487,7 @@ fn number_of_sandboxes_is_bounded_and_a_failed_start_leaves_none() {
     world.launcher.failing.store(1, Ordering::SeqCst);
     let error = world.create(request(Some("a"))).unwrap_err();
     assert_eq!(error.problem().kind, ProblemKind::Unavailable, "{error}");
-    assert!(world.service().sandboxes(me()).sandboxes.is_empty());
+    assert!(world.block_on(world.service().sandboxes(me())).unwrap().sandboxes.is_empty());
     assert!(files_below(&world.data_dir().join("files")).is_empty());
     world.create(request(Some("a"))).unwrap();
     world.create(request(None)).unwrap();

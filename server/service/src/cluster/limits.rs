@@ -1,0 +1,83 @@
+//! What all nodes count together: where an execution may run, how often a subject may ask, and how much it has.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use sandbox_api::service::{RequestSecrets, Subject};
+use sandbox_store::{Lane, Placement};
+
+use super::node::{Node, lock};
+use crate::core::Core;
+use crate::counters::Counting;
+use crate::error::ServiceError;
+
+impl Core {
+    /// Where an execution may run, and within which bounds it may wait.
+    pub fn placement(&self, node: &Node, is_in_sandbox: bool, has_secrets: bool) -> Placement {
+        Placement {
+            node: node.settings.node.clone(),
+            session: node.session(),
+            lane: match (is_in_sandbox, has_secrets) {
+                (_, true) => Lane::Session,
+                (true, false) => Lane::Node,
+                (false, false) => Lane::Any,
+            },
+            subject_limit: self.quotas().concurrency as u64,
+            max_queued: self.config.max_queued as u64,
+            max_queued_bytes: self.config.max_queued_bytes.as_u64(),
+        }
+    }
+
+    /// Counts a request against the rate of its subject.
+    pub async fn take_rate(&self, subject: &Subject) -> Result<(), ServiceError> {
+        let Some(per_minute) = self.quotas().rate_per_minute else { return Ok(()) };
+        let waits = match &self.node {
+            Some(node) => {
+                let subject = subject.clone();
+                node.call(move |cluster| cluster.take_rate(&subject, per_minute.max(1))).await?
+            }
+            None => self.state().rates.take(subject, Some(per_minute), Instant::now()).err(),
+        };
+        match waits {
+            None => Ok(()),
+            Some(retry_after) => {
+                Counting::add(&self.counting.refused_quota);
+                Err(ServiceError::too_fast(retry_after))
+            }
+        }
+    }
+
+    /// How many executions of a subject wait and run, and how many sandboxes it keeps.
+    pub async fn counts_of(&self, subject: &Subject) -> Result<(u64, u64, u64), ServiceError> {
+        let (queued, running) = self.state().schedule.of(subject);
+        let sandboxes = self.kept.count_of(subject);
+        let own = (queued as u64, running as u64, sandboxes as u64);
+        let Some(node) = &self.node else { return Ok(own) };
+        let subject = subject.clone();
+        let counts = node.call(move |cluster| cluster.counts_of(&subject)).await?;
+        Ok((counts.queued, counts.running, counts.sandboxes))
+    }
+}
+
+/// An execution that is being accepted: a session that holds it already is not wrong about it.
+pub(crate) struct Accepting {
+    core: Arc<Core>,
+    id: String,
+}
+
+impl Accepting {
+    /// Its secrets are there before it can be claimed. They are dropped when it does not wait for them.
+    pub fn begin(core: &Arc<Core>, node: &Node, id: &str, secrets: &RequestSecrets) -> Self {
+        core.state().accepting.insert(id.to_owned());
+        if !secrets.is_empty() {
+            lock(&node.secrets).insert(id.to_owned(), secrets.clone());
+        }
+        Self { core: core.clone(), id: id.to_owned() }
+    }
+}
+
+impl Drop for Accepting {
+    fn drop(&mut self) {
+        self.core.state().accepting.remove(&self.id);
+    }
+}

@@ -1,0 +1,184 @@
+//! Where the target of a request is: what runs at a node, the files of what ran there, and kept sandboxes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sandbox_api::service::{Subject, Time};
+use sandbox_store::{Cluster, NodeSession, Place, SandboxElsewhere, StoreError};
+
+use super::node::{ClusterCounters, Node, lock};
+use crate::error::ServiceError;
+use crate::service::Service;
+
+/// How old what is known of the sessions may be.
+const SESSIONS_AGE: Duration = Duration::from_secs(1);
+
+/// What a request is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// An execution, as long as it runs: everything else of it is in the store.
+    Execution(String),
+    /// The files that an execution left.
+    Files(String),
+    /// A kept sandbox.
+    Sandbox(String),
+    /// The kept sandbox of this name.
+    SandboxNamed(String),
+    /// What an agent of the subject has.
+    Workspace,
+    /// Nothing that is somewhere.
+    Here,
+}
+
+/// Where a request is to be handled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Location {
+    /// By this service.
+    Here,
+    /// By the service of this session.
+    At(NodeSession),
+    /// By a node that is not there now.
+    Away {
+        /// The node.
+        node: String,
+        /// When to try again.
+        retry_after: Duration,
+    },
+}
+
+impl Node {
+    /// The sessions that are alive, as of a moment ago.
+    async fn sessions(&self) -> Result<Vec<NodeSession>, StoreError> {
+        if let Some((at, sessions)) = &*lock(&self.sessions)
+            && at.elapsed() < SESSIONS_AGE
+        {
+            return Ok(sessions.clone());
+        }
+        let (at, sessions) = (Instant::now(), self.call(Cluster::sessions).await?);
+        *lock(&self.sessions) = Some((at, sessions.clone()));
+        Ok(sessions)
+    }
+
+    /// The kept sandboxes of a subject at other nodes.
+    pub async fn sandboxes_elsewhere(
+        &self,
+        subject: &Subject,
+    ) -> Result<Vec<SandboxElsewhere>, StoreError> {
+        let (subject, own) = (subject.clone(), self.settings.node.clone());
+        self.call(move |cluster| cluster.sandboxes_elsewhere(&subject, &own)).await
+    }
+
+    /// Forgets a kept sandbox whose node is not there. Whether it did.
+    pub async fn remove_away_sandbox(
+        &self,
+        subject: &Subject,
+        id: &str,
+    ) -> Result<bool, StoreError> {
+        let (subject, id) = (subject.clone(), id.to_owned());
+        self.call(move |cluster| cluster.remove_away_sandbox(&subject, &id)).await
+    }
+
+    /// Says in the lists of other nodes whether a kept sandbox has a container, a little later.
+    pub fn set_ready(self: Arc<Self>, id: String, is_ready: bool) {
+        tokio::spawn(async move {
+            let set = self.call(move |cluster| cluster.set_ready(&id, is_ready)).await;
+            if let Err(error) = set {
+                tracing::warn!(%error, "other nodes do not learn the state of a sandbox");
+            }
+        });
+    }
+
+    async fn session_of(&self, id: i64) -> Result<Option<NodeSession>, StoreError> {
+        let find = |all: Vec<NodeSession>| all.into_iter().find(|session| session.id == id);
+        if let Some(found) = find(self.sessions().await?) {
+            return Ok(Some(found));
+        }
+        // It may have begun since.
+        *lock(&self.sessions) = None;
+        Ok(find(self.sessions().await?))
+    }
+}
+
+impl Service {
+    /// The session of this node now.
+    #[must_use]
+    pub fn session(&self) -> Option<i64> {
+        self.core.node.as_ref().map(|node| node.session())
+    }
+
+    /// The time, by the clock that all nodes have in common.
+    #[must_use]
+    pub fn cluster_time(&self) -> Time {
+        self.core.records.now()
+    }
+
+    /// What it has done and knows as a node.
+    #[must_use]
+    pub fn cluster_counters(&self) -> Option<ClusterCounters> {
+        self.core.node.as_ref().map(|node| node.counters(self.cluster_time()))
+    }
+
+    /// The nodes that take new work, with this one if it does.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub async fn ready_nodes(&self) -> Result<Vec<NodeSession>, ServiceError> {
+        let Some(node) = &self.core.node else { return Ok(Vec::new()) };
+        let mut sessions = node.sessions().await?;
+        sessions.retain(|session| !session.is_draining);
+        Ok(sessions)
+    }
+
+    /// Where a request is to be handled. What is nowhere is handled here, where it is found not to exist.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub async fn place(
+        &self,
+        subject: &Subject,
+        target: &Target,
+    ) -> Result<Location, ServiceError> {
+        let core = &self.core;
+        let Some(node) = &core.node else { return Ok(Location::Here) };
+        let (of, own) = (subject.clone(), node.settings.node.clone());
+        let place = match target.clone() {
+            Target::Here => return Ok(Location::Here),
+            Target::Execution(id) | Target::Files(id) if core.find_live(subject, &id).is_some() => {
+                return Ok(Location::Here);
+            }
+            Target::Sandbox(id) if core.kept.find(subject, &id).is_ok() => {
+                return Ok(Location::Here);
+            }
+            Target::Execution(id) => {
+                // The store answers for one that does not run.
+                match node.call(move |cluster| cluster.place_of_execution(&of, &id)).await? {
+                    Place::Node { session: None, .. } => Place::Nowhere,
+                    place => place,
+                }
+            }
+            Target::Files(id) => node.call(move |cluster| cluster.place_of_files(&of, &id)).await?,
+            Target::Sandbox(id) => {
+                node.call(move |cluster| cluster.place_of_sandbox(&of, &id)).await?
+            }
+            Target::SandboxNamed(name) => {
+                node.call(move |cluster| cluster.place_of_name(&of, &name)).await?
+            }
+            Target::Workspace => {
+                let own = own.clone();
+                node.call(move |cluster| cluster.place_of_workspace(&of, &own)).await?
+            }
+        };
+        let Place::Node { node: at, session } = place else { return Ok(Location::Here) };
+        if at == own {
+            return Ok(Location::Here);
+        }
+        let found = match session {
+            Some(session) => node.session_of(session).await?,
+            None => None,
+        };
+        let retry_after = node.cluster.identity().lease;
+        Ok(found.map_or(Location::Away { node: at, retry_after }, Location::At))
+    }
+}
