@@ -9,12 +9,14 @@ mod caller;
 mod failures;
 mod jwt;
 mod key_file;
+mod peer;
 mod token;
 
 pub use caller::{Caller, Scope, UnknownScope};
 pub use failures::Failures;
 pub use jwt::{JwtConfig, JwtError, JwtKeys, JwtRefusal, MAX_JWT_BYTES};
 pub use key_file::{KeyFileError, MAX_KEY_FILE_BYTES, MIN_SECRET_BYTES, read_private};
+pub use peer::{FORWARDED, ForwardKey, ForwardRefusal, ForwardVerifier, Receiver};
 pub use token::{NewToken, StoredToken, TOKEN_PREFIX, Token, TokenRefusal};
 
 /// The caller at the other end of a socket: the server's own user has every scope, others have

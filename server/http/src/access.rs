@@ -34,6 +34,11 @@ impl Peer {
         Self::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
 }
 
+/// That a request came over the port for nodes: it has the header of a node in place of credentials, and is not
+/// sent on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FromNode;
+
 impl fmt::Display for Peer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

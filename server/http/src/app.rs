@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::{Authenticate, InFlight, Sites};
 use crate::config::HttpConfig;
+use crate::forward::peers::Peers;
 use crate::limit::Limit;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
@@ -112,6 +113,11 @@ impl App {
     /// The memory of answers.
     pub fn answers(&self) -> &Memory {
         &self.0.answers
+    }
+
+    /// The other nodes, in a cluster.
+    pub fn peers(&self) -> Option<&Peers> {
+        self.0.config.peers.as_ref()
     }
 
     /// The most bytes of a body.

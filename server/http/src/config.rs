@@ -7,6 +7,7 @@ use axum::Router;
 use sandbox_api::ByteSize;
 
 use crate::access::{Audit, Scope};
+use crate::forward::peers::Peers;
 use crate::serve::ConnectionLimits;
 
 /// The configuration of a server.
@@ -36,6 +37,8 @@ pub struct HttpConfig {
     pub resource: Option<ResourceMetadata>,
     /// The receiver of each decision about a request.
     pub audit: Option<Audit>,
+    /// The other nodes, in a cluster.
+    pub peers: Option<Peers>,
 }
 
 impl Default for HttpConfig {
@@ -53,6 +56,7 @@ impl Default for HttpConfig {
             keep_alive: Duration::from_secs(15),
             resource: None,
             audit: None,
+            peers: None,
         }
     }
 }

@@ -9,6 +9,8 @@
 mod access;
 mod app;
 mod config;
+mod forward;
+mod here;
 mod limit;
 mod memory;
 mod metrics;
@@ -23,7 +25,7 @@ mod serve;
 
 use std::sync::Arc;
 
-use axum::Router;
+use axum::{Extension, Router};
 use sandbox_service::Service;
 use tokio_util::sync::CancellationToken;
 
@@ -31,13 +33,17 @@ pub use access::{
     AccessDecision, Audit, Authenticate, Caller, Peer, Scope, Sites, Unauthenticated,
 };
 pub use config::{HttpConfig, Mount, ResourceMetadata};
+pub use forward::peers::Peers;
+pub use forward::places::Places;
 pub use refusal::Refusal;
 pub use serve::{
-    ConnectionLimits, Endpoint, InvalidEndpoint, ListenError, Listener, Tls, TlsError,
+    ConnectionLimits, Endpoint, InvalidEndpoint, ListenError, Listener, PeerIdentity,
+    PeerIdentityError, Tls, TlsError,
 };
 
+use crate::access::FromNode;
 use crate::app::App;
-use crate::serve::Server;
+use crate::serve::{Certificate, Server};
 
 /// When a server stops.
 #[derive(Debug, Clone, Default)]
@@ -80,11 +86,30 @@ impl Http {
     /// Serves what the listeners accept, over TLS where TCP has a certificate. Returns after
     /// [`Shutdown::stop`], when every connection has ended.
     pub async fn serve(self, listeners: Vec<Listener>, tls: Option<Arc<Tls>>) {
-        let Shutdown { stop, kill } = self.shutdown;
         let limits = self.app.config().connections;
-        let metrics = Arc::clone(self.app.metrics());
-        let server = Server { router: self.router, tls, limits, metrics, stop, kill };
+        let server = self.server(self.router.clone(), tls.map(Certificate::Files), limits);
         server.run(listeners).await;
+    }
+
+    /// Serves what the other [nodes](HttpConfig::peers) of a cluster send here, and nothing else. Returns as
+    /// [`serve`](Self::serve).
+    pub fn serve_peers(&self, listener: Listener) -> impl Future<Output = ()> + use<> {
+        let router = self.router.clone().layer(Extension(FromNode));
+        let certificate = self.app.peers().map(|it| Certificate::Node(it.identity().clone()));
+        // Each node is one address.
+        let connections = self.app.config().connections.connections;
+        let limits = ConnectionLimits { connections, of_an_address: connections };
+        let server = certificate.map(|it| self.server(router, Some(it), limits));
+        async move {
+            if let Some(server) = server {
+                server.run(vec![listener]).await;
+            }
+        }
+    }
+
+    fn server(&self, router: Router, tls: Option<Certificate>, limits: ConnectionLimits) -> Server {
+        let Shutdown { stop, kill } = self.shutdown.clone();
+        Server { router, tls, limits, metrics: Arc::clone(self.app.metrics()), stop, kill }
     }
 }
 

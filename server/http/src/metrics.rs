@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
+use opentelemetry::metrics::AsyncInstrument;
+use opentelemetry::{KeyValue, global};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{
@@ -16,10 +18,10 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use sandbox_service::{Counters, Histogram as Times, PoolStats, Service};
+use sandbox_service::{ClusterCounters, Counters, Histogram as Times, PoolStats, Service};
 
 /// The bounds of durations of requests, in seconds: from what a warm start takes to the longest wait.
-const BOUNDS: [f64; 14] =
+pub(crate) const BOUNDS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0];
 
 /// The content type of `/metrics`.
@@ -37,6 +39,35 @@ struct RouteLabel {
     route: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ForwardLabel {
+    result: &'static str,
+}
+
+/// What came of sending a request on, for the figures.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ForwardResult {
+    /// It was answered.
+    Ok,
+    /// The node does not have what it is about.
+    Moved,
+    /// The node could not be reached.
+    Unreachable,
+    /// The node was lost before it answered.
+    Failed,
+}
+
+impl ForwardResult {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Moved => "moved",
+            Self::Unreachable => "unreachable",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// The figures.
 pub(crate) struct Metrics {
     registry: Registry,
@@ -45,6 +76,7 @@ pub(crate) struct Metrics {
     in_flight: Gauge<i64, AtomicI64>,
     connections: Gauge<i64, AtomicI64>,
     connections_refused: Counter<u64, AtomicU64>,
+    forwarded: Family<ForwardLabel, Counter>,
 }
 
 impl Metrics {
@@ -68,8 +100,23 @@ impl Metrics {
             "Connections beyond those that one address may have",
             connections_refused.clone(),
         );
+        let forwarded = Family::default();
+        registry.register(
+            "forwarded_requests",
+            "Requests that were sent to another node, by what came of it",
+            forwarded.clone(),
+        );
+        send(&service);
         registry.register_collector(Box::new(OfService(service)));
-        Self { registry, requests, durations, in_flight, connections, connections_refused }
+        Self {
+            registry,
+            requests,
+            durations,
+            in_flight,
+            connections,
+            connections_refused,
+            forwarded,
+        }
     }
 
     pub fn request_begun(&self) -> InGauge {
@@ -87,6 +134,10 @@ impl Metrics {
 
     pub fn connection_refused(&self) {
         self.connections_refused.inc();
+    }
+
+    pub fn forwarded(&self, result: ForwardResult) {
+        self.forwarded.get_or_create(&ForwardLabel { result: result.as_str() }).inc();
     }
 
     /// All of them, as text.
@@ -121,15 +172,23 @@ impl Collector for OfService {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let counters = self.0.counters();
         if !counters.ended.is_empty() {
-            let help = "Executions that have ended, by status.";
             let kind = MetricType::Counter;
-            let mut metric = encoder.encode_descriptor("executions_ended", help, None, kind)?;
+            let mut metric = encoder.encode_descriptor("executions_ended", ENDED, None, kind)?;
             for (status, count) in &counters.ended {
                 let labels = [("status", status.as_str())];
                 ConstCounter::new(float(*count)).encode(metric.encode_family(&labels)?)?;
             }
         }
-        encode_rows(&mut encoder, &rows(&counters))?;
+        let cluster = self.0.cluster_counters();
+        encode_rows(&mut encoder, &all_rows(&counters, cluster.as_ref()))?;
+        if let Some(ClusterCounters { commits, commit_seconds, .. }) = cluster {
+            let help = "How long transactions took to be committed.";
+            let (name, kind) = ("database_commit_seconds", MetricType::Histogram);
+            let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+            // Their sum and their number: there are no bounds.
+            let all = [(f64::INFINITY, commits)];
+            metric.encode_histogram::<NoLabelSet>(commit_seconds, commits, &all, None)?;
+        }
         for (name, help, times) in [
             ("queue_wait_seconds", "How long requests waited for their turn.", &counters.waits),
             ("sandbox_start_seconds", "How long starts of sandboxes took.", &counters.starts),
@@ -141,9 +200,59 @@ impl Collector for OfService {
                 times.iter().try_for_each(|times| encode_times(&mut metric, times))?;
             }
         }
-        counters.pool.map_or(Ok(()), |pool| encode_rows(&mut encoder, &pool_rows(&pool)))
+        Ok(())
     }
 }
+
+/// Has the figures of the service sent by OpenTelemetry, under their names here; the times are where
+/// they are measured.
+fn send(service: &Service) {
+    let rows_of =
+        |service: &Service| all_rows(&service.counters(), service.cluster_counters().as_ref());
+    let rows = rows_of(service);
+    // The callbacks are kept for as long as this process.
+    let service = service.downgrade();
+    let meter = global::meter("sandboxctl");
+    for (index, (name, help, kind, _)) in rows.into_iter().enumerate() {
+        let service = service.clone();
+        let observe = move |observer: &dyn AsyncInstrument<f64>| {
+            let rows = service.upgrade().map(|service| rows_of(&service));
+            if let Some((.., value)) = rows.and_then(|rows| rows.into_iter().nth(index)) {
+                observer.observe(value, &[]);
+            }
+        };
+        let name = format!("sandboxctl_{name}");
+        match kind {
+            MetricType::Counter => {
+                let counter = meter.f64_observable_counter(name).with_description(help);
+                counter.with_callback(observe).build();
+            }
+            _ => {
+                let gauge = meter.f64_observable_gauge(name).with_description(help);
+                gauge.with_callback(observe).build();
+            }
+        }
+    }
+    let ended = meter.u64_observable_counter("sandboxctl_executions_ended");
+    let ended = ended.with_description(ENDED).with_callback(move |observer| {
+        let ended = service.upgrade().map(|service| service.counters().ended);
+        for (status, count) in ended.into_iter().flatten() {
+            observer.observe(count, &[KeyValue::new("status", status.as_str())]);
+        }
+    });
+    ended.build();
+}
+
+/// All of them: which there are does not change while a service runs.
+fn all_rows(counters: &Counters, cluster: Option<&ClusterCounters>) -> Vec<Row> {
+    let pool = counters.pool.as_ref().map(pool_rows);
+    let cluster = cluster.map(|cluster| cluster_rows(counters, cluster));
+    let all = rows(counters).into_iter().chain(pool.into_iter().flatten());
+    all.chain(cluster.into_iter().flatten()).collect()
+}
+
+/// What `executions_ended` is.
+const ENDED: &str = "Executions that have ended, by status.";
 
 /// A metric of one value: its name, what it is, its type and its value.
 type Row = (&'static str, &'static str, MetricType, f64);
@@ -168,6 +277,39 @@ fn rows(counters: &Counters) -> [Row; 8] {
         ("executions_queued", "Executions that wait.", Gauge, float(counters.queued)),
         ("executions_running", "Executions that run.", Gauge, float(counters.running)),
         ("sandboxes_kept", "Kept sandboxes that exist.", Gauge, float(counters.sandboxes)),
+    ]
+}
+
+fn cluster_rows(counters: &Counters, cluster: &ClusterCounters) -> [Row; 8] {
+    use MetricType::{Counter, Gauge};
+    let fenced = "Changes of executions that were refused: another node had ended them.";
+    let requeued = "Executions that were put back after their node was lost.";
+    let empty = "Looks for executions that found none.";
+    let oldest = "How long the execution waits that waits longest.";
+    [
+        ("cluster_sessions", "Nodes that are there.", Gauge, float(cluster.sessions)),
+        (
+            "cluster_beat_age_seconds",
+            "Time since this node renewed its session.",
+            Gauge,
+            cluster.beat_age,
+        ),
+        (
+            "cluster_claims",
+            "Executions that this node took from the queue.",
+            Counter,
+            float(cluster.claims),
+        ),
+        ("cluster_claimed_empty", empty, Counter, float(cluster.empty_claims)),
+        ("executions_fenced", fenced, Counter, float(counters.fenced)),
+        ("executions_requeued", requeued, Counter, float(cluster.requeued)),
+        (
+            "database_retries",
+            "Transactions that were begun again.",
+            Counter,
+            float(cluster.database_retries),
+        ),
+        ("queue_oldest_seconds", oldest, Gauge, cluster.queue_oldest),
     ]
 }
 

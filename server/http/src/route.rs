@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::access::Scope;
 use crate::app::App;
+use crate::forward::owner::Owner;
 use crate::limit::Limit;
 
 /// A schema in a document.
@@ -33,6 +34,8 @@ pub(crate) struct Route {
     pub body: Option<RequestBody>,
     pub answers: Vec<RouteResponse>,
     problems: BTreeSet<u16>,
+    /// Which node of a cluster answers.
+    pub owner: Owner,
     pub handler: MethodRouter<App>,
 }
 
@@ -179,6 +182,7 @@ impl Route {
             body: None,
             answers: Vec::new(),
             problems: OF_ANY.into(),
+            owner: Owner::of_path(path),
             handler: on(filter, handler),
         }
         .with_id()
@@ -233,6 +237,12 @@ impl Route {
         // Credentials, scopes, unknown parameters, requests at one time, an answer that takes too much
         // memory; and the service may not be able to answer.
         self.problems.extend([401, 403, 413, 422, 429, 502, 503]);
+        self
+    }
+
+    /// Which node of a cluster answers, if another than most routes of such a path.
+    pub fn owned_by(mut self, owner: Owner) -> Self {
+        self.owner = owner;
         self
     }
 

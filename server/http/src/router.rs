@@ -1,9 +1,8 @@
 //! The router, and what stands around every request.
 
-use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -13,8 +12,8 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD,
-    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, ORIGIN, REFERRER_POLICY,
-    TRANSFER_ENCODING, VARY, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, ORIGIN, REFERRER_POLICY, TRANSFER_ENCODING, VARY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
@@ -23,41 +22,31 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use hyper::body::{Body as _, Frame, SizeHint};
+use opentelemetry::trace::FutureExt as _;
 use sandbox_api::ProblemKind;
 use sandbox_api::service::Subject;
 use tracing::Instrument as _;
 
 use crate::access::{
-    AccessDecision, Caller, InFlightRequest, Peer, Reason, Scope, Unauthenticated, challenge, lacks,
+    AccessDecision, Caller, FromNode, InFlightRequest, Peer, Reason, Unauthenticated, challenge,
+    lacks,
 };
 use crate::app::App;
 use crate::config::Mount;
+use crate::forward;
+use crate::forward::owner::{self, Owner};
+use crate::here::{Here, RouteAccess};
 use crate::limit::Limit;
 use crate::memory::Held;
 use crate::refusal::{Refusal, Result};
 use crate::request::id::{self, RequestId, X_REQUEST_ID};
-use crate::request::{MeteredBody, content_length, media_type, too_large};
+use crate::request::trace::RequestTrace;
 use crate::response::AcceptedResponse;
 use crate::route::Route;
 use crate::routes;
-use crate::serve::body::BoundedBody;
 
 /// The route of what has none, in figures.
 const NO_ROUTE: &str = "none";
-
-/// What a route asks of a request before it is handled.
-#[derive(Clone)]
-struct RouteAccess {
-    name: &'static str,
-    scope: Option<Scope>,
-    limit: Option<Limit>,
-    /// Whether its query is read: otherwise it has no parameters.
-    has_query: bool,
-    /// The path of what is mounted, or nothing: what it is as a resource of OAuth.
-    resource: &'static str,
-    /// The statuses in the document; `None` for what is mounted, which has none.
-    statuses: Option<Arc<BTreeSet<u16>>>,
-}
 
 /// Which route a request went to.
 #[derive(Clone, Copy)]
@@ -71,9 +60,9 @@ pub(crate) fn router(app: &App, mount: Option<Mount>) -> Router {
         // Public routes accept any query: monitoring adds parameters.
         let has_query = route.has_query() || route.scope.is_none();
         let statuses = Some(Arc::new(route.statuses()));
-        let Route { name, scope, body, handler, .. } = route;
+        let Route { name, scope, body, owner, handler, .. } = route;
         let limit = body.map(|body| body.limit);
-        let gate = RouteAccess { name, scope, limit, has_query, resource: "", statuses };
+        let gate = RouteAccess { name, scope, limit, has_query, resource: "", owner, statuses };
         let gated = from_fn_with_state((app.clone(), gate), pass);
         router = router.route(&path, handler.route_layer(gated));
     }
@@ -85,6 +74,7 @@ pub(crate) fn router(app: &App, mount: Option<Mount>) -> Router {
             limit: Some(Limit::Bytes(max_request.as_u64())),
             has_query: true,
             resource: path,
+            owner: Owner::Node(owner::workspace),
             statuses: None,
         };
         let gated = from_fn_with_state((app.clone(), gate), pass);
@@ -117,17 +107,21 @@ async fn identify(request: Request, next: Next) -> Response {
     response
 }
 
-/// Hosts and origins, spans, figures, the audit, and headers of answers.
+/// Hosts and origins, or the header of a node; spans, figures, the audit, and headers of answers.
 async fn around(State(app): State<App>, request: Request, next: Next) -> Response {
     let started = Instant::now();
     let in_flight = app.metrics().request_begun();
     let peer = request.extensions().get().copied().unwrap_or(Peer::UNKNOWN);
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let origin = request.headers().get(ORIGIN).cloned();
-    let trace_id = id::trace(request.headers()).map(|(trace, _)| trace.to_owned());
-    let span = span(request.headers(), &method, &path, peer);
+    let trace = RequestTrace::begin(&request);
+    let callers = id::trace(request.headers());
+    let trace_id = trace.id().or_else(|| callers.map(|(trace, _)| trace.to_owned()));
+    let parent_span_id = callers.map(|(_, span)| span);
+    let span = span(&method, &path, peer, trace_id.as_deref(), parent_span_id);
 
-    let handled = handle(&app, peer, request, next).instrument(span.clone());
+    let handled = handle(&app, peer, request, next);
+    let handled = handled.instrument(span.clone()).with_context(trace.context.clone());
     let mut response = match AssertUnwindSafe(handled).catch_unwind().await {
         Ok(response) => response,
         Err(_) => Refusal::internal("a handler has panicked").into_response(),
@@ -141,6 +135,7 @@ async fn around(State(app): State<App>, request: Request, next: Next) -> Respons
     let reason = extensions.remove::<Reason>();
     app.metrics().request_answered(route.unwrap_or(NO_ROUTE), status, started.elapsed());
     drop(in_flight);
+    trace.answered(status, subject.as_ref());
     span.record("status", status);
     if let Some(subject) = &subject {
         span.record("subject", subject.as_str());
@@ -165,8 +160,13 @@ async fn around(State(app): State<App>, request: Request, next: Next) -> Respons
     response
 }
 
-fn span(headers: &HeaderMap, method: &Method, path: &str, peer: Peer) -> tracing::Span {
-    let trace = id::trace(headers);
+fn span(
+    method: &Method,
+    path: &str,
+    peer: Peer,
+    trace_id: Option<&str>,
+    parent_span_id: Option<&str>,
+) -> tracing::Span {
     let id_of_request = id::current();
     tracing::info_span!(
         "request",
@@ -174,15 +174,24 @@ fn span(headers: &HeaderMap, method: &Method, path: &str, peer: Peer) -> tracing
         %method,
         path,
         %peer,
-        trace_id = trace.map(|(trace, _)| trace),
-        parent_span_id = trace.map(|(_, span)| span),
+        trace_id,
+        parent_span_id,
         subject = tracing::field::Empty,
         status = tracing::field::Empty,
     )
 }
 
-async fn handle(app: &App, peer: Peer, request: Request, next: Next) -> Response {
-    if let Err(refusal) = app.sites().check(peer, request.uri(), request.headers()) {
+async fn handle(app: &App, peer: Peer, mut request: Request, next: Next) -> Response {
+    if let (Some(FromNode), Some(peers)) = (request.extensions().get(), app.peers()) {
+        match peers.verify(&request) {
+            Ok(caller) => _ = request.extensions_mut().insert(caller),
+            Err(error) => {
+                let detail = "this port is for the nodes of a cluster";
+                let refusal = Refusal::new(ProblemKind::Unauthenticated, detail);
+                return refused((refusal, Some(Reason(error.to_string()))));
+            }
+        }
+    } else if let Err(refusal) = app.sites().check(peer, request.uri(), request.headers()) {
         return refusal.into_response();
     }
     // What a proxy decodes would be another body than the one read here.
@@ -212,21 +221,19 @@ async fn pass(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let mut subject = None;
+    let (mut subject, name, statuses) = (None, gate.name, gate.statuses.clone());
     let mut response = match admit(&app, &gate, &mut request, &mut subject).await {
-        Err((refusal, reason)) => {
-            let mut response = refusal.into_response();
-            if let Some(reason) = reason {
-                response.extensions_mut().insert(reason);
-            }
-            response
-        }
-        Ok(Admitted { in_flight, refused }) => {
-            let mut response = next.run(request).await;
-            // Overrides its handler's reply to a body that could not be read.
-            if let Some(refusal) = refused.get() {
-                response = refusal.clone().into_response();
-            }
+        Err(refusal) => refused(refusal),
+        Ok(in_flight) => {
+            let caller = app.peers().and_then(|_| request.extensions().get::<Caller>().cloned());
+            let here = Here { app: app.clone(), gate, next, in_flight: in_flight.clone() };
+            let response = match (app.peers(), caller) {
+                // Boxed: without a cluster no request has room for it.
+                (Some(peers), Some(caller)) => {
+                    Box::pin(forward::answer(peers, caller, here, request)).await
+                }
+                _ => here.answer(request).await,
+            };
             match (in_flight, &subject) {
                 // Its place is free when its last byte is sent.
                 (Some(held), Some(subject)) => answer(&app, subject, held, response),
@@ -236,74 +243,49 @@ async fn pass(
     };
     let status = response.status().as_u16();
     debug_assert!(
-        gate.statuses.as_ref().is_none_or(|documented| documented.contains(&status)),
-        "{}: {status} is not documented",
-        gate.name,
+        statuses.as_ref().is_none_or(|documented| documented.contains(&status)),
+        "{name}: {status} is not documented",
     );
-    response.extensions_mut().insert(RouteName(gate.name));
+    response.extensions_mut().insert(RouteName(name));
     if let Some(subject) = subject {
         response.extensions_mut().insert(subject);
     }
     response
 }
 
-/// A request that is to be handled.
-struct Admitted {
-    in_flight: Option<InFlightRequest>,
-    /// Why its body is not read to its end, if it is not.
-    refused: Arc<OnceLock<Refusal>>,
-}
-
+/// A request that is let in, unless it has no caller.
 async fn admit(
     app: &App,
     gate: &RouteAccess,
     request: &mut Request,
     subject: &mut Option<Subject>,
-) -> Result<Admitted, (Refusal, Option<Reason>)> {
-    let mut in_flight = None;
-    if let Some(scope) = gate.scope {
-        let peer = request.extensions().get().copied().unwrap_or(Peer::UNKNOWN);
-        let caller = app.auth().authenticate(request.headers(), peer).await;
-        let caller: Caller = caller.map_err(|error| refuse_caller(app, gate, error))?;
-        *subject = Some(caller.subject.clone());
-        if !caller.may(scope) {
-            return Err((lacks(scope, metadata_url(app, gate).as_deref()), None));
+) -> Result<Option<Arc<InFlightRequest>>, (Refusal, Option<Reason>)> {
+    let Some(scope) = gate.scope else { return Ok(None) };
+    let is_from_node = request.extensions().get::<FromNode>().is_some();
+    let caller: Caller = match request.extensions().get::<Caller>() {
+        Some(caller) if is_from_node => caller.clone(),
+        _ => {
+            let peer = request.extensions().get().copied().unwrap_or(Peer::UNKNOWN);
+            let caller = app.auth().authenticate(request.headers(), peer).await;
+            caller.map_err(|error| refuse_caller(app, gate, error))?
         }
-        let begun = app.in_flight().begin(&caller.subject);
-        in_flight = Some(begun.map_err(|refusal| (refusal, None))?);
-        request.extensions_mut().insert(caller);
+    };
+    *subject = Some(caller.subject.clone());
+    if !caller.may(scope) {
+        return Err((lacks(scope, metadata_url(app, gate).as_deref()), None));
     }
-    if let (false, Some(query @ [_, ..])) =
-        (gate.has_query, request.uri().query().map(str::as_bytes))
-    {
-        let name = query.split(|byte| matches!(byte, b'=' | b'&')).next().unwrap_or_default();
-        let name = String::from_utf8_lossy(name).into_owned();
-        let refusal = Refusal::new(ProblemKind::Invalid, "this route has no parameters");
-        return Err((refusal.at(name, "unknown parameter"), None));
+    let begun = app.in_flight().begin(&caller.subject).map_err(|refusal| (refusal, None))?;
+    request.extensions_mut().insert(caller);
+    Ok(Some(Arc::new(begun)))
+}
+
+/// A refusal, and why for the audit.
+fn refused((refusal, reason): (Refusal, Option<Reason>)) -> Response {
+    let mut response = refusal.into_response();
+    if let Some(reason) = reason {
+        response.extensions_mut().insert(reason);
     }
-    let is_coded = |value: &HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"identity");
-    if gate.limit.is_some() && request.headers().get_all(CONTENT_ENCODING).iter().any(is_coded) {
-        let detail = "the body is encoded: send it without Content-Encoding";
-        return Err((Refusal::new(ProblemKind::UnsupportedMediaType, detail), None));
-    }
-    let limit = gate.limit.map_or(0, |limit| app.limit(limit));
-    let length = content_length(request.headers()).map_err(|refusal| (refusal, None))?;
-    if gate.limit.is_some() && length.is_some_and(|length| length > limit) {
-        return Err((too_large(limit), None));
-    }
-    let body = std::mem::take(request.body_mut());
-    let mut body = Body::new(BoundedBody::new(body, limit));
-    let refused = Arc::default();
-    // An upload is passed on as it comes.
-    if let (Some(subject), true) = (&*subject, gate.limit != Some(Limit::Upload)) {
-        let held = app.requests().hold(subject);
-        let metered = MeteredBody { held, refused: Arc::clone(&refused) };
-        let is_form = media_type(request.headers()).as_deref() == Some("multipart/form-data");
-        body = metered.meter(body, !is_form);
-        request.extensions_mut().insert(metered);
-    }
-    *request.body_mut() = body;
-    Ok(Admitted { in_flight, refused })
+    response
 }
 
 fn refuse_caller(
@@ -329,7 +311,7 @@ fn metadata_url(app: &App, gate: &RouteAccess) -> Option<String> {
 fn answer(
     app: &App,
     subject: &Subject,
-    in_flight: InFlightRequest,
+    in_flight: Arc<InFlightRequest>,
     mut response: Response,
 ) -> Response {
     let memory = app.answers().hold(subject);
@@ -360,7 +342,7 @@ struct HeldBody {
     /// The wait for the memory of that.
     adding: Option<BoxFuture<'static, Result<()>>>,
     memory: Held,
-    _in_flight: InFlightRequest,
+    _in_flight: Arc<InFlightRequest>,
 }
 
 impl hyper::body::Body for HeldBody {

@@ -4,6 +4,7 @@
 pub(crate) mod id;
 pub(crate) mod json;
 mod json_size;
+pub(crate) mod trace;
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,7 +12,7 @@ use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, OptionalFromRequestParts, Query, Request};
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, Uri};
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
@@ -165,11 +166,16 @@ impl<S: Sync> FromRequestParts<S> for Id {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
-        // Not by the router, which refuses the whole path where a file's name is not UTF-8.
-        let id = parts.uri.path().split('/').nth(SEGMENTS_BEFORE_ID).and_then(decode_percent);
-        let id = id.and_then(|id| String::from_utf8(id).ok()).filter(|id| !id.is_empty());
-        id.map(Self).ok_or_else(|| Refusal::new(ProblemKind::NotFound, "there is no such id"))
+        let id = id_in_path(&parts.uri).map(Self);
+        id.ok_or_else(|| Refusal::new(ProblemKind::NotFound, "there is no such id"))
     }
+}
+
+/// The id in a path, if it is one. Not by the router, which refuses the whole path where a file's name is not
+/// UTF-8.
+pub(crate) fn id_in_path(uri: &Uri) -> Option<String> {
+    let id = uri.path().split('/').nth(SEGMENTS_BEFORE_ID).and_then(decode_percent);
+    id.and_then(|id| String::from_utf8(id).ok()).filter(|id| !id.is_empty())
 }
 
 /// The bytes of a file's path: what follows the fourth segment of a route's path.
@@ -222,6 +228,9 @@ impl FromRequestParts<App> for Caller {
 
 /// The header of a request that may be repeated.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// The header with the number of the last event that a client has.
+pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// The key by which a repeated request is known.
 pub(crate) struct IdempotencyKey(pub sandbox_service::IdempotencyKey);

@@ -1,7 +1,7 @@
 //! The events of an execution, as server-sent events.
 
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
@@ -12,9 +12,7 @@ use super::params::EventParams;
 use crate::access::Caller;
 use crate::app::App;
 use crate::refusal::{Refusal, Result};
-use crate::request::{Id, Params};
-
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+use crate::request::{Id, LAST_EVENT_ID, Params};
 
 pub(super) async fn get(
     State(app): State<App>,

@@ -22,6 +22,7 @@ use self::params::{
     event_headers, file_headers, key_header, new_file_header, no_etag_header,
 };
 use crate::access::Scope;
+use crate::forward::owner::{Owner, execution, sandbox};
 use crate::limit::Limit;
 use crate::metrics::OPENMETRICS;
 use crate::route::{Route, Tag};
@@ -72,6 +73,7 @@ fn executions() -> Vec<Route> {
             Route::get("/v1/executions/{id}", "get_execution", executions::get),
             "Get an execution and its result",
         )
+        .owned_by(Owner::NodeOrStore(execution))
         .describe("With `wait` the answer comes when it ends, or after that time as it is then.")
         .query::<WaitParams>()
         .answers::<Execution>(200, "The execution; its result is final once it has ended."),
@@ -79,12 +81,14 @@ fn executions() -> Vec<Route> {
             Route::delete("/v1/executions/{id}", "cancel_execution", executions::cancel),
             "Cancel an execution",
         )
+        .owned_by(Owner::NodeOrStore(execution))
         .describe("A finished execution is unchanged.")
         .answers::<Execution>(200, "The execution, which ends soon."),
         read(
             Route::get("/v1/executions/{id}/events", "get_events", events::get),
             "Follow the events of an execution",
         )
+        .owned_by(Owner::Events(execution))
         .describe(
             "Server-sent events, numbered from 1 without gaps. Each has its number as `id`, its name as \
              `event`, and an `ExecutionEvent` in JSON as `data`, whose schema is that of the answer. A \
@@ -138,6 +142,7 @@ fn sandboxes() -> Vec<Route> {
             Route::post("/v1/sandboxes", "create_sandbox", sandboxes::create),
             "Create a sandbox, or find it by its name",
         )
+        .owned_by(Owner::NewSandbox)
         .json_body::<SandboxRequest>(Limit::Request, sandboxes::example_request)
         .answers::<SandboxView>(200, "The sandbox of this name, which has the same spec.")
         .header("Location", "The sandbox.")
@@ -151,12 +156,14 @@ fn sandboxes() -> Vec<Route> {
         is(Route::get("/v1/sandboxes", "list_sandboxes", sandboxes::list), "List sandboxes")
             .answers::<SandboxList>(200, "The sandboxes."),
         is(Route::get("/v1/sandboxes/{id}", "get_sandbox", sandboxes::get), "Get a sandbox")
+            .owned_by(Owner::NodeOrStore(sandbox))
             .describe("Reading a sandbox does not count as use: its idle timeout is not renewed.")
             .answers::<SandboxView>(200, "The sandbox."),
         is(
             Route::delete("/v1/sandboxes/{id}", "delete_sandbox", sandboxes::delete),
             "Remove a sandbox and its files",
         )
+        .owned_by(Owner::NodeOrStore(sandbox))
         .answers_nothing(204, "It is removed."),
         is(
             Route::post("/v1/sandboxes/{id}/extend", "extend_sandbox", sandboxes::extend),

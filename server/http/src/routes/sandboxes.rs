@@ -57,11 +57,11 @@ pub(super) async fn create(
 }
 
 pub(super) async fn list(State(app): State<App>, caller: Caller) -> Result<Response> {
-    Ok(json_response(StatusCode::OK, &app.service().sandboxes(&caller.subject)))
+    Ok(json_response(StatusCode::OK, &app.service().sandboxes(&caller.subject).await?))
 }
 
 pub(super) async fn get(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
-    Ok(json_response(StatusCode::OK, &app.service().sandbox(&caller.subject, &id)?))
+    Ok(json_response(StatusCode::OK, &app.service().sandbox(&caller.subject, &id).await?))
 }
 
 pub(super) async fn delete(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {

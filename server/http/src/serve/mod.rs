@@ -8,6 +8,7 @@ pub(crate) mod body;
 mod drain;
 mod listener;
 mod overflow;
+pub(crate) mod peer;
 mod slots;
 mod stall;
 mod tls;
@@ -39,8 +40,10 @@ use self::drain::DrainOnDrop;
 use self::listener::Accepted;
 pub use self::listener::{Endpoint, InvalidEndpoint, ListenError, Listener};
 use self::overflow::OverflowSlots;
+pub use self::peer::{PeerIdentity, PeerIdentityError};
 use self::slots::{Slot, Slots};
 use self::stall::StallGuard;
+pub(crate) use self::tls::Certificate;
 pub use self::tls::{Tls, TlsError};
 use crate::access::Peer;
 use crate::metrics::Metrics;
@@ -89,7 +92,7 @@ impl Default for ConnectionLimits {
 /// Accepts connections until `stop`, and handles their requests until they end or `kill`.
 pub(crate) struct Server {
     pub router: Router,
-    pub tls: Option<Arc<Tls>>,
+    pub tls: Option<Certificate>,
     pub limits: ConnectionLimits,
     pub metrics: Arc<Metrics>,
     /// No more connections and requests.
@@ -205,7 +208,13 @@ impl Server {
             }
         };
         if let Err(error) = ended {
-            tracing::debug!(%peer, %error, "connection failed");
+            match self.tls {
+                // Only nodes have reason to connect.
+                Some(Certificate::Node(_)) => {
+                    tracing::warn!(%peer, %error, "a connection to the port for nodes failed");
+                }
+                _ => tracing::debug!(%peer, %error, "connection failed"),
+            }
         }
         drop(slot);
     }
@@ -246,7 +255,7 @@ impl Server {
             }
         });
         let builder = builder(version);
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         tokio::pin!(connection);
         let mut closing = false;
         loop {

@@ -11,9 +11,28 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::{self, ServerConfig};
 
+use super::peer::PeerIdentity;
+
 /// The protocols that are offered, by their names in ALPN.
 pub(super) const H2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
+
+/// The certificate that a server shows over TCP.
+pub(crate) enum Certificate {
+    /// From files.
+    Files(Arc<Tls>),
+    /// That of a node.
+    Node(Arc<PeerIdentity>),
+}
+
+impl Certificate {
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        match self {
+            Self::Files(tls) => tls.acceptor(),
+            Self::Node(identity) => identity.acceptor(),
+        }
+    }
+}
 
 /// A certificate and its key, from files.
 pub struct Tls {
@@ -88,7 +107,7 @@ impl Tls {
         Ok(())
     }
 
-    pub(super) fn acceptor(&self) -> TlsAcceptor {
+    fn acceptor(&self) -> TlsAcceptor {
         Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner)).into()
     }
 }

@@ -8,6 +8,8 @@ mod errors;
 mod events;
 mod input;
 mod memory;
+mod nodes;
+mod peers;
 mod sockets;
 mod subjects;
 
@@ -73,7 +75,11 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::at(tempfile::tempdir().unwrap()).await
+    }
+
+    /// On the store in the folder `data` of this directory, if there is one.
+    async fn at(dir: tempfile::TempDir) -> Self {
         let mut config = ServiceConfig::new(dir.path().join("data"));
         config.io = IoPosture::PrivatePerExecution;
         config.allowed_images = vec!["debian:13".to_owned()];
