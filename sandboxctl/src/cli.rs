@@ -4,6 +4,7 @@
 pub mod allow;
 pub mod artifacts;
 pub mod changes;
+pub mod cluster;
 mod docker_flags;
 pub mod env_file;
 pub mod exec;
@@ -43,6 +44,7 @@ use crate::input::{Argument, JsonArgument, ScriptArgument};
 use allow::AllowArgs;
 use artifacts::{ArtifactArgs, ArtifactsCommand};
 use changes::ChangesArgs;
+use cluster::{ClusterCommand, DatabaseArgs, DatabaseCommand};
 use docker_flags::DockerFlags;
 use exec::ExecArgs;
 use executions::ExecutionsArgs;
@@ -302,11 +304,12 @@ Examples:
 
     /// Diagnose the environment and suggest fixes
     ///
-    /// Exits with 125 if a check fails.
+    /// Exits with 125 if a check fails. With --database the database of a cluster is examined in place of this machine.
     #[command(after_long_help = "\
 Examples:
   sandboxctl doctor
   sandboxctl doctor --ci
+  sandboxctl doctor --database postgres://sandboxctl@db.example.org/sandboxctl
   sandboxctl doctor --json --host unix:///run/user/1000/docker.sock")]
     Doctor(DoctorArgs),
 
@@ -372,13 +375,21 @@ Examples:
 
     /// Create, list, rotate and revoke API tokens of a service
     ///
-    /// In its data directory, whether it runs or not.
+    /// In its data directory or its database, whether it runs or not.
     #[command(subcommand)]
     Token(TokenCommand),
 
     /// Back up, restore and examine a service
     #[command(subcommand)]
     Server(ServerCommand),
+
+    /// See, drain and give up the nodes of a cluster
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
+
+    /// Make and migrate the database of a cluster
+    #[command(subcommand)]
+    Database(DatabaseCommand),
 
     /// Show and check the configuration
     #[command(subcommand)]
@@ -460,9 +471,14 @@ impl Command {
             Self::Executions(args) => args.command.wants_json(),
             Self::Token(command) => command.wants_json(),
             Self::Server(command) => command.wants_json(),
+            Self::Cluster(command) => command.wants_json(),
             // Its own answer is JSON, and says what failed.
             Self::Tool(_) | Self::Tools(_) | Self::Mcp(_) | Self::Serve(_) => false,
-            Self::Types | Self::Keys(_) | Self::Completions { .. } | Self::Man { .. } => false,
+            Self::Database(_)
+            | Self::Types
+            | Self::Keys(_)
+            | Self::Completions { .. }
+            | Self::Man { .. } => false,
         }
     }
 }
@@ -689,8 +705,12 @@ pub struct DoctorArgs {
     pub json: bool,
 
     /// Also check the requirements of CI jobs
-    #[arg(long)]
+    #[arg(long, conflicts_with = "database")]
     pub ci: bool,
+
+    /// The database.
+    #[command(flatten)]
+    pub database: DatabaseArgs,
 }
 
 /// `ps`.
@@ -898,6 +918,8 @@ mod tests {
             // A group of commands has its examples in them.
             let groups = [
                 "artifacts",
+                "cluster",
+                "database",
                 "executions",
                 "image",
                 "config",

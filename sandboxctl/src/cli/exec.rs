@@ -210,7 +210,8 @@ impl ExecArgs {
         };
         let names_no_image =
             self.words_are_separated || self.shell.is_some() && self.words.is_empty();
-        let image_is_a_word = !self.root.is_named() && !(place == Place::Service && names_no_image);
+        let is_left_out = place == Place::Service && names_no_image;
+        let image_is_a_word = !self.root.is_named() && !is_left_out;
         let root = match image_is_a_word {
             false => self.root.root(settings),
             true => {
@@ -242,9 +243,15 @@ impl ExecArgs {
             (None, Some(option)) if image_is_a_word && self.is_misplaced(option) => {
                 let option = option.to_string_lossy();
                 let image = self.words.first().map(|it| it.to_string_lossy()).unwrap_or_default();
+                let of_service = match place {
+                    Place::Here => String::new(),
+                    Place::Service => format!(
+                        ", or exec -- {image} {option} … in the image that the service has for all"
+                    ),
+                };
                 let hint = format!(
-                    "'{image}' is read as the image: exec IMAGE {image} {option} …; options of \
-                     sandboxctl stand before the image"
+                    "'{image}' is read as the image: exec IMAGE {image} {option} …{of_service}; \
+                     options of sandboxctl stand before the image"
                 );
                 return Err(
                     Error::usage("COMMAND", format!("'{option}' is not a program")).with_hint(hint)
@@ -410,6 +417,8 @@ mod tests {
             assert!(matches!(made.root, RootFs::Image { .. }), "{words:?}");
             assert_eq!(made.command, program(&["ls", "-l"]), "{words:?}");
         }
+        let refused = at_service(&["uname", "-a"]).unwrap_err();
+        assert!(refused.contains("exec -- uname -a … in the image that the service"), "{refused}");
         for words in [&["uname"][..], &["--"], &[]] {
             let refused = at_service(words).unwrap_err();
             assert!(refused.contains("sandboxctl exec -- COMMAND…"), "{words:?}: {refused}");

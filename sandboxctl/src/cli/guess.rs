@@ -95,7 +95,7 @@ const COMMANDS: &[Guess] = &[
     ),
     (
         &["rmi"],
-        "`image rm ID` removes a sandbox image, and `image rm --programs ID` an unpacked image archive",
+        "`image rm ID` removes a sandbox image, and with --programs an unpacked image archive",
     ),
     (&["lint", "compile", "fmt", "validate"], "`check` compiles a script without running it"),
     (&["docs", "api"], "`types` prints the script API, and `man` the manual"),

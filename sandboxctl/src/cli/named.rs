@@ -75,6 +75,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("UID", "1000"),
     ("URL", "http://127.0.0.1:8470"),
     ("WHEN", "never"),
+    ("{server}", "http://127.0.0.1:8470"),
 ];
 
 /// The sources without tests and comments, each with its path.
@@ -91,7 +92,7 @@ fn sources() -> Vec<(PathBuf, String)> {
                     ["tests", "testing", "examples", "snapshots", "target"].contains(&name);
                 folders.extend((!is_test).then_some(path));
             } else if name.ends_with(".rs")
-                && !["tests.rs", "testing.rs", "named.rs"].contains(&name)
+                && !["tests.rs", "testing.rs", "fixture.rs", "named.rs"].contains(&name)
                 && !OTHERS.contains(&name)
             {
                 let text = fs::read_to_string(&path).unwrap();
@@ -228,13 +229,13 @@ fn typed(before: &str, word: &str) -> String {
         };
         let part;
         (part, rest) = rest.split_at(end.unwrap_or(first.len_utf8()));
+        let of = |name: &str| EXAMPLES.iter().find(|(it, _)| *it == name);
         match (first, end) {
             ('[', Some(_)) | ('\u{2026}', _) => {}
             // What the program writes there.
-            ('{', Some(_)) => typed.push('x'),
+            ('{', Some(_)) => typed.push_str(of(part).map_or("x", |found| found.1)),
             _ => {
                 let after_flag = format!("{before} {part}");
-                let of = |name: &str| EXAMPLES.iter().find(|(it, _)| *it == name);
                 typed.push_str(of(&after_flag).or_else(|| of(part)).map_or(part, |found| found.1));
             }
         }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueHint};
@@ -101,20 +101,7 @@ impl RemoteArgs {
             (None, Some(file)) => (CA_VARIABLE, environment.working_directory.join(file)),
             (None, None) => return Ok(None),
         };
-        let refuse = |why: String| {
-            let error = Error::usage(what, format!("{}: {why}", file.display()));
-            error.with_hint("it has certificates as PEM: -----BEGIN CERTIFICATE-----")
-        };
-        let pem = read_at_once(&file, MAX_CA_BYTES).map_err(|error| refuse(reason(&error)))?;
-        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-        match found {
-            _ if pem.len() as u64 > MAX_CA_BYTES => Err(refuse("it is too large".to_owned())),
-            Ok(found) if found.is_empty() => {
-                Err(refuse("there is no certificate in it".to_owned()))
-            }
-            Ok(found) => Ok(Some(found)),
-            Err(error) => Err(refuse(error.to_string())),
-        }
+        read_certificates(what, &file).map(Some)
     }
 
     fn address(&self, environment: &Environment) -> Result<Option<ServerAddress>, Error> {
@@ -126,6 +113,22 @@ impl RemoteArgs {
             text.to_str().ok_or_else(|| Error::usage(SERVER_VARIABLE, "it is not UTF-8 text"))?;
         let address = text.parse::<ServerAddress>();
         address.map(Some).map_err(|error| Error::usage(SERVER_VARIABLE, error.to_string()))
+    }
+}
+
+/// Reads the certificates to trust from the file that a flag or a variable names.
+pub fn read_certificates(what: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let refuse = |why: String| {
+        let error = Error::usage(what, format!("{}: {why}", file.display()));
+        error.with_hint("it has certificates as PEM: -----BEGIN CERTIFICATE-----")
+    };
+    let pem = read_at_once(file, MAX_CA_BYTES).map_err(|error| refuse(reason(&error)))?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    match found {
+        _ if pem.len() as u64 > MAX_CA_BYTES => Err(refuse("it is too large".to_owned())),
+        Ok(found) if found.is_empty() => Err(refuse("there is no certificate in it".to_owned())),
+        Ok(found) => Ok(found),
+        Err(error) => Err(refuse(error.to_string())),
     }
 }
 

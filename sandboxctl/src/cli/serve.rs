@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
 
+use super::cluster::DatabaseArgs;
 use super::sandbox::KeptArgs;
 use super::values::{text, value_of};
 use crate::config::{Flags, Key, Value};
@@ -33,8 +34,20 @@ pub struct ServeArgs {
 
     /// Serve one program of this user: on a socket that the first line on stdout names, until stdin ends
     #[arg(long, hide = true, conflicts_with_all = ["listen", "data_dir", "allowed_images",
-        "tls_cert", "insecure_no_auth", "shutdown_timeout", "io_dir"])]
+        "tls_cert", "insecure_no_auth", "shutdown_timeout", "io_dir", "database"])]
     pub private: bool,
+
+    /// The database.
+    #[command(flatten)]
+    database: DatabaseArgs,
+
+    #[arg(long, value_name = "ADDRESS", help = Key::ServerPeerListen.help(),
+        value_hint = ValueHint::Other, value_parser = value_of(Key::ServerPeerListen))]
+    peer_listen: Option<Value>,
+
+    #[arg(long, value_name = "ADDRESS", help = Key::ServerAdvertise.help(),
+        value_hint = ValueHint::Other, value_parser = value_of(Key::ServerAdvertise))]
+    advertise: Option<Value>,
 
     /// Disable authentication; loopback addresses only
     #[arg(long)]
@@ -79,6 +92,9 @@ impl ServeArgs {
         let path = |path: &Option<PathBuf>| path.clone().map(Value::Path);
         flags.set(Key::PoolSize, self.pool.clone());
         flags.set(Key::ServerListen, self.listen.clone());
+        self.database.add_flags(flags);
+        flags.set(Key::ServerPeerListen, self.peer_listen.clone());
+        flags.set(Key::ServerAdvertise, self.advertise.clone());
         flags.set(Key::ServerDataDir, path(&self.data_dir));
         flags.set(Key::ServerTlsCert, path(&self.tls_cert));
         flags.set(Key::ServerTlsPrivate, path(&self.tls_key));

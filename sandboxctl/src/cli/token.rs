@@ -1,30 +1,41 @@
-//! `token` and `server`: the administration of a service's data directory.
+//! `token` and `server`: the administration of a service's store.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueHint};
-use sandbox_api::service::Subject;
-use sandbox_api::{LimitKey, LimitValue};
+use sandbox_api::service::{ExecutionState, Subject};
 use sandbox_auth::{Scope, Token};
 
+use super::cluster::DatabaseArgs;
 use super::remote::RemoteArgs;
-use super::values::{Utf8, text};
+use super::values::{Utf8, text, time};
 use crate::config::{Flags, Key, Value};
 
-/// Where the data of a service is.
-#[derive(Debug, Args)]
-pub struct DataDirArgs {
+/// Where a service stores what it must not lose.
+#[derive(Debug, Default, Args)]
+pub struct StoreArgs {
     #[arg(long, value_name = "DIR", help = Key::ServerDataDir.help(),
-        value_hint = ValueHint::DirPath)]
+        value_hint = ValueHint::DirPath, conflicts_with = "database")]
     data_dir: Option<PathBuf>,
+
+    /// That of a cluster.
+    #[command(flatten)]
+    database: DatabaseArgs,
 }
 
-impl DataDirArgs {
-    /// Adds the setting.
+impl StoreArgs {
+    /// Adds the settings.
     pub fn add_flags(&self, flags: &mut Flags) {
         flags.set(Key::ServerDataDir, self.data_dir.clone().map(Value::Path));
+        self.database.add_flags(flags);
+    }
+
+    /// Whether a directory is named here, whatever the configuration says of a database.
+    #[must_use]
+    pub const fn names_data_dir(&self) -> bool {
+        self.data_dir.is_some()
     }
 }
 
@@ -34,7 +45,7 @@ pub enum TokenCommand {
     /// Create a token, and print it
     ///
     /// It is printed once: only a digest of it is stored. A service that runs accepts it at once. The
-    /// data directory is created if missing.
+    /// data directory is created if missing. --database makes it for all nodes of a cluster.
     #[command(after_long_help = "\
 Examples:
   sandboxctl token create --data-dir /var/lib/sandboxctl --subject ci --scope executions:write
@@ -51,9 +62,9 @@ Examples:
         #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, default_value = "90days",
             value_parser = text::<Expiry>())]
         expires: Expiry,
-        /// The data directory.
+        /// The store.
         #[command(flatten)]
-        data_dir: DataDirArgs,
+        store: StoreArgs,
         /// Print JSON: {"id", "token", "subject", "scopes", "created_at", "expires_at"}
         #[arg(long)]
         json: bool,
@@ -65,9 +76,9 @@ Examples:
   sandboxctl token ls --data-dir /var/lib/sandboxctl
   sandboxctl token ls --json")]
     Ls {
-        /// The data directory.
+        /// The store.
         #[command(flatten)]
-        data_dir: DataDirArgs,
+        store: StoreArgs,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -93,9 +104,9 @@ Examples:
         #[arg(long, value_name = "TIME", value_hint = ValueHint::Other,
             value_parser = text::<Expiry>())]
         expires: Option<Expiry>,
-        /// The data directory.
+        /// The store.
         #[command(flatten)]
-        data_dir: DataDirArgs,
+        store: StoreArgs,
         /// Print JSON: {"id", "token", "subject", "scopes", "created_at", "expires_at"}
         #[arg(long)]
         json: bool,
@@ -115,9 +126,9 @@ Examples:
         #[arg(long, value_name = "NAME", value_hint = ValueHint::Other, conflicts_with = "ids",
             value_parser = subject())]
         subject: Option<Subject>,
-        /// The data directory.
+        /// The store.
         #[command(flatten)]
-        data_dir: DataDirArgs,
+        store: StoreArgs,
     },
 }
 
@@ -135,9 +146,9 @@ Examples:
         /// The file, which must not exist; only this user can read it
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// The data directory.
+        /// The store.
         #[command(flatten)]
-        data_dir: DataDirArgs,
+        store: StoreArgs,
     },
 
     /// Replace the database of a service that does not run by a backup
@@ -152,9 +163,36 @@ Examples:
         /// The backup
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// The data directory.
+        /// The store.
         #[command(flatten)]
-        data_dir: DataDirArgs,
+        store: StoreArgs,
+    },
+
+    /// List executions of all subjects, the latest first
+    ///
+    /// For whoever may read the store of the service: callers of its API see only their own.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl server executions --data-dir /var/lib/sandboxctl
+  sandboxctl server executions --database postgres://sandboxctl@db.example.org/sandboxctl --status running
+  sandboxctl server executions --subject ci --limit 1000 --json")]
+    Executions {
+        /// Only those of this subject
+        #[arg(long, value_name = "NAME", value_hint = ValueHint::Other, value_parser = subject())]
+        subject: Option<Subject>,
+        /// Only those with this status: queued, running, ok, script_error, exit, limit, …
+        #[arg(long, value_name = "STATUS", value_parser = state(), hide_possible_values = true)]
+        status: Option<ExecutionState>,
+        /// At most this many
+        #[arg(long, value_name = "NUMBER", default_value = "50",
+            value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        limit: u32,
+        /// The store.
+        #[command(flatten)]
+        store: StoreArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
 
     /// Report whether a service runs and is ready, and what it has
@@ -167,9 +205,9 @@ Examples:
   sandboxctl server status --server http://127.0.0.1:8470
   sandboxctl server status --data-dir /var/lib/sandboxctl --json")]
     Status {
-        /// The data directory.
+        /// The store.
         #[command(flatten)]
-        data_dir: DataDirArgs,
+        store: StoreArgs,
         /// The service.
         #[command(flatten)]
         remote: RemoteArgs,
@@ -184,7 +222,7 @@ impl ServerCommand {
     #[must_use]
     pub const fn wants_json(&self) -> bool {
         match self {
-            Self::Status { json, .. } => *json,
+            Self::Status { json, .. } | Self::Executions { json, .. } => *json,
             Self::Backup { .. } | Self::Restore { .. } => false,
         }
     }
@@ -210,13 +248,10 @@ fn scope() -> impl TypedValueParser<Value = Scope> {
     Utf8(names.try_map(|name| name.parse::<Scope>()))
 }
 
-/// A time, written as every time is, from a millisecond on.
-fn time(text: &str) -> Result<Duration, String> {
-    match LimitKey::Timeout.parse(text) {
-        Ok(LimitValue::Time(time)) => Ok(time),
-        Ok(_) => Err("it is not a time".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
+fn state() -> impl TypedValueParser<Value = ExecutionState> {
+    let names = PossibleValuesParser::new(ExecutionState::all().map(ExecutionState::as_str));
+    let named = |name: String| ExecutionState::all().find(|state| state.as_str() == name);
+    Utf8(names.try_map(move |name| named(name).ok_or("it is not a status")))
 }
 
 /// How long a token is valid; `None` is for ever.
@@ -270,7 +305,8 @@ mod tests {
     #[test]
     fn data_directory_of_the_flag_is_the_setting() {
         let mut flags = Flags::default();
-        DataDirArgs { data_dir: Some("data".into()) }.add_flags(&mut flags);
+        let args = StoreArgs { data_dir: Some("data".into()), ..StoreArgs::default() };
+        args.add_flags(&mut flags);
         let environment = sandbox_env::Environment::new(std::path::Path::new("/"), 1000, &[]);
         let settings = crate::config::Settings::load(&environment, flags).unwrap();
         assert_eq!(settings.setting(Key::ServerDataDir).value, Some(Value::Path("data".into())));

@@ -2,9 +2,10 @@
 
 use std::ffi::OsStr;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
-use sandbox_api::User;
+use sandbox_api::{LimitKey, LimitValue, User};
 use sandbox_protocol::UserError;
 
 use crate::config::{Key, Value};
@@ -51,6 +52,15 @@ where
     T: FromStr<Err: ToString> + Clone + Send + Sync + 'static,
 {
     Utf8(|text: &str| T::from_str(text).map_err(|error| error.to_string()))
+}
+
+/// A time, written as every time is, from a millisecond on.
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    match LimitKey::Timeout.parse(text) {
+        Ok(LimitValue::Time(time)) => Ok(time),
+        Ok(_) => Err("it is not a time".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Reads a user; without a group it is the one with the same number.

@@ -1,8 +1,8 @@
 //! `config show`: every effective setting, and its source. `config check`: what is wrong with them.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
+use sandbox_env::Environment;
 use serde::Serialize;
 
 use super::Context;
@@ -60,7 +60,7 @@ fn check(context: &Context<'_>, json: bool) -> Result<u8, crate::error::Error> {
         Err(error) => (Vec::new(), vec![error]),
         Ok(settings) => (
             settings.files.iter().map(|file| file.display().to_string()).collect(),
-            problems(&settings, &context.environment.working_directory),
+            problems(&settings, &context.environment),
         ),
     };
     let code = if problems.is_empty() { 0 } else { 2 };
@@ -83,14 +83,14 @@ fn check(context: &Context<'_>, json: bool) -> Result<u8, crate::error::Error> {
 }
 
 /// What no run or service accepts. A service is asked for if a setting of it is made.
-fn problems(settings: &Settings, here: &Path) -> Vec<crate::error::Error> {
+fn problems(settings: &Settings, environment: &Environment) -> Vec<crate::error::Error> {
     let refused = Key::all().filter_map(|key| settings.refusal(key));
     let mut problems: Vec<_> = refused.chain(settings.allow().err()).map(Into::into).collect();
     let is_of_service = |key: &Key| {
         key.name().starts_with("server.") && settings.setting(*key).layer != Layer::Default
     };
     if Key::all().any(|key| is_of_service(&key)) {
-        problems.extend(super::serve::plan::problems(settings, here));
+        problems.extend(super::serve::plan::problems(settings, environment));
     }
     problems
 }
@@ -166,9 +166,10 @@ fn text(settings: &Settings, keys: &[Key], with_origin: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::config::Flags;
-    use sandbox_env::Environment;
 
     #[test]
     fn a_limit_that_no_run_takes_is_not_shown_as_in_force() {
@@ -203,7 +204,7 @@ mod tests {
         let found = |variables: &[(&str, &str)]| {
             let environment = Environment::new(folder.path(), 1000, variables);
             let settings = Settings::load(&environment, Flags::default()).unwrap();
-            let found = problems(&settings, folder.path());
+            let found = problems(&settings, &environment);
             found.iter().map(crate::error::Error::message).collect::<Vec<_>>()
         };
         assert_eq!(found(&[]), Vec::<String>::new());
@@ -220,6 +221,9 @@ mod tests {
             ("SANDBOXCTL_SERVER_JWT_ISSUER", "https://id.example.org"),
             ("SANDBOXCTL_SERVER_JWT_AUDIENCE", "sandboxes"),
             ("SANDBOXCTL_SERVER_JWT_SECRET_FILE", &secret),
+            ("SANDBOXCTL_SERVER_DATABASE", "postgres://sandboxctl@db.example.org/sandboxctl"),
+            ("SANDBOXCTL_SERVER_DATABASE_PASSWORD_FILE", &secret),
+            ("SANDBOXCTL_SERVER_ADVERTISE", "m1"),
         ]);
         let expected = [
             "above its ceiling",
@@ -227,6 +231,8 @@ mod tests {
             "none.pem",
             "it is not a URL of HTTP",
             "is open to others",
+            "is open to others",
+            "it is not a host with a port",
         ];
         assert_eq!(found.len(), expected.len(), "{found:#?}");
         for (found, expected) in found.iter().zip(expected) {

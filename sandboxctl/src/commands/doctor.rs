@@ -1,21 +1,27 @@
-//! `doctor`: diagnoses the environment and suggests fixes.
+//! `doctor`: diagnoses the environment, or the database of a cluster, and suggests fixes.
 
 use std::fs::File;
 use std::path::Path;
+use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use sandbox_api::PrivateIo;
 use sandbox_controller::{Check, CheckStatus};
+use sandbox_store::{DatabaseConfig, DatabaseReport, Standbys, Store};
 
-use super::{Context, block_on};
+use super::{Context, block_on, database};
 use crate::ci::{CiMode, Runner};
 use crate::cli::DoctorArgs;
 use crate::error::Error;
 use crate::input;
-use crate::render::escaped_line;
+use crate::render::{self, escaped_line};
 use crate::signals::Signals;
 
 pub fn doctor(context: &Context<'_>, args: &DoctorArgs) -> Result<u8, Error> {
+    if args.database.is_named() {
+        let report = Store::report(&database::required(context, &args.database)?)?;
+        return show(context, args, &database_checks(&report));
+    }
     let settings = context.settings()?;
     let config = context.controller(&settings);
     let io_dir = settings
@@ -34,12 +40,21 @@ pub fn doctor(context: &Context<'_>, args: &DoctorArgs) -> Result<u8, Error> {
     if args.ci {
         checks.extend(ci_checks(context));
     }
+    show(context, args, &checks)
+}
+
+/// Prints the checks, and returns the exit code.
+fn show(context: &Context<'_>, args: &DoctorArgs, checks: &[Check]) -> Result<u8, Error> {
     if args.json {
         context.output.document(&checks)?;
     } else {
         let colour = context.output.stdout_has_colour();
-        context.output.write(listing(&checks, colour).as_bytes())?;
-        context.output.text(&format!("\n{}\n", verdict(&checks)))?;
+        context.output.write(listing(checks, colour).as_bytes())?;
+        let usage = match args.database.is_named() {
+            true => "ready: sandboxctl serve --database URL",
+            false => "ready: sandboxctl run -c 'return 6 * 7'",
+        };
+        context.output.text(&format!("\n{}\n", verdict(checks, usage)))?;
     }
     let fails = checks.iter().any(|check| check.status == CheckStatus::Fail);
     Ok(if fails { 125 } else { 0 })
@@ -98,8 +113,122 @@ fn ci_checks(context: &Context<'_>) -> Vec<Check> {
     checks
 }
 
-/// Whether sandboxes can be run, in one line.
-fn verdict(checks: &[Check]) -> String {
+/// The oldest version of PostgreSQL that the statements are for.
+const OLDEST_POSTGRES: u64 = 14;
+/// Connections of a node that do not read.
+const OTHER_CONNECTIONS: u64 = 4;
+/// A transaction that is open for longer keeps rows that every claim must pass over.
+const OLD_SNAPSHOT: Duration = Duration::from_secs(600);
+/// A commit that takes longer is felt: each execution waits for two.
+const SLOW_COMMIT: Duration = Duration::from_millis(50);
+/// Times of tokens are compared with clocks of nodes.
+const CLOCK_DIFFERENCE_MS: u64 = 2000;
+
+/// What the database of a cluster must be, and what it should be.
+fn database_checks(report: &DatabaseReport) -> Vec<Check> {
+    let check = |id, status, detail: String, fix: &str| Check {
+        id,
+        status,
+        detail,
+        fix: (status != CheckStatus::Ok).then(|| fix.to_owned()),
+    };
+    let warn_if = |is_bad: bool| if is_bad { CheckStatus::Warn } else { CheckStatus::Ok };
+    let DatabaseReport { version, cluster, known_schema, standbys, unsafe_settings, .. } = report;
+    let DatabaseReport { max_connections, connections, oldest_snapshot, commit, .. } = report;
+    let major =
+        version.split(|it: char| !it.is_ascii_digit()).next().and_then(|it| it.parse().ok());
+    let is_old = major.is_none_or(|major: u64| major < OLDEST_POSTGRES);
+    let version = format!("PostgreSQL {version}");
+    let of_version = if is_old { CheckStatus::Fail } else { CheckStatus::Ok };
+    let mut checks = vec![check("version", of_version, version, "use PostgreSQL 14 or newer")];
+    checks.push(match cluster {
+        None => check(
+            "tables",
+            CheckStatus::Warn,
+            "there are none".to_owned(),
+            "`sandboxctl database init` makes them",
+        ),
+        Some((id, found)) if found == known_schema => {
+            check("tables", CheckStatus::Ok, format!("version {found}, of the cluster {id}"), "")
+        }
+        Some((_, found)) => check(
+            "tables",
+            CheckStatus::Fail,
+            format!("version {found}; this program uses {known_schema}"),
+            match found < known_schema {
+                true => "`sandboxctl database migrate` changes them",
+                false => "use the program of the version that changed them",
+            },
+        ),
+    });
+    checks.push(match standbys {
+        Standbys::Synchronous(1..) => {
+            check("standby", CheckStatus::Ok, "a commit waits for a standby".to_owned(), "")
+        }
+        Standbys::Hidden => check(
+            "standby",
+            CheckStatus::Warn,
+            "synchronous standbys are named, but this user may not see whether one is connected"
+                .to_owned(),
+            "GRANT pg_monitor to the user of the nodes",
+        ),
+        Standbys::Synchronous(0) => check(
+            "standby",
+            CheckStatus::Fail,
+            "commits wait for a standby, and none is connected".to_owned(),
+            "connect one, or clear synchronous_standby_names",
+        ),
+        Standbys::None => check(
+            "standby",
+            CheckStatus::Warn,
+            "a commit waits for no standby: what was acknowledged is lost with this server"
+                .to_owned(),
+            "set synchronous_standby_names, if the loss of a server must lose nothing",
+        ),
+    });
+    let is_unsafe = !unsafe_settings.is_empty();
+    checks.push(check(
+        "durability",
+        if is_unsafe { CheckStatus::Fail } else { CheckStatus::Ok },
+        match is_unsafe {
+            true => unsafe_settings.join(", "),
+            false => "a commit is on the disk".to_owned(),
+        },
+        "set them to on: what was acknowledged can be lost",
+    ));
+    let node = DatabaseConfig::CONNECTIONS as u64 + OTHER_CONNECTIONS;
+    checks.push(check(
+        "connections",
+        warn_if(max_connections.saturating_sub(*connections) < node),
+        format!("{connections} of {max_connections}; a node has up to {node}"),
+        "raise max_connections, or lower server.database_connections",
+    ));
+    checks.push(check(
+        "snapshots",
+        warn_if(*oldest_snapshot > OLD_SNAPSHOT),
+        format!("the oldest transaction is open for {}", render::age(*oldest_snapshot)),
+        "end it: pg_stat_activity shows whose it is",
+    ));
+    if let Some(commit) = commit {
+        checks.push(check(
+            "commit",
+            warn_if(*commit > SLOW_COMMIT),
+            format!("half of them take {:.1} ms at most", commit.as_secs_f64() * 1000.0),
+            "look at the disk of the server, its standby, and the way there",
+        ));
+    }
+    let clock = report.clock_ahead_ms;
+    checks.push(check(
+        "clock",
+        warn_if(clock.unsigned_abs() > CLOCK_DIFFERENCE_MS),
+        format!("{clock} ms ahead of this machine's"),
+        "synchronise the clocks: the validity of tokens is judged by those of the nodes",
+    ));
+    checks
+}
+
+/// Whether all is as it must be, in one line.
+fn verdict(checks: &[Check], ready: &str) -> String {
     let names = |status: CheckStatus| {
         let found = checks.iter().filter(|check| check.status == status);
         found.map(|check| check.id).collect::<Vec<_>>().join(", ")
@@ -107,7 +236,7 @@ fn verdict(checks: &[Check]) -> String {
     match (names(CheckStatus::Fail), names(CheckStatus::Warn)) {
         (fails, _) if !fails.is_empty() => format!("not ready: see {fails}"),
         (_, warns) if !warns.is_empty() => format!("ready, with warnings: see {warns}"),
-        _ => "ready: sandboxctl run -c 'return 6 * 7'".to_owned(),
+        _ => ready.to_owned(),
     }
 }
 
@@ -153,10 +282,51 @@ mod tests {
         FAIL  disk      seen
                         fix: make room
         ");
-        assert_eq!(verdict(&checks), "not ready: see disk");
-        assert_eq!(verdict(&checks[..1]), "ready: sandboxctl run -c 'return 6 * 7'");
+        assert_eq!(verdict(&checks, "ready"), "not ready: see disk");
+        assert_eq!(verdict(&checks[..1], "ready: go on"), "ready: go on");
         let warns = [check("disk", CheckStatus::Warn, None)];
-        assert_eq!(verdict(&warns), "ready, with warnings: see disk");
+        assert_eq!(verdict(&warns, "ready"), "ready, with warnings: see disk");
         assert!(listing(&checks, true).contains("\u{1b}[1m\u{1b}[31mFAIL\u{1b}[0m  disk"));
+    }
+
+    #[test]
+    fn database_that_may_lose_what_was_acknowledged_is_reported() {
+        let good = DatabaseReport {
+            version: "15.14 (Debian 15.14-1)".to_owned(),
+            cluster: Some(("6f1c".to_owned(), 1)),
+            known_schema: 1,
+            standbys: Standbys::Synchronous(1),
+            unsafe_settings: Vec::new(),
+            max_connections: 100,
+            connections: 24,
+            oldest_snapshot: Duration::from_secs(3),
+            commit: Some(Duration::from_micros(1400)),
+            clock_ahead_ms: -3,
+        };
+        insta::assert_snapshot!(listing(&database_checks(&good), false), @r"
+        ok    version      PostgreSQL 15.14 (Debian 15.14-1)
+        ok    tables       version 1, of the cluster 6f1c
+        ok    standby      a commit waits for a standby
+        ok    durability   a commit is on the disk
+        ok    connections  24 of 100; a node has up to 12
+        ok    snapshots    the oldest transaction is open for 3s
+        ok    commit       half of them take 1.4 ms at most
+        ok    clock        -3 ms ahead of this machine's
+        ");
+        let bad = DatabaseReport {
+            version: "13.1".to_owned(),
+            cluster: Some(("6f1c".to_owned(), 2)),
+            standbys: Standbys::None,
+            unsafe_settings: vec!["fsync = off".to_owned()],
+            connections: 90,
+            oldest_snapshot: Duration::from_secs(3600),
+            commit: Some(Duration::from_millis(80)),
+            clock_ahead_ms: 60_000,
+            ..good
+        };
+        let checks = database_checks(&bad);
+        assert!(checks.iter().all(|check| check.fix.is_some()), "{checks:?}");
+        let verdict = verdict(&checks, "ready");
+        assert_eq!(verdict, "not ready: see version, tables, durability");
     }
 }

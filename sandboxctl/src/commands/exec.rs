@@ -136,7 +136,7 @@ fn view(args: &ExecArgs) -> View {
 fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result<u8, Error> {
     args.remote.refuse_local("exec")?;
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
-    let Target { root, image_is_a_word, command: line } = args.target(&settings, Place::Service)?;
+    let Target { root, command: line, .. } = args.target(&settings, Place::Service)?;
     let image = match root {
         RootFs::Image { reference, .. } => Some(reference),
         _ => None,
@@ -172,6 +172,7 @@ fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result
     }
     reports::finish(context.output, reports, ended)
 }
+
 /// The title of the command's sandbox in listings: without secrets.
 fn title(line: &CommandLine, secrets: &Secrets) -> String {
     let CommandLine::Program(program, _) = line else { return "sh".to_owned() };

@@ -123,14 +123,15 @@ async fn submit(output: &Output, client: &Arc<Client>, args: &SubmitArgs) -> Res
     let request = request(args)?;
     let key = args.idempotency_key.clone().unwrap_or_else(remote::new_key);
     let id = client.submit(&request, &key).await?;
+    let lost = |error: remote::Error| error.after_acceptance(&id);
     if args.detach {
         match args.json {
-            true => output.document(&client.execution(&id).await?)?,
+            true => output.document(&client.execution(&id).await.map_err(lost)?)?,
             false => output.text(&format!("{id}\n"))?,
         }
         return Ok(0);
     }
-    let execution = client.ended_execution(&id).await?;
+    let execution = client.ended_execution(&id).await.map_err(lost)?;
     print(output, &execution, args.json)?;
     Ok(execution.document.as_ref().map_or(0, ExecutionDocument::process_exit_code))
 }
@@ -188,29 +189,29 @@ async fn list(
 /// Executions as a table of this width.
 fn listing(executions: &[ExecutionSummary], width: Option<usize>) -> String {
     let now = Time::from(SystemTime::now());
-    let rows: Vec<_> = executions
-        .iter()
-        .map(|it| {
-            let took = match (it.started_at, it.ended_at) {
-                (Some(start), Some(end)) => took(end.since(start)),
-                (Some(start), None) => took(now.since(start)),
-                (None, _) => "-".to_owned(),
-            };
-            let title = it.metadata.get("title").and_then(|title| title.as_str());
-            // Its submitter chose it.
-            let title = title.map_or("-".into(), |title| render::escaped_line(title).into_owned());
-            let sandbox = it.sandbox.as_deref().unwrap_or("-");
-            [
-                it.id.clone(),
-                it.status.to_string(),
-                render::age(now.since(it.created_at)),
-                took,
-                title,
-                render::escaped_line(sandbox).into_owned(),
-            ]
-        })
-        .collect();
+    let rows: Vec<_> = executions.iter().map(|it| row(it, now)).collect();
     render::table(["ID", "STATUS", "AGE", "TOOK", "RUNS", "SANDBOX"], &rows, width)
+}
+
+/// The columns of an execution in a table.
+pub fn row(it: &ExecutionSummary, now: Time) -> [String; 6] {
+    let took = match (it.started_at, it.ended_at) {
+        (Some(start), Some(end)) => took(end.since(start)),
+        (Some(start), None) => took(now.since(start)),
+        (None, _) => "-".to_owned(),
+    };
+    let title = it.metadata.get("title").and_then(|title| title.as_str());
+    // Its submitter chose it.
+    let title = title.map_or("-".into(), |title| render::escaped_line(title).into_owned());
+    let sandbox = it.sandbox.as_deref().unwrap_or("-");
+    [
+        it.id.clone(),
+        it.status.to_string(),
+        render::age(now.since(it.created_at)),
+        took,
+        title,
+        render::escaped_line(sandbox).into_owned(),
+    ]
 }
 
 fn took(time: Duration) -> String {

@@ -80,6 +80,8 @@ mod tests {
             assert_eq!(page.matches(".SH \"EXIT STATUS\"").count(), 1, "{name}");
             let groups = [
                 "artifacts",
+                "cluster",
+                "database",
                 "executions",
                 "image",
                 "config",

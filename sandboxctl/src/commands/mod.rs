@@ -2,9 +2,11 @@
 
 mod artifacts;
 mod check;
+mod cluster;
 mod collect;
 pub mod completions;
 mod config;
+mod database;
 mod doctor;
 mod exec;
 mod execution;
@@ -92,6 +94,8 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         Command::Executions(args) => executions::executions(&context, args.into_inner()),
         Command::Token(command) => token::token(&context, command),
         Command::Server(command) => server::server(&context, &command),
+        Command::Cluster(command) => cluster::cluster(&context, &command),
+        Command::Database(command) => database::database(&context, &command),
         Command::Mcp(args) => mcp::mcp(&context, &args),
         Command::Config(command) => config::config(&context, &command),
         Command::Completions { shell } => completions::print(&context, shell),

@@ -1,18 +1,20 @@
-//! `server`: backups of a service's data directory, and how a service is.
+//! `server`: backups of a service's data directory, what all of its subjects run, and how it is.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use sandbox_api::service::{Health, HealthCheck, Time};
+use sandbox_api::service::{ExecutionSummary, Health, HealthCheck, Subject, Time};
+use sandbox_controller::Config;
 use sandbox_service::ServiceConfig;
-use sandbox_store::{Store, StoreStatus};
+use sandbox_store::{ExecutionQuery, Store, StoreStatus};
 use serde::Serialize;
 
 use super::artifacts::cancellable;
-use super::token::{directory, remove_new, store};
+use super::executions::row;
+use super::token::{Place, place, remove_new, store};
 use super::{Context, block_on};
 use crate::cli::remote::RemoteArgs;
-use crate::cli::token::{DataDirArgs, ServerCommand};
+use crate::cli::token::{ServerCommand, StoreArgs};
 use crate::config::Key;
 use crate::error::Error;
 use crate::render::{self, escaped_line};
@@ -22,22 +24,79 @@ use crate::whole_file::MissingDirs;
 
 pub fn server(context: &Context<'_>, command: &ServerCommand) -> Result<u8, Error> {
     match command {
-        ServerCommand::Backup { file, data_dir } => {
-            let (_, config) = directory(context, data_dir)?;
+        ServerCommand::Backup { file, store } => {
+            let instead = "`pg_dump` copies it while nodes run";
+            let (data_dir, config) = directory(context, store, instead)?;
             target::refuse_own("FILE", file, &config)?;
-            let (store, file) = (store(context, data_dir)?, file.clone());
+            let (store, file) = (Store::attach(&data_dir)?, file.clone());
             cancellable(move |proceed| store.backup(&file, proceed))?;
             Ok(0)
         }
-        ServerCommand::Restore { file, data_dir } => restore(context, file.clone(), data_dir),
-        ServerCommand::Status { data_dir, remote, json } => {
-            status(context, data_dir, remote, *json)
+        ServerCommand::Restore { file, store } => restore(context, file.clone(), store),
+        ServerCommand::Executions { subject, status, limit, store: args, json } => {
+            let query = ExecutionQuery {
+                status: *status,
+                limit: *limit as usize,
+                ..ExecutionQuery::default()
+            };
+            let found = store(context, args)?.list_all(subject.as_ref(), &query)?;
+            match json {
+                true => {
+                    context.output.document(&found.iter().map(Listed::of).collect::<Vec<_>>())?
+                }
+                false => context.output.text(&listing(&found, context.output.width()))?,
+            }
+            Ok(0)
+        }
+        ServerCommand::Status { store, remote, json } => status(context, store, remote, *json),
+    }
+}
+
+/// The data directory, and the configuration of a controller. The database of a cluster is refused.
+fn directory(
+    context: &Context<'_>,
+    args: &StoreArgs,
+    instead: &str,
+) -> Result<(PathBuf, Config), Error> {
+    match place(context, args)? {
+        Place::Directory(data_dir, config) => Ok((data_dir, *config)),
+        Place::Database(_) => {
+            let why = "the store is in the database of a cluster, not in a data directory";
+            Err(Error::usage("server", why).with_hint(instead))
         }
     }
 }
 
-fn restore(context: &Context<'_>, file: PathBuf, args: &DataDirArgs) -> Result<u8, Error> {
-    let (data_dir, config) = directory(context, args)?;
+/// An execution of a subject.
+#[derive(Serialize)]
+struct Listed<'a> {
+    subject: &'a Subject,
+    execution: &'a ExecutionSummary,
+}
+
+impl<'a> Listed<'a> {
+    const fn of((subject, execution): &'a (Subject, ExecutionSummary)) -> Self {
+        Self { subject, execution }
+    }
+}
+
+/// Executions of all subjects as a table of this width.
+fn listing(executions: &[(Subject, ExecutionSummary)], width: Option<usize>) -> String {
+    let now = Time::now();
+    let rows: Vec<_> = executions
+        .iter()
+        .map(|(subject, execution)| {
+            let [id, status, age, took, title, sandbox] = row(execution, now);
+            [id, escaped_line(subject.as_str()).into_owned(), status, age, took, title, sandbox]
+        })
+        .collect();
+    let headings = ["ID", "SUBJECT", "STATUS", "AGE", "TOOK", "RUNS", "SANDBOX"];
+    render::table(headings, &rows, width)
+}
+
+fn restore(context: &Context<'_>, file: PathBuf, args: &StoreArgs) -> Result<u8, Error> {
+    let instead = "stop its nodes, then `pg_restore` and `sandboxctl database restored`";
+    let (data_dir, config) = directory(context, args, instead)?;
     target::refuse_served("--data-dir", &data_dir, &config)?;
     let missing = MissingDirs::of(&data_dir);
     let restoring = data_dir.clone();
@@ -115,18 +174,20 @@ struct ServerStatus {
 
 fn status(
     context: &Context<'_>,
-    args: &DataDirArgs,
+    args: &StoreArgs,
     remote: &RemoteArgs,
     json: bool,
 ) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     let client = remote.client(&context.environment)?;
-    let is_named = settings.setting(Key::ServerDataDir).value.is_some();
+    let is_cluster = !args.names_data_dir() && settings.text(Key::ServerDatabase).is_some();
+    let is_named = !is_cluster && settings.setting(Key::ServerDataDir).value.is_some();
     if !is_named && client.is_none() {
         let error = Error::usage("server status", "no service is named");
-        return Err(
-            error.with_hint("--data-dir DIR names its data directory, --server URL its address")
-        );
+        return Err(error.with_hint(match is_cluster {
+            true => "--server URL names the address of a node; `sandboxctl cluster status` lists all nodes",
+            false => "--data-dir DIR names its data directory, --server URL its address",
+        }));
     }
     let server = client.map(|client| {
         block_on(async {
@@ -138,8 +199,9 @@ fn status(
     let server = server.transpose()?;
     let data_dir = match is_named {
         true => {
-            let path = directory(context, args)?.0.display().to_string();
-            Some(DataDirStatus::of(path, store(context, args)?.status(Time::now())?))
+            let (path, _) = directory(context, args, "`sandboxctl cluster status`")?;
+            let status = Store::attach(&path)?.status(Time::now())?;
+            Some(DataDirStatus::of(path.display().to_string(), status))
         }
         false => None,
     };

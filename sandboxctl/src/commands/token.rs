@@ -1,4 +1,4 @@
-//! `token`: tokens in the data directory of a service, whether it runs or not.
+//! `token`: tokens in the store of a service, whether it runs or not.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use std::time::Duration;
 use sandbox_api::service::{Subject, Time};
 use sandbox_auth::{Scope, Token};
 use sandbox_controller::Config;
-use sandbox_store::{Durability, Rotated, Store, StoreError, TokenRecord};
+use sandbox_store::{DatabaseConfig, Durability, Rotated, Store, StoreError, TokenRecord};
 use serde::Serialize;
 
-use super::Context;
-use crate::cli::token::{DataDirArgs, Expiry, TokenCommand, TokenId};
+use super::{Context, database};
+use crate::cli::token::{Expiry, StoreArgs, TokenCommand, TokenId};
 use crate::config::{Key, Value};
 use crate::error::Error;
 use crate::render::{self, escaped_line};
@@ -20,29 +20,21 @@ use crate::whole_file::MissingDirs;
 
 pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> {
     match command {
-        TokenCommand::Create { subject, scopes, expires, data_dir, json } => {
-            let (data_dir, config) = directory(context, &data_dir)?;
-            target::refuse_served("--data-dir", &data_dir, &config)?;
-            let created = match Store::attach(&data_dir) {
-                // The first token of a service may be made before its first start.
-                Err(StoreError::Missing { .. }) => {
-                    let missing = MissingDirs::of(&data_dir);
-                    let remove = |error: &StoreError| remove_new(&data_dir, &missing, error);
-                    let store = Store::open(&data_dir, Durability::Disk).inspect_err(remove)?;
-                    let created = create(&store, subject, scopes, expires).inspect_err(remove)?;
-                    let dir = data_dir.display().to_string();
-                    let shown = escaped_line(&dir);
-                    context
-                        .output
-                        .notice(&format!("no service has used {shown} yet: it was created"));
-                    created
+        TokenCommand::Create { subject, scopes, expires, store: args, json } => {
+            let created = match place(context, &args)? {
+                Place::Database(database) => {
+                    create(&Store::connect(&database)?, subject, scopes, expires)?
                 }
-                attached => create(&attached?, subject, scopes, expires)?,
+                Place::Directory(data_dir, config) => {
+                    create_in(context, &data_dir, &config, |store| {
+                        create(store, subject, scopes, expires)
+                    })?
+                }
             };
             print(context, &created, json)?;
         }
-        TokenCommand::Ls { data_dir, json } => {
-            let tokens = store(context, &data_dir)?.tokens()?;
+        TokenCommand::Ls { store: args, json } => {
+            let tokens = store(context, &args)?.tokens()?;
             let now = Time::now();
             if json {
                 let shown: Vec<_> = tokens.iter().map(|token| Shown::of(token, now)).collect();
@@ -51,8 +43,8 @@ pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> 
                 context.output.text(&listing(&tokens, now, context.output.width()))?;
             }
         }
-        TokenCommand::Rotate { id, overlap, expires, data_dir, json } => {
-            let rotated = rotate(&store(context, &data_dir)?, &id, overlap, expires)?;
+        TokenCommand::Rotate { id, overlap, expires, store: args, json } => {
+            let rotated = rotate(&store(context, &args)?, &id, overlap, expires)?;
             print(context, &rotated, json)?;
             if !json {
                 let old = match overlap {
@@ -62,8 +54,8 @@ pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> 
                 context.output.notice(&format!("the token {} is {old}", id.as_str()));
             }
         }
-        TokenCommand::Revoke { subject: Some(subject), data_dir, .. } => {
-            let store = store(context, &data_dir)?;
+        TokenCommand::Revoke { subject: Some(subject), store: args, .. } => {
+            let store = store(context, &args)?;
             let revoked = store.revoke_tokens_of(&subject, Time::now())?;
             // Revoked before is revoked.
             if revoked == 0 && !store.tokens()?.iter().any(|token| token.subject == subject) {
@@ -75,27 +67,70 @@ pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> 
                 "revoked {revoked} {tokens}; those of an issuer of [server.jwt] are not its"
             ));
         }
-        TokenCommand::Revoke { ids, data_dir, .. } => {
-            revoke(&store(context, &data_dir)?, &ids)?;
+        TokenCommand::Revoke { ids, store: args, .. } => {
+            revoke(&store(context, &args)?, &ids)?;
         }
     }
     Ok(0)
 }
 
-/// The store of the data directory, which a service may have open.
-pub fn store(context: &Context<'_>, args: &DataDirArgs) -> Result<Store, Error> {
-    Ok(Store::attach(&directory(context, args)?.0)?)
+/// Where a service stores what it must not lose.
+pub enum Place {
+    /// In its data directory. With the configuration of a controller.
+    Directory(PathBuf, Box<Config>),
+    /// In the database of a cluster.
+    Database(DatabaseConfig),
 }
 
-/// The data directory, and the configuration of a controller.
-pub fn directory(context: &Context<'_>, args: &DataDirArgs) -> Result<(PathBuf, Config), Error> {
+/// Where the store of a service is: a directory that the command line names, or else the database of a cluster,
+/// or else the data directory.
+pub fn place(context: &Context<'_>, args: &StoreArgs) -> Result<Place, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
+    if !args.names_data_dir()
+        && let Some(database) = database::config(&context.environment, &settings)?
+    {
+        return Ok(Place::Database(database));
+    }
     let Some(Value::Path(data_dir)) = &settings.setting(Key::ServerDataDir).value else {
         let error = Error::usage("--data-dir", "it is not known where the service keeps its data");
-        return Err(error.with_hint("--data-dir DIR, or [server] data_dir, names it"));
+        return Err(error.with_hint(
+            "--data-dir DIR, or [server] data_dir, names it; --database URL the database of a cluster",
+        ));
     };
     let data_dir = context.environment.working_directory.join(data_dir);
-    Ok((data_dir, context.controller(&settings)))
+    Ok(Place::Directory(data_dir, Box::new(context.controller(&settings))))
+}
+
+/// The store of a service, which may have it open.
+pub fn store(context: &Context<'_>, args: &StoreArgs) -> Result<Store, Error> {
+    Ok(match place(context, args)? {
+        Place::Directory(data_dir, _) => Store::attach(&data_dir)?,
+        Place::Database(database) => Store::connect(&database)?,
+    })
+}
+
+/// Makes something in the store of a data directory. The first token of a service may be made before its
+/// first start.
+fn create_in<T>(
+    context: &Context<'_>,
+    data_dir: &Path,
+    config: &Config,
+    create: impl FnOnce(&Store) -> Result<T, StoreError>,
+) -> Result<T, Error> {
+    target::refuse_served("--data-dir", data_dir, config)?;
+    match Store::attach(data_dir) {
+        Err(StoreError::Missing { .. }) => {
+            let missing = MissingDirs::of(data_dir);
+            let remove = |error: &StoreError| remove_new(data_dir, &missing, error);
+            let store = Store::open(data_dir, Durability::Disk).inspect_err(remove)?;
+            let created = create(&store).inspect_err(remove)?;
+            let dir = data_dir.display().to_string();
+            let shown = escaped_line(&dir);
+            context.output.notice(&format!("no service has used {shown} yet: it was created"));
+            Ok(created)
+        }
+        attached => Ok(create(&attached?)?),
+    }
 }
 
 /// A token as it is printed, once.

@@ -337,6 +337,10 @@ settings! {
         kind: Kind::Switch,
         default: || Some(Value::Switch(false)),
     }
+    ServerOtlpEndpoint "server.otlp_endpoint"
+    "OpenTelemetry collector that traces and metrics are sent to, by OTLP over HTTP" {
+        expects: "a URL such as \"http://127.0.0.1:4318\"",
+    }
     QuotaStored "server.quota.stored_bytes" "Bytes of kept results and files of one caller" {
         kind: SIZE,
     }
@@ -353,6 +357,35 @@ settings! {
     }
     JwtSecretFile "server.jwt.secret_file" "Secret shared with the issuer, for HS256" {
         kind: Kind::AbsolutePath,
+    }
+    ServerDatabase "server.database" "PostgreSQL database that the nodes of a cluster share" {
+        flag: Some("--database"),
+        expects: "a URL such as \"postgres://sandboxctl@db.example.org/sandboxctl\"",
+    }
+    ServerDatabasePasswordFile "server.database_password_file" "Password of the database" {
+        kind: Kind::AbsolutePath,
+    }
+    ServerDatabaseCa "server.database_ca"
+    "Authority that signed the database's certificate, as PEM; the machine's if not set" {
+        kind: Kind::AbsolutePath,
+    }
+    ServerDatabaseConnections "server.database_connections"
+    "Connections of a node that read; four more write, claim and listen" {
+        kind: COUNT,
+        default: || count(8),
+    }
+    ServerDatabaseListen "server.database_listen"
+    "Whether a node is notified by the database; false behind a pooler of transactions" {
+        kind: Kind::Switch,
+        default: || Some(Value::Switch(true)),
+    }
+    ServerPeerListen "server.peer_listen" "Where a node listens for the other nodes: ADDRESS:PORT" {
+        flag: Some("--peer-listen"),
+        default: || text("0.0.0.0:8471"),
+    }
+    ServerAdvertise "server.advertise"
+    "Where the other nodes reach a node: HOST:PORT; by peer_listen, or the host name, if not set" {
+        flag: Some("--advertise"),
     }
 }
 
@@ -641,7 +674,7 @@ mod tests {
         let count = Key::all().count();
         assert_eq!(
             count,
-            52 + 2 * LimitKey::ALL.len() + 2 * EXEC.len(),
+            60 + 2 * LimitKey::ALL.len() + 2 * EXEC.len(),
             "a section of limits is missing"
         );
         assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);

@@ -30,4 +30,6 @@ pub use settings::{Flags, Settings};
 pub use value::Value;
 #[cfg(test)]
 pub use variables::OTHER_VARIABLES;
-pub use variables::{CA_VARIABLE, LOG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE};
+pub use variables::{
+    CA_VARIABLE, DATABASE_PASSWORD_VARIABLE, LOG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE,
+};

@@ -11,8 +11,17 @@ pub const SERVER_VARIABLE: &str = "SANDBOXCTL_SERVER";
 pub const TOKEN_VARIABLE: &str = "SANDBOXCTL_TOKEN";
 /// The certificates that are trusted of it, like `--ca-file`.
 pub const CA_VARIABLE: &str = "SANDBOXCTL_CA_FILE";
+/// The password of the database of a cluster. No setting: these are printed.
+pub const DATABASE_PASSWORD_VARIABLE: &str = "SANDBOXCTL_DATABASE_PASSWORD";
 /// The program that client libraries start; it says nothing to the program itself.
 const BINARY_VARIABLE: &str = "SANDBOXCTL_BINARY";
 /// The variables that are no settings.
-pub const OTHER_VARIABLES: [&str; 6] =
-    [BINARY_VARIABLE, CA_VARIABLE, FILE_VARIABLE, LOG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE];
+pub const OTHER_VARIABLES: [&str; 7] = [
+    BINARY_VARIABLE,
+    CA_VARIABLE,
+    DATABASE_PASSWORD_VARIABLE,
+    FILE_VARIABLE,
+    LOG_VARIABLE,
+    SERVER_VARIABLE,
+    TOKEN_VARIABLE,
+];

@@ -178,6 +178,11 @@ impl Client {
         self.address.is_exposed()
     }
 
+    /// Whether there has been a connection: a request may have arrived.
+    pub(super) fn was_reached(&self) -> bool {
+        self.was_reached.load(Ordering::Relaxed)
+    }
+
     /// Its address, for messages.
     pub fn server(&self) -> String {
         self.address.to_string()
@@ -312,9 +317,7 @@ impl Client {
                 Ok(connection)
             }
             Err(error @ Error::OtherProtocol { .. }) => Err(AttemptError::Permanent(error)),
-            Err(error) if self.was_reached.load(Ordering::Relaxed) => {
-                Err(AttemptError::Transient(error, None))
-            }
+            Err(error) if self.was_reached() => Err(AttemptError::Transient(error, None)),
             Err(error) => Err(AttemptError::Permanent(error)),
         }
     }

@@ -58,6 +58,28 @@ pub enum Error {
         /// How long was waited.
         after: Duration,
     },
+    /// The connection was lost for good after an execution had been accepted.
+    #[error("the connection to {server} was lost; execution {id} was accepted")]
+    LostExecution {
+        /// The service.
+        server: String,
+        /// The execution.
+        id: String,
+        /// The cause.
+        source: Box<Error>,
+    },
+    /// The connection was lost for good before a submission was answered.
+    #[error(
+        "the connection to {server} was lost; it is not known whether the execution was accepted"
+    )]
+    LostSubmission {
+        /// The service.
+        server: String,
+        /// The idempotency key of the submission.
+        key: String,
+        /// The cause.
+        source: Box<Error>,
+    },
     /// The service refused the request.
     #[error("{message}")]
     Refused {
@@ -91,6 +113,8 @@ impl Error {
             | Self::OtherProtocol { .. }
             | Self::Tls { .. }
             | Self::Lost { .. }
+            | Self::LostExecution { .. }
+            | Self::LostSubmission { .. }
             | Self::NoResponse { .. } => ErrorKind::Engine,
             Self::Refused { kind, .. } => *kind,
             Self::Unexpected { .. } => ErrorKind::Internal,
@@ -129,6 +153,14 @@ impl Error {
                  scheme the right one, http or https?"
                     .to_owned(),
             ),
+            Self::LostExecution { server, id, .. } => Some(format!(
+                "`sandboxctl executions get {id} --server {server}` has its result; in a cluster, any \
+                 other node has it too"
+            )),
+            Self::LostSubmission { server, key, .. } => Some(format!(
+                "`sandboxctl executions ls --server {server}` lists it if it was; the same request with the \
+                 idempotency key {key} runs once, with another key it may run twice"
+            )),
             Self::Refused { status, .. } if *status == StatusCode::UNAUTHORIZED => Some(
                 "SANDBOXCTL_TOKEN or --token-file FILE gives a token; `sandboxctl token create` \
                  makes one where the service runs"
@@ -138,6 +170,39 @@ impl Error {
             Self::Unexpected { .. } => {
                 Some("is it a `sandboxctl serve` that answers there?".to_owned())
             }
+        }
+    }
+
+    /// The service, if there is no connection to it any more.
+    fn lost_server(&self) -> Option<String> {
+        match self {
+            Self::Connect { server, .. }
+            | Self::Tls { server, .. }
+            | Self::Lost { server, was_answered: true, .. }
+            | Self::NoResponse { server, .. } => Some(server.clone()),
+            _ => None,
+        }
+    }
+
+    /// A lost connection as that of an execution that was accepted.
+    #[must_use]
+    pub fn after_acceptance(self, id: &str) -> Self {
+        match self.lost_server() {
+            Some(server) => {
+                Self::LostExecution { server, id: id.to_owned(), source: Box::new(self) }
+            }
+            None => self,
+        }
+    }
+
+    /// A lost connection as that of a submission that may have been accepted.
+    #[must_use]
+    pub fn after_submission(self, key: &str) -> Self {
+        match self.lost_server() {
+            Some(server) => {
+                Self::LostSubmission { server, key: key.to_owned(), source: Box::new(self) }
+            }
+            None => self,
         }
     }
 

@@ -41,7 +41,12 @@ impl Client {
         let body = request.to_json_with_secrets().map_err(|error| self.unexpected(error))?;
         let body = body.as_bytes().to_vec();
         let call = Call::new(Method::POST, "/v1/executions?wait=0").json(body).idempotent(key);
-        let Submitted { id } = self.read(&self.call(&call).await?)?;
+        let called = self.call(&call).await;
+        let answer = called.map_err(|error| match self.was_reached() {
+            true => error.after_submission(key),
+            false => error,
+        })?;
+        let Submitted { id } = self.read(&answer)?;
         // It becomes a part of paths.
         match id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')) {
             true if !id.is_empty() => Ok(id),

@@ -17,6 +17,7 @@ mod token;
 
 pub use address::ServerAddress;
 pub use client::{Client, Stream};
+pub use connection::Connection;
 pub use error::Error;
 pub use events::Events;
 pub use executions::{ListQuery, new_key};

@@ -269,3 +269,25 @@ async fn no_server_there_is_an_error_at_once() {
     let client = Client::new("unix:/no/such.sock".parse().unwrap(), None);
     assert!(client.submit(&ExecutionRequest::default(), "k").await.is_err());
 }
+
+#[tokio::test]
+async fn service_that_is_lost_for_good_is_said_to_have_accepted_or_not() {
+    let service = Service::new(vec![Last(json("202 Accepted", "", ACCEPTED))]).await;
+    let (client, request) = (service.client.clone(), ExecutionRequest::default());
+    let id = client.submit(&request, "k1").await.unwrap();
+    // The minute of attempts passes at once.
+    tokio::time::pause();
+    let lost = Events::new(client.clone(), &id, 0).next().await.unwrap_err();
+    let accepted = lost.after_acceptance(&id);
+    let server = client.server();
+    let get = format!("`sandboxctl executions get e1 --server {server}`");
+    assert!(accepted.to_string().ends_with(" was lost; execution e1 was accepted"), "{accepted}");
+    assert!(accepted.hint().unwrap().starts_with(&get), "{:?}", accepted.hint());
+
+    let unknown = client.submit(&request, "k2").await.unwrap_err();
+    assert!(unknown.to_string().contains("it is not known whether"), "{unknown}");
+    assert!(unknown.hint().unwrap().contains("idempotency key k2 runs once"));
+    for error in [&accepted, &unknown] {
+        assert_eq!((error.kind(), error.exit_code()), (ErrorKind::Engine, 125));
+    }
+}

@@ -145,7 +145,10 @@ impl<'a> Remote<'a> {
         let mut execution = RemoteExecution::submit(&self.client, request).await?;
         let mut renderer = Renderer::new(self.context, &self.view, self.reports, job)?;
         let id = execution.id.clone();
-        let cancel = async || Ok(self.client.cancel(&id).await?);
+        let cancel = async || {
+            let cancelled = self.client.cancel(&id).await;
+            Ok(cancelled.map_err(|error| error.after_acceptance(&id))?)
+        };
         follow(async || execution.next().await, cancel, &mut renderer).await?;
         let (mut document, mut exit_code) = execution.document()?;
         renderer.explain(&mut document);
@@ -222,7 +225,9 @@ impl RemoteExecution {
 
     /// The next event that is not the last one.
     async fn next(&mut self) -> Result<Option<ExecutionEvent>, Error> {
-        match self.events.next().await?.map(|record| record.event) {
+        let next = self.events.next().await;
+        let record = next.map_err(|error| error.after_acceptance(&self.id))?;
+        match record.map(|record| record.event) {
             Some(Recorded::End { exit_code, document }) => {
                 self.end = Some((exit_code, document));
                 Ok(None)

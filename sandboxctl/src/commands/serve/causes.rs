@@ -1,7 +1,7 @@
 //! Errors of other crates, in words.
 
 /// An error with its causes, on one line.
-pub(super) fn causes(error: &dyn std::error::Error) -> String {
+pub fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

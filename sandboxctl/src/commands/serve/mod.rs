@@ -4,23 +4,29 @@ mod access;
 mod causes;
 mod listen;
 mod mcp;
+mod node;
 pub mod plan;
+mod telemetry;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
 use sandbox_api::service::ShutdownReport;
 use sandbox_controller::{AccessRecord, Controller};
 use sandbox_http::{AccessDecision, Endpoint, Http, HttpConfig, Shutdown, Tls};
-use sandbox_service::Service;
+use sandbox_service::{Service, ServiceConfig};
 use sandbox_store::{Durability, Store};
 use sd_notify::NotifyState;
 use serde_json::json;
+use tokio::task::block_in_place;
 
 use self::access::{Access, Policy};
-use self::causes::causes;
+pub use self::causes::causes;
 use self::listen::Listening;
+use self::node::Node;
 use self::plan::Plan;
+use self::telemetry::Telemetry;
 use super::Context;
 use crate::cli::serve::ServeArgs;
 use crate::config::Settings;
@@ -60,22 +66,47 @@ async fn run(
     plan: Plan,
 ) -> Result<u8, Error> {
     let mut signals = Signals::listen()?;
-    let Plan { endpoint, controller, service, http, tls, jwt, shutdown_timeout, pool, private_dir } =
-        plan;
+    let Plan {
+        endpoint,
+        controller,
+        service,
+        http,
+        tls,
+        jwt,
+        shutdown_timeout,
+        pool,
+        private_dir,
+        cluster,
+    } = plan;
     let tls = tls.as_ref().map(plan::load_tls).transpose()?.map(Arc::new);
     let listening = Listening::at(&endpoint, settings)?;
     if args.insecure_no_auth {
         listening.refuse_others()?;
     }
+    let telemetry = match private_dir {
+        Some(_) => Telemetry::default(),
+        None => Telemetry::start(settings, &endpoint)?,
+    };
     let durability = match private_dir {
         Some(_) => Durability::Process,
         None => Durability::Disk,
     };
-    let store = Store::open(&service.data_dir, durability)?;
+    let (store, peers) = match cluster {
+        None => (Store::open(&service.data_dir, durability)?, None),
+        Some((database, peers)) => (block_in_place(|| Store::connect(&database))?, Some(peers)),
+    };
+    let node = match (peers, store.cluster()) {
+        (Some(peers), Some(cluster)) => Some(Node::bind(peers, cluster, &service.data_dir)?),
+        _ => None,
+    };
+    let service = ServiceConfig { node: node.as_ref().map(|it| it.session.clone()), ..service };
     let policy = if args.insecure_no_auth { Policy::NoCaller } else { Policy::Others };
     let access = Access::new(policy, store.clone(), jwt);
     let access = access.map_err(|error| plan::refused_keys(&error))?;
-    if policy == Policy::Others && !listening.is_local() && !access.knows_tokens()? {
+    if policy == Policy::Others
+        && !listening.is_local()
+        && !block_in_place(|| access.knows_tokens())?
+    {
         return Err(Error::usage(
             "--listen",
             "no way to authenticate: there is no token, and no issuer of tokens",
@@ -128,11 +159,17 @@ async fn run(
             audit_access(&controller, decision);
         }
     };
-    let http = HttpConfig { audit: Some(Arc::new(audit)), ..http };
+    let (peers, peer_listener, node_dir) = match node.map(|node| node.join(&service)) {
+        Some((peers, listener, dir)) => (Some(peers), Some(listener), Some(dir)),
+        None => (None, None, None),
+    };
+    let http = HttpConfig { audit: Some(Arc::new(audit)), peers, ..http };
     let (tools, mount) = mcp::mount(&service, tools);
     let http = Http::new(http, service.clone(), access.clone(), Some(mount), shutdown);
     let addresses = listening.addresses(tls.is_some());
-    let mut served = tokio::spawn(http.serve(listening.into_listeners(), tls.clone()));
+    let peers_served = OptionFuture::from(peer_listener.map(|it| http.serve_peers(it)));
+    let served = http.serve(listening.into_listeners(), tls.clone());
+    let mut served = tokio::spawn(async move { tokio::join!(served, peers_served) });
 
     if let (Some(_), Endpoint::Unix(socket)) = (&private_dir, &endpoint) {
         let (protocol, version) = (PRIVATE_PROTOCOL, env!("CARGO_PKG_VERSION"));
@@ -175,7 +212,10 @@ async fn run(
         kill.cancel();
         _ = tokio::time::timeout(ANSWER_TIMEOUT, &mut served).await;
     }
+    // The last figures are those of a service that still exists.
+    _ = tokio::task::spawn_blocking(|| telemetry.stop()).await;
     drop((service, access, tools));
+    drop(node_dir);
     context.close_shared(controller, &mut signals).await;
     Ok(0)
 }

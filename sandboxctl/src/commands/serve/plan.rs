@@ -6,12 +6,15 @@ use std::time::Duration;
 use sandbox_api::{ByteSize, SandboxSpec};
 use sandbox_auth::{JwtConfig, JwtError, JwtKeys};
 use sandbox_controller::{Config, NAMES_DIR, PoolConfig};
+use sandbox_env::Environment;
 use sandbox_http::{ConnectionLimits, Endpoint, HttpConfig, ResourceMetadata, Tls, TlsError};
 use sandbox_mcp::PrivateDir;
 use sandbox_service::{HostPolicy, IoPosture, KeptBounds, Quotas, RequestBounds, ServiceConfig};
+use sandbox_store::DatabaseConfig;
 
-use super::super::Context;
+use super::super::{Context, database};
 use super::causes::causes;
+use super::node::PeerPlan;
 use crate::cli::serve::ServeArgs;
 use crate::config::{Key, Layer, Scope, Settings, Value};
 use crate::error::Error;
@@ -37,6 +40,8 @@ pub struct Plan {
     pub shutdown_timeout: Duration,
     /// Where a private service has its socket and its data.
     pub private_dir: Option<PrivateDir>,
+    /// The database of a cluster, and how its nodes reach this one.
+    pub cluster: Option<(DatabaseConfig, PeerPlan)>,
 }
 
 /// The executions that a private service runs at one time, and those that wait.
@@ -102,6 +107,7 @@ impl Plan {
             pool: settings.pool(),
             shutdown_timeout: settings.time(Key::ServerShutdownTimeout).unwrap_or_default(),
             private_dir: None,
+            cluster: cluster(&context.environment, args, settings)?,
         })
     }
 
@@ -155,6 +161,7 @@ impl Plan {
             pool: settings.pool(),
             shutdown_timeout: Duration::ZERO,
             private_dir: Some(private_dir),
+            cluster: None,
         })
     }
 }
@@ -205,7 +212,8 @@ pub fn refused_keys(error: &JwtError) -> Error {
 }
 
 /// What a service would refuse of the settings, and of the files that they name.
-pub fn problems(settings: &Settings, here: &Path) -> Vec<Error> {
+pub fn problems(settings: &Settings, environment: &Environment) -> Vec<Error> {
+    let here = &environment.working_directory;
     let read_keys = |keys: Option<JwtConfig>| match keys {
         Some(keys) => JwtKeys::read(&keys).map(drop).map_err(|error| refused_keys(&error)),
         None => Ok(()),
@@ -216,6 +224,8 @@ pub fn problems(settings: &Settings, here: &Path) -> Vec<Error> {
             .and_then(|files| files.as_ref().map_or(Ok(()), |it| load_tls(it).map(drop))),
         resource(settings).map(drop),
         jwt(settings).and_then(read_keys),
+        database::config(environment, settings).map(drop),
+        PeerPlan::of(settings).map(drop),
     ];
     checks.into_iter().filter_map(Result::err).collect()
 }
@@ -278,6 +288,22 @@ fn service(
         figures_by_subject: matches!(by_subject, Some(Value::Switch(true))),
         ..defaults
     })
+}
+
+/// The cluster that the service is a node of, if any.
+fn cluster(
+    environment: &Environment,
+    args: &ServeArgs,
+    settings: &Settings,
+) -> Result<Option<(DatabaseConfig, PeerPlan)>, Error> {
+    let Some(database) = database::config(environment, settings)? else { return Ok(None) };
+    if args.io_dir.is_some() {
+        let why = "it would be another directory on each machine of a cluster";
+        return Err(Error::usage("--io-dir", why).with_hint(
+            "`[io] enabled = true` gives each execution a directory of its own, and keeps its files",
+        ));
+    }
+    Ok(Some((database, PeerPlan::of(settings)?)))
 }
 
 /// The metadata of the service as a resource of OAuth, if its URL is configured.

@@ -1,0 +1,291 @@
+//! `cluster`: the nodes that share a database.
+
+use std::time::Duration;
+
+use sandbox_api::service::Time;
+use sandbox_store::{Cluster, Drain, NodeView, Store};
+use serde::Serialize;
+
+use super::{Context, database};
+use crate::cli::cluster::{ClusterCommand, DatabaseArgs};
+use crate::error::Error;
+use crate::render::{self, escaped_line};
+
+pub fn cluster(context: &Context<'_>, command: &ClusterCommand) -> Result<u8, Error> {
+    match command {
+        ClusterCommand::Status { database, json } => return status(context, database, *json),
+        ClusterCommand::Drain { node, evict, database } => {
+            let drain = if *evict { Drain::Evict } else { Drain::Yes };
+            with_node(context, database, node, |cluster, node| {
+                cluster.set_draining(&node.node, drain)?;
+                Ok(format!("{} begins nothing more", node.node))
+            })
+        }
+        ClusterCommand::Undrain { node, database } => {
+            with_node(context, database, node, |cluster, node| {
+                cluster.set_draining(&node.node, Drain::No)?;
+                Ok(format!("{} begins executions again", node.node))
+            })
+        }
+        ClusterCommand::Forget { node, database } => {
+            with_node(context, database, node, |cluster, node| {
+                // In the transaction too: it may have come back meanwhile.
+                if node.session.is_some() || !cluster.forget(&node.node)? {
+                    return Err(Error::usage("NODE", format!("{} has a session", node.node))
+                        .with_hint("stop it first; `sandboxctl cluster drain` takes it out"));
+                }
+                Ok(format!("{} is forgotten, with {}", node.node, sandboxes(node.sandboxes)))
+            })
+        }
+    }?;
+    Ok(0)
+}
+
+fn sandboxes(count: u64) -> String {
+    format!("{count} kept {}", if count == 1 { "sandbox" } else { "sandboxes" })
+}
+
+/// Does something with the node that is named, and says so.
+fn with_node(
+    context: &Context<'_>,
+    database: &DatabaseArgs,
+    name: &str,
+    change: impl FnOnce(&Cluster, &NodeView) -> Result<String, Error>,
+) -> Result<(), Error> {
+    let store = database::open(context, database)?;
+    let cluster = cluster_of(&store)?;
+    let done = change(cluster, find(&cluster.nodes()?, name)?)?;
+    context.output.notice(&escaped_line(&done));
+    Ok(())
+}
+
+fn cluster_of(store: &Store) -> Result<&Cluster, Error> {
+    store.cluster().ok_or_else(|| Error::usage("--database", "it is not that of a cluster"))
+}
+
+/// The node with this id, or the only one with this name.
+fn find<'a>(nodes: &'a [NodeView], name: &str) -> Result<&'a NodeView, Error> {
+    if let Some(node) = nodes.iter().find(|node| node.node == name) {
+        return Ok(node);
+    }
+    let mut named = nodes.iter().filter(|node| node.name == name);
+    match (named.next(), named.next()) {
+        (Some(node), None) => Ok(node),
+        (first, _) => {
+            let why = if first.is_some() {
+                "several nodes have this name"
+            } else {
+                "there is no such node"
+            };
+            let error = Error::usage(format!("NODE '{name}'"), why);
+            Err(error.with_hint("`sandboxctl cluster status` lists them"))
+        }
+    }
+}
+
+/// What a node does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum NodeState {
+    /// It begins executions.
+    Ready,
+    /// It begins none, and still has some, or kept sandboxes.
+    Draining,
+    /// It begins none, and has none.
+    Drained,
+    /// It has no session.
+    Away,
+}
+
+impl NodeState {
+    const fn of(node: &NodeView) -> Self {
+        match (&node.session, node.drain) {
+            (None, _) => Self::Away,
+            (Some(_), Drain::No) => Self::Ready,
+            (Some(session), _) if session.running == 0 && node.sandboxes == 0 => Self::Drained,
+            (Some(_), _) => Self::Draining,
+        }
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Draining => "draining",
+            Self::Drained => "drained",
+            Self::Away => "away",
+        }
+    }
+}
+
+/// The nodes of a cluster.
+#[derive(Serialize)]
+struct ClusterStatus<'a> {
+    /// Its id.
+    cluster: &'a str,
+    lease_ms: u64,
+    /// How many executions wait for a node.
+    queued: u64,
+    nodes: Vec<Node<'a>>,
+}
+
+/// A node. What only a session has is null if it is away.
+#[derive(Serialize)]
+struct Node<'a> {
+    node: &'a str,
+    name: &'a str,
+    state: NodeState,
+    address: Option<&'a str>,
+    version: Option<&'a str>,
+    running: Option<u32>,
+    slots: Option<u32>,
+    sandboxes: u64,
+    /// Equal where the settings that all nodes should share are.
+    config_digest: Option<&'a str>,
+    /// How long ago it renewed its session.
+    beat_age_ms: Option<u64>,
+    last_seen: Time,
+}
+
+impl<'a> Node<'a> {
+    fn of(view: &'a NodeView) -> Self {
+        let session = view.session.as_ref();
+        Self {
+            node: &view.node,
+            name: &view.name,
+            state: NodeState::of(view),
+            address: session.map(|it| it.address.as_str()),
+            version: session.map(|it| it.version.as_str()),
+            running: session.map(|it| it.running),
+            slots: session.map(|it| it.slots),
+            sandboxes: view.sandboxes,
+            config_digest: session.map(|it| it.config_digest.as_str()),
+            beat_age_ms: session.map(|it| millis(it.beat_age)),
+            last_seen: view.last_seen,
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn status(context: &Context<'_>, database: &DatabaseArgs, json: bool) -> Result<u8, Error> {
+    let store = database::open(context, database)?;
+    let cluster = cluster_of(&store)?;
+    let views = cluster.nodes()?;
+    let identity = cluster.identity();
+    let nodes: Vec<_> = views.iter().map(Node::of).collect();
+    let is_ready = nodes.iter().any(|node| node.state == NodeState::Ready);
+    let digests = nodes.iter().filter_map(|node| node.config_digest);
+    let digests: std::collections::BTreeSet<_> = digests.collect();
+    let differ = digests.len() > 1;
+    let now = Time::now();
+    let queued = store.status(now)?.queued;
+    let lease_ms = millis(identity.lease);
+    let status = ClusterStatus { cluster: &identity.id, lease_ms, queued, nodes };
+    match json {
+        true => context.output.document(&status)?,
+        false => context.output.text(&listing(&status.nodes, now, context.output.width()))?,
+    }
+    if queued > 0 && !json {
+        context.output.notice(&format!(
+            "executions that wait: {queued}; a subject runs at most server.subject_concurrency at one time, at all \
+             nodes together"
+        ));
+    }
+    if differ {
+        context.output.warning(
+            "nodes have different settings of what they should share: `sandboxctl config show server limits \
+             exec network` prints those of a machine; --json has the digest of each",
+        );
+    }
+    Ok(u8::from(!is_ready))
+}
+
+/// Nodes as a table of this width.
+fn listing(nodes: &[Node<'_>], now: Time, width: Option<usize>) -> String {
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let rows: Vec<_> = nodes
+        .iter()
+        .map(|node| {
+            // By the database's clock, unless the node is away.
+            let beat = node.beat_age_ms.map(Duration::from_millis);
+            [
+                escaped_line(node.node).into_owned(),
+                node.state.as_str().to_owned(),
+                or_none(node.running.map(|running| running.to_string())),
+                or_none(node.slots.map(|slots| slots.to_string())),
+                node.sandboxes.to_string(),
+                or_none(node.version.map(|version| escaped_line(version).into_owned())),
+                or_none(node.address.map(|address| escaped_line(address).into_owned())),
+                render::age(beat.unwrap_or_else(|| now.since(node.last_seen))),
+            ]
+        })
+        .collect();
+    let headings = ["NODE", "STATE", "RUNNING", "SLOTS", "SANDBOXES", "VERSION", "ADDRESS", "BEAT"];
+    render::table(headings, &rows, width)
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbox_store::NodeSession;
+
+    use super::*;
+
+    fn view(node: &str, session: Option<(u32, bool)>, sandboxes: u64) -> NodeView {
+        let (name, _) = node.split_once('-').unwrap();
+        NodeView {
+            node: node.to_owned(),
+            name: name.to_owned(),
+            drain: if session.is_some_and(|(_, drains)| drains) { Drain::Yes } else { Drain::No },
+            session: session.map(|(running, is_draining)| NodeSession {
+                id: 7,
+                node: node.to_owned(),
+                name: name.to_owned(),
+                address: format!("{name}:8471"),
+                certificate: [0; 32],
+                version: "0.1.0".to_owned(),
+                slots: 16,
+                running,
+                sandboxes: 0,
+                config_digest: "3f".to_owned(),
+                is_draining,
+                beat_age: Duration::from_millis(1200),
+            }),
+            last_seen: Time::from_unix_millis(0),
+            sandboxes,
+        }
+    }
+
+    #[test]
+    fn table_says_what_each_node_does() {
+        let views = [
+            view("m1-3f9c", Some((3, false)), 2),
+            view("m2-a1b2", Some((1, true)), 0),
+            view("m3-c3d4", Some((0, true)), 1),
+            view("m4-e5f6", Some((0, true)), 0),
+            view("m5-0718", None, 4),
+        ];
+        let nodes: Vec<_> = views.iter().map(Node::of).collect();
+        insta::assert_snapshot!(listing(&nodes, Time::from_unix_millis(3_600_000), None), @r"
+        NODE     STATE     RUNNING  SLOTS  SANDBOXES  VERSION  ADDRESS  BEAT
+        m1-3f9c  ready     3        16     2          0.1.0    m1:8471  1s
+        m2-a1b2  draining  1        16     0          0.1.0    m2:8471  1s
+        m3-c3d4  draining  0        16     1          0.1.0    m3:8471  1s
+        m4-e5f6  drained   0        16     0          0.1.0    m4:8471  1s
+        m5-0718  away      -        -      4          -        -        1h
+        ");
+    }
+
+    #[test]
+    fn node_is_named_by_its_id_or_by_a_name_that_no_other_has() {
+        let nodes = [view("m1-3f9c", None, 0), view("m1-a1b2", None, 0), view("m2-c3d4", None, 0)];
+        for (name, found) in [("m1-a1b2", "m1-a1b2"), ("m2", "m2-c3d4")] {
+            assert_eq!(find(&nodes, name).unwrap().node, found);
+        }
+        for (name, why) in [("m1", "several nodes have this name"), ("m", "no such node")] {
+            let text = find(&nodes, name).unwrap_err().to_text();
+            assert!(text.contains(why) && text.contains("cluster status"), "{text}");
+        }
+    }
+}
