@@ -832,6 +832,8 @@ export type SandboxView = {
   metadata: Record<string, unknown>;
   /** The name that its creator gave it. */
   name: string | null;
+  /** Whether the node of the cluster that has it is not there: it can be deleted, and not be used. */
+  node_away?: boolean;
   /** What it is. */
   spec: KeptSpec;
   /** Its state. */

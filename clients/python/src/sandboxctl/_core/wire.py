@@ -627,6 +627,8 @@ class SandboxView(TypedDict):
     """The members of its creator's own."""
     name: Union[str, None]
     """The name that its creator gave it."""
+    node_away: NotRequired[bool]
+    """Whether the node of the cluster that has it is not there: it can be deleted, and not be used."""
     spec: KeptSpec
     """What it is."""
     status: SandboxStatus
