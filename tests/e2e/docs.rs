@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use sandbox_store::fixture::Postgres;
+
 use crate::engine::{Engine, engine};
 use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, files_below, finish, sandboxctl, workspace};
@@ -131,6 +133,7 @@ pages! {
     installation: "docs/src/installation.md",
     artifacts: "docs/src/guides/artifacts.md",
     changes: "docs/src/guides/changes.md",
+    cluster: "docs/src/guides/cluster.md",
     ci: "docs/src/guides/ci.md",
     command_line: "docs/src/guides/command-line.md",
     commands: "docs/src/guides/commands.md",
@@ -160,19 +163,29 @@ fn run_commands_of(page: &str) {
     let place = Fixture::new();
     copy_tree(&workspace().join("examples"), &place.path("examples"));
     let commands = shown(&page);
-    if commands.iter().any(|it| it.command.contains("-s KILL 2 sandboxctl")) {
+    let kills =
+        |it: &Shown| it.command.contains("-s KILL 2 sandboxctl") || it.command.contains("kill -9");
+    if commands.iter().any(kills) {
         place.expect_a_dead_instance();
     }
     let _made = MadeImages;
+    // What the page says that its reader has: a database, named by a variable.
+    let server = page.ends_with("guides/cluster.md").then(Postgres::shared);
+    let database = server.as_ref().map(Postgres::database);
     // Removals that were not waited for are checked on the same engine as the commands, by its
     // address.
     let last = Shown { command: "sandboxctl gc".to_owned(), output: Vec::new() };
     for shown in commands.into_iter().chain([last]) {
-        run_command(&place, &page, &shown);
+        run_command(&place, &page, database.as_deref(), &shown);
     }
 }
 
-fn run_command(place: &Fixture, page: &Path, Shown { command, output }: &Shown) {
+fn run_command(
+    place: &Fixture,
+    page: &Path,
+    database: Option<&str>,
+    Shown { command, output }: &Shown,
+) {
     // `scripts/test` has built the examples of the library next to the binary.
     let this = std::env::current_exe().unwrap();
     let examples = this.parent().unwrap().with_file_name("examples").join("");
@@ -204,6 +217,7 @@ fn run_command(place: &Fixture, page: &Path, Shown { command, output }: &Shown) 
         shell.env("SANDBOXCTL_ENGINE_KIND", "embedded");
         shell.env("SANDBOXCTL_ENGINE_DATA_DIR", place.data());
     }
+    shell.envs(database.map(|url| ("SANDBOXCTL_SERVER_DATABASE", url)));
     // Instead of an installed package.
     shell.env("PYTHONPATH", workspace().join("clients/python/src"));
     let ended = finish(shell);

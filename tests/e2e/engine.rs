@@ -64,6 +64,16 @@ impl Engine {
         }
     }
 
+    /// What stderr has first of a command with a sandbox, unless it is quiet.
+    pub fn notice(self) -> &'static str {
+        match self {
+            Self::Embedded if !rustix::process::geteuid().is_root() => {
+                "note: memory and processors are limited by best effort\n"
+            }
+            Self::Docker | Self::Embedded => "",
+        }
+    }
+
     /// The containers of a place, running or not.
     pub fn containers(self, place: &Fixture) -> Vec<String> {
         match self {
@@ -225,7 +235,11 @@ fn descendants_of_helper(container: &str) -> Vec<Pid> {
     let pids = pids.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<i32>().ok());
     let parent = |pid: &i32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse::<i32>().ok())
+        let of =
+            |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        // One that has ended and is not waited for has no group either.
+        let has_ended = of("State:").is_some_and(|state| state.starts_with('Z'));
+        of("PPid:")?.parse::<i32>().ok().filter(|_| !has_ended)
     };
     let parents: BTreeMap<i32, i32> = pids.filter_map(|pid| Some((pid, parent(&pid)?))).collect();
     let has_record = |pid: &i32| {

@@ -30,6 +30,7 @@ pub enum Feature {
     SharedKernel,
     MountNumbers,
     OwnLimits,
+    OwnMemory,
     OwnFilter,
     ClosedDescriptors,
     CommandsAtOnce,
@@ -65,8 +66,13 @@ const FEATURES: &[(Feature, &str, &[Kind])] = &[
     ),
     (
         Feature::OwnLimits,
-        "counts processes, processor time and a child's memory as the agent's own",
+        "counts processes and processor time of children as the agent's own",
         &[Gvisor],
+    ),
+    (
+        Feature::OwnMemory,
+        "ends the one process that uses up the memory (else the sandbox)",
+        &[Gvisor, Rootless],
     ),
     (
         Feature::OwnFilter,

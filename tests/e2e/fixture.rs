@@ -357,6 +357,11 @@ impl Ended {
         assert!(self.stderr.contains(text), "no {text:?} in {self:#?}");
         self
     }
+
+    /// Its stderr without the engine's notice.
+    pub fn messages(&self) -> &str {
+        self.stderr.strip_prefix(engine().notice()).unwrap_or(&self.stderr)
+    }
 }
 
 /// Whether a file says which folders a controller made: the next command reads it.

@@ -71,8 +71,35 @@ fn tests_that_have_lanes_of_their_own_exist() {
     };
     let nightly = ["both", "docker", "embedded"].map(|engine| names("nightly", engine));
     let nightly = nightly.into_iter().flatten().collect();
-    let walks = &names("smoke", "tests") | &names("rootless", "tests");
-    let named = &walks | &nightly;
+    let rootless = names("rootless", "tests");
+    let walks = &names("smoke", "tests") | &rootless;
+    let named = &(&walks | &nightly) | &not_rootless();
     let missing: Vec<_> = named.difference(&tests()).cloned().collect();
     assert!(missing.is_empty(), "tests/lanes.toml: no tests {missing:?}");
+    let both: Vec<_> = rootless.intersection(&not_rootless()).cloned().collect();
+    assert!(both.is_empty(), "tests/lanes.toml: {both:?} both run and do not run without root");
+}
+
+/// The tests of the lane `both` that need root, each below one reason.
+fn not_rootless() -> BTreeSet<String> {
+    let except = table().remove("rootless").unwrap()["except"].take();
+    let except: BTreeMap<String, Vec<String>> = serde_json::from_value(except).unwrap();
+    let mut tests = BTreeSet::new();
+    for (reason, excepted) in except {
+        assert!(!excepted.is_empty(), "tests/lanes.toml: no test needs root for: {reason}");
+        for test in excepted {
+            assert!(tests.insert(test.clone()), "tests/lanes.toml: {test} has two reasons");
+        }
+    }
+    tests
+}
+
+#[test]
+fn tests_that_need_root_are_of_the_lane_that_runs_without_it() {
+    let both: BTreeMap<String, Vec<String>> =
+        serde_json::from_value(table().remove("both").unwrap()).unwrap();
+    for test in not_rootless() {
+        let is_of_both = both.keys().any(|row| test.starts_with(&format!("{row}::")));
+        assert!(is_of_both, "tests/lanes.toml: no pool without root has {test}");
+    }
 }

@@ -40,12 +40,17 @@ mod docs;
 #[expect(dead_code, reason = "tests/pages.rs uses the rest of it")]
 mod markdown;
 
-/// A service that is killed under load.
+/// The settings of `packaging/`.
+mod packaging;
+
+/// A service that is killed under load, and several that are one.
+mod cluster;
 mod crashes;
 mod library;
 mod newcomer;
 
 mod agent;
+mod collector;
 mod engine;
 mod engines;
 mod fixture;

@@ -39,12 +39,18 @@ impl Server {
     pub fn go() -> Self {
         let folder = certificate();
         let at = |name: &str| folder.path().join(name).display().to_string();
+        // Its sockets are root's unless they are somebody else's.
+        let owner = format!(
+            "uid = {}\ngid = {}\n",
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw()
+        );
         let config = format!(
             "version = 2\nroot = '{root}'\nstate = '{state}'\n\
              disabled_plugins = ['io.containerd.grpc.v1.cri']\n\
              [grpc]\naddress = '{socket}'\ntcp_address = '127.0.0.1:0'\n\
-             tcp_tls_cert = '{cert}'\ntcp_tls_key = '{key}'\n\
-             [ttrpc]\naddress = '{socket}.ttrpc'\n",
+             tcp_tls_cert = '{cert}'\ntcp_tls_key = '{key}'\n{owner}\
+             [ttrpc]\naddress = '{socket}.ttrpc'\n{owner}",
             root = at("root"),
             state = at("state"),
             socket = at("containerd.sock"),

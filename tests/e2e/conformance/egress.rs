@@ -17,6 +17,7 @@ use sandbox_protocol::limits::MAX_TUNNELS;
 use serde_json::{Value, json};
 
 use crate::agent::network;
+use crate::engine::engine;
 use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, eventually, finish, sandboxctl, spawn, wait_and_watch};
 use crate::library::Guest;
@@ -368,6 +369,9 @@ fn refused_host_is_printed_once_while_the_command_runs() {
         stderr.read_line(&mut line).unwrap();
         line
     };
+    if !engine().notice().is_empty() {
+        assert_eq!(line(), engine().notice());
+    }
     let first = line();
     let start = "note: refused 127.0.0.1:8098 (it is the sandbox's own loopback, ";
     assert!(first.starts_with(start) && !first.contains("--allow"), "{first}");
@@ -388,7 +392,7 @@ fn printed_refused_hosts_are_bounded_and_escaped() {
     let ask = r"printf '\005\001\000\005\001\000\003\007\033[31m.x\000\001' | nc 127.0.0.1 3128 >/dev/null
                 for port in $(seq 2 120); do /network ask evil.example:$port; done >/dev/null";
     let ended = finish(exec(&place, &rootfs, "ok.example", &["sh", "-c", ask]));
-    let notes: Vec<_> = ended.assert_code(0).stderr.lines().collect();
+    let notes: Vec<_> = ended.assert_code(0).messages().lines().collect();
     assert_eq!(notes.len(), 11, "{ended:?}");
     assert!(notes[0].contains(r"refused \u{1b}[31m.x:1 (neither a host name"), "{notes:?}");
     assert_eq!(notes[10], "note: more hosts were refused; --json and --audit FILE list them");
@@ -417,7 +421,7 @@ fn documents_list_contacted_and_refused_hosts() {
         args.extend(root.iter().map(String::as_str));
         args.extend(["--", "sh", "-c", &ask]);
         let ended = finish(place.command(args));
-        assert_eq!(ended.stderr, "", "the document lists them");
+        assert_eq!(ended.messages(), "", "the document lists them");
         serde_json::from_str::<Value>(&ended.stdout).unwrap()["network"].clone()
     };
     assert_eq!(of_command(&["--allow", &target]), expected);
@@ -438,7 +442,7 @@ fn documents_list_contacted_and_refused_hosts() {
     assert_eq!(place.document(&of_script(&["--json"]))["network"], expected);
     let note =
         "note: refused evil.example:443 (not on the list); to allow it: --allow evil.example\n";
-    assert_eq!(of_script(&[]).stderr, note);
+    assert_eq!(of_script(&[]).messages(), note);
 }
 
 #[test]
@@ -450,7 +454,7 @@ fn command_that_failed_without_network_gets_one_note() {
         args.extend(flags);
         args.extend(root.iter().map(String::as_str));
         args.extend(["--shell", line]);
-        finish(place.command(args)).assert_code(code).stderr.clone()
+        finish(place.command(args)).assert_code(code).messages().to_owned()
     };
     let wget = "wget -O - http://example.org/";
     let own = "wget: bad address 'example.org'\n";
@@ -477,7 +481,7 @@ fn command_that_failed_without_an_allowed_host_gets_one_note() {
     let closed = on_host(held.local_addr().unwrap().port());
     let stderr = |host: &str, line: &str| {
         let command = exec(&place, &rootfs, host, &["sh", "-c", line]);
-        finish(command).stderr.clone()
+        finish(command).messages().to_owned()
     };
     let failed = stderr(&closed, &format!("wget -O - http://{closed}/"));
     let note = format!("note: cannot connect to {closed}: Connection refused (os error 111); ");

@@ -361,7 +361,7 @@ fn oom_kill_is_reported_for_the_program_and_its_parent_keeps_its_own_status() {
         ((Status::Limit, 120), Some(ErrorKind::OutOfMemory))
     );
     assert_eq!(result.hint().as_deref(), Some("--memory raises the limit"));
-    if !has(Feature::OwnLimits) {
+    if !has(Feature::OwnMemory) {
         // The whole sandbox has ended.
         assert_eq!((result.command_exit_code(), result.signal()), (None, None));
         return;

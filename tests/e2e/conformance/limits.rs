@@ -22,7 +22,7 @@ fn memory_that_runs_out_in_pid_1_is_a_limit_and_loses_no_log() {
 fn memory_that_runs_out_in_a_child_is_the_childs_end_alone() {
     let actor = Actor::new();
     let played = actor.play("child-fills-memory", &["--memory", "32MiB", "--vm-memory", "8MiB"]);
-    if !has(Feature::OwnLimits) {
+    if !has(Feature::OwnMemory) {
         assert_eq!(played.document["status"], "limit", "{:#}", played.document);
         return;
     }

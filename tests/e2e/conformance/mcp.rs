@@ -718,7 +718,7 @@ fn entry_of_a_client_is_printed_with_absolute_paths_and_nothing_is_written() {
     let io_dir = place.path("files");
     assert_eq!(server["args"], json!(["mcp", "--io-dir", io_dir.to_str().unwrap()]));
     let args = ["--client", "cursor", "--print", "--", "--no-io", "--image-archive", "x.tar"];
-    let printed = place.sandboxctl([&["mcp", "install"], &args[..]].concat());
+    let printed = place.sandboxctl([&["mcp", "install"][..], &args].concat());
     let entry: Value = serde_json::from_str(&printed.assert_code(0).stdout).unwrap();
     let archive = place.path("x.tar");
     let expected = json!(["mcp", "--no-io", "--image-archive", archive.to_str().unwrap()]);

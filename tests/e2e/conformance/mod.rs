@@ -36,5 +36,6 @@ mod secrets;
 mod service;
 mod sockets;
 mod stages;
+mod telemetry;
 mod tools;
 mod transfers;

@@ -12,8 +12,8 @@ fn command_prints_on_a_service_what_it_prints_here() {
     let root = [&*root[0], &*root[1]];
     // The embedded engine has no images to name: the service has one for all.
     let (service, image) = match &provided {
-        Provided::Image(name) => (["--allowed-image", name], &["--image", &**name][..]),
-        _ => (root, &[][..]),
+        Provided::Image(name) => (["--allowed-image", name], vec!["--image", name]),
+        _ => (root, Vec::new()),
     };
     let service = Service::with(&place, &service, &[]);
     for (command, flags) in [
@@ -38,7 +38,7 @@ fn command_prints_on_a_service_what_it_prints_here() {
                 place.command([&["exec", "--no-io"][..], &flags, root, &["--"], command].concat())
             };
             let here = wait(spawn(exec(&root)));
-            let mut there = exec(image);
+            let mut there = exec(&image);
             there.env("SANDBOXCTL_SERVER", &service.url);
             let there = wait(spawn(there));
             assert_eq!((there.code, &there.stderr), (here.code, &here.stderr), "{command:?}");
@@ -57,10 +57,11 @@ fn command_for_a_service_that_has_no_image_is_refused_with_the_line_that_runs_it
     let service = Service::with(&place, &[], &[]);
     for (words, hint) in [
         (&["--", "uname", "-a"][..], "hint: sandboxctl exec IMAGE -- COMMAND… names one; "),
-        (&["uname", "-a"], "hint: 'uname' is read as the image: sandboxctl exec -- uname … "),
+        (&["echo", "hi"], "hint: 'echo' is read as the image: sandboxctl exec -- echo … "),
+        (&["uname", "-a"], "or exec -- uname -a … in the image that the service has for all"),
         (&["uname"], "or sandboxctl exec -- COMMAND… in the image that the service has for all"),
     ] {
-        let refused = place.sandboxctl([&["exec", "--server", &service.url], words].concat());
+        let refused = place.sandboxctl([&["exec", "--server", &service.url][..], words].concat());
         assert!(refused.stderr.contains(hint), "{refused:#?}");
         assert!([2, 121].contains(&refused.code), "{refused:#?}");
     }

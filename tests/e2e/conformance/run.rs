@@ -401,7 +401,7 @@ fn cut_off_log_is_one_warning_at_the_end() {
     let stderr = |flags: &[&str], lines: &str| {
         let mut command = place.command(["run"].iter().chain(flags).map(OsStr::new));
         command.arg(&file).env("SANDBOXCTL_LIMITS_LOG_LINES", lines);
-        finish(command).assert_code(0).stderr.clone()
+        finish(command).assert_code(0).messages().to_owned()
     };
     let warning = "warning: cut off: the log after 3 entries (SANDBOXCTL_LIMITS_LOG_LINES, or \
                    limits.log_lines in ~/.config/sandboxctl/config.toml, raises the limit); a file \

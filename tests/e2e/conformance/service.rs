@@ -554,10 +554,11 @@ fn metrics_say_what_the_pool_did_and_how_executions_ended() {
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
-    // The alerts that are published know no others.
+    // The alerts that are published know no others; those of a cluster are checked by `scripts/published`.
     let rules =
         std::fs::read_to_string(workspace().join("packaging/prometheus/sandboxctl.rules.yml"));
     let rules = rules.unwrap();
+    let (rules, _) = rules.split_once("- name: sandboxctl-cluster").unwrap();
     let is_part = |it: char| it.is_ascii_lowercase() || it == '_';
     let names = rules.split(|it| !is_part(it)).filter(|it| it.starts_with("sandboxctl_"));
     let names: std::collections::BTreeSet<_> = names.collect();
