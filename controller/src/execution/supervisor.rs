@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::{CancelCause, Limits, Outcome, Usage, millis};
-use sandbox_engine::ExitEvidence;
+use sandbox_engine::{EngineError, ExitEvidence};
 use sandbox_protocol::WireError;
 use sandbox_protocol::message::{Cancel, ScriptError};
 use sandbox_session::{CallError, Reply, SessionEnd};
@@ -23,7 +23,7 @@ const AFTER_KILL: Duration = Duration::from_secs(1);
 
 /// How long a container may continue after its agent's stdout has ended: a busy engine reports an exit seconds
 /// after it.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(9);
 
 /// How long the engine is given to report what an execution used.
 const USAGE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -309,7 +309,7 @@ impl Supervisor {
             }
             Ok(Err(error)) => return Err(error.into()),
             Err(_) => {
-                let source = sandbox_engine::EngineError::TimedOut { after };
+                let source = EngineError::TimedOut { after };
                 self.leave_unproven(&Error::Engine { step: Step::Exit, source });
                 return Ok(None);
             }
@@ -379,8 +379,9 @@ impl Supervisor {
     /// The engine's evidence of the container's exit, after the agent ended without an answer.
     async fn exit(&mut self) -> Result<Option<ExitEvidence>, Error> {
         match tokio::time::timeout(EXIT_TIMEOUT, self.inner.exited()).await {
-            Ok(exit) => exit,
-            Err(_) => {
+            // On a machine that is so busy that the step's own limit has passed too, that is found first.
+            Ok(Err(Error::Engine { step: Step::Exit, source: EngineError::TimedOut { .. } }))
+            | Err(_) => {
                 let detail = format!(
                     "the agent closed its stdout, and its container did not end within {} s",
                     EXIT_TIMEOUT.as_secs()
@@ -388,6 +389,7 @@ impl Supervisor {
                 self.give_up(KillReason::Breach(detail)).await;
                 Ok(None)
             }
+            Ok(exit) => exit,
         }
     }
 }

@@ -408,14 +408,21 @@ async fn a_full_log_of_a_killed_run_says_that_it_may_be_longer() {
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_closes_its_stdout_and_goes_on_is_killed() {
-    let world = greeted(async |mut agent: Scripted, _| {
-        agent.run_request().await;
-        drop(agent);
-        std::future::pending().await
-    });
-    let result = world.run().await;
-    assert_eq!(result.outcome.status(), Status::AgentLost);
-    assert!(world.fake.calls().contains(&"kill"));
+    // Also if the controller gets no time until each of its limits has passed.
+    for stall in [Duration::ZERO, Step::Exit.time_limit() * 2] {
+        let world = greeted(async move |mut agent: Scripted, fake: Arc<Fake>| {
+            agent.run_request().await;
+            drop(agent);
+            while !fake.calls().contains(&"wait") {
+                tokio::task::yield_now().await;
+            }
+            tokio::time::advance(stall).await;
+            std::future::pending().await
+        });
+        let result = world.run().await;
+        assert_eq!(result.outcome.status(), Status::AgentLost, "{stall:?}: {result:?}");
+        assert!(world.fake.calls().contains(&"kill"), "{stall:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

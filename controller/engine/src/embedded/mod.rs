@@ -20,9 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use sandbox_api::{
-    DiskReserve, EngineInfo, EngineKind, GcMode, ProgramImage, RootFs, processors,
-};
+use sandbox_api::{DiskReserve, EngineInfo, EngineKind, GcMode, ProgramImage, RootFs, processors};
 use sandbox_helper::cgroup::Hierarchies;
 use sandbox_rootfs::{CachedTree, RootCache, Unpacked, prepare_archive};
 use tokio::sync::Semaphore;
