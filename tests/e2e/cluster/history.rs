@@ -212,7 +212,8 @@ impl Load<'_> {
                 self.say(&format!("{number} at {} is answered {status:?}", call.address));
                 // A client waits a little after a refusal.
                 thread::sleep(Duration::from_millis(20));
-                let refused = matches!(status, None | Some(429 | 500..=504));
+                // 409: the request whose answer was not waited for is still being accepted.
+                let refused = matches!(status, None | Some(409 | 429 | 500..=504));
                 assert!(refused, "{number} is answered {other:?}");
                 return false;
             }
