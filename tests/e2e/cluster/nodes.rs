@@ -3,9 +3,9 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{self, Child, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -48,9 +48,13 @@ pub struct Cluster<'a> {
     tokens: Mutex<Vec<(String, String)>>,
 }
 
-/// An address that nobody listens on.
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+/// A free address of a node, at a loopback IP address of its own: a node that was killed finds it free again. Ports of
+/// 127.0.0.1 are also those that outgoing connections take.
+fn free_address(node: usize) -> SocketAddr {
+    // A process id has 22 bits.
+    let host = process::id() << 2 | u32::try_from(node + 1).unwrap();
+    let address = Ipv4Addr::from_bits(0x7f00_0000 | host & 0x00ff_ffff);
+    TcpListener::bind((address, 0)).unwrap().local_addr().unwrap()
 }
 
 impl<'a> Cluster<'a> {
@@ -63,10 +67,10 @@ impl<'a> Cluster<'a> {
         place
             .sandboxctl(["database", "init", "--lease", &lease, "--database", &url])
             .assert_code(0);
-        let node = |_| {
-            let peer_listen = free_address();
+        let node = |node| {
+            let peer_listen = free_address(node);
             Node {
-                address: free_address(),
+                address: free_address(node),
                 database: Proxy::before(([127, 0, 0, 1], postgres.port()).into()),
                 standby: None,
                 peers: Proxy::before(peer_listen),
@@ -275,7 +279,7 @@ impl Drop for Cluster<'_> {
         }
         if std::thread::panicking() {
             let kept = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-                .join(format!("cluster-{}", std::process::id()));
+                .join(format!("cluster-{}", process::id()));
             fs::create_dir_all(&kept).unwrap();
             for node in 0..self.nodes.len() {
                 fs::write(kept.join(format!("node{node}.log")), self.log(node)).unwrap();
