@@ -7,7 +7,8 @@ use serde_json::value::RawValue;
 use crate::frame::{FrameError, encode};
 use crate::limits::MAX_FRAME_BYTES;
 use crate::message::{
-    CaseEnd, Chunk, Close, Closed, Connect, Connected, Credit, Log, Page, Refused, Request, Touched,
+    CaseEnd, Chunk, Close, Closed, Connect, Connected, Credit, Exited, Log, Page, Refused, Request,
+    Started, Touched,
 };
 use crate::{Base64, WireError};
 
@@ -79,6 +80,10 @@ pub enum FromAgent<'a> {
     Refused(Refused),
     /// Entries of a list.
     Page(Page),
+    /// The program of a kept command has been executed.
+    Started(Started),
+    /// The program of a kept command has ended.
+    Exited(Exited),
     /// A piece of a stream from the agent.
     Chunk(Chunk),
     /// Allows the controller to send more of a stream.
@@ -132,6 +137,8 @@ enum AgentMethod {
     Touched,
     Refused,
     Page,
+    Started,
+    Exited,
     Chunk,
     Credit,
     Connect,
@@ -313,6 +320,8 @@ impl<'a> FromAgent<'a> {
                 AgentMethod::Touched => params(name, raw).map(Self::Touched),
                 AgentMethod::Refused => params(name, raw).map(Self::Refused),
                 AgentMethod::Page => params(name, raw).map(Self::Page),
+                AgentMethod::Started => params(name, raw).map(Self::Started),
+                AgentMethod::Exited => params(name, raw).map(Self::Exited),
                 AgentMethod::Chunk => params(name, raw).map(Self::Chunk),
                 AgentMethod::Credit => params(name, raw).map(Self::Credit),
                 AgentMethod::Connect => params(name, raw).map(Self::Connect),
@@ -335,6 +344,8 @@ impl<'a> FromAgent<'a> {
             Self::Touched(touched) => notification("touched", touched),
             Self::Refused(refused) => notification("refused", refused),
             Self::Page(page) => notification("page", page),
+            Self::Started(started) => notification("started", started),
+            Self::Exited(exited) => notification("exited", exited),
             Self::Chunk(chunk) => encode_chunk(chunk),
             Self::Credit(credit) => notification("credit", credit),
             Self::Connect(connect) => notification("connect", connect),
@@ -515,6 +526,27 @@ mod tests {
             panic!("{line}")
         };
         assert_eq!(raw.get(), r#"{"found":true}"#);
+    }
+
+    #[test]
+    fn what_becomes_of_a_kept_command_is_notified_by_its_agent_alone() {
+        for line in [
+            r#"{"jsonrpc":"2.0","method":"started","params":{"request":4,"pid":15}}"#,
+            r#"{"jsonrpc":"2.0","method":"exited","params":{"request":4,"end":{"signaled":9},"stopped":"timeout"}}"#,
+        ] {
+            let message = FromAgent::decode(line).unwrap();
+            assert_eq!(message.encode().unwrap(), format!("{line}\n").into_bytes());
+            assert!(ToAgent::decode(line).is_err(), "{line}");
+        }
+        for line in [
+            r#"{"jsonrpc":"2.0","id":1,"method":"started","params":{"request":4,"pid":15}}"#,
+            r#"{"jsonrpc":"2.0","method":"started","params":{"request":4,"pid":-1}}"#,
+            r#"{"jsonrpc":"2.0","method":"started","params":{"request":4,"pid":15,"more":1}}"#,
+            r#"{"jsonrpc":"2.0","method":"exited","params":{"request":4,"end":{"exited":256}}}"#,
+            r#"{"jsonrpc":"2.0","method":"exited","params":{"request":4}}"#,
+        ] {
+            assert!(FromAgent::decode(line).is_err(), "{line}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use crate::frame::{FrameDecoder, FrameError, encode};
 use crate::limits::{MAX_FRAME_BYTES, MAX_NESTING};
 use crate::message::{
-    CancelReply, ExecReply, HelloReply, Operation, Request, RunReply, ShutdownReply,
+    CancelReply, ControlReply, ExecReply, HelloReply, Operation, Request, RunReply, ShutdownReply,
 };
 use crate::operation::read_replies;
 use crate::{DecodeError, FromAgent, ToAgent};
@@ -92,13 +92,16 @@ pub fn messages(data: &[u8]) {
                 reply::<RunReply>(raw);
                 reply::<ExecReply>(raw);
                 reply::<CancelReply>(raw);
+                reply::<ControlReply>(raw);
                 reply::<ShutdownReply>(raw);
                 read_replies(raw);
             }
         }
         Err(DecodeError::Params { method, id, .. }) => {
-            let known =
-                ["log", "touched", "refused", "page", "chunk", "credit", "connect", "close"];
+            let known = [
+                "log", "case", "touched", "refused", "page", "started", "exited", "chunk",
+                "credit", "connect", "close",
+            ];
             assert!(id.is_none() && known.contains(&method.as_str()), "'{method}'");
         }
         Err(DecodeError::Envelope(_)) => {}

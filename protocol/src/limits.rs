@@ -22,6 +22,19 @@ pub const MAX_VALUE_DEPTH: usize = 56;
 /// Most unanswered requests at one time; one more is answered `busy`.
 pub const MAX_IN_FLIGHT: usize = 16;
 
+/// Most commands of requests at one time, kept ones and others; one more is answered `busy`. Kept
+/// commands are not among the [requests in flight](MAX_IN_FLIGHT).
+pub const MAX_COMMANDS: usize = 64;
+
+/// Most terminals of commands at one time; one more is answered `busy`.
+pub const MAX_TERMINALS: usize = 16;
+
+/// Most columns, and most rows, of a terminal. It has one at least.
+pub const MAX_TERMINAL_SIZE: u16 = 4096;
+
+/// Longest `TERM` of a terminal: letters, digits and `.+_-`.
+pub const MAX_TERM_BYTES: usize = 64;
+
 /// Most entries in one page of a list.
 pub const LIST_PAGE: usize = 500;
 

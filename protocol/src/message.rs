@@ -1,8 +1,8 @@
 //! All messages between the controller and the agent.
 //!
 //! Controller to agent: the requests ([`Request`]), [`Chunk`] and [`Credit`]. Agent to controller:
-//! one answer per request, the notifications [`Log`], [`CaseEnd`], [`Touched`], [`Refused`] and [`Page`], and
-//! also [`Chunk`] and [`Credit`]. A session is `hello`, any number of requests, `shutdown`; if
+//! one answer per request, the notifications [`Log`], [`CaseEnd`], [`Touched`], [`Refused`], [`Page`],
+//! [`Started`] and [`Exited`], and also [`Chunk`] and [`Credit`]. A session is `hello`, any number of requests, `shutdown`; if
 //! stdin ends without `shutdown`, the agent exits at once.
 //!
 //! If commands have egress, the agent requests each connection by [`Connect`]; [`Connected`],
@@ -20,7 +20,10 @@ use serde_json::{Map, Value, value::RawValue};
 
 pub use configure::{Access, AllowedPath, Configure, ConfigureReply, IoErrors, Limits, Policy};
 pub use egress::{Close, Closed, ClosedReason, Connect, Connected};
-pub use exec::{Command, Exec, ExecEnd, ExecReply, ExecStop, Program, Sign, Variable};
+pub use exec::{
+    Command, ControlReply, Exec, ExecEnd, ExecReply, ExecStop, Exited, Program, Pty, Resize, Sign,
+    Signal, SignalName, SignalTarget, Started, Variable,
+};
 pub use secret::Secret;
 
 pub use crate::operation::*;
@@ -89,7 +92,10 @@ macro_rules! requests {
             }
             impl Call for $variant {
                 type Reply = $reply;
-                const IS_CONTROL: bool = matches!($method.as_bytes(), b"cancel" | b"shutdown");
+                const IS_CONTROL: bool = matches!(
+                    $method.as_bytes(),
+                    b"cancel" | b"signal" | b"resize" | b"shutdown"
+                );
             }
         )+
     };
@@ -118,6 +124,10 @@ requests! {
     "exec" Exec -> ExecReply,
     /// Cancels a request that is in progress.
     "cancel" Cancel -> CancelReply,
+    /// Sends a signal to processes of a command.
+    "signal" Signal -> ControlReply,
+    /// Sets the size of a command's terminal.
+    "resize" Resize -> ControlReply,
     /// Ends the session: the agent answers and exits with code 0.
     "shutdown" Shutdown -> ShutdownReply,
 }

@@ -74,7 +74,8 @@ fn requests() -> Vec<Request> {
         exec(Command::Program(Program {
             program: WireString::new("a"),
             args: vec![WireString::new(b"\xff")],
-        })),
+        }))
+        .into(),
         Read { offset: 1, limit: Some(2), ..Read::new(path()) }.into(),
         View { lines: ViewLines { offset: 1, limit: Some(2) }, ..View::new(path()) }.into(),
         Write::new(path()).into(),
@@ -109,17 +110,32 @@ fn requests() -> Vec<Request> {
         Rename { overwrite: true, ..Rename::new("a", path()) }.into(),
         Copy { recursive: true, overwrite: true, ..Copy::new("a", path()) }.into(),
         Cancel { id: 2, at_once: false }.into(),
+        Signal { id: 2, signal: SignalName::Term, to: SignalTarget::Group }.into(),
+        Resize { id: 2, cols: 80, rows: 24 }.into(),
         Shutdown {}.into(),
     ]
 }
 
-fn exec(command: Command) -> Request {
-    let env = vec![Variable { name: WireString::new("A"), value: WireString::new("b") }];
-    let cwd = Some(WireString::new("/io"));
-    let secrets = secrets();
-    let (timeout_ms, grace_ms) = (30_000, 2_000);
-    Exec { command, cwd, env, secrets, stdin: Some(1), stdout: 2, stderr: 3, timeout_ms, grace_ms }
-        .into()
+fn exec(command: Command) -> Exec {
+    Exec {
+        command,
+        cwd: Some(WireString::new("/io")),
+        env: vec![Variable { name: WireString::new("A"), value: WireString::new("b") }],
+        secrets: secrets(),
+        stdin: Some(1),
+        stdout: 2,
+        stderr: Some(3),
+        pty: None,
+        kept: false,
+        timeout_ms: Some(30_000),
+        grace_ms: 2_000,
+    }
+}
+
+/// A kept command in a terminal.
+fn kept(command: Command) -> Exec {
+    let pty = Some(Pty { cols: 80, rows: 24, term: "xterm-256color".into() });
+    Exec { stderr: None, pty, kept: true, timeout_ms: None, ..exec(command) }
 }
 
 fn secrets() -> Vec<Secret> {
@@ -155,6 +171,12 @@ fn modes() -> String {
         CutBy::Entries,
     ] {
         writeln!(words, "cut {}", serde_json::to_string(&by).unwrap()).unwrap();
+    }
+    for signal in SignalName::ALL {
+        writeln!(words, "signal {}", serde_json::to_string(&signal).unwrap()).unwrap();
+    }
+    for target in SignalTarget::ALL {
+        writeln!(words, "target {}", serde_json::to_string(&target).unwrap()).unwrap();
     }
     words
 }
@@ -193,6 +215,10 @@ fn answers() -> Vec<Vec<u8>> {
         exec(ExecEnd::Signaled(9), Some(ExecStop::Timeout)),
         exec(ExecEnd::Signaled(9), Some(ExecStop::Cancelled)),
         exec(ExecEnd::Signaled(9), Some(ExecStop::OutputLimit)),
+        exec(ExecEnd::Signaled(9), Some(ExecStop::EvasionOfAnother)),
+        FromAgent::Started(Started { request: 4, pid: 15 }).encode(),
+        FromAgent::Exited(Exited { request: 4, end: ExecEnd::Exited(1), stopped: None }).encode(),
+        FromAgent::encode_reply(4, Ok(ControlReply { found: true })),
         FromAgent::encode_reply(5, Ok(ReadReply { path: path(), bytes: 1, size: 2 })),
         view(ViewContent::Text(text)),
         view(ViewContent::Text(bytes_cut)),
@@ -300,7 +326,9 @@ fn requests_of_the_controller_are_frozen() {
     for (id, request) in (1..).zip(requests()) {
         lines += &line(id, request);
     }
-    lines += &line(99, exec(Command::Shell(WireString::new("a | b"))));
+    let shell = || Command::Shell(WireString::new("a | b"));
+    lines += &line(99, exec(shell()).into());
+    lines += &line(100, kept(shell()).into());
     for message in [ToAgent::Chunk(chunk()), ToAgent::Credit(credit())] {
         lines += std::str::from_utf8(&message.encode().unwrap()).unwrap();
     }
@@ -414,7 +442,8 @@ fn constants_and_error_kinds_are_frozen() {
          FIRST_TUNNEL {}\nMAX_TUNNELS {}\nMAX_HOST_BYTES {}\nMAX_CLOSED_MESSAGE_BYTES {}\n\
          MAX_PATTERN_BYTES {}\nMAX_GLOB_BYTES {}\nMAX_GREP_BYTES {}\nMAX_GREP_LINE_BYTES {}\n\
          MAX_GREP_CONTEXT {}\nCREDIT_STEP {}\nHEARTBEAT_INTERVAL {:?}\nHEARTBEAT_TIMEOUT {:?}\n\
-         FIRST_BYTE_TIMEOUT {:?}\n",
+         FIRST_BYTE_TIMEOUT {:?}\nMAX_COMMANDS {}\nMAX_TERMINALS {}\nMAX_TERMINAL_SIZE {}\n\
+         MAX_TERM_BYTES {}\n",
         limits::MAX_FRAME_BYTES,
         limits::MAX_CHUNK_BYTES,
         limits::MAX_NESTING,
@@ -448,6 +477,10 @@ fn constants_and_error_kinds_are_frozen() {
         limits::HEARTBEAT_INTERVAL,
         limits::HEARTBEAT_TIMEOUT,
         limits::FIRST_BYTE_TIMEOUT,
+        limits::MAX_COMMANDS,
+        limits::MAX_TERMINALS,
+        limits::MAX_TERMINAL_SIZE,
+        limits::MAX_TERM_BYTES,
     );
     for kind in ErrorKind::ALL {
         writeln!(text, "error {kind}").unwrap();

@@ -1,19 +1,52 @@
-//! Commands: the `exec` request, and its answer.
+//! Commands: the `exec` request, its answer, and the control requests for its processes.
 //!
-//! The command's output is sent on the two streams that the request names, its input on a third.
-//! The answer is sent when the command has exited, every process that it started is dead, and the
-//! last chunk of both output streams has been sent.
+//! The command's output is sent on the streams that the request names, its input comes on another.
+//! A *kept* command differs in when it is over, and in the two notifications that say what has become
+//! of it meanwhile:
+//!
+//! ```text
+//!                            kept: started          kept: exited
+//! exec ──> executed ──────────────┴── chunks ──────────┴── chunks ──> last chunks ──> answer
+//!   └────> error: no notification, no chunk, and the streams are free again
+//! ```
+//!
+//! - The answer to a command that is not kept is sent when its program has exited, every process that
+//!   it started has been killed, and what is in its pipes has been sent.
+//! - The answer to a kept one is sent when its program has exited, no process that it started is left,
+//!   and what is in its pipes has been sent. What the program leaves behind may print for as long as it
+//!   runs; that is sent under the same credit.
+//! - [`Started`] is sent exactly once, before the first chunk and before `exited`; [`Exited`] exactly
+//!   once, before the answer, whose `end` is the same. Neither is sent if the answer is an error that
+//!   came before (the command never ran), or for a command that is not kept.
+//! - `exited` is sent after what was in the command's outputs when its program ended has been sent. So
+//!   who reads until `exited` has all that the program itself printed. It therefore waits for credit,
+//!   but not after a `cancel`, nor at the timeout.
+//! - After `exited`, and before the answer, each output stream gets its last chunk, which is empty: also
+//!   a stream whose pipe was closed long before. The answer frees the numbers of all streams. Credit and
+//!   input that arrive later are ignored.
+//! - If the kernel does not end what was killed, the answer is the error `internal`: also after
+//!   `started`, and without a last chunk.
+//! - The order of chunks is that in which the agent read. With two pipes this need not be the order of
+//!   writing; with a terminal, or if stderr is stdout's pipe, it is.
+//!
+//! `cancel` stops a command, also one of which only left processes run: its processes get SIGTERM, with
+//! a terminal SIGHUP too, and SIGCONT; those that run on after the grace get SIGKILL. A `cancel` with
+//! `at_once`, the first or a later one, kills at once. The end of the session is a `cancel` at once.
+//! `stopped` of the answer says so, if anything was left to stop.
 
 use serde::{Deserialize, Serialize};
 
 use super::secret::Secret;
 use crate::WireString;
 
-/// `exec`: runs a command. Several may run at once.
+/// `exec`: runs a command. Several may run at once, at most
+/// [`MAX_COMMANDS`](crate::limits::MAX_COMMANDS).
 ///
 /// An error means that the command never ran: `command_not_found`, `not_executable`, `not_found`
-/// and similar for the working directory, `busy` if no process can be started, `invalid_request` in
-/// a sandbox that runs scripts only. In that case no stream has a chunk.
+/// and similar for the working directory, `busy` if no process can be started, or no terminal made, or
+/// if there are too many commands or terminals, `invalid_request` in
+/// a sandbox that runs scripts only, or if it is kept and this kernel cannot distinguish the processes of
+/// commands. In that case no stream has a chunk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Exec {
@@ -31,17 +64,169 @@ pub struct Exec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
     /// The stream for its stdin, from the controller; null for an immediate end of file. Credit is
-    /// granted only for what the command reads.
+    /// granted only for what the command reads. In a terminal it is what is typed: null if nothing is,
+    /// and its last chunk has no effect on the terminal, which stays open (an end of file is typed, as
+    /// Ctrl-D, by who sends the input).
     pub stdin: Option<u32>,
     /// The stream for its stdout.
     pub stdout: u32,
-    /// The stream for its stderr.
-    pub stderr: u32,
-    /// The timeout, counted from when the agent receives the request.
-    pub timeout_ms: u64,
+    /// The stream for its stderr; null if it is stdout's pipe too, or with a terminal.
+    pub stderr: Option<u32>,
+    /// A terminal in place of pipes: `stdin` is what is typed, `stdout` what it shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pty: Option<Pty>,
+    /// It lives on with what it leaves behind, until it ends by itself, is cancelled, or the session ends.
+    /// [`Started`] and [`Exited`] are sent for it, and its answer comes when none of its processes is
+    /// left.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kept: bool,
+    /// The timeout, counted from when the agent receives the request; null for none, if it is kept.
+    /// That of a kept command also ends what it has left behind.
+    pub timeout_ms: Option<u64>,
     /// How long its processes may go on after SIGTERM, which they get at the timeout and at the first
     /// `cancel`; 0 if they are killed at once.
     pub grace_ms: u64,
+}
+
+/// A terminal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pty {
+    /// Its width, 1 to 4096.
+    pub cols: u16,
+    /// Its height, 1 to 4096.
+    pub rows: u16,
+    /// `TERM`, unless `env` has one: letters, digits and `.+_-`, at most
+    /// [`MAX_TERM_BYTES`](crate::limits::MAX_TERM_BYTES).
+    pub term: String,
+}
+
+/// `started`: the program of a kept command has been executed, or was killed before that. Sent once,
+/// before its first chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Started {
+    /// The id of the `exec`.
+    pub request: u64,
+    /// Its process id in the sandbox.
+    pub pid: u32,
+}
+
+/// `exited`: the program of a kept command has ended, and what it printed has been sent. What it
+/// started may still run, and print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Exited {
+    /// The id of the `exec`.
+    pub request: u64,
+    /// How it ended. The answer says the same.
+    pub end: ExecEnd,
+    /// Why the agent ended it; null if it exited by itself, or was killed by anything else.
+    #[serde(default)]
+    pub stopped: Option<ExecStop>,
+}
+
+/// `signal`: sends a signal to processes of a command, kept or not. Answered at once, outside of the
+/// requests in flight; before `started` and after the answer there is none to be found. It never
+/// reaches a process that the command did not start. A process that is being forked at that moment may
+/// be missed: only `cancel` ends all of them for certain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Signal {
+    /// The id of the `exec`.
+    pub id: u64,
+    /// Which one.
+    pub signal: SignalName,
+    /// To which of its processes.
+    pub to: SignalTarget,
+}
+
+/// The agent's answer to `signal`, and to `resize`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ControlReply {
+    /// Whether there was such a process, or such a terminal.
+    pub found: bool,
+}
+
+/// The signals that can be sent to a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "UPPERCASE")]
+pub enum SignalName {
+    /// The terminal is gone.
+    Hup,
+    /// As Ctrl-C types it.
+    Int,
+    /// As Ctrl-\\ types it.
+    Quit,
+    /// Cannot be caught.
+    Kill,
+    /// The first one for programs' own use.
+    Usr1,
+    /// The second one for programs' own use.
+    Usr2,
+    /// Asks a program to end.
+    Term,
+    /// Goes on after `STOP` or `TSTP`.
+    Cont,
+    /// Stops until `CONT`; cannot be caught.
+    Stop,
+    /// As Ctrl-Z types it.
+    Tstp,
+    /// The size of the terminal has changed.
+    Winch,
+}
+
+impl SignalName {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Hup,
+        Self::Int,
+        Self::Quit,
+        Self::Kill,
+        Self::Usr1,
+        Self::Usr2,
+        Self::Term,
+        Self::Cont,
+        Self::Stop,
+        Self::Tstp,
+        Self::Winch,
+    ];
+}
+
+/// To which processes of a command a signal is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum SignalTarget {
+    /// The program itself.
+    Process,
+    /// Its process group.
+    #[default]
+    Group,
+    /// The foreground process group of its terminal.
+    Foreground,
+    /// Everything that it has started.
+    Tree,
+}
+
+impl SignalTarget {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Process, Self::Group, Self::Foreground, Self::Tree];
+}
+
+/// `resize`: sets the size of a command's terminal; its foreground process group gets SIGWINCH.
+/// Answered like `signal`, but a terminal is there from the request on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resize {
+    /// The id of the `exec`.
+    pub id: u64,
+    /// Its width, 1 to 4096.
+    pub cols: u16,
+    /// Its height, 1 to 4096.
+    pub rows: u16,
 }
 
 /// The command to run.
@@ -166,6 +351,9 @@ pub enum ExecStop {
     Timeout,
     /// `cancel`, or the end of the session.
     Cancelled,
-    /// stdout and stderr together reached `limits.output_bytes`, and there was more.
+    /// stdout and stderr together reached `limits.output_bytes`, and there was more. Not of a kept
+    /// command, which has no such limit.
     OutputLimit,
+    /// Another command's processes evaded their end, so everything in the sandbox was killed.
+    EvasionOfAnother,
 }
