@@ -21,7 +21,7 @@ use crate::proxy::FrameSender;
 use crate::{Exit, die};
 
 /// The most answers that the controller has not read yet. It has at most [`MAX_IN_FLIGHT`] requests
-/// and as many cancels open; the rest is for refusals.
+/// and as many control requests open; the rest is for refusals.
 const MAX_WAITING_ANSWERS: usize = 256;
 
 /// The agent's end of stdout.
@@ -63,10 +63,22 @@ impl Outbox {
         result: Result<T, WireError>,
         before: impl FnOnce(),
     ) {
+        self.answer_kept(id, result, || {
+            before();
+            self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+
+    /// The same for a kept command, which was not admitted: it is not among the requests in flight.
+    pub fn answer_kept<T: Serialize>(
+        &self,
+        id: u64,
+        result: Result<T, WireError>,
+        before: impl FnOnce(),
+    ) {
         let frame = encode_answer(id, result);
         let mut writer = self.writer.lock().unwrap();
         before();
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
         writer.write(&frame);
     }
 
@@ -80,9 +92,9 @@ impl Outbox {
 
     /// Admits a request that will be answered when its work is done.
     ///
-    /// Only such requests count towards [`MAX_IN_FLIGHT`], as in the controller. Requests that the
-    /// reading thread answers itself (`hello`, `cancel`, `shutdown`, every refusal) are never
-    /// counted: their reply may wait behind others while the controller already sends the next
+    /// Only such requests count towards [`MAX_IN_FLIGHT`], as in the controller; kept commands do not.
+    /// Requests that the reading thread answers itself (`hello`, `cancel`, `shutdown`, every refusal) are
+    /// never counted: their reply may wait behind others while the controller already sends the next
     /// request.
     ///
     /// # Errors

@@ -17,8 +17,8 @@ use sandbox_protocol::limits::{
     FIRST_BYTE_TIMEOUT, FIRST_TUNNEL, HEARTBEAT_TIMEOUT, MAX_ARGS_BYTES, MAX_VALUE_DEPTH,
 };
 use sandbox_protocol::message::{
-    Cancel, CancelReply, Configure, ConfigureReply, Confinement, Exec, Hello, HelloReply, Limits,
-    Operation, Policy, Request, Resolver, Run, Shutdown,
+    Cancel, CancelReply, Configure, ConfigureReply, Confinement, ControlReply, Exec, Hello,
+    HelloReply, Limits, Operation, Policy, Request, Resolver, Run, Shutdown,
 };
 use sandbox_protocol::stream::StreamError;
 use sandbox_protocol::{DecodeError, ErrorKind, PROTOCOL_VERSION, ToAgent, WireError};
@@ -255,7 +255,21 @@ impl Session {
                 self.execs.end(move || operations.end(move || runner.shutdown(id)));
             }
             Request::Run(run) => _ = self.begin(id, |session| session.run(id, run)),
+            // It is not among the requests in flight.
+            Request::Exec(exec) if exec.kept => {
+                if let Err(error) = self.exec(id, exec) {
+                    self.replier.answer::<()>(id, Err(error));
+                }
+            }
             Request::Exec(exec) => _ = self.begin(id, |session| session.exec(id, exec)),
+            Request::Signal(signal) => {
+                let found = self.execs.signal(signal);
+                self.replier.answer(id, Ok(ControlReply { found }));
+            }
+            Request::Resize(resize) => {
+                let found = self.execs.resize(resize);
+                self.replier.answer(id, found.map(|found| ControlReply { found }));
+            }
             Request::File(operation) => self.operate(id, operation, stream),
         }
     }

@@ -74,8 +74,14 @@ impl StopFlag {
         }
     }
 
+    /// A flag of work that waits for `wake`, which a stop also wakes.
+    #[must_use]
+    pub fn waking(wake: &Arc<Wake>) -> Self {
+        Self { waiting: Mutex::new(Some(wake.clone())), ..Self::default() }
+    }
+
     /// Runs work that waits for `wake`, which a stop also wakes; also a stop that came before.
-    pub fn waking<T>(&self, wake: &Arc<Wake>, work: impl FnOnce() -> T) -> T {
+    pub fn while_waking<T>(&self, wake: &Arc<Wake>, work: impl FnOnce() -> T) -> T {
         *self.waiting.lock().unwrap() = Some(wake.clone());
         if self.reason() != StopReason::None {
             wake.wake();

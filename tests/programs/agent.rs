@@ -6,6 +6,7 @@
 
 mod first_process;
 mod operations;
+mod processes;
 
 use std::ffi::{c_char, c_int, c_long};
 use std::fs;
@@ -69,6 +70,7 @@ impl Agent {
                     }
                 }
                 () if line.contains("\"method\":\"run\"") => play(self, id),
+                () if processes::play(&self.name, id, &line) => {}
                 () if line.contains("\"method\":\"shutdown\"") => match &*self.name {
                     "ignores-shutdown" => wait(),
                     _ => {
@@ -107,7 +109,7 @@ impl Agent {
     }
 
     fn hello(&mut self, id: u64, request: &str) {
-        let protocol = if self.name == "another-version" { 99 } else { 12 };
+        let protocol = if self.name == "another-version" { 99 } else { 13 };
         let mut mounts = Vec::new();
         let mut args = self.args.iter();
         while let Some(arg) = args.next() {

@@ -16,7 +16,6 @@ use sandbox_protocol::message::{Command, Program};
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::{ErrorKind, WireError};
 
-use super::spawn::SpawnError;
 use crate::proxy;
 
 /// The default search path, if neither the image nor the caller sets one.
@@ -151,6 +150,19 @@ pub struct Prepared {
     pub env: Vec<CString>,
     /// Its working directory.
     pub cwd: CString,
+}
+
+/// Why a command did not start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpawnError {
+    /// No process could be created.
+    Process(Errno),
+    /// A step before the working directory failed.
+    Step(&'static str, Errno),
+    /// The working directory could not be entered.
+    Cwd(Errno),
+    /// The program could not be executed; the most informative error of the candidates.
+    Program(usize, Errno),
 }
 
 impl Prepared {

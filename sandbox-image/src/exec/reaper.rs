@@ -6,7 +6,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Pid;
 use sandbox_protocol::message::ExecEnd;
 
 use super::tree::{Reaped, Tree, Used, limit_of};
@@ -21,6 +21,11 @@ pub struct Death {
 }
 
 impl Death {
+    /// The child's pid. It may be another process's by now: see [`Reaper::holding`].
+    pub const fn pid(&self) -> Pid {
+        self.pid
+    }
+
     /// The child's exit, if it has exited.
     pub fn exit(&self) -> Option<ExecEnd> {
         *self.exit.lock().unwrap()
@@ -90,12 +95,11 @@ impl Reaper {
         Ok((death, more))
     }
 
-    /// Kills a child, unless it has ended.
-    pub fn kill(&self, death: &Death) {
+    /// Calls `act` with the pid of a child, which is not reaped meanwhile; `None` if it was before.
+    pub fn holding<T>(&self, death: &Death, act: impl FnOnce(Pid) -> T) -> Option<T> {
         let state = self.0.state.lock().unwrap();
-        if state.awaited.contains_key(&death.pid.as_raw_nonzero().get()) {
-            _ = kill_process(death.pid, Signal::KILL);
-        }
+        let is_there = state.awaited.contains_key(&death.pid.as_raw_nonzero().get());
+        is_there.then(|| act(death.pid))
     }
 }
 
@@ -136,9 +140,12 @@ impl Shared {
         let Some((exit, _)) = waited else { return };
         let death = state.awaited.remove(&pid.as_raw_nonzero().get());
         drop(state);
-        if let Some(death) = death {
-            *death.exit.lock().unwrap() = Some(exit);
-            death.wake.wake();
+        match death {
+            Some(death) => {
+                *death.exit.lock().unwrap() = Some(exit);
+                death.wake.wake();
+            }
+            None => trees.iter().for_each(|reaped| reaped.wake()),
         }
     }
 }

@@ -6,24 +6,26 @@
 //! nothing, takes no lock, touches no thread-local data, and handles no signals.
 //!
 //! A pipe shows when the child no longer uses the memory: only the child has its other end, which
-//! closes when it executes its program, or exits. The thread waits for that and for anything that
-//! ends the command early. It does not block in `CLONE_VFORK`, because other commands of the
-//! sandbox run as the same user and could stop the child.
+//! closes when it executes its program, or exits. Until then a [`Launch`] owns what the child uses. The
+//! thread does not block in `CLONE_VFORK`, because other commands of the sandbox run as the same user and
+//! could stop the child.
 #![expect(unsafe_code, reason = "starts a process by system calls without a safe interface")]
 
-use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::ffi::{CString, c_char, c_int, c_long, c_void};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::{Arc, LazyLock};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
-use seccompiler::BpfProgram;
 
+use super::command::{Prepared, SpawnError};
 use super::reaper::{Death, Reaper};
 use super::spawner::Spawner;
 use super::tree::Tree;
+use crate::confine::Layers;
 use crate::wake::Wake;
 
 /// Enough for a function with a few variables and the C library's wrappers.
@@ -45,34 +47,15 @@ const LOCKS: usize = libc::RLIMIT_LOCKS as usize;
 
 /// Start parameters of a command.
 #[derive(Debug)]
-pub struct Beginning<'a> {
-    /// The paths to try, in order.
-    pub candidates: &'a [CString],
-    /// Its arguments, with its name first.
-    pub args: &'a [CString],
-    /// Its environment, `NAME=value`.
-    pub env: &'a [CString],
-    /// Its working directory.
-    pub cwd: &'a CStr,
+pub struct Beginning {
+    /// Its paths, arguments, environment and working directory.
+    pub prepared: Prepared,
     /// Its stdin, stdout and stderr, each above 2.
-    pub stdio: [BorrowedFd<'a>; 3],
-    /// The Landlock ruleset that it applies to itself.
-    pub layer: Option<BorrowedFd<'a>>,
-    /// The seccomp filter that it installs on itself.
-    pub filter: Option<&'a BpfProgram>,
-}
-
-/// Why a command did not start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SpawnError {
-    /// No process could be created.
-    Process(Errno),
-    /// A step before the working directory failed.
-    Step(&'static str, Errno),
-    /// The working directory could not be entered.
-    Cwd(Errno),
-    /// The program could not be executed; the most informative error of the candidates.
-    Program(usize, Errno),
+    pub stdio: [Arc<OwnedFd>; 3],
+    /// Its stdin is a terminal, which becomes the one that controls its session.
+    pub has_terminal: bool,
+    /// The ruleset and the filter that it applies to itself.
+    pub layers: Arc<Layers>,
 }
 
 /// The data that the child reads, and where it writes its error.
@@ -82,73 +65,137 @@ struct Job {
     env: *const *const c_char,
     cwd: *const c_char,
     stdio: [c_int; 3],
+    has_terminal: bool,
     signals: *const [usize],
     mark: Option<u64>,
     layer: Option<c_int>,
-    filter: *const libc::sock_fprog,
+    filter: Option<libc::sock_fprog>,
     /// The child's end of the pipe.
     word: c_int,
     failed: Option<SpawnError>,
 }
 
-/// Starts it as a process of the tree. `wait` gets the pipe that closes when the child has left the
-/// agent's memory; it may return earlier if it has killed the child.
+/// A child that may still use the memory of the agent.
+#[derive(Debug)]
+pub struct Launch {
+    death: Arc<Death>,
+    /// Closed when the child has left this memory.
+    word: OwnedFd,
+    job: *mut Job,
+    /// What the job points to.
+    beginning: Option<Box<Beginning>>,
+    _pointers: [Vec<*const c_char>; 3],
+    _stack: Vec<u128>,
+}
+
+/// Starts it as a process of the tree.
 ///
 /// # Errors
 ///
-/// [`SpawnError`]; if a child was created, it has exited or is about to.
+/// [`SpawnError`], and why: no child was created.
 pub fn spawn(
-    beginning: &Beginning<'_>,
+    beginning: Box<Beginning>,
     tree: &Tree,
     spawner: &Spawner,
     reaper: &Reaper,
     wake: &Arc<Wake>,
-    wait: impl FnOnce(&Death, BorrowedFd<'_>),
-) -> Result<Arc<Death>, SpawnError> {
-    let candidates = pointers(beginning.candidates);
-    let args = pointers(beginning.args);
-    let env = pointers(beginning.env);
-    let filter = beginning.filter.map(|filter| libc::sock_fprog {
+) -> Result<Launch, (SpawnError, Box<Beginning>)> {
+    let Beginning { prepared, stdio, has_terminal, layers } = &*beginning;
+    let pointers = [&prepared.candidates, &prepared.args, &prepared.env].map(|it| pointers(it));
+    let [candidates, args, env] = pointers.each_ref().map(Vec::as_ptr);
+    let filter = layers.seccomp.as_ref().map(|filter| libc::sock_fprog {
         len: u16::try_from(filter.len()).expect("a filter is short"),
         // The two types are those of the kernel.
         filter: filter.as_ptr().cast_mut().cast(),
     });
-    let mut job = Job {
-        candidates: candidates.as_ptr(),
-        args: args.as_ptr(),
-        env: env.as_ptr(),
-        cwd: beginning.cwd.as_ptr(),
-        stdio: beginning.stdio.map(|fd| fd.as_raw_fd()),
+    let job = Box::into_raw(Box::new(Job {
+        candidates,
+        args,
+        env,
+        cwd: prepared.cwd.as_ptr(),
+        stdio: stdio.each_ref().map(|fd| fd.as_raw_fd()),
+        has_terminal: *has_terminal,
         signals: ptr::from_ref(&**CHANGED_SIGNALS),
         mark: tree.mark(),
-        layer: beginning.layer.map(|fd| fd.as_raw_fd()),
-        filter: filter.as_ref().map_or(ptr::null(), ptr::from_ref),
+        layer: layers.landlock.as_ref().map(|fd| fd.as_raw_fd()),
+        filter,
         word: -1,
         failed: None,
-    };
+    }));
     let mut stack = vec![0_u128; STACK_BYTES / size_of::<u128>()];
     let top = stack.as_mut_ptr_range().end;
-    let job_pointer = &raw mut job;
     let clone = || -> rustix::io::Result<_> {
         // Created and (but for the child's) closed while no other child is started: no other
         // process has it.
         let (word, end) = pipe_with(PipeFlags::CLOEXEC)?;
         // SAFETY: nothing else accesses the job yet.
-        unsafe { (*job_pointer).word = end.as_raw_fd() };
-        let start = Start { top, job: job_pointer };
+        unsafe { (*job).word = end.as_raw_fd() };
+        let start = Start { top, job };
         let pid = spawner.run(move || start.clone_agent())?;
         Ok((pid, word))
     };
-    let (death, word) = reaper.begin(tree, wake, clone).map_err(SpawnError::Process)?;
-    wait(&death, word.as_fd());
-    // Nothing is ever written to the pipe. A child that was killed exits at once, or later if the
-    // kernel hangs; its memory cannot be reclaimed before that.
-    while rustix::io::read(&word, &mut [0; 1]) == Err(Errno::INTR) {}
-    drop(stack);
-    // SAFETY: the child wrote to it through the same pointer, and no longer uses it.
-    match unsafe { job_pointer.read_volatile() }.failed {
-        Some(error) => Err(error),
-        None => Ok(death),
+    match reaper.begin(tree, wake, clone) {
+        Ok((death, word)) => Ok(Launch {
+            death,
+            word,
+            job,
+            beginning: Some(beginning),
+            _pointers: pointers,
+            _stack: stack,
+        }),
+        Err(errno) => {
+            // SAFETY: it was made above, and no child has it.
+            drop(unsafe { Box::from_raw(job) });
+            Err((SpawnError::Process(errno), beginning))
+        }
+    }
+}
+
+impl Launch {
+    /// The child's exit.
+    pub const fn death(&self) -> &Arc<Death> {
+        &self.death
+    }
+
+    /// Whether the child has left this memory. Then [this](AsFd) becomes readable.
+    pub fn has_left(&self) -> bool {
+        let word = &mut [PollFd::new(&self.word, PollFlags::IN)];
+        poll(word, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Waits until the child has left this memory.
+    ///
+    /// # Errors
+    ///
+    /// Why it does not execute the program; it has exited, or is about to.
+    pub fn finish(mut self) -> Result<Arc<Death>, (SpawnError, Box<Beginning>)> {
+        self.await_word();
+        let beginning = self.beginning.take().expect("taken here alone");
+        // SAFETY: the child wrote to it through the same pointer, and no longer uses it.
+        match unsafe { self.job.read_volatile() }.failed {
+            Some(error) => Err((error, beginning)),
+            None => Ok(self.death.clone()),
+        }
+    }
+
+    /// Nothing is ever written to the pipe. A child that was killed exits at once, or later if the
+    /// kernel hangs; its memory cannot be reclaimed before that.
+    fn await_word(&self) {
+        while rustix::io::read(&self.word, &mut [0; 1]) == Err(Errno::INTR) {}
+    }
+}
+
+impl AsFd for Launch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.word.as_fd()
+    }
+}
+
+impl Drop for Launch {
+    fn drop(&mut self) {
+        self.await_word();
+        // SAFETY: `spawn` made it, and the child no longer uses it.
+        drop(unsafe { Box::from_raw(self.job) });
     }
 }
 
@@ -159,7 +206,7 @@ struct Start {
 }
 
 // SAFETY: the child runs on a stack of its own. The stack, the job and what the job points to live
-// until the child has left this memory: `spawn` waits for that before it drops any of it. The
+// until the child has left this memory: a `Launch` waits for that before it drops any of it. The
 // thread that clones only passes both on.
 unsafe impl Send for Start {}
 
@@ -180,7 +227,7 @@ impl Start {
 
 /// All that the child does in this memory.
 extern "C" fn child(job: *mut c_void) -> c_int {
-    // SAFETY: `spawn` passes its own job, which it does not touch meanwhile.
+    // SAFETY: `spawn` passes its own job, which nothing else touches meanwhile.
     let job = unsafe { &mut *job.cast::<Job>() };
     job.failed = Some(become_program(job));
     loop {
@@ -192,7 +239,7 @@ extern "C" fn child(job: *mut c_void) -> c_int {
 /// Returns only on failure.
 fn become_program(job: &Job) -> SpawnError {
     let call = |number: c_long, args: [usize; 5]| {
-        // SAFETY: system calls with plain numbers, and with memory that `spawn` keeps alive.
+        // SAFETY: system calls with plain numbers, and with memory that a `Launch` keeps alive.
         unsafe { system_call(number, args) }
     };
     let step = |name: &'static str, number: c_long, args: [usize; 5]| {
@@ -205,6 +252,9 @@ fn become_program(job: &Job) -> SpawnError {
         step("setsid", libc::SYS_setsid, [0; 5])?;
         for (number, fd) in (0..).zip(job.stdio) {
             step("dup3", libc::SYS_dup3, [bits(fd), number, 0, 0, 0])?;
+        }
+        if job.has_terminal {
+            step("TIOCSCTTY", libc::SYS_ioctl, [0, libc::TIOCSCTTY as usize, 0, 0, 0])?;
         }
         call(libc::SYS_chdir, [job.cwd as usize, 0, 0, 0, 0]).map_err(SpawnError::Cwd)?;
         let default = [0_u64; 4];
@@ -228,8 +278,9 @@ fn become_program(job: &Job) -> SpawnError {
             step("dup3", libc::SYS_dup3, [word, bits(WORD), close_on_exec, 0, 0])?;
         }
         _ = call(libc::SYS_close_range, [bits(WORD + 1), bits(c_int::MAX), 0, 0, 0]);
-        if !job.filter.is_null() {
-            let (mode, filter) = (libc::SECCOMP_SET_MODE_FILTER as usize, job.filter as usize);
+        if let Some(filter) = &job.filter {
+            let filter = ptr::from_ref(filter) as usize;
+            let mode = libc::SECCOMP_SET_MODE_FILTER as usize;
             step("the filter", libc::SYS_seccomp, [mode, 0, filter, 0, 0])?;
         }
         let none = 0_u64;

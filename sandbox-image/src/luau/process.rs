@@ -1,7 +1,6 @@
 //! `process`: commands of the image, in sandboxes that support them. The same code as the
 //! controller's `exec`, with the output collected.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandbox_protocol::limits::{MAX_COMMAND_BYTES, size_text};
@@ -10,9 +9,8 @@ use sandbox_protocol::{ErrorKind, WireError, WireString};
 
 use super::ffi::{Call, Kind, Raise, Results, Slot};
 use super::options::{option, options};
-use crate::exec::{Collected, LONGEST, Task};
+use crate::exec::{Bounds, Collected, LONGEST, Left, Outputs, Task};
 use crate::stop::StopReason;
-use crate::wake::Wake;
 
 /// Sets `process`.
 pub(super) fn install(call: &mut Call<'_>) {
@@ -43,14 +41,18 @@ fn exec(call: &mut Call<'_>) -> Results {
         cwd: cwd.as_deref(),
         env: env.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect(),
         has_input: stdin.is_some(),
-        deadline: Instant::now() + timeout.unwrap_or(LONGEST).min(LONGEST),
-        // The script waits for it, and has a deadline of its own.
-        grace: Duration::ZERO,
-        output_bytes: host.limits.output_bytes,
+        outputs: Outputs::Apart,
+        bounds: Bounds {
+            stop: host.stop.clone(),
+            deadline: Some(Instant::now() + timeout.unwrap_or(LONGEST).min(LONGEST)),
+            // The script waits for it, and has a deadline of its own.
+            grace: Duration::ZERO,
+            output_bytes: host.limits.output_bytes,
+            left: Left::Killed,
+        },
     };
-    let wake = Arc::new(Wake::new().map_err(|error| Raise::Error(error.to_string()))?);
     let mut console = Collected::new(stdin.unwrap_or_default(), host.limits.collected_bytes);
-    let result = programs.run_for_script(&task, &mut console, &wake, &host.stop);
+    let result = programs.run_for_script(task, &mut console);
     if host.stop.reason() != StopReason::None {
         return Err(Raise::Stopped);
     }

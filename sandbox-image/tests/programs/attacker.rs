@@ -322,6 +322,13 @@ fn strike(attack: &str, target: &Target) -> SyscallResult {
                 _ = call(libc::SYS_kill, [usize::MAX, bits(libc::SIGSTOP)]);
             }
         }
+        // In a terminal.
+        "type-into-stdin" => type_into(0, libc::TIOCSTI),
+        "type-into-its-terminal" => type_into(open(&c("/dev/tty"), libc::O_RDWR)?, libc::TIOCSTI),
+        "type-into-a-master" => {
+            type_into(open(&c("/dev/ptmx"), libc::O_RDWR | libc::O_NOCTTY)?, libc::TIOCSTI)
+        }
+        "paste-into-stdin" => type_into(0, libc::TIOCLINUX),
         "read-environ-of-another" => open(&c(&format!("/proc/{pid}/environ")), libc::O_RDONLY),
         "list-descriptors-of-another" => {
             open(&c(&format!("/proc/{pid}/fd")), libc::O_RDONLY | libc::O_DIRECTORY)
@@ -977,6 +984,12 @@ fn multiply() -> SyscallResult {
             sandbox_agent::exit(sandbox_agent::Exit::Done);
         }
     }
+}
+
+/// Types a character that ends whatever reads the terminal, or pastes what is selected.
+fn type_into(terminal: usize, request: libc::Ioctl) -> SyscallResult {
+    let byte = 3_u8;
+    call(libc::SYS_ioctl, [terminal, request as usize, &raw const byte as usize])
 }
 
 fn c(text: &str) -> CString {

@@ -13,33 +13,33 @@ use sandbox_protocol::message::{
 use super::*;
 
 /// What a program wrote, and its answer.
-struct Ran {
-    reply: ExecReply,
-    stdout: String,
-    stderr: String,
+pub(super) struct Ran {
+    pub(super) reply: ExecReply,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
 }
 
-fn program(name: &str, args: &[&str]) -> Command {
+pub(super) fn program(name: &str, args: &[&str]) -> Command {
     let args = args.iter().map(WireString::new).collect();
     Command::Program(Program { program: WireString::new(name), args })
 }
 
-fn shell(line: &str) -> Command {
+pub(super) fn shell(line: &str) -> Command {
     Command::Shell(WireString::new(line))
 }
 
 /// A folder outside of `/tmp`, where programs may always write.
-fn elsewhere() -> tempfile::TempDir {
+pub(super) fn elsewhere() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 impl Agent {
     /// An agent that runs programs.
-    fn with_programs(directory: &Path) -> Self {
+    pub(super) fn with_programs(directory: &Path) -> Self {
         Self::with_programs_and(directory, |_| {})
     }
 
-    fn with_programs_and(directory: &Path, change: impl FnOnce(&mut Limits)) -> Self {
+    pub(super) fn with_programs_and(directory: &Path, change: impl FnOnce(&mut Limits)) -> Self {
         let mut agent = Self::spawn(&arguments(directory, Mode::Exec).to_args());
         let mut rules = rules(directory);
         change(&mut rules.limits);
@@ -56,7 +56,7 @@ impl Agent {
     }
 
     /// A request for a program, and its two streams.
-    fn request(&mut self, command: Command) -> Exec {
+    pub(super) fn request(&mut self, command: Command) -> Exec {
         let stdout = u32::try_from(self.last_id).unwrap() * 10 + 1000;
         for stream in [stdout, stdout + 1] {
             self.received.insert(stream, (ReceiveWindow::new(stream), Vec::new()));
@@ -68,26 +68,28 @@ impl Agent {
             secrets: Vec::new(),
             stdin: None,
             stdout,
-            stderr: stdout + 1,
-            timeout_ms: LONG,
+            stderr: Some(stdout + 1),
+            pty: None,
+            kept: false,
+            timeout_ms: Some(LONG),
             // At once; who has a grace says so.
             grace_ms: 0,
         }
     }
 
-    fn begun(&mut self, command: Command) -> (u64, Exec) {
+    pub(super) fn begun(&mut self, command: Command) -> (u64, Exec) {
         let exec = self.request(command);
         (self.send(exec.clone()), exec)
     }
 
-    fn finish(&mut self, id: u64, exec: &Exec) -> Result<Ran, WireError> {
+    pub(super) fn finish(&mut self, id: u64, exec: &Exec) -> Result<Ran, WireError> {
         let answer = self.reply::<Exec>(id);
         let mut take = |stream| {
             let (window, content) = self.received.remove(&stream).unwrap();
             assert_eq!(window.is_ended(), answer.is_ok(), "a last chunk comes before the answer");
             content
         };
-        let (stdout, stderr) = (take(exec.stdout), take(exec.stderr));
+        let (stdout, stderr) = (take(exec.stdout), exec.stderr.map(&mut take).unwrap_or_default());
         answer.map(|reply| {
             assert_eq!(reply.stdout_bytes, stdout.len() as u64);
             assert_eq!(reply.stderr_bytes, stderr.len() as u64);
@@ -96,18 +98,18 @@ impl Agent {
         })
     }
 
-    fn exec(&mut self, exec: &Exec) -> Result<Ran, WireError> {
+    pub(super) fn exec(&mut self, exec: &Exec) -> Result<Ran, WireError> {
         let id = self.send(exec.clone());
         self.finish(id, exec)
     }
 
-    fn ran(&mut self, command: Command) -> Result<Ran, WireError> {
+    pub(super) fn ran(&mut self, command: Command) -> Result<Ran, WireError> {
         let exec = self.request(command);
         self.exec(&exec)
     }
 
     /// What a line of the shell's writes, which ends well.
-    fn says(&mut self, line: &str) -> String {
+    pub(super) fn says(&mut self, line: &str) -> String {
         let ran = self.ran(shell(line)).unwrap();
         assert_eq!(ran.reply.end, ExecEnd::Exited(0), "{}", ran.stderr);
         assert_eq!((ran.reply.stopped, ran.stderr.as_str()), (None, ""));
@@ -133,7 +135,7 @@ impl Agent {
     }
 
     /// Reads until a stream has these bytes.
-    fn await_output(&mut self, stream: u32, expected: &str) {
+    pub(super) fn await_output(&mut self, stream: u32, expected: &str) {
         while !String::from_utf8_lossy(&self.received[&stream].1).contains(expected) {
             assert!(self.read(), "the agent ended");
         }
@@ -141,7 +143,7 @@ impl Agent {
 }
 
 /// Whether a process runs that has this argument.
-fn runs(argument: &str) -> bool {
+pub(super) fn runs(argument: &str) -> bool {
     fs::read_dir("/proc").unwrap().any(|entry| {
         let command = fs::read(entry.unwrap().path().join("cmdline")).unwrap_or_default();
         command.split(|&byte| byte == 0).any(|word| word == argument.as_bytes())
@@ -149,10 +151,10 @@ fn runs(argument: &str) -> bool {
 }
 
 /// How long a test waits for what must happen.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until such a process runs, or until none is left.
-fn await_process(argument: &str, is_there: bool) {
+pub(super) fn await_process(argument: &str, is_there: bool) {
     let deadline = Instant::now() + TEST_TIMEOUT;
     while runs(argument) != is_there {
         assert!(Instant::now() < deadline, "{argument} runs: {}", !is_there);
@@ -161,7 +163,7 @@ fn await_process(argument: &str, is_there: bool) {
 }
 
 /// An argument for `sleep` that no other test has.
-fn long_time(directory: &Path) -> String {
+pub(super) fn long_time(directory: &Path) -> String {
     use std::hash::{BuildHasher as _, RandomState};
     format!("{}.{}", 100_000, RandomState::new().hash_one(directory) % 1_000_000_007)
 }
@@ -332,7 +334,7 @@ fn at_a_timeout_the_whole_tree_is_dead_and_what_was_written_is_kept() {
          (trap '' TERM INT HUP; sleep {time} &) ; \
          wait"
     );
-    let exec = Exec { timeout_ms: 5_000, ..agent.request(shell(&line)) };
+    let exec = Exec { timeout_ms: Some(5_000), ..agent.request(shell(&line)) };
     let ran = agent.exec(&exec).unwrap();
     assert_eq!((ran.reply.end, ran.reply.stopped), (ExecEnd::Signaled(9), Some(ExecStop::Timeout)));
     assert_eq!(ran.stdout, "begun\n");
@@ -347,7 +349,7 @@ fn programs_that_are_to_end_get_sigterm_first_and_what_they_do_then_is_kept() {
     let waits = "echo begun; while :; do sleep 0.01; done";
     let clean = format!("trap 'echo clean; exit 7' TERM; {waits}");
     // The one whose time is up.
-    let exec = Exec { timeout_ms: 3_000, grace_ms: LONG, ..agent.request(shell(&clean)) };
+    let exec = Exec { timeout_ms: Some(3_000), grace_ms: LONG, ..agent.request(shell(&clean)) };
     let ran = agent.exec(&exec).unwrap();
     assert_eq!((ran.reply.end, ran.reply.stopped), (ExecEnd::Exited(7), Some(ExecStop::Timeout)));
     assert_eq!(ran.stdout, "begun\nclean\n");
@@ -373,7 +375,7 @@ fn program_that_ignores_sigterm_is_killed_after_its_grace_or_by_a_cancel_without
     let directory = elsewhere();
     let mut agent = Agent::with_programs(directory.path());
     let deaf = "trap '' TERM; echo begun; while :; do sleep 0.01; done";
-    let exec = Exec { timeout_ms: 3_000, grace_ms: 200, ..agent.request(shell(deaf)) };
+    let exec = Exec { timeout_ms: Some(3_000), grace_ms: 200, ..agent.request(shell(deaf)) };
     let ran = agent.exec(&exec).unwrap();
     assert_eq!((ran.reply.end, ran.reply.stopped), (ExecEnd::Signaled(9), Some(ExecStop::Timeout)));
     let exec = Exec { grace_ms: LONG, ..agent.request(shell(deaf)) };
@@ -476,34 +478,27 @@ fn threads_for_programs(agent: &Agent) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn programs_one_after_another_have_one_thread() {
+fn all_programs_have_one_thread() {
     let directory = elsewhere();
     let mut agent = Agent::with_programs(directory.path());
+    assert_eq!(threads_for_programs(&agent).len(), 0);
     assert_eq!(agent.says("echo 0"), "0\n");
     let first = threads_for_programs(&agent);
     assert_eq!(first.len(), 1);
-    for n in 1..4 {
-        assert_eq!(agent.says(&format!("echo {n}")), format!("{n}\n"));
-        assert_eq!(threads_for_programs(&agent), first);
-    }
     let go = directory.path().join("go");
     let waits = format!("echo begun; until [ -e '{}' ]; do sleep 0.01; done", go.display());
     let many: Vec<_> = (0..3).map(|_| agent.begun(shell(&waits))).collect();
     for (_, exec) in &many {
         agent.await_output(exec.stdout, "begun");
     }
-    assert_eq!(threads_for_programs(&agent).len(), 3);
+    assert_eq!(agent.says("echo 1"), "1\n");
+    assert_eq!(threads_for_programs(&agent), first);
     fs::write(&go, "").unwrap();
     for (id, exec) in &many {
         agent.finish(*id, exec).unwrap();
     }
-    // After concurrent programs, one thread waits for the next program.
-    let deadline = Instant::now() + TEST_TIMEOUT;
-    while threads_for_programs(&agent).len() > 1 {
-        assert!(Instant::now() < deadline, "they do not end");
-    }
-    assert_eq!(agent.says("echo 4"), "4\n");
-    assert_eq!(threads_for_programs(&agent).len(), 1);
+    assert_eq!(agent.says("echo 2"), "2\n");
+    assert_eq!(threads_for_programs(&agent), first);
 }
 
 #[test]
@@ -555,7 +550,7 @@ fn unread_last_bytes_are_lost_at_the_timeout_and_reported() {
     let mut agent = Agent::with_programs(directory.path());
     // A little more than is taken fits into the pipe, so the program has ended long before.
     let line = format!("head -c {} /dev/zero; exit 3", INITIAL_CREDIT + 10_000);
-    let exec = Exec { timeout_ms: 3_000, ..agent.request(shell(&line)) };
+    let exec = Exec { timeout_ms: Some(3_000), ..agent.request(shell(&line)) };
     let id = agent.send(exec);
     agent.take_without_credit(1);
     let reply = agent.reply::<Exec>(id).unwrap();
@@ -576,7 +571,8 @@ fn a_program_may_close_its_outputs_and_live_on() {
     let mut agent = Agent::with_programs(directory.path());
     let ran = agent.ran(shell("echo a; exec >&- 2>&-; sleep 0.3; exit 5")).unwrap();
     assert_eq!((ran.stdout.as_str(), ran.reply.end), ("a\n", ExecEnd::Exited(5)));
-    let exec = Exec { timeout_ms: 300, ..agent.request(shell("exec >&- 2>&- <&-; sleep 1000")) };
+    let exec =
+        Exec { timeout_ms: Some(300), ..agent.request(shell("exec >&- 2>&- <&-; sleep 1000")) };
     let ran = agent.exec(&exec).unwrap();
     assert_eq!(ran.reply.stopped, Some(ExecStop::Timeout));
 }
@@ -605,11 +601,11 @@ fn streams_of_a_program_must_be_free() {
     let directory = elsewhere();
     let mut agent = Agent::with_programs(directory.path());
     let request = agent.request(shell("echo no"));
-    let exec = Exec { stderr: request.stdout, ..request };
+    let exec = Exec { stderr: Some(request.stdout), ..request };
     let id = agent.send(exec.clone());
     assert_eq!(agent.reply::<Exec>(id).unwrap_err().kind(), ErrorKind::InvalidRequest);
     // What was opened for it is free again.
-    let exec = Exec { stderr: exec.stdout + 1, ..exec };
+    let exec = Exec { stderr: Some(exec.stdout + 1), ..exec };
     assert_eq!(agent.exec(&exec).unwrap().stdout, "no\n");
 }
 
@@ -807,7 +803,7 @@ fn agent_that_may_not_inspect_programs_leaves_them_pairs() {
 
 /// An agent that is the first process of a PID namespace, in which it is alone with its programs, as in
 /// a container.
-fn first_process(directory: &Path) -> Agent {
+pub(super) fn first_process(directory: &Path) -> Agent {
     let mut unshare = std::process::Command::new("unshare");
     if !rustix::process::geteuid().is_root() {
         unshare.args(["--user", "--map-root-user"]);
@@ -822,7 +818,7 @@ fn first_process(directory: &Path) -> Agent {
 }
 
 /// An attack that is aimed at nothing in particular.
-fn attack(name: &str) -> Command {
+pub(super) fn attack(name: &str) -> Command {
     let uid = rustix::process::geteuid().as_raw().to_string();
     program(env!("CARGO_BIN_EXE_attacker"), &["none", &uid, name, "/", "/", "/", "1", "0", "none"])
 }
@@ -854,7 +850,8 @@ fn a_program_that_stops_all_others_takes_their_time_and_nothing_of_the_agents() 
     // Stopped before they are programs, or after; each ends when its time is up.
     let others: Vec<_> = (0..4)
         .map(|_| {
-            let exec = Exec { timeout_ms: 700, ..agent.request(shell("while :; do :; done")) };
+            let exec =
+                Exec { timeout_ms: Some(700), ..agent.request(shell("while :; do :; done")) };
             (agent.send(exec.clone()), exec)
         })
         .collect();
@@ -893,7 +890,7 @@ fn nothing_that_a_program_signals_ends_the_agent() {
     // A bomb of daemons, each of which begins others until there are many.
     let bomb = "b() { [ $1 -gt 0 ] && { (setsid sh -c \"sleep 9999\" &); b $(($1 - 1)) & b $(($1 - 1)) & }; }; \
                 b 5; echo lit; wait; sleep 9999";
-    let exec = Exec { timeout_ms: 5_000, ..agent.request(shell(bomb)) };
+    let exec = Exec { timeout_ms: Some(5_000), ..agent.request(shell(bomb)) };
     let ran = agent.exec(&exec).unwrap();
     assert_eq!((ran.stdout.as_str(), ran.reply.stopped), ("lit\n", Some(ExecStop::Timeout)));
     assert_eq!(agent.says(COUNT), ALONE);

@@ -1,7 +1,9 @@
 //! The agent as a process: real frames over real pipes.
 
 mod exec;
+mod kept;
 mod operations;
+mod terminals;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions};
@@ -21,8 +23,8 @@ use sandbox_protocol::limits::{
 };
 use sandbox_protocol::message::{
     Access, AllowedPath, Call, Cancel, Change, Closed, ClosedReason, Configure, Connect, Entry,
-    Hello, HelloReply, IoErrors, Limits, Policy, Refused, Request, Run, RunEnd, RunReply,
-    ScriptError, Shutdown,
+    Exited, Hello, HelloReply, IoErrors, Limits, Policy, Refused, Request, Run, RunEnd, RunReply,
+    ScriptError, Shutdown, Started,
 };
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
@@ -51,6 +53,8 @@ struct Agent {
     /// Answers that were read while another one was awaited.
     answers: HashMap<u64, Result<String, WireError>>,
     notes: Vec<String>,
+    /// The pids of kept programs, by request.
+    pids: HashMap<u64, u32>,
     /// Entries of lists, by request.
     entries: HashMap<u64, Vec<Entry>>,
     /// What has come on each stream, and its window.
@@ -95,6 +99,7 @@ impl Agent {
             last_id: 0,
             answers: HashMap::new(),
             notes: Vec::new(),
+            pids: HashMap::new(),
             entries: HashMap::new(),
             received: HashMap::new(),
             sending: HashMap::new(),
@@ -120,8 +125,10 @@ impl Agent {
     }
 
     fn raw(&mut self, bytes: &[u8]) {
+        // Credit for what was read after the end of a controller: nobody sends it.
+        let Some(stdin) = &self.stdin else { return };
         // An agent that has ended already is what some tests wait for.
-        _ = self.stdin.as_ref().unwrap().lock().unwrap().write_all(bytes);
+        _ = stdin.lock().unwrap().write_all(bytes);
     }
 
     fn send(&mut self, request: impl Into<Request>) -> u64 {
@@ -223,6 +230,16 @@ impl Agent {
                 self.raw(&ToAgent::Closed(closed).encode().unwrap());
             }
             FromAgent::Close(_) => self.notes.push("close".to_owned()),
+            FromAgent::Started(Started { request, pid }) => {
+                self.assert_in_progress(request);
+                self.notes.push(format!("started {request}"));
+                assert!(self.pids.insert(request, pid).is_none(), "it was started twice");
+            }
+            FromAgent::Exited(Exited { request, end, .. }) => {
+                self.assert_in_progress(request);
+                assert!(self.pids.contains_key(&request), "it was not started");
+                self.notes.push(format!("exited {request} {end:?}"));
+            }
         }
         true
     }

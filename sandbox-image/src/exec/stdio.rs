@@ -1,0 +1,94 @@
+//! The pipes of a command, or its terminal.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use sandbox_protocol::{ErrorKind, WireError};
+
+use super::pty::Terminal;
+
+/// Where a command prints.
+#[derive(Debug)]
+pub enum Outputs {
+    /// Stdout and stderr have a pipe each.
+    Apart,
+    /// Both have the same pipe.
+    Merged,
+    /// A terminal, which is its stdin too.
+    Terminal(Terminal),
+}
+
+/// The agent's ends, all non-blocking.
+#[derive(Debug)]
+pub struct Ends {
+    /// The other ends of its outputs.
+    pub outputs: [Option<Arc<OwnedFd>>; 2],
+    /// The other end of its stdin; of a terminal, that of stdout.
+    pub stdin: Option<Arc<OwnedFd>>,
+    /// They are of a terminal.
+    pub has_terminal: bool,
+}
+
+impl Outputs {
+    /// The program's stdin, stdout and stderr, and the agent's ends of them. `null` is the stdin of a
+    /// command without input.
+    ///
+    /// # Errors
+    ///
+    /// `busy` if no pipe can be made.
+    pub fn open(
+        self,
+        has_input: bool,
+        null: &Arc<OwnedFd>,
+    ) -> Result<([Arc<OwnedFd>; 3], Ends), WireError> {
+        let merges = match self {
+            Self::Terminal(Terminal { master, slave }) => {
+                let (slave, stdin) = (Arc::new(slave), has_input.then(|| master.clone()));
+                let ends = Ends { outputs: [Some(master), None], stdin, has_terminal: true };
+                return Ok(([slave.clone(), slave.clone(), slave], ends));
+            }
+            Self::Merged => true,
+            Self::Apart => false,
+        };
+        let input = has_input.then(Pipe::new).transpose()?;
+        let stdout = Pipe::new()?;
+        let stderr = if merges { None } else { Some(Pipe::new()?) };
+        let reading = [Some(&stdout), stderr.as_ref()].into_iter().flatten().map(|it| &it.reading);
+        for end in reading.chain(input.as_ref().map(|it| &it.writing)) {
+            fcntl_setfl(end, OFlags::NONBLOCK).map_err(no_descriptor)?;
+        }
+        let (stdin, input) = match input {
+            Some(Pipe { reading, writing }) => (reading, Some(writing)),
+            None => (null.clone(), None),
+        };
+        let (printed, printed_beside) = match stderr {
+            Some(Pipe { reading, writing }) => (writing, Some(reading)),
+            None => (stdout.writing.clone(), None),
+        };
+        let outputs = [Some(stdout.reading), printed_beside];
+        let ends = Ends { outputs, stdin: input, has_terminal: false };
+        Ok(([stdin, stdout.writing, printed], ends))
+    }
+}
+
+struct Pipe {
+    reading: Arc<OwnedFd>,
+    writing: Arc<OwnedFd>,
+}
+
+impl Pipe {
+    fn new() -> Result<Self, WireError> {
+        let (reading, writing) = pipe_with(PipeFlags::CLOEXEC).map_err(no_descriptor)?;
+        Ok(Self { reading: Arc::new(reading), writing: Arc::new(writing) })
+    }
+}
+
+/// Why a command has no pipe, nor anything else that is a descriptor.
+pub fn no_descriptor(errno: Errno) -> WireError {
+    let error = io::Error::from(errno);
+    WireError::new(ErrorKind::Busy, format!("no pipe can be made for a program: {error}"))
+}
