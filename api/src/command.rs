@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use sandbox_protocol::message::Pty;
+
 use crate::secrets::Secrets;
 
 /// The maximum number of bytes of each output stream that `Sandbox::exec`
@@ -28,6 +30,10 @@ pub struct Command {
     pub timeout: Option<Duration>,
     /// How many bytes of each output stream the result keeps.
     pub output_limit: usize,
+    /// A terminal in place of pipes: its output is stdout.
+    pub pty: Option<Pty>,
+    /// Whether stdout and stderr are one stream, in the order of writing.
+    pub merge: bool,
 }
 
 /// What a [`Command`] runs.
@@ -80,6 +86,8 @@ impl Command {
             stdin: Stdin::Null,
             timeout: None,
             output_limit: DEFAULT_COLLECTED_BYTES,
+            pty: None,
+            merge: false,
         }
     }
 
@@ -143,6 +151,20 @@ impl Command {
     #[must_use]
     pub fn output_limit(mut self, bytes: usize) -> Self {
         self.output_limit = bytes;
+        self
+    }
+
+    /// Gives it a terminal in place of pipes.
+    #[must_use]
+    pub fn pty(mut self, pty: Pty) -> Self {
+        self.pty = Some(pty);
+        self
+    }
+
+    /// Makes stdout and stderr one stream, in the order of writing.
+    #[must_use]
+    pub const fn merged(mut self) -> Self {
+        self.merge = true;
         self
     }
 

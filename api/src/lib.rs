@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod artifacts;
+pub mod attach;
 pub mod changes;
 mod command;
 mod disk;
@@ -25,6 +26,7 @@ mod notes;
 pub mod operation;
 mod outcome;
 mod problem;
+pub mod process;
 pub mod receipt;
 mod sandboxes;
 pub mod schema;
@@ -63,9 +65,13 @@ pub use notes::{KernelEvents, Note, NoteEvidence, NoteKind};
 pub use operation::{Envelope, Operation, OperationRequest};
 pub use outcome::{CancelCause, Exit, KilledBy, Outcome, Status, failure};
 pub use problem::{InvalidMember, Problem, ProblemKind, UnknownProblemKind};
+pub use process::{
+    ProcessCommand, ProcessEnd, ProcessList, ProcessRequest, ProcessState, ProcessStop,
+    ProcessView, PtyRequest, ReadFrom, ReadMode, SignalRequest, TerminalError, TerminalSize,
+};
 pub use sandbox_protocol::message::{
-    Access, AllowedPath, Confinement, IoErrors, ScriptError, Sign, TestCase, TestStatus,
-    UnixSockets,
+    Access, AllowedPath, Confinement, IoErrors, Pty, ScriptError, Sign, SignalName, SignalTarget,
+    TestCase, TestStatus, UnixSockets,
 };
 pub use sandbox_protocol::path::GuestPath;
 pub use sandbox_protocol::{
@@ -78,7 +84,7 @@ pub use sandboxes::{
 pub use secrets::{SecretError, SecretValue, Secrets};
 pub use spec::{
     DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, InputSource, Lifespan,
-    PrivateIo, Pull, RootFs, SandboxSpec, Script, SpecError,
+    PrivateIo, Processes, Pull, RootFs, SandboxSpec, Script, SpecError,
 };
 pub use test_cases::test_failure;
 pub use time::millis;

@@ -112,6 +112,12 @@ problem_kinds! {
     Conflict = "conflict", 409, "conflict";
     /// A request with the same idempotency key is being accepted at this moment.
     InFlight = "in_flight", 409, "request in flight";
+    /// The process has no stdin, or it was closed.
+    NoStdin = "no_stdin", 409, "no stdin";
+    /// The process takes no more input now: what was sent before waits to be read.
+    StdinFull = "stdin_full", 409, "stdin full";
+    /// The process has ended.
+    ProcessEnded = "process_ended", 409, "process ended";
     /// What the handle named is no more: its generation is over.
     Gone = "gone", 410, "gone";
     /// A condition of the request does not hold.

@@ -231,6 +231,28 @@ pub struct SandboxSpec {
     pub title: Option<String>,
     /// The hosts that commands may reach.
     pub allow: Allowlist,
+    /// Whether processes may live on after the request that started them.
+    #[serde(skip_serializing_if = "Processes::is_default")]
+    pub processes: Processes,
+}
+
+/// How long the processes of a sandbox live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Processes {
+    /// Until the command ends that started them.
+    #[default]
+    PerCommand,
+    /// Those that are started to live on, and what these leave behind, until they end or the sandbox does.
+    Kept,
+}
+
+impl Processes {
+    /// Whether they end with their command.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::PerCommand
+    }
 }
 
 /// Where a private io dir is: one that only its sandbox sees, and that ends with it.
@@ -334,6 +356,7 @@ impl Default for SandboxSpec {
             container_name: None,
             title: None,
             allow: Allowlist::default(),
+            processes: Processes::default(),
         }
     }
 }
@@ -567,6 +590,13 @@ impl SandboxSpec {
     #[must_use]
     pub fn allow(mut self, hosts: Allowlist) -> Self {
         self.allow = hosts;
+        self
+    }
+
+    /// Sets whether processes may live on after the request that started them; by default not.
+    #[must_use]
+    pub fn processes(mut self, processes: Processes) -> Self {
+        self.processes = processes;
         self
     }
 }

@@ -8,6 +8,9 @@ use sandbox_protocol::limits::{MAX_COMMAND_BYTES, MAX_SOURCE_BYTES};
 use crate::command::{Command, CommandLine, Stdin};
 use crate::execution::ExecutionKind;
 use crate::limits::{ByteSize, Limits};
+use crate::process::{
+    DEFAULT_SCROLLBACK, MAX_TAG_BYTES, ProcessCommand, ProcessRequest, check_terminal,
+};
 use crate::secrets::Secrets;
 use crate::service::{CommandRequest, Content, ExecutionRequest, RequestSecrets};
 use crate::spec::Script;
@@ -144,6 +147,38 @@ impl Workload {
     }
 }
 
+impl ProcessCommand {
+    /// What the request says. Its stdin has at most this many bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`WorkloadError`] for the first member that is not usable.
+    pub fn of(request: ProcessRequest, max_stdin: ByteSize) -> Result<Self, WorkloadError> {
+        let ProcessRequest { command, secrets, tag, stdin, pty, merge, timeout_ms } = request;
+        let mut command = Command {
+            secrets: secrets_of(secrets)?,
+            pty: pty.map(Into::into),
+            merge,
+            timeout: timeout_ms.map(Duration::from_millis),
+            ..Command::try_from(command)?
+        };
+        check_command(&command, max_stdin)?;
+        if command.timeout == Some(Duration::ZERO) {
+            return Err(WorkloadError::invalid("timeout_ms", "it is 0"));
+        }
+        if let Some(error) = command.pty.as_ref().and_then(|pty| check_terminal(pty).err()) {
+            return Err(WorkloadError::invalid("pty", error.to_string()));
+        }
+        if tag.as_ref().is_some_and(|tag| tag.len() > MAX_TAG_BYTES) {
+            return Err(WorkloadError::invalid("tag", format!("over {MAX_TAG_BYTES} bytes")));
+        }
+        if stdin && command.stdin == Stdin::Null {
+            command.stdin = Stdin::Stream;
+        }
+        Ok(Self { command, open_stdin: stdin, tag, scrollback: DEFAULT_SCROLLBACK })
+    }
+}
+
 fn workload(
     script: Option<Content>,
     command: Option<CommandRequest>,
@@ -206,16 +241,21 @@ impl TryFrom<CommandRequest> for Command {
 }
 
 fn with_secrets(workload: Workload, given: RequestSecrets) -> Result<Workload, WorkloadError> {
+    let secrets = secrets_of(given)?;
+    Ok(match workload {
+        Workload::Script(script) => Workload::Script(script.secrets(secrets)),
+        Workload::Command(command) => Workload::Command(command.secrets(secrets)),
+    })
+}
+
+fn secrets_of(given: RequestSecrets) -> Result<Secrets, WorkloadError> {
     let mut secrets = Secrets::new();
     for (name, value) in given.0 {
         secrets.add(name, value).map_err(|error| {
             WorkloadError::invalid("secrets", error.to_string()).with_hint(error.hint())
         })?;
     }
-    Ok(match workload {
-        Workload::Script(script) => Workload::Script(script.secrets(secrets)),
-        Workload::Command(command) => Workload::Command(command.secrets(secrets)),
-    })
+    Ok(secrets)
 }
 
 fn check_command(command: &Command, max_stdin: ByteSize) -> Result<(), WorkloadError> {

@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use super::document::OutputEncoding;
 use super::result::{LogEntry, LogLevel};
 use crate::network::RefusedHost;
+use crate::outcome::Exit;
 use crate::service::time::Time;
 
 /// What happens while something runs. What is shown of an execution is made of these, and of its
@@ -39,6 +40,8 @@ pub enum ExecutionEvent {
     Test(TestCase),
     /// A command was refused a host.
     HostRefused(RefusedHost),
+    /// The program of a process has ended. What it started may still run, and print.
+    Exited(Exit),
 }
 
 /// An event as it is stored and sent, numbered from 1 without gaps. The last one is
@@ -124,6 +127,7 @@ impl Recorded {
                 ExecutionEvent::Omitted => EventKind::Omitted,
                 ExecutionEvent::Test(_) => EventKind::Test,
                 ExecutionEvent::HostRefused(_) => EventKind::Refused,
+                ExecutionEvent::Exited(_) => EventKind::Exit,
             },
             Self::End { .. } => EventKind::End,
         }
@@ -169,6 +173,8 @@ enum EventKind {
     Test,
     /// A command was refused a host: `host`.
     Refused,
+    /// The program of a process has ended: `exit_code` or `signal`.
+    Exit,
     /// It has ended: `exit_code` and `document`.
     End,
 }
@@ -183,6 +189,7 @@ impl EventKind {
             Self::Omitted => "omitted",
             Self::Test => "test",
             Self::Refused => "refused",
+            Self::Exit => "exit",
             Self::End => "end",
         }
     }
@@ -223,10 +230,13 @@ struct Line<'a> {
     /// A host that was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     host: Option<Cow<'a, RefusedHost>>,
-    /// The exit code of a process that forwards the result.
+    /// The exit code of a program, or at the end that of a process which forwards the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     exit_code: Option<u8>,
-    /// The result document: `sandboxctl.result/1` or `sandboxctl.exec/1`.
+    /// The signal that ended a program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    signal: Option<u8>,
+    /// The result document: `sandboxctl.result/1` or `sandboxctl.exec/1`; of a process its view.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
     document: Option<Cow<'a, RawValue>>,
@@ -247,6 +257,7 @@ impl<'a> From<&'a EventRecord> for Line<'a> {
             case: None,
             host: None,
             exit_code: None,
+            signal: None,
             document: None,
         };
         match &record.event {
@@ -263,6 +274,8 @@ impl<'a> From<&'a EventRecord> for Line<'a> {
                 }
                 ExecutionEvent::Test(case) => line.case = Some(Cow::Borrowed(case)),
                 ExecutionEvent::HostRefused(host) => line.host = Some(Cow::Borrowed(host)),
+                ExecutionEvent::Exited(Exit::Code(code)) => line.exit_code = Some(*code),
+                ExecutionEvent::Exited(Exit::Signal(signal)) => line.signal = Some(*signal),
             },
             Recorded::End { exit_code, document } => {
                 line.exit_code = Some(*exit_code);
@@ -303,6 +316,10 @@ impl TryFrom<Line<'_>> for EventRecord {
             EventKind::Refused => {
                 ExecutionEvent::HostRefused(line.host.ok_or_else(missing("host"))?.into_owned())
             }
+            EventKind::Exit => ExecutionEvent::Exited(match line.signal {
+                Some(signal) => Exit::Signal(signal),
+                None => Exit::Code(line.exit_code.ok_or_else(missing("exit_code"))?),
+            }),
             EventKind::End => {
                 let exit_code = line.exit_code.ok_or_else(missing("exit_code"))?;
                 let document = line.document.ok_or_else(missing("document"))?.into_owned();
@@ -374,6 +391,8 @@ mod tests {
             output(OutputStream::Stderr, b"\xff"),
             ExecutionEvent::Omitted.into(),
             ExecutionEvent::HostRefused(host).into(),
+            ExecutionEvent::Exited(Exit::Code(0)).into(),
+            ExecutionEvent::Exited(Exit::Signal(15)).into(),
             Recorded::End { exit_code: 7, document },
         ];
         for (event, seq) in events.into_iter().zip(1..) {

@@ -17,7 +17,8 @@ pub use request::{
     CommandRequest, Content, ExecutionRequest, IoMode, IoRequest, NetworkRequest, RequestSecrets,
 };
 pub use sandbox::{
-    ExtendRequest, KeptSpec, SandboxList, SandboxRef, SandboxRequest, SandboxStatus, SandboxView,
+    ExtendRequest, IdleAction, KeptSpec, SandboxList, SandboxPatch, SandboxRef, SandboxRequest,
+    SandboxStatus, SandboxView,
 };
 pub use subject::{InvalidSubject, Subject, has_room};
 pub use time::{InvalidTime, Time};

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::request::{Content, NetworkRequest};
 use super::time::Time;
 use crate::limits::LimitsRequest;
+use crate::spec::Processes;
 
 /// A sandbox to create, or the one of this name if its spec is the same.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -22,9 +23,13 @@ pub struct SandboxRequest {
     /// For how long it exists at most, in milliseconds; it can be extended up to the server's limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
-    /// For how long its processes exist without use, in milliseconds.
+    /// For how long its container exists without use, in milliseconds. A process that was started and
+    /// has not ended is a use, unless `idle` is `freeze`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_ms: Option<u64>,
+    /// What happens then.
+    #[serde(skip_serializing_if = "IdleAction::is_default")]
+    pub idle: IdleAction,
     /// Members of the caller's own, which are kept and given back.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
@@ -52,11 +57,55 @@ pub struct KeptSpec {
     /// The working directory, to which relative paths are resolved; by default the io dir.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
+    /// Whether processes can be started that live on after the request: `kept`.
+    #[serde(skip_serializing_if = "Processes::is_default")]
+    pub processes: Processes,
+    /// The name of what the server has prepared: a process that runs before the sandbox is asked for. Its
+    /// image is the sandbox's, and its processes are kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prepared: Option<String>,
+    /// Environment variables of every command and process, which may replace them. They are stored and
+    /// given back: what is secret is a secret of a request.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, Content>,
     /// A directory of the host in place of its own io dir, by its absolute path. Only the private
     /// service of a program on the same host takes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(skip)]
     pub host_dir: Option<String>,
+}
+
+/// What happens to a sandbox that nothing has used for its idle time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum IdleAction {
+    /// Its container ends, and its files are kept.
+    #[default]
+    Stop,
+    /// It is frozen with its processes, which get no processor time until the next use and keep their
+    /// memory. Where too many are frozen, it is as with `stop`.
+    Freeze,
+}
+
+impl IdleAction {
+    /// Whether it is the default.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What changes of a sandbox.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SandboxPatch {
+    /// For how long it is to exist from now on, in milliseconds: longer or shorter than before, and
+    /// never past the longest life that was fixed at its creation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
+    /// Its new metadata, all of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Map<String, Value>>,
 }
 
 /// For how long a sandbox is to exist from now on, in milliseconds.
@@ -75,6 +124,8 @@ pub enum SandboxStatus {
     Starting,
     /// Its container is there.
     Ready,
+    /// Its container is there, and is frozen: the next use thaws it.
+    Paused,
     /// It has no container, and its files are kept: the next use starts a new generation.
     Stopped,
 }
@@ -101,8 +152,15 @@ pub struct SandboxView {
     pub expires_at: Time,
     /// Until when it can be extended.
     pub max_expires_at: Time,
-    /// When its container ends, unless it is used; null while it has none.
+    /// When its container ends, or is frozen, unless it is used; null while it is in use, and without one.
     pub idle_at: Option<Time>,
+    /// What happens then.
+    #[serde(default)]
+    pub idle: IdleAction,
+    /// How many processes have been started in its generation and have not ended; null if it is at another
+    /// node.
+    #[serde(default)]
+    pub processes: Option<u64>,
     /// The members of its creator's own.
     pub metadata: Map<String, Value>,
     /// Whether the node of the cluster that has it is not there: it can be deleted, and not be used.
@@ -119,10 +177,35 @@ pub struct SandboxRef {
     pub generation: Option<u64>,
 }
 
-/// A subject's kept sandboxes, the latest first.
+/// A page of a list of a subject's kept sandboxes, the latest first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SandboxList {
     /// The sandboxes.
     pub sandboxes: Vec<SandboxView>,
+    /// The `cursor` of the next page; null on the last one.
+    #[serde(default)]
+    pub next_cursor: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn request_is_written_as_it_was_read_and_without_what_is_not_asked_for() {
+        assert_eq!(serde_json::to_value(SandboxRequest::default()).unwrap(), json!({ "spec": {} }));
+        let full = json!({
+            "spec": { "image": "debian", "processes": "kept", "env": { "A": "1" } },
+            "idle": "freeze",
+        });
+        let request: SandboxRequest = serde_json::from_value(full.clone()).unwrap();
+        assert_eq!((request.spec.processes, request.idle), (Processes::Kept, IdleAction::Freeze));
+        assert_eq!(serde_json::to_value(&request).unwrap(), full);
+        for wrong in [json!({ "idle": "sleep" }), json!({ "spec": { "processes": true } })] {
+            assert!(serde_json::from_value::<SandboxRequest>(wrong).is_err());
+        }
+    }
 }
