@@ -243,6 +243,26 @@ pub enum Error {
     /// The sandbox does not support commands.
     #[error("this sandbox does not support commands: it uses the sandbox image")]
     ExecUnsupported,
+    /// The sandbox's processes end with the command that started them.
+    #[error("this sandbox keeps no processes after the command that started them")]
+    ProcessesUnsupported,
+    /// The sandbox is paused.
+    #[error("the sandbox is paused")]
+    Paused,
+    /// As many as there may be: processes of a sandbox, or readers of a process.
+    #[error("there are {most} {what} already")]
+    TooMany {
+        /// How many there may be.
+        most: usize,
+        /// Of what: `processes`.
+        what: &'static str,
+    },
+    /// What runs in the sandbox has used more than a limit for all of it together.
+    #[error("{}", .limit.message)]
+    OverLimit {
+        /// The limit.
+        limit: sandbox_protocol::message::ScriptError,
+    },
     /// A command failed to start.
     #[error(transparent)]
     ExecFailed {
@@ -341,7 +361,10 @@ impl Error {
             | Self::NotPooled { .. }
             | Self::Command { .. }
             | Self::ExecUnsupported
+            | Self::ProcessesUnsupported
             | Self::ImageId(_) => ErrorKind::Usage,
+            Self::Paused | Self::TooMany { .. } => ErrorKind::Busy,
+            Self::OverLimit { limit } => limit.kind,
             Self::KeepStaged { is_disk_full: true, .. } => ErrorKind::DiskFull,
             Self::KeepIoDir { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 ErrorKind::DiskFull
@@ -470,6 +493,10 @@ impl Error {
             Self::EgressUnsupported | Self::ExecUnsupported => {
                 "--image (--rootfs or --image-archive on the embedded engine) selects an image with programs"
             }
+            Self::ProcessesUnsupported => {
+                "a sandbox keeps them if it is created so, as `sandbox create IMAGE` does"
+            }
+            Self::Paused => "resume it first",
             Self::ExecFailed { source } => match source.kind() {
                 ErrorKind::Busy => "--pids raises the limit",
                 ErrorKind::CommandNotFound => {
@@ -493,6 +520,8 @@ impl Error {
             | Self::ImageStream { .. }
             | Self::NoFreshIoDir
             | Self::NotPooled { .. }
+            | Self::TooMany { .. }
+            | Self::OverLimit { .. }
             | Self::NoIoDir => return None,
         };
         Some(hint.to_owned())

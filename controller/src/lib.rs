@@ -23,6 +23,7 @@
 
 mod audit;
 mod check;
+mod clock;
 mod config;
 mod controller;
 mod doctor;
@@ -38,6 +39,7 @@ mod gc;
 mod io_dir;
 mod mounts;
 mod pool;
+mod process;
 mod sandbox;
 mod step;
 
@@ -53,10 +55,14 @@ pub use gc::state_dir::NAMES_DIR;
 pub use io_dir::staged::{FinishOptions, StagedEnd};
 pub use mounts::HostPlaces;
 pub use mounts::refusal::MountRefusal;
+pub use process::{Process, ProcessEvents, StdinError, Until};
 pub use sandbox::artifacts::ArtifactCopy;
 pub use sandbox::prepared::PreparedSandbox;
 pub use sandbox::{LaunchInfo, Sandbox};
-pub use sandbox_api::{Command, DiskReserve, DiskReserveError, ImageInfo, ProgramImage, Stdin};
+pub use sandbox_api::{
+    Command, DiskReserve, DiskReserveError, ImageInfo, ProcessCommand, ProgramImage, ReadFrom,
+    ReadMode, Stdin,
+};
 pub use sandbox_artifacts as artifacts;
 pub use sandbox_engine::{
     AGENT, AGENT_SHA256, AgentError, AgentSource, ConnectError, DockerEndpoint, EmbeddedConfig,

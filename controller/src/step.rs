@@ -24,6 +24,10 @@ pub enum Step {
     Configure,
     /// The agent's answer to `shutdown`.
     Shutdown,
+    /// Freezing the container.
+    Pause,
+    /// Letting a frozen container go on.
+    Resume,
     /// Killing the container.
     Kill,
     /// Waiting for the container to exit.
@@ -52,6 +56,8 @@ impl Step {
             Self::Hello => "greeting the agent",
             Self::Configure => "configuring the agent",
             Self::Shutdown => "shutting the agent down",
+            Self::Pause => "pausing the container",
+            Self::Resume => "resuming the container",
             Self::Kill => "killing the container",
             Self::Exit => "waiting for the container's end",
             Self::Evidence => "reading how the container ended",
@@ -71,7 +77,7 @@ impl Step {
             Self::Programs => 1800,
             Self::Create | Self::Start | Self::Remove | Self::RemoveImage => 30,
             Self::Attach | Self::Hello | Self::Configure | Self::Kill | Self::Exit => 10,
-            Self::Evidence | Self::List => 10,
+            Self::Evidence | Self::List | Self::Pause | Self::Resume => 10,
             Self::Shutdown => 2,
         };
         Duration::from_secs(seconds)

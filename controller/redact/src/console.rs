@@ -31,6 +31,16 @@ impl Console {
         Self { patterns, outputs: Default::default() }
     }
 
+    /// Whether these are the patterns that it looks for.
+    #[must_use]
+    pub fn looks_for(&self, patterns: Option<&Arc<Patterns>>) -> bool {
+        match (&self.patterns, patterns) {
+            (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+
     /// What can be passed on after this piece of a stream, which arrived `now`.
     pub fn push(&mut self, number: usize, piece: Vec<u8>, now: Instant) -> Vec<u8> {
         let Some(patterns) = &self.patterns else { return piece };

@@ -27,10 +27,12 @@ use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{
     FIRST_TUNNEL, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, cut_encoded, encoded_len,
 };
-use sandbox_protocol::message::{Call, CaseEnd, Chunk, Log, Page, Refused, Touched};
+use sandbox_protocol::message::{
+    Call, CaseEnd, Chunk, Exited, Log, Page, Refused, Started, Touched,
+};
 use sandbox_protocol::{FromAgent, ToAgent, WireError};
 use serde_json::value::RawValue;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use self::outbound::{Sender, WeakSender};
 use self::streams::Streams;
@@ -86,6 +88,14 @@ pub trait NotificationHandler: Send + Sync {
     fn page(&self, page: Page) -> Result<(), String> {
         Err(format!("entries for an unknown list (id {})", page.request))
     }
+    /// The program of a kept command has been executed: once, and before everything else of it.
+    fn started(&self, started: Started) -> Result<(), String> {
+        Err(format!("the start of an unknown command (id {})", started.request))
+    }
+    /// The program of a kept command has ended: once, after its start and before the answer.
+    fn exited(&self, exited: Exited) -> Result<(), String> {
+        Err(format!("the exit of an unknown command (id {})", exited.request))
+    }
 }
 
 /// The controller's end of a session.
@@ -123,31 +133,63 @@ struct Pending {
     sink: Option<Arc<dyn NotificationHandler>>,
     /// The streams that the request opened.
     streams: Vec<u32>,
-    _permit: OwnedSemaphorePermit,
+    /// Of a kept command: what it has reported of itself.
+    kept: Option<Kept>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// What a kept command has reported of itself. Each step is reported once, in this order, before the
+/// answer; an error before the first one means that it never ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Requested,
+    Started,
+    Exited,
 }
 
 /// A request that opens streams.
 struct Opening<C, T> {
     params: C,
-    /// The numbers of its streams. That of one alone is in the envelope.
+    /// The numbers of its streams.
     streams: Vec<u32>,
+    /// That of the one whose number is in the envelope, not in the params.
+    stream: Option<u32>,
     /// The first chunk of the one on which the controller sends.
     chunk: Option<Chunk>,
     /// The controller's ends.
     ends: T,
 }
 
-/// A permit for one request in flight.
-pub struct InFlightPermit(OwnedSemaphorePermit);
+/// A permit for one request in flight; `None` for one that is not counted.
+pub struct InFlightPermit(Option<OwnedSemaphorePermit>);
 
-/// The controller's ends of a command's three streams.
+impl InFlightPermit {
+    /// That of a kept command, which may be in flight as long as its sandbox lives.
+    #[must_use]
+    pub const fn of_kept() -> Self {
+        Self(None)
+    }
+}
+
+/// Which streams a command has besides its stdout, and how it is reported.
+#[derive(Clone, Default)]
+pub struct ConsoleSpec {
+    /// Whether it has a stdin.
+    pub has_stdin: bool,
+    /// Whether its stderr is a stream of its own.
+    pub has_stderr: bool,
+    /// How many bytes it may print on all of them.
+    pub most: u64,
+    /// What is told of it if it is kept.
+    pub kept: Option<Arc<dyn NotificationHandler>>,
+}
+
+/// The controller's ends of a command's streams.
 pub struct Console {
     /// What it reads, if it has a stdin.
     pub stdin: Option<Outgoing>,
-    /// What it prints.
-    pub stdout: Incoming,
-    /// What it prints besides.
-    pub stderr: Incoming,
+    /// What it prints: on stdout, and if that is a stream of its own, on stderr.
+    pub output: Incoming,
 }
 
 /// The numbers of a command's streams.
@@ -157,8 +199,8 @@ pub struct ConsoleStreams {
     pub stdin: Option<u32>,
     /// That of stdout.
     pub stdout: u32,
-    /// That of stderr.
-    pub stderr: u32,
+    /// That of stderr, if it has one.
+    pub stderr: Option<u32>,
 }
 
 /// The pending answer to a request.
@@ -249,8 +291,14 @@ impl Session {
     where
         C::Reply: Send + 'static,
     {
-        let open = |_: &mut Streams| Opening { params, streams: vec![], chunk: None, ends: () };
-        self.open(permit, sink, open).await.map(|(reply, ())| reply)
+        let open = |_: &mut Streams| Opening {
+            params,
+            streams: Vec::new(),
+            stream: None,
+            chunk: None,
+            ends: (),
+        };
+        self.open(permit, sink, None, open).await.map(|(reply, ())| reply)
     }
 
     /// Sends a request that opens a stream, on which the agent sends at most `most` bytes.
@@ -264,11 +312,12 @@ impl Session {
     {
         let permit = self.acquire_permit::<C>().await?;
         let open = |streams: &mut Streams| {
-            let incoming = self.incoming(streams, &Arc::new(AtomicU64::new(most)));
-            let number = incoming.number();
-            Opening { params, streams: vec![number], chunk: None, ends: incoming }
+            let incoming = self.incoming(streams, 1, most);
+            let numbers: Vec<_> = incoming.numbers().collect();
+            let stream = numbers.first().copied();
+            Opening { params, streams: numbers, stream, chunk: None, ends: incoming }
         };
-        self.open(permit, None, open).await
+        self.open(permit, None, None, open).await
     }
 
     /// Sends a request that opens a stream from the controller. If `content`, the whole stream, is
@@ -288,45 +337,51 @@ impl Session {
             let chunk =
                 content.and_then(|data| streams.next_chunk(number, data, Fin::Nothing).ok()?);
             let sent = chunk.as_ref().map_or(0, |chunk| chunk.data.0.len());
-            Opening { params, streams: vec![number], chunk, ends: (outgoing, sent) }
+            let stream = Some(number);
+            Opening { params, streams: vec![number], stream, chunk, ends: (outgoing, sent) }
         };
-        let (reply, (outgoing, sent)) = self.open(permit, None, open).await?;
+        let (reply, (outgoing, sent)) = self.open(permit, None, None, open).await?;
         Ok((reply, outgoing, sent))
     }
 
-    /// Sends a request for a command with its streams: the agent sends at most `most` bytes on both
-    /// output streams together.
+    /// Sends a request for a command with its streams.
     pub async fn converse<C: Call>(
         &self,
         permit: InFlightPermit,
-        has_stdin: bool,
-        most: u64,
+        spec: ConsoleSpec,
         params: impl FnOnce(ConsoleStreams) -> C,
     ) -> Result<(Reply<C::Reply>, Console), CallError>
     where
         C::Reply: Send + 'static,
     {
+        let ConsoleSpec { has_stdin, has_stderr, most, kept } = spec;
         let open = |streams: &mut Streams| {
-            let left = Arc::new(AtomicU64::new(most));
             let console = Console {
                 stdin: has_stdin.then(|| self.outgoing(streams)),
-                stdout: self.incoming(streams, &left),
-                stderr: self.incoming(streams, &left),
+                output: self.incoming(streams, if has_stderr { 2 } else { 1 }, most),
             };
+            let mut outputs = console.output.numbers();
             let numbers = ConsoleStreams {
                 stdin: console.stdin.as_ref().map(Outgoing::number),
-                stdout: console.stdout.number(),
-                stderr: console.stderr.number(),
+                stdout: outputs.next().expect("it has one at least"),
+                stderr: outputs.next(),
             };
-            let ConsoleStreams { stdin, stdout, stderr } = numbers;
-            let streams = [stdout, stderr].into_iter().chain(stdin).collect();
-            Opening { params: params(numbers), streams, chunk: None, ends: console }
+            drop(outputs);
+            let streams = console.output.numbers().chain(numbers.stdin).collect();
+            let params = params(numbers);
+            Opening { params, streams, stream: None, chunk: None, ends: console }
         };
-        self.open(permit, None, open).await
+        let is_kept = kept.as_ref().map(|_| Kept::Requested);
+        self.open(permit, kept, is_kept, open).await
     }
 
-    fn incoming(&self, streams: &mut Streams, left: &Arc<AtomicU64>) -> Incoming {
-        Incoming::new(streams.incoming(left.clone()), self.outgoing.clone(), self.shared.clone())
+    /// Opens so many streams for one consumer, on which the agent sends at most `most` bytes together.
+    fn incoming(&self, streams: &mut Streams, count: usize, most: u64) -> Incoming {
+        let left = Arc::new(AtomicU64::new(most));
+        let (sender, pieces) = mpsc::unbounded_channel();
+        let opened = (0..count).map(|_| streams.incoming(left.clone(), sender.clone()));
+        let opened = opened.collect();
+        Incoming::new(opened, pieces, self.outgoing.clone(), self.shared.clone())
     }
 
     fn outgoing(&self, streams: &mut Streams) -> Outgoing {
@@ -336,7 +391,8 @@ impl Session {
     /// Waits until another request may be in flight.
     pub async fn acquire_permit<C: Call>(&self) -> Result<InFlightPermit, CallError> {
         let places = if C::IS_CONTROL { &self.control } else { &self.in_flight };
-        places.clone().acquire_owned().await.map(InFlightPermit).map_err(|_| CallError::Over)
+        let permit = places.clone().acquire_owned().await;
+        permit.map(|permit| InFlightPermit(Some(permit))).map_err(|_| CallError::Over)
     }
 
     /// Returns credit for the consumed bytes of a stream: unconsumed ones stay buffered.
@@ -354,6 +410,7 @@ impl Session {
         &self,
         InFlightPermit(permit): InFlightPermit,
         sink: Option<Arc<dyn NotificationHandler>>,
+        kept: Option<Kept>,
         make: impl FnOnce(&mut Streams) -> Opening<C, T>,
     ) -> Result<(Reply<C::Reply>, T), CallError>
     where
@@ -381,8 +438,7 @@ impl Session {
                 return Err(CallError::Over);
             }
             let id = state.next_id;
-            let Opening { params, streams, chunk, ends } = make(&mut state.streams);
-            let stream = if let [stream] = *streams { Some(stream) } else { None };
+            let Opening { params, streams, stream, chunk, ends } = make(&mut state.streams);
             let request = ToAgent::Request { id, request: params.into(), stream };
             let chunk = chunk.map(ToAgent::Chunk);
             let line = match request.encode().and_then(|mut line| {
@@ -398,7 +454,8 @@ impl Session {
                 }
             };
             state.next_id += 1;
-            state.pending.insert(id, Pending { deliver, sink, streams, _permit: permit });
+            let pending = Pending { deliver, sink, streams, kept, _permit: permit };
+            state.pending.insert(id, pending);
             (id, line, ends)
         };
         slot.send(line);
@@ -469,6 +526,9 @@ impl Shared {
                 };
                 let pending =
                     pending.ok_or_else(|| format!("an answer to an unknown request (id {id})"))?;
+                if !matches!(pending.kept, None | Some(Kept::Exited)) && result.is_ok() {
+                    return Err(format!("an answer before the exit of its command (id {id})"));
+                }
                 (pending.deliver)(result)
             }
             FromAgent::Log(log) => match self.sink(log.request) {
@@ -491,6 +551,14 @@ impl Shared {
                 Some(sink) => sink.page(page),
                 None => Err(format!("entries for an unknown list (id {})", page.request)),
             },
+            FromAgent::Started(started) => {
+                let sink = self.step(started.request, Kept::Requested, Kept::Started)?;
+                sink.started(started)
+            }
+            FromAgent::Exited(exited) => {
+                let sink = self.step(exited.request, Kept::Started, Kept::Exited)?;
+                sink.exited(exited)
+            }
             FromAgent::Chunk(chunk) if chunk.stream >= FIRST_TUNNEL => {
                 self.lock().tunnels.chunk(&chunk)
             }
@@ -506,6 +574,23 @@ impl Shared {
 
     fn sink(&self, request: u64) -> Option<Arc<dyn NotificationHandler>> {
         self.lock().pending.get(&request)?.sink.clone()
+    }
+
+    /// A kept command has taken a step, which its handler is told; an error is a breach.
+    fn step(
+        &self,
+        request: u64,
+        from: Kept,
+        to: Kept,
+    ) -> Result<Arc<dyn NotificationHandler>, String> {
+        let State { pending, streams, .. } = &mut *self.lock();
+        let pending = pending.get_mut(&request).filter(|pending| pending.kept == Some(from));
+        let pending = pending.ok_or_else(|| format!("{to:?} of no such command (id {request})"))?;
+        if to == Kept::Started && pending.streams.iter().any(|&it| streams.has_received(it)) {
+            return Err(format!("a chunk before the start of its command (id {request})"));
+        }
+        pending.kept = Some(to);
+        pending.sink.clone().ok_or_else(|| "a command without a handler".to_owned())
     }
 
     fn finish(&self, end: SessionEnd) {
@@ -565,7 +650,6 @@ pub mod testing {
     use bytes::Bytes;
     use sandbox_protocol::message::Request;
     use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
-    use tokio::sync::mpsc;
 
     /// The agent's end.
     pub struct FakeAgent {

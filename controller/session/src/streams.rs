@@ -34,7 +34,7 @@ enum Open {
         left: Arc<AtomicU64>,
         flow: Arc<Flow>,
         /// Bounded by the credit. The consumer may be gone.
-        pieces: mpsc::UnboundedSender<Vec<u8>>,
+        pieces: Pieces,
     },
     /// The controller sends.
     Outgoing {
@@ -43,6 +43,10 @@ enum Open {
         changed: Arc<Notify>,
     },
 }
+
+/// Where what is received goes: the number of its stream, and a piece. Several streams may have one
+/// consumer, which gets their pieces in the order in which they came.
+pub(super) type Pieces = mpsc::UnboundedSender<(u32, Vec<u8>)>;
 
 /// What has been received on a stream.
 #[derive(Debug, Default)]
@@ -77,15 +81,11 @@ impl Streams {
 
     /// Opens a stream on which the agent sends, at most `left` bytes together with the other
     /// streams that share that counter.
-    pub fn incoming(
-        &mut self,
-        left: Arc<AtomicU64>,
-    ) -> (u32, mpsc::UnboundedReceiver<Vec<u8>>, Arc<Flow>) {
+    pub fn incoming(&mut self, left: Arc<AtomicU64>, pieces: Pieces) -> ReceivedStream {
         let number = self.number();
-        let (pieces, receiver) = mpsc::unbounded_channel();
         let (window, flow) = (ReceiveWindow::new(number), Arc::<Flow>::default());
         self.open.insert(number, Open::Incoming { window, left, flow: flow.clone(), pieces });
-        (number, receiver, flow)
+        ReceivedStream { number, flow, owed: 0 }
     }
 
     /// Returns credit for consumed bytes, if the stream continues.
@@ -95,6 +95,14 @@ impl Streams {
                 Some(window.consumed(bytes))
             }
             _ => None,
+        }
+    }
+
+    /// Whether the agent has sent something on it.
+    pub fn has_received(&self, number: u32) -> bool {
+        match self.open.get(&number) {
+            Some(Open::Incoming { flow, .. }) => flow.bytes() > 0 || flow.has_ended(),
+            Some(Open::Outgoing { .. }) | None => false,
         }
     }
 
@@ -163,7 +171,7 @@ impl Streams {
         flow.has_ended.store(chunk.last, Ordering::Relaxed);
         if !chunk.data.0.is_empty() {
             // The consumer may be gone.
-            _ = pieces.send(chunk.data.0);
+            _ = pieces.send((number, chunk.data.0));
         }
         Ok(())
     }
@@ -181,52 +189,64 @@ impl Streams {
     }
 }
 
-/// The consumer's end of a stream on which the agent sends.
-pub struct Incoming {
+/// A stream on which the agent sends, as its consumer knows it.
+#[derive(Debug)]
+pub(super) struct ReceivedStream {
     number: u32,
-    pieces: mpsc::UnboundedReceiver<Vec<u8>>,
     flow: Arc<Flow>,
     /// Consumed bytes for which no credit was returned yet.
     owed: u64,
+}
+
+/// The consumer's end of streams on which the agent sends: mostly of one, of a command's output of two.
+pub struct Incoming {
+    streams: Vec<ReceivedStream>,
+    pieces: mpsc::UnboundedReceiver<(u32, Vec<u8>)>,
     lines: Sender,
     shared: Arc<Shared>,
 }
 
 impl Incoming {
     pub(super) fn new(
-        (number, pieces, flow): (u32, mpsc::UnboundedReceiver<Vec<u8>>, Arc<Flow>),
+        streams: Vec<ReceivedStream>,
+        pieces: mpsc::UnboundedReceiver<(u32, Vec<u8>)>,
         lines: Sender,
         shared: Arc<Shared>,
     ) -> Self {
-        Self { number, pieces, flow, owed: 0, lines, shared }
+        Self { streams, pieces, lines, shared }
     }
 
-    /// Its number on the wire.
-    pub const fn number(&self) -> u32 {
-        self.number
+    /// Their numbers on the wire.
+    pub fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.streams.iter().map(|stream| stream.number)
     }
 
-    /// What has been received, consumed or not.
-    pub const fn flow(&self) -> &Arc<Flow> {
-        &self.flow
+    /// What has been received on each, consumed or not.
+    pub fn flows(&self) -> impl Iterator<Item = &Arc<Flow>> {
+        self.streams.iter().map(|stream| &stream.flow)
     }
 
-    /// Waits for the next piece; `None` if the stream has ended, for which the answer has the
+    /// Waits for the next piece; `None` if the streams have ended, for which the answer has the
     /// reason. Cancel-safe: credit for a piece is returned when the next one is requested.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
-        if self.owed >= CREDIT_STEP
-            && let Ok(slot) = self.lines.reserve().await
-        {
-            let credit = self.shared.lock().streams.advance(self.number, self.owed);
-            self.owed = 0;
+        self.next_of_any().await.map(|(_, piece)| piece)
+    }
+
+    /// The same with which of the streams it is of.
+    pub async fn next_of_any(&mut self) -> Option<(usize, Vec<u8>)> {
+        for stream in self.streams.iter_mut().filter(|stream| stream.owed >= CREDIT_STEP) {
+            // If no credit can be sent, the session has ended, which the answer reports.
+            let Ok(slot) = self.lines.reserve().await else { break };
+            let credit = self.shared.lock().streams.advance(stream.number, stream.owed);
+            stream.owed = 0;
             if let Some(line) = credit.and_then(|credit| ToAgent::Credit(credit).encode().ok()) {
                 slot.send(line);
             }
         }
-        // If no credit could be sent, the session has ended, which the answer reports.
-        let piece = self.pieces.recv().await?;
-        self.owed += piece.len() as u64;
-        Some(piece)
+        let (number, piece) = self.pieces.recv().await?;
+        let index = self.streams.iter().position(|stream| stream.number == number)?;
+        self.streams[index].owed += piece.len() as u64;
+        Some((index, piece))
     }
 }
 

@@ -55,6 +55,11 @@ async fn protocol_breach_ends_the_session() {
         let (path, change) = ("/io/a".into(), Change::Write);
         note(FromAgent::Touched(Touched { request, path, existed: false, change }))
     };
+    let started = |request| note(FromAgent::Started(Started { request, pid: 1 }));
+    let exited = |request| {
+        let end = message::ExecEnd::Exited(0);
+        note(FromAgent::Exited(Exited { request, end, stopped: None }))
+    };
     let refused = |request| {
         note(FromAgent::Refused(Refused {
             request,
@@ -72,6 +77,9 @@ async fn protocol_breach_ends_the_session() {
             (log(99), "unknown run (id 99)"),
             (log(0), "unknown run (id 0)"),
             (touched(0), "unknown run (id 0)"),
+            (started(99), "Started of no such command (id 99)"),
+            (started(0), "Started of no such command (id 0)"),
+            (exited(0), "Exited of no such command (id 0)"),
             (refused(0), "unknown run (id 0)"),
             (
                 r#"{"jsonrpc":"2.0","method":"chunk","params":{"stream":1,"seq":0,"data":"","last":true}}"#

@@ -78,9 +78,9 @@ pub(crate) struct Call<'a> {
     pub supervisor: &'a mut Supervisor,
     pub permit: InFlightPermit,
     pub monitor: Option<&'a WriteMonitor>,
-    /// When its time began.
+    /// When it began.
     pub started: Instant,
-    /// When the container is killed if there is no answer.
+    /// When the container is killed if there is no answer, by the sandbox's clock.
     pub kill_at: Instant,
 }
 
@@ -186,7 +186,7 @@ impl<E: Execute> ExecutionDriver<E> {
     async fn execute(&mut self, permit: InFlightPermit) -> Result<ExecutionResult, Error> {
         let monitor = self.inner.monitor_writes(self.limits).await;
         let since = self.inner.kernel_baseline().await;
-        let started = Instant::now();
+        let (started, began) = (Instant::now(), self.inner.clock.now());
         let answer = match monitor.as_ref().and_then(WriteMonitor::refusal) {
             Some(refusal) => Err(Outcome::Limit(refusal)),
             None => {
@@ -197,10 +197,7 @@ impl<E: Execute> ExecutionDriver<E> {
                     permit,
                     monitor: monitor.as_ref(),
                     started,
-                    kill_at: started
-                        + self.limits.timeout
-                        + E::stop_timeout(&self.limits)
-                        + E::GRACE,
+                    kill_at: began + self.limits.timeout + E::stop_timeout(&self.limits) + E::GRACE,
                 };
                 self.execution.ask(call).await?.map_err(Outcome::from)
             }

@@ -170,14 +170,32 @@ impl Evidence {
                         .to_owned(),
                 },
             },
-            (None, ExecEnd::Exited(0)) => Outcome::Ok { result: RawValue::NULL.to_owned() },
-            (None, ExecEnd::Exited(code)) => Outcome::Exit(Exit::Code(code)),
-            (None, ExecEnd::Signaled(signal)) if out_of_memory && signal == SIGKILL => {
-                self.out_of_memory()
-            }
-            (None, ExecEnd::Signaled(signal)) => Outcome::Exit(Exit::Signal(signal)),
+            (None | Some(ExecStop::EvasionOfAnother), end) => match end {
+                ExecEnd::Exited(0) => Outcome::Ok { result: RawValue::NULL.to_owned() },
+                ExecEnd::Exited(code) => Outcome::Exit(Exit::Code(code)),
+                ExecEnd::Signaled(SIGKILL) if out_of_memory => self.out_of_memory(),
+                ExecEnd::Signaled(signal) => Outcome::Exit(Exit::Signal(signal)),
+            },
         }
     }
+}
+
+/// Whether an honest agent answers so if a command did not start.
+pub(super) const fn never_ran(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::OutOfMemory
+            | ErrorKind::CommandNotFound
+            | ErrorKind::NotExecutable
+            | ErrorKind::NotFound
+            | ErrorKind::NotADirectory
+            | ErrorKind::PermissionDenied
+            | ErrorKind::PathEscape
+            | ErrorKind::InvalidPath
+            | ErrorKind::InvalidRequest
+            | ErrorKind::Busy
+            | ErrorKind::Internal
+    )
 }
 
 /// The outcome of a command that failed to start.
@@ -185,16 +203,7 @@ fn judge_beginning(source: WireError) -> Outcome {
     match source.kind() {
         // The command was too large for the sandbox's memory.
         ErrorKind::OutOfMemory => Outcome::Limit(failure(ErrorKind::OutOfMemory, &source.message)),
-        ErrorKind::CommandNotFound
-        | ErrorKind::NotExecutable
-        | ErrorKind::NotFound
-        | ErrorKind::NotADirectory
-        | ErrorKind::PermissionDenied
-        | ErrorKind::PathEscape
-        | ErrorKind::InvalidPath
-        | ErrorKind::InvalidRequest
-        | ErrorKind::Busy
-        | ErrorKind::Internal => Error::ExecFailed { source }.into(),
+        kind if never_ran(kind) => Error::ExecFailed { source }.into(),
         kind => Outcome::AgentLost {
             detail: format!("the agent did not begin the program, for {kind}: {}", source.message),
         },

@@ -3,14 +3,18 @@
 mod command;
 mod driver;
 mod judge;
+mod process;
 pub(crate) mod script;
 mod supervisor;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sandbox_api::{
-    CancelCause, ExecutionEvent, ExecutionResult, OutputCapture, ResultBody, Workload,
+    CancelCause, ExecutionEvent, ExecutionResult, OutputCapture, ResultBody, TerminalSize, Workload,
 };
+use sandbox_protocol::message::Resize;
+use tokio::sync::watch;
 
 use self::command::{CommandOutput, ExecStdin};
 use self::driver::{Driven, Driver, RefusedHosts};
@@ -19,6 +23,9 @@ pub use self::supervisor::CancelHandle;
 use crate::audit::{self, Event};
 use crate::error::Error;
 use crate::sandbox::{Inner, Sandbox};
+
+/// How long the agent may take to answer what it answers at once.
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Sandbox {
     /// Runs a script or a command to its end: [`start`](Self::start) and [`Execution::wait`].
@@ -68,10 +75,11 @@ async fn begin(
             .map(|(driven, events)| Execution::new(cancel, driven, EventSource::Script(events))),
         Workload::Command(command) => {
             let capture = OutputCapture::new(command.output_limit);
-            command::begin(inner.clone(), command, cancel).await.map(|(driven, output, stdin)| {
-                let source = EventSource::Command(Box::new(output));
-                let mut execution = Execution::new(cancel, driven, source);
-                (execution.stdin, execution.capture) = (stdin, capture);
+            command::begin(inner.clone(), command, cancel).await.map(|begun| {
+                let source = EventSource::Command(Box::new(begun.output));
+                let mut execution = Execution::new(cancel, begun.driven, source);
+                execution.request = Some((inner.clone(), begun.request));
+                (execution.stdin, execution.capture) = (begun.stdin, capture);
                 execution
             })
         }
@@ -96,6 +104,8 @@ pub struct Execution {
     refused: RefusedHosts,
     stdin: Option<ExecStdin>,
     capture: OutputCapture,
+    /// Of a command: its sandbox, and the id of its request, once that is sent.
+    request: Option<(Arc<Inner>, watch::Receiver<Option<u64>>)>,
     /// `None` after its end.
     task: Option<Driver>,
     ended: Option<Result<ExecutionResult, Error>>,
@@ -124,6 +134,7 @@ impl Execution {
             is_read: false,
             refused,
             stdin: None,
+            request: None,
             capture: OutputCapture::new(0),
             task: Some(task),
             ended: None,
@@ -171,6 +182,23 @@ impl Execution {
     /// after the first call.
     pub const fn stdin(&mut self) -> Option<ExecStdin> {
         self.stdin.take()
+    }
+
+    /// Sets the size of a command's terminal, as soon as it has one. The returned future is whether that
+    /// was possible.
+    pub fn resize(
+        &self,
+        TerminalSize { cols, rows }: TerminalSize,
+    ) -> impl Future<Output = bool> + Send + use<> {
+        let request = self.request.clone();
+        async move {
+            let Some((inner, mut id)) = request else { return false };
+            let Some(id) = id.wait_for(Option::is_some).await.ok().and_then(|id| *id) else {
+                return false;
+            };
+            let resized = inner.session().call(Resize { id, cols, rows });
+            matches!(inner.clock.timeout(CONTROL_TIMEOUT, resized).await, Some(Ok(it)) if it.found)
+        }
     }
 
     /// Returns the handle that cancels it from anywhere.

@@ -150,7 +150,7 @@ impl Supervisor {
                 self.give_up(KillReason::Cancel).await;
                 Ok(Begun::Lost)
             }
-            () = tokio::time::sleep_until(kill_at) => {
+            () = self.inner.clock.sleep_until(kill_at) => {
                 self.give_up(KillReason::Deadline).await;
                 Ok(Begun::Lost)
             }
@@ -183,6 +183,7 @@ impl Supervisor {
         let (mut passed, mut overrun) = (std::pin::pin!(passed), std::pin::pin!(overrun));
         let mut is_overrun = false;
         let inner = self.inner.clone();
+        let clock = &inner.clock;
         let mut looks = std::pin::pin!(inner.look_at_mounts());
         loop {
             tokio::select! {
@@ -192,22 +193,22 @@ impl Supervisor {
                     let cancelled = *self.cancelled.borrow_and_update();
                     self.cancel = cancelled.cause;
                     if cancelled.at_once {
-                        kill_at = Instant::now();
+                        kill_at = clock.now();
                     } else {
-                        kill_at = kill_at.min(Instant::now() + self.stop_timeout + self.grace);
+                        kill_at = kill_at.min(clock.now() + self.stop_timeout + self.grace);
                         self.ask_to_cancel(Cancel { id: reply.id, at_once: false });
                     }
                 }
                 limit = &mut passed, if self.limit.is_none() => {
                     self.limit = Some(limit);
-                    kill_at = kill_at.min(Instant::now() + self.grace);
+                    kill_at = kill_at.min(clock.now() + self.grace);
                     self.ask_to_cancel(Cancel { id: reply.id, at_once: true });
                 }
                 () = &mut overrun, if self.limit.is_some() && !is_overrun => {
                     is_overrun = true;
-                    kill_at = Instant::now();
+                    kill_at = clock.now();
                 }
-                () = tokio::time::sleep_until(kill_at) => break,
+                () = clock.sleep_until(kill_at) => break,
                 () = &mut looks => {}
             }
         }
@@ -254,6 +255,10 @@ impl Supervisor {
         self.our_kill = match self.inner.end_cause() {
             Some(EndCause::Outlived(_)) => Some(KillReason::Lifetime),
             Some(EndCause::Unanswered(why)) => Some(KillReason::Breach((*why).to_owned())),
+            Some(EndCause::OverLimit(limit)) => {
+                self.limit = Some(limit.clone());
+                return;
+            }
             Some(EndCause::MountLost(_)) | None => return,
         };
     }

@@ -10,7 +10,7 @@ use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::{ErrorKind, WireError, WireString};
 use sandbox_session::{CallError, NotificationHandler, Reply};
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::audit::{self, Event};
 use crate::error::Error;
@@ -142,6 +142,9 @@ impl OperationCall {
         &self,
         request: impl Future<Output = Result<T, CallError>>,
     ) -> Result<T, Error> {
+        if let Some(error) = self.inner.refusal() {
+            return Err(error);
+        }
         self.inner.check_mounts_before_use().await?;
         match request.await {
             Ok(begun) => Ok(begun),
@@ -165,9 +168,9 @@ impl OperationCall {
         let limit = self.inner.limits.operation_timeout;
         let moving = Duration::from_millis(moved.saturating_mul(1000) / SLOWEST);
         let patience = (limit + GRACE + moving).saturating_sub(self.waited);
-        let since = Instant::now();
+        let since = self.inner.clock.now();
         let sign = with_patience(&self.inner, patience, sign).await;
-        self.waited += since.elapsed();
+        self.waited += self.inner.clock.now() - since;
         sign
     }
 }
@@ -191,7 +194,8 @@ async fn with_patience<T>(
     sign: impl Future<Output = T>,
 ) -> Result<T, Error> {
     keep_timer(inner);
-    timeout(patience, sign).await.map_err(|_| late(inner.limits.operation_timeout))
+    let sign = inner.clock.timeout(patience, sign).await;
+    sign.ok_or_else(|| late(inner.limits.operation_timeout))
 }
 
 /// Has a timer that ends before those of the operations that begin meanwhile. Without it each of these

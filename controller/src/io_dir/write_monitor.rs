@@ -22,7 +22,7 @@ use sandbox_protocol::message::ScriptError;
 use sandbox_staging::snapshot::Snapshot;
 
 use self::judge::{Baseline, Most, Reading, UNMEASURED, too_little, unseen};
-use self::scan::{FEW_ENTRIES, Scanner, Taken};
+use self::scan::{FEW_ENTRIES, Scanner, Taken, space_of};
 use self::watcher::{RunLimit, Watcher};
 
 pub(crate) use self::scan::watch_runtime;
@@ -53,7 +53,8 @@ pub(crate) struct WriteMonitor {
 
 #[derive(Debug)]
 struct Before {
-    snapshot: Arc<Snapshot>,
+    /// Of a run: what it changes is compared with it.
+    snapshot: Option<Arc<Snapshot>>,
     baseline: Baseline,
     watcher: Arc<Watcher>,
     /// Registered with the watcher while this exists.
@@ -63,22 +64,23 @@ struct Before {
 impl WriteMonitor {
     /// Scans the io dir before anything runs.
     pub async fn begin(baseline: &WriteBaseline, watched: Watched, limits: Limits) -> Self {
-        let scanner = Scanner {
-            io_dir: watched.io_dir.clone(),
-            is_prompt: baseline.is_prompt.clone(),
-            runtime: watched.runtime.clone(),
-        };
+        let scanner = baseline.scanner(&watched);
         let before = scanner.snapshot(&limits).await.map(|taken| {
             let Taken { snapshot, usage, coverage, space } = taken;
-            let (io_dir, reserve) = (&watched.io_dir, watched.reserve);
-            let first = *baseline.first.get_or_init(|| usage);
-            let most = Most::of(io_dir.bounds(), &limits);
-            let is_overlay = io_dir.lower().is_some();
-            let of_run = Baseline { usage, coverage, first, most, space, reserve, is_overlay };
             let now = Reading { usage, coverage, space, is_missing: false };
-            let watcher = baseline.watcher(watched, now);
-            let limit = watcher.begin(usage + most.in_run);
-            Before { snapshot: Arc::new(snapshot), baseline: of_run, watcher, limit }
+            Before::new(baseline, watched, &limits, now, Some(snapshot))
+        });
+        Self { scanner, limits, before }
+    }
+
+    /// Monitors what is written from the first run on, by whatever lives in the sandbox: together it may
+    /// write as much as one run.
+    pub async fn of_life(baseline: &WriteBaseline, watched: Watched, limits: Limits) -> Self {
+        let scanner = baseline.scanner(&watched);
+        let before = scanner.measure(u64::MAX).await.map(|(usage, coverage)| {
+            let space = space_of(&watched.io_dir);
+            let now = Reading { usage, coverage, space, is_missing: false };
+            Before::new(baseline, watched, &limits, now, None)
         });
         Self { scanner, limits, before }
     }
@@ -95,6 +97,12 @@ impl WriteMonitor {
         }
         let Baseline { space, reserve, .. } = before.baseline;
         refuse(ErrorKind::DiskFull, too_little(space?, reserve)?)
+    }
+
+    /// The limit that is exceeded already.
+    pub fn exceeded(&self) -> Option<ScriptError> {
+        let before = self.before.as_ref()?;
+        before.baseline.passed(&before.watcher.measured.borrow())
     }
 
     /// Waits until the io dir has grown beyond the limits, or its disk has less free space than the
@@ -148,7 +156,7 @@ impl WriteMonitor {
         let Taken { snapshot: after, usage, coverage, .. } = taken;
         let reading = Reading { usage, coverage, space: None, is_missing: false };
         let limit = before.baseline.passed(&reading);
-        let snapshot = before.snapshot.clone();
+        let Some(snapshot) = before.snapshot.clone() else { return (unknown, limit) };
         let changes = match after.usage.entries.max(snapshot.usage.entries) <= FEW_ENTRIES {
             true => Ok(snapshot.changes(&after)),
             false => self.scanner.runtime.spawn_blocking(move || snapshot.changes(&after)).await,
@@ -157,7 +165,36 @@ impl WriteMonitor {
     }
 }
 
+impl Before {
+    fn new(
+        baseline: &WriteBaseline,
+        watched: Watched,
+        limits: &Limits,
+        now: Reading,
+        snapshot: Option<Snapshot>,
+    ) -> Self {
+        let Reading { usage, coverage, space, .. } = now;
+        let (io_dir, reserve) = (&watched.io_dir, watched.reserve);
+        let first = *baseline.first.get_or_init(|| usage);
+        let usage = if snapshot.is_some() { usage } else { first };
+        let most = Most::of(io_dir.bounds(), limits);
+        let is_overlay = io_dir.lower().is_some();
+        let of_run = Baseline { usage, coverage, first, most, space, reserve, is_overlay };
+        let watcher = baseline.watcher(watched, now);
+        let limit = watcher.begin(usage + most.in_run);
+        Self { snapshot: snapshot.map(Arc::new), baseline: of_run, watcher, limit }
+    }
+}
+
 impl WriteBaseline {
+    fn scanner(&self, watched: &Watched) -> Scanner {
+        Scanner {
+            io_dir: watched.io_dir.clone(),
+            is_prompt: self.is_prompt.clone(),
+            runtime: watched.runtime.clone(),
+        }
+    }
+
     fn watcher(&self, watched: Watched, now: Reading) -> Arc<Watcher> {
         let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
         watcher.upgrade().unwrap_or_else(|| {

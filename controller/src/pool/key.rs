@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sandbox_api::{PrivateIo, RootFs, SandboxSpec};
+use sandbox_api::{PrivateIo, Processes, RootFs, SandboxSpec};
 use sandbox_dirfd::Identity;
 use sandbox_engine::{ContainerSpec, Prepared, ProgramRoot, Programs};
 use sandbox_protocol::User;
@@ -30,6 +30,7 @@ pub(super) struct SlotKey {
     io: IoKey,
     /// The user that the caller named; otherwise the owner of the io dir decides.
     user: Option<User>,
+    processes: Processes,
     container: ContainerKey,
 }
 
@@ -133,6 +134,7 @@ impl SlotKey {
             // Whether there are hosts is in the agent's arguments; which hosts, the controller
             // decides.
             allow: _,
+            processes,
         } = spec;
         if !inputs.is_empty() {
             // A slot would have the files as of its start.
@@ -199,6 +201,7 @@ impl SlotKey {
             root_identity,
             io,
             user: *user,
+            processes: *processes,
             container: ContainerKey { args, memory, nano_cpus, pids, ulimits, programs },
         })
     }

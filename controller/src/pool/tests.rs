@@ -180,6 +180,12 @@ impl Container for Member {
         self.0.stop();
         Ok(())
     }
+    async fn pause(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+    async fn resume(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
     async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError> {
         Ok(Some(ExitEvidence { code: Some(0), ..ExitEvidence::default() }))
     }

@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use sandbox_api::{
     Ceiling, Disk, Encoding, EngineInfo, FilesTouched, KernelEvents, Lifespan, Limits, Network,
-    StartKind, Timing, millis,
+    Processes, StartKind, Timing, millis,
 };
 use sandbox_engine::{Container, ContainerUsage, ExitEvidence, Groups, GroupsUsage, UserMapping};
-use sandbox_protocol::message::{Call, Confinement, Refused, Shutdown};
+use sandbox_protocol::message::{Call, Confinement, Refused, ScriptError, Shutdown};
 use sandbox_protocol::path::GuestPath;
 use sandbox_redact::Redactions;
 use sandbox_session::{CallError, InFlightPermit, Session, SessionEnd};
@@ -18,14 +18,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::removal::EVIDENCE_TIMEOUT;
 use crate::audit::{Audit, By, Event};
+use crate::clock::Clock;
 use crate::engine_call::step;
 use crate::error::Error;
 use crate::io_dir::IoDir;
 use crate::io_dir::path_map::PathMap;
 use crate::io_dir::write_monitor::{Watched, WriteBaseline, WriteMonitor};
 use crate::mounts::{LOOK_INTERVAL, MountGuard, MountLooks, MountLost};
+use crate::process::ProcessTable;
 use crate::sandbox::context::Shared;
-use crate::sandbox::idle::Activity;
+use crate::sandbox::idle::{Active, Activity};
 use crate::sandbox::removal::{Attempt, RemovalGuard};
 use crate::step::Step;
 
@@ -61,6 +63,13 @@ pub(crate) struct Inner {
     /// Why the controller ended the sandbox without a request.
     pub(super) end_cause: Arc<OnceLock<EndCause>>,
     pub activity: Activity,
+    /// By which what is asked of the agent has time.
+    pub clock: Clock,
+    /// `Some` while it is paused, which is a use of it.
+    pub(super) paused: tokio::sync::Mutex<Option<Active>>,
+    /// How long its processes live.
+    pub keeps: Processes,
+    pub processes: ProcessTable,
     /// Whether a timer spares the runtime a wake for each operation.
     pub has_timer: Arc<AtomicBool>,
     /// A run has killed its container, which may take a while to end.
@@ -131,14 +140,23 @@ impl Inner {
     /// Scans the io dir before a run, if more may be written to it than the agent counts: by
     /// commands, or by an overlay, which copies a whole file at the first write.
     pub async fn monitor_writes(&self, limits: Limits) -> Option<WriteMonitor> {
+        Some(WriteMonitor::begin(&self.write_baseline, self.watched()?, limits).await)
+    }
+
+    /// The same for the life of the sandbox, for what goes on beside other runs.
+    pub async fn monitor_life(&self) -> Option<WriteMonitor> {
+        let watched = self.watched()?;
+        Some(WriteMonitor::of_life(&self.write_baseline, watched, self.limits).await)
+    }
+
+    fn watched(&self) -> Option<Watched> {
         let writes_more = |io_dir: &&Arc<IoDir>| self.supports_exec || io_dir.lower().is_some();
         let io_dir = self.io_dir.as_ref().filter(writes_more)?;
-        let watched = Watched {
+        Some(Watched {
             io_dir: io_dir.clone(),
             reserve: self.shared.disk_reserve,
             runtime: (self.shared.watch_runtime)(),
-        };
-        Some(WriteMonitor::begin(&self.write_baseline, watched, limits).await)
+        })
     }
 
     /// What bounds the disk space that is taken in the io dir with these limits; `None` if the agent
@@ -183,7 +201,7 @@ impl Inner {
     pub fn lost_mount(&self) -> Option<&MountLost> {
         match self.end_cause.get()? {
             EndCause::MountLost(lost) => Some(lost),
-            EndCause::Outlived(_) | EndCause::Unanswered(_) => None,
+            EndCause::Outlived(_) | EndCause::Unanswered(_) | EndCause::OverLimit(_) => None,
         }
     }
 
@@ -251,7 +269,7 @@ impl Inner {
     /// Waits until another request may be in flight.
     pub async fn acquire_permit<C: Call>(&self) -> Result<InFlightPermit, Error> {
         let permit = self.session.acquire_permit::<C>().await?;
-        match self.ended() {
+        match self.refusal() {
             Some(error) => Err(error),
             None => Ok(permit),
         }
@@ -274,6 +292,11 @@ impl Inner {
         Ok(turn)
     }
 
+    /// Why the sandbox accepts no request now.
+    pub fn refusal(&self) -> Option<Error> {
+        self.ended().or_else(|| self.clock.is_paused().then_some(Error::Paused))
+    }
+
     /// Why the sandbox accepts no more requests, if it has ended.
     pub fn ended(&self) -> Option<Error> {
         let mut detail = match (self.session.end(), self.end_cause.get()) {
@@ -282,6 +305,9 @@ impl Inner {
             }
             // Independent of whether its container could be killed.
             (_, Some(EndCause::MountLost(lost))) => return Some(lost.clone().into()),
+            (_, Some(EndCause::OverLimit(limit))) => {
+                return Some(Error::OverLimit { limit: limit.clone() });
+            }
             (None, _) | (Some(SessionEnd::Eof), None) if self.is_killed.load(Ordering::Relaxed) => {
                 "its container was killed".to_owned()
             }
@@ -337,6 +363,15 @@ impl Inner {
             if let Ok(Err(error)) = kill.await {
                 tracing::debug!(%error, "cannot kill a container that lost a mount");
             }
+        }
+    }
+
+    /// Ends the sandbox, because what lives in it has exceeded a limit of all of it together.
+    pub async fn overrun(&self, limit: ScriptError) {
+        tracing::warn!(why = limit.message, "a sandbox is ended");
+        _ = self.end_cause.set(EndCause::OverLimit(limit));
+        if let Err(error) = self.kill().await {
+            tracing::debug!(%error, "cannot kill a container that exceeds a limit");
         }
     }
 
@@ -401,6 +436,10 @@ impl Inner {
     /// meanwhile. It includes what the agent cannot see: the time of processes whose parent did not wait
     /// for them. Read after every command, because each result shows it and quotas count it.
     pub async fn cpu_since(&self, since: &KernelBaseline) -> Option<u64> {
+        if !self.processes.is_quiet() {
+            // Theirs is in it, and counted with them.
+            return None;
+        }
         let before = millis(since.counted?.cpu);
         let now = millis(self.counted().await?.1.cpu);
         let counted = self.cpu_counted.fetch_max(now, Ordering::Relaxed);
@@ -426,6 +465,21 @@ impl Inner {
         }
         let asked = self.container.ran_out_of_memory(since.time);
         matches!(tokio::time::timeout(EVIDENCE_TIMEOUT, asked).await, Ok(Some(true)))
+    }
+
+    /// Whether the kernel has killed a process since then because memory ran out, if it can be asked.
+    pub async fn oom_since(&self, since: &KernelBaseline) -> Option<bool> {
+        let (before, (_, now)) = (since.counted?, self.counted().await?);
+        Some(now.oom_kills > before.oom_kills)
+    }
+
+    /// Whether it is known to have ended because memory ran out.
+    pub async fn ended_out_of_memory(&self) -> Option<bool> {
+        if self.is_closing() {
+            return None;
+        }
+        let exit = tokio::time::timeout(EVIDENCE_TIMEOUT, self.exited()).await.ok()?.ok()??;
+        (exit.over_memory || exit.oom_killed == Some(true)).then_some(true)
     }
 
     /// Kills the container when its agent breaks the protocol, when its lifetime is over (even
@@ -491,9 +545,9 @@ impl Inner {
 
     pub(super) async fn close(&self) -> Result<(), Error> {
         self.is_closing.store(true, Ordering::Relaxed);
-        // An agent that exits by itself is faster than a kill.
+        // An agent that exits by itself is faster than a kill, unless it is frozen.
         let leave = async {
-            self.session.call(Shutdown {}).await.is_ok() && {
+            !self.clock.is_paused() && self.session.call(Shutdown {}).await.is_ok() && {
                 self.session.ended().await;
                 true
             }
@@ -523,6 +577,8 @@ pub(crate) enum EndCause {
     Unanswered(&'static str),
     /// A mount appeared below one of its mounts.
     MountLost(MountLost),
+    /// What lives in it has exceeded a limit.
+    OverLimit(ScriptError),
 }
 
 /// Waits for a container to exit, and reads how it exited.

@@ -12,6 +12,7 @@ pub(crate) mod idle;
 pub(crate) mod inner;
 pub(crate) mod launch;
 pub(crate) mod owner;
+mod pause;
 pub(crate) mod plan;
 pub(crate) mod prepared;
 mod removal;

@@ -8,8 +8,8 @@ use sandbox_api::{
 };
 use sandbox_protocol::WireError;
 use sandbox_protocol::message::{Exec, ExecEnd, ExecReply, ExecStop};
-use sandbox_session::{Console, ConsoleStreams, Flow, Incoming};
-use tokio::sync::oneshot;
+use sandbox_session::{Console, ConsoleSpec, ConsoleStreams, Flow, Incoming};
+use tokio::sync::{oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::stdin::Source;
@@ -26,7 +26,7 @@ const UNWANTED_AFTER: Duration = Duration::from_millis(500);
 /// How much unread output is drained: the maximum that a pipe holds, and what may precede it.
 const UNWANTED_BYTES: u64 = (1 << 20) + (64 << 10);
 /// How much earlier than the controller the agent's clock may reach a deadline.
-const CLOCK_SKEW: Duration = Duration::from_millis(100);
+pub(in crate::execution) const CLOCK_SKEW: Duration = Duration::from_millis(100);
 
 /// A command and what is known of its end.
 pub(super) struct CommandExecution<R> {
@@ -38,12 +38,16 @@ pub(super) struct CommandExecution<R> {
     signs: Vec<Sign>,
 }
 
-/// The request, and the receiver of its output.
+/// The request, and the receivers of what becomes of it.
 pub(super) struct Request<R> {
     pub params: R,
     pub input: Option<Source>,
-    /// Receives both output streams, which belong to their reader.
-    pub begun: oneshot::Sender<[Incoming; 2]>,
+    /// Whether its stderr is a stream of its own.
+    pub has_stderr: bool,
+    /// Receives its output, which belongs to its reader.
+    pub begun: oneshot::Sender<Incoming>,
+    /// Receives its id.
+    pub id: watch::Sender<Option<u64>>,
 }
 
 /// How a command ended according to the agent.
@@ -71,32 +75,36 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
     }
 
     async fn ask(&mut self, call: Call<'_>) -> Requested<Self::Reply> {
-        let Request { params, input, begun } = self.request.take().expect("it is asked once");
+        let request = self.request.take().expect("it is asked once");
+        let Request { params, input, has_stderr, begun, id } = request;
         let Call { inner, limits, supervisor, permit, monitor, started, kill_at } = call;
-        let deadline = started + limits.timeout + limits.stop_timeout;
+        let has_stdin = input.is_some();
         let most = limits.output_bytes.as_u64();
-        let asked = inner.session().converse(permit, input.is_some(), most, params);
+        let console = ConsoleSpec { has_stdin, has_stderr, most, kept: None };
+        let asked = inner.session().converse(permit, console, params);
         let (reply, console) = match supervisor.begin(asked, kill_at).await? {
             Begun::Accepted(asked) => asked,
             Begun::Lost => return Ok(Ok(None)),
         };
-        let Console { stdin, stdout, stderr } = console;
+        id.send_replace(Some(reply.id));
+        let Console { stdin, output } = console;
         // Ends with this call: a command that has ended reads nothing.
         let _input = stdin
             .zip(input)
             .map(|(stdin, input)| AbortOnDropHandle::new(tokio::spawn(input.send(stdin))));
-        let flows = [&stdout, &stderr].map(|stream| (stream.number(), stream.flow().clone()));
+        let numbers: Vec<_> = output.numbers().collect();
+        let flows: Vec<_> = output.flows().cloned().collect();
         // The receiver may be gone.
-        _ = begun.send([stdout, stderr]);
+        _ = begun.send(output);
         let check = |supervisor: &Supervisor, answer: &Reply| {
-            let flows = flows.each_ref().map(|(_, flow)| &**flow);
+            let flows = [flows.first(), flows.get(1)].map(|flow| flow.map(|flow| &**flow));
             let is_cancelled = supervisor.is_cancelled() || inner.is_closing();
             check(answer, flows, limits, started.elapsed(), is_cancelled)
         };
         let unwanted = async {
-            tokio::time::sleep_until(deadline + UNWANTED_AFTER).await;
-            for (number, _) in &flows {
-                inner.session().advance(*number, UNWANTED_BYTES).await;
+            inner.clock.sleep_until(kill_at - Self::GRACE + UNWANTED_AFTER).await;
+            for &number in &numbers {
+                inner.session().advance(number, UNWANTED_BYTES).await;
             }
             std::future::pending().await
         };
@@ -157,35 +165,34 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
 /// Names what an honest agent would not send in an answer.
 fn check(
     answer: &Reply,
-    [stdout, stderr]: [&Flow; 2],
+    flows: [Option<&Flow>; 2],
     limits: &Limits,
     elapsed: Duration,
     is_cancelled: bool,
 ) -> Result<(), String> {
     let refuse = |what: &str| Err(what.to_owned());
+    let [stdout, stderr] = flows.map(|flow| flow.map_or(0, Flow::bytes));
     let reply = match answer {
         Ok(reply) => reply,
         Err(error) if error.kind() == sandbox_protocol::ErrorKind::Internal => return Ok(()),
-        Err(_) if stdout.bytes() + stderr.bytes() > 0 => {
+        Err(_) if stdout + stderr > 0 => {
             return refuse("output without a started program");
         }
         Err(_) => return Ok(()),
     };
-    if !(stdout.has_ended() && stderr.has_ended()) {
+    if !flows.iter().flatten().all(|flow| flow.has_ended()) {
         return refuse("reply before end of output");
     }
-    if (stdout.bytes(), stderr.bytes()) != (reply.stdout_bytes, reply.stderr_bytes) {
+    if (stdout, stderr) != (reply.stdout_bytes, reply.stderr_bytes) {
         return refuse("the reply's length does not match the data");
     }
     // A stopped command need not have been killed: if it has ended and its last output is unread,
     // `stopped` describes the end of that output.
     let is_possible = match reply.stopped {
-        None => true,
+        None | Some(ExecStop::EvasionOfAnother) => true,
         Some(ExecStop::Timeout) => elapsed + CLOCK_SKEW >= limits.timeout,
         Some(ExecStop::Cancelled) => is_cancelled,
-        Some(ExecStop::OutputLimit) => {
-            stdout.bytes() + stderr.bytes() == limits.output_bytes.as_u64()
-        }
+        Some(ExecStop::OutputLimit) => stdout + stderr == limits.output_bytes.as_u64(),
     };
     if !is_possible {
         return refuse("impossible stop reason");

@@ -7,18 +7,20 @@ mod exchange;
 mod request;
 mod stdin;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use sandbox_api::{Command, ExecutionEvent, Limits, OutputStream, Stdin};
 use sandbox_protocol::message;
-use sandbox_redact::Console;
+use sandbox_redact::{Console, Redactions};
 use sandbox_session::Incoming;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
-pub(super) use self::exchange::OPERATION;
+pub(super) use self::exchange::{CLOCK_SKEW, OPERATION};
 use self::exchange::{CommandExecution, Request};
+pub(super) use self::request::{Term, request};
 pub use self::stdin::ExecStdin;
 use self::stdin::Source;
 use crate::error::Error;
@@ -26,12 +28,24 @@ use crate::execution::driver::{Driven, ExecutionDriver};
 use crate::execution::supervisor::CancelHandle;
 use crate::sandbox::Inner;
 
+/// The streams of a command's output, in the order of its request.
+const STREAMS: [OutputStream; 2] = [OutputStream::Stdout, OutputStream::Stderr];
+
+/// A command that has begun: its driver, its output, and the other ends of it.
+pub(super) struct Begun {
+    pub driven: Driven,
+    pub output: CommandOutput,
+    pub stdin: Option<ExecStdin>,
+    /// The id of its request, once that is sent.
+    pub request: watch::Receiver<Option<u64>>,
+}
+
 /// Starts a command when there is a free slot.
 pub(super) async fn begin(
     inner: Arc<Inner>,
     mut command: Command,
     cancel: &CancelHandle,
-) -> Result<(Driven, CommandOutput, Option<ExecStdin>), Error> {
+) -> Result<Begun, Error> {
     if !inner.supports_exec() {
         return Err(Error::ExecUnsupported);
     }
@@ -48,85 +62,110 @@ pub(super) async fn begin(
         }
     };
     inner.redactions.add(&command.secrets);
-    let console = Console::new(inner.redactions.patterns());
-    let params = request::request(command, inner.image_workdir(), &limits)?;
+    let redactions = inner.redactions.clone();
+    let has_stderr = !command.merge && command.pty.is_none();
+    let term = Term::Limited(limits.timeout);
+    let params = request(command, inner.image_workdir(), term, limits.stop_timeout)?;
     let active = inner.activity.begin();
     let permit = inner.acquire_permit::<message::Exec>().await?;
     let id = inner.next_run_id();
     let (begin, begun) = oneshot::channel();
-    let execution = CommandExecution::new(program, Request { params, input, begun: begin });
+    let (request_id, request) = watch::channel(None);
+    let asked = Request { params, input, has_stderr, begun: begin, id: request_id };
+    let execution = CommandExecution::new(program, asked);
     let driven = ExecutionDriver::spawn(execution, id, limits, inner, permit, active, cancel);
-    let output = CommandOutput { begun: Some(begun), stdout: None, stderr: None, console };
-    Ok((driven, output, stdin))
+    let output = CommandOutput { begun: Some(begun), ..CommandOutput::new(redactions) };
+    Ok(Begun { driven, output, stdin, request })
 }
 
 /// The output of a command, as it comes. Nothing is between it and the agent's credit: what is not
 /// read here is not sent.
 pub(super) struct CommandOutput {
-    /// Both output streams, once the command has started.
-    begun: Option<oneshot::Receiver<[Incoming; 2]>>,
-    stdout: Option<Incoming>,
-    stderr: Option<Incoming>,
+    /// Its output, once the command has started.
+    begun: Option<oneshot::Receiver<Incoming>>,
+    output: Option<Incoming>,
+    /// How many bytes were taken from it.
+    taken: u64,
     /// Replaces secrets in both streams.
     console: Console,
+    redactions: Arc<Redactions>,
+    /// What the console has passed on, and was not returned yet.
+    passed: VecDeque<(OutputStream, Vec<u8>)>,
 }
 
 impl CommandOutput {
-    /// Waits for the next piece; `None` after the last one. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Option<ExecutionEvent> {
-        if let Some(begun) = &mut self.begun {
-            let outputs = begun.await;
-            self.begun = None;
-            if let Ok([stdout, stderr]) = outputs {
-                (self.stdout, self.stderr) = (Some(stdout), Some(stderr));
-            }
-        }
-        let output = |stream, data| ExecutionEvent::Output { stream, data: Bytes::from(data) };
-        loop {
-            let due = self.console.due();
-            let piece = next_piece(&mut self.stdout, &mut self.stderr);
-            let (stream, piece) = match due {
-                Some(due) => match timeout_at(due.into(), piece).await {
-                    Ok(piece) => piece?,
-                    Err(_) => match self.console.pause(Instant::now().into_std()) {
-                        Some((0, held)) => return Some(output(OutputStream::Stdout, held)),
-                        Some((_, held)) => return Some(output(OutputStream::Stderr, held)),
-                        None => continue,
-                    },
-                },
-                None => piece.await?,
-            };
-            let passed = match (piece, stream) {
-                (Some(piece), _) => {
-                    self.console.push(stream as usize, piece, Instant::now().into_std())
-                }
-                (None, stream) => {
-                    match stream {
-                        OutputStream::Stdout => self.stdout = None,
-                        OutputStream::Stderr => self.stderr = None,
-                    }
-                    self.console.end(stream as usize)
-                }
-            };
-            if !passed.is_empty() {
-                return Some(output(stream, passed));
+    fn new(redactions: Arc<Redactions>) -> Self {
+        let console = Console::new(redactions.patterns());
+        let (begun, output, passed) = (None, None, VecDeque::new());
+        Self { begun, output, taken: 0, console, redactions, passed }
+    }
+
+    /// The output of a command that has started.
+    pub(super) fn of(output: Incoming, redactions: Arc<Redactions>) -> Self {
+        Self { output: Some(output), ..Self::new(redactions) }
+    }
+
+    /// How many bytes of the output are in what was returned, or are held back.
+    pub(super) const fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Has what is held back returned next: nothing that follows from it is to be waited for.
+    pub(super) fn flush(&mut self) {
+        for (number, stream) in STREAMS.into_iter().enumerate() {
+            let held = self.console.end(number);
+            if !held.is_empty() {
+                self.passed.push_back((stream, held));
             }
         }
     }
-}
 
-/// The next piece of one of these streams, or its end; `None` if both have ended.
-async fn next_piece(
-    stdout: &mut Option<Incoming>,
-    stderr: &mut Option<Incoming>,
-) -> Option<(OutputStream, Option<Vec<u8>>)> {
-    Some(match (stdout, stderr) {
-        (Some(stdout), Some(stderr)) => tokio::select! {
-            piece = stdout.next() => (OutputStream::Stdout, piece),
-            piece = stderr.next() => (OutputStream::Stderr, piece),
-        },
-        (Some(stdout), None) => (OutputStream::Stdout, stdout.next().await),
-        (None, Some(stderr)) => (OutputStream::Stderr, stderr.next().await),
-        (None, None) => return None,
-    })
+    /// What can be returned without waiting.
+    pub(super) fn ready(&mut self) -> Option<ExecutionEvent> {
+        let (stream, data) = self.passed.pop_front()?;
+        Some(ExecutionEvent::Output { stream, data: Bytes::from(data) })
+    }
+
+    /// Waits for the next piece; `None` after the last one. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Option<ExecutionEvent> {
+        if let Some(begun) = &mut self.begun {
+            let output = begun.await;
+            self.begun = None;
+            self.output = output.ok();
+        }
+        loop {
+            if let Some(event) = self.ready() {
+                return Some(event);
+            }
+            let piece = self.output.as_mut()?.next_of_any();
+            let piece = match self.console.due() {
+                Some(due) => match timeout_at(due.into(), piece).await {
+                    Ok(piece) => piece,
+                    Err(_) => {
+                        if let Some((number, held)) = self.console.pause(Instant::now().into_std())
+                        {
+                            self.passed.push_back((STREAMS[number], held));
+                        }
+                        continue;
+                    }
+                },
+                None => piece.await,
+            };
+            if !self.console.looks_for(self.redactions.patterns().as_ref()) {
+                // The sandbox was given a secret meanwhile.
+                self.flush();
+                self.console = Console::new(self.redactions.patterns());
+            }
+            let Some((number, piece)) = piece else {
+                self.output = None;
+                self.flush();
+                return self.ready();
+            };
+            self.taken += piece.len() as u64;
+            let passed = self.console.push(number, piece, Instant::now().into_std());
+            if !passed.is_empty() {
+                self.passed.push_back((STREAMS[number], passed));
+            }
+        }
+    }
 }

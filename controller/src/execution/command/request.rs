@@ -1,6 +1,9 @@
 //! The request for a command.
 
-use sandbox_api::{Command, CommandLine, Limits, millis};
+use std::time::Duration;
+
+use sandbox_api::process::check_terminal;
+use sandbox_api::{Command, CommandLine, millis};
 use sandbox_protocol::WireString;
 use sandbox_protocol::limits::MAX_COMMAND_BYTES;
 use sandbox_protocol::message::{self, Variable};
@@ -8,11 +11,21 @@ use sandbox_session::ConsoleStreams;
 
 use crate::error::Error;
 
-/// The request, and the source of the input. `workdir` is the default working directory.
-pub(super) fn request(
+/// How long a command may run.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::execution) enum Term {
+    /// Until this time limit.
+    Limited(Duration),
+    /// Beyond its request, until this time limit if there is one.
+    Kept(Option<Duration>),
+}
+
+/// The request. `workdir` is the default working directory, `stop_timeout` its grace.
+pub(in crate::execution) fn request(
     asked: Command,
     workdir: Option<&str>,
-    limits: &Limits,
+    term: Term,
+    stop_timeout: Duration,
 ) -> Result<impl FnOnce(ConsoleStreams) -> message::Exec + use<>, Error> {
     let refuse = |reason: String| Err(Error::Command { reason });
     let command = match asked.what {
@@ -40,6 +53,13 @@ pub(super) fn request(
             variable.name.to_string_lossy()
         ));
     }
+    if let Some(error) = asked.pty.as_ref().and_then(|pty| check_terminal(pty).err()) {
+        return refuse(error.to_string());
+    }
+    let (kept, timeout) = match term {
+        Term::Limited(timeout) => (false, Some(timeout)),
+        Term::Kept(timeout) => (true, timeout),
+    };
     let is_in_env = |name: &str| env.iter().any(|it| it.name.as_bytes() == name.as_bytes());
     if let Some((name, _)) = asked.secrets.iter().find(|(name, _)| is_in_env(name)) {
         return refuse(format!("{name} is a variable of its environment and a secret"));
@@ -51,9 +71,11 @@ pub(super) fn request(
         secrets: asked.secrets.to_wire(),
         stdin: None,
         stdout: 0,
-        stderr: 0,
-        timeout_ms: millis(limits.timeout),
-        grace_ms: millis(limits.stop_timeout),
+        stderr: None,
+        pty: asked.pty,
+        kept,
+        timeout_ms: timeout.map(millis),
+        grace_ms: millis(stop_timeout),
     };
     if request.command_bytes() > MAX_COMMAND_BYTES {
         return refuse(format!(

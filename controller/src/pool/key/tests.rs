@@ -75,6 +75,7 @@ fn settings_of_the_container_are_part_of_the_key() {
         programs().fresh_io_dir().workdir("sub"),
         programs().user(Some(User::new(7, 8).unwrap())),
         programs().allow(rules(&["example.org"])),
+        programs().processes(Processes::Kept),
     ] {
         assert_ne!(key(&other), base, "{other:?}");
     }

@@ -15,10 +15,12 @@ use tokio::sync::Semaphore;
 
 use super::{About, Created, disk_reserve};
 use crate::Sandbox;
+use crate::clock::Clock;
 use crate::engine_call::step;
 use crate::error::Error;
 use crate::io_dir::IoDir;
 use crate::io_dir::write_monitor::WriteBaseline;
+use crate::process::ProcessTable;
 use crate::sandbox::confinement;
 use crate::sandbox::idle::Activity;
 use crate::sandbox::inner::{Inner, LaunchInfo, exited, how_it_ended};
@@ -252,6 +254,10 @@ impl Ready {
             run_lock: Arc::new(Semaphore::new(1)),
             end_cause: Arc::default(),
             activity: Activity::new(),
+            clock: Clock::default(),
+            paused: tokio::sync::Mutex::default(),
+            keeps: spec.processes,
+            processes: ProcessTable::default(),
             has_timer: Arc::default(),
             is_killed: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),

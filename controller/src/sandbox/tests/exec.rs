@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use sandbox_api::{
     ExecutionResult, FileOp, NoteKind, OutputStream, Pull, RootFs, SandboxSpec, Script, Sign,
-    TouchedFile, TouchedSource,
+    TerminalSize, TouchedFile, TouchedSource,
 };
 use sandbox_protocol::WireString;
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_CHUNK_BYTES};
-use sandbox_protocol::message::{CancelReply, Chunk, Credit, Exec, ExecEnd, ExecReply, ExecStop};
+use sandbox_protocol::message::{
+    Cancel, CancelReply, Chunk, ControlReply, Credit, Exec, ExecEnd, ExecReply, ExecStop, Exited,
+    Pty, Started,
+};
 use sandbox_protocol::{Base64, ErrorKind, ToAgent, WireError, message};
 use tokio::io::AsyncWriteExt;
 
@@ -29,9 +32,9 @@ pub async fn launch(world: &World, spec: SandboxSpec) -> Sandbox {
 
 /// A command in progress, from the agent's side.
 pub struct Program<'a> {
-    agent: &'a mut Scripted,
-    id: u64,
-    exec: Exec,
+    pub agent: &'a mut Scripted,
+    pub id: u64,
+    pub exec: Exec,
     sent: [u64; 2],
     seq: [u64; 2],
 }
@@ -43,8 +46,8 @@ impl<'a> Program<'a> {
         Self { agent, id, exec, sent: [0; 2], seq: [0; 2] }
     }
 
-    async fn chunk(&mut self, output: usize, data: Vec<u8>, last: bool) {
-        let stream = [self.exec.stdout, self.exec.stderr][output];
+    pub async fn chunk(&mut self, output: usize, data: Vec<u8>, last: bool) {
+        let stream = [Some(self.exec.stdout), self.exec.stderr][output].unwrap();
         self.sent[output] += data.len() as u64;
         let (seq, data) = (self.seq[output], Base64(data));
         self.seq[output] += 1;
@@ -55,12 +58,14 @@ impl<'a> Program<'a> {
         self.chunk(output, text.as_bytes().to_vec(), false).await;
     }
 
-    async fn last(&mut self) {
+    pub async fn last(&mut self) {
         self.chunk(0, Vec::new(), true).await;
-        self.chunk(1, Vec::new(), true).await;
+        if self.exec.stderr.is_some() {
+            self.chunk(1, Vec::new(), true).await;
+        }
     }
 
-    fn reply(&self, end: ExecEnd, stopped: Option<ExecStop>) -> ExecReply {
+    pub fn reply(&self, end: ExecEnd, stopped: Option<ExecStop>) -> ExecReply {
         let [stdout_bytes, stderr_bytes] = self.sent;
         let (cpu_ms, peak_memory_bytes, signs) = (7, 1 << 20, Vec::new());
         ExecReply { end, stopped, stdout_bytes, stderr_bytes, cpu_ms, peak_memory_bytes, signs }
@@ -77,18 +82,40 @@ impl<'a> Program<'a> {
         self.agent.agent.send(FromAgent::encode_reply::<()>(self.id, Err(error)).unwrap()).await;
     }
 
-    /// Waits for its cancel, and accepts it.
-    async fn cancelled(&mut self) {
+    /// Its program is executed, if it is a kept one.
+    pub async fn started(&mut self, pid: u32) {
+        let request = self.id;
+        self.agent.notify(FromAgent::Started(Started { request, pid })).await;
+    }
+
+    pub async fn exited(&mut self, end: ExecEnd) {
+        let request = self.id;
+        self.agent.notify(FromAgent::Exited(Exited { request, end, stopped: None })).await;
+    }
+
+    /// The next request, which is about it.
+    pub async fn control(&mut self) -> (u64, Request) {
         loop {
             match self.agent.agent.message().await {
-                Some(ToAgent::Request { id, request: Request::Cancel(cancel), .. }) => {
-                    assert_eq!(cancel.id, self.id);
-                    return self.agent.agent.answer(id, CancelReply { found: true }).await;
-                }
+                Some(ToAgent::Request { id, request, .. }) => return (id, request),
                 Some(ToAgent::Credit(_)) => {}
                 other => panic!("{other:?}"),
             }
         }
+    }
+
+    /// Waits for its cancel, and accepts it.
+    async fn cancelled(&mut self) {
+        _ = self.cancel().await;
+    }
+
+    /// The same, and what it says.
+    pub async fn cancel(&mut self) -> Cancel {
+        let (id, request) = self.control().await;
+        let Request::Cancel(cancel) = request else { panic!("{request:?}") };
+        assert_eq!(cancel.id, self.id);
+        self.agent.agent.answer(id, CancelReply { found: true }).await;
+        cancel
     }
 }
 
@@ -129,7 +156,7 @@ async fn a_command_reaches_the_agent_as_it_was_given_and_its_output_comes_back()
         assert_eq!(program.exec.cwd, Some(word(b"sub")));
         let env = message::Variable { name: word(b"K"), value: word(b"v=1") };
         assert_eq!(program.exec.env, [env]);
-        assert_eq!((program.exec.timeout_ms, program.exec.grace_ms), (1500, 2000));
+        assert_eq!((program.exec.timeout_ms, program.exec.grace_ms), (Some(1500), 2000));
         let mut input = Vec::new();
         loop {
             let Some(ToAgent::Chunk(chunk)) = program.agent.agent.message().await else { panic!() };
@@ -154,6 +181,44 @@ async fn a_command_reaches_the_agent_as_it_was_given_and_its_output_comes_back()
     assert_eq!(result.usage.cpu_ms, Some(7));
     assert_eq!(result.usage.written_bytes, None);
     assert_eq!(result.files_touched.source, TouchedSource::Scan);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_has_a_terminal_or_one_stream_if_it_is_asked_for() {
+    let term = || Pty { cols: 80, rows: 24, term: "xterm".to_owned() };
+    for command in [Command::new("x").pty(term()), Command::new("x").merged()] {
+        let has_terminal = command.pty.is_some();
+        let world = greeted(async move |mut agent: Scripted, _| {
+            let mut program = Program::asked(&mut agent).await;
+            assert_eq!(program.exec.stderr, None);
+            assert_eq!(program.exec.pty.is_some(), has_terminal);
+            assert!(!program.exec.kept);
+            program.write(0, "out and err").await;
+            let (id, request) = program.control().await;
+            let Request::Resize(resize) = request else { panic!("{request:?}") };
+            assert_eq!((resize.id, resize.cols, resize.rows), (program.id, 100, 30));
+            program.agent.agent.answer(id, ControlReply { found: has_terminal }).await;
+            program.end(ExecEnd::Exited(0), None).await;
+            agent.rest().await;
+        });
+        let sandbox = launch(&world, with_programs(&world)).await;
+        let execution = sandbox.start(command, CancelHandle::new()).await.unwrap();
+        let resized = execution.resize(TerminalSize { cols: 100, rows: 30 });
+        let (resized, result) = tokio::join!(resized, execution.wait());
+        assert_eq!(resized, has_terminal);
+        let result = result.unwrap();
+        assert_eq!(
+            (&*result.stdout().bytes, result.stderr().bytes.len()),
+            (&b"out and err"[..], 0)
+        );
+        assert_eq!(result.outcome.status(), Status::Ok);
+    }
+    let world = greeted(async |mut agent: Scripted, _| agent.rest().await);
+    let sandbox = launch(&world, with_programs(&world)).await;
+    for wrong in [Pty { cols: 0, ..term() }, Pty { term: "a b".to_owned(), ..term() }] {
+        let error = sandbox.run(Command::new("x").pty(wrong)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Usage);
+    }
 }
 
 #[tokio::test(start_paused = true)]

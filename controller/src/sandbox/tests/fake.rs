@@ -222,6 +222,12 @@ impl Container for FakeContainer {
         self.0.stop();
         Ok(())
     }
+    async fn pause(&self) -> Result<(), EngineError> {
+        self.0.call("pause").await
+    }
+    async fn resume(&self) -> Result<(), EngineError> {
+        self.0.call("resume").await
+    }
     async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError> {
         self.0.call("evidence").await?;
         Ok(Some(*self.0.exit.lock().unwrap()))

@@ -1,0 +1,109 @@
+//! Readers of a process's events. Each has a [place](super::readers) in the kept events, and nothing of
+//! its own: what it has not read when it falls out of them, it misses.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::stream::{self, BoxStream, Stream, StreamExt as _};
+use sandbox_api::{EventRecord, ReadFrom, ReadMode};
+
+use super::handle::{Process, State};
+use super::readers::MAX_READERS;
+use crate::error::Error;
+
+/// The events of a process, from its start or from where its reader was. The last one is the end.
+pub struct ProcessEvents(BoxStream<'static, Arc<EventRecord>>);
+
+impl Process {
+    /// Its events. A reader in [`ReadMode::Wait`] slows it down to its own pace, but holds it up for at
+    /// most 30 s: then the reader is a lossy one. Dropping a reader ends nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooMany`] if it has 8 readers.
+    pub fn attach(&self, from: ReadFrom, mode: ReadMode) -> Result<ProcessEvents, Error> {
+        let reader = Reader::new(self.clone(), from, mode)?;
+        let events = stream::unfold(Some(reader), |reader| async {
+            let reader = reader?;
+            let event = reader.next().await?;
+            let reader = (!event.event.is_end()).then_some(reader);
+            Some((event, reader))
+        });
+        Ok(ProcessEvents(events.boxed()))
+    }
+}
+
+impl std::fmt::Debug for ProcessEvents {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("ProcessEvents").finish_non_exhaustive()
+    }
+}
+
+impl Stream for ProcessEvents {
+    type Item = Arc<EventRecord>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_next_unpin(context)
+    }
+}
+
+/// A reader, which leaves its place when it is dropped.
+struct Reader {
+    process: Process,
+    id: u64,
+}
+
+impl Reader {
+    fn new(process: Process, from: ReadFrom, mode: ReadMode) -> Result<Self, Error> {
+        let mut place = None;
+        process.0.state.send_if_modified(|State { ring, readers, .. }| {
+            let after = match from {
+                ReadFrom::After(after) => after.min(ring.last()),
+                ReadFrom::Now => ring.last(),
+            };
+            place = readers.add(after, mode);
+            false
+        });
+        let id = place.ok_or(Error::TooMany { most: MAX_READERS, what: "readers" })?;
+        Ok(Self { process, id })
+    }
+
+    async fn next(&self) -> Option<Arc<EventRecord>> {
+        let mut states = self.process.0.state.subscribe();
+        loop {
+            states.mark_unchanged();
+            if let Some(event) = self.take() {
+                return Some(event);
+            }
+            if states.borrow().ended.is_some() {
+                // It was attached after the last event.
+                return None;
+            }
+            states.changed().await.ok()?;
+        }
+    }
+
+    /// The next event, if it is there.
+    fn take(&self) -> Option<Arc<EventRecord>> {
+        let mut event = None;
+        self.process.0.state.send_if_modified(|State { ring, readers, .. }| {
+            event = readers.take(self.id, ring);
+            false
+        });
+        if event.is_some() {
+            self.process.0.taken.notify_one();
+        }
+        event
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.process.0.state.send_if_modified(|state| {
+            state.readers.remove(self.id);
+            false
+        });
+        self.process.0.taken.notify_one();
+    }
+}

@@ -1,0 +1,94 @@
+//! Pausing: the engine freezes the container, and the sandbox's [clock](crate::clock) stands still.
+
+use std::sync::Arc;
+
+use crate::audit::{self, Event};
+use crate::engine_call::step;
+use crate::error::Error;
+use crate::sandbox::{Inner, Sandbox};
+use crate::step::Step;
+
+impl Sandbox {
+    /// Freezes it: nothing in it runs, and its memory stays, until it is [resumed](Self::resume) or
+    /// ends. Time limits of what is in progress, and its idle time, stand still meanwhile; its lifetime
+    /// does not. Does nothing to a sandbox that is paused.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if it has ended, or its engine cannot.
+    pub async fn pause(&self) -> Result<(), Error> {
+        self.change(Step::Pause).await
+    }
+
+    /// Goes on after [`pause`](Self::pause). Does nothing to a sandbox that runs.
+    ///
+    /// # Errors
+    ///
+    /// As `pause`.
+    pub async fn resume(&self) -> Result<(), Error> {
+        self.change(Step::Resume).await
+    }
+
+    /// Whether it is paused. What is asked of it then fails with [`Error::Paused`], but for the events
+    /// and the stdin of its processes.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.inner().clock.is_paused()
+    }
+
+    /// Takes the step in a separate task: it is whole even if the caller is gone.
+    async fn change(&self, which: Step) -> Result<(), Error> {
+        let inner = self.inner().clone();
+        let task = tokio::spawn(async move {
+            match which {
+                Step::Pause => inner.pause().await,
+                _ => inner.resume().await,
+            }
+        });
+        let gone = |_| Err(Error::Ended { detail: "the runtime is shutting down".to_owned() });
+        task.await.unwrap_or_else(gone)
+    }
+}
+
+impl Inner {
+    async fn pause(self: &Arc<Self>) -> Result<(), Error> {
+        let mut paused = self.paused.lock().await;
+        self.ended().map_or(Ok(()), Err)?;
+        if paused.is_some() {
+            return Ok(());
+        }
+        // First: nothing is late because of a frozen agent.
+        self.clock.pause();
+        let result = step(Step::Pause, self.container.pause()).await;
+        match &result {
+            Ok(()) => *paused = Some(self.activity.begin()),
+            Err(_) => {
+                // It may have been paused after all.
+                _ = step(Step::Resume, self.container.resume()).await;
+                self.clock.resume();
+            }
+        }
+        self.record("pause", &result);
+        result
+    }
+
+    async fn resume(self: &Arc<Self>) -> Result<(), Error> {
+        let mut paused = self.paused.lock().await;
+        self.ended().map_or(Ok(()), Err)?;
+        if paused.is_none() {
+            return Ok(());
+        }
+        let result = step(Step::Resume, self.container.resume()).await;
+        if result.is_ok() {
+            self.clock.resume();
+            *paused = None;
+        }
+        self.record("resume", &result);
+        result
+    }
+
+    fn record(&self, operation: &str, result: &Result<(), Error>) {
+        let outcome = audit::outcome(result);
+        self.audit().record(&Event { outcome, ..Event::new(self.id(), operation) });
+    }
+}
