@@ -399,6 +399,12 @@ pub trait Container: Send + Sync {
     /// Kills the container. Ignores one that has exited.
     async fn kill(&self) -> Result<(), EngineError>;
 
+    /// Freezes all of its processes. A frozen one can be killed and removed like any other.
+    async fn pause(&self) -> Result<(), EngineError>;
+
+    /// Lets frozen processes go on.
+    async fn resume(&self) -> Result<(), EngineError>;
+
     /// How it exited; `None` if it is still running.
     async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError>;
 

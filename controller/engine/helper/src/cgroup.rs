@@ -59,6 +59,8 @@ const BESIDES: &[&str] = &["cpuacct", "devices"];
 /// Commands also get a cgroup of this controller, with everything that this process may use: a JVM
 /// that does not see it finds no limits.
 const PROCESSORS: &str = "cpuset";
+/// What a container of version 1 gets a group of when it is frozen for the first time.
+const FREEZER: &str = "freezer";
 /// What commands see of their groups.
 const SHOWN: &[&str] = &["memory", "cpu", "cpuacct", "pids", PROCESSORS];
 
@@ -228,6 +230,15 @@ impl Hierarchies {
         v1.map(|(_, point)| point).chain(v2).map(PathBuf::as_path)
     }
 
+    /// The mount points of those that a container has groups in, or may get one in.
+    pub fn mounted(&self) -> impl Iterator<Item = &Path> {
+        let freezes = |(names, _): &&(Vec<String>, PathBuf)| names.iter().any(|it| it == FREEZER);
+        // It may be the hierarchy of another controller, too.
+        let freezer = self.v1.iter().find(freezes).map(|(_, point)| point.as_path());
+        let is_used = freezer.is_some_and(|freezer| self.used().any(|point| point == freezer));
+        self.used().chain(freezer.filter(|_| !is_used))
+    }
+
     fn views(&self, name: &str) -> Vec<View> {
         if !self.is_v1() {
             let target = USUAL_PLACE.to_owned();
@@ -268,8 +279,8 @@ impl Hierarchies {
         };
         let processors = self.v1.iter().find(|(names, _)| *names == [PROCESSORS]);
         let processors = processors.map(|(_, point)| point.join(name));
-        let (time, views) = (v1("cpu"), self.views(name));
-        Groups { name: name.to_owned(), all, processors, time, views, files }
+        let (time, views, freezer) = (v1("cpu"), self.views(name), v1(FREEZER));
+        Groups { name: name.to_owned(), all, processors, time, freezer, views, files }
     }
 }
 
@@ -289,6 +300,8 @@ pub struct Groups {
     processors: Option<PathBuf>,
     /// The one of version 1 that limits processor time.
     time: Option<PathBuf>,
+    /// The one of version 1 that is frozen, which need not be there.
+    freezer: Option<PathBuf>,
     views: Vec<View>,
     files: Files,
 }
@@ -507,10 +520,57 @@ impl Groups {
         }
     }
 
-    /// Kills all processes in the groups, throttled or not.
+    /// Freezes all processes in the groups, however they fork. On an error they go on.
+    ///
+    /// # Errors
+    ///
+    /// [`io::Error`] if there is nothing to freeze them by, or the kernel does not do it `within` that
+    /// time.
+    pub fn freeze(&self, within: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + within;
+        let frozen = match (&self.files, &self.freezer) {
+            (Files::V2 { group: Some(group) }, _) => {
+                write(group, "cgroup.freeze", "1").and_then(|()| {
+                    let events = group.join("cgroup.events");
+                    wait_until(deadline, || field(&events, "frozen") == Some(1))
+                })
+            }
+            (Files::V1 { memory: Some(members), .. }, Some(freezer)) => {
+                freeze_v1(members, freezer, deadline)
+            }
+            _ => Err(io::Error::other("this machine has no control group that freezes")),
+        };
+        frozen.inspect_err(|_| _ = self.thaw())
+    }
+
+    /// Lets the processes go on.
+    ///
+    /// # Errors
+    ///
+    /// [`io::Error`] where the kernel refuses.
+    pub fn thaw(&self) -> io::Result<()> {
+        match (&self.files, &self.freezer) {
+            (Files::V2 { group: Some(group) }, _) => write(group, "cgroup.freeze", "0"),
+            (_, Some(freezer)) if freezer.exists() => write(freezer, "freezer.state", "THAWED"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets processes that were killed die: throttled ones, and on version 1 also frozen ones, which
+    /// are all killed before they are thawed.
+    pub fn let_die(&self) {
+        self.lift_cpu_limit();
+        if self.freezer.as_ref().is_some_and(|freezer| freezer.exists()) {
+            self.kill_processes();
+            _ = self.thaw();
+        }
+    }
+
+    /// Kills all processes in the groups, throttled, frozen or not.
     pub fn kill(&self) {
         self.lift_cpu_limit();
         self.kill_processes();
+        _ = self.thaw();
     }
 
     fn kill_processes(&self) {
@@ -545,7 +605,7 @@ impl Groups {
         let mut is_killed = false;
         loop {
             let mut left = None;
-            for group in &self.all {
+            for group in self.all.iter().chain(&self.freezer) {
                 match remove_tree(group) {
                     Ok(()) | Err(Errno::NOENT) => {}
                     Err(error) => left = Some((group, error)),
@@ -572,6 +632,49 @@ impl Groups {
 
 fn enter(group: &Path) -> io::Result<()> {
     fs::write(group.join("tasks"), "0").map_err(|error| about("enter", group, &error))
+}
+
+/// Freezes the processes of a group by another one, in which each is frozen as soon as it is there. A
+/// child is in the group of its parent, so those that fork meanwhile are fewer each time.
+fn freeze_v1(members: &Path, freezer: &Path, deadline: Instant) -> io::Result<()> {
+    match fs::create_dir(freezer) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(about("create", freezer, &error));
+        }
+        _ => write(freezer, "freezer.state", "FROZEN")?,
+    }
+    loop {
+        let (all, there) = (processes(members), processes(freezer));
+        let left = all.iter().filter(|pid| !there.contains(pid));
+        // One that cannot be moved has ended.
+        let moved = left.filter(|pid| write(freezer, "cgroup.procs", &pid.to_string()).is_ok());
+        if moved.count() == 0 {
+            break;
+        }
+        if Instant::now() >= deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+    wait_until(deadline, || {
+        let state = fs::read_to_string(freezer.join("freezer.state")).unwrap_or_default();
+        state.trim() == "FROZEN"
+    })
+}
+
+fn write(group: &Path, file: &str, value: &str) -> io::Result<()> {
+    fs::write(group.join(file), value)
+        .map_err(|error| about(&format!("write {file} of"), group, &error))
+}
+
+/// Waits until something is so, and looks once at least.
+fn wait_until(deadline: Instant, mut is_so: impl FnMut() -> bool) -> io::Result<()> {
+    while !is_so() {
+        if Instant::now() >= deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        thread::sleep(POLL);
+    }
+    Ok(())
 }
 
 /// An error that names the group.
@@ -791,6 +894,49 @@ mod tests {
         }
         assert!(!root.join("cpu/x/cpu.max").exists() && !root.join("cpu/y").exists());
         assert!(!root.join("memory/x/cpu.cfs_quota_us").exists());
+    }
+
+    #[test]
+    fn frozen_processes_are_thawed_once_they_are_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let [freezer, memory, unified] = ["freezer", "memory", "unified"].map(|name| {
+            fs::create_dir_all(root.join(name).join("x")).unwrap();
+            root.join(name)
+        });
+        let table = format!(
+            "1 2 0:1 / {} rw - cgroup cgroup rw,freezer\n3 4 0:2 / {} rw - cgroup cgroup rw,memory\n",
+            freezer.display(),
+            memory.display()
+        );
+        let v1 = Hierarchies::parse(&table);
+        assert_eq!(v1.mounted().collect::<Vec<_>>(), [&*memory, &*freezer]);
+        // A group of nobody is frozen as soon as the kernel says so: here it is what was written.
+        let groups = v1.of("x");
+        groups.freeze(Duration::ZERO).unwrap();
+        let state = || fs::read_to_string(freezer.join("x/freezer.state")).unwrap();
+        assert_eq!(state(), "FROZEN");
+        groups.let_die();
+        assert_eq!(state(), "THAWED");
+        groups.freeze(Duration::ZERO).unwrap();
+        groups.kill();
+        assert_eq!(state(), "THAWED");
+        // One that was never frozen has no such group, and gets none by being killed.
+        v1.of("y").kill();
+        v1.of("y").thaw().unwrap();
+        assert!(!freezer.join("y").exists());
+
+        let table = format!("1 2 0:1 / {} rw - cgroup2 cgroup2 rw\n", unified.display());
+        let v2 = Hierarchies::parse(&table).of("x");
+        let frozen = || fs::read_to_string(unified.join("x/cgroup.freeze")).unwrap();
+        fs::write(unified.join("x/cgroup.events"), "populated 1\nfrozen 1\n").unwrap();
+        v2.freeze(Duration::ZERO).unwrap();
+        assert_eq!(frozen(), "1");
+        // The kernel does not do it: they go on.
+        fs::write(unified.join("x/cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
+        assert_eq!(v2.freeze(Duration::ZERO).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(frozen(), "0");
+        assert!(Hierarchies::none().of("x").freeze(Duration::ZERO).is_err());
     }
 
     #[test]

@@ -141,7 +141,7 @@ impl Container {
         if self.exit_code.is_none() {
             // The kernel kills all others of its process namespace with it.
             _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
-            self.remains.groups.lift_cpu_limit();
+            self.remains.groups.let_die();
             self.exit_code()?;
         }
         self.remains.remove()

@@ -91,7 +91,7 @@ impl MountNamespace {
             None => Hierarchies::here().step("find the control groups")?,
             Some(delegated) => delegated,
         };
-        let cgroups: Vec<_> = hierarchies.used().map(tree).collect::<Result<_, _>>()?;
+        let cgroups: Vec<_> = hierarchies.mounted().map(tree).collect::<Result<_, _>>()?;
 
         let base = data_dir.join("mnt");
         let at_base = |path: &str| base.join(path.trim_start_matches('/'));

@@ -61,6 +61,10 @@ use crate::{
 
 /// How long after a container's exit the engine may take to report that memory had run out.
 const LATE_NEWS: Duration = Duration::from_millis(500);
+/// What the runtime says that has given a pause up and let the container go on: some process of it was not
+/// frozen in time, on a busy machine. And how often it is asked.
+const NOT_FROZEN: &str = "unable to freeze";
+const PAUSES: usize = 10;
 /// How long a container may take to die before its removal is requested nevertheless.
 const KILL_BEFORE_REMOVAL: Duration = Duration::from_secs(10);
 
@@ -488,6 +492,22 @@ impl Container for DockerContainer {
 
     async fn kill(&self) -> Result<(), EngineError> {
         kill::kill(&self.docker, &self.id).await
+    }
+
+    async fn pause(&self) -> Result<(), EngineError> {
+        let mut tries = 0;
+        loop {
+            let paused = self.docker.pause_container(&self.id).await.map_err(engine_error);
+            tries += 1;
+            match paused {
+                Err(error) if tries < PAUSES && error.to_string().contains(NOT_FROZEN) => {}
+                paused => return paused,
+            }
+        }
+    }
+
+    async fn resume(&self) -> Result<(), EngineError> {
+        self.docker.unpause_container(&self.id).await.map_err(engine_error)
     }
 
     async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError> {

@@ -40,6 +40,8 @@ use crate::{
 const PIECE_BYTES: usize = 64 << 10;
 /// Large enough that a sender that is faster than its reader is not woken for every piece.
 const PIPE_BYTES: usize = 256 << 10;
+/// How long the kernel may take to freeze a container.
+const FREEZE: Duration = Duration::from_secs(5);
 /// How long a helper may take to remove its container.
 const REMOVAL: Duration = Duration::from_secs(15);
 
@@ -152,11 +154,11 @@ impl Live {
         }
     }
 
-    /// Kills its first process. The kernel then kills all others of its PID namespace, throttled or
-    /// not.
+    /// Kills its first process. The kernel then kills all others of its PID namespace, throttled,
+    /// frozen or not.
     fn kill(&self) -> Result<(), Errno> {
         let killed = rustix::process::pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
-        self.groups.lift_cpu_limit();
+        self.groups.let_die();
         killed
     }
 
@@ -218,6 +220,16 @@ impl Container for Handle {
             Ok(()) | Err(Errno::SRCH) => Ok(()),
             Err(error) => Err(ours(&error.into())),
         }
+    }
+
+    async fn pause(&self) -> Result<(), EngineError> {
+        let groups = self.0.groups.clone();
+        let frozen = tokio::task::spawn_blocking(move || groups.freeze(FREEZE)).await;
+        frozen.map_err(io::Error::other).flatten().map_err(|error| ours(&error))
+    }
+
+    async fn resume(&self) -> Result<(), EngineError> {
+        self.0.groups.thaw().map_err(|error| ours(&error))
     }
 
     async fn evidence(&self) -> Result<Option<ExitEvidence>, EngineError> {
