@@ -135,6 +135,18 @@ impl Environment {
         }
     }
 
+    /// The directory for what a service of this user keeps, also when the machine starts again.
+    #[must_use]
+    pub fn lasting_state_dir(&self) -> PathBuf {
+        // A relative path is invalid there.
+        let state = self.path("XDG_STATE_HOME").filter(|state| state.is_absolute());
+        let home = || self.path("HOME").filter(|home| home.is_absolute());
+        match state.or_else(|| Some(home()?.join(".local/state"))) {
+            Some(state) => state.join("sandboxctl"),
+            None => self.state_dir().join("lasting"),
+        }
+    }
+
     /// The default directory for fresh io dirs: on a disk, where the runtime directory is in memory.
     #[must_use]
     pub fn scratch_dir(&self) -> PathBuf {
@@ -187,6 +199,19 @@ mod tests {
         std::fs::remove_dir(at(uid())).unwrap();
         symlink(at(uid() + 1), at(uid())).unwrap();
         assert_eq!(runtime_folder(all.path(), uid()), None, "a link");
+    }
+
+    #[test]
+    fn lasting_state_is_in_that_of_the_desktop_standard() {
+        let at = |variables: &[(&str, &str)]| {
+            Environment::new(Path::new("/"), 1000, variables).lasting_state_dir()
+        };
+        let home = ("HOME", "/home/me");
+        assert_eq!(at(&[home]), Path::new("/home/me/.local/state/sandboxctl"));
+        assert_eq!(at(&[home, ("XDG_STATE_HOME", "/state")]), Path::new("/state/sandboxctl"));
+        let relative = [home, ("XDG_STATE_HOME", "state")];
+        assert_eq!(at(&relative), Path::new("/home/me/.local/state/sandboxctl"));
+        assert!(at(&[]).ends_with("lasting"));
     }
 
     #[test]

@@ -8,9 +8,8 @@ use opentelemetry::trace::FutureExt as _;
 use sandbox_api::ExecutionEvent;
 use sandbox_api::service::{ExecutionRequest, SandboxRef, Subject, Time};
 use sandbox_controller::CancelHandle;
-use sandbox_dirfd::{hex, random_hex};
+use sandbox_dirfd::random_hex;
 use sandbox_store::{Accepted, NewExecution};
-use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tracing::Instrument as _;
 
@@ -20,6 +19,7 @@ use crate::core::{Core, Queued};
 use crate::counters::Counting;
 use crate::error::ServiceError;
 use crate::feed::{Feed, RECENT_BYTES};
+use crate::idempotency::{IdempotencyKey, digest};
 use crate::live::{Live, PendingExecution, PendingWork, Phase, span};
 use crate::plan::{plan, plan_in_sandbox};
 use crate::records::stored_events;
@@ -28,38 +28,8 @@ use crate::trace::{self, ExecutionTrace};
 
 /// The largest request that stays in memory while it waits; others are read from the store again.
 const MAX_WAITING_BYTES: usize = 64 << 10;
-/// The longest idempotency key.
-const MAX_KEY_BYTES: usize = 255;
-
 /// A day, as quotas have it.
 const DAY_MILLIS: i64 = 24 * 3600 * 1000;
-
-/// What makes a repeated request the same one.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct IdempotencyKey(String);
-
-impl IdempotencyKey {
-    /// A key of a caller's choice, unique among those of its subject.
-    ///
-    /// # Errors
-    ///
-    /// If it is empty, longer than 255 bytes, or has something else than visible ASCII characters.
-    pub fn new(key: impl Into<String>) -> Result<Self, ServiceError> {
-        let key = key.into();
-        let is_valid = (1..=MAX_KEY_BYTES).contains(&key.len());
-        match is_valid && key.bytes().all(|byte| byte.is_ascii_graphic()) {
-            true => Ok(Self(key)),
-            false => Err(ServiceError::invalid(
-                "Idempotency-Key",
-                "a key has 1 to 255 visible ASCII characters",
-            )),
-        }
-    }
-
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
-}
 
 /// A request that was accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -200,7 +170,8 @@ impl Core {
         let (kind, plan) = match &place {
             Some(place) => {
                 let kept = self.kept.check(&subject, place)?;
-                (plan_in_sandbox(checked, kept.spec()?, &self.config)?.kind(), None)
+                let plan = plan_in_sandbox(checked, kept.spec()?, kept.env(), &self.config)?;
+                (plan.kind(), None)
             }
             None => {
                 let plan = plan(checked, &self.config)?;
@@ -357,17 +328,7 @@ impl Core {
         bytes: u64,
     ) -> Result<(Reserved, StorageReservation), ServiceError> {
         let room = self.make_room(subject, bytes).await?;
-        let quotas = self.quotas();
-        let now = self.records.now();
-        if let Some(quota) = quotas.cpu_per_day
-            && self.records.cpu_of_day(subject, now).await? >= quota
-        {
-            Counting::add(&self.counting.refused_quota);
-            let next_day = (now.unix_millis().div_euclid(DAY_MILLIS) + 1) * DAY_MILLIS;
-            let retry_after = Some(Time::from_unix_millis(next_day).since(now));
-            return Err(ServiceError::quota_exceeded("processor time", retry_after));
-        }
-        self.take_rate(subject).await?;
+        self.check_quotas(subject).await?;
         let mut state = self.state();
         if !state.schedule.reserve(subject) {
             let queued = state.schedule.waiting();
@@ -378,6 +339,20 @@ impl Core {
         drop(state);
         let of = Reservation::Queue;
         Ok((Reserved { core: self.clone(), subject: subject.clone(), of }, room))
+    }
+
+    /// Counts something that is to run against the quotas of its subject.
+    pub async fn check_quotas(&self, subject: &Subject) -> Result<(), ServiceError> {
+        let now = self.records.now();
+        if let Some(quota) = self.quotas().cpu_per_day
+            && self.records.cpu_of_day(subject, now).await? >= quota
+        {
+            Counting::add(&self.counting.refused_quota);
+            let next_day = (now.unix_millis().div_euclid(DAY_MILLIS) + 1) * DAY_MILLIS;
+            let retry_after = Some(Time::from_unix_millis(next_day).since(now));
+            return Err(ServiceError::quota_exceeded("processor time", retry_after));
+        }
+        self.take_rate(subject).await
     }
 }
 
@@ -395,16 +370,4 @@ fn submitted(accepted: Accepted) -> Result<Submitted, ServiceError> {
 fn id_of(subject: &Subject, key: &IdempotencyKey) -> String {
     let digest = digest(key.as_str(), std::iter::once(subject.as_str()));
     digest[..24].to_owned()
-}
-
-/// The digest of a request, to distinguish a different one from the same one. It has the names of
-/// secrets and not their values: a digest of something short can be guessed.
-fn digest<'a>(json: &str, parts: impl Iterator<Item = &'a str>) -> String {
-    let mut hasher = Sha256::new();
-    for part in parts {
-        hasher.update((part.len() as u64).to_le_bytes());
-        hasher.update(part);
-    }
-    hasher.update(json);
-    hex(&hasher.finalize())
 }

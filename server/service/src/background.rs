@@ -124,10 +124,7 @@ impl Core {
             }
             let mut removed = Vec::new();
             for id in expired {
-                let (core, of) = (self.clone(), id.clone());
-                let files =
-                    crate::blocking(move || core.files.remove(&of).map_err(ServiceError::files));
-                match files.await {
+                match self.remove_files(&id).await {
                     Ok(()) => removed.push(id),
                     Err(error) => tracing::warn!(id, %error, "files were not removed"),
                 }

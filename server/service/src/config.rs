@@ -10,6 +10,7 @@ use sandbox_api::{Bounds, ByteSize, Ceiling, DiskReserve, Limits, Pull, RootFs, 
 use sandbox_store::NewSession;
 
 use crate::files;
+use crate::preparation::Preparation;
 
 /// The configuration of a service.
 #[derive(Debug, Clone)]
@@ -69,6 +70,8 @@ pub struct ServiceConfig {
     pub engine_retry_time: Duration,
     /// Kept sandboxes.
     pub kept: KeptBounds,
+    /// Those that are started ahead, with a process.
+    pub prepared: Vec<Preparation>,
     /// What it is as a node, on the store of a cluster. Its `slots` are those of `concurrency`.
     pub node: Option<NewSession>,
     /// Whether times in its [counters](crate::Counters) are those of each subject.
@@ -172,6 +175,20 @@ pub struct KeptBounds {
     pub max_ttl: Duration,
     /// How long its container exists without use, unless its request says otherwise.
     pub idle: Duration,
+    /// Those that are paused at one time, of all subjects.
+    pub paused: usize,
+    /// How long one stays paused; then its container ends, and its files are kept. One that is frozen when it
+    /// is idle stays paused until it expires.
+    pub paused_for: Duration,
+    /// The processes of one subject that have been started and have not ended.
+    pub processes: usize,
+    /// The bytes of output that are kept of a process, with what they cost.
+    pub scrollback: ByteSize,
+    /// The same of all processes of one subject. One that has not ended counts as if it had printed all that
+    /// is kept.
+    pub output: ByteSize,
+    /// The same of all subjects.
+    pub output_of_all: ByteSize,
 }
 
 impl Default for KeptBounds {
@@ -181,6 +198,12 @@ impl Default for KeptBounds {
             ttl: Duration::from_secs(3600),
             max_ttl: Duration::from_secs(24 * 3600),
             idle: Duration::from_secs(600),
+            paused: 8,
+            paused_for: Duration::from_secs(3600),
+            processes: 256,
+            scrollback: ByteSize::b(1 << 20),
+            output: ByteSize::b(64 << 20),
+            output_of_all: ByteSize::b(256 << 20),
         }
     }
 }
@@ -221,6 +244,7 @@ impl ServiceConfig {
             max_stored: ByteSize::b(10 << 30),
             engine_retry_time: Duration::from_secs(60),
             kept: KeptBounds::default(),
+            prepared: Vec::new(),
             node: None,
             figures_by_subject: false,
         }

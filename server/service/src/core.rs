@@ -21,6 +21,7 @@ use crate::rate::Rates;
 use crate::readers::Readers;
 use crate::records::Records;
 use crate::room::Pending;
+use crate::sandboxes::prepared::PreparedSandboxes;
 use crate::sandboxes::registry::KeptSandboxes;
 use crate::schedule::{Bounds, Schedule};
 
@@ -34,6 +35,7 @@ pub(crate) struct Core {
     pub files: Arc<Files>,
     pub counting: Counting,
     pub kept: KeptSandboxes,
+    pub prepared: PreparedSandboxes,
     pub readers: Readers,
     pub subject_dirs: SubjectDirs,
     pub pending: Pending,
@@ -84,6 +86,7 @@ impl Core {
     ) -> Self {
         let quotas = config.quotas;
         let counting = Counting::new(config.figures_by_subject);
+        let prepared = PreparedSandboxes::new(&config.prepared);
         let state = State {
             schedule: Schedule::new(bounds(&config, &quotas)),
             live: HashMap::new(),
@@ -101,6 +104,7 @@ impl Core {
             files: Arc::new(files),
             counting,
             kept: KeptSandboxes::default(),
+            prepared,
             readers: Readers::default(),
             subject_dirs: SubjectDirs::default(),
             pending: Pending::default(),
@@ -275,6 +279,12 @@ impl Core {
         let is_in_use = self.is_active(subject);
         let own = self.subject_dirs.bytes_of(subject, directory, is_in_use).await;
         Ok(results.saturating_add(kept).saturating_add(own))
+    }
+
+    /// Removes the files of an execution or a sandbox.
+    pub async fn remove_files(&self, id: &str) -> Result<(), ServiceError> {
+        let (files, id) = (self.files.clone(), id.to_owned());
+        crate::blocking(move || files.remove(&id).map_err(ServiceError::files)).await
     }
 
     /// Itself, if this execution has ended.

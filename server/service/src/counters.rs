@@ -33,6 +33,14 @@ pub struct Counters {
     pub running: u64,
     /// Kept sandboxes that exist now.
     pub sandboxes: u64,
+    /// Those of them that are paused now.
+    pub paused: u64,
+    /// How often one was paused.
+    pub pauses: u64,
+    /// Processes that have been started in them and have not ended.
+    pub processes: u64,
+    /// Processes that were started in them.
+    pub processes_started: u64,
     /// How long requests waited for their turn.
     pub waits: Vec<Histogram>,
     /// How long starts of sandboxes took.
@@ -101,6 +109,8 @@ pub(crate) struct Counting {
     pub retried_starts: AtomicU64,
     pub failed_removals: AtomicU64,
     pub fenced: AtomicU64,
+    pub pauses: AtomicU64,
+    pub processes_started: AtomicU64,
     ended: [AtomicU64; STATUSES.len()],
     by_subject: bool,
     waits: Times,
@@ -217,6 +227,8 @@ impl Counting {
             retried_starts: count(&self.retried_starts),
             failed_removals: count(&self.failed_removals),
             fenced: count(&self.fenced),
+            pauses: count(&self.pauses),
+            processes_started: count(&self.processes_started),
             waits: self.waits.so_far(),
             starts: self.starts.so_far(),
             runs: self.runs.so_far(),

@@ -149,6 +149,88 @@ impl ServiceError {
         Self::new(Kind::Gone, format!("the sandbox {id} is gone")).with_hint("create another one")
     }
 
+    /// A sandbox without a container, of what needs the one that there was.
+    #[must_use]
+    pub fn not_running(id: &str) -> Self {
+        Self::new(Kind::Gone, format!("the sandbox {id} is stopped, and its processes are gone"))
+            .with_hint("its files are kept: the next command or process starts it")
+    }
+
+    /// Something runs in a sandbox that is to be paused.
+    #[must_use]
+    pub fn sandbox_in_use(id: &str) -> Self {
+        Self::new(Kind::Conflict, format!("a request in the sandbox {id} has not ended"))
+            .with_kind(ErrorKind::Busy)
+            .with_hint("pause it when its executions and file operations have ended")
+    }
+
+    /// As many sandboxes are paused as may be.
+    #[must_use]
+    pub fn too_many_paused() -> Self {
+        let error = Self::new(Kind::QuotaExceeded, "as many sandboxes are paused as may be here");
+        error.with_hint("resume or delete another one; server.max_paused is the most")
+    }
+
+    /// A sandbox whose processes end with their commands.
+    #[must_use]
+    pub fn keeps_no_processes() -> Self {
+        Self::new(Kind::Invalid, "the processes of this sandbox end with their commands")
+            .with_hint("create a sandbox whose spec has `\"processes\": \"kept\"`")
+    }
+
+    /// The subject has as many processes as it may, or as much of their output is kept as may be.
+    #[must_use]
+    pub fn too_many_processes() -> Self {
+        Self::new(Kind::QuotaExceeded, "as many processes run, or have output that is kept, as may")
+            .with_hint(
+                "stop a process or delete a sandbox; output is kept for 10 minutes after the end",
+            )
+    }
+
+    /// A sandbox has as many processes as it may, or a process as many readers.
+    #[must_use]
+    pub fn too_many_in_sandbox(failure: Failure) -> Self {
+        Self::of_failure(Kind::QuotaExceeded, failure).with_hint("end one that is not needed")
+    }
+
+    /// There is no process of this id in the sandbox's generation.
+    #[must_use]
+    pub fn no_process(id: u32) -> Self {
+        let error = Self::not_found("process", &id.to_string());
+        error.with_hint(
+            "a process is forgotten 10 minutes after its end; the sandbox lists the others",
+        )
+    }
+
+    /// The stdin of a process is not open: it never was, or was closed.
+    #[must_use]
+    pub fn no_stdin() -> Self {
+        Self::new(Kind::NoStdin, "the process has no open stdin")
+            .with_kind(ErrorKind::Conflict)
+            .with_hint("start it with `\"stdin\": true`")
+    }
+
+    /// A process has ended.
+    #[must_use]
+    pub fn process_ended() -> Self {
+        Self::new(Kind::ProcessEnded, "the process has ended").with_kind(ErrorKind::Conflict)
+    }
+
+    /// A process does not read its stdin.
+    #[must_use]
+    pub fn stdin_full() -> Self {
+        Self::new(Kind::StdinFull, "the process does not read its stdin")
+            .with_kind(ErrorKind::Busy)
+            .with_hint("write the rest later")
+            .after(SOON)
+    }
+
+    /// A process without a terminal.
+    #[must_use]
+    pub fn no_terminal() -> Self {
+        Self::new(Kind::Conflict, "the process has no terminal").with_hint("start it with `pty`")
+    }
+
     /// The subject asks too often.
     #[must_use]
     pub fn too_fast(retry_after: Duration) -> Self {

@@ -1,8 +1,11 @@
-//! A launcher of sandboxes without containers, for the tests of this crate and of its front ends: the
-//! first word of a script or a shell line says what it does.
+//! A launcher of sandboxes without containers, for the tests of this crate and of its front ends, and for what
+//! measures a service alone: the first word of a script or a shell line says what it does.
 //!
-//! `wait` waits until a test lets it [go on](FakeLauncher::go_on), `log WORD...` logs each word,
-//! `log-and-wait` does both, `fail`, `panic` and `until-closed` fail; anything else returns at once.
+//! `wait` waits until a test lets it [go on](FakeLauncher::go_on), `sleep MS` takes so many milliseconds,
+//! `log WORD...` logs each word, `log-and-wait` does both, `fail`, `panic` and `until-closed` fail; anything else
+//! returns at once. For processes see `process`.
+
+mod process;
 
 use std::ffi::OsStr;
 use std::io;
@@ -21,8 +24,8 @@ use sandbox_api::operation::{Operation, OperationRequest, Read, Write};
 use sandbox_api::service::ExecutionKind;
 use sandbox_api::{
     Captured, Command, CommandLine, Confinement, EngineKind, Envelope, ErrorKind, ExecutionEvent,
-    ExecutionResult, Failure, FilesTouched, Limits, LogEntry, Outcome, OutputStream, ResultBody,
-    SandboxSpec, StartKind, Timing, UnixSockets, Usage, Workload,
+    ExecutionResult, Failure, FilesTouched, Limits, LogEntry, Outcome, OutputStream,
+    ProcessCommand, ResultBody, SandboxSpec, StartKind, Timing, UnixSockets, Usage, Workload,
 };
 use sandbox_controller::{CancelHandle, PoolStats};
 use sandbox_protocol::WireString;
@@ -33,8 +36,9 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::config::ServiceConfig;
 use crate::error::ServiceError;
-use crate::launcher::{ContentReader, ContentWriter, Guest, Launcher, Sink};
+use crate::launcher::{Called, ContentReader, ContentWriter, Guest, GuestProcess, Launcher, Sink};
 use crate::service::Service;
+use process::FakeProcess;
 
 /// What the tests see and control.
 #[derive(Debug)]
@@ -69,6 +73,12 @@ pub struct FakeLauncher {
     pub files: Mutex<Vec<(Vec<u8>, Vec<u8>)>>,
     /// The content of every file of a kept sandbox; `None` without files.
     pub content: Mutex<Option<&'static [u8]>>,
+    /// How often a sandbox was paused.
+    pub pauses: AtomicUsize,
+    /// How often one was resumed.
+    pub resumes: AtomicUsize,
+    /// Sandboxes cannot be paused while it is set.
+    pub refuses_pauses: AtomicBool,
 }
 
 impl Default for FakeLauncher {
@@ -89,6 +99,9 @@ impl Default for FakeLauncher {
             all_ended: Arc::default(),
             files: Mutex::new(vec![(b"out.txt".to_vec(), b"made".to_vec())]),
             content: Mutex::default(),
+            pauses: AtomicUsize::new(0),
+            resumes: AtomicUsize::new(0),
+            refuses_pauses: AtomicBool::new(false),
         }
     }
 }
@@ -96,9 +109,20 @@ impl Default for FakeLauncher {
 struct FakeGuest {
     launcher: Arc<FakeLauncher>,
     is_closed: watch::Sender<bool>,
+    is_paused: AtomicBool,
+    /// The oldest first.
+    processes: Mutex<Vec<FakeProcess>>,
 }
 
 impl FakeGuest {
+    /// A paused one does nothing that is asked of it.
+    fn check(&self) -> Result<(), ServiceError> {
+        match self.is_paused.load(Ordering::SeqCst) {
+            true => Err(failed(ErrorKind::Busy, "the sandbox is paused")),
+            false => Ok(()),
+        }
+    }
+
     /// What is in it fails when it is closed.
     async fn closed(&self) -> ServiceError {
         _ = self.is_closed.subscribe().wait_for(|is_closed| *is_closed).await;
@@ -132,7 +156,7 @@ impl AsyncWrite for FakeWriter {
 }
 
 impl ContentWriter for FakeWriter {
-    fn finish(self: Box<Self>) -> BoxFuture<'static, Result<WriteReply, ServiceError>> {
+    fn finish(self: Box<Self>) -> Called<'static, WriteReply> {
         let Self { path, bytes } = *self;
         let written = WriteReply { path, bytes_written: bytes, created: true };
         async { Ok(written) }.boxed()
@@ -219,7 +243,7 @@ fn failed(kind: ErrorKind, message: &str) -> ServiceError {
 struct Shared(Arc<FakeLauncher>);
 
 impl Launcher for Shared {
-    fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Guest>, ServiceError>> {
+    fn launch(&self, spec: SandboxSpec) -> Called<'_, Arc<dyn Guest>> {
         async {
             self.0.begun.fetch_add(1, Ordering::SeqCst);
             if self.0.holds_launches.load(Ordering::SeqCst) {
@@ -237,14 +261,18 @@ impl Launcher for Shared {
             }
             self.0.launched.lock().unwrap().push(spec);
             self.0.all_ended.store(false, Ordering::SeqCst);
-            let guest =
-                FakeGuest { launcher: self.0.clone(), is_closed: watch::Sender::new(false) };
+            let guest = FakeGuest {
+                launcher: self.0.clone(),
+                is_closed: watch::Sender::new(false),
+                is_paused: AtomicBool::new(false),
+                processes: Mutex::default(),
+            };
             Ok(Arc::new(guest) as Arc<dyn Guest>)
         }
         .boxed()
     }
 
-    fn prewarm(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<(), ServiceError>> {
+    fn prewarm(&self, spec: SandboxSpec) -> Called<'_, ()> {
         self.0.prewarmed.lock().unwrap().push(spec);
         async { Ok(()) }.boxed()
     }
@@ -275,8 +303,9 @@ impl Guest for FakeGuest {
         workload: Workload,
         cancel: CancelHandle,
         sink: Sink<'a>,
-    ) -> BoxFuture<'a, Result<ExecutionResult, ServiceError>> {
+    ) -> Called<'a, ExecutionResult> {
         async move {
+            self.check()?;
             self.launcher.runs.fetch_add(1, Ordering::SeqCst);
             let kind = workload.kind();
             let source = match workload {
@@ -290,7 +319,7 @@ impl Guest for FakeGuest {
             let verb = words.next().unwrap();
             sink(ExecutionEvent::Started);
             if matches!(verb, "log" | "log-and-wait") {
-                for word in words {
+                for word in words.by_ref() {
                     sink(match kind {
                         ExecutionKind::Script => ExecutionEvent::Log(LogEntry::from_line(word)),
                         ExecutionKind::Command => {
@@ -309,6 +338,10 @@ impl Guest for FakeGuest {
                         }
                         error = self.closed() => return Err(error),
                     }
+                }
+                "sleep" => {
+                    let millis = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+                    tokio::time::sleep(Duration::from_millis(millis)).await;
                 }
                 "until-closed" => return Err(self.closed().await),
                 "panic" => panic!("as the script says"),
@@ -334,6 +367,9 @@ impl Guest for FakeGuest {
 
     fn perform(&self, request: OperationRequest) -> BoxFuture<'_, Envelope> {
         async move {
+            if let Err(error) = self.check() {
+                return Envelope::failed(Duration::ZERO, error.failure());
+            }
             if let Operation::Exists(_) = request.operation {
                 return Envelope::failed(Duration::ZERO, self.closed().await.failure());
             }
@@ -343,17 +379,60 @@ impl Guest for FakeGuest {
         .boxed()
     }
 
-    fn reader(&self, _: Read) -> BoxFuture<'_, Result<ContentReader, ServiceError>> {
+    fn reader(&self, _: Read) -> Called<'_, ContentReader> {
         async { Ok(Box::new(self.content()?) as ContentReader) }.boxed()
     }
 
-    fn writer(&self, write: Write) -> BoxFuture<'_, Result<Box<dyn ContentWriter>, ServiceError>> {
+    fn writer(&self, write: Write) -> Called<'_, Box<dyn ContentWriter>> {
         async move {
             self.content()?;
             if write.mode == WriteMode::CreateNew && write.path == "taken" {
                 return Err(failed(ErrorKind::AlreadyExists, "taken"));
             }
             Ok(Box::new(FakeWriter { path: write.path, bytes: 0 }) as Box<dyn ContentWriter>)
+        }
+        .boxed()
+    }
+
+    fn start_process(&self, command: ProcessCommand) -> Called<'_, Arc<dyn GuestProcess>> {
+        async move {
+            self.check()?;
+            let mut processes = self.processes.lock().unwrap();
+            let id = u32::try_from(processes.len() + 1).unwrap();
+            let process = FakeProcess::start(id, command);
+            processes.push(process.clone());
+            Ok(Arc::new(process) as Arc<dyn GuestProcess>)
+        }
+        .boxed()
+    }
+
+    fn processes(&self) -> Vec<Arc<dyn GuestProcess>> {
+        let processes = self.processes.lock().unwrap();
+        let handle = |process: &FakeProcess| Arc::new(process.clone()) as Arc<dyn GuestProcess>;
+        processes.iter().rev().map(handle).collect()
+    }
+
+    fn process(&self, id: u32) -> Option<Arc<dyn GuestProcess>> {
+        self.processes().into_iter().find(|process| process.id() == id)
+    }
+
+    fn pause(&self) -> Called<'_, ()> {
+        async {
+            if self.launcher.refuses_pauses.load(Ordering::SeqCst) {
+                return Err(failed(ErrorKind::Engine, "there is no freezer"));
+            }
+            self.launcher.pauses.fetch_add(1, Ordering::SeqCst);
+            self.is_paused.store(true, Ordering::SeqCst);
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn resume(&self) -> Called<'_, ()> {
+        async {
+            self.launcher.resumes.fetch_add(1, Ordering::SeqCst);
+            self.is_paused.store(false, Ordering::SeqCst);
+            Ok(())
         }
         .boxed()
     }
@@ -371,6 +450,7 @@ impl Guest for FakeGuest {
         async {
             self.launcher.closed.fetch_add(1, Ordering::SeqCst);
             self.is_closed.send_replace(true);
+            self.processes.lock().unwrap().iter().for_each(FakeProcess::kill);
             Ok(())
         }
         .boxed()

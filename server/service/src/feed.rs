@@ -249,7 +249,10 @@ fn text_bytes(event: &ExecutionEvent) -> usize {
             case.name.len() + case.message.as_ref().map_or(0, String::len)
         }
         ExecutionEvent::HostRefused(host) => host.host.len() + host.reason.len(),
-        ExecutionEvent::Queued | ExecutionEvent::Started | ExecutionEvent::Omitted => 0,
+        ExecutionEvent::Queued
+        | ExecutionEvent::Started
+        | ExecutionEvent::Omitted
+        | ExecutionEvent::Exited(_) => 0,
     }
 }
 

@@ -4,18 +4,30 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use futures_util::FutureExt as _;
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+use futures_util::{FutureExt as _, StreamExt as _};
 use sandbox_api::files::WriteReply;
 use sandbox_api::operation::{OperationRequest, Read, Write};
 use sandbox_api::{
-    EngineKind, Envelope, ExecutionEvent, ExecutionResult, Failure, SandboxSpec, Workload,
+    EngineKind, Envelope, EventRecord, ExecutionEvent, ExecutionResult, Failure, ProcessCommand,
+    ProcessState, ProcessView, ReadFrom, ReadMode, SandboxSpec, SignalRequest, TerminalSize,
+    Workload,
 };
 use sandbox_controller::files::FileWriter;
-use sandbox_controller::{CancelHandle, Controller, Error, PoolStats, Sandbox};
+use sandbox_controller::{
+    CancelHandle, Controller, Error, PoolStats, Process, Sandbox, StdinError, Until,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::error::ServiceError;
+
+/// A call that our side may fail.
+pub(crate) type Called<'a, T> = BoxFuture<'a, Result<T, ServiceError>>;
+
+/// The events of a process.
+pub(crate) type ProcessEvents = BoxStream<'static, Arc<EventRecord>>;
 
 /// Receives the events of what runs.
 pub(crate) type Sink<'a> = &'a (dyn Fn(ExecutionEvent) + Send + Sync);
@@ -23,10 +35,10 @@ pub(crate) type Sink<'a> = &'a (dyn Fn(ExecutionEvent) + Send + Sync);
 /// Starts sandboxes.
 pub(crate) trait Launcher: Send + Sync + 'static {
     /// Starts a sandbox.
-    fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Guest>, ServiceError>>;
+    fn launch(&self, spec: SandboxSpec) -> Called<'_, Arc<dyn Guest>>;
 
     /// Has sandboxes like this one started ahead, if there is a pool.
-    fn prewarm(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<(), ServiceError>>;
+    fn prewarm(&self, spec: SandboxSpec) -> Called<'_, ()>;
 
     /// The engine that sandboxes run on.
     fn engine(&self) -> EngineKind;
@@ -46,7 +58,7 @@ pub(crate) trait Guest: Send + Sync + 'static {
         workload: Workload,
         cancel: CancelHandle,
         sink: Sink<'a>,
-    ) -> BoxFuture<'a, Result<ExecutionResult, ServiceError>>;
+    ) -> Called<'a, ExecutionResult>;
 
     /// Moves its private io dir to where its files are kept.
     fn keep_files(&self, to: &Path) -> Result<(), ServiceError>;
@@ -55,10 +67,32 @@ pub(crate) trait Guest: Send + Sync + 'static {
     fn perform(&self, request: OperationRequest) -> BoxFuture<'_, Envelope>;
 
     /// Reads a file.
-    fn reader(&self, read: Read) -> BoxFuture<'_, Result<ContentReader, ServiceError>>;
+    fn reader(&self, read: Read) -> Called<'_, ContentReader>;
 
     /// Writes a file.
-    fn writer(&self, write: Write) -> BoxFuture<'_, Result<Box<dyn ContentWriter>, ServiceError>>;
+    fn writer(&self, write: Write) -> Called<'_, Box<dyn ContentWriter>>;
+
+    /// Starts a process.
+    fn start_process(&self, command: ProcessCommand) -> Called<'_, Arc<dyn GuestProcess>>;
+
+    /// Its processes, the latest first: those that have not ended, and those that ended lately.
+    fn processes(&self) -> Vec<Arc<dyn GuestProcess>>;
+
+    /// The one of this id.
+    fn process(&self, id: u32) -> Option<Arc<dyn GuestProcess>>;
+
+    /// The bytes that are kept of the output of processes that have ended.
+    fn ended_output(&self) -> u64 {
+        let ended = |process: &Arc<dyn GuestProcess>| process.view().state == ProcessState::Ended;
+        let all = self.processes();
+        all.iter().filter(|it| ended(it)).map(|process| process.kept_bytes()).sum()
+    }
+
+    /// Freezes it; nothing happens to one that is frozen.
+    fn pause(&self) -> Called<'_, ()>;
+
+    /// Lets it go on; nothing happens to one that is not frozen.
+    fn resume(&self) -> Called<'_, ()>;
 
     /// Whether it accepts nothing any more.
     fn has_ended(&self) -> bool;
@@ -70,13 +104,46 @@ pub(crate) trait Guest: Send + Sync + 'static {
     fn close(&self) -> BoxFuture<'_, Result<(), String>>;
 }
 
+/// A process of a sandbox.
+pub(crate) trait GuestProcess: Send + Sync + 'static {
+    /// Its id.
+    fn id(&self) -> u32;
+
+    /// What is known of it.
+    fn view(&self) -> ProcessView;
+
+    /// The bytes that are kept of its output.
+    fn kept_bytes(&self) -> u64;
+
+    /// Its events.
+    fn attach(&self, from: ReadFrom, mode: ReadMode) -> Result<ProcessEvents, ServiceError>;
+
+    /// Writes to its stdin.
+    fn write_stdin(&self, bytes: Bytes) -> Called<'_, ()>;
+
+    /// Closes that.
+    fn close_stdin(&self) -> Called<'_, ()>;
+
+    /// Sets the size of its terminal, if it has one.
+    fn resize(&self, size: TerminalSize) -> Called<'_, bool>;
+
+    /// Sends a signal, if there is a process to send it to.
+    fn signal(&self, request: SignalRequest) -> Called<'_, bool>;
+
+    /// Begins to end it; for the second time, at once.
+    fn stop(&self) -> BoxFuture<'_, ()>;
+
+    /// Waits for its exit or its end, which is that of the sandbox at the latest.
+    fn until(&self, what: Until) -> BoxFuture<'static, ()>;
+}
+
 /// The content of a file.
 pub(crate) type ContentReader = Box<dyn AsyncRead + Send + Unpin>;
 
 /// The content of a file that is being written.
 pub(crate) trait ContentWriter: AsyncWrite + Send + Unpin {
     /// Ends it, and waits until the file is written.
-    fn finish(self: Box<Self>) -> BoxFuture<'static, Result<WriteReply, ServiceError>>;
+    fn finish(self: Box<Self>) -> Called<'static, WriteReply>;
 }
 
 /// A sandbox could not be started.
@@ -91,6 +158,9 @@ fn not_started(error: Error) -> ServiceError {
 
 /// A sandbox could not be used.
 fn failed(error: Error) -> ServiceError {
+    if let Error::TooMany { .. } = error {
+        return ServiceError::too_many_in_sandbox(failure_of(&error));
+    }
     ServiceError::sandbox(failure_of(&error)).on_host(Failure::from(&error))
 }
 
@@ -132,7 +202,7 @@ fn is_transient(error: &sandbox_controller::EngineError) -> bool {
 }
 
 impl Launcher for Arc<Controller> {
-    fn launch(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Guest>, ServiceError>> {
+    fn launch(&self, spec: SandboxSpec) -> Called<'_, Arc<dyn Guest>> {
         async move {
             let sandbox = Controller::launch(self, spec).await.map_err(not_started)?;
             Ok(Arc::new(sandbox) as Arc<dyn Guest>)
@@ -140,7 +210,7 @@ impl Launcher for Arc<Controller> {
         .boxed()
     }
 
-    fn prewarm(&self, spec: SandboxSpec) -> BoxFuture<'_, Result<(), ServiceError>> {
+    fn prewarm(&self, spec: SandboxSpec) -> Called<'_, ()> {
         async move { Controller::prewarm(self, spec).await.map_err(not_started) }.boxed()
     }
 
@@ -169,7 +239,7 @@ impl Guest for Sandbox {
         workload: Workload,
         cancel: CancelHandle,
         sink: Sink<'a>,
-    ) -> BoxFuture<'a, Result<ExecutionResult, ServiceError>> {
+    ) -> Called<'a, ExecutionResult> {
         async move {
             let mut execution = self.start(workload, cancel).await.map_err(failed)?;
             while let Some(event) = execution.next().await {
@@ -188,7 +258,7 @@ impl Guest for Sandbox {
         self.perform(request).boxed()
     }
 
-    fn reader(&self, read: Read) -> BoxFuture<'_, Result<ContentReader, ServiceError>> {
+    fn reader(&self, read: Read) -> Called<'_, ContentReader> {
         async move {
             let reader = self.reader(read).await.map_err(failed)?;
             Ok(Box::new(reader) as ContentReader)
@@ -196,12 +266,37 @@ impl Guest for Sandbox {
         .boxed()
     }
 
-    fn writer(&self, write: Write) -> BoxFuture<'_, Result<Box<dyn ContentWriter>, ServiceError>> {
+    fn writer(&self, write: Write) -> Called<'_, Box<dyn ContentWriter>> {
         async move {
             let writer = self.writer(write).await.map_err(failed)?;
             Ok(Box::new(writer) as Box<dyn ContentWriter>)
         }
         .boxed()
+    }
+
+    fn start_process(&self, command: ProcessCommand) -> Called<'_, Arc<dyn GuestProcess>> {
+        async move {
+            let process = Self::start_process(self, command).await.map_err(failed)?;
+            Ok(Arc::new(process) as Arc<dyn GuestProcess>)
+        }
+        .boxed()
+    }
+
+    fn processes(&self) -> Vec<Arc<dyn GuestProcess>> {
+        let all = Self::processes(self).into_iter();
+        all.map(|process| Arc::new(process) as Arc<dyn GuestProcess>).collect()
+    }
+
+    fn process(&self, id: u32) -> Option<Arc<dyn GuestProcess>> {
+        Self::process(self, id).map(|process| Arc::new(process) as Arc<dyn GuestProcess>)
+    }
+
+    fn pause(&self) -> Called<'_, ()> {
+        async move { Self::pause(self).await.map_err(failed) }.boxed()
+    }
+
+    fn resume(&self) -> Called<'_, ()> {
+        async move { Self::resume(self).await.map_err(failed) }.boxed()
     }
 
     fn has_ended(&self) -> bool {
@@ -217,8 +312,59 @@ impl Guest for Sandbox {
     }
 }
 
+impl GuestProcess for Process {
+    fn id(&self) -> u32 {
+        Self::id(self)
+    }
+
+    fn view(&self) -> ProcessView {
+        Self::view(self)
+    }
+
+    fn kept_bytes(&self) -> u64 {
+        Self::kept_bytes(self)
+    }
+
+    fn attach(&self, from: ReadFrom, mode: ReadMode) -> Result<ProcessEvents, ServiceError> {
+        Ok(Self::attach(self, from, mode).map_err(failed)?.boxed())
+    }
+
+    fn write_stdin(&self, bytes: Bytes) -> Called<'_, ()> {
+        async move { Self::write_stdin(self, bytes).await.map_err(not_written) }.boxed()
+    }
+
+    fn close_stdin(&self) -> Called<'_, ()> {
+        async move { Self::close_stdin(self).await.map_err(not_written) }.boxed()
+    }
+
+    fn resize(&self, size: TerminalSize) -> Called<'_, bool> {
+        async move { Self::resize(self, size).await.map_err(failed) }.boxed()
+    }
+
+    fn signal(&self, request: SignalRequest) -> Called<'_, bool> {
+        async move { Self::signal(self, request.signal, request.to).await.map_err(failed) }.boxed()
+    }
+
+    fn stop(&self) -> BoxFuture<'_, ()> {
+        Self::stop(self).boxed()
+    }
+
+    fn until(&self, what: Until) -> BoxFuture<'static, ()> {
+        Self::until(self, what).boxed()
+    }
+}
+
+/// The stdin of a process takes nothing.
+fn not_written(error: StdinError) -> ServiceError {
+    match error {
+        StdinError::NoStdin => ServiceError::no_stdin(),
+        StdinError::Ended => ServiceError::process_ended(),
+        StdinError::Full => ServiceError::stdin_full(),
+    }
+}
+
 impl ContentWriter for FileWriter {
-    fn finish(self: Box<Self>) -> BoxFuture<'static, Result<WriteReply, ServiceError>> {
+    fn finish(self: Box<Self>) -> Called<'static, WriteReply> {
         async move { (*self).finish().await.map_err(failed) }.boxed()
     }
 }

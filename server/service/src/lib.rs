@@ -10,6 +10,8 @@
 
 #![forbid(unsafe_code)]
 
+use tracing::Instrument as _;
+
 mod admission;
 mod archive;
 mod attached;
@@ -25,10 +27,12 @@ mod events;
 pub mod fake;
 mod feed;
 mod files;
+mod idempotency;
 mod launcher;
 mod live;
 mod name_lock;
 mod plan;
+mod preparation;
 mod rate;
 mod readers;
 mod records;
@@ -44,7 +48,7 @@ mod tests;
 mod trace;
 mod work;
 
-pub use admission::{IdempotencyKey, Submitted};
+pub use admission::Submitted;
 pub use archive::Archive;
 pub use cluster::node::ClusterCounters;
 pub use cluster::place::{Location, Target};
@@ -53,10 +57,14 @@ pub use counters::{Counters, Histogram};
 pub use error::ServiceError;
 pub use events::Events;
 pub use files::OpenFile;
+pub use idempotency::IdempotencyKey;
+pub use preparation::{Preparation, Ready};
 pub use sandbox_controller::artifacts::ArchiveFormat;
 pub use sandbox_controller::{CancelHandle, PoolStats};
 pub use sandbox_store::{ExecutionQuery, NewSession, NodeSession, StoredExecution};
-pub use sandboxes::{CreatedSandbox, InSandbox, KeptReader, KeptWriter};
+pub use sandboxes::{
+    CreatedSandbox, InSandbox, KeptReader, KeptWriter, ProcessFilter, SandboxQuery,
+};
 pub use service::{Service, WeakService};
 
 /// Runs something on the threads for calls that block.
@@ -65,4 +73,13 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, ServiceError> {
     let failed = |_| ServiceError::internal("a call that blocks panicked");
     tokio::task::spawn_blocking(work).await.map_err(failed)?
+}
+
+/// Runs something on a task of its own: it goes on if its caller does not wait.
+async fn detached<T: Send + 'static>(
+    what: &str,
+    work: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
+) -> Result<T, ServiceError> {
+    let failed = |_| ServiceError::internal(&format!("{what} panicked"));
+    tokio::spawn(work.in_current_span()).await.map_err(failed)?
 }

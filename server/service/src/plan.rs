@@ -7,18 +7,22 @@ use std::path::{Path, PathBuf};
 
 use sandbox_api::hosts::{AllowRule, Allowlist};
 use sandbox_api::service::{
-    Content, ExecutionKind, ExecutionRequest, IoMode, IoRequest, KeptSpec, NetworkRequest,
+    CommandRequest, Content, ExecutionKind, ExecutionRequest, IoMode, IoRequest, KeptSpec,
+    NetworkRequest, RequestSecrets,
 };
 use sandbox_api::{
-    Bounds, Ceiling, ErrorKind, GuestPath, Input, Lifespan, Limits, LimitsRequest, RootFs,
-    SandboxSpec, Workload, image_matches, is_image_reference,
+    Bounds, Ceiling, ErrorKind, GuestPath, Input, Lifespan, Limits, LimitsRequest, ProcessCommand,
+    ProcessRequest, Processes, RootFs, SandboxSpec, Workload, image_matches, is_image_reference,
 };
 use sandbox_dirfd::real_path;
+use sandbox_protocol::limits::MAX_COMMAND_BYTES;
 use sandbox_protocol::path::MAX_COMPONENT_BYTES;
 
 use crate::config::{HostPolicy, IoPosture, ServiceConfig};
 use crate::error::ServiceError;
 
+/// The bytes of a sandbox's environment, as they count in each of its commands: half of what these have.
+const MAX_ENV_BYTES: usize = MAX_COMMAND_BYTES / 2;
 /// The longest name of an image.
 const MAX_IMAGE_BYTES: usize = 512;
 
@@ -32,6 +36,9 @@ pub(crate) struct Plan {
     /// Its files.
     pub io: PlannedIo,
 }
+
+/// Environment variables by name.
+pub(crate) type Env = BTreeMap<String, Content>;
 
 /// The files of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,13 +87,17 @@ pub(crate) fn plan(
     Ok(Plan { spec, workload, io })
 }
 
-/// Plans an execution in a kept sandbox of this spec, whose shape is fixed.
+/// Plans an execution in a kept sandbox of this spec and environment, whose shape is fixed.
 pub(crate) fn plan_in_sandbox(
-    request: ExecutionRequest,
+    mut request: ExecutionRequest,
     spec: &SandboxSpec,
+    env: &Env,
     config: &ServiceConfig,
 ) -> Result<Workload, ServiceError> {
     metadata(&request.metadata, config)?;
+    if let Some(command) = &mut request.command {
+        add_env(command, &request.secrets, env);
+    }
     // Those of a sandbox hold, even if this service allows others for new ones.
     let limits = match request.limits == LimitsRequest::default() {
         true => spec.limits,
@@ -100,6 +111,54 @@ pub(crate) fn plan_in_sandbox(
     }
 }
 
+/// Plans a process of a kept sandbox.
+pub(crate) fn plan_process(
+    mut request: ProcessRequest,
+    spec: &SandboxSpec,
+    env: &Env,
+    config: &ServiceConfig,
+) -> Result<ProcessCommand, ServiceError> {
+    if !spec.supports_exec() {
+        return Err(no_programs(config));
+    }
+    if spec.processes != Processes::Kept {
+        return Err(ServiceError::keeps_no_processes());
+    }
+    add_env(&mut request.command, &request.secrets, env);
+    // What is typed comes later.
+    request.stdin |= request.pty.is_some();
+    let command = ProcessCommand::of(request, config.request.stdin_bytes)?;
+    Ok(ProcessCommand { scrollback: config.kept.scrollback, ..command })
+}
+
+/// The environment of a sandbox is that of each of its commands, which may replace it.
+fn add_env(command: &mut CommandRequest, secrets: &RequestSecrets, env: &Env) {
+    for (name, value) in env {
+        if !secrets.0.contains_key(name) {
+            command.env.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+    }
+}
+
+/// Checks the environment of a sandbox.
+fn check_env(env: &Env) -> Result<(), ServiceError> {
+    let invalid = |problem: String| Err(ServiceError::invalid("spec.env", problem));
+    let is_word = |bytes: &[u8]| !bytes.contains(&0);
+    for (name, value) in env {
+        if name.is_empty() || name.contains('=') || !is_word(name.as_bytes()) {
+            return invalid(format!("{name:?} is not the name of a variable"));
+        }
+        if !is_word(&value.0) {
+            return invalid(format!("{name} has a NUL byte"));
+        }
+    }
+    let bytes: usize = env.iter().map(|(name, value)| name.len() + value.0.len() + 16).sum();
+    match bytes > MAX_ENV_BYTES {
+        true => invalid(format!("longer than {MAX_ENV_BYTES} bytes")),
+        false => Ok(()),
+    }
+}
+
 /// Plans a kept sandbox. Its io dir is private, and set by who launches it, unless it is off: a sandbox
 /// with programs is for commands, which have files in any case, and one without is for scripts alone.
 pub(crate) fn plan_kept(
@@ -110,6 +169,10 @@ pub(crate) fn plan_kept(
     let Bounds { limits: usual, ceiling } = config.bounds(&root);
     let limits = limits(spec.limits, usual, &ceiling)?;
     let allow = hosts(&spec.network, &root, config)?;
+    check_env(&spec.env)?;
+    if !root.supports_exec() && (spec.processes == Processes::Kept || !spec.env.is_empty()) {
+        return Err(no_programs(config));
+    }
     let kind = match root.supports_exec() {
         true => ExecutionKind::Command,
         false => ExecutionKind::Script,
@@ -118,6 +181,7 @@ pub(crate) fn plan_kept(
     let inputs = inputs(spec.inputs, config)?;
     let mut planned = config.sandbox.clone().root(root).limits(limits).allow(allow);
     planned.lifespan = Lifespan::ManyRuns;
+    planned.processes = spec.processes;
     planned.inputs = inputs;
     match spec.host_dir {
         // Its links were resolved when it was created: one that a guest has made since leads nowhere.
@@ -577,7 +641,9 @@ mod tests {
         let config = config();
         let mut spec = config.sandbox.clone().limits(config.limits);
         spec.limits.timeout = std::time::Duration::from_secs(60);
-        let plan = |json| plan_in_sandbox(serde_json::from_value(json).unwrap(), &spec, &config);
+        let env = Env::new();
+        let plan =
+            |json| plan_in_sandbox(serde_json::from_value(json).unwrap(), &spec, &env, &config);
         // The service's own default is not the sandbox's.
         let usual = u64::try_from(config.limits.timeout.as_millis()).unwrap();
         let script = serde_json::json!({ "script": "return 1", "limits": { "timeout_ms": usual } });
@@ -595,6 +661,48 @@ mod tests {
             serde_json::json!({ "script": "", "io": { "mode": "off" } }),
         ] {
             assert_eq!(plan(other.clone()).unwrap_err().problem().kind, Kind::Invalid, "{other}");
+        }
+    }
+
+    #[test]
+    fn environment_of_a_sandbox_is_that_of_its_commands_unless_they_have_another() {
+        let config = config();
+        let kept = |json| {
+            let spec: KeptSpec = serde_json::from_value(json).unwrap();
+            plan_kept(spec.clone(), &config).map(|planned| (planned, spec.env))
+        };
+        let env = serde_json::json!({ "A": "1", "B": "1", "C": "1" });
+        let json = serde_json::json!({ "image": "debian:13", "env": env, "processes": "kept" });
+        let (spec, env) = kept(json).unwrap();
+        let own = serde_json::json!({
+            "command": { "shell": "env", "env": { "B": "2" } }, "secrets": { "C": "hidden" },
+        });
+        let expected = [("A", "1"), ("B", "2")];
+        let expected = expected.map(|(name, value)| (name.as_bytes().to_vec(), Vec::from(value)));
+        let run = serde_json::from_value(own.clone()).unwrap();
+        let Workload::Command(command) = plan_in_sandbox(run, &spec, &env, &config).unwrap() else {
+            panic!("it is a command")
+        };
+        assert_eq!(command.env, expected);
+        let start = serde_json::from_value(own).unwrap();
+        assert_eq!(plan_process(start, &spec, &env, &config).unwrap().command.env, expected);
+        // Processes are kept only where that is asked for.
+        let usual = SandboxSpec { processes: Processes::PerCommand, ..spec };
+        let start: ProcessRequest =
+            serde_json::from_value(serde_json::json!({ "command": { "shell": "env" } })).unwrap();
+        let error = plan_process(start, &usual, &env, &config).unwrap_err();
+        assert_eq!(error.problem().kind, Kind::Invalid);
+        assert!(error.problem().hint.as_ref().unwrap().contains("kept"), "{error}");
+        let large = "x".repeat(MAX_ENV_BYTES);
+        for wrong in [
+            serde_json::json!({ "image": "debian:13", "env": { "": "1" } }),
+            serde_json::json!({ "image": "debian:13", "env": { "A=B": "1" } }),
+            serde_json::json!({ "image": "debian:13", "env": { "A": "a\u{0}b" } }),
+            serde_json::json!({ "image": "debian:13", "env": { "A": large } }),
+            serde_json::json!({ "env": { "A": "1" } }),
+            serde_json::json!({ "processes": "kept" }),
+        ] {
+            assert_eq!(kept(wrong).unwrap_err().problem().kind, Kind::Invalid);
         }
     }
 }

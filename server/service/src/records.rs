@@ -12,6 +12,7 @@ use sandbox_store::{
     Store, StoreError, StoredEvent, StoredExecution,
 };
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::ServiceError;
@@ -261,16 +262,32 @@ impl Records {
         id: &str,
         generation: u64,
         last_used_at: Time,
-        expires_at: Time,
     ) -> Result<(), ServiceError> {
         let of = id.to_owned();
-        let update =
-            move |store: &Store| store.update_sandbox(&of, generation, last_used_at, expires_at);
-        match self.call(update).await {
+        self.change_kept(id, move |store| store.update_sandbox(&of, generation, last_used_at)).await
+    }
+
+    pub async fn change_sandbox(
+        &self,
+        id: &str,
+        expires_at: Option<Time>,
+        metadata: Option<Map<String, Value>>,
+    ) -> Result<(), ServiceError> {
+        let of = id.to_owned();
+        self.change_kept(id, move |store| store.change_sandbox(&of, expires_at, metadata)).await
+    }
+
+    /// Changes a sandbox that is stored.
+    async fn change_kept(
+        &self,
+        id: &str,
+        change: impl FnOnce(&Store) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<(), ServiceError> {
+        match self.call(change).await {
             Err(error) if matches!(error.of_store(), Some(StoreError::State { .. })) => {
                 Err(ServiceError::sandbox_gone(id))
             }
-            updated => updated,
+            changed => changed,
         }
     }
 

@@ -159,7 +159,8 @@ impl Core {
         let failed = |error| ServiceError::files(error);
         let ids = crate::blocking(move || core.files.ids().map_err(failed)).await?;
         let known = self.records.known(ids.clone()).await?;
-        let known: HashSet<String> = known.into_iter().chain(self.kept.ids()).collect();
+        let here = self.kept.ids().into_iter().chain(self.prepared.ids());
+        let known: HashSet<String> = known.into_iter().chain(here).collect();
         let core = self.clone();
         crate::blocking(move || {
             let is_due = |id: &&String| {

@@ -13,13 +13,14 @@ use sandbox_api::service::{
 use sandbox_controller::{Controller, PoolStats};
 use sandbox_store::{ExecutionQuery, NewSession, Store, StoredExecution};
 
-use crate::admission::{IdempotencyKey, Submitted};
+use crate::admission::Submitted;
 use crate::cluster::node::Node;
 use crate::config::{Quotas, ServiceConfig};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::ServiceError;
 use crate::files::{Files, OpenFile};
+use crate::idempotency::IdempotencyKey;
 use crate::launcher::Launcher;
 use crate::records::Records;
 
@@ -101,6 +102,7 @@ impl Service {
         }
         core.dispatch();
         core.prewarm().await;
+        core.start_prepared();
         Ok(Self { core })
     }
 
@@ -245,6 +247,8 @@ impl Service {
             queued,
             running: running as u64,
             sandboxes: self.core.kept.count() as u64,
+            paused: self.core.kept.paused() as u64,
+            processes: self.core.kept.processes() as u64,
             pool: self.core.launcher.pool(),
             ..self.core.counting.so_far()
         }

@@ -32,6 +32,7 @@ impl Service {
         report.finished = finished.iter().map(|live| live.id.clone()).collect();
         report.cancelled = cancelled.iter().map(|live| live.id.clone()).collect();
         report.left = core.close_kept().await;
+        core.close_prepared().await;
         if let Some(node) = &core.node {
             node.leave().await;
             // What did not begin is another node's now.

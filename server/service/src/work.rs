@@ -259,16 +259,16 @@ impl Core {
     ) -> Result<Ended, StartFailure> {
         let kept = self.kept.check(&live.subject, place)?;
         let of_sandbox = kept.spec()?.limits;
-        let workload = plan_in_sandbox(request, kept.spec()?, &self.config)?;
+        let workload = plan_in_sandbox(request, kept.spec()?, kept.env(), &self.config)?;
         let used = self.retry_transient(live, || self.lease(&live.subject, place)).await?;
-        let (generation, is_restart) = (used.generation(), used.is_restart());
+        let (generation, is_restart) = (used.generation, used.is_restart);
         let timeout = workload.timeout().unwrap_or(of_sandbox.timeout);
         let limits = Limits { timeout, ..of_sandbox };
         let of = UsedGeneration { generation, is_restart };
         self.mark_running(live, limits, Some(of), room).await?;
         used.mark_restart_reported();
-        let is_started_for_it = used.is_new();
-        let ran = self.run(live, used.guest(), workload).await;
+        let is_started_for_it = used.is_new;
+        let ran = self.run(live, &*used.guest, workload).await;
         let (result, waited_ms) = ran.map_err(|error| match StartFailure::from(error) {
             StartFailure::Cancelled => StartFailure::Cancelled,
             failed => used.gone().map_or(failed, StartFailure::from),

@@ -179,12 +179,20 @@ pub struct ExecutionQuery {
     pub limit: usize,
 }
 
-/// The end of a page: the time and the id of its last execution, by which lists are sorted. Both
+/// The end of a page: the time and the id of its last execution or sandbox, by which lists are sorted. Both
 /// are stable, and reveal nothing of other executions, as a row number would.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cursor {
     pub(crate) created_at: Time,
     pub(crate) id: String,
+}
+
+impl Cursor {
+    /// The position of what was created then and has this id.
+    #[must_use]
+    pub fn new(created_at: Time, id: &str) -> Self {
+        Self { created_at, id: id.to_owned() }
+    }
 }
 
 impl fmt::Display for Cursor {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use sandbox_api::service::{KeptSpec, Subject, Time};
+use sandbox_api::service::{IdleAction, KeptSpec, Subject, Time};
 use serde_json::{Map, Value};
 
 use crate::Store;
@@ -34,6 +34,32 @@ pub struct SandboxRecord {
     pub max_expires_at: Time,
     /// The time without a use after which its container ends.
     pub idle: Option<Duration>,
+    /// What happens then.
+    pub idle_action: IdleAction,
+}
+
+/// The member of the JSON of a spec, as it is stored, that says what happens to an idle sandbox, unless it is
+/// stopped.
+const IDLE: &str = "idle";
+
+impl SandboxRecord {
+    /// What is stored as its spec: that, and what happens when it is idle.
+    pub(crate) fn spec_json(&self) -> Result<String, StoreError> {
+        let mut json = serde_json::to_value(&self.spec).map_err(StoreError::row)?;
+        if !self.idle_action.is_default() {
+            json[IDLE] = serde_json::to_value(self.idle_action).map_err(StoreError::row)?;
+        }
+        Ok(json.to_string())
+    }
+
+    /// Reads what is stored as a spec.
+    pub(crate) fn read_spec(json: &str) -> Result<(KeptSpec, IdleAction), StoreError> {
+        let mut members: Map<String, Value> =
+            serde_json::from_str(json).map_err(StoreError::row)?;
+        let action = members.remove(IDLE).map(serde_json::from_value).transpose();
+        let spec = serde_json::from_value(Value::Object(members)).map_err(StoreError::row)?;
+        Ok((spec, action.map_err(StoreError::row)?.unwrap_or_default()))
+    }
 }
 
 impl Store {
@@ -46,8 +72,8 @@ impl Store {
         either!(self, store => store.create_sandbox(new))
     }
 
-    /// Records what changes of a sandbox: its generation, its last use, its expiry. Each only grows,
-    /// in whichever order those who change them arrive.
+    /// Records a use of a sandbox: its generation and the time. Each only grows, in whichever order those who
+    /// use it arrive.
     ///
     /// # Errors
     ///
@@ -57,9 +83,24 @@ impl Store {
         id: &str,
         generation: u64,
         last_used_at: Time,
-        expires_at: Time,
     ) -> Result<(), StoreError> {
-        either!(self, store => store.update_sandbox(id, generation, last_used_at, expires_at))
+        either!(self, store => store.update_sandbox(id, generation, last_used_at))
+    }
+
+    /// Changes the expiry of a sandbox, never past its maximum, and its metadata: those that are given.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::State`] if it is not stored.
+    pub fn change_sandbox(
+        &self,
+        id: &str,
+        expires_at: Option<Time>,
+        metadata: Option<Map<String, Value>>,
+    ) -> Result<(), StoreError> {
+        let expires_at = expires_at.map(Time::unix_millis);
+        let metadata = metadata.map(|metadata| Value::Object(metadata).to_string());
+        either!(self, store => store.change_sandbox(id, expires_at, metadata))
     }
 
     /// All kept sandboxes, of all subjects, oldest first.

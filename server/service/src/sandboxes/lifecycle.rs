@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use sandbox_api::service::{SandboxRef, SandboxStatus, Subject, Time};
-use sandbox_api::{CancelCause, SandboxSpec, generation_id};
-use tracing::Instrument as _;
+use sandbox_api::{CancelCause, ProcessState, SandboxSpec, generation_id};
+use sandbox_controller::Until;
 
-use super::registry::{DueAction, SandboxEntry, SandboxLease};
+use super::registry::{DueAction, LivingProcess, SandboxEntry, SandboxLease};
 use crate::core::{Core, HeldSlot};
 use crate::counters::Counting;
 use crate::error::ServiceError;
@@ -19,10 +19,12 @@ use crate::live::{Live, cancel_all};
 
 /// The longest sleep, in case the clock is set.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
-/// How long executions may take to end, once and once more, when their sandbox is removed.
+/// The wait after a removal that failed.
+const RETRY: Duration = Duration::from_secs(60);
+/// How long executions may take to end, once and once more, and processes, when their sandbox is removed.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the removal of a container may take at a shutdown.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Core {
     /// Begins a use, and starts a container if it is missing.
@@ -33,6 +35,25 @@ impl Core {
     ) -> Result<SandboxLease, ServiceError> {
         let kept = self.kept.find(subject, &place.id)?;
         self.spawn_lease(kept, place.generation).await
+    }
+
+    /// The same of a sandbox that a front end keeps too, and only with the container that is there: processes
+    /// are in no other.
+    pub async fn lease_current(
+        self: &Arc<Self>,
+        subject: &Subject,
+        place: &SandboxRef,
+    ) -> Result<SandboxLease, ServiceError> {
+        let kept = self.kept.find_any(subject, &place.id)?;
+        let generation = {
+            let info = kept.info();
+            match (place.generation, info.status) {
+                (None, SandboxStatus::Stopped) => return Err(ServiceError::not_running(&place.id)),
+                // One that is started meanwhile has none of these processes.
+                (asked, _) => asked.unwrap_or(info.generation),
+            }
+        };
+        self.spawn_lease(kept, Some(generation)).await
     }
 
     /// Begins a use of the attached sandbox of this title, which is made from the spec if it is missing.
@@ -64,16 +85,14 @@ impl Core {
 
     /// Begins a use on a task of its own: a launch goes on if its caller does not wait, and the next use
     /// has it.
-    async fn spawn_lease(
+    pub async fn spawn_lease(
         self: &Arc<Self>,
         kept: Arc<SandboxEntry>,
         generation: Option<u64>,
     ) -> Result<SandboxLease, ServiceError> {
         let core = self.clone();
         let using = async move { core.begin_use(kept, generation).await };
-        let using = tokio::spawn(using.in_current_span());
-        let failed = |_| ServiceError::internal("the start of a sandbox panicked");
-        using.await.map_err(failed)?
+        crate::detached("the start of a sandbox", using).await
     }
 
     /// The same, which ends if its caller does not wait.
@@ -88,14 +107,19 @@ impl Core {
         }
         self.remove_ended(&kept, &mut container);
         let current = kept.info().generation;
-        let stale = |asked| ServiceError::stale_generation(&kept.record.id, asked);
         if let Some(asked) = asked
             && (asked != current || container.is_none())
         {
-            return Err(stale(asked));
+            return Err(ServiceError::stale_generation(&kept.record.id, asked));
         }
         let (guest, is_new) = match &*container {
-            Some(guest) => (guest.clone(), false),
+            Some(guest) => {
+                if kept.info().status == SandboxStatus::Paused {
+                    guest.resume().await?;
+                    kept.info().set_thawed();
+                }
+                (guest.clone(), false)
+            }
             None => {
                 let guest = self.start_kept(&kept, current + 1).await?;
                 *container = Some(guest.clone());
@@ -107,11 +131,85 @@ impl Core {
         Ok(used)
     }
 
+    /// Pauses a sandbox until its next use. Those who only read what comes have to wait.
+    pub async fn pause_kept(
+        self: &Arc<Self>,
+        kept: &SandboxEntry,
+        asked: Option<u64>,
+    ) -> Result<(), ServiceError> {
+        let mut container = kept.container.lock().await;
+        self.remove_ended(kept, &mut container);
+        let (id, current) = (&kept.record.id, kept.info().generation);
+        let guest = match (&*container, asked) {
+            (_, Some(asked)) if asked != current => {
+                return Err(ServiceError::stale_generation(id, asked));
+            }
+            (None, _) => return Err(ServiceError::not_running(id)),
+            (Some(guest), _) => guest,
+        };
+        if kept.info().status == SandboxStatus::Paused {
+            return Ok(());
+        }
+        if kept.info().is_busy() {
+            return Err(ServiceError::sandbox_in_use(id));
+        }
+        self.pause_guest(kept, &**guest).await
+    }
+
+    /// Pauses a container that nothing uses, and whose lock is held.
+    async fn pause_guest(
+        &self,
+        kept: &SandboxEntry,
+        guest: &dyn Guest,
+    ) -> Result<(), ServiceError> {
+        if !self.kept.mark_paused(kept, &self.config.kept) {
+            return Err(ServiceError::too_many_paused());
+        }
+        let paused = guest.pause().await;
+        match paused {
+            Ok(()) => {
+                kept.info().status = SandboxStatus::Paused;
+                Counting::add(&self.counting.pauses);
+            }
+            Err(_) => kept.info().set_thawed(),
+        }
+        self.kept.changed.notify_one();
+        paused
+    }
+
+    /// Freezes a sandbox that has been idle for long enough. If it cannot be, it is as with one that is to be
+    /// stopped.
+    async fn freeze_idle(self: &Arc<Self>, kept: &SandboxEntry) {
+        let mut container = kept.container.lock().await;
+        let Some(guest) = container.as_ref().filter(|_| kept.is_due(DueAction::Freeze)) else {
+            return;
+        };
+        let Err(error) = self.pause_guest(kept, &**guest).await else { return };
+        tracing::info!(id = kept.record.id, %error, "an idle sandbox was not frozen");
+        if kept.info().processes > 0 {
+            // It is looked at again after as long.
+            kept.info().idle_from = Time::now();
+            return;
+        }
+        self.stop_container(kept, &mut container);
+    }
+
     /// Removes its container, if that has ended by itself.
     fn remove_ended(self: &Arc<Self>, kept: &SandboxEntry, container: &mut Option<Arc<dyn Guest>>) {
-        if let Some(guest) = container.take_if(|guest| guest.has_ended()) {
+        if container.as_ref().is_some_and(|guest| guest.has_ended()) {
+            self.stop_container(kept, container);
+        }
+    }
+
+    /// Removes its container, if there is one.
+    fn stop_container(
+        self: &Arc<Self>,
+        kept: &SandboxEntry,
+        container: &mut Option<Arc<dyn Guest>>,
+    ) {
+        if let Some(guest) = container.take() {
             self.remove(guest);
-            kept.info().status = SandboxStatus::Stopped;
+            kept.info().set_stopped();
             self.announce_status(kept, false);
         }
     }
@@ -133,8 +231,7 @@ impl Core {
         let spec = kept.spec()?.clone();
         if kept.attached.is_none() {
             // Durable before anything of it runs: no two containers have one generation.
-            let (now, expires_at) = (Time::now(), kept.info().expires_at);
-            self.records.update_sandbox(&kept.record.id, generation, now, expires_at).await?;
+            self.records.update_sandbox(&kept.record.id, generation, Time::now()).await?;
         }
         {
             let mut info = kept.info();
@@ -146,17 +243,17 @@ impl Core {
             Some(title) => spec.title(title),
             None => self.spec_of(kept, spec, generation),
         };
-        let launched = self.launch(&kept.record.subject, spec).await;
-        let mut info = kept.info();
-        info.has_started |= launched.is_ok();
-        info.status = match launched {
-            Ok(_) => SandboxStatus::Ready,
-            Err(_) => SandboxStatus::Stopped,
-        };
-        drop(info);
+        let launched = self.launch_kept(kept, spec).await;
+        match &launched {
+            Ok(guest) => kept.info().set_ready(guest),
+            Err(_) => kept.info().set_stopped(),
+        }
         self.kept.changed.notify_one();
         self.announce_status(kept, launched.is_ok());
         if let Ok(guest) = &launched {
+            for process in guest.processes() {
+                self.follow(kept, LivingProcess::begin(kept, generation), process);
+            }
             let (core, kept) = (Arc::downgrade(self), Arc::downgrade(kept));
             let ended = guest.until_ended();
             // The next use may never come.
@@ -168,6 +265,21 @@ impl Core {
             });
         }
         launched
+    }
+
+    /// The container of a generation, with the process that it is to have.
+    async fn launch_kept(
+        self: &Arc<Self>,
+        kept: &SandboxEntry,
+        spec: SandboxSpec,
+    ) -> Result<Arc<dyn Guest>, ServiceError> {
+        if let Some(guest) = kept.take_claimed() {
+            return Ok(guest);
+        }
+        let guest = self.launch(&kept.record.subject, spec).await?;
+        let prepared = self.prepare(&*guest, &kept.record.spec, kept.spec()?).await;
+        prepared.inspect_err(|_| self.remove(guest.clone()))?;
+        Ok(guest)
     }
 
     /// The spec of a generation of a stored sandbox.
@@ -185,16 +297,11 @@ impl Core {
         }
     }
 
-    /// Removes its container, if nothing uses it.
+    /// Removes its container, if nothing has used it since that was due.
     async fn stop_kept(self: &Arc<Self>, kept: &SandboxEntry) {
         let mut container = kept.container.lock().await;
-        if kept.info().uses > 0 {
-            return;
-        }
-        if let Some(guest) = container.take() {
-            kept.info().status = SandboxStatus::Stopped;
-            self.remove(guest);
-            self.announce_status(kept, false);
+        if kept.is_due(DueAction::Stop) {
+            self.stop_container(kept, &mut container);
         }
     }
 
@@ -226,9 +333,10 @@ impl Core {
             return Ok(());
         }
         self.end_executions_in(&kept).await;
-        let guest = kept.container.lock().await.take();
+        let guest = kept.container.lock().await.take().or_else(|| kept.take_claimed());
+        let status = kept.info().status;
         if let Some(guest) = guest
-            && let Err(error) = guest.close().await
+            && let Err(error) = close_guest(&*guest, status).await
         {
             Counting::add(&self.counting.failed_removals);
             tracing::warn!(id = kept.record.id, error, "a sandbox was not removed");
@@ -237,8 +345,7 @@ impl Core {
             self.subject_dirs.changed(&kept.record.subject);
             return Ok(());
         }
-        let (core, id) = (self.clone(), kept.record.id.clone());
-        crate::blocking(move || core.files.remove(&id).map_err(ServiceError::files)).await
+        self.remove_files(&kept.record.id).await
     }
 
     /// Ends the executions in a sandbox that is being removed. Queued ones do not run; started ones
@@ -261,13 +368,31 @@ impl Core {
     pub async fn close_kept(self: &Arc<Self>) -> Vec<String> {
         let close = |kept: Arc<SandboxEntry>| async move {
             let guest = kept.container.lock().await.take()?;
-            kept.info().status = SandboxStatus::Stopped;
-            let closed = tokio::time::timeout(CLOSE_TIMEOUT, guest.close()).await;
+            let status = kept.info().status;
+            kept.info().set_stopped();
+            let closed = tokio::time::timeout(CLOSE_TIMEOUT, close_guest(&*guest, status)).await;
             let closed = closed.unwrap_or_else(|_| Err("it takes too long".to_owned()));
             closed.err().map(|error| format!("{}: {error}", kept.record.id))
         };
         join_all(self.kept.all().into_iter().map(close)).await.into_iter().flatten().collect()
     }
+}
+
+/// Kills the processes in a container, so that what they have used is known, and removes it.
+async fn close_guest(guest: &dyn Guest, status: SandboxStatus) -> Result<(), String> {
+    // Nothing in a paused one ends before it is removed.
+    if status == SandboxStatus::Ready {
+        let mut processes = guest.processes();
+        processes.retain(|process| process.view().state != ProcessState::Ended);
+        for process in &processes {
+            process.stop().await;
+            // The second time without a grace.
+            process.stop().await;
+        }
+        let ended = join_all(processes.iter().map(|process| process.until(Until::Ended)));
+        _ = tokio::time::timeout(CANCEL_TIMEOUT, ended).await;
+    }
+    guest.close().await
 }
 
 /// Stops idle sandboxes, and removes expired ones.
@@ -279,12 +404,13 @@ pub(crate) async fn end_unused(core: Weak<Core>) {
         for kept in strong.kept.all() {
             match kept.due() {
                 Some((at, DueAction::Stop)) if at <= now => strong.stop_kept(&kept).await,
+                Some((at, DueAction::Freeze)) if at <= now => strong.freeze_idle(&kept).await,
                 Some((at, DueAction::Delete)) if at <= now => {
                     let id = kept.record.id.clone();
                     if let Err(error) = strong.delete_kept(kept).await {
                         tracing::warn!(id, %error, "a sandbox was not removed");
-                        next = Some(next.unwrap_or(Time::from_unix_millis(i64::MAX)))
-                            .map(|at| at.min(now.after(Duration::from_secs(60))));
+                        let retry = now.after(RETRY);
+                        next = Some(next.map_or(retry, |next| next.min(retry)));
                     }
                     continue;
                 }

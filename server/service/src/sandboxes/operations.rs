@@ -134,7 +134,7 @@ impl SandboxLease {
     /// Performs a file operation.
     async fn perform(&self, request: OperationRequest) -> Result<Envelope, ServiceError> {
         let bytes = content_bytes(&request);
-        let envelope = self.guest().perform(request).await;
+        let envelope = self.guest.perform(request).await;
         match (envelope.success, self.gone()) {
             (false, Some(gone)) => return Err(gone),
             (false, None) => {}
@@ -201,7 +201,7 @@ impl Service {
         read: Read,
     ) -> Result<InSandbox<KeptReader>, ServiceError> {
         let in_use = self.core.lease(subject, sandbox).await?;
-        let reader = in_use.guest().reader(read).await;
+        let reader = in_use.guest.reader(read).await;
         let reader = reader.map_err(|failed| in_use.failed(failed))?;
         let InSandbox { value: (), generation, restarted } = done((), &in_use);
         Ok(InSandbox { value: KeptReader { reader, _use: in_use }, generation, restarted })
@@ -230,13 +230,13 @@ impl Service {
         }
         let room = core.make_room(subject, bytes.unwrap_or(0)).await?;
         let in_use = self.core.lease(subject, sandbox).await?;
-        let writer = in_use.guest().writer(write).await;
+        let writer = in_use.guest.writer(write).await;
         let writer = writer.map_err(|failed| in_use.failed(failed))?;
         Ok(KeptWriter { core, writer, in_use, room, written: 0 })
     }
 }
 
-fn done<T>(value: T, in_use: &SandboxLease) -> InSandbox<T> {
+pub(super) fn done<T>(value: T, in_use: &SandboxLease) -> InSandbox<T> {
     in_use.mark_restart_reported();
-    InSandbox { value, generation: in_use.generation(), restarted: in_use.is_restart() }
+    InSandbox { value, generation: in_use.generation, restarted: in_use.is_restart }
 }

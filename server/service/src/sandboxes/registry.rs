@@ -5,21 +5,25 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use sandbox_api::service::{KeptSpec, SandboxRef, SandboxStatus, SandboxView, Subject, Time};
+use sandbox_api::service::{
+    IdleAction, KeptSpec, SandboxRef, SandboxStatus, SandboxView, Subject, Time,
+};
 use sandbox_api::{DEFAULT_IDLE_LIMIT, SandboxSpec};
 use sandbox_dirfd::random_hex;
 use sandbox_store::SandboxRecord;
-use serde_json::Map;
+use serde_json::{Map, Value};
 use tokio::sync::Notify;
 
-use crate::config::ServiceConfig;
+use crate::config::{KeptBounds, ServiceConfig};
 use crate::disk_usage::DiskUsage;
 use crate::error::ServiceError;
 use crate::files::Files;
 use crate::launcher::Guest;
 use crate::name_lock::NameLock;
-use crate::plan::plan_kept;
+use crate::plan::{Env, plan_kept};
 use crate::records::Records;
+use crate::sandboxes::prepared::Claimed;
+use crate::sandboxes::start_keys::StartKeys;
 
 /// How many sandboxes that are gone are known as such.
 const MAX_GONE: usize = 1024;
@@ -41,6 +45,7 @@ struct State {
 
 /// A kept sandbox.
 pub(crate) struct SandboxEntry {
+    /// As it was created or found; what changes since is beside it.
     pub record: SandboxRecord,
     /// The title of one that a front end keeps for a subject: it is in no list and not stored, and ends when
     /// it is idle.
@@ -51,8 +56,14 @@ pub(crate) struct SandboxEntry {
     /// Held while its container is started or removed.
     pub container: tokio::sync::Mutex<Option<Arc<dyn Guest>>>,
     pub is_deleted: AtomicBool,
+    /// Held while it is changed in the store and then here.
+    pub changing: tokio::sync::Mutex<()>,
+    /// Held while a process is started under a key.
+    pub keys: tokio::sync::Mutex<StartKeys>,
     /// Its name, if no other process may have it.
     pub name_lock: OnceLock<Arc<NameLock>>,
+    /// Its first container, if that was started before it was asked for.
+    pub claimed: Mutex<Option<Claimed>>,
     size: DiskUsage,
 }
 
@@ -64,8 +75,64 @@ pub(crate) struct Info {
     pub restart_unreported: bool,
     pub status: SandboxStatus,
     pub last_used_at: Time,
+    /// Since when it counts as idle if nothing uses it.
+    pub idle_from: Time,
     pub expires_at: Time,
+    pub metadata: Map<String, Value>,
     pub uses: usize,
+    /// How many of the uses only read what comes, and wait for it as long as that takes.
+    pub readers: usize,
+    /// The container, while there is one.
+    guest: Option<Weak<dyn Guest>>,
+    /// The processes of this generation that are being started or have not ended.
+    pub processes: usize,
+    /// When it ends if it stays paused; also while it is being paused.
+    pub paused_until: Option<Time>,
+}
+
+impl Info {
+    /// It is used now.
+    pub fn touch(&mut self) {
+        self.last_used_at = Time::now();
+        self.idle_from = self.last_used_at;
+    }
+
+    /// Its container has started.
+    pub fn set_ready(&mut self, guest: &Arc<dyn Guest>) {
+        self.has_started = true;
+        self.status = SandboxStatus::Ready;
+        self.guest = Some(Arc::downgrade(guest));
+        self.processes = 0;
+    }
+
+    /// Its container is there, and is not frozen any more.
+    pub fn set_thawed(&mut self) {
+        self.status = SandboxStatus::Ready;
+        self.paused_until = None;
+    }
+
+    /// It has no container.
+    pub fn set_stopped(&mut self) {
+        self.status = SandboxStatus::Stopped;
+        self.guest = None;
+        self.processes = 0;
+        self.paused_until = None;
+    }
+
+    /// Whether something uses it that ends by itself.
+    pub const fn is_busy(&self) -> bool {
+        self.uses > self.readers
+    }
+
+    /// Whether something may write its files now.
+    fn is_in_use(&self) -> bool {
+        self.uses > 0 || self.processes > 0
+    }
+
+    /// Its container, if there is one.
+    pub fn guest(&self) -> Option<Arc<dyn Guest>> {
+        self.guest.as_ref()?.upgrade()
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -74,11 +141,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A use of a kept sandbox. Its container is not removed for idleness before it ends.
 pub(crate) struct SandboxLease {
-    kept: Arc<SandboxEntry>,
-    guest: Arc<dyn Guest>,
-    generation: u64,
-    is_new: bool,
-    is_restart: bool,
+    pub kept: Arc<SandboxEntry>,
+    pub guest: Arc<dyn Guest>,
+    pub generation: u64,
+    /// Whether it started its container.
+    pub is_new: bool,
+    /// Whether its generation is not the first, and no caller was notified before this use: the use
+    /// that started it may have been dropped.
+    pub is_restart: bool,
+    is_reader: bool,
     changed: Arc<Notify>,
 }
 
@@ -92,29 +163,19 @@ impl SandboxLease {
     ) -> Self {
         let mut info = kept.info();
         info.uses += 1;
-        info.last_used_at = Time::now();
+        info.touch();
         let (generation, is_restart) = (info.generation, info.restart_unreported);
         drop(info);
-        Self { kept, guest, generation, is_new, is_restart, changed }
+        Self { kept, guest, generation, is_new, is_restart, is_reader: false, changed }
     }
 
-    pub fn guest(&self) -> &dyn Guest {
-        &*self.guest
-    }
-
-    pub const fn generation(&self) -> u64 {
-        self.generation
-    }
-
-    /// Whether it started its container.
-    pub const fn is_new(&self) -> bool {
-        self.is_new
-    }
-
-    /// Whether its generation is not the first, and no caller was notified before this use: the use
-    /// that started it may have been dropped.
-    pub const fn is_restart(&self) -> bool {
-        self.is_restart
+    /// It only reads what comes from now on: it hinders neither the expiry of its sandbox nor a pause that
+    /// is asked for.
+    pub fn into_reader(mut self) -> Self {
+        self.is_reader = true;
+        self.kept.info().readers += 1;
+        self.changed.notify_one();
+        self
     }
 
     /// The error of everything in it, if its sandbox was removed meanwhile.
@@ -150,10 +211,39 @@ impl Drop for SandboxLease {
     fn drop(&mut self) {
         let mut info = self.kept.info();
         info.uses -= 1;
-        info.last_used_at = Time::now();
+        info.readers -= usize::from(self.is_reader);
+        info.touch();
         drop(info);
         self.kept.size.changed();
         self.changed.notify_one();
+    }
+}
+
+/// A process that is being started or has not ended, which counts in its sandbox until this is dropped.
+pub(crate) struct LivingProcess {
+    kept: Weak<SandboxEntry>,
+    generation: u64,
+}
+
+impl LivingProcess {
+    pub fn begin(kept: &Arc<SandboxEntry>, generation: u64) -> Self {
+        let mut info = kept.info();
+        info.processes += usize::from(info.generation == generation);
+        drop(info);
+        Self { kept: Arc::downgrade(kept), generation }
+    }
+}
+
+impl Drop for LivingProcess {
+    fn drop(&mut self) {
+        let Some(kept) = self.kept.upgrade() else { return };
+        let mut info = kept.info();
+        if info.generation == self.generation && info.processes > 0 {
+            info.processes -= 1;
+            if kept.record.idle_action == IdleAction::Stop {
+                info.touch();
+            }
+        }
     }
 }
 
@@ -165,8 +255,14 @@ impl SandboxEntry {
             restart_unreported: false,
             status: SandboxStatus::Stopped,
             last_used_at: record.last_used_at,
+            idle_from: record.last_used_at,
             expires_at: record.expires_at,
+            metadata: record.metadata.clone(),
             uses: 0,
+            readers: 0,
+            guest: None,
+            processes: 0,
+            paused_until: None,
         };
         Self {
             record,
@@ -175,7 +271,10 @@ impl SandboxEntry {
             info: Mutex::new(info),
             container: tokio::sync::Mutex::default(),
             is_deleted: AtomicBool::new(false),
+            changing: tokio::sync::Mutex::default(),
+            keys: tokio::sync::Mutex::default(),
             name_lock: OnceLock::new(),
+            claimed: Mutex::default(),
             size: DiskUsage::default(),
         }
     }
@@ -191,6 +290,7 @@ impl SandboxEntry {
             metadata: Map::new(),
             generation: 0,
             idle: Some(DEFAULT_IDLE_LIMIT),
+            idle_action: IdleAction::Stop,
             created_at: now,
             last_used_at: now,
             expires_at: never,
@@ -208,10 +308,41 @@ impl SandboxEntry {
         self.spec.as_ref().map_err(Clone::clone)
     }
 
+    /// Its container, if there is one, and the number of its generation. Nothing is started.
+    pub fn guest(&self, asked: Option<u64>) -> Result<(Option<Arc<dyn Guest>>, u64), ServiceError> {
+        let info = self.info();
+        let guest = info.guest().filter(|guest| !guest.has_ended());
+        match asked {
+            Some(asked) if asked != info.generation || guest.is_none() => {
+                Err(ServiceError::stale_generation(&self.record.id, asked))
+            }
+            _ => Ok((guest, info.generation)),
+        }
+    }
+
+    /// Its container that was started before it was asked for, once.
+    pub fn take_claimed(&self) -> Option<Arc<dyn Guest>> {
+        lock(&self.claimed).take()?.into_guest()
+    }
+
+    /// The environment of its commands.
+    pub const fn env(&self) -> &Env {
+        &self.record.spec.env
+    }
+
+    /// When it has been idle for as long as it may be, if nothing uses it now. A process is a use, unless it
+    /// is frozen with its sandbox.
+    fn idle_at(&self, info: &Info) -> Option<Time> {
+        let is_used_by_processes =
+            info.processes > 0 && self.record.idle_action == IdleAction::Stop;
+        let is_idle = info.uses == 0 && !is_used_by_processes;
+        self.record.idle.filter(|_| is_idle).map(|idle| info.idle_from.after(idle))
+    }
+
     pub fn view(&self) -> SandboxView {
         let (record, info) = (&self.record, self.info());
-        let is_idle = info.status == SandboxStatus::Ready && info.uses == 0;
-        let idle_at = record.idle.filter(|_| is_idle).map(|idle| info.last_used_at.after(idle));
+        let is_ready = info.status == SandboxStatus::Ready;
+        let idle_at = self.idle_at(&info).filter(|_| is_ready);
         SandboxView {
             id: record.id.clone(),
             name: record.name.clone(),
@@ -223,29 +354,39 @@ impl SandboxEntry {
             expires_at: info.expires_at,
             max_expires_at: record.max_expires_at,
             idle_at,
-            metadata: record.metadata.clone(),
+            idle: record.idle_action,
+            processes: Some(info.processes as u64),
+            metadata: info.metadata.clone(),
             node_away: false,
         }
     }
 
-    /// When something is to be done about it if nothing uses it, and what.
+    /// When something is to be done about it, and what. Nothing is while it is in use by what ends by itself.
     pub fn due(&self) -> Option<(Time, DueAction)> {
         let info = self.info();
-        if info.uses > 0 {
+        if info.is_busy() {
             return None;
         }
-        let expiry = (info.expires_at, DueAction::Delete);
-        let idle = self.record.idle.map(|idle| info.last_used_at.after(idle));
+        let idle = self.idle_at(&info);
         if self.attached.is_some() {
             return idle.map(|idle| (idle, DueAction::Delete));
         }
-        match (info.status, idle) {
-            (SandboxStatus::Ready, Some(idle)) if idle < info.expires_at => {
-                Some((idle, DueAction::Stop))
-            }
-            (SandboxStatus::Ready | SandboxStatus::Stopped, _) => Some(expiry),
-            (SandboxStatus::Starting, _) => None,
+        let earlier = match (info.status, self.record.idle_action) {
+            (SandboxStatus::Starting, _) => return None,
+            (SandboxStatus::Ready, IdleAction::Stop) => idle.zip(Some(DueAction::Stop)),
+            (SandboxStatus::Ready, IdleAction::Freeze) => idle.zip(Some(DueAction::Freeze)),
+            (SandboxStatus::Paused, _) => info.paused_until.zip(Some(DueAction::Stop)),
+            (SandboxStatus::Stopped, _) => None,
+        };
+        match earlier {
+            Some((at, _)) if at < info.expires_at => earlier,
+            _ => Some((info.expires_at, DueAction::Delete)),
         }
+    }
+
+    /// Whether that is to be done now.
+    pub fn is_due(&self, action: DueAction) -> bool {
+        self.due().is_some_and(|(at, due)| due == action && at <= Time::now())
     }
 
     pub fn gone(&self) -> ServiceError {
@@ -256,12 +397,17 @@ impl SandboxEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DueAction {
     Stop,
+    Freeze,
     Delete,
 }
 
 impl State {
     fn of<'a>(&'a self, subject: &'a Subject) -> impl Iterator<Item = &'a Arc<SandboxEntry>> {
         self.by_id.values().filter(move |kept| kept.record.subject == *subject)
+    }
+
+    fn paused(&self) -> usize {
+        self.by_id.values().filter(|kept| kept.info().paused_until.is_some()).count()
     }
 
     /// Whether a subject may keep one more sandbox.
@@ -284,6 +430,59 @@ impl KeptSandboxes {
 
     pub fn count_of(&self, subject: &Subject) -> usize {
         self.state().of(subject).count()
+    }
+
+    /// How many are paused.
+    pub fn paused(&self) -> usize {
+        self.state().paused()
+    }
+
+    /// How many processes have been started and have not ended.
+    pub fn processes(&self) -> usize {
+        self.state().by_id.values().map(|kept| kept.info().processes).sum()
+    }
+
+    /// Counts a sandbox as one that is paused, if there may be one more.
+    pub fn mark_paused(&self, kept: &SandboxEntry, bounds: &KeptBounds) -> bool {
+        let state = self.state();
+        let has_room = state.paused() < bounds.paused;
+        if has_room {
+            kept.info().paused_until = Some(match kept.record.idle_action {
+                IdleAction::Stop => Time::now().after(bounds.paused_for),
+                // Its expiry comes first, however far it is put off meanwhile.
+                IdleAction::Freeze => kept.record.max_expires_at,
+            });
+        }
+        has_room
+    }
+
+    /// Counts a process that is being started, if its subject may have one more. The output that is kept of
+    /// one is bounded, and counts whole until it has ended.
+    pub fn begin_process(
+        &self,
+        kept: &Arc<SandboxEntry>,
+        generation: u64,
+        bounds: &KeptBounds,
+    ) -> Result<LivingProcess, ServiceError> {
+        let state = self.state();
+        let of_each = bounds.scrollback.as_u64();
+        let (mut processes, mut bytes, mut bytes_of_all) = (1, of_each, of_each);
+        for other in state.by_id.values() {
+            let info = other.info();
+            let ended = info.guest().map_or(0, |guest| guest.ended_output());
+            let its_bytes = ended + info.processes as u64 * of_each;
+            bytes_of_all += its_bytes;
+            if other.record.subject == kept.record.subject {
+                processes += info.processes;
+                bytes += its_bytes;
+            }
+        }
+        let is_full =
+            bytes > bounds.output.as_u64() || bytes_of_all > bounds.output_of_all.as_u64();
+        if processes > bounds.processes || is_full {
+            return Err(ServiceError::too_many_processes());
+        }
+        Ok(LivingProcess::begin(kept, generation))
     }
 
     /// The attached sandbox of this title, which is made if it is missing and there may be one more.
@@ -317,12 +516,19 @@ impl KeptSandboxes {
         self.state().by_id.values().cloned().collect()
     }
 
+    /// The sandbox of this id, if it is a caller's own and not one that a front end keeps.
     pub fn find(&self, subject: &Subject, id: &str) -> Result<Arc<SandboxEntry>, ServiceError> {
+        match self.find_any(subject, id) {
+            Ok(kept) if kept.attached.is_some() => Err(ServiceError::no_sandbox(id)),
+            found => found,
+        }
+    }
+
+    /// The sandbox of this id.
+    pub fn find_any(&self, subject: &Subject, id: &str) -> Result<Arc<SandboxEntry>, ServiceError> {
         let state = self.state();
         match state.by_id.get(id) {
-            Some(kept) if kept.record.subject == *subject && kept.attached.is_none() => {
-                Ok(kept.clone())
-            }
+            Some(kept) if kept.record.subject == *subject => Ok(kept.clone()),
             _ if state.gone.iter().any(|(of, gone)| of == subject && gone == id) => {
                 Err(ServiceError::sandbox_gone(id))
             }
@@ -431,7 +637,7 @@ impl KeptSandboxes {
         let mut bytes = 0_u64;
         for kept in own {
             let path = files.path(&kept.record.id);
-            let is_in_use = kept.info().uses > 0;
+            let is_in_use = kept.info().is_in_use();
             bytes = bytes.saturating_add(kept.size.bytes_of(path, is_in_use).await);
         }
         bytes

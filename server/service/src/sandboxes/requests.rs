@@ -1,17 +1,19 @@
-//! What callers ask of kept sandboxes: to create, list, extend and remove them.
+//! What callers ask of kept sandboxes: to create, list, change and remove them.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sandbox_api::SandboxSpec;
 use sandbox_api::service::{
-    SandboxList, SandboxRef, SandboxRequest, SandboxStatus, SandboxView, Subject, Time,
+    SandboxList, SandboxPatch, SandboxRequest, SandboxStatus, SandboxView, Subject, Time,
 };
 use sandbox_dirfd::random_hex;
-use sandbox_store::{SandboxElsewhere, SandboxRecord};
-use tracing::Instrument as _;
+use sandbox_store::{Cursor, SandboxElsewhere, SandboxRecord};
+use serde_json::{Map, Value};
 
+use super::prepared::Claimed;
 use super::registry::{SandboxEntry, SandboxLease};
 use crate::config::ServiceConfig;
 use crate::core::Core;
@@ -19,6 +21,58 @@ use crate::error::ServiceError;
 use crate::name_lock::NameLock;
 use crate::plan::{metadata, plan_kept, resolve_host_dir};
 use crate::service::Service;
+
+/// The sandboxes of one page of a list, unless fewer are asked for.
+const SANDBOX_PAGE: usize = 200;
+
+/// Which kept sandboxes a list has; by default all.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SandboxQuery {
+    /// Those whose metadata has all these members: strings, or other values as they are in JSON.
+    pub metadata: BTreeMap<String, String>,
+    /// That of this name.
+    pub name: Option<String>,
+    /// Those in this state.
+    pub status: Option<SandboxStatus>,
+    /// How many of them, 1 to 200.
+    pub limit: Option<usize>,
+    /// Those after a page that ended with this.
+    pub cursor: Option<String>,
+}
+
+impl SandboxQuery {
+    fn matches(&self, sandbox: &SandboxView) -> bool {
+        let has = |(key, expected): (&String, &String)| match sandbox.metadata.get(key) {
+            Some(Value::String(value)) => value == expected,
+            Some(value) => serde_json::to_string(value).is_ok_and(|text| text == *expected),
+            None => false,
+        };
+        self.metadata.iter().all(has)
+            && (self.name.is_none() || self.name == sandbox.name)
+            && self.status.is_none_or(|status| status == sandbox.status)
+    }
+
+    /// A page of these sandboxes, the latest first.
+    fn page(&self, mut sandboxes: Vec<SandboxView>) -> Result<SandboxList, ServiceError> {
+        let limit = self.limit.unwrap_or(SANDBOX_PAGE);
+        if !(1..=SANDBOX_PAGE).contains(&limit) {
+            return Err(ServiceError::invalid("limit", format!("it is not 1 to {SANDBOX_PAGE}")));
+        }
+        let after: Option<Cursor> =
+            self.cursor.as_deref().map(str::parse).transpose().map_err(|_| {
+                ServiceError::invalid("cursor", "it is not one that a list has given")
+            })?;
+        let position = |sandbox: &SandboxView| Cursor::new(sandbox.created_at, &sandbox.id);
+        sandboxes.retain(|sandbox| {
+            self.matches(sandbox) && after.as_ref().is_none_or(|after| position(sandbox) < *after)
+        });
+        sandboxes.sort_by_cached_key(|sandbox| std::cmp::Reverse(position(sandbox)));
+        let has_more = sandboxes.len() > limit;
+        sandboxes.truncate(limit);
+        let next_cursor = sandboxes.last().filter(|_| has_more).map(|it| position(it).to_string());
+        Ok(SandboxList { sandboxes, next_cursor })
+    }
+}
 
 /// A sandbox that was created, or was there.
 #[derive(Debug, Clone)]
@@ -48,10 +102,8 @@ impl Service {
         }
         // A caller that goes away does not leave a sandbox half created.
         let creating = self.core.clone().create_sandbox(subject.clone(), request);
-        let creating = tokio::spawn(creating.in_current_span());
-        let failed = |_| ServiceError::internal("the creation of a sandbox panicked");
-        let (used, is_new) = creating.await.map_err(failed)??;
-        let restarted = used.is_restart();
+        let (used, is_new) = crate::detached("the creation of a sandbox", creating).await?;
+        let restarted = used.is_restart;
         used.mark_restart_reported();
         Ok(CreatedSandbox { sandbox: used.end(), is_new, restarted })
     }
@@ -71,21 +123,23 @@ impl Service {
         }
     }
 
-    /// A subject's sandboxes, the latest first.
+    /// A page of a subject's sandboxes, the latest first. Of those at other nodes of a cluster the processes are
+    /// not known here, nor whether they are paused.
     ///
     /// # Errors
     ///
-    /// If the store of a cluster fails.
-    pub async fn sandboxes(&self, subject: &Subject) -> Result<SandboxList, ServiceError> {
+    /// If the limit or the cursor is invalid; if the store of a cluster fails.
+    pub async fn sandboxes(
+        &self,
+        subject: &Subject,
+        query: SandboxQuery,
+    ) -> Result<SandboxList, ServiceError> {
         let all = self.core.kept.all();
         let is_own = |kept: &&Arc<SandboxEntry>| kept.record.subject == *subject;
         let own = all.iter().filter(is_own).filter(|kept| kept.attached.is_none());
         let mut sandboxes: Vec<_> = own.map(|kept| kept.view()).collect();
         sandboxes.extend(self.core.sandboxes_elsewhere(subject).await?);
-        sandboxes.sort_by(|one, other| {
-            other.created_at.cmp(&one.created_at).then_with(|| one.id.cmp(&other.id))
-        });
-        Ok(SandboxList { sandboxes })
+        query.page(sandboxes)
     }
 
     /// Lets a sandbox exist for this time from now on, never past its longest life, and never
@@ -100,18 +154,66 @@ impl Service {
         id: &str,
         ttl: Duration,
     ) -> Result<SandboxView, ServiceError> {
+        self.change_sandbox(subject, id, Some((ttl, Shorten::No)), None).await
+    }
+
+    /// Changes how long a sandbox exists, to longer or shorter, never past its longest life, and replaces its
+    /// metadata: what the patch has of these.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::invalid`]; as of [`sandbox`](Self::sandbox).
+    pub async fn patch_sandbox(
+        &self,
+        subject: &Subject,
+        id: &str,
+        patch: SandboxPatch,
+    ) -> Result<SandboxView, ServiceError> {
+        let SandboxPatch { ttl_ms, metadata: changed } = patch;
+        if ttl_ms == Some(0) {
+            return Err(
+                ServiceError::invalid("ttl_ms", "it is 0").with_hint("DELETE removes a sandbox")
+            );
+        }
+        if let Some(changed) = &changed {
+            metadata(changed, &self.core.config)?;
+        }
+        let ttl = ttl_ms.map(|ttl| (Duration::from_millis(ttl), Shorten::Yes));
+        self.change_sandbox(subject, id, ttl, changed).await
+    }
+
+    async fn change_sandbox(
+        &self,
+        subject: &Subject,
+        id: &str,
+        ttl: Option<(Duration, Shorten)>,
+        metadata: Option<Map<String, Value>>,
+    ) -> Result<SandboxView, ServiceError> {
         let kept = self.core.kept.find(subject, id)?;
-        let (generation, last_used_at, expires_at) = {
-            let info = kept.info();
-            let asked = Time::now().after(ttl).min(kept.record.max_expires_at);
-            (info.generation, info.last_used_at, asked.max(info.expires_at))
+        // A caller that goes away does not leave the store with something else than is here.
+        let core = self.core.clone();
+        let changing = async move {
+            let _changing = kept.changing.lock().await;
+            let current = kept.info().expires_at;
+            let expires_at = ttl.map(|(ttl, shorten)| {
+                let asked = Time::now().after(ttl).min(kept.record.max_expires_at);
+                match shorten {
+                    Shorten::Yes => asked,
+                    Shorten::No => asked.max(current),
+                }
+            });
+            core.records.change_sandbox(&kept.record.id, expires_at, metadata.clone()).await?;
+            {
+                let mut info = kept.info();
+                info.expires_at = expires_at.unwrap_or(current);
+                if let Some(metadata) = metadata {
+                    info.metadata = metadata;
+                }
+            }
+            core.kept.changed.notify_one();
+            Ok(kept.view())
         };
-        self.core.records.update_sandbox(id, generation, last_used_at, expires_at).await?;
-        let mut info = kept.info();
-        info.expires_at = info.expires_at.max(expires_at);
-        drop(info);
-        self.core.kept.changed.notify_one();
-        Ok(kept.view())
+        crate::detached("the change of a sandbox", changing).await
     }
 
     /// Removes a sandbox with its files.
@@ -123,7 +225,10 @@ impl Service {
         let kept = match self.core.kept.find(subject, id) {
             Ok(kept) => kept,
             Err(error) => {
-                if self.core.remove_away(subject, id).await? {
+                // If its node is not there, that removes the rest when it is back.
+                if let Some(node) = &self.core.node
+                    && node.remove_away_sandbox(subject, id).await?
+                {
                     return Ok(());
                 }
                 let elsewhere = self.core.sandboxes_elsewhere(subject).await?;
@@ -132,11 +237,16 @@ impl Service {
             }
         };
         let core = self.core.clone();
-        // It goes on if the caller does not wait.
-        let deleting = tokio::spawn(async move { core.delete_kept(kept).await });
-        let failed = |_| ServiceError::internal("the removal of a sandbox panicked");
-        deleting.await.map_err(failed)?
+        crate::detached("the removal of a sandbox", async move { core.delete_kept(kept).await })
+            .await
     }
+}
+
+/// Whether a sandbox may end earlier than was said before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shorten {
+    Yes,
+    No,
 }
 
 /// The record of a new sandbox.
@@ -172,6 +282,7 @@ fn record(
         metadata: request.metadata,
         generation: 0,
         idle: Some(idle),
+        idle_action: request.idle,
         created_at,
         last_used_at: created_at,
         expires_at: created_at.after(ttl),
@@ -186,16 +297,21 @@ impl Core {
         mut request: SandboxRequest,
     ) -> Result<(SandboxLease, bool), ServiceError> {
         resolve_host_dir(&mut request.spec, &self.config).await?;
+        self.prepared.resolve(&mut request.spec)?;
         let spec = plan_kept(request.spec.clone(), &self.config)?;
-        let record = record(&subject, request, &self.config)?;
+        let mut record = record(&subject, request, &self.config)?;
         self.make_room(&subject, 0).await?;
-        let (kept, is_new) = self.register(record, spec).await?;
-        let place = SandboxRef { id: kept.record.id.clone(), generation: None };
-        match self.lease(&subject, &place).await {
+        let claimed = self.prepared.claim(&record.spec);
+        if let Some(claimed) = &claimed {
+            record.id = claimed.id().to_owned();
+        }
+        let (kept, is_new) = self.register(record, spec, claimed).await?;
+        match self.spawn_lease(kept.clone(), None).await {
             Ok(used) => Ok((used, is_new)),
             Err(error) => {
+                let id = kept.record.id.clone();
                 if is_new && let Err(error) = self.delete_unstarted(kept).await {
-                    tracing::warn!(id = place.id, %error, "a sandbox was not removed");
+                    tracing::warn!(id, %error, "a sandbox was not removed");
                 }
                 Err(error)
             }
@@ -212,7 +328,7 @@ impl Core {
         let view = |it: SandboxElsewhere| {
             let SandboxElsewhere { record, is_ready, is_there } = it;
             let mut view = SandboxEntry::new(record, Ok(SandboxSpec::new())).view();
-            view.node_away = !is_there;
+            (view.node_away, view.processes) = (!is_there, None);
             if is_ready && is_there {
                 view.status = SandboxStatus::Ready;
             }
@@ -221,26 +337,21 @@ impl Core {
         Ok(found.into_iter().map(view).collect())
     }
 
-    /// Forgets a sandbox whose node is not there: it removes the rest when it is back. Whether there was one.
-    async fn remove_away(&self, subject: &Subject, id: &str) -> Result<bool, ServiceError> {
-        match &self.node {
-            Some(node) => Ok(node.remove_away_sandbox(subject, id).await?),
-            None => Ok(false),
-        }
-    }
-
     /// Registers a sandbox, or finds the one of its name.
     async fn register(
         self: &Arc<Self>,
         record: SandboxRecord,
         spec: SandboxSpec,
+        claimed: Option<Claimed>,
     ) -> Result<(Arc<SandboxEntry>, bool), ServiceError> {
         let quota = self.quotas().sandboxes;
         // Those at other nodes count; of creations at one time some may be too many.
         let elsewhere = self.counts_of(&record.subject).await?.2 as usize;
         let own = self.kept.count_of(&record.subject);
         let quota = quota.saturating_sub(elsewhere.saturating_sub(own));
-        let kept = Arc::new(SandboxEntry::new(record, Ok(spec)));
+        let mut kept = SandboxEntry::new(record, Ok(spec));
+        kept.claimed = Mutex::new(claimed);
+        let kept = Arc::new(kept);
         // Others that find it meanwhile wait.
         let container = kept.container.lock().await;
         let most = self.config.kept.sandboxes;

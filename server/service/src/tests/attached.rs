@@ -6,7 +6,7 @@ use sandbox_api::{CancelCause, Envelope, ExecutionResult, SandboxSpec, Script};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::CancelHandle;
+use crate::{CancelHandle, SandboxQuery};
 
 /// A run that has begun, or waits.
 type Running = JoinHandle<Result<ExecutionResult, ServiceError>>;
@@ -133,7 +133,10 @@ fn attached_sandbox_is_one_of_the_quota_and_in_no_list() {
     assert_eq!(world.launcher.launches.load(Ordering::SeqCst), 1);
     assert_eq!(world.block_on(world.service().usage(me())).unwrap().sandboxes, 1);
     assert!(world.service().has_attached(me()) && !world.service().has_attached(other()));
-    assert_eq!(world.block_on(world.service().sandboxes(me())).unwrap().sandboxes, []);
+    assert_eq!(
+        world.block_on(world.service().sandboxes(me(), SandboxQuery::default())).unwrap().sandboxes,
+        []
+    );
     let error = create().unwrap_err();
     assert_eq!(error.problem().kind, ProblemKind::QuotaExceeded, "{error}");
     world.perform_attached(other(), Stat::new("a")).unwrap();

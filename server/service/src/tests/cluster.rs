@@ -3,13 +3,15 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use sandbox_api::service::{CommandRequest, IdleAction, KeptSpec};
+use sandbox_api::{ProcessRequest, Processes};
 use sandbox_store::fixture::{Postgres, Stop};
 use sandbox_store::{
     Cluster, DatabaseConfig, Drain, Finish, NewSession, Start, StoreError, StoredEvent,
 };
 
 use super::*;
-use crate::{Location, Target};
+use crate::{Location, SandboxQuery, Target};
 
 /// As short as a lease may be.
 const LEASE: Duration = Duration::from_secs(2);
@@ -503,7 +505,8 @@ fn kept_sandbox_is_found_at_its_node_and_is_away_without_it() {
     assert_eq!(create(&nodes, 1).unwrap_err().retry_after(), Some(Duration::from_secs(1)));
     let seen = |nodes: &Nodes| nodes.block_on(1, nodes.service(1).sandbox(me(), &kept.id));
     nodes.until_true(|| seen(&nodes).unwrap().status == sandbox_api::service::SandboxStatus::Ready);
-    let list = nodes.block_on(1, nodes.service(1).sandboxes(me())).unwrap();
+    let list =
+        nodes.block_on(1, nodes.service(1).sandboxes(me(), SandboxQuery::default())).unwrap();
     assert_eq!(list.sandboxes.len(), 1);
     nodes.kill(0);
     nodes.until_true(|| seen(&nodes).unwrap().node_away);
@@ -526,6 +529,50 @@ fn kept_sandbox_is_found_at_its_node_and_is_away_without_it() {
     let gone = nodes.block_on(1, nodes.service(1).sandbox(me(), &kept.id)).unwrap_err();
     assert_eq!(gone.problem().kind, ProblemKind::NotFound);
     assert!(create(&nodes, 1).unwrap().is_new, "its name is free");
+}
+
+#[test]
+fn sandbox_of_another_node_is_listed_as_what_it_is_and_its_processes_end_with_its_node() {
+    let mut nodes = Nodes::with(2, Postgres::shared(), |config| {
+        config.allowed_images = vec!["debian:*".to_owned()];
+    });
+    let spec = KeptSpec {
+        image: Some("debian:13".to_owned()),
+        processes: Processes::Kept,
+        env: [("A".to_owned(), "1".into())].into(),
+        ..KeptSpec::default()
+    };
+    let request = SandboxRequest {
+        name: Some("mine".to_owned()),
+        spec,
+        idle: IdleAction::Freeze,
+        metadata: serde_json::from_str(r#"{"team":"blue"}"#).unwrap(),
+        ..SandboxRequest::default()
+    };
+    let created = nodes.service(0).create_sandbox(me(), request.clone());
+    let sandbox = of_sandbox(&nodes.block_on(0, created).unwrap().sandbox.id, Some(1));
+    let command = CommandRequest { shell: Some("sleep 60".into()), ..CommandRequest::default() };
+    let sleep = ProcessRequest { command, ..ProcessRequest::default() };
+    let started = nodes.service(0).start_process(me(), &sandbox, sleep, None);
+    assert_eq!(nodes.block_on(0, started).unwrap().value.id, 1);
+    let query = SandboxQuery {
+        metadata: [("team".to_owned(), "blue".to_owned())].into(),
+        ..SandboxQuery::default()
+    };
+    let list = nodes.block_on(1, nodes.service(1).sandboxes(me(), query)).unwrap();
+    let [seen] = &list.sandboxes[..] else { panic!("{list:?}") };
+    assert_eq!((&seen.spec, &seen.metadata), (&request.spec, &request.metadata));
+    assert_eq!((&seen.name, seen.idle), (&request.name, IdleAction::Freeze));
+    assert_eq!(seen.processes, None, "its node knows them");
+    let patch = serde_json::from_str(r#"{"metadata":{"team":"red"}}"#).unwrap();
+    nodes.block_on(0, nodes.service(0).patch_sandbox(me(), &sandbox.id, patch)).unwrap();
+    let seen = nodes.block_on(1, nodes.service(1).sandbox(me(), &sandbox.id)).unwrap();
+    assert_eq!(seen.metadata["team"], "red");
+    nodes.kill(0);
+    nodes.start(0);
+    let process = nodes.service(0).process(me(), &sandbox, 1, Duration::ZERO);
+    let gone = nodes.block_on(0, process).unwrap_err();
+    assert_eq!(gone.problem().kind, ProblemKind::Gone);
 }
 
 #[test]

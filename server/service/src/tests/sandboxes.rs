@@ -7,6 +7,7 @@ use sandbox_api::operation::{OperationRequest, Write};
 use sandbox_api::service::{KeptSpec, SandboxRequest, SandboxStatus, SandboxView};
 
 use super::*;
+use crate::SandboxQuery;
 
 fn request(name: Option<&str>) -> SandboxRequest {
     SandboxRequest { name: name.map(str::to_owned), ..SandboxRequest::default() }
@@ -45,9 +46,17 @@ fn sandbox_of_a_name_is_created_once_and_another_spec_is_a_conflict() {
     different.spec = KeptSpec { mount_path: Some("/work".to_owned()), ..KeptSpec::default() };
     let error = world.create(different).unwrap_err();
     assert_eq!(error.problem().kind, ProblemKind::Conflict, "{error}");
-    assert_eq!(world.block_on(world.service().sandboxes(me())).unwrap().sandboxes.len(), 2);
+    assert_eq!(
+        world
+            .block_on(world.service().sandboxes(me(), SandboxQuery::default()))
+            .unwrap()
+            .sandboxes
+            .len(),
+        2
+    );
     // Another subject has names of its own, and sees none of these.
-    let of_other = world.block_on(world.service().sandboxes(other())).unwrap();
+    let of_other =
+        world.block_on(world.service().sandboxes(other(), SandboxQuery::default())).unwrap();
     assert!(of_other.sandboxes.is_empty());
     let theirs = world.service().create_sandbox(other(), request(Some("a")));
     assert!(world.block_on(theirs).unwrap().is_new);
@@ -73,7 +82,14 @@ fn creation_whose_caller_goes_away_leaves_a_whole_sandbox() {
         drop(creating);
         let id = world.create(request(Some(&name))).unwrap().sandbox.id;
         world.restart();
-        assert_eq!(world.block_on(world.service().sandboxes(me())).unwrap().sandboxes.len(), 1);
+        assert_eq!(
+            world
+                .block_on(world.service().sandboxes(me(), SandboxQuery::default()))
+                .unwrap()
+                .sandboxes
+                .len(),
+            1
+        );
         world.perform(&id, None).unwrap();
         world.block_on(world.service().delete_sandbox(me(), &id)).unwrap();
         if ended {
@@ -291,7 +307,11 @@ fn creation_that_fails_removes_no_sandbox_that_another_has_started() {
     let service = world.service().clone();
     let first = world.spawn(async move { service.create_sandbox(me(), request(Some("a"))).await });
     world.until_true(|| world.launcher.begun.load(Ordering::SeqCst) == 1);
-    let id = world.block_on(world.service().sandboxes(me())).unwrap().sandboxes[0].id.clone();
+    let id =
+        world.block_on(world.service().sandboxes(me(), SandboxQuery::default())).unwrap().sandboxes
+            [0]
+        .id
+        .clone();
     // The second is the next to start it.
     let core = &world.service().core;
     let mut second = Box::pin(core.begin_use(core.kept.find(me(), &id).unwrap(), None));
@@ -487,7 +507,13 @@ fn number_of_sandboxes_is_bounded_and_a_failed_start_leaves_none() {
     world.launcher.failing.store(1, Ordering::SeqCst);
     let error = world.create(request(Some("a"))).unwrap_err();
     assert_eq!(error.problem().kind, ProblemKind::Unavailable, "{error}");
-    assert!(world.block_on(world.service().sandboxes(me())).unwrap().sandboxes.is_empty());
+    assert!(
+        world
+            .block_on(world.service().sandboxes(me(), SandboxQuery::default()))
+            .unwrap()
+            .sandboxes
+            .is_empty()
+    );
     assert!(files_below(&world.data_dir().join("files")).is_empty());
     world.create(request(Some("a"))).unwrap();
     world.create(request(None)).unwrap();

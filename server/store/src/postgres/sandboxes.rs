@@ -7,7 +7,7 @@ use sandbox_api::service::{Subject, Time};
 use serde_json::Value;
 use tokio_postgres::Row;
 
-use super::parameters::if_any;
+use super::parameters::{Parameter, if_any};
 use super::{PostgresStore, bind, own};
 use crate::error::StoreError;
 use crate::integer::{signed, unsigned};
@@ -19,13 +19,13 @@ pub(super) const COLUMNS: &str = "id, subject, name, generation, spec, metadata,
 
 impl PostgresStore {
     pub fn create_sandbox(&self, new: SandboxRecord) -> Result<bool, StoreError> {
-        let writer = self.database.writer_of(&new.id);
+        let (writer, spec) = (self.database.writer_of(&new.id), new.spec_json()?);
         let parameters = vec![
             own(new.id),
             own(new.subject.as_str().to_owned()),
             own(new.name),
             own(signed(new.generation)),
-            own(serde_json::to_string(&new.spec).map_err(StoreError::row)?),
+            own(spec),
             own(Value::Object(new.metadata).to_string()),
             own(new.created_at.unix_millis()),
             own(new.last_used_at.unix_millis()),
@@ -51,23 +51,42 @@ impl PostgresStore {
         id: &str,
         generation: u64,
         last_used_at: Time,
-        expires_at: Time,
     ) -> Result<(), StoreError> {
         let statement = "WITH updated AS (
-                UPDATE sandboxes SET generation = greatest(generation, $2),
-                    last_used_at = greatest(last_used_at, $3),
-                    expires_at = greatest(expires_at, least($4, max_expires_at))
-                WHERE id = $1 AND node = (SELECT node FROM sessions WHERE id = $5) RETURNING 1
+                UPDATE sandboxes SET generation = greatest(generation, $3),
+                    last_used_at = greatest(last_used_at, $4)
+                WHERE id = $1 AND node = (SELECT node FROM sessions WHERE id = $2) RETURNING 1
             )
             SELECT EXISTS (SELECT FROM updated) FROM sandboxes WHERE id = $1";
-        let parameters = vec![
-            own(id.to_owned()),
-            own(signed(generation)),
-            own(last_used_at.unix_millis()),
-            own(expires_at.unix_millis()),
-            own(self.database.session()),
-        ];
+        let used = last_used_at.unix_millis();
+        self.change_own(id, statement, [own(signed(generation)), own(used)])
+    }
+
+    pub fn change_sandbox(
+        &self,
+        id: &str,
+        expires_at: Option<i64>,
+        metadata: Option<String>,
+    ) -> Result<(), StoreError> {
+        let statement = "WITH updated AS (
+                UPDATE sandboxes SET expires_at = least(coalesce($3, expires_at), max_expires_at),
+                    metadata = coalesce($4, metadata)
+                WHERE id = $1 AND node = (SELECT node FROM sessions WHERE id = $2) RETURNING 1
+            )
+            SELECT EXISTS (SELECT FROM updated) FROM sandboxes WHERE id = $1";
+        self.change_own(id, statement, [own(expires_at), own(metadata)])
+    }
+
+    /// Changes a sandbox of this node: `$1` is its id, `$2` the session.
+    fn change_own(
+        &self,
+        id: &str,
+        statement: &'static str,
+        values: [Parameter; 2],
+    ) -> Result<(), StoreError> {
         let id = id.to_owned();
+        let of = [own(id.clone()), own(self.database.session())];
+        let parameters = of.into_iter().chain(values).collect();
         self.database.change(self.database.writer_of(&id), statement, parameters, move |rows| {
             if_any(rows, || StoreError::State { id: id.clone(), expected: "a kept sandbox" })?;
             match rows[0].try_get(0)? {
@@ -98,6 +117,7 @@ impl PostgresStore {
 
 /// The columns of [`COLUMNS`].
 pub(super) fn record(row: &Row) -> Result<SandboxRecord, StoreError> {
+    let (spec, idle_action) = SandboxRecord::read_spec(row.try_get("spec")?)?;
     let time =
         |column| -> Result<Time, StoreError> { Ok(Time::from_unix_millis(row.try_get(column)?)) };
     Ok(SandboxRecord {
@@ -105,7 +125,7 @@ pub(super) fn record(row: &Row) -> Result<SandboxRecord, StoreError> {
         subject: Subject::new(row.try_get::<_, String>("subject")?).map_err(StoreError::row)?,
         name: row.try_get("name")?,
         generation: unsigned(row.try_get("generation")?),
-        spec: serde_json::from_str(row.try_get("spec")?).map_err(StoreError::row)?,
+        spec,
         metadata: serde_json::from_str(row.try_get("metadata")?).map_err(StoreError::row)?,
         created_at: time("created_at")?,
         last_used_at: time("last_used_at")?,
@@ -114,5 +134,6 @@ pub(super) fn record(row: &Row) -> Result<SandboxRecord, StoreError> {
         idle: row
             .try_get::<_, Option<i64>>("idle_ms")?
             .map(|idle| Duration::from_millis(unsigned(idle))),
+        idle_action,
     })
 }

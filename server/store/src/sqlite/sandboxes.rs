@@ -17,7 +17,7 @@ const COLUMNS: &str = "id, subject, name, generation, spec, metadata, created_at
 
 impl SqliteStore {
     pub fn create_sandbox(&self, new: SandboxRecord) -> Result<bool, StoreError> {
-        let spec = serde_json::to_string(&new.spec).map_err(StoreError::row)?;
+        let spec = new.spec_json()?;
         self.write(move |connection| {
             if let Some(name) = &new.name {
                 let mut query = connection
@@ -51,20 +51,30 @@ impl SqliteStore {
         id: &str,
         generation: u64,
         last_used_at: Time,
-        expires_at: Time,
+    ) -> Result<(), StoreError> {
+        let (id, used) = (id.to_owned(), last_used_at.unix_millis());
+        self.write(move |connection| {
+            let mut update = connection.prepare_cached(
+                "UPDATE sandboxes SET generation = max(generation, ?2),
+                    last_used_at = max(last_used_at, ?3) WHERE id = ?1",
+            )?;
+            if_any(update.execute(params![id, signed(generation), used])?, &id)
+        })
+    }
+
+    pub fn change_sandbox(
+        &self,
+        id: &str,
+        expires_at: Option<i64>,
+        metadata: Option<String>,
     ) -> Result<(), StoreError> {
         let id = id.to_owned();
         self.write(move |connection| {
             let mut update = connection.prepare_cached(
-                "UPDATE sandboxes SET generation = max(generation, ?2),
-                    last_used_at = max(last_used_at, ?3),
-                    expires_at = max(expires_at, min(?4, max_expires_at)) WHERE id = ?1",
+                "UPDATE sandboxes SET expires_at = min(coalesce(?2, expires_at), max_expires_at),
+                    metadata = coalesce(?3, metadata) WHERE id = ?1",
             )?;
-            let (used, expires) = (last_used_at.unix_millis(), expires_at.unix_millis());
-            match update.execute(params![id, signed(generation), used, expires])? {
-                0 => Err(StoreError::State { id: id.clone(), expected: "a kept sandbox" }),
-                _ => Ok(()),
-            }
+            if_any(update.execute(params![id, expires_at, metadata])?, &id)
         })
     }
 
@@ -90,7 +100,16 @@ impl SqliteStore {
     }
 }
 
+/// Whether a sandbox was changed.
+fn if_any(changed: usize, id: &str) -> Result<(), StoreError> {
+    match changed {
+        0 => Err(StoreError::State { id: id.to_owned(), expected: "a kept sandbox" }),
+        _ => Ok(()),
+    }
+}
+
 fn record(row: &Row<'_>) -> Result<SandboxRecord, StoreError> {
+    let (spec, idle_action) = SandboxRecord::read_spec(&row.get::<_, String>(4)?)?;
     let time =
         |column| -> Result<Time, StoreError> { Ok(Time::from_unix_millis(row.get(column)?)) };
     Ok(SandboxRecord {
@@ -98,12 +117,13 @@ fn record(row: &Row<'_>) -> Result<SandboxRecord, StoreError> {
         subject: Subject::new(row.get::<_, String>(1)?).map_err(StoreError::row)?,
         name: row.get(2)?,
         generation: unsigned(row.get(3)?),
-        spec: serde_json::from_str(&row.get::<_, String>(4)?).map_err(StoreError::row)?,
+        spec,
         metadata: serde_json::from_str(&row.get::<_, String>(5)?).map_err(StoreError::row)?,
         created_at: time(6)?,
         last_used_at: time(7)?,
         expires_at: time(8)?,
         max_expires_at: time(9)?,
         idle: row.get::<_, Option<i64>>(10)?.map(|idle| Duration::from_millis(unsigned(idle))),
+        idle_action,
     })
 }

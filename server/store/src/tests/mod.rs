@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use sandbox_api::service::{ExecutionKind, ExecutionState, KeptSpec, Subject, Time};
-use sandbox_api::{Cpus, EngineKind, Limits, Status, Usage};
-use serde_json::Map;
+use sandbox_api::service::{ExecutionKind, ExecutionState, IdleAction, KeptSpec, Subject, Time};
+use sandbox_api::{Cpus, EngineKind, Limits, Processes, Status, Usage};
+use serde_json::{Map, Value};
 
 use super::*;
 use crate::usage as used;
@@ -144,6 +144,7 @@ suite! {
     list_of_all_subjects_says_whose_each_is
     ended_executions_are_hidden_before_they_are_forgotten
     name_of_a_kept_sandbox_is_taken_once_by_a_subject
+    kept_sandbox_is_stored_with_all_that_it_is_and_what_changes_of_it
     token_is_revoked_once_and_its_use_is_recorded
     changes_of_many_callers_are_all_made
     key_of_an_execution_that_is_hidden_is_free
@@ -421,6 +422,7 @@ fn name_of_a_kept_sandbox_is_taken_once_by_a_subject(on: &Engine) {
         expires_at: Time::from_unix_millis(50),
         max_expires_at: Time::from_unix_millis(100),
         idle: Some(Duration::from_millis(9)),
+        idle_action: IdleAction::Stop,
     };
     let first = record("a", Some("n"));
     assert!(store.create_sandbox(first.clone()).unwrap());
@@ -428,18 +430,55 @@ fn name_of_a_kept_sandbox_is_taken_once_by_a_subject(on: &Engine) {
     assert!(store.create_sandbox(record("c", None)).unwrap());
     let stored = || store.sandboxes().unwrap().swap_remove(0);
     assert_eq!(stored(), first);
-    // Never past its maximum.
-    let (used, expires) = (Time::from_unix_millis(7), Time::from_unix_millis(1000));
-    store.update_sandbox("a", 2, used, expires).unwrap();
+    let (used, early) = (Time::from_unix_millis(7), Time::from_unix_millis(3));
+    store.update_sandbox("a", 2, used).unwrap();
     let after = stored();
-    assert_eq!((after.generation, after.expires_at.unix_millis()), (2, 100));
-    assert!(store.update_sandbox("z", 2, used, expires).is_err());
+    assert_eq!((after.generation, after.last_used_at), (2, used));
+    assert!(store.update_sandbox("z", 2, used).is_err());
     // What was read before another change does not take that back.
-    let early = Time::from_unix_millis(3);
-    store.update_sandbox("a", 1, early, early).unwrap();
+    store.update_sandbox("a", 1, early).unwrap();
     assert_eq!(stored(), after);
     assert_eq!(store.sandboxes().unwrap().len(), 2);
     assert!(store.remove_sandbox("a").unwrap() && !store.remove_sandbox("a").unwrap());
+}
+
+fn kept_sandbox_is_stored_with_all_that_it_is_and_what_changes_of_it(on: &Engine) {
+    let store = on.open();
+    let members = |text: &str| -> Map<String, Value> { serde_json::from_str(text).unwrap() };
+    let at = Time::from_unix_millis;
+    let record = SandboxRecord {
+        id: "a".to_owned(),
+        subject: subject("alice"),
+        name: Some("n".to_owned()),
+        generation: 1,
+        spec: KeptSpec {
+            image: Some("debian:13".to_owned()),
+            processes: Processes::Kept,
+            env: [("A".to_owned(), vec![0xff].into()), ("B".to_owned(), "b".into())].into(),
+            ..KeptSpec::default()
+        },
+        metadata: members(r#"{"team":"blue"}"#),
+        created_at: at(1),
+        last_used_at: at(1),
+        expires_at: at(50),
+        max_expires_at: at(100),
+        idle: Some(Duration::from_millis(9)),
+        idle_action: IdleAction::Freeze,
+    };
+    assert!(store.create_sandbox(record.clone()).unwrap());
+    let stored = || store.sandboxes().unwrap().swap_remove(0);
+    assert_eq!(stored(), record);
+    // Its end may come earlier, and is never past its maximum.
+    for (asked, expected) in [(20, 20), (1000, 100), (60, 60)] {
+        store.change_sandbox("a", Some(at(asked)), None).unwrap();
+        assert_eq!(stored(), SandboxRecord { expires_at: at(expected), ..record.clone() });
+    }
+    let metadata = members(r#"{"step":3}"#);
+    store.change_sandbox("a", None, Some(metadata.clone())).unwrap();
+    assert_eq!(stored(), SandboxRecord { expires_at: at(60), metadata, ..record.clone() });
+    store.update_sandbox("a", 2, at(2)).unwrap();
+    assert_eq!(stored().expires_at, at(60));
+    assert!(store.change_sandbox("z", Some(at(60)), None).is_err());
 }
 
 fn token_is_revoked_once_and_its_use_is_recorded(on: &Engine) {

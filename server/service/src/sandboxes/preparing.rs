@@ -1,0 +1,219 @@
+//! Sandboxes that are started ahead with a process in them, each for one creation.
+//!
+//! Such a sandbox is what its creator would get, but for its record: it has an id, a container and an io dir of its
+//! own, and its process has said that it is ready. Nothing of a caller is in it: input, secrets and arguments come
+//! when it is claimed. A creation whose spec is exactly that of the preparation takes one. Any other that names
+//! the preparation starts its own, and so does each later generation: with the same process.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use sandbox_api::service::KeptSpec;
+use sandbox_api::{
+    Command, ErrorKind, ExecutionEvent, Failure, ProcessState, ReadFrom, ReadMode, Recorded,
+    SandboxSpec, Workload, generation_id,
+};
+use sandbox_controller::CancelHandle;
+use sandbox_dirfd::random_hex;
+
+use super::lifecycle::CLOSE_TIMEOUT;
+use super::prepared::{Group, WaitingSandbox};
+use crate::core::Core;
+use crate::error::ServiceError;
+use crate::launcher::{Guest, GuestProcess};
+use crate::plan::{plan_kept, plan_process};
+use crate::preparation::{Preparation, Ready};
+
+/// How long a process may take to be ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a sandbox waits for its creation, before another one replaces it.
+const MAX_AGE: Duration = Duration::from_secs(1800);
+/// The wait after a failure; it doubles with each further one.
+const RETRY: Duration = Duration::from_millis(500);
+const MAX_RETRY: Duration = Duration::from_secs(60);
+/// How often those that wait are looked at, and a port of one that is not ready.
+const LOOK: Duration = Duration::from_secs(10);
+const LOOK_AT_PORT: Duration = Duration::from_millis(20);
+
+impl Core {
+    /// Keeps sandboxes of each preparation ready, until the service ends.
+    pub fn start_prepared(self: &Arc<Self>) {
+        for group in self.prepared.groups() {
+            tokio::spawn(fill(Arc::downgrade(self), group.clone()));
+        }
+    }
+
+    /// Starts the process that a sandbox is to have, if it is to have one, and waits until it is ready.
+    pub async fn prepare(
+        &self,
+        guest: &dyn Guest,
+        kept: &KeptSpec,
+        spec: &SandboxSpec,
+    ) -> Result<(), ServiceError> {
+        let group = kept.prepared.as_deref().and_then(|name| self.prepared.group(name));
+        // What is not prepared any more starts without it.
+        let Some(group) = group else { return Ok(()) };
+        let Preparation { name, ready, .. } = &group.preparation;
+        let command = plan_process(group.preparation.process(), spec, &kept.env, &self.config)?;
+        let process = guest.start_process(command).await?;
+        let is_ready = async {
+            match ready {
+                Ready::Text(text) => prints(&*process, text.as_bytes()).await,
+                Ready::Port(port) => listens(guest, &*process, *port).await,
+            }
+        };
+        let why = match tokio::time::timeout(READY_TIMEOUT, is_ready).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => "it ended before".to_owned(),
+            Err(_) => format!("it was not within {READY_TIMEOUT:?}"),
+        };
+        let message = format!("the process of '{name}' is not ready: {why}");
+        Err(ServiceError::not_started(Failure::new(ErrorKind::Engine, message, None), false))
+    }
+
+    async fn start_waiting(&self, group: &Group) -> Result<(), ServiceError> {
+        let id = random_hex::<12>();
+        let guest = self.start_one(group, &id).await?;
+        {
+            let mut waiting = group.waiting();
+            if !waiting.is_closed {
+                waiting.sandboxes.push_back(WaitingSandbox { id, guest, since: Instant::now() });
+                return Ok(());
+            }
+        }
+        self.discard(&id, &*guest).await;
+        Ok(())
+    }
+
+    async fn start_one(&self, group: &Group, id: &str) -> Result<Arc<dyn Guest>, ServiceError> {
+        let kept = group.preparation.spec();
+        let spec = plan_kept(kept.clone(), &self.config)?;
+        let spec = spec.kept_io_dir(self.files.path(id)).title("sandbox");
+        let spec = spec.lifetime(self.config.kept.max_ttl + MAX_AGE).id(generation_id(id, 1));
+        let guest = self.launcher.launch(spec.clone()).await?;
+        let prepared = self.prepare(&*guest, &kept, &spec).await;
+        if let Err(error) = prepared {
+            self.discard(id, &*guest).await;
+            return Err(error);
+        }
+        Ok(guest)
+    }
+
+    /// Removes one with its files.
+    async fn discard(&self, id: &str, guest: &dyn Guest) {
+        let closed = tokio::time::timeout(CLOSE_TIMEOUT, guest.close()).await;
+        if let Ok(Err(error)) = closed {
+            tracing::warn!(id, error, "a prepared sandbox was not removed");
+        }
+        if let Err(error) = self.remove_files(id).await {
+            tracing::warn!(id, %error, "files of a prepared sandbox were not removed");
+        }
+    }
+
+    /// Removes all that wait, and starts no more.
+    pub async fn close_prepared(&self) {
+        let close = |group: &Arc<Group>| {
+            let mut waiting = group.waiting();
+            waiting.is_closed = true;
+            std::mem::take(&mut waiting.sandboxes)
+        };
+        let all: Vec<WaitingSandbox> = self.prepared.groups().iter().flat_map(close).collect();
+        join_all(all.iter().map(|it| self.discard(&it.id, &*it.guest))).await;
+    }
+}
+
+/// Keeps sandboxes of a preparation ready.
+async fn fill(core: Weak<Core>, group: Arc<Group>) {
+    let mut retry = RETRY;
+    loop {
+        let Some(strong) = core.upgrade() else { return };
+        let (unusable, is_missing) = {
+            let mut waiting = group.waiting();
+            if waiting.is_closed {
+                return;
+            }
+            let is_usable =
+                |it: &WaitingSandbox| !it.guest.has_ended() && it.since.elapsed() < MAX_AGE;
+            let all = std::mem::take(&mut waiting.sandboxes);
+            let (usable, unusable): (VecDeque<_>, VecDeque<_>) =
+                all.into_iter().partition(is_usable);
+            waiting.sandboxes = usable;
+            (unusable, waiting.sandboxes.len() < usize::from(group.preparation.count))
+        };
+        for it in unusable {
+            strong.discard(&it.id, &*it.guest).await;
+        }
+        if !is_missing {
+            drop(strong);
+            _ = tokio::time::timeout(LOOK, group.taken.notified()).await;
+            continue;
+        }
+        match strong.start_waiting(&group).await {
+            Ok(()) => retry = RETRY,
+            Err(error) => {
+                let name = &group.preparation.name;
+                tracing::warn!(name, %error, "a sandbox cannot be prepared");
+                drop(strong);
+                tokio::time::sleep(retry).await;
+                retry = (retry * 2).min(MAX_RETRY);
+            }
+        }
+    }
+}
+
+/// Waits until a process has printed this; false if it ends before.
+async fn prints(process: &dyn GuestProcess, text: &[u8]) -> bool {
+    let Ok(mut events) = process.attach(ReadFrom::After(0), ReadMode::Wait) else { return false };
+    let mut printed = Vec::new();
+    while let Some(event) = events.next().await {
+        let Recorded::Event(ExecutionEvent::Output { data, .. }) = &event.event else { continue };
+        printed.extend_from_slice(data);
+        if printed.windows(text.len()).any(|it| it == text) {
+            return true;
+        }
+        // It may be in two pieces.
+        printed.drain(..printed.len().saturating_sub(text.len()));
+    }
+    false
+}
+
+/// Waits until something in a sandbox listens on this port; false if its process ends before.
+async fn listens(guest: &dyn Guest, process: &dyn GuestProcess, port: u16) -> bool {
+    while process.view().state != ProcessState::Ended {
+        let tables = Command::new("cat").args(["/proc/net/tcp", "/proc/net/tcp6"]);
+        let ran = guest.run(Workload::Command(tables), CancelHandle::new(), &|_| {}).await;
+        if ran.is_ok_and(|ran| has_listener(&ran.stdout().bytes, port)) {
+            return true;
+        }
+        tokio::time::sleep(LOOK_AT_PORT).await;
+    }
+    false
+}
+
+/// Whether the kernel's tables of sockets have one that listens on this port.
+fn has_listener(tables: &[u8], port: u16) -> bool {
+    let port = format!(":{port:04X}");
+    String::from_utf8_lossy(tables).lines().any(|line| {
+        // After a number: the local address, the remote one, and the state.
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next().is_some_and(|local| local.ends_with(&port)) && fields.nth(1) == Some("0A")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listener_is_found_in_the_tables_of_the_kernel() {
+        let tables = b"  sl  local_address rem_address   st tx_queue\n\
+            \x20  0: 0100007F:1F90 00000000:0000 0A 00000000:00000000\n\
+            \x20  1: 0100007F:1F91 0100007F:D431 01 00000000:00000000\n\
+            \x20  0: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A\n";
+        assert!(has_listener(tables, 8080) && has_listener(tables, 80));
+        assert!(!has_listener(tables, 8081) && !has_listener(tables, 0x9000));
+    }
+}
