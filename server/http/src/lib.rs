@@ -22,6 +22,7 @@ mod route;
 mod router;
 mod routes;
 mod serve;
+mod websocket;
 
 use std::sync::Arc;
 
@@ -81,6 +82,12 @@ impl Http {
     /// extensions.
     pub fn router(&self) -> Router {
         self.router.clone()
+    }
+
+    /// Says how many connections are open, whenever it is asked.
+    pub fn connections(&self) -> impl Fn() -> usize + Send + Sync + use<> {
+        let metrics = Arc::clone(self.app.metrics());
+        move || metrics.open_connections()
     }
 
     /// Serves what the listeners accept, over TLS where TCP has a certificate. Returns after

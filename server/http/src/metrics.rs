@@ -132,6 +132,11 @@ impl Metrics {
         InGauge::new(&self.connections)
     }
 
+    /// How many connections are open.
+    pub fn open_connections(&self) -> usize {
+        usize::try_from(self.connections.get()).unwrap_or_default()
+    }
+
     pub fn connection_refused(&self) {
         self.connections_refused.inc();
     }
@@ -257,12 +262,15 @@ const ENDED: &str = "Executions that have ended, by status.";
 /// A metric of one value: its name, what it is, its type and its value.
 type Row = (&'static str, &'static str, MetricType, f64);
 
-fn rows(counters: &Counters) -> [Row; 8] {
+fn rows(counters: &Counters) -> [Row; 12] {
     use MetricType::{Counter, Gauge};
     let full = "Executions that were refused because the queue was full.";
     let quota = "Executions that were refused because of a rate or a quota.";
     let retried = "Starts of sandboxes that were tried again.";
     let not_removed = "Sandboxes that could not be removed at once.";
+    let running = "Processes of kept sandboxes that have not ended, with what they left.";
+    let started = "Processes of kept sandboxes that were started.";
+    let paused = "Kept sandboxes that are paused, which have their memory.";
     [
         (
             "executions_accepted",
@@ -277,6 +285,10 @@ fn rows(counters: &Counters) -> [Row; 8] {
         ("executions_queued", "Executions that wait.", Gauge, float(counters.queued)),
         ("executions_running", "Executions that run.", Gauge, float(counters.running)),
         ("sandboxes_kept", "Kept sandboxes that exist.", Gauge, float(counters.sandboxes)),
+        ("sandboxes_paused", paused, Gauge, float(counters.paused)),
+        ("sandbox_pauses", "Pauses of kept sandboxes.", Counter, float(counters.pauses)),
+        ("processes_running", running, Gauge, float(counters.processes)),
+        ("processes_started", started, Counter, float(counters.processes_started)),
     ]
 }
 

@@ -44,16 +44,18 @@ pub(crate) struct Route {
 pub(crate) enum Tag {
     Executions,
     Sandboxes,
+    Processes,
     Server,
 }
 
 impl Tag {
-    pub const ALL: &[Self] = &[Self::Executions, Self::Sandboxes, Self::Server];
+    pub const ALL: &[Self] = &[Self::Executions, Self::Sandboxes, Self::Processes, Self::Server];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Executions => "Executions",
             Self::Sandboxes => "Sandboxes",
+            Self::Processes => "Processes",
             Self::Server => "Server",
         }
     }
@@ -67,6 +69,10 @@ impl Tag {
             Self::Sandboxes => {
                 "Sandboxes that are kept for several executions and file operations. Their files \
                  outlive their processes."
+            }
+            Self::Processes => {
+                "Processes of kept sandboxes that live on after the request that started them. What they \
+                 print is kept, the last of it, as long as they live and a little longer."
             }
             Self::Server => "The server itself.",
         }
@@ -220,6 +226,14 @@ impl Route {
         Self::new(Method::DELETE, MethodFilter::DELETE, path, name, handler)
     }
 
+    pub fn patch<H: Handler<T, App>, T: 'static>(
+        path: &'static str,
+        name: &'static str,
+        handler: H,
+    ) -> Self {
+        Self::new(Method::PATCH, MethodFilter::PATCH, path, name, handler)
+    }
+
     /// Where there is an id, there may be nothing of it. A sandbox ends by itself: it may be gone.
     fn with_id(mut self) -> Self {
         if self.path.contains('{') {
@@ -332,6 +346,11 @@ impl Route {
     /// An answer without content.
     pub fn answers_nothing(self, status: u16, description: &'static str) -> Self {
         self.answer(status, description, Vec::new())
+    }
+
+    /// The answer that turns the connection into a WebSocket.
+    pub fn answers_websocket(self, description: &'static str) -> Self {
+        self.answer(101, description, Vec::new())
     }
 
     /// Another type of the last answer.

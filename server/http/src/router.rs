@@ -44,6 +44,7 @@ use crate::request::trace::RequestTrace;
 use crate::response::AcceptedResponse;
 use crate::route::Route;
 use crate::routes;
+use crate::websocket;
 
 /// The route of what has none, in figures.
 const NO_ROUTE: &str = "none";
@@ -261,6 +262,7 @@ async fn admit(
     subject: &mut Option<Subject>,
 ) -> Result<Option<Arc<InFlightRequest>>, (Refusal, Option<Reason>)> {
     let Some(scope) = gate.scope else { return Ok(None) };
+    websocket::take_bearer(request.headers_mut());
     let is_from_node = request.extensions().get::<FromNode>().is_some();
     let caller: Caller = match request.extensions().get::<Caller>() {
         Some(caller) if is_from_node => caller.clone(),
@@ -275,8 +277,11 @@ async fn admit(
         return Err((lacks(scope, metadata_url(app, gate).as_deref()), None));
     }
     let begun = app.in_flight().begin(&caller.subject).map_err(|refusal| (refusal, None))?;
+    let begun = Arc::new(begun);
     request.extensions_mut().insert(caller);
-    Ok(Some(Arc::new(begun)))
+    // For what goes on after its answer.
+    request.extensions_mut().insert(begun.clone());
+    Ok(Some(begun))
 }
 
 /// A refusal, and why for the audit.
@@ -417,7 +422,7 @@ fn add_headers(app: &App, origin: Option<&HeaderValue>, headers: &mut HeaderMap)
     };
     add(CROSS_ORIGIN_RESOURCE_POLICY, "cross-origin");
     add(VARY, "origin");
-    add(ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, PUT, DELETE");
+    add(ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, PUT, PATCH, DELETE");
     add(
         ACCESS_CONTROL_ALLOW_HEADERS,
         "authorization, content-type, idempotency-key, if-none-match, last-event-id, mcp-method, \

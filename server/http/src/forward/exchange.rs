@@ -24,6 +24,7 @@ use crate::access::Caller;
 use crate::here::Here;
 use crate::metrics::ForwardResult;
 use crate::refusal::{Refusal, Result};
+use crate::serve::ConnectionPlace;
 
 /// How often the node of a request is looked for.
 const ATTEMPTS: usize = 2;
@@ -110,12 +111,13 @@ impl Forward {
     /// Sends a request to a node.
     pub async fn send(&self, node: &NodeSession, target: &Target, request: Request) -> Attempt {
         let upgrade = request.extensions().get::<OnUpgrade>().cloned();
+        let place = request.extensions().get::<ConnectionPlace>().cloned();
         let (result, attempt) = match self.exchange(node, target, request).await {
             Sent::Answered(response) if response.status() == StatusCode::MISDIRECTED_REQUEST => {
                 (ForwardResult::Moved, Attempt::Moved)
             }
             Sent::Answered(response) => {
-                let mut response = self.relay(response, upgrade);
+                let mut response = self.relay(response, upgrade, place);
                 response.extensions_mut().insert(node.clone());
                 (ForwardResult::Ok, Attempt::Answered(response))
             }
@@ -169,12 +171,18 @@ impl Forward {
     }
 
     /// The answer of a node as that to the caller.
-    fn relay(&self, response: Response<Incoming>, caller: Option<OnUpgrade>) -> Response {
+    fn relay(
+        &self,
+        response: Response<Incoming>,
+        caller: Option<OnUpgrade>,
+        place: Option<ConnectionPlace>,
+    ) -> Response {
         let (mut head, body) = response.into_parts();
         let upgrades = head.status == StatusCode::SWITCHING_PROTOCOLS;
         head::drop_hop_by_hop(&mut head.headers, upgrades);
         if upgrades && let (Some(caller), Some(node)) = (caller, head.extensions.remove()) {
-            tunnel::join(caller, node, self.here.app.stop().clone(), self.here.in_flight.clone());
+            let held = (place, self.here.in_flight.clone());
+            tunnel::join(caller, node, self.here.app.stop().clone(), held);
         }
         // As a stream: none of it is in memory yet.
         let body = match body.is_end_stream() {

@@ -171,14 +171,19 @@ fn parameters(route: &Route, generator: &mut SchemaGenerator) -> Vec<Value> {
                 "The path of a file, relative to the io dir. Its slashes may be percent-encoded or not; \
                 bytes that are not UTF-8 are."
             }
+            "process" => "The number of the process.",
             _ => "The id, as it was given at the creation.",
+        };
+        let schema = match name {
+            "process" => json!({ "type": "integer", "minimum": 1 }),
+            _ => json!({ "type": "string", "minLength": 1 }),
         };
         all.push(json!({
             "name": name,
             "in": "path",
             "required": true,
             "description": description,
-            "schema": { "type": "string", "minLength": 1 },
+            "schema": schema,
         }));
     }
     for parameters in &route.parameters {

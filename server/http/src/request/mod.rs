@@ -178,6 +178,22 @@ pub(crate) fn id_in_path(uri: &Uri) -> Option<String> {
     id.and_then(|id| String::from_utf8(id).ok()).filter(|id| !id.is_empty())
 }
 
+/// The number of a process in the path. What is no number is that of none: not found.
+pub(crate) struct ProcessId(pub u32);
+
+/// `/v1/sandboxes/{id}/processes/`.
+const SEGMENTS_BEFORE_PROCESS: usize = 5;
+
+impl<S: Sync> FromRequestParts<S> for ProcessId {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+        let process = parts.uri.path().split('/').nth(SEGMENTS_BEFORE_PROCESS);
+        let process = process.and_then(|process| process.parse().ok()).map(Self);
+        process.ok_or_else(|| Refusal::new(ProblemKind::NotFound, "there is no such process"))
+    }
+}
+
 /// The bytes of a file's path: what follows the fourth segment of a route's path.
 pub(crate) struct FilePath(pub Vec<u8>);
 

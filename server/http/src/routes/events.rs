@@ -1,4 +1,4 @@
-//! The events of an execution, as server-sent events.
+//! The events of executions and of processes, as server-sent events.
 
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use sandbox_api::EventRecord;
 use sandbox_api::ProblemKind;
+use sandbox_service::Events;
 
 use super::params::EventParams;
 use crate::access::Caller;
@@ -22,17 +23,21 @@ pub(super) async fn get(
     headers: HeaderMap,
 ) -> Result<Response> {
     let after = last_event(&headers)?.unwrap_or(params.after);
-    let events = app.service().events(&caller.subject, &id, after).await?;
+    Ok(stream(&app, app.service().events(&caller.subject, &id, after).await?))
+}
+
+/// The answer with these events, as they come.
+pub(super) fn stream(app: &App, events: Events) -> Response {
     // A stream that fails is cut off, without an end: the client reconnects where it was.
     let events =
         events.map(|event| message(&*event?)).map(|event| event.map_err(axum::BoxError::from));
     let events = events.take_until(app.stop().clone().cancelled_owned());
     let keep_alive = KeepAlive::new().interval(app.config().keep_alive).text("");
-    Ok(Sse::new(events).keep_alive(keep_alive).into_response())
+    Sse::new(events).keep_alive(keep_alive).into_response()
 }
 
 /// The number of the last event that the client has.
-fn last_event(headers: &HeaderMap) -> Result<Option<u64>> {
+pub(super) fn last_event(headers: &HeaderMap) -> Result<Option<u64>> {
     let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
     let number = value.to_str().ok().and_then(|text| text.parse().ok());
     let invalid = || {

@@ -1,11 +1,13 @@
 //! The table of all routes, and their handlers.
 
+mod attach;
 mod content;
 mod events;
 mod executions;
 mod files;
 mod form;
 mod params;
+mod processes;
 mod sandboxes;
 mod server;
 
@@ -14,12 +16,14 @@ use sandbox_api::files::WriteReply;
 use sandbox_api::operation::{Envelope, OperationRequest};
 use sandbox_api::service::{
     AcceptedExecution, Execution, ExecutionList, ExecutionRequest, ExtendRequest, FileList, Health,
-    SandboxList, SandboxRequest, SandboxView, UsageTotals,
+    SandboxList, SandboxPatch, SandboxRequest, SandboxView, UsageTotals,
 };
+use sandbox_api::{ProcessList, ProcessRequest, ProcessView, SignalRequest, TerminalSize};
 
 use self::params::{
-    ArchiveParams, EventParams, GenerationParams, ListParams, SubmitInParams, WaitParams,
-    event_headers, file_headers, key_header, new_file_header, no_etag_header,
+    ArchiveParams, EventParams, GenerationParams, ListParams, ProcessEventParams,
+    ProcessListParams, SandboxListParams, SubmitInParams, WaitParams, event_headers, file_headers,
+    key_header, new_file_header, no_etag_header,
 };
 use crate::access::Scope;
 use crate::forward::owner::{Owner, execution, sandbox};
@@ -38,6 +42,7 @@ const RESTARTED: &str = "`true` in the first answer after a restart: earlier pro
 pub(crate) fn table() -> Vec<Route> {
     let mut routes = executions();
     routes.extend(sandboxes());
+    routes.extend(processes());
     routes.extend(server());
     routes
 }
@@ -154,7 +159,9 @@ fn sandboxes() -> Vec<Route> {
         .header("Sandbox-Restarted", RESTARTED)
         .uses_sandbox(),
         is(Route::get("/v1/sandboxes", "list_sandboxes", sandboxes::list), "List sandboxes")
-            .answers::<SandboxList>(200, "The sandboxes."),
+            .describe("The latest first, a page at a time.")
+            .query::<SandboxListParams>()
+            .answers::<SandboxList>(200, "A page of sandboxes."),
         is(Route::get("/v1/sandboxes/{id}", "get_sandbox", sandboxes::get), "Get a sandbox")
             .owned_by(Owner::NodeOrStore(sandbox))
             .describe("Reading a sandbox does not count as use: its idle timeout is not renewed.")
@@ -172,6 +179,28 @@ fn sandboxes() -> Vec<Route> {
         .describe("At most to the maximum lifetime fixed at creation.")
         .json_body::<ExtendRequest>(Limit::Small, sandboxes::example_extend)
         .answers::<SandboxView>(200, "The sandbox."),
+        is(
+            Route::patch("/v1/sandboxes/{id}", "patch_sandbox", sandboxes::patch),
+            "Change the lifetime or the metadata of a sandbox",
+        )
+        .describe("What is left out stays. The lifetime may become shorter.")
+        .json_body::<SandboxPatch>(Limit::Small, sandboxes::example_patch)
+        .answers::<SandboxView>(200, "The sandbox."),
+        is(
+            Route::post("/v1/sandboxes/{id}/pause", "pause_sandbox", sandboxes::pause),
+            "Pause a sandbox",
+        )
+        .describe("Its processes keep their memory, and get no processor time until its next use.")
+        .query::<GenerationParams>()
+        .answers::<SandboxView>(200, "The sandbox.")
+        .uses_sandbox(),
+        is(
+            Route::post("/v1/sandboxes/{id}/resume", "resume_sandbox", sandboxes::resume),
+            "Resume a sandbox that is paused",
+        )
+        .query::<GenerationParams>()
+        .answers::<SandboxView>(200, "The sandbox.")
+        .uses_sandbox(),
         is(
             Route::post("/v1/sandboxes/{id}/operations", "operate", sandboxes::operate),
             "Perform a file operation",
@@ -221,6 +250,121 @@ fn sandboxes() -> Vec<Route> {
         .answers::<AcceptedExecution>(202, ACCEPTED)
         .header("Location", "The execution.")
         .refuses([409, 507]),
+    ]
+}
+
+fn processes() -> Vec<Route> {
+    let is =
+        |route: Route, summary| route.is(Tag::Processes, Scope::Sandboxes, summary).uses_sandbox();
+    vec![
+        is(
+            Route::post("/v1/sandboxes/{id}/processes", "start_process", processes::start),
+            "Start a process",
+        )
+        .describe("Needs a sandbox whose spec has `processes: kept`.")
+        .headers(key_header)
+        .query::<GenerationParams>()
+        .json_body::<ProcessRequest>(Limit::Request, processes::example_request)
+        .answers::<ProcessView>(201, "The process.")
+        .header("Location", "The process.")
+        .header("Sandbox-Generation", "The generation that was used.")
+        .header("Sandbox-Restarted", RESTARTED),
+        is(
+            Route::get("/v1/sandboxes/{id}/processes", "list_processes", processes::list),
+            "List processes",
+        )
+        .describe("The latest first: those that run, and those that ended lately.")
+        .query::<ProcessListParams>()
+        .answers::<ProcessList>(200, "The processes."),
+        is(
+            Route::get("/v1/sandboxes/{id}/processes/{process}", "get_process", processes::get),
+            "Get a process",
+        )
+        .describe("With `wait` the answer comes when it has exited, or after that time as it is then.")
+        .query::<SubmitInParams>()
+        .answers::<ProcessView>(200, "The process."),
+        is(
+            Route::delete("/v1/sandboxes/{id}/processes/{process}", "stop_process", processes::stop),
+            "Stop a process and all that it has started",
+        )
+        .describe("They get SIGTERM, and SIGKILL after the grace: at once for a second request.")
+        .query::<SubmitInParams>()
+        .answers::<ProcessView>(200, "It has ended, and nothing is left.")
+        .answers::<ProcessView>(202, "It ends soon."),
+        is(
+            Route::get(
+                "/v1/sandboxes/{id}/processes/{process}/events",
+                "get_process_events",
+                processes::events,
+            ),
+            "Follow the events of a process",
+        )
+        .describe(
+            "Server-sent events as those of an execution: `start`, `output`, `exit`, and `end` with the \
+             process as its document. What is too old is `omitted`. `mode` is `lossy` by default.",
+        )
+        .headers(event_headers)
+        .query::<ProcessEventParams>()
+        .answers_events("The events."),
+        is(
+            Route::get(
+                "/v1/sandboxes/{id}/processes/{process}/attach",
+                "attach_process",
+                attach::attach,
+            ),
+            "Attach to a process, by a WebSocket",
+        )
+        .describe(
+            "Its subprotocol is `sandboxctl.process.1`. The server sends output as binary messages (a \
+             byte: 1 for stdout, 2 for stderr; the number of the event in 8 bytes, the highest first; the \
+             output), and other events as text. A client sends input as binary messages, and \
+             `{\"resize\": …}`, `{\"signal\": …}` or `{\"eof\": true}` as text. `mode` is `wait` by default.",
+        )
+        .query::<ProcessEventParams>()
+        .answers_websocket("The connection is a WebSocket."),
+        is(
+            Route::post(
+                "/v1/sandboxes/{id}/processes/{process}/stdin",
+                "write_stdin",
+                processes::write_stdin,
+            ),
+            "Send input to a process",
+        )
+        .query::<GenerationParams>()
+        .bytes_body()
+        .answers_nothing(204, "All of it is queued."),
+        is(
+            Route::post(
+                "/v1/sandboxes/{id}/processes/{process}/stdin/close",
+                "close_stdin",
+                processes::close_stdin,
+            ),
+            "Close the stdin of a process",
+        )
+        .query::<GenerationParams>()
+        .answers_nothing(204, "It is closed."),
+        is(
+            Route::post(
+                "/v1/sandboxes/{id}/processes/{process}/resize",
+                "resize_process",
+                processes::resize,
+            ),
+            "Set the size of a process's terminal",
+        )
+        .query::<GenerationParams>()
+        .json_body::<TerminalSize>(Limit::Small, processes::example_size)
+        .answers_nothing(204, "It has this size."),
+        is(
+            Route::post(
+                "/v1/sandboxes/{id}/processes/{process}/signal",
+                "signal_process",
+                processes::signal,
+            ),
+            "Send a signal to a process",
+        )
+        .query::<GenerationParams>()
+        .json_body::<SignalRequest>(Limit::Small, processes::example_signal)
+        .answers_nothing(204, "It was sent."),
     ]
 }
 

@@ -1,10 +1,14 @@
 //! The parameters of routes.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
-use sandbox_api::service::{ExecutionKind, ExecutionState};
+use sandbox_api::service::{ExecutionKind, ExecutionState, SandboxStatus};
+use sandbox_api::{ProcessState, ReadFrom, ReadMode};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::Deserialize;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 /// The longest wait, in seconds.
 const MAX_WAIT: u16 = 300;
@@ -56,6 +60,10 @@ impl PageSize {
     pub fn of(size: Option<Self>) -> usize {
         size.map_or(DEFAULT_PAGE, |size| size.0) as usize
     }
+
+    pub const fn items(self) -> usize {
+        self.0 as usize
+    }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -104,6 +112,110 @@ pub(super) struct EventParams {
     /// Only events after this number. `Last-Event-ID` counts more.
     #[serde(default)]
     pub after: u64,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ProcessListParams {
+    /// The generation of the sandbox that is meant: another one is refused (410).
+    pub generation: Option<u64>,
+    /// Only those in this state.
+    pub state: Option<ProcessState>,
+    /// Only those with this tag.
+    pub tag: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ProcessEventParams {
+    /// The generation of the sandbox that is meant: another one is refused (410).
+    pub generation: Option<u64>,
+    /// Only events after this number; `now`: only those that are still to come.
+    #[serde(default)]
+    #[schemars(with = "Option<String>", extend("pattern" = "^(now|[0-9]+)$"))]
+    pub after: After,
+    /// What happens to a reader that is too slow.
+    pub mode: Option<ReadMode>,
+}
+
+/// The event after which a stream begins.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct After(ReadFrom);
+
+impl Default for After {
+    fn default() -> Self {
+        Self(ReadFrom::After(0))
+    }
+}
+
+impl TryFrom<String> for After {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse().map(Self).map_err(|_| "it is the number of an event, or `now`")
+    }
+}
+
+impl From<After> for ReadFrom {
+    fn from(after: After) -> Self {
+        after.0
+    }
+}
+
+#[derive(Debug, Default, JsonSchema)]
+pub(super) struct SandboxListParams {
+    /// Only those whose metadata has this text as its member KEY. There may be several.
+    #[schemars(rename = "metadata.KEY", with = "Option<String>")]
+    pub metadata: BTreeMap<String, String>,
+    /// Only the one of this name.
+    pub name: Option<String>,
+    /// Only those in this state.
+    pub status: Option<SandboxStatus>,
+    /// The `next_cursor` of the page before.
+    pub cursor: Option<String>,
+    /// How many there may be in a page; without it up to 500.
+    pub limit: Option<PageSize>,
+}
+
+/// By hand: its names are not all known.
+impl<'de> Deserialize<'de> for SandboxListParams {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(SandboxListVisitor)
+    }
+}
+
+struct SandboxListVisitor;
+
+impl<'de> Visitor<'de> for SandboxListVisitor {
+    type Value = SandboxListParams;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("parameters")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut params = SandboxListParams::default();
+        while let Some(name) = map.next_key::<String>()? {
+            let is_second = match (&*name, name.strip_prefix("metadata.")) {
+                ("name", _) => params.name.replace(map.next_value()?).is_some(),
+                ("status", _) => params.status.replace(map.next_value()?).is_some(),
+                ("cursor", _) => params.cursor.replace(map.next_value()?).is_some(),
+                ("limit", _) => params.limit.replace(map.next_value()?).is_some(),
+                (_, Some(key)) => {
+                    params.metadata.insert(key.to_owned(), map.next_value()?).is_some()
+                }
+                (unknown, None) => {
+                    let known = &["metadata.KEY", "name", "status", "cursor", "limit"];
+                    return Err(A::Error::unknown_field(unknown, known));
+                }
+            };
+            if is_second {
+                return Err(A::Error::custom(format!("duplicate field `{name}`")));
+            }
+        }
+        Ok(params)
+    }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -10,16 +10,18 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use sandbox_api::files::{WriteMode, WriteReply};
 use sandbox_api::operation::{OperationRequest, Published, Read, Write};
-use sandbox_api::service::{ExecutionRequest, ExtendRequest, SandboxRef, SandboxRequest};
+use sandbox_api::service::{
+    ExecutionRequest, ExtendRequest, SandboxPatch, SandboxRef, SandboxRequest,
+};
 use sandbox_api::{ErrorKind, ProblemKind};
-use sandbox_service::{CreatedSandbox, InSandbox, KeptWriter};
+use sandbox_service::{CreatedSandbox, InSandbox, KeptWriter, SandboxQuery};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 use tokio_util::io::ReaderStream;
 
 use super::content::{as_attachment, refuse_etags, write_mode};
 use super::executions::submit;
-use super::params::{GenerationParams, SubmitInParams};
+use super::params::{GenerationParams, PageSize, SandboxListParams, SubmitInParams};
 use crate::access::Caller;
 use crate::app::App;
 use crate::refusal::{Refusal, Result};
@@ -33,7 +35,7 @@ const SANDBOX_GENERATION: HeaderName = HeaderName::from_static("sandbox-generati
 const SANDBOX_RESTARTED: HeaderName = HeaderName::from_static("sandbox-restarted");
 
 /// Says which generation was used, and whether it is a new one.
-fn of_generation(mut response: Response, generation: u64, restarted: bool) -> Response {
+pub(super) fn of_generation(mut response: Response, generation: u64, restarted: bool) -> Response {
     let headers = response.headers_mut();
     headers.insert(SANDBOX_GENERATION, generation.into());
     let restarted = if restarted { "true" } else { "false" };
@@ -56,8 +58,15 @@ pub(super) async fn create(
     Ok(of_generation(response, sandbox.generation, restarted))
 }
 
-pub(super) async fn list(State(app): State<App>, caller: Caller) -> Result<Response> {
-    Ok(json_response(StatusCode::OK, &app.service().sandboxes(&caller.subject).await?))
+pub(super) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Params(params): Params<SandboxListParams>,
+) -> Result<Response> {
+    let SandboxListParams { metadata, name, status, cursor, limit } = params;
+    let limit = limit.map(PageSize::items);
+    let query = SandboxQuery { metadata, name, status, limit, cursor };
+    Ok(json_response(StatusCode::OK, &app.service().sandboxes(&caller.subject, query).await?))
 }
 
 pub(super) async fn get(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
@@ -77,6 +86,38 @@ pub(super) async fn extend(
 ) -> Result<Response> {
     let ttl = Duration::from_millis(request.value.ttl_ms);
     let sandbox = app.service().extend_sandbox(&caller.subject, &id, ttl).await?;
+    Ok(json_response(StatusCode::OK, &sandbox))
+}
+
+pub(super) async fn patch(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id,
+    request: Json<SandboxPatch>,
+) -> Result<Response> {
+    let sandbox = app.service().patch_sandbox(&caller.subject, &id, request.value).await?;
+    Ok(json_response(StatusCode::OK, &sandbox))
+}
+
+pub(super) async fn pause(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id,
+    Params(GenerationParams { generation }): Params<GenerationParams>,
+) -> Result<Response> {
+    let sandbox = SandboxRef { id, generation };
+    let sandbox = app.service().pause_sandbox(&caller.subject, &sandbox).await?;
+    Ok(json_response(StatusCode::OK, &sandbox))
+}
+
+pub(super) async fn resume(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id,
+    Params(GenerationParams { generation }): Params<GenerationParams>,
+) -> Result<Response> {
+    let sandbox = SandboxRef { id, generation };
+    let sandbox = app.service().resume_sandbox(&caller.subject, &sandbox).await?;
     Ok(json_response(StatusCode::OK, &sandbox))
 }
 
@@ -177,6 +218,10 @@ pub(super) fn example_request() -> Value {
 
 pub(super) fn example_extend() -> Value {
     json!({ "ttl_ms": 3_600_000 })
+}
+
+pub(super) fn example_patch() -> Value {
+    json!({ "ttl_ms": 600_000, "metadata": { "owner": "ci" } })
 }
 
 pub(super) fn example_operation() -> Value {

@@ -34,6 +34,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tower::Service as _;
 
 use self::drain::DrainOnDrop;
@@ -46,7 +47,7 @@ use self::stall::StallGuard;
 pub(crate) use self::tls::Certificate;
 pub use self::tls::{Tls, TlsError};
 use crate::access::Peer;
-use crate::metrics::Metrics;
+use crate::metrics::{InGauge, Metrics};
 
 /// How long a TLS handshake may take, and then the head of the first request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -162,21 +163,22 @@ impl Server {
                 continue;
             };
             let server = Arc::clone(self);
+            let open = self.metrics.connection_opened();
+            let place = ConnectionPlace { _held: Arc::new((slot, open, tasks.token())) };
             tasks.spawn(async move {
                 let kill = server.kill.clone();
                 tokio::select! {
-                    () = server.connection(stream, peer, slot) => {}
+                    () = server.connection(stream, peer, place) => {}
                     () = kill.cancelled() => {}
                 }
             });
         }
     }
 
-    async fn connection(self: Arc<Self>, stream: Accepted, peer: Peer, slot: Slot) {
-        let _open = self.metrics.connection_opened();
+    async fn connection(self: Arc<Self>, stream: Accepted, peer: Peer, place: ConnectionPlace) {
         let ended = match (stream, &self.tls) {
             (Accepted::Tcp(stream), None) => {
-                self.requests(StallGuard::new(stream), peer, Version::Any).await
+                self.requests(StallGuard::new(stream), peer, Version::Any, place).await
             }
             (Accepted::Tcp(stream), Some(tls)) => {
                 let handshake = async {
@@ -196,7 +198,7 @@ impl Server {
                             Some(tls::H2) => Version::Http2,
                             _ => Version::Http1,
                         };
-                        self.requests(stream, peer, version).await
+                        self.requests(stream, peer, version, place).await
                     }
                     Ok(Err(error)) => Err(error.into()),
                     Err(_) => Err("the TLS handshake did not end in time".into()),
@@ -204,7 +206,7 @@ impl Server {
             }
             // Its peer is on this machine: no one is in between.
             (Accepted::Unix(stream), _) => {
-                self.requests(StallGuard::new(stream), peer, Version::Any).await
+                self.requests(StallGuard::new(stream), peer, Version::Any, place).await
             }
         };
         if let Err(error) = ended {
@@ -216,7 +218,6 @@ impl Server {
                 _ => tracing::debug!(%peer, %error, "connection failed"),
             }
         }
-        drop(slot);
     }
 
     async fn requests<S>(
@@ -224,6 +225,7 @@ impl Server {
         stream: S,
         peer: Peer,
         version: Version,
+        place: ConnectionPlace,
     ) -> Result<(), axum::BoxError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -246,6 +248,7 @@ impl Server {
                     false => Body::new(ActiveBody { inner, activity, _busy: None }),
                 });
                 request.extensions_mut().insert(peer);
+                request.extensions_mut().insert(place.clone());
                 async move {
                     let response = router.call(request).await?;
                     let activity = Arc::clone(&busy.0);
@@ -279,6 +282,13 @@ impl Server {
             connection.as_mut().graceful_shutdown();
         }
     }
+}
+
+/// The place of a connection, which it has until the last clone is gone: one that becomes a WebSocket is not
+/// served here any more, and is still one. The server ends after it.
+#[derive(Clone)]
+pub(crate) struct ConnectionPlace {
+    _held: Arc<(Slot, InGauge, TaskTrackerToken)>,
 }
 
 /// Which versions of HTTP a connection may speak.

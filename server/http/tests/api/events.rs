@@ -9,7 +9,7 @@ use tower::ServiceExt as _;
 use super::{DOCUMENT, api, request, validate};
 
 /// The messages of a stream: id, event, data.
-fn messages(stream: &str) -> Vec<(String, String, Value)> {
+pub(super) fn messages(stream: &str) -> Vec<(String, String, Value)> {
     let message = |text: &str| {
         let field = |name: &str| {
             let mut lines = text.lines().filter_map(|line| line.strip_prefix(name));

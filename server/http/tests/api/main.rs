@@ -2,6 +2,7 @@
 //! OpenAPI document.
 
 mod access;
+mod attach;
 mod content;
 mod document;
 mod errors;
@@ -10,6 +11,7 @@ mod input;
 mod memory;
 mod nodes;
 mod peers;
+mod processes;
 mod sockets;
 mod subjects;
 

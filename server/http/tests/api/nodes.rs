@@ -12,10 +12,11 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get, post};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use futures_util::{FutureExt as _, StreamExt as _, stream};
+use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use hyper_util::rt::TokioIo;
 use sandbox_api::ByteSize;
+use sandbox_api::attach::read_output_message;
 use sandbox_api::service::{Subject, Time};
 use sandbox_http::{
     Endpoint, Http, HttpConfig, Listener, Mount, PeerIdentity, Peers, Places, Scope, Shutdown,
@@ -25,9 +26,10 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
+use tokio_tungstenite::tungstenite::Message;
 use tower::ServiceExt as _;
 
-use super::{Answer, Api, CONTENT, Tokens, World, request};
+use super::{Answer, Api, CONTENT, Tokens, World, attach, request};
 
 /// The key of the cluster.
 pub(super) const KEY: [u8; 32] = [42; 32];
@@ -407,6 +409,32 @@ async fn connection_that_changes_its_protocol_is_passed_on() {
     }
     stream.shutdown().await.unwrap();
     assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn client_is_attached_to_a_process_of_another_node() {
+    let (gateway, owner, map) = two_nodes(nothing_mounted()).await;
+    let id = owner.api.world.with_process("cat", None).await;
+    has(&map, Target::Sandbox(id.clone()), &owner);
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
+    let Some(Endpoint::Tcp(address)) = listener.endpoint() else { panic!() };
+    let Node { http, api, .. } = gateway;
+    tokio::spawn(http.serve(vec![listener], None));
+    let path = format!("/v1/sandboxes/{id}/processes/1/attach?after=now");
+    let page = [("sec-websocket-protocol", "sandboxctl.process.1, bearer.alice")];
+    let stream = TcpStream::connect(address).await.unwrap();
+    let mut socket = attach::ask(stream, &path, &page).await.unwrap();
+    for word in [&b"one"[..], b"\xfftwo"] {
+        socket.send(Message::binary(word)).await.unwrap();
+        let Message::Binary(output) = attach::next(&mut socket).await else { panic!() };
+        assert_eq!(read_output_message(&output).unwrap().2, word);
+    }
+    // What is refused there is refused here.
+    let missing = format!("/v1/sandboxes/{id}/processes/9/attach");
+    let stream = TcpStream::connect(address).await.unwrap();
+    assert_eq!(attach::ask(stream, &missing, &page).await.err(), Some(404));
+    let process = api.get(&format!("/v1/sandboxes/{id}/processes/1")).await;
+    assert_eq!(process.json()["state"], "running");
 }
 
 #[tokio::test]

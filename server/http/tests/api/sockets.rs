@@ -23,15 +23,15 @@ use super::{Tokens, World, hold_clock};
 
 const GET_HEALTH: &str = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-struct Running {
-    endpoint: Endpoint,
-    world: World,
-    shutdown: Shutdown,
+pub(super) struct Running {
+    pub endpoint: Endpoint,
+    pub world: World,
+    pub shutdown: Shutdown,
     task: JoinHandle<()>,
 }
 
 impl Running {
-    async fn connect(&self) -> TcpStream {
+    pub async fn connect(&self) -> TcpStream {
         let Endpoint::Tcp(address) = self.endpoint else { panic!("{}", self.endpoint) };
         TcpStream::connect(address).await.unwrap()
     }
@@ -42,14 +42,14 @@ impl Running {
     }
 
     /// Sends this, and reads until the server closes.
-    async fn exchange(&self, sent: &[u8]) -> String {
+    pub async fn exchange(&self, sent: &[u8]) -> String {
         match &self.endpoint {
             Endpoint::Tcp(_) => exchange(self.connect().await, sent).await,
             Endpoint::Unix(_) => exchange(self.connect_unix().await, sent).await,
         }
     }
 
-    async fn stop(self) {
+    pub async fn stop(self) {
         self.shutdown.stop.cancel();
         self.task.await.unwrap();
     }
@@ -74,7 +74,7 @@ async fn serve_at(endpoint: &Endpoint, limits: ConnectionLimits, tls: Option<Arc
     Running { endpoint, world, shutdown, task }
 }
 
-async fn serve(limits: ConnectionLimits) -> Running {
+pub(super) async fn serve(limits: ConnectionLimits) -> Running {
     serve_at(&"127.0.0.1:0".parse().unwrap(), limits, None).await
 }
 

@@ -34,6 +34,10 @@ async fn send(api: &Api, token: &str, method: &str, path: &str, operation: &Valu
     api.send(request.body(body).unwrap()).await
 }
 
+fn path_of(template: &str, id: &str) -> String {
+    template.replace("{id}", id).replace("{path}", "out.csv").replace("{process}", "1")
+}
+
 #[tokio::test]
 async fn no_route_shows_one_subject_what_another_has() {
     let api = api().await;
@@ -42,7 +46,7 @@ async fn no_route_shows_one_subject_what_another_has() {
     for (template, methods) in DOCUMENT["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
             let id = if template.contains("/sandboxes/") { &sandbox } else { &execution };
-            let path = template.replace("{id}", id).replace("{path}", "out.csv");
+            let path = path_of(template, id);
             let is_public = operation["security"].as_array().unwrap().is_empty();
             let anonymous = send(&api, "nobody", method, &path, operation).await;
             assert_eq!(anonymous.status == 401, !is_public, "{method} {template}");
@@ -50,7 +54,7 @@ async fn no_route_shows_one_subject_what_another_has() {
             if template.contains("{id}") {
                 tried += 1;
                 assert_eq!(bob.problem().status, 404, "{method} {template}");
-                let unknown = template.replace("{id}", "unknown").replace("{path}", "out.csv");
+                let unknown = path_of(template, "unknown");
                 let unknown = send(&api, "bob", method, &unknown, operation).await;
                 // Not even the refusal distinguishes the two.
                 let (mut one, mut other) = (bob.problem(), unknown.problem());
@@ -78,7 +82,7 @@ async fn every_route_needs_its_scope() {
         for (method, operation) in methods.as_object().unwrap() {
             let Some(scope) = operation["security"][0]["bearer"][0].as_str() else { continue };
             let id = if template.contains("/sandboxes/") { &sandbox } else { &execution };
-            let path = template.replace("{id}", id).replace("{path}", "out.csv");
+            let path = path_of(template, id);
             let answer = send(&api, "reader", method, &path, operation).await;
             match scope {
                 "executions:read" => assert_eq!(answer.status, 200, "{method} {template}"),
