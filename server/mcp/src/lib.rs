@@ -1,11 +1,11 @@
 //! The tools of an agent, over the Model Context Protocol: one tool that runs a whole Luau script,
 //! tools for files and commands, the io dir's files as resources, and prompts.
 //!
-//! A [`Workspace`] is what the calls of one caller share: an io dir, and a sandbox in which the file
-//! tools work. Each script and each command gets a fresh container. All sandboxes are those of a
-//! [`Service`](sandbox_service::Service), which admits and limits calls. [`serve_lines`] serves one client
-//! over stdin and stdout; [`HttpServer`] serves any number of subjects, each with a workspace of its
-//! own.
+//! A [`Workspace`] is what the calls of one caller share: an io dir, a sandbox in which the file tools
+//! work, and one in which processes go on. Each script and each command gets a fresh container. All
+//! sandboxes are those of a [`Service`](sandbox_service::Service), which admits and limits calls.
+//! [`serve_lines`] serves one client over stdin and stdout; [`HttpServer`] serves any number of subjects,
+//! each with a workspace of its own.
 //!
 //! The protocol itself is that of the crate `rmcp`: the stateless revision 2026-07-28, and the
 //! revisions before it, which begin with `initialize`.

@@ -2,6 +2,8 @@
 //!
 //! Sandboxes are the service's: it starts them, admits what runs in them, and removes them.
 
+mod processes;
+
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -11,7 +13,7 @@ use std::time::Duration;
 
 use sandbox_api::files::ReadData;
 use sandbox_api::operation::{OperationRequest, Read, read_result};
-use sandbox_api::service::Subject;
+use sandbox_api::service::{SandboxRef, Subject};
 use sandbox_api::{
     CancelCause, Encoding, ErrorKind, ExecutionEvent, ExecutionResult, Failure, Input, Lifespan,
     SandboxSpec, Workload,
@@ -67,12 +69,22 @@ pub struct Workspace {
     io_dir: WorkspaceDir,
     _made: MadeDirs,
     operations: Semaphore,
+    processes: Processes,
     /// Scripts and commands in progress.
     runs: TaskTracker,
     /// Counts the changes of the list of files.
     changes: watch::Sender<u64>,
     outputs: Outputs,
     closing: CancellationToken,
+}
+
+/// Where the processes of a workspace are.
+#[derive(Debug, Default)]
+struct Processes {
+    /// The sandbox in which the last one was started, with its generation.
+    sandbox: Mutex<Option<SandboxRef>>,
+    /// Held while one is started: as many as may run are counted before.
+    starting: tokio::sync::Mutex<()>,
 }
 
 /// The io dir of a workspace.
@@ -143,6 +155,7 @@ impl Workspace {
             io_dir,
             _made: made,
             operations: Semaphore::new(OPERATIONS),
+            processes: Processes::default(),
             runs: TaskTracker::new(),
             changes: watch::Sender::new(0),
             outputs: Outputs::default(),
@@ -280,7 +293,7 @@ impl Workspace {
     }
 
     /// Why the service did not do something, and when to try again: a tool has no header for that.
-    fn failure(&self, error: &ServiceError) -> Failure {
+    pub(crate) fn failure(&self, error: &ServiceError) -> Failure {
         let failure = match self.settings.audience {
             Audience::Local => error.failure_on_host(),
             Audience::Remote => error.failure(),

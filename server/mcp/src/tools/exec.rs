@@ -108,22 +108,7 @@ impl McpTool for Exec {
     }
 
     fn input(server: ServerTraits<'_>) -> JsonObject {
-        let mut input = schema::input::<CommandRequest>();
-        // Only stdin is likely to be no text.
-        for (name, property) in schema::properties(&mut input) {
-            let text = match &**name {
-                "args" => json!({ "type": "array", "items": { "type": "string" } }),
-                "env" => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
-                "stdin" => json!({ "type": ["string", "object"] }),
-                _ => json!({ "type": "string" }),
-            };
-            let description = property["description"].take();
-            *property = text;
-            property["description"] = match &**name {
-                "stdin" => "Its stdin: text, or bytes as {\"b64\": \"…\"}.".into(),
-                _ => description,
-            };
-        }
+        let mut input = command_input();
         let timeout = json!({
             "description": "Milliseconds that it may take.",
             "type": ["integer", "null"],
@@ -156,6 +141,27 @@ impl McpTool for Exec {
         attach(&mut result, kept, &data.files_touched, workspace).await;
         result
     }
+}
+
+/// The schema of a command.
+pub(super) fn command_input() -> JsonObject {
+    let mut input = schema::input::<CommandRequest>();
+    // Only stdin is likely to be no text.
+    for (name, property) in schema::properties(&mut input) {
+        let text = match &**name {
+            "args" => json!({ "type": "array", "items": { "type": "string" } }),
+            "env" => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
+            "stdin" => json!({ "type": ["string", "object"] }),
+            _ => json!({ "type": "string" }),
+        };
+        let description = property["description"].take();
+        *property = text;
+        property["description"] = match &**name {
+            "stdin" => "Its stdin: text, or bytes as {\"b64\": \"…\"}.".into(),
+            _ => description,
+        };
+    }
+    input
 }
 
 async fn run(call: Call<'_>) -> Result<Ran, Failure> {
@@ -191,7 +197,20 @@ struct Ran {
 }
 
 /// The arguments as a command.
-fn command(mut arguments: JsonObject) -> Result<Command, Failure> {
+fn command(arguments: JsonObject) -> Result<Command, Failure> {
+    let request = command_request(Exec::NAME, "`timeout_ms`", arguments)?;
+    Command::try_from(request).map_err(|error| {
+        let field = error.field.trim_start_matches("command.");
+        invalid(format!("{}: `{field}`: {}", Exec::NAME, error.problem))
+    })
+}
+
+/// The arguments of a tool as a command, but for `others`, which are decoded apart.
+pub(super) fn command_request(
+    tool: &str,
+    others: &str,
+    mut arguments: JsonObject,
+) -> Result<CommandRequest, Failure> {
     // As other tools call it: a line for a shell, or a program with its arguments.
     alias(&mut arguments, "cmd", "command");
     let is_line = arguments.get("command").is_some_and(Value::is_string)
@@ -206,15 +225,10 @@ fn command(mut arguments: JsonObject) -> Result<Command, Failure> {
         None => {}
     }
     alias(&mut arguments, "command", if is_line { "shell" } else { "program" });
-    let request: CommandRequest = decode(Exec::NAME, arguments).map_err(|mut failure| {
-        // It is decoded apart.
-        let all = "expected one of `timeout_ms`, ";
-        failure.message = failure.message.replace("expected one of ", all);
+    decode(tool, arguments).map_err(|mut failure| {
+        let all = format!("expected one of {others}, ");
+        failure.message = failure.message.replace("expected one of ", &all);
         failure
-    })?;
-    Command::try_from(request).map_err(|error| {
-        let field = error.field.trim_start_matches("command.");
-        invalid(format!("{}: `{field}`: {}", Exec::NAME, error.problem))
     })
 }
 

@@ -1,0 +1,126 @@
+//! The processes of a workspace. They live in one sandbox, beside that of the file tools, with the same files.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use sandbox_api::service::{SandboxRef, Subject};
+use sandbox_api::{
+    ErrorKind, Failure, ProblemKind, ProcessRequest, ProcessState, ProcessView, ReadFrom, ReadMode,
+};
+use sandbox_service::{Events, ProcessFilter, Service, ServiceError};
+
+use super::Workspace;
+
+/// The title of the sandbox of processes.
+const PROCESSES: &str = "mcp processes";
+/// The most that run at one time, what they leave behind included.
+pub(crate) const MAX_PROCESSES: usize = 16;
+/// The tag of those that only look at others, and are in no list.
+const WATCHER: &str = "watcher";
+
+impl Workspace {
+    /// Starts a process.
+    pub(crate) async fn start_process(
+        &self,
+        request: ProcessRequest,
+    ) -> Result<ProcessView, Failure> {
+        let _starting = self.processes.starting.lock().await;
+        let listed = self.list_processes().await?;
+        let living = listed.iter().filter(|view| view.state != ProcessState::Ended).count();
+        if living >= MAX_PROCESSES {
+            let message = format!("{living} processes run, the most that there may be");
+            let hint = "list_processes shows them, and stop_process stops one";
+            return Err(Failure::new(ErrorKind::Busy, message, Some(hint.to_owned())));
+        }
+        let (service, subject) = self.process_service()?;
+        let spec = || self.spec().processes(sandbox_api::Processes::Kept);
+        let sandbox = service.attached_sandbox(subject, PROCESSES, spec).await;
+        let sandbox = sandbox.map_err(|error| self.failure(&error))?;
+        let started = service.start_process(subject, &sandbox, request, None).await;
+        let started = started.map_err(|error| self.failure(&error))?;
+        let sandbox = SandboxRef { generation: Some(started.generation), ..sandbox };
+        *self.processes.sandbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(sandbox);
+        Ok(started.value)
+    }
+
+    /// Starts a process that is in no list, beside those that there are.
+    pub(crate) async fn start_watcher(&self, request: ProcessRequest) -> Result<u32, Failure> {
+        let (service, subject, sandbox) = self.process_sandbox()?;
+        let request = ProcessRequest { tag: Some(WATCHER.to_owned()), ..request };
+        let started = service.start_process(subject, &sandbox, request, None).await;
+        Ok(started.map_err(|error| self.failure(&error))?.value.id)
+    }
+
+    /// Those that run and those that ended lately, the latest first.
+    pub(crate) async fn list_processes(&self) -> Result<Vec<ProcessView>, Failure> {
+        let Ok((service, subject, sandbox)) = self.process_sandbox() else {
+            return Ok(Vec::new());
+        };
+        match service.processes(subject, &sandbox, ProcessFilter::default()).await {
+            Ok(listed) => {
+                let mut processes = listed.value.processes;
+                processes.retain(|view| view.tag.as_deref() != Some(WATCHER));
+                Ok(processes)
+            }
+            Err(error) if is_gone(&error) => Ok(Vec::new()),
+            Err(error) => Err(self.failure(&error)),
+        }
+    }
+
+    /// A process, once it has exited or after this time.
+    pub(crate) async fn process(&self, id: u32, wait: Duration) -> Result<ProcessView, Failure> {
+        let (service, subject, sandbox) = self.process_sandbox()?;
+        let found = service.process(subject, &sandbox, id, wait).await;
+        Ok(found.map_err(|error| self.failure(&error))?.value)
+    }
+
+    /// Its events after this number. A slow reader does not hold it up.
+    pub(crate) async fn process_events(&self, id: u32, after: u64) -> Result<Events, Failure> {
+        let (service, subject, sandbox) = self.process_sandbox()?;
+        let from = ReadFrom::After(after);
+        let events = service.process_events(subject, &sandbox, id, from, ReadMode::Lossy).await;
+        events.map_err(|error| self.failure(&error))
+    }
+
+    /// Sends it input.
+    pub(crate) async fn write_process(&self, id: u32, text: String) -> Result<(), Failure> {
+        let (service, subject, sandbox) = self.process_sandbox()?;
+        let bytes = text.into_bytes().into();
+        let written = service.write_process_stdin(subject, &sandbox, id, bytes).await;
+        written.map_err(|error| self.failure(&error))
+    }
+
+    /// Closes its stdin.
+    pub(crate) async fn close_process_stdin(&self, id: u32) -> Result<(), Failure> {
+        let (service, subject, sandbox) = self.process_sandbox()?;
+        let closed = service.close_process_stdin(subject, &sandbox, id).await;
+        closed.map_err(|error| self.failure(&error))
+    }
+
+    /// Stops it and all that it has started, and waits for this up to so long.
+    pub(crate) async fn stop_process(
+        &self,
+        id: u32,
+        wait: Duration,
+    ) -> Result<ProcessView, Failure> {
+        let (service, subject, sandbox) = self.process_sandbox()?;
+        let stopped = service.stop_process(subject, &sandbox, id, wait).await;
+        Ok(stopped.map_err(|error| self.failure(&error))?.value)
+    }
+
+    fn process_service(&self) -> Result<(Service, &Subject), Failure> {
+        Ok((self.service()?, &self.subject))
+    }
+
+    /// Where the processes are, if any was started.
+    fn process_sandbox(&self) -> Result<(Service, &Subject, SandboxRef), Failure> {
+        let (service, subject) = self.process_service()?;
+        let sandbox = self.processes.sandbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let none = || Failure::new(ErrorKind::NotFound, "no process was started", None);
+        Ok((service, subject, sandbox.clone().ok_or_else(none)?))
+    }
+}
+
+fn is_gone(error: &ServiceError) -> bool {
+    matches!(error.problem().kind, ProblemKind::Gone | ProblemKind::NotFound)
+}
