@@ -23,6 +23,7 @@ pub mod remote;
 pub mod report;
 pub mod root;
 mod sandbox;
+pub mod sandboxes;
 pub mod secret;
 pub mod serve;
 pub mod token;
@@ -31,7 +32,7 @@ mod variable;
 mod volume;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -57,6 +58,7 @@ use remote::RemoteArgs;
 use report::ReportArgs;
 use root::RootArgs;
 pub use sandbox::{FileArgs, KeptArgs, SandboxArgs};
+use sandboxes::{LocalCommand, SandboxCommand, SandboxesArgs};
 use secret::SecretArgs;
 use serve::ServeArgs;
 use token::{ServerCommand, TokenCommand};
@@ -103,6 +105,7 @@ Examples:
   echo 'return 6 * 7' | sandboxctl run -
   sandboxctl run access-log.luau --in /var/log/nginx/access.log --timeout 2m --json
   sandboxctl exec --in words.txt debian:13 sort /in/words.txt
+  sandboxctl exec -it debian:13 bash
   sandboxctl doctor
 
 Exit codes:
@@ -164,6 +167,17 @@ pub struct Global {
 }
 
 impl Global {
+    /// The settings among these flags as words of another command line.
+    #[must_use]
+    pub fn words(&self, here: &Path) -> Vec<OsString> {
+        let Flags { file, values, .. } = self.flags();
+        let file = file.map(|file| [OsString::from("--config"), here.join(file).into()]);
+        let values = values.iter().flat_map(|(_, value, flag)| {
+            [OsString::from(*flag), value.as_text().unwrap_or_default().into()]
+        });
+        file.into_iter().flatten().chain(values).collect()
+    }
+
     /// The settings among these flags.
     #[must_use]
     pub fn flags(&self) -> Flags {
@@ -212,6 +226,7 @@ Examples:
   tar c src | sandboxctl exec --stdin debian:13 tar tv
   sandboxctl exec --artifact dist --artifacts-dir out -v .:/src debian:13 make dist
   sandboxctl exec --env-file build.env -v .:/src debian:13 make
+  sandboxctl exec -it -v .:/src node:22 bash
   sandboxctl exec --secret NPM_TOKEN=file:token.txt -v .:/src node:22 npm publish --dry-run
   sandboxctl exec --engine embedded --rootfs /srv/debian --json -- uname -a
 
@@ -360,15 +375,27 @@ Examples:
     /// until it is removed by age.
     Executions(OnDemand<ExecutionsArgs>),
 
+    /// Create, use and remove sandboxes that stay
+    ///
+    /// Those of the service of --server or SANDBOXCTL_SERVER; without one, of a service of this user's own,
+    /// which starts by itself and ends when it has nothing more to do. ID is a sandbox's id, the first 4 or
+    /// more characters of it, or its name.
+    Sandbox(OnDemand<SandboxesArgs>),
+
+    /// See and end the service that keeps this user's own sandboxes
+    #[command(subcommand)]
+    Local(LocalCommand),
+
     /// Serve executions over HTTP
     ///
-    /// Programs and workflow engines submit scripts and commands; each runs in a sandbox of its own.
+    /// Programs and workflow engines submit scripts and commands; each runs in a sandbox of its own. With --dev
+    /// it is for this user alone.
     /// What was accepted is not lost: its state and its files are in the data directory. Callers need a
     /// token, unless they come by a unix socket as the user who runs this.
     #[command(after_long_help = "\
 Examples:
   sandboxctl serve --engine docker --data-dir /var/lib/sandboxctl-service --listen unix:/run/sandboxctl.sock
-  sandboxctl serve --engine embedded --data-dir data --listen 127.0.0.1:8470 --insecure-no-auth
+  sandboxctl serve --dev
   sandboxctl serve --engine docker --data-dir data --listen 0.0.0.0:8470 --tls-cert cert.pem --tls-key key.pem \\
       --allowed-image 'python:*' --pool 8")]
     Serve(OnDemand<ServeArgs>),
@@ -427,6 +454,7 @@ impl Command {
         let form = match self {
             Self::Fs(_) => Json::Envelope,
             Self::Exec(_) => Json::Exec,
+            Self::Sandbox(args) if matches!(args.command, SandboxCommand::Exec(_)) => Json::Exec,
             _ => Json::Result,
         };
         self.wants_json().then_some(form)
@@ -469,6 +497,8 @@ impl Command {
                 *json
             }
             Self::Executions(args) => args.command.wants_json(),
+            Self::Sandbox(args) => args.command.wants_json(),
+            Self::Local(command) => matches!(command, LocalCommand::Status { json: true }),
             Self::Token(command) => command.wants_json(),
             Self::Server(command) => command.wants_json(),
             Self::Cluster(command) => command.wants_json(),
@@ -924,7 +954,9 @@ mod tests {
                 "image",
                 "config",
                 "keys",
+                "local",
                 "receipt",
+                "sandbox",
                 "server",
                 "token",
             ];

@@ -34,6 +34,13 @@ pub struct Argument {
     value: String,
 }
 
+impl Argument {
+    /// Its key and its value.
+    pub fn parts(&self) -> (&str, &str) {
+        (&self.key, &self.value)
+    }
+}
+
 impl FromStr for Argument {
     type Err = String;
 

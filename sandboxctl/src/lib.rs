@@ -18,6 +18,7 @@ mod render;
 mod report;
 mod signals;
 mod target;
+mod terminal;
 mod trace;
 mod whole_file;
 

@@ -7,8 +7,8 @@
 use std::borrow::Cow;
 use std::io;
 use std::io::{IsTerminal, Write};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anstyle::{AnsiColor, Style};
 use sandbox_api::{Failure, LogEntry, LogLevel};
@@ -44,6 +44,8 @@ pub struct Output {
     closed: AtomicBool,
     /// The log of a CI job that this is.
     ci: OnceLock<Ci>,
+    /// What is for stderr, while a program has the terminal.
+    held: Mutex<Option<Vec<u8>>>,
 }
 
 impl Output {
@@ -60,7 +62,23 @@ impl Output {
             stderr_colour: colour(anstream::AutoStream::choice(&io::stderr())),
             closed: AtomicBool::new(false),
             ci: OnceLock::new(),
+            held: Mutex::new(None),
         }
+    }
+
+    /// From here on messages are held back: a program has the terminal.
+    pub fn hold(&self) {
+        _ = self.held().get_or_insert_default();
+    }
+
+    /// Prints what was held back.
+    pub fn release(&self) {
+        let held = self.held().take();
+        _ = io::stderr().lock().write_all(&held.unwrap_or_default());
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, Option<Vec<u8>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether stdout supports colour.
@@ -317,7 +335,7 @@ impl Output {
     pub fn diff(&self, diff: &[u8]) {
         match self.stderr_is_terminal {
             true => self.block(&render::diff(diff, self.stderr_colour)),
-            false => _ = io::stderr().lock().write_all(&self.neutral_message(diff)),
+            false => self.to_stderr(&self.neutral_message(diff)),
         }
     }
 
@@ -341,8 +359,14 @@ impl Output {
     /// A closed stderr is not a reason to fail, and cannot be reported.
     fn stderr(&self, text: &str) {
         let text = self.neutral_message(text.trim_end_matches('\n').as_bytes());
-        let mut stderr = io::stderr().lock();
-        _ = stderr.write_all(&[&*text, b"\n"].concat());
+        self.to_stderr(&[&*text, b"\n"].concat());
+    }
+
+    fn to_stderr(&self, text: &[u8]) {
+        match &mut *self.held() {
+            Some(held) => held.extend_from_slice(text),
+            None => _ = io::stderr().lock().write_all(text),
+        }
     }
 
     fn dim(&self, text: &str) {

@@ -13,6 +13,7 @@ use tokio::signal::unix;
 use tokio::task::JoinHandle;
 
 use crate::error::{Error, Signal};
+use crate::terminal;
 
 /// How long a second signal leaves for killing the container, before the process exits despite any
 /// wait (such as for a stdout that is not read).
@@ -159,7 +160,7 @@ pub fn cancel_remote<F: Future<Output = ()> + Send + 'static>(
             Err(Error::Signalled(second)) => second,
             _ => signals.next().await,
         };
-        std::process::exit(second.exit_code().into());
+        exit(second);
     }))
 }
 
@@ -179,7 +180,12 @@ pub fn insist() -> Result<Canceller, Error> {
 
 async fn exit_soon(signal: Signal) {
     tokio::time::sleep(CLEANUP_TIMEOUT).await;
-    std::process::exit(signal.exit_code().into());
+    exit(signal);
+}
+
+fn exit(signal: Signal) -> ! {
+    terminal::restore();
+    std::process::exit(signal.exit_code().into())
 }
 
 /// Handles signals until it is dropped.

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sandbox_protocol::limits::{MAX_COMMAND_BYTES, size_text};
 use sandbox_protocol::without_bom;
@@ -19,6 +19,16 @@ use crate::input::reason;
 
 /// What the caller does about a line that cannot be used.
 const HINT: &str = "a line is NAME=VALUE, or NAME to pass on your own; # begins a comment";
+
+/// The variables of files and of flags: the last one of a name counts.
+///
+/// # Errors
+///
+/// As [`read`].
+pub fn all(files: &[PathBuf], flags: &[Variable]) -> Result<Vec<Variable>, Error> {
+    let files = files.iter().map(|file| read(file)).collect::<Result<Vec<_>, _>>()?;
+    Ok(files.into_iter().flatten().chain(flags.iter().cloned()).collect())
+}
 
 /// The variables of a file, in order.
 ///

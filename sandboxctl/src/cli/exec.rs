@@ -19,11 +19,13 @@ use super::report::ReportArgs;
 use super::root::{RootArgs, image};
 use super::sandbox::{BoundsArgs, FileArgs};
 use super::secret::SecretArgs;
+use super::values::text;
 pub use super::variable::Variable;
 use super::variable::variable;
 use super::volume::VolumeArgs;
 use crate::config::{Flags, Key, Scope, Settings, Value};
 use crate::error::Error;
+use crate::terminal::DetachKeys;
 
 /// The two ways to write it.
 const USAGE: &str = "sandboxctl exec IMAGE COMMAND…, or sandboxctl exec IMAGE --shell 'LINE'";
@@ -69,6 +71,19 @@ pub struct ExecArgs {
     /// Pass stdin on to the command; without this its stdin is empty
     #[arg(short = 'i', long, visible_alias = "interactive")]
     pub stdin: bool,
+
+    /// Give the command a terminal; with -i it is this one
+    #[arg(short = 't', long, conflicts_with = "json")]
+    pub tty: bool,
+
+    /// Keys that cancel a command with -it: ctrl-X or characters, with commas; empty for none
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_hint = ValueHint::Other,
+        requires = "tty", value_parser = text::<DetachKeys>())]
+    pub detach_keys: DetachKeys,
+
+    /// Print stderr on stdout, in the order of writing
+    #[arg(long)]
+    pub merge: bool,
 
     /// Print one JSON document (sandboxctl.exec/1) at the end; it has the first bytes of the output
     #[arg(long)]
@@ -188,11 +203,9 @@ impl ExecArgs {
     ///
     /// # Errors
     ///
-    /// As [`env_file::read`].
+    /// As [`env_file::all`].
     pub fn variables(&self) -> Result<Vec<Variable>, Error> {
-        let files = self.env_files.iter().map(|file| env_file::read(file));
-        let files = files.collect::<Result<Vec<_>, _>>()?;
-        Ok(files.into_iter().flatten().chain(self.env.iter().cloned()).collect())
+        env_file::all(&self.env_files, &self.env)
     }
 
     /// What to run, and what in. Where no flag says what to run in, the first word is an image:

@@ -7,26 +7,35 @@ type Guess = (&'static [&'static str], &'static str);
 /// Commands of other tools.
 const COMMANDS: &[Guess] = &[
     (
-        &["create", "start", "up", "new", "init", "launch", "spawn", "sandbox", "sandboxes"],
-        "a sandbox is made for each `run` and `exec`; one for many calls is `tools --stdio`",
+        &["create", "start", "up", "new", "init", "launch", "spawn", "sandboxes"],
+        "`run` and `exec` make a sandbox each; `sandbox create IMAGE` makes one for many commands",
     ),
     (
-        &["stop", "kill", "rm", "down", "restart", "pause", "delete", "remove", "destroy"],
-        "a sandbox ends with its command: send Ctrl-C or SIGTERM to its sandboxctl; `gc` removes what \
-         a killed one left",
+        &["stop", "kill", "rm", "down", "delete", "remove", "destroy"],
+        "`sandbox rm ID` removes a sandbox, and `sandbox kill ID NUMBER` ends a process in it; that of `run` \
+         and `exec` ends with its command, at Ctrl-C too",
     ),
     (
-        &["logs", "attach", "wait", "events", "follow"],
-        "`run` and `exec` print the output as it comes; --json gives it in one document, and \
-         --audit FILE keeps a line of each operation",
+        &["restart"],
+        "a sandbox that was stopped starts again at its next use: `sandbox run ID COMMAND`",
     ),
+    (
+        &["pause", "unpause", "freeze"],
+        "`sandbox pause ID` freezes a sandbox, and `sandbox resume ID` thaws it",
+    ),
+    (
+        &["logs", "events", "follow"],
+        "`sandbox logs -f ID NUMBER` prints the output of a process in a sandbox; `run` and `exec` \
+         print it as it comes",
+    ),
+    (&["attach", "wait"], "`sandbox attach ID NUMBER` shows a process in a sandbox until it ends"),
     (
         &[
             "shell", "sh", "bash", "ssh", "console", "repl", "connect", "enter", "session",
             "terminal",
         ],
-        "there is no interactive session; a line for the shell is \
-         `exec IMAGE --shell 'LINE'`, and a line of Luau `run -c 'CODE'`",
+        "`exec -it IMAGE bash` in a fresh sandbox, `sandbox shell ID` in one that is there; a line of Luau \
+         is `run -c 'CODE'`",
     ),
     (
         &[
@@ -38,7 +47,14 @@ const COMMANDS: &[Guess] = &[
     ),
     (&["eval"], "`run -c 'CODE'`"),
     (&["version"], "`--version`"),
-    (&["cp", "copy"], "`fs cp FILE :PATH` and `fs cp :PATH FILE`; --in FILE shows a file to a run"),
+    (
+        &["cp", "copy"],
+        "`sandbox cp FILE ID:PATH` copies into a sandbox, `fs cp FILE :PATH` into an io dir; --in FILE shows \
+         a file to a run",
+    ),
+    (&["sandbox start"], "`sandbox run ID COMMAND` starts a stopped sandbox"),
+    (&["sandbox stop"], "`sandbox pause ID` freezes it, and `sandbox rm ID` removes it"),
+    (&["sandbox inspect", "sandbox info"], "`sandbox ls --json` has all of it"),
     (
         &["ls", "cat", "read", "write", "grep", "glob", "find", "edit", "files", "mkdir"],
         "`fs ls`, `fs read FILE`, `fs grep PATTERN`: `fs --help` lists all",
@@ -129,9 +145,12 @@ const COMMANDS: &[Guess] = &[
 const FLAGS: &[Guess] = &[
     (&["sandboxctl -c", "sandboxctl -e", "sandboxctl --eval"], "`run -c 'CODE'`"),
     (
+        &["sandbox exec -t", "sandbox exec --tty"],
+        "`sandbox shell ID` and `sandbox run -it ID COMMAND` have a terminal",
+    ),
+    (
         &["-t", "--tty", "-it", "-ti"],
-        "there is no terminal in a sandbox: `exec -i IMAGE COMMAND` passes stdin on, and \
-         `exec IMAGE --shell 'LINE'` runs a line",
+        "a script has no terminal; `exec -it IMAGE COMMAND` gives a command one",
     ),
     (
         &["--secret", "--env-file"],
@@ -169,10 +188,17 @@ const FLAGS: &[Guess] = &[
     (&["--entrypoint"], "the entrypoint of an image is not used: the command is executed directly"),
     (
         &["-d", "--detach"],
-        "a sandbox lives as long as its command; the shell's & runs it in the background",
+        "`sandbox create IMAGE` makes a sandbox that stays, and `sandbox run -d ID COMMAND` runs a command in it",
     ),
-    (&["ps -a", "ps --all"], "`ps` lists all there are: those that run, and leftovers"),
-    (&["--name", "--hostname", "-h"], "sandboxes have ids, which `ps` lists; nothing needs one"),
+    (
+        &["ps -a", "ps --all"],
+        "`ps` lists all containers there are; `sandbox ls` lists sandboxes that stay, stopped ones too",
+    ),
+    (
+        &["--name"],
+        "`sandbox create --name NAME IMAGE` makes a sandbox that stays; that of `run` and `exec` needs no name",
+    ),
+    (&["--hostname", "-h"], "sandboxes have ids, which `ps` lists; nothing needs one"),
     (
         &[
             "--gpus",
@@ -310,7 +336,12 @@ mod tests {
                 if !flag.starts_with('-') || ["--help", "--version"].contains(&flag) {
                     continue;
                 }
-                assert!(every.iter().any(|it| has(it, flag)), "{words:?}: {flag} in {tip}");
+                let is_group = flag.len() > 2 && !flag.starts_with("--");
+                let single = flag.chars().skip(1).map(|letter| format!("-{letter}"));
+                let single: Vec<String> =
+                    if is_group { single.collect() } else { vec![flag.to_owned()] };
+                let has_all = |it: &&&Command| single.iter().all(|flag| has(it, flag));
+                assert!(every.iter().any(|it| has_all(&it)), "{words:?}: {flag} in {tip}");
             }
             assert_eq!(cli::named::mistakes(&whole, &own), [] as [String; 0], "{words:?}");
         }

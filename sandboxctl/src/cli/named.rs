@@ -44,7 +44,7 @@ const FUNCTIONS: &[&str] = &["io.lines", "io.open", "io.write"];
 /// Variables that are no settings, and that the program itself sets.
 const OWN_VARIABLES: &[&str] = &["SANDBOXCTL_COMPLETE"];
 /// What a message of the service quotes beside names of its API and settings.
-const OTHER_QUOTES: &[&str] = &["snake_case", "true"];
+const OTHER_QUOTES: &[&str] = &["sandboxctl.process.1", "snake_case", "true"];
 /// The folders whose messages a caller of the service reads.
 const OF_THE_SERVICE: &[&str] = &["api/src", "server/http/src", "server/service/src"];
 /// What is typed for a placeholder, which stands alone or after its flag.
@@ -75,6 +75,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("UID", "1000"),
     ("URL", "http://127.0.0.1:8470"),
     ("WHEN", "never"),
+    ("{process}", "3"),
     ("{server}", "http://127.0.0.1:8470"),
 ];
 

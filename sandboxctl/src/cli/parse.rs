@@ -45,6 +45,7 @@ const SHORT_HELP: &[(&str, &[ShortHelp])] = &[
             ("secret", "Set a variable from env:VARIABLE, file:PATH or - (stdin)"),
             ("workdir", "Working directory in the sandbox"),
             ("stdin", "Pass stdin on to the command"),
+            ("tty", "Give the command a terminal: -it IMAGE bash"),
             ("json", "Print one JSON document at the end"),
             ("io-dir", "Writable directory of the host [default: a fresh one]"),
             ("in", "Show a file or directory read-only at /in/NAME; repeatable"),

@@ -1,10 +1,12 @@
 //! What a sandbox's file system is made from, where programs are to run in it.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueHint};
 use sandbox_api::RootFs;
+use serde::{Deserialize, Serialize};
 
 use super::limits::{LimitArgs, ProgramLimits};
 use super::values::{Utf8, word_of};
@@ -56,6 +58,12 @@ impl RootArgs {
         self.image.is_some() || self.rootfs.is_some() || self.image_archive.is_some()
     }
 
+    /// What they name of this machine.
+    #[must_use]
+    pub fn local(&self) -> LocalRootArgs {
+        LocalRootArgs { rootfs: self.rootfs.clone(), image_archive: self.image_archive.clone() }
+    }
+
     /// What the flags name.
     #[must_use]
     pub fn root(&self, settings: &Settings) -> RootFs {
@@ -65,6 +73,49 @@ impl RootArgs {
             Self { image_archive: Some(file), .. } => RootFs::Archive(file.clone()),
             _ => RootFs::Builtin,
         }
+    }
+}
+
+/// What programs run in, in the sandboxes of the local service: the embedded engine fetches no image.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+pub struct LocalRootArgs {
+    /// Run in this directory as root file system (the local service, embedded engine)
+    #[arg(long, help_heading = "Programs", value_name = "DIR", value_hint = ValueHint::DirPath,
+        conflicts_with = "image_archive")]
+    pub rootfs: Option<PathBuf>,
+
+    /// Run in this image archive (the local service, embedded engine)
+    #[arg(long, help_heading = "Programs", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub image_archive: Option<PathBuf>,
+}
+
+impl LocalRootArgs {
+    /// Whether one of them is given.
+    pub const fn is_named(&self) -> bool {
+        self.rootfs.is_some() || self.image_archive.is_some()
+    }
+
+    /// What it names.
+    pub fn root(&self) -> RootFs {
+        match (&self.rootfs, &self.image_archive) {
+            (Some(directory), _) => RootFs::Directory(directory.clone()),
+            (None, Some(file)) => RootFs::Archive(file.clone()),
+            (None, None) => RootFs::Builtin,
+        }
+    }
+
+    /// The same, whatever the working directory.
+    #[must_use]
+    pub fn absolute(&self, here: &Path) -> Self {
+        let absolute = |path: &Option<PathBuf>| path.as_ref().map(|path| here.join(path));
+        Self { rootfs: absolute(&self.rootfs), image_archive: absolute(&self.image_archive) }
+    }
+
+    /// As words of a command line.
+    pub fn words(&self) -> Vec<OsString> {
+        let flags = [("--rootfs", &self.rootfs), ("--image-archive", &self.image_archive)];
+        let given = flags.into_iter().filter_map(|(flag, path)| Some((flag, path.as_ref()?)));
+        given.flat_map(|(flag, path)| [flag.into(), path.into()]).collect()
     }
 }
 

@@ -37,6 +37,16 @@ pub struct ServeArgs {
         "tls_cert", "insecure_no_auth", "shutdown_timeout", "io_dir", "database"])]
     pub private: bool,
 
+    /// Serve this user's own sandboxes at the socket that is stdin, until there is nothing to do
+    #[arg(long, hide = true, conflicts_with_all = ["private", "dev", "listen", "data_dir",
+        "allowed_images", "tls_cert", "insecure_no_auth", "shutdown_timeout", "io_dir", "database"])]
+    pub local: bool,
+
+    /// Development server on the local socket and 127.0.0.1:8470, with a temporary token
+    #[arg(long, conflicts_with_all = ["private", "allowed_images", "tls_cert", "insecure_no_auth",
+        "io_dir", "database"])]
+    pub dev: bool,
+
     /// The database.
     #[command(flatten)]
     database: DatabaseArgs,

@@ -61,6 +61,7 @@ fn command() -> clap::Command {
         .mut_subcommand("exec", |exec| {
             image_flag(exec).mut_arg("words", |arg| arg.add(ArgValueCompleter::new(ImageOrFile)))
         })
+        .mut_subcommand("sandbox", |sandbox| sandbox.mut_subcommand("create", image_flag))
         .mut_subcommand("image", |image| {
             image.mut_subcommand("rm", |rm| {
                 rm.mut_arg("ids", |arg| arg.add(ArgValueCandidates::new(image_ids)))

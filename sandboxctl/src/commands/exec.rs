@@ -1,21 +1,25 @@
 //! `exec`: what its command line says, for a command here or on a service.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use sandbox_api::process::{PtyRequest, TerminalSize};
 use sandbox_api::service::{CommandRequest, Content};
 use sandbox_api::{DEFAULT_LIFETIME, Lifespan, RootFs, Secrets};
 use sandbox_controller::{Command, Patterns, Stdin};
+use sandbox_protocol::message::Pty;
 
 use super::collect::Artifacts;
 use super::execution::remote::{self, RequestOptions};
 use super::execution::{Job, Local, Program, Remote, View};
 use super::receipt::Issuer;
 use super::staging::{Staging, refuse_diff_beside_output};
+use super::terminal::Keyboard;
 use super::transfer::Source;
-use super::{Context, block_on, hints, launch, reports};
+use super::{Context, block_on, hints, launch, reports, terminal};
 use crate::ci::Stdout;
 use crate::cli::exec::{CommandLine, ExecArgs, Place, Target, Variable};
 use crate::error::Error;
@@ -37,6 +41,10 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     if args.keep {
         settings.keep_io_dir();
     }
+    let pty = args.tty.then(|| terminal::request(context)).transpose()?;
+    if pty.is_some() {
+        settings.allow_long_commands();
+    }
     reports::begin_files(context, &settings);
     reports::check_files(context, &args.reports, &args.receipt, &args.changes, &settings)?;
     let Target { root, image_is_a_word, command: line } = args.target(&settings, Place::Here)?;
@@ -54,7 +62,9 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     }
     let title = title(&line, &secrets);
     let command = request(context, &line, &variables, args.workdir.as_deref()).secrets(secrets);
-    let command = command.stdin(if args.stdin { Stdin::Stream } else { Stdin::Null });
+    let mut command = command.stdin(if args.stdin { Stdin::Stream } else { Stdin::Null });
+    command.merge = args.merge;
+    command.pty = pty.clone().map(Pty::from);
     let spec =
         launch::spec_of_files(context, &args.files, &settings, root.clone(), stdin.as_deref())?;
     let lifetime = DEFAULT_LIFETIME.saturating_add(spec.limits.timeout);
@@ -83,13 +93,14 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         true => issuer.map(|it| it.with_words_of(&command)).transpose()?,
         false => issuer,
     };
-    let source = match args.stdin {
+    let keyboard = match args.stdin {
         true => Some(
-            Source::stdin().map_err(|source| Error::System { what: "stdin".to_owned(), source })?,
+            Keyboard::open(args.tty.then(|| args.detach_keys.clone()))
+                .map_err(|source| Error::System { what: "stdin".to_owned(), source })?,
         ),
         false => None,
     };
-    if args.stdin && io::stdin().is_terminal() {
+    if args.stdin && !args.tty && io::stdin().is_terminal() {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
     let subject = vec![reports::command(&line, &command.secrets)];
@@ -110,11 +121,14 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         staging,
         issuer,
         reports: &reports,
-        view: view(args),
+        view: View {
+            terminal: pty.map(|PtyRequest { cols, rows, .. }| TerminalSize { cols, rows }),
+            ..view(args)
+        },
         at_once: 1,
     };
     let job = Job { index: 0, program: Program::Command(&line) };
-    let ended = block_on(local.run(config, vec![(job, title, command.into(), source)]));
+    let ended = block_on(local.run(config, vec![(job, title, command.into(), keyboard)]));
     if !args.stdin {
         hints::unread_stdin(context.output, hints::STDIN_OF_EXEC);
     }
@@ -134,6 +148,12 @@ fn view(args: &ExecArgs) -> View {
 
 /// The same on a service.
 fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result<u8, Error> {
+    if args.tty {
+        return Err(Error::usage("--tty", "a command on a service has no terminal").with_hint(
+            "`sandboxctl sandbox create IMAGE` makes a sandbox there, and `sandboxctl sandbox shell ID` \
+             opens a terminal in it",
+        ));
+    }
     args.remote.refuse_local("exec")?;
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     let Target { root, command: line, .. } = args.target(&settings, Place::Service)?;
@@ -156,14 +176,15 @@ fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result
         title,
     };
     let mut request = options.request()?;
-    let command = command_request(context, args, &line, args.variables()?)?;
+    let command = command_request(context, args.workdir.as_deref(), &line, args.variables()?)?;
     let reports = Reports::of(&args.reports.reports, None, vec![subject])?;
     let client = remote::connect(context, client);
-    let remote = Remote { context, client, reports: &reports, view: view(args), at_once: 1 };
+    let remote =
+        Remote { context, client, sandbox: None, reports: &reports, view: view(args), at_once: 1 };
     let job = Job { index: 0, program: Program::Command(&shown) };
     let ended = block_on(async {
         request.command =
-            Some(CommandRequest { stdin: read_stdin(context, args).await?, ..command });
+            Some(CommandRequest { stdin: read_stdin(context, args.stdin).await?, ..command });
         remote.run(vec![(job, request)]).await
     });
     let ended = ended.map_err(|error| hints::image_of_service(error, image_word.as_deref()));
@@ -174,7 +195,7 @@ fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result
 }
 
 /// The title of the command's sandbox in listings: without secrets.
-fn title(line: &CommandLine, secrets: &Secrets) -> String {
+pub fn title(line: &CommandLine, secrets: &Secrets) -> String {
     let CommandLine::Program(program, _) = line else { return "sh".to_owned() };
     let mut program = program.to_string_lossy().into_owned();
     Patterns::of([secrets]).text(&mut program);
@@ -216,15 +237,14 @@ fn own_variable(context: &Context<'_>, name: &OsString) -> Option<OsString> {
 }
 
 /// What runs, without its stdin.
-fn command_request(
+pub fn command_request(
     context: &Context<'_>,
-    args: &ExecArgs,
+    workdir: Option<&OsStr>,
     line: &CommandLine,
     variables: Vec<Variable>,
 ) -> Result<CommandRequest, Error> {
-    let content = |text: &OsStr| Content(text.as_bytes().to_vec());
-    let mut command =
-        CommandRequest { cwd: args.workdir.as_deref().map(content), ..Default::default() };
+    let env = variables_of_request(context, variables)?;
+    let mut command = CommandRequest { cwd: workdir.map(content), env, ..Default::default() };
     match line {
         CommandLine::Shell(line) => command.shell = Some(content(line)),
         CommandLine::Program(program, args) => {
@@ -232,23 +252,39 @@ fn command_request(
             command.args = args.iter().map(|arg| content(arg)).collect();
         }
     }
+    Ok(command)
+}
+
+fn content(text: &OsStr) -> Content {
+    Content(text.as_bytes().to_vec())
+}
+
+/// Variables as a request has them.
+pub fn variables_of_request(
+    context: &Context<'_>,
+    variables: Vec<Variable>,
+) -> Result<BTreeMap<String, Content>, Error> {
+    let mut env = BTreeMap::new();
     for Variable { name, value } in variables {
         let shown = name.to_string_lossy().into_owned();
         match value.or_else(|| own_variable(context, &name)) {
             Some(value) => {
                 let name = name.into_string();
                 let name = name.map_err(|_| Error::usage("--env", "a name is not UTF-8 text"))?;
-                command.env.insert(name, content(&value));
+                env.insert(name, content(&value));
             }
             None => context.output.notice(&format!("{shown} is not set here, and not passed on")),
         }
     }
-    Ok(command)
+    Ok(env)
 }
 
 /// All of our stdin, if it is to be passed on: a service takes it with the request.
-async fn read_stdin(context: &Context<'_>, args: &ExecArgs) -> Result<Option<Content>, Error> {
-    if !args.stdin {
+pub async fn read_stdin(
+    context: &Context<'_>,
+    is_passed_on: bool,
+) -> Result<Option<Content>, Error> {
+    if !is_passed_on {
         return Ok(None);
     }
     if io::stdin().is_terminal() {

@@ -11,14 +11,14 @@ use sandbox_api::service::{
     Content, Execution, ExecutionRequest, ExecutionState, ExecutionSummary, FileKind, FileList,
     Time,
 };
-use sandbox_api::{DocumentBody, EventRecord, ExecutionDocument, ExecutionEvent, Recorded};
+use sandbox_api::{DocumentBody, EventRecord, ExecutionDocument, ExecutionEvent, Exit, Recorded};
 
 use super::{Context, block_on};
 use crate::cli::executions::{ExecutionId, ExecutionsArgs, ExecutionsCommand, SubmitArgs};
 use crate::error::{Error, UNREAD};
 use crate::input::{self, ScriptArgument};
 use crate::output::Output;
-use crate::remote::{self, Client, Events, ListQuery, Stream};
+use crate::remote::{self, Client, EventSource, Events, ListQuery, Stream};
 use crate::render;
 use crate::signals::{Signals, stdout_is_unread};
 use crate::target::Target;
@@ -56,7 +56,8 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
                     print(output, &execution, json)?;
                 }
                 ExecutionsCommand::Events { id, after, json } => {
-                    let mut events = Events::new(client.clone(), id.as_str(), after.unwrap_or(0));
+                    let source = EventSource::Execution(id.as_str().to_owned());
+                    let mut events = Events::new(client.clone(), source, after.unwrap_or(0));
                     let print = async {
                         while let Some(event) = events.next().await? {
                             match json {
@@ -83,7 +84,7 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
                         check_archive_name(&file)?;
                     }
                     let content = client.download(id.as_str(), path.as_deref()).await?;
-                    return save(output, content, &file).await;
+                    return save(output, content, "--output", &file).await;
                 }
             }
             Ok(0)
@@ -122,7 +123,7 @@ async fn cancel(output: &Output, client: &Client, ids: &[ExecutionId]) -> Result
 async fn submit(output: &Output, client: &Arc<Client>, args: &SubmitArgs) -> Result<u8, Error> {
     let request = request(args)?;
     let key = args.idempotency_key.clone().unwrap_or_else(remote::new_key);
-    let id = client.submit(&request, &key).await?;
+    let id = client.submit(&request, None, &key).await?;
     let lost = |error: remote::Error| error.after_acceptance(&id);
     if args.detach {
         match args.json {
@@ -255,7 +256,7 @@ fn print(output: &Output, execution: &Execution, json: bool) -> Result<(), Error
 }
 
 /// An event as a line for people.
-fn shown(record: &EventRecord) -> String {
+pub fn shown(record: &EventRecord) -> String {
     let what = match &record.event {
         Recorded::Event(event) => match event {
             ExecutionEvent::Log(entry) => entry.text.as_str().into(),
@@ -264,6 +265,8 @@ fn shown(record: &EventRecord) -> String {
             ExecutionEvent::HostRefused(host) => {
                 format!("{}:{} ({})", host.host, host.port, host.reason).into()
             }
+            ExecutionEvent::Exited(Exit::Code(code)) => format!("exit code {code}").into(),
+            ExecutionEvent::Exited(Exit::Signal(signal)) => format!("signal {signal}").into(),
             ExecutionEvent::Queued | ExecutionEvent::Started | ExecutionEvent::Omitted => "".into(),
         },
         Recorded::End { exit_code, .. } => format!("exit code {exit_code}").into(),
@@ -297,7 +300,7 @@ fn files_listing(files: &FileList, width: Option<usize>) -> String {
 }
 
 /// Prints until the end, or until stdout is closed. Returns the exit code.
-async fn while_read(
+pub async fn while_read(
     output: &Output,
     print: impl Future<Output = Result<(), Error>>,
 ) -> Result<u8, Error> {
@@ -308,9 +311,14 @@ async fn while_read(
     }
 }
 
-/// Writes a download to a file, which is there when it is complete; or to stdout.
-async fn save(output: &Output, mut content: Stream, file: &Path) -> Result<u8, Error> {
-    let what = || format!("--output {}", file.display());
+/// Writes a download to a file, which is there when it is complete; or to stdout. `flag` names it.
+pub async fn save(
+    output: &Output,
+    mut content: Stream,
+    flag: &str,
+    file: &Path,
+) -> Result<u8, Error> {
+    let what = || format!("{flag} {}", file.display());
     let failed = |source| Error::Content { what: what(), source };
     let lost = |error: Box<dyn std::error::Error + Send + Sync>| {
         failed(std::io::Error::new(std::io::ErrorKind::ConnectionReset, error.to_string()))

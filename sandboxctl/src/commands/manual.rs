@@ -86,7 +86,9 @@ mod tests {
                 "image",
                 "config",
                 "keys",
+                "local",
                 "receipt",
+                "sandbox",
                 "server",
                 "token",
             ];

@@ -16,6 +16,7 @@ mod gc;
 mod hints;
 mod image;
 mod launch;
+mod local;
 mod manual;
 mod mcp;
 mod network;
@@ -25,9 +26,11 @@ mod receipt;
 mod replay;
 mod reports;
 mod run;
+mod sandbox;
 mod serve;
 mod server;
 mod staging;
+mod terminal;
 mod text;
 mod token;
 mod tools;
@@ -92,6 +95,8 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         Command::Tools(args) => tools::tools(&context, &args),
         Command::Serve(args) => serve::serve(&context, &args),
         Command::Executions(args) => executions::executions(&context, args.into_inner()),
+        Command::Sandbox(args) => sandbox::sandbox(&context, args.into_inner()),
+        Command::Local(command) => local::local(&context, command),
         Command::Token(command) => token::token(&context, command),
         Command::Server(command) => server::server(&context, &command),
         Command::Cluster(command) => cluster::cluster(&context, &command),

@@ -11,8 +11,8 @@ use sandbox_api::receipt::{
     BuildType, Dependency, Provenance, Receipt, RecordedLine, RecordedOutcome, TestResult,
 };
 use sandbox_api::{
-    DEFAULT_LIFETIME, Lifespan, Outcome, PrivateIo, Pull, RootFs, SandboxSpec, Script, Secrets,
-    Status, Workload,
+    DEFAULT_LIFETIME, Lifespan, Outcome, PrivateIo, Processes, Pull, RootFs, SandboxSpec, Script,
+    Secrets, Status, Workload,
 };
 use sandbox_controller::artifacts::{Reference, Request, Selection, Unmatched};
 use sandbox_controller::{Command, Execution, FinishOptions, Patterns, Sandbox, receipts};
@@ -367,6 +367,7 @@ fn spec(
         container_name: None,
         title: None,
         allow: recorded.allow.clone(),
+        processes: Processes::PerCommand,
     };
     let mut inputs = args.inputs.clone();
     for volume in &args.volumes {

@@ -137,6 +137,7 @@ fn run_remote(context: &Context<'_>, args: &RunArgs, client: Client) -> Result<u
     let remote = Remote {
         context,
         client: remote::connect(context, client),
+        sandbox: None,
         reports: &reports,
         view: view(args, scripts.len()),
         at_once: args.jobs.into(),

@@ -153,7 +153,8 @@ pub fn remove_new(data_dir: &Path, missing: &MissingDirs, error: &StoreError) {
     }
 }
 
-fn create(
+/// Makes a token, which is durable when this returns.
+pub fn create(
     store: &Store,
     subject: Subject,
     mut scopes: Vec<Scope>,

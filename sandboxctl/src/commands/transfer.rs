@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::text::TerminalText;
 use crate::input::open_file;
 use crate::render::StyledText;
+use crate::terminal::Screen;
 
 /// The longest piece.
 const PIECE_BYTES: usize = 64 << 10;
@@ -179,6 +180,19 @@ impl Sink {
             to.write_all(text.end().as_bytes())?;
             to.flush()
         })
+    }
+
+    /// Writes what a program with a terminal of its own shows: a terminal gets all but what writes to the
+    /// clipboard.
+    ///
+    /// # Errors
+    ///
+    /// If no thread can be started.
+    pub fn screen(to: impl Write + IsTerminal + Send + 'static) -> io::Result<Self> {
+        match to.is_terminal() {
+            true => Self::new(Screen::new(to)),
+            false => Self::new(to),
+        }
     }
 
     /// Writes to stdout or stderr; output to a terminal is escaped.

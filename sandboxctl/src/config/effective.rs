@@ -6,10 +6,11 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use sandbox_api::hosts::Allowlist;
-use sandbox_api::{ByteSize, Encoding, LimitValue, PrivateIo, Pull};
+use sandbox_api::{ByteSize, Encoding, LimitKey, LimitValue, PrivateIo, Pull};
 use sandbox_controller::{Config, ConfinementPolicy, PoolConfig};
 use sandbox_env::Environment;
 use sandbox_protocol::message::{AllowedPath, IoErrors};
+use sandbox_service::Preparation;
 
 use super::error::Error;
 use super::key::{Key, Scope};
@@ -72,6 +73,16 @@ impl Settings {
         }
     }
 
+    /// Gives a command that a person sits at the longest time that it may have, unless one is chosen.
+    pub fn allow_long_commands(&mut self) {
+        let key = self.limit_key(LimitKey::Timeout);
+        let Setting { layer, origin, .. } = self.setting(key).clone();
+        if layer == Layer::Default {
+            let longest = self.ceiling().0.get(LimitKey::Timeout);
+            self.set(key, Value::Limit(longest), layer, origin);
+        }
+    }
+
     /// The default encoding of file operations.
     #[must_use]
     pub fn default_encoding(&self) -> Encoding {
@@ -121,6 +132,14 @@ impl Settings {
             max_age: self.time(Key::PoolMaxAge).unwrap_or(default.max_age),
             max_keys: self.count(Key::PoolMaxKeys).unwrap_or(default.max_keys),
             adaptive: matches!(self.setting(Key::PoolAdaptive).value, Some(Value::Switch(true))),
+        }
+    }
+
+    /// The processes that are started ahead.
+    pub fn prepared(&self) -> Vec<Preparation> {
+        match &self.setting(Key::PoolPrepared).value {
+            Some(Value::Preparations(preparations)) => preparations.clone(),
+            _ => Vec::new(),
         }
     }
 

@@ -55,6 +55,8 @@ pub enum Kind {
     Dirs,
     /// Guest paths with the access to them.
     GuestPaths,
+    /// Processes that are started ahead.
+    Preparations,
     /// Names of files that are write-protected.
     ProtectedNames,
     /// Names, or patterns of names.
@@ -253,6 +255,11 @@ settings! {
         kind: Kind::Switch,
         default: || Some(Value::Switch(false)),
     }
+    PoolPrepared "pool.prepared" "Processes that sandboxes of `serve` have before they are asked for" {
+        kind: Kind::Preparations,
+        default: || Some(Value::Preparations(Vec::new())),
+        expects: "tables with name, command, ready and count",
+    }
     ServerListen "server.listen" "Where `serve` listens: ADDRESS:PORT, or unix:PATH" {
         flag: Some("--listen"),
         default: || text("127.0.0.1:8470"),
@@ -308,6 +315,15 @@ settings! {
     ServerMaxTtl "server.max_ttl" "Longest life of a kept sandbox" {
         kind: TIME,
         default: || hours(24),
+    }
+    ServerMaxPaused "server.max_paused" "Paused sandboxes, whose memory stays in use" {
+        kind: COUNT,
+        default: || count(8),
+    }
+    ServerMaxPausedTime "server.max_paused_time"
+    "How long a sandbox is paused until it is stopped, and its files are kept; with `idle: freeze` until it expires" {
+        kind: TIME,
+        default: || hours(1),
     }
     ServerMaxConnections "server.max_connections" "Open connections" {
         kind: COUNT,
@@ -674,7 +690,7 @@ mod tests {
         let count = Key::all().count();
         assert_eq!(
             count,
-            60 + 2 * LimitKey::ALL.len() + 2 * EXEC.len(),
+            63 + 2 * LimitKey::ALL.len() + 2 * EXEC.len(),
             "a section of limits is missing"
         );
         assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);

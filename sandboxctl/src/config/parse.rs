@@ -8,6 +8,7 @@ use sandbox_api::{LimitValue, SandboxSpec};
 use sandbox_controller::DiskReserve;
 use sandbox_protocol::message::AllowedPath;
 use sandbox_protocol::path::GuestPath;
+use sandbox_service::Preparation;
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
@@ -52,7 +53,7 @@ impl Value {
                     .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
                 Self::from_toml(key, &value)
             }
-            Kind::ProtectedNames | Kind::Names => {
+            Kind::ProtectedNames | Kind::Names | Kind::Preparations => {
                 let value = DeValue::parse(text)
                     .map_err(|error| ValueError::Names(error.message().to_owned()))?;
                 Self::from_toml(key, &value)
@@ -102,6 +103,21 @@ impl Value {
                 }
                 Ok(Self::Paths(paths))
             }
+            (Kind::Preparations, DeValue::Array(_)) => {
+                let source = ValueDeserializer::from(value.clone());
+                let preparations = Vec::<Preparation>::deserialize(source)
+                    .map_err(|error| ValueError::Names(error.message().to_owned()))?;
+                for (at, preparation) in preparations.iter().enumerate() {
+                    let name = &preparation.name;
+                    let is_same = |it: &Preparation| it.name == *name;
+                    let problem = match preparations[..at].iter().any(is_same) {
+                        true => Err("it is there twice"),
+                        false => preparation.check(),
+                    };
+                    problem.map_err(|why| ValueError::Names(format!("'{name}': {why}")))?;
+                }
+                Ok(Self::Preparations(preparations))
+            }
             (Kind::ProtectedNames, DeValue::Array(_)) => {
                 let names = Vec::<String>::deserialize(ValueDeserializer::from(value.clone()))
                     .map_err(|error| ValueError::Names(error.message().to_owned()))?;
@@ -146,6 +162,7 @@ impl Value {
             }
             (
                 Kind::GuestPaths
+                | Kind::Preparations
                 | Kind::ProtectedNames
                 | Kind::Dirs
                 | Kind::Names

@@ -267,6 +267,13 @@ fn any_line() -> impl Strategy<Value = String> {
                 let two: Vec<_> = two.into_iter().filter(|host| !host.is_empty()).collect();
                 format!("[{}]", two.join(", "))
             }
+            (_, Some(Value::Preparations(_))) => match write {
+                true => "[]".to_owned(),
+                false => {
+                    let ready = ["{ text = 'up' }", "{ port = 80 }"][number as usize % 2];
+                    format!("[{{ name = 'a', command = ['b', 'c'], ready = {ready}, count = 1 }}]")
+                }
+            },
             (_, Some(Value::Presets(_))) => {
                 ["{}", "{ p = ['a.example'] }", "{ p = [], q = ['b.a.example'] }"]
                     [number as usize % 3]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use sandbox_api::LimitValue;
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::PathError;
+use sandbox_service::Preparation;
 use serde::{Serialize, Serializer};
 
 use super::network::{Allow, AllowError, Presets};
@@ -31,6 +32,8 @@ pub enum Value {
     Hosts(Vec<Allow>),
     /// Presets: named lists of such hosts.
     Presets(Presets),
+    /// Processes that are started ahead.
+    Preparations(Vec<Preparation>),
 }
 
 /// Why a text or a TOML value is invalid for its key.
@@ -115,7 +118,8 @@ impl Value {
             | Self::Names(_)
             | Self::Dirs(_)
             | Self::Hosts(_)
-            | Self::Presets(_) => None,
+            | Self::Presets(_)
+            | Self::Preparations(_) => None,
         }
     }
 }
@@ -159,6 +163,12 @@ impl fmt::Display for Value {
                 let entries = entries.iter().map(|entry| quoted(entry.to_string()));
                 write!(formatter, "[{}]", entries.collect::<Vec<_>>().join(", "))
             }
+            Self::Preparations(preparations) => {
+                // TOML's inline tables, as those of paths.
+                let tables = preparations.iter().map(toml::Value::try_from);
+                let tables: Result<Vec<_>, _> = tables.collect();
+                toml::Value::Array(tables.map_err(|_| fmt::Error)?).fmt(formatter)
+            }
             Self::Presets(presets) if presets.is_empty() => formatter.write_str("{}"),
             Self::Presets(presets) => {
                 let presets = presets.iter().map(|(name, rules)| {
@@ -191,6 +201,7 @@ impl Serialize for Value {
                 serializer.collect_seq(dirs.iter().map(|dir| dir.to_string_lossy()))
             }
             Self::Hosts(entries) => serializer.collect_seq(entries.iter().map(ToString::to_string)),
+            Self::Preparations(preparations) => preparations.serialize(serializer),
             Self::Presets(presets) => {
                 serializer.collect_map(presets.iter().map(|(name, rules)| {
                     (name, rules.iter().map(ToString::to_string).collect::<Vec<_>>())

@@ -4,19 +4,20 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
     USER_AGENT,
 };
+use hyper::upgrade::Upgraded;
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use super::address::ServerAddress;
-use super::connection::Connection;
+use super::connection::{Connection, RequestBody, whole};
 use super::error::Error;
 use super::token::Token;
 
@@ -81,7 +82,7 @@ impl Call {
         self
     }
 
-    fn header(mut self, name: HeaderName, value: &str) -> Self {
+    pub(super) fn header(mut self, name: HeaderName, value: &str) -> Self {
         // Keys and numbers are ours or were in a header before.
         if let Ok(value) = HeaderValue::from_str(value) {
             self.headers.insert(name, value);
@@ -142,6 +143,14 @@ enum AttemptError {
     Permanent(Error),
     /// It may succeed later: after this time, if the service said so.
     Transient(Error, Option<Duration>),
+}
+
+impl AttemptError {
+    fn into_error(self) -> Error {
+        match self {
+            Self::Permanent(error) | Self::Transient(error, _) => error,
+        }
+    }
 }
 
 /// A service.
@@ -219,16 +228,21 @@ impl Client {
         }
     }
 
-    /// Sends a request once, and reads its response, with any status.
+    /// Sends a request once, and reads its response, with any status. The connection is kept.
     ///
     /// # Errors
     ///
     /// [`Error`] if there is no response.
     pub async fn call_once(&self, call: &Call) -> Result<BufferedResponse, Error> {
-        let sent = self.send(call).await;
-        let (response, _connection) = sent.map_err(|failed| match failed {
-            AttemptError::Permanent(error) | AttemptError::Transient(error, _) => error,
-        })?;
+        let (response, connection) = self.send(call).await.map_err(AttemptError::into_error)?;
+        let response = self.buffered(response).await?;
+        if connection.is_open() {
+            *self.idle.lock().await = Some(connection);
+        }
+        Ok(response)
+    }
+
+    async fn buffered(&self, response: Response<Incoming>) -> Result<BufferedResponse, Error> {
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect();
         match timeout(BODY_TIMEOUT, body).await {
@@ -246,6 +260,41 @@ impl Client {
     pub async fn stream(&self, call: &Call) -> Result<Stream, Error> {
         let (response, connection) = self.attempt(call, Instant::now() + RETRY_FOR).await?;
         Ok(Stream { body: response.into_body(), _connection: connection })
+    }
+
+    /// Sends a request with this body, once, and reads its response.
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Self::call).
+    pub async fn upload(&self, call: &Call, body: RequestBody) -> Result<BufferedResponse, Error> {
+        let mut connection = self.open().await.map_err(AttemptError::into_error)?;
+        let within = RESPONSE_TIMEOUT + call.wait;
+        let sent = timeout(within, connection.send(self.request(call, body))).await;
+        let response = sent.map_err(|_| self.no_response(within))?;
+        let response = response.map_err(|error| self.lost(error))?;
+        match response.status().is_success() {
+            true => self.buffered(response).await,
+            false => Err(self.refusal(response).await.into_error()),
+        }
+    }
+
+    /// Sends a request once that asks for another protocol. If the service agrees: the head of its answer,
+    /// and the connection, which speaks it from then on.
+    ///
+    /// # Errors
+    ///
+    /// If it does not agree.
+    pub(super) async fn switch(&self, call: &Call) -> Result<(HeaderMap, Upgraded), Error> {
+        let (response, connection) = self.send(call).await.map_err(AttemptError::into_error)?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Err(self.refusal(response).await.into_error());
+        }
+        let headers = response.headers().clone();
+        let upgraded = hyper::upgrade::on(response).await.map_err(|error| self.lost(error))?;
+        // Its driver has handed it over.
+        drop(connection);
+        Ok((headers, upgraded))
     }
 
     /// Tries until there is a response of success, it makes no sense any more, or the time is up.
@@ -287,12 +336,13 @@ impl Client {
         };
         let within = RESPONSE_TIMEOUT + call.wait;
         let until = Instant::now() + within;
-        let response = timeout_at(until, connection.send(self.request(call))).await;
+        let request = || self.request(call, whole(call.body.clone()));
+        let response = timeout_at(until, connection.send(request())).await;
         let response = response.map_err(|_| AttemptError::Permanent(self.no_response(within)))?;
         let answered = match response {
             Err(_) if was_kept && call.is_repeatable() => {
                 connection = self.open().await?;
-                let response = timeout_at(until, connection.send(self.request(call))).await;
+                let response = timeout_at(until, connection.send(request())).await;
                 response.map_err(|_| AttemptError::Permanent(self.no_response(within)))?
             }
             response => response,
@@ -322,8 +372,8 @@ impl Client {
         }
     }
 
-    fn request(&self, call: &Call) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(call.body.clone()));
+    fn request(&self, call: &Call, body: RequestBody) -> Request<RequestBody> {
+        let mut request = Request::new(body);
         *request.method_mut() = call.method.clone();
         let path = format!("{}{}", self.address.prefix(), call.path);
         // The callers have encoded the path.
@@ -364,7 +414,10 @@ impl Client {
         }
     }
 
-    fn lost(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    pub(super) fn lost(
+        &self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Error {
         let was_answered = self.was_answered.load(Ordering::Relaxed);
         Error::Lost { server: self.server(), was_answered, source: source.into() }
     }

@@ -4,7 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::Full;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, Response};
@@ -22,6 +23,15 @@ use super::error::Error;
 /// How long it may take to connect, encryption included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The body of a request.
+pub type RequestBody = UnsyncBoxBody<Bytes, io::Error>;
+
+/// A body that is there already.
+#[must_use]
+pub fn whole(bytes: Bytes) -> RequestBody {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
+
 /// What HTTP runs on.
 trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -30,7 +40,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 /// A connection, which serves one request after another.
 #[derive(Debug)]
 pub struct Connection {
-    sender: SendRequest<Full<Bytes>>,
+    sender: SendRequest<RequestBody>,
     driver: JoinHandle<()>,
 }
 
@@ -56,8 +66,9 @@ impl Connection {
         let (sender, connection) = http1::handshake(TokioIo::new(transport))
             .await
             .map_err(|error| connect(io::Error::other(error)))?;
-        // An error of the connection is that of the request that is under way.
-        let driver = tokio::spawn(async move { _ = connection.await });
+        // An error of the connection is that of the request that is under way. One that becomes a
+        // WebSocket is its owner's from then on.
+        let driver = tokio::spawn(async move { _ = connection.with_upgrades().await });
         Ok(Self { sender, driver })
     }
 
@@ -73,7 +84,7 @@ impl Connection {
     /// If the connection is lost.
     pub async fn send(
         &mut self,
-        request: Request<Full<Bytes>>,
+        request: Request<RequestBody>,
     ) -> hyper::Result<Response<Incoming>> {
         self.sender.ready().await?;
         self.sender.send_request(request).await

@@ -68,6 +68,18 @@ pub enum Error {
         /// The cause.
         source: Box<Error>,
     },
+    /// The connection to a process was lost for good.
+    #[error("the connection to {server} was lost")]
+    LostProcess {
+        /// The service.
+        server: String,
+        /// The sandbox.
+        sandbox: String,
+        /// The process.
+        process: u32,
+        /// The cause.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The connection was lost for good before a submission was answered.
     #[error(
         "the connection to {server} was lost; it is not known whether the execution was accepted"
@@ -114,6 +126,7 @@ impl Error {
             | Self::Tls { .. }
             | Self::Lost { .. }
             | Self::LostExecution { .. }
+            | Self::LostProcess { .. }
             | Self::LostSubmission { .. }
             | Self::NoResponse { .. } => ErrorKind::Engine,
             Self::Refused { kind, .. } => *kind,
@@ -156,6 +169,9 @@ impl Error {
             Self::LostExecution { server, id, .. } => Some(format!(
                 "`sandboxctl executions get {id} --server {server}` has its result; in a cluster, any \
                  other node has it too"
+            )),
+            Self::LostProcess { sandbox, process, .. } => Some(format!(
+                "`sandboxctl sandbox attach {sandbox} {process} --after 0` shows it again, if it still runs"
             )),
             Self::LostSubmission { server, key, .. } => Some(format!(
                 "`sandboxctl executions ls --server {server}` lists it if it was; the same request with the \

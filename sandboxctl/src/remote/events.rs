@@ -1,4 +1,4 @@
-//! The events of an execution, resumed where a connection is lost.
+//! The events of an execution or a process, resumed where a connection is lost.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use hyper::Method;
 use sandbox_api::EventRecord;
+use sandbox_api::process::ProcessState;
 use tokio::time::{Instant, sleep};
 
 use super::client::{Call, Client, Stream};
 use super::error::Error;
+use super::sandboxes::ProcessRef;
 use super::sse::SseParser;
 
 /// How long it may go on that each connection ends before it has brought an event.
@@ -17,11 +19,20 @@ const LOST_FOR: Duration = Duration::from_secs(60);
 /// Between two connections.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The events of an execution, each once, in their order.
+/// Whose events they are.
+#[derive(Debug, Clone)]
+pub enum EventSource {
+    /// Those of an execution, by its id.
+    Execution(String),
+    /// Those of a process of a sandbox.
+    Process(ProcessRef),
+}
+
+/// The events of an execution or a process, each once, in their order.
 #[derive(Debug)]
 pub struct Events {
     client: Arc<Client>,
-    id: String,
+    source: EventSource,
     /// The number of the last one that was given.
     last: u64,
     open: Option<(Stream, SseParser)>,
@@ -31,16 +42,33 @@ pub struct Events {
     lost_since: Option<Instant>,
     /// The connection has brought no event so far.
     is_empty: bool,
-    /// The execution had ended before this connection: if no event arrives, none is left.
+    /// It had ended before this connection: if no event arrives, none is left.
     is_over: bool,
+}
+
+impl EventSource {
+    fn path(&self) -> String {
+        match self {
+            Self::Execution(id) => format!("/v1/executions/{id}/events"),
+            // A command line can wait: nothing is to be left out for it.
+            Self::Process(process) => format!("{}&mode=wait", process.path("/events")),
+        }
+    }
+
+    async fn has_ended(&self, client: &Client) -> Result<bool, Error> {
+        Ok(match self {
+            Self::Execution(id) => client.execution(id).await?.document.is_some(),
+            Self::Process(process) => client.process(process).await?.state == ProcessState::Ended,
+        })
+    }
 }
 
 impl Events {
     /// Those after the event with this number.
-    pub fn new(client: Arc<Client>, id: &str, after: u64) -> Self {
+    pub fn new(client: Arc<Client>, source: EventSource, after: u64) -> Self {
         Self {
             client,
-            id: id.to_owned(),
+            source,
             last: after,
             open: None,
             ready: VecDeque::new(),
@@ -68,8 +96,7 @@ impl Events {
             }
             let Some((stream, parser)) = &mut self.open else {
                 let last = (self.last > 0).then(|| self.last.to_string());
-                let path = format!("/v1/executions/{}/events", self.id);
-                let call = Call::new(Method::GET, path).events_after(last.as_deref());
+                let call = Call::new(Method::GET, self.source.path()).events_after(last.as_deref());
                 let stream = self.client.stream(&call).await?;
                 self.open = Some((stream, SseParser::default()));
                 self.is_empty = true;
@@ -93,10 +120,7 @@ impl Events {
                 }
                 // There may be no event after the last one that was given.
                 Ok(None) if self.is_empty && self.is_over => self.has_ended = true,
-                Ok(None)
-                    if self.is_empty
-                        && self.client.execution(&self.id).await?.document.is_some() =>
-                {
+                Ok(None) if self.is_empty && self.source.has_ended(&self.client).await? => {
                     (self.open, self.is_over) = (None, true);
                 }
                 Ok(None) => self.lose("it was closed before the last event".into()).await?,

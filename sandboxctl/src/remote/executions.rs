@@ -32,15 +32,24 @@ struct Submitted {
 }
 
 impl Client {
-    /// Submits a request, once for each key. Its id.
+    /// Submits a request, once for each key: in the kept sandbox of this id, or in one of its own. Its id.
     ///
     /// # Errors
     ///
     /// [`Error`].
-    pub async fn submit(&self, request: &ExecutionRequest, key: &str) -> Result<String, Error> {
+    pub async fn submit(
+        &self,
+        request: &ExecutionRequest,
+        sandbox: Option<&str>,
+        key: &str,
+    ) -> Result<String, Error> {
         let body = request.to_json_with_secrets().map_err(|error| self.unexpected(error))?;
         let body = body.as_bytes().to_vec();
-        let call = Call::new(Method::POST, "/v1/executions?wait=0").json(body).idempotent(key);
+        let path = match sandbox {
+            Some(id) => format!("/v1/sandboxes/{id}/executions?wait=0"),
+            None => "/v1/executions?wait=0".to_owned(),
+        };
+        let call = Call::new(Method::POST, path).json(body).idempotent(key);
         let called = self.call(&call).await;
         let answer = called.map_err(|error| match self.was_reached() {
             true => error.after_submission(key),
@@ -102,6 +111,20 @@ impl Client {
             .map_err(|_| Error::refused(&self.server(), answer.status, &answer.body))
     }
 
+    /// Returns when the service answers, which may just have been started. Not repeated.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub async fn is_alive(&self) -> Result<(), Error> {
+        let call = Call::new(Method::GET, "/healthz").waiting(LONGEST_WAIT);
+        let answer = self.call_once(&call).await?;
+        match answer.status.is_success() {
+            true => Ok(()),
+            false => Err(Error::refused(&self.server(), answer.status, &answer.body)),
+        }
+    }
+
     /// A page of executions, the latest first.
     ///
     /// # Errors
@@ -143,7 +166,7 @@ impl Client {
         self.stream(&Call::new(Method::GET, path)).await
     }
 
-    fn read<T: DeserializeOwned>(&self, answer: &BufferedResponse) -> Result<T, Error> {
+    pub(super) fn read<T: DeserializeOwned>(&self, answer: &BufferedResponse) -> Result<T, Error> {
         serde_json::from_slice(&answer.body)
             .map_err(|error| self.unexpected(format!("{}: {error}", answer.status)))
     }
@@ -162,7 +185,7 @@ pub fn new_key() -> String {
 }
 
 /// Text as a part of a path or a query.
-fn encoded(text: &str) -> String {
+pub(super) fn encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

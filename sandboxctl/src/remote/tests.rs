@@ -29,6 +29,11 @@ struct Service {
     requests: Arc<Mutex<Vec<String>>>,
 }
 
+/// The events of an execution.
+fn of(id: &str) -> EventSource {
+    EventSource::Execution(id.to_owned())
+}
+
 impl Service {
     async fn new(reactions: Vec<Reaction>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -108,7 +113,7 @@ async fn lost_submission_is_sent_again_with_its_key() {
     ])
     .await;
     let request = ExecutionRequest { script: Some("return 1".into()), ..Default::default() };
-    let id = service.client.submit(&request, "key-1").await.unwrap();
+    let id = service.client.submit(&request, None, "key-1").await.unwrap();
     service.client.cancel(&id).await.unwrap();
     let requests = service.requests();
     let keys: Vec<_> = requests.iter().map(|it| header(it, "idempotency-key")).collect();
@@ -127,12 +132,12 @@ async fn refusal_and_an_invalid_id_are_final() {
     ])
     .await;
     let request = ExecutionRequest::default();
-    let refused = service.client.submit(&request, "k").await.unwrap_err();
+    let refused = service.client.submit(&request, None, "k").await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Policy);
-    let strange = service.client.submit(&request, "k").await.unwrap_err();
+    let strange = service.client.submit(&request, None, "k").await.unwrap_err();
     assert!(strange.to_string().contains("an invalid id"), "{strange}");
     // A service cannot redirect scripts and tokens elsewhere.
-    let elsewhere = service.client.submit(&request, "k").await.unwrap_err();
+    let elsewhere = service.client.submit(&request, None, "k").await.unwrap_err();
     assert!(elsewhere.to_string().contains("302 Found"), "{elsewhere}");
     assert_eq!(service.requests().len(), 3);
 }
@@ -159,7 +164,7 @@ async fn events_come_once_and_in_order_though_connections_are_lost() {
         Last(stream(&[log(2, "b"), log(3, "c"), end])),
     ])
     .await;
-    let mut events = Events::new(service.client.clone(), "e1", 0);
+    let mut events = Events::new(service.client.clone(), of("e1"), 0);
     let mut seen = Vec::new();
     while let Some(event) = events.next().await.unwrap() {
         seen.push(match event.event {
@@ -206,7 +211,7 @@ async fn events_after_the_last_one_end_with_the_execution() {
         nothing(),
     ])
     .await;
-    let mut events = Events::new(service.client.clone(), "e1", 99);
+    let mut events = Events::new(service.client.clone(), of("e1"), 99);
     assert!(events.next().await.unwrap().is_none());
     assert!(events.next().await.unwrap().is_none());
     let requests = service.requests();
@@ -220,7 +225,8 @@ async fn service_that_asks_for_a_longer_pause_than_there_is_time_is_not_waited_f
         let headers = format!("retry-after: {pause}\r\n");
         let full = json("503 Service Unavailable", &headers, r#"{"title":"full"}"#);
         let service = Service::new(vec![Answer(full)]).await;
-        let error = service.client.submit(&ExecutionRequest::default(), "k").await.unwrap_err();
+        let error =
+            service.client.submit(&ExecutionRequest::default(), None, "k").await.unwrap_err();
         assert!(error.to_string().contains("full"), "{error}");
     }
 }
@@ -230,7 +236,7 @@ async fn service_of_the_other_scheme_is_reported_at_once() {
     // An alert of TLS, which a server sends to who speaks HTTP.
     let alert = Last("\x15\x03\x03\x00\x02\x02\x46".to_owned());
     let service = Service::new(vec![alert]).await;
-    let plain = service.client.submit(&ExecutionRequest::default(), "k").await.unwrap_err();
+    let plain = service.client.submit(&ExecutionRequest::default(), None, "k").await.unwrap_err();
     assert_eq!((plain.kind(), plain.exit_code()), (ErrorKind::Engine, 125));
     assert!(plain.to_string().ends_with(" does not answer in HTTP"), "{plain}");
     assert!(plain.hint().unwrap().contains("if it speaks TLS: --server https://127.0.0.1:"));
@@ -245,7 +251,7 @@ async fn service_of_the_other_scheme_is_reported_at_once() {
         connection.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
     });
     let client = Client::new(address.parse().unwrap(), None).trusting(Some(vec![certificate()]));
-    let encrypted = client.submit(&ExecutionRequest::default(), "k").await.unwrap_err();
+    let encrypted = client.submit(&ExecutionRequest::default(), None, "k").await.unwrap_err();
     assert!(encrypted.to_string().ends_with(" does not answer in TLS"), "{encrypted}");
     assert!(encrypted.hint().unwrap().contains("if it speaks plain HTTP: --server http://"));
 }
@@ -263,28 +269,28 @@ async fn no_server_there_is_an_error_at_once() {
     held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = format!("http://{}", held.local_addr().unwrap());
     let client = Client::new(address.parse().unwrap(), None);
-    let error = client.submit(&ExecutionRequest::default(), "k").await.unwrap_err();
+    let error = client.submit(&ExecutionRequest::default(), None, "k").await.unwrap_err();
     assert_eq!((error.kind(), error.exit_code()), (ErrorKind::Engine, 125));
     assert!(error.to_string().starts_with("cannot connect to http://127.0.0.1:"), "{error}");
     let client = Client::new("unix:/no/such.sock".parse().unwrap(), None);
-    assert!(client.submit(&ExecutionRequest::default(), "k").await.is_err());
+    assert!(client.submit(&ExecutionRequest::default(), None, "k").await.is_err());
 }
 
 #[tokio::test]
 async fn service_that_is_lost_for_good_is_said_to_have_accepted_or_not() {
     let service = Service::new(vec![Last(json("202 Accepted", "", ACCEPTED))]).await;
     let (client, request) = (service.client.clone(), ExecutionRequest::default());
-    let id = client.submit(&request, "k1").await.unwrap();
+    let id = client.submit(&request, None, "k1").await.unwrap();
     // The minute of attempts passes at once.
     tokio::time::pause();
-    let lost = Events::new(client.clone(), &id, 0).next().await.unwrap_err();
+    let lost = Events::new(client.clone(), of(&id), 0).next().await.unwrap_err();
     let accepted = lost.after_acceptance(&id);
     let server = client.server();
     let get = format!("`sandboxctl executions get e1 --server {server}`");
     assert!(accepted.to_string().ends_with(" was lost; execution e1 was accepted"), "{accepted}");
     assert!(accepted.hint().unwrap().starts_with(&get), "{:?}", accepted.hint());
 
-    let unknown = client.submit(&request, "k2").await.unwrap_err();
+    let unknown = client.submit(&request, None, "k2").await.unwrap_err();
     assert!(unknown.to_string().contains("it is not known whether"), "{unknown}");
     assert!(unknown.hint().unwrap().contains("idempotency key k2 runs once"));
     for error in [&accepted, &unknown] {

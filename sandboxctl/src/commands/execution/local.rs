@@ -1,8 +1,10 @@
 //! Executions on an engine of this machine: launched, followed, and what they leave kept as asked for.
 
 use std::borrow::Cow;
+use std::future::pending;
 use std::pin::pin;
 
+use sandbox_api::process::TerminalSize;
 use sandbox_api::{CancelCause, DocumentBody, ErrorKind, ExecutionDocument, SandboxSpec, Workload};
 use sandbox_controller::{Config, Controller, Execution, Sandbox};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
@@ -10,7 +12,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use super::super::collect::Artifacts;
 use super::super::receipt::Issuer;
 use super::super::staging::Staging;
-use super::super::transfer::Source;
+use super::super::terminal::{Keyboard, Lent};
 use super::super::{Context, hints, launch};
 use super::follow::{follow, in_order};
 use super::job::Job;
@@ -42,7 +44,7 @@ pub struct Local<'a> {
 }
 
 /// A job, the title of its sandbox, what runs in it, and its stdin.
-pub type LocalJob<'a> = (Job<'a>, String, Workload, Option<Source>);
+pub type LocalJob<'a> = (Job<'a>, String, Workload, Option<Keyboard>);
 
 impl<'a> Local<'a> {
     /// Runs all jobs, and gives the exit code.
@@ -105,27 +107,44 @@ impl<'a> Local<'a> {
         mut execution: Execution,
         job: Job<'a>,
         workload: &Workload,
-        source: Option<Source>,
+        keyboard: Option<Keyboard>,
     ) -> Result<(Renderer<'a>, Ended), Error> {
         let mut renderer = Renderer::new(self.context, &self.view, self.reports, job)?;
         let (cancel, stdin) = (execution.cancel_handle(), execution.stdin());
+        let mut lent = match (self.view.terminal, &keyboard) {
+            (Some(size), Some(_)) => Some(Lent::lend(self.context.output, size)?),
+            _ => None,
+        };
         let feeding = async {
-            let fed = match (source, stdin) {
-                (Some(source), Some(stdin)) => feed(source, stdin).await,
-                _ => Ok(()),
+            let fed = match (keyboard, stdin) {
+                (Some(keyboard), Some(stdin)) => feed(keyboard, stdin).await,
+                _ => Ok(InputEnd::Closed),
             };
-            if fed.is_err() {
+            match fed {
                 // Partial input must not look like all of it.
-                cancel.cancel(CancelCause::Caller);
+                Err(_) => cancel.cancel(CancelCause::Caller),
+                Ok(InputEnd::Left) => cancel.cancel(CancelCause::Interrupt),
+                Ok(InputEnd::Closed) => {}
             }
-            fed
+            fed.map(drop)
         };
         let following = async {
             let unread = async || {
                 cancel.cancel(CancelCause::Caller);
                 Ok(())
             };
-            follow(async || Ok(execution.next().await), unread, &mut renderer).await?;
+            let next = async || {
+                loop {
+                    tokio::select! {
+                        event = execution.next() => return Ok::<_, Error>(event),
+                        // It may have ended.
+                        size = next_size(&mut lent) => {
+                            _ = execution.resize(size).await;
+                        }
+                    }
+                }
+            };
+            follow(next, unread, &mut renderer).await?;
             Ok::<_, Error>(execution.wait().await?)
         };
         let (ended, fed) = {
@@ -137,6 +156,7 @@ impl<'a> Local<'a> {
                 fed = &mut feeding => (following.await, fed),
             }
         };
+        drop(lent);
         let mut result = ended?;
         // It was cancelled for that reason.
         fed?;
@@ -166,15 +186,37 @@ impl<'a> Local<'a> {
     }
 }
 
+/// How a command's input ended.
+enum InputEnd {
+    /// There is no more, or it takes no more.
+    Closed,
+    /// Its user has left it.
+    Left,
+}
+
 /// Copies our stdin until it ends, or the command closes its own.
-async fn feed(mut source: Source, mut stdin: impl AsyncWrite + Unpin) -> Result<(), Error> {
+async fn feed(
+    mut keyboard: Keyboard,
+    mut stdin: impl AsyncWrite + Unpin,
+) -> Result<InputEnd, Error> {
     let failed = |source| Error::Content { what: "stdin".to_owned(), source };
-    while let Some(piece) = source.next().await.map_err(failed)? {
+    while let Some(piece) = keyboard.next().await.map_err(failed)? {
         if stdin.write_all(&piece).await.is_err() {
-            return Ok(());
+            return Ok(InputEnd::Closed);
         }
+    }
+    if keyboard.leaves() {
+        return Ok(InputEnd::Left);
     }
     // The command may also ignore the end of its stdin.
     _ = stdin.shutdown().await;
-    Ok(())
+    Ok(InputEnd::Closed)
+}
+
+/// The next size of the terminal that the command has.
+async fn next_size(lent: &mut Option<Lent<'_>>) -> TerminalSize {
+    match lent {
+        Some(lent) => lent.next_size().await,
+        None => pending().await,
+    }
 }

@@ -12,5 +12,5 @@ mod tail;
 pub use self::job::{Job, Program};
 pub use self::local::Local;
 pub use self::remote::Remote;
-pub use self::render::View;
+pub use self::render::{Console, StdoutState, View};
 pub use self::tail::Tail;

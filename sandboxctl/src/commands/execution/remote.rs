@@ -21,7 +21,7 @@ use super::render::{Ended, Left, RemoteFiles, Renderer, View};
 use crate::config::{Key, Layer, Settings};
 use crate::error::{Error, Signal, UNREAD};
 use crate::input::{self, InputArgument, open_file, reason};
-use crate::remote::{self, Client, Events};
+use crate::remote::{self, Client, EventSource, Events};
 use crate::report::Reports;
 use crate::signals::{self, Canceller, Signals};
 
@@ -116,6 +116,8 @@ fn contents(
 pub struct Remote<'a> {
     pub context: &'a Context<'a>,
     pub client: Arc<Client>,
+    /// The kept sandbox in which they run, if one is named, by its id.
+    pub sandbox: Option<String>,
     /// Where the results are written to.
     pub reports: &'a Reports,
     pub view: View,
@@ -142,7 +144,8 @@ impl<'a> Remote<'a> {
         job: Job<'a>,
         request: &ExecutionRequest,
     ) -> Result<(Renderer<'a>, Ended), Error> {
-        let mut execution = RemoteExecution::submit(&self.client, request).await?;
+        let sandbox = self.sandbox.as_deref();
+        let mut execution = RemoteExecution::submit(&self.client, sandbox, request).await?;
         let mut renderer = Renderer::new(self.context, &self.view, self.reports, job)?;
         let id = execution.id.clone();
         let cancel = async || {
@@ -161,7 +164,10 @@ impl<'a> Remote<'a> {
         let ended = Ended {
             document,
             exit_code,
-            left: Left::Remote(RemoteFiles { id, has_gaps: execution.has_gaps }),
+            left: Left::Remote(RemoteFiles {
+                id: self.sandbox.is_none().then_some(id),
+                has_gaps: execution.has_gaps,
+            }),
         };
         renderer.end(&ended)?;
         Ok((renderer, ended))
@@ -188,10 +194,14 @@ impl RemoteExecution {
     /// # Errors
     ///
     /// If the service does not accept it, or a signal came before it did.
-    pub async fn submit(client: &Arc<Client>, request: &ExecutionRequest) -> Result<Self, Error> {
+    pub async fn submit(
+        client: &Arc<Client>,
+        sandbox: Option<&str>,
+        request: &ExecutionRequest,
+    ) -> Result<Self, Error> {
         let mut signals = Signals::listen()?;
         let key = remote::new_key();
-        let submit = client.submit(request, &key);
+        let submit = client.submit(request, sandbox, &key);
         tokio::pin!(submit);
         let id = match signals.guard(&mut submit).await {
             Ok(id) => id?,
@@ -214,7 +224,7 @@ impl RemoteExecution {
         };
         Ok(Self {
             client: client.clone(),
-            events: Events::new(client.clone(), &id, 0),
+            events: Events::new(client.clone(), EventSource::Execution(id.clone()), 0),
             id,
             signal,
             end: None,

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use sandbox_api::process::TerminalSize;
 use sandbox_api::{
     CancelCause, CommandBody, DocumentBody, ErrorKind, ExecutionDocument, ExecutionEvent, Failure,
     FileOp, LogEntry, LogLevel, Note, NoteKind, OutputStream, ScriptBody, ScriptError, Status,
@@ -36,6 +37,8 @@ pub struct View {
     pub result_only: bool,
     /// Pass every control sequence on.
     pub raw: bool,
+    /// It has a terminal, which begins with this size.
+    pub terminal: Option<TerminalSize>,
     /// Print where the files are.
     pub keep: bool,
     /// `--network none` was given: no hint about a missing network.
@@ -78,8 +81,8 @@ pub struct LocalFiles {
 
 /// What a service has of an execution.
 pub struct RemoteFiles {
-    /// The execution's id.
-    pub id: String,
+    /// The execution's id; `None` if its files stay in a sandbox.
+    pub id: Option<String>,
     /// Log entries or output are missing.
     pub has_gaps: bool,
 }
@@ -92,6 +95,7 @@ impl RemoteFiles {
                 "parts of the output are missing here: they came faster than they were kept",
             );
         }
+        let Some(id) = &self.id else { return };
         let kept = touched.iter().filter(|file| file.op != FileOp::Remove);
         let (count, bytes) = kept.fold((0_u64, 0_u64), |(count, bytes), file| {
             (count + 1, bytes.saturating_add(file.bytes))
@@ -101,7 +105,6 @@ impl RemoteFiles {
             1 => "1 file".to_owned(),
             count => format!("{count} files"),
         };
-        let id = &self.id;
         output.notice(&format!(
             "the service keeps {files} ({}): sandboxctl executions download {id} -o FILE",
             render::size(bytes),
@@ -140,7 +143,7 @@ impl<'a> Renderer<'a> {
     ) -> Result<Self, Error> {
         let output = context.output;
         let console = match job.program {
-            Program::Command(_) if !view.json => Some(Console::new(output, view.raw)?),
+            Program::Command(_) if !view.json => Some(Console::new(output, view)?),
             _ => None,
         };
         let renderer = Self {
@@ -409,7 +412,7 @@ impl<'a> Renderer<'a> {
 }
 
 /// Where a command's stdout and stderr go, without what a runner would read in them.
-struct Console {
+pub struct Console {
     sinks: [Sink; 2],
     filters: [Option<MarkFilter>; 2],
     /// Both go to one log: what one stream begins, the other one could end.
@@ -417,10 +420,16 @@ struct Console {
 }
 
 impl Console {
-    fn new(output: &Output, raw: bool) -> Result<Self, Error> {
-        let [stdout, stderr] = match raw {
-            true => [Sink::new(io::stdout()), Sink::new(io::stderr())],
-            false => [
+    /// The process's own.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be written.
+    pub fn new(output: &Output, view: &View) -> Result<Self, Error> {
+        let [stdout, stderr] = match (view.terminal, view.raw) {
+            (Some(_), _) => [Sink::screen(io::stdout()), Sink::screen(io::stderr())],
+            (None, true) => [Sink::new(io::stdout()), Sink::new(io::stderr())],
+            (None, false) => [
                 Sink::styled(io::stdout(), output.stdout_has_colour()),
                 Sink::styled(io::stderr(), output.stderr_has_colour()),
             ],
@@ -432,7 +441,12 @@ impl Console {
         Ok(Self { sinks: [stdout?, stderr?], filters, is_one })
     }
 
-    async fn put(&mut self, stream: OutputStream, data: Vec<u8>) -> Result<StdoutState, Error> {
+    /// Writes output, and returns whether it still has a reader.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written. A closed reader is no error.
+    pub async fn put(&mut self, stream: OutputStream, data: Vec<u8>) -> Result<StdoutState, Error> {
         let stream = if self.is_one { 0 } else { stream as usize };
         let data = match &mut self.filters[stream] {
             Some(filter) => filter.push(&data),
@@ -443,7 +457,11 @@ impl Console {
 
     /// Writes what is held back. The last output may have had no reader: then the command has ended as
     /// well.
-    async fn finish(self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    ///
+    /// As of [`put`](Self::put).
+    pub async fn finish(self) -> Result<(), Error> {
         let Self { mut sinks, filters, .. } = self;
         for (sink, filter) in sinks.iter_mut().zip(filters) {
             let held = filter.map(|mut filter| filter.finish()).unwrap_or_default();

@@ -9,6 +9,7 @@ use rustix::net::AddressFamily;
 use sandbox_http::{Endpoint, Listener};
 
 use super::causes::causes;
+use super::own;
 use crate::config::{Key, Settings};
 use crate::error::Error;
 
@@ -16,32 +17,60 @@ use crate::error::Error;
 pub struct Listening(Vec<(Listener, Endpoint)>);
 
 impl Listening {
-    /// Takes the sockets that were passed; without any, listens at this address.
+    /// Takes the sockets that a service manager has passed; without any, listens at these addresses.
     ///
     /// # Errors
     ///
     /// If something else listens there, or what was passed cannot be used.
-    pub fn at(endpoint: &Endpoint, settings: &Settings) -> Result<Self, Error> {
+    pub fn passed_or_at(endpoints: &[Endpoint], settings: &Settings) -> Result<Self, Error> {
         let unusable = |source| Error::System { what: "LISTEN_FDS".to_owned(), source };
         let passed: Vec<RawFd> = sd_notify::listen_fds().map_err(unusable)?.collect();
-        let listeners = if passed.is_empty() {
-            let bound = Listener::bind(endpoint).map_err(|error| {
+        if passed.is_empty() {
+            return Self::at(endpoints, settings);
+        }
+        // SAFETY: the service manager opened it for this process alone (LISTEN_PID), and it is adopted
+        // once, before anything else could close it.
+        let passed = passed.into_iter().map(|fd| adopt(unsafe { OwnedFd::from_raw_fd(fd) }));
+        let adopted = passed.collect::<std::io::Result<Vec<_>>>().map_err(unusable)?;
+        Ok(Self::of(adopted, endpoints))
+    }
+
+    /// Takes the socket that the command has passed which started this one.
+    ///
+    /// # Errors
+    ///
+    /// If it is none.
+    pub fn passed_as_stdin(endpoints: &[Endpoint]) -> Result<Self, Error> {
+        let adopted = own::passed_listener().and_then(adopt);
+        let failed = |source| Error::System { what: "the socket on stdin".to_owned(), source };
+        Ok(Self::of(vec![adopted.map_err(failed)?], endpoints))
+    }
+
+    /// Listens at these addresses.
+    ///
+    /// # Errors
+    ///
+    /// If something else listens there.
+    pub fn at(endpoints: &[Endpoint], settings: &Settings) -> Result<Self, Error> {
+        let bind = |endpoint| {
+            Listener::bind(endpoint).map_err(|error| {
                 let refused = Error::usage(settings.named(Key::ServerListen), causes(&error));
                 match error.hint() {
                     Some(hint) => refused.with_hint(hint),
                     None => refused,
                 }
-            });
-            vec![bound?]
-        } else {
-            let adopted = passed.into_iter().map(adopt);
-            adopted.collect::<std::io::Result<_>>().map_err(unusable)?
+            })
         };
+        let bound = endpoints.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self::of(bound, endpoints))
+    }
+
+    fn of(listeners: Vec<Listener>, endpoints: &[Endpoint]) -> Self {
         let with_endpoint = |listener: Listener| {
-            let endpoint = listener.endpoint().unwrap_or_else(|| endpoint.clone());
+            let endpoint = listener.endpoint().unwrap_or_else(|| endpoints[0].clone());
             (listener, endpoint)
         };
-        Ok(Self(listeners.into_iter().map(with_endpoint).collect()))
+        Self(listeners.into_iter().map(with_endpoint).collect())
     }
 
     pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
@@ -82,10 +111,7 @@ impl Listening {
 }
 
 /// A socket that was passed to this process.
-fn adopt(fd: RawFd) -> std::io::Result<Listener> {
-    // SAFETY: the service manager opened it for this process alone (LISTEN_PID), and it is adopted
-    // once, before anything else could close it.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+fn adopt(socket: OwnedFd) -> std::io::Result<Listener> {
     let address = rustix::net::getsockname(&socket)?;
     match address.address_family() {
         AddressFamily::UNIX => Listener::from_unix(UnixListener::from(socket)),

@@ -5,18 +5,22 @@ mod causes;
 mod listen;
 mod mcp;
 mod node;
+pub mod own;
 pub mod plan;
 mod telemetry;
 
+use std::future::pending;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::OptionFuture;
-use sandbox_api::service::ShutdownReport;
+use sandbox_api::service::{ShutdownReport, Subject, Time};
+use sandbox_auth::{LOCAL_SUBJECT, Scope, Token};
 use sandbox_controller::{AccessRecord, Controller};
 use sandbox_http::{AccessDecision, Endpoint, Http, HttpConfig, Shutdown, Tls};
 use sandbox_service::{Service, ServiceConfig};
-use sandbox_store::{Durability, Store};
+use sandbox_store::{Durability, Store, StoreError};
 use sd_notify::NotifyState;
 use serde_json::json;
 use tokio::task::block_in_place;
@@ -25,20 +29,34 @@ use self::access::{Access, Policy};
 pub use self::causes::causes;
 use self::listen::Listening;
 use self::node::Node;
-use self::plan::Plan;
+use self::own::{PROTOCOL, Place, Record};
+use self::plan::{Owner, Plan};
 use self::telemetry::Telemetry;
-use super::Context;
+use super::{Context, token};
+use crate::cli::root::LocalRootArgs;
 use crate::cli::serve::ServeArgs;
+use crate::cli::token::Expiry;
 use crate::config::Settings;
 use crate::error::{Error, Signal};
 use crate::signals::Signals;
 
 /// How long connections may go on after all executions have ended.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The version of what the clients of a private service rely on: its flags, its first line, its API.
-const PRIVATE_PROTOCOL: u32 = 1;
+/// For how long the local service waits for the one before it, which is ending.
+const PREDECESSOR: Duration = Duration::from_secs(60);
 
 pub fn serve(context: &Context<'_>, args: &ServeArgs) -> Result<u8, Error> {
+    if !args.local {
+        return serve_as(context, args);
+    }
+    own::detach();
+    serve_as(context, args).inspect_err(|error| {
+        // Who started it asks why it is not there.
+        Place::of(&context.environment).write_failure(&error.document());
+    })
+}
+
+fn serve_as(context: &Context<'_>, args: &ServeArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     let plan = Plan::of(context, args, &settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -67,7 +85,7 @@ async fn run(
 ) -> Result<u8, Error> {
     let mut signals = Signals::listen()?;
     let Plan {
-        endpoint,
+        endpoints,
         controller,
         service,
         http,
@@ -75,28 +93,38 @@ async fn run(
         jwt,
         shutdown_timeout,
         pool,
-        private_dir,
+        owner,
         cluster,
     } = plan;
     let tls = tls.as_ref().map(plan::load_tls).transpose()?.map(Arc::new);
-    let listening = Listening::at(&endpoint, settings)?;
+    let listening = match &owner {
+        Owner::Team => Listening::passed_or_at(&endpoints, settings)?,
+        Owner::Program(_) => Listening::at(&endpoints, settings)?,
+        Owner::User(_) => Listening::passed_as_stdin(&endpoints)?,
+        Owner::Developer(place) => take_place(place, &endpoints, settings)?,
+    };
     if args.insecure_no_auth {
         listening.refuse_others()?;
     }
-    let telemetry = match private_dir {
-        Some(_) => Telemetry::default(),
-        None => Telemetry::start(settings, &endpoint)?,
+    let telemetry = match owner {
+        Owner::Team => Telemetry::start(settings, &endpoints[0])?,
+        _ => Telemetry::default(),
     };
-    let durability = match private_dir {
-        Some(_) => Durability::Process,
-        None => Durability::Disk,
+    let (durability, patience) = match owner {
+        Owner::Team => (Durability::Disk, Duration::ZERO),
+        Owner::Program(_) => (Durability::Process, Duration::ZERO),
+        Owner::User(_) | Owner::Developer(_) => (Durability::Disk, PREDECESSOR),
     };
     let (store, peers) = match cluster {
-        None => (Store::open(&service.data_dir, durability)?, None),
+        None => (open(&service.data_dir, durability, patience).await?, None),
         Some((database, peers)) => (block_in_place(|| Store::connect(&database))?, Some(peers)),
     };
     let node = match (peers, store.cluster()) {
         (Some(peers), Some(cluster)) => Some(Node::bind(peers, cluster, &service.data_dir)?),
+        _ => None,
+    };
+    let own_token = match owner {
+        Owner::Developer(_) => Some(OwnToken::create(&store)?),
         _ => None,
     };
     let service = ServiceConfig { node: node.as_ref().map(|it| it.session.clone()), ..service };
@@ -167,35 +195,55 @@ async fn run(
     let (tools, mount) = mcp::mount(&service, tools);
     let http = Http::new(http, service.clone(), access.clone(), Some(mount), shutdown);
     let addresses = listening.addresses(tls.is_some());
+    if let Owner::User(place) | Owner::Developer(place) = &owner {
+        // What it was started with is kept by now.
+        let root = place.root(&LocalRootArgs::default())?;
+        place.write_record(&Record::new(&controller, settings, &root, &addresses))?;
+    }
+    let connections = http.connections();
     let peers_served = OptionFuture::from(peer_listener.map(|it| http.serve_peers(it)));
     let served = http.serve(listening.into_listeners(), tls.clone());
     let mut served = tokio::spawn(async move { tokio::join!(served, peers_served) });
 
-    if let (Some(_), Endpoint::Unix(socket)) = (&private_dir, &endpoint) {
-        let (protocol, version) = (PRIVATE_PROTOCOL, env!("CARGO_PKG_VERSION"));
+    if let (Owner::Program(_), Endpoint::Unix(socket)) = (&owner, &endpoints[0]) {
+        let (protocol, version) = (PROTOCOL, env!("CARGO_PKG_VERSION"));
         let hello = json!({ "protocol": protocol, "version": version, "socket": socket });
         context.output.document(&hello)?;
     } else {
         for address in &addresses {
             context.output.text(&format!("listening on {address}\n"))?;
         }
+    }
+    if let Owner::Team = owner {
         notify(&[NotifyState::Ready]);
+    }
+    if let Some(OwnToken { token, .. }) = &own_token {
+        context.output.text(&next_steps(&addresses, token))?;
     }
     tracing::info!(addresses = addresses.join(" "), "ready");
 
     let running = Running { context, args, service, access, tls };
-    let signal = loop {
-        tokio::select! {
-            signal = signals.next() => match signal {
-                Signal::Hangup => running.reload(),
-                signal => break Some(signal),
-            },
-            _ = &mut served => break None,
-            () = stdin_ended(), if private_dir.is_some() => break Some(Signal::Terminate),
+    let signal = {
+        let over = over(&owner, running.service.clone(), connections);
+        tokio::pin!(over);
+        loop {
+            tokio::select! {
+                signal = signals.next() => match signal {
+                    Signal::Hangup => running.reload(),
+                    signal => break Some(signal),
+                },
+                _ = &mut served => break None,
+                () = &mut over => break Some(Signal::Terminate),
+            }
         }
     };
-    if private_dir.is_none() {
-        notify(&[NotifyState::Stopping]);
+    match &owner {
+        Owner::Team => notify(&[NotifyState::Stopping]),
+        Owner::Program(_) => {}
+        Owner::User(place) | Owner::Developer(place) => place.leave(),
+    }
+    if let Some(own_token) = own_token {
+        own_token.revoke();
     }
     tracing::info!(timeout = ?shutdown_timeout, "shutting down: no more is accepted");
     stop.cancel();
@@ -218,6 +266,88 @@ async fn run(
     drop(node_dir);
     context.close_shared(controller, &mut signals).await;
     Ok(0)
+}
+
+/// The store of a data directory. One that another service holds is waited for.
+async fn open(
+    data_dir: &Path,
+    durability: Durability,
+    patience: Duration,
+) -> Result<Store, StoreError> {
+    let since = Instant::now();
+    loop {
+        match block_in_place(|| Store::open(data_dir, durability)) {
+            Err(StoreError::InUse { .. }) if since.elapsed() < patience => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// Listens where the local service does, in its place, and at the other addresses.
+fn take_place(
+    place: &Place,
+    endpoints: &[Endpoint],
+    settings: &Settings,
+) -> Result<Listening, Error> {
+    place.create()?;
+    let lock = place.lock();
+    let _lock = lock.map_err(|source| Error::System { what: "the lock".to_owned(), source })?;
+    if place.is_served()? {
+        let why = "the local service is running already, and has the sandboxes";
+        return Err(Error::usage("--dev", why).with_hint("`sandboxctl local stop` ends it"));
+    }
+    Listening::at(endpoints, settings)
+}
+
+/// The token of a developer, which is valid as long as the service runs.
+struct OwnToken {
+    store: Store,
+    token: Token,
+}
+
+impl OwnToken {
+    fn subject() -> Subject {
+        Subject::new(LOCAL_SUBJECT).expect("it is the name of one")
+    }
+
+    fn create(store: &Store) -> Result<Self, StoreError> {
+        // A service that was killed has left its own.
+        store.revoke_tokens_of(&Self::subject(), Time::now())?;
+        let scopes = Scope::ALL.to_vec();
+        let (_, token) = token::create(store, Self::subject(), scopes, Expiry(None))?;
+        Ok(Self { store: store.clone(), token })
+    }
+
+    fn revoke(self) {
+        if let Err(error) = self.store.revoke_tokens_of(&Self::subject(), Time::now()) {
+            tracing::warn!(%error, "the token was not revoked; the next service of this user does it");
+        }
+    }
+}
+
+/// What a developer types next.
+fn next_steps(addresses: &[String], token: &Token) -> String {
+    let server = addresses.iter().find(|address| address.starts_with("http"));
+    let server = server.or(addresses.first()).map_or("", String::as_str);
+    let token = token.expose();
+    format!(
+        "\nIn another terminal:\n  export SANDBOXCTL_SERVER={server} SANDBOXCTL_TOKEN={token}\n  \
+         sandboxctl sandbox create debian:13\n"
+    )
+}
+
+/// Returns when there is nothing more to do for the owner.
+async fn over(owner: &Owner, service: Service, connections: impl Fn() -> usize) {
+    match owner {
+        Owner::Program(_) => stdin_ended().await,
+        Owner::User(place) => place.unused(&service, connections).await,
+        Owner::Team | Owner::Developer(_) => {
+            drop(service);
+            pending().await
+        }
+    }
 }
 
 /// Returns when the program that started this one has ended, or closed its pipe.

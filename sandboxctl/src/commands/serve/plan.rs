@@ -15,15 +15,28 @@ use sandbox_store::DatabaseConfig;
 use super::super::{Context, database};
 use super::causes::causes;
 use super::node::PeerPlan;
+use super::own::Place;
 use crate::cli::serve::ServeArgs;
 use crate::config::{Key, Layer, Scope, Settings, Value};
 use crate::error::Error;
 use crate::target::{self, is_in};
 
+/// Whose a service is, and how long it serves.
+pub enum Owner {
+    /// Those who have a token, until a signal.
+    Team,
+    /// One program's of this user, until its stdin ends. Its socket and its data end with it.
+    Program(PrivateDir),
+    /// This user's own one, until it has nothing to do.
+    User(Place),
+    /// The same with a door for programs and browsers, until a signal.
+    Developer(Place),
+}
+
 /// Configuration of a service.
 pub struct Plan {
-    /// Where it listens, unless its listener was passed to it.
-    pub endpoint: Endpoint,
+    /// Where it listens, unless its listener was passed to it. There is one at least.
+    pub endpoints: Vec<Endpoint>,
     /// The engine, and how sandboxes are made.
     pub controller: Config,
     /// What it accepts and keeps.
@@ -38,19 +51,21 @@ pub struct Plan {
     pub pool: PoolConfig,
     /// How long what runs may go on when it is to end.
     pub shutdown_timeout: Duration,
-    /// Where a private service has its socket and its data.
-    pub private_dir: Option<PrivateDir>,
+    /// Whose it is.
+    pub owner: Owner,
     /// The database of a cluster, and how its nodes reach this one.
     pub cluster: Option<(DatabaseConfig, PeerPlan)>,
 }
 
-/// The executions that a private service runs at one time, and those that wait.
+/// The executions that a service of one user runs at one time, and those that wait.
 const PRIVATE_CALLS: usize = 64;
 const PRIVATE_QUEUE: usize = 10_000;
 /// The output that its clients can follow. They read it in pieces, and may be slow.
 const PRIVATE_EVENTS: usize = 64 << 20;
 /// How long a result can be read again, after its connection was lost.
 const PRIVATE_RETENTION: Duration = Duration::from_secs(600);
+/// Where a developer's programs and browser find it.
+const DEVELOPERS: ([u8; 4], u16) = ([127, 0, 0, 1], 8470);
 
 impl Plan {
     /// Checks flags and settings.
@@ -60,8 +75,20 @@ impl Plan {
     /// The first that is missing or does not fit the others.
     pub fn of(context: &Context<'_>, args: &ServeArgs, settings: &Settings) -> Result<Self, Error> {
         let here = &context.environment.working_directory;
-        if args.private {
-            return Self::private(context, args, settings);
+        let place = || Place::of(&context.environment);
+        match (args.private, args.local, args.dev) {
+            (false, false, false) => {}
+            (true, ..) => {
+                let parent = context.controller(settings).private_dir();
+                let owner = Owner::Program(super::super::mcp::private_dir(&parent)?);
+                return Self::of_one_user(context, args, settings, owner);
+            }
+            (_, true, _) => {
+                return Self::of_one_user(context, args, settings, Owner::User(place()));
+            }
+            (_, _, true) => {
+                return Self::of_one_user(context, args, settings, Owner::Developer(place()));
+            }
         }
         if settings.text(Key::EngineKind) == Some("auto") {
             let why = "a service does not choose its engine by what it finds";
@@ -87,7 +114,7 @@ impl Plan {
         let disk_reserve = controller.disk_reserve;
         let service = ServiceConfig { disk_reserve, ..service(args, settings, data_dir)? };
         Ok(Self {
-            endpoint,
+            endpoints: vec![endpoint],
             controller,
             service,
             http: HttpConfig {
@@ -106,35 +133,67 @@ impl Plan {
             jwt: jwt(settings)?,
             pool: settings.pool(),
             shutdown_timeout: settings.time(Key::ServerShutdownTimeout).unwrap_or_default(),
-            private_dir: None,
+            owner: Owner::Team,
             cluster: cluster(&context.environment, args, settings)?,
         })
     }
 
-    /// For one program of this user, which names what directory, image and host it likes. What is kept
-    /// ends with the process.
-    fn private(
+    /// For one user, who names what image and host he likes. Who comes by a socket also names directories.
+    fn of_one_user(
         context: &Context<'_>,
         args: &ServeArgs,
         settings: &Settings,
+        owner: Owner,
     ) -> Result<Self, Error> {
         let mut controller = context.controller(settings);
-        let private_dir = super::super::mcp::private_dir(&controller.private_dir())?;
-        let data_dir = private_dir.data_dir();
+        let here = &context.environment.working_directory;
+        let named_root = args.sandbox.root.local().absolute(here);
+        let (data_dir, service_dir, socket, root) = match &owner {
+            Owner::Program(dir) => {
+                (dir.data_dir(), dir.path().to_owned(), dir.path().join("socket"), named_root)
+            }
+            Owner::Team | Owner::User(_) | Owner::Developer(_) => {
+                let place = Place::of(&context.environment);
+                place.create()?;
+                let root = place.root(&named_root)?;
+                let data_dir = match chosen(settings, Key::ServerDataDir) {
+                    Some(Value::Path(dir)) => here.join(dir),
+                    _ => place.data_dir(),
+                };
+                (data_dir.clone(), data_dir, place.socket(), root)
+            }
+        };
+        let mut endpoints = vec![Endpoint::Unix(socket)];
+        if let Owner::Developer(_) = owner {
+            let named = settings.named(Key::ServerDataDir);
+            target::refuse_served(&named, &data_dir, &controller)?;
+            endpoints.push(match chosen(settings, Key::ServerListen) {
+                Some(_) => endpoint(settings, here)?,
+                None => Endpoint::Tcp(DEVELOPERS.into()),
+            });
+        }
         controller.shared_scratch_dir = Some(controller.scratch_dir);
         controller.scratch_dir = data_dir.join("scratch");
-        controller.service_dir = Some(private_dir.path().to_owned());
+        controller.service_dir = Some(service_dir);
+        let is_programs = matches!(owner, Owner::Program(_));
         let defaults = service(args, settings, data_dir)?;
         let service = ServiceConfig {
             io: match settings.io_enabled() {
                 true => IoPosture::PrivatePerExecution,
                 false => IoPosture::Off,
             },
+            default_root: match args.sandbox.root.is_named() {
+                true => defaults.default_root,
+                false => root.root(),
+            },
             allowed_images: vec!["*".to_owned()],
             hosts: HostPolicy::Any { usual: settings.allow()? },
-            host_dirs: true,
+            // Its token may get further than its user.
+            host_dirs: !matches!(owner, Owner::Developer(_)),
+            // A program may have got the name of an image from a model.
+            pull: if is_programs { settings.tools_pull() } else { settings.pull() },
             locked_names: Some(controller.state_dir.join(NAMES_DIR)),
-            waited_in_memory: true,
+            waited_in_memory: is_programs,
             concurrency: PRIVATE_CALLS,
             max_queued: PRIVATE_QUEUE,
             disk_reserve: controller.disk_reserve,
@@ -152,7 +211,7 @@ impl Plan {
             ..defaults
         };
         Ok(Self {
-            endpoint: Endpoint::Unix(private_dir.path().join("socket")),
+            endpoints,
             controller,
             service,
             http: HttpConfig { max_upload: ByteSize::b(u64::MAX), ..HttpConfig::default() },
@@ -160,10 +219,16 @@ impl Plan {
             jwt: None,
             pool: settings.pool(),
             shutdown_timeout: Duration::ZERO,
-            private_dir: Some(private_dir),
+            owner,
             cluster: None,
         })
     }
+}
+
+/// What a flag says. What is configured is for the service of a team.
+fn chosen(settings: &Settings, key: Key) -> Option<&Value> {
+    let setting = settings.setting(key);
+    setting.value.as_ref().filter(|_| setting.layer == Layer::Flag)
 }
 
 fn endpoint(settings: &Settings, here: &Path) -> Result<Endpoint, Error> {
@@ -284,7 +349,14 @@ fn service(
         quotas: quotas(settings),
         retention: settings.time(Key::ServerRetention).unwrap_or_default(),
         max_stored: settings.size(Key::ServerMaxStored).unwrap_or(defaults.max_stored),
-        kept: KeptBounds { max_ttl, ttl: kept.ttl.min(max_ttl), ..kept },
+        kept: KeptBounds {
+            max_ttl,
+            ttl: kept.ttl.min(max_ttl),
+            paused: settings.count(Key::ServerMaxPaused).unwrap_or(kept.paused),
+            paused_for: settings.time(Key::ServerMaxPausedTime).unwrap_or(kept.paused_for),
+            ..kept
+        },
+        prepared: settings.prepared(),
         figures_by_subject: matches!(by_subject, Some(Value::Switch(true))),
         ..defaults
     })

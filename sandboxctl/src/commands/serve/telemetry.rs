@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Bytes;
 use hyper::header::{HOST, HeaderValue};
 use hyper::{Request, Response, Uri};
@@ -27,7 +27,7 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use crate::cli::remote::read_certificates;
 use crate::config::{Key, Settings};
 use crate::error::Error;
-use crate::remote::{Connection, ServerAddress};
+use crate::remote::{Connection, ServerAddress, whole};
 
 /// How long a collector may take for a batch, and a shutdown for what was not sent.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
@@ -212,7 +212,7 @@ async fn send(
     head.headers.insert(HOST, HeaderValue::from_str(address.authority())?);
     head.uri = Uri::try_from(head.uri.path())?;
     let mut connection = Connection::open(&address, trusted.as_deref()).await?;
-    let response = connection.send(Request::from_parts(head, Full::new(body))).await?;
+    let response = connection.send(Request::from_parts(head, whole(body))).await?;
     let (head, body) = response.into_parts();
     let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
     Ok(Response::from_parts(head, body))

@@ -1,0 +1,597 @@
+//! `sandbox` and `local`: their subcommands, and their help.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, Subcommand, ValueHint};
+use sandbox_api::SignalName;
+
+use super::allow::AllowArgs;
+use super::env_file;
+use super::exec::CommandLine;
+use super::limits::{CommandLimits, LimitArgs, ProgramLimits, SandboxLimits};
+use super::remote::RemoteArgs;
+use super::root::LocalRootArgs;
+use super::secret::SecretArgs;
+use super::values::{Utf8, guest_path, input, text, time};
+use super::variable::{Variable, variable};
+use crate::config::{Flags, Scope};
+use crate::error::Error;
+use crate::input::{Argument, InputArgument};
+use crate::terminal::DetachKeys;
+
+/// `sandbox`.
+#[derive(Debug, Args)]
+pub struct SandboxesArgs {
+    /// The service that has them, if it is not this user's own.
+    #[command(flatten)]
+    pub remote: RemoteArgs,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub command: SandboxCommand,
+}
+
+/// What to do with sandboxes.
+#[derive(Debug, Subcommand)]
+pub enum SandboxCommand {
+    /// Create a sandbox that stays, or find the one of this name
+    ///
+    /// Prints its id. It has its own io dir, and processes in it live on after their command. It is removed
+    /// when its time is over; when it is idle it is stopped before that, and its files are kept.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl sandbox create debian:13
+  sandboxctl sandbox create --name build --ttl 8h -e CFLAGS=-O2 debian:13
+  sandboxctl sandbox create --freeze --idle 2m --allow packages.example.org python:3.13-slim
+  sandboxctl sandbox create --engine embedded --rootfs /srv/debian")]
+    Create(Box<CreateArgs>),
+
+    /// List sandboxes, the latest first
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl sandbox ls
+  sandboxctl sandbox ls --metadata team=web -q
+  sandboxctl sandbox ls --status paused --json")]
+    Ls {
+        /// Only those with this status: starting, ready, paused, stopped
+        #[arg(long, value_name = "STATUS", value_hint = ValueHint::Other)]
+        status: Option<String>,
+        /// Only those with this metadata; repeatable
+        #[arg(long, value_name = "KEY=VALUE", value_parser = text::<Argument>())]
+        metadata: Vec<Argument>,
+        /// Print only the ids
+        #[arg(short, long)]
+        quiet: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+
+    /// Run a command in a sandbox, and end with it all that it has started
+    ///
+    /// As `exec` of the command line does: its output, its exit code, its JSON.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl sandbox exec build make -j2
+  sandboxctl sandbox exec 7f3c --shell 'ls | wc -l'
+  echo hello | sandboxctl sandbox exec -i build cat")]
+    Exec(Box<ExecInArgs>),
+
+    /// Start a process in a sandbox; it and what it leaves behind live on
+    ///
+    /// Its output is shown until it ends, stdout and stderr as one. With -d its number is printed at once.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl sandbox run -d web python3 -m http.server
+  sandboxctl sandbox run build --shell 'make 2>&1 | tee log'
+  sandboxctl sandbox run -it 7f3c python3")]
+    Run(Box<RunInArgs>),
+
+    /// Open a shell in a sandbox
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl sandbox shell build
+  sandboxctl sandbox shell 7f3c zsh -l")]
+    Shell {
+        /// The sandbox
+        #[arg(value_name = "ID", value_hint = ValueHint::Other)]
+        sandbox: String,
+        /// The shell [default: bash, or else sh]
+        #[arg(value_name = "COMMAND", value_hint = ValueHint::Other, trailing_var_arg = true,
+            num_args = 0..)]
+        words: Vec<OsString>,
+        /// The keys that leave it.
+        #[command(flatten)]
+        keys: KeysArgs,
+    },
+
+    /// Show what a process prints from now on, and send it input, until it ends
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl sandbox attach build 3
+  sandboxctl sandbox attach build 3 < input
+  sandboxctl sandbox attach build 3 --after 0")]
+    Attach {
+        /// The process.
+        #[command(flatten)]
+        process: ProcessArgs,
+        /// Begin after the event with this number; 0 for all that is kept
+        #[arg(long, value_name = "SEQ")]
+        after: Option<u64>,
+        /// The keys that leave it.
+        #[command(flatten)]
+        keys: KeysArgs,
+    },
+
+    /// List the processes of a sandbox, the latest first
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl sandbox ps build
+  sandboxctl sandbox ps -a build --json")]
+    Ps {
+        /// The sandbox
+        #[arg(value_name = "ID", value_hint = ValueHint::Other)]
+        sandbox: String,
+        /// Also those that ended lately
+        #[arg(short, long)]
+        all: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+
+    /// Print what a process has printed, as far as it is kept
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl sandbox logs build 3
+  sandboxctl sandbox logs -f build 3 --after 120
+  sandboxctl sandbox logs build 3 --json")]
+    Logs {
+        /// The process.
+        #[command(flatten)]
+        process: ProcessArgs,
+        /// Go on until it has ended
+        #[arg(short, long)]
+        follow: bool,
+        /// Begin after the event with this number
+        #[arg(long, value_name = "SEQ")]
+        after: Option<u64>,
+        /// Pass every control sequence on to a terminal
+        #[arg(long, conflicts_with = "json")]
+        raw: bool,
+        /// Print the events, a JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+
+    /// End processes of a sandbox with all that they have started, or send them a signal
+    ///
+    /// They get SIGTERM, and SIGKILL when their time is over (--stop-timeout of `create`).
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl sandbox kill build 3
+  sandboxctl sandbox kill build 3 --signal HUP
+  sandboxctl sandbox kill build")]
+    Kill {
+        /// The sandbox
+        #[arg(value_name = "ID", value_hint = ValueHint::Other)]
+        sandbox: String,
+        /// The process [default: all of them]
+        #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+        process: Option<u32>,
+        /// Only send this signal: TERM, INT, HUP, KILL, …
+        #[arg(short, long, value_name = "SIGNAL", value_hint = ValueHint::Other,
+            value_parser = Utf8(signal))]
+        signal: Option<SignalName>,
+        /// Send it to everything that the process has started, not to its group
+        #[arg(long, requires = "signal")]
+        tree: bool,
+    },
+
+    /// Copy a file into a sandbox, or out of it
+    ///
+    /// One of the two is ID:PATH, where PATH is in the sandbox; the other one is a file, or - for stdin and
+    /// stdout.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl sandbox cp data.csv build:
+  sandboxctl sandbox cp build:out/report.pdf .
+  tar c src | sandboxctl sandbox cp - build:src.tar")]
+    Cp {
+        /// What is copied
+        #[arg(value_name = "FROM", value_hint = ValueHint::FilePath)]
+        from: OsString,
+        /// Where to
+        #[arg(value_name = "TO", value_hint = ValueHint::AnyPath)]
+        to: OsString,
+    },
+
+    /// Set for how long a sandbox exists from now on, longer or shorter
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl sandbox extend build 2h")]
+    Extend {
+        /// The sandbox
+        #[arg(value_name = "ID", value_hint = ValueHint::Other)]
+        sandbox: String,
+        /// How long
+        #[arg(value_name = "TIME", value_hint = ValueHint::Other, value_parser = Utf8(time))]
+        ttl: Duration,
+    },
+
+    /// Freeze a sandbox: its processes keep their memory, and get no processor time
+    ///
+    /// The next use thaws it.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl sandbox pause build")]
+    Pause {
+        /// The sandboxes
+        #[arg(value_name = "ID", required = true, value_hint = ValueHint::Other)]
+        sandboxes: Vec<String>,
+    },
+
+    /// Thaw a sandbox
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl sandbox resume build")]
+    Resume {
+        /// The sandboxes
+        #[arg(value_name = "ID", required = true, value_hint = ValueHint::Other)]
+        sandboxes: Vec<String>,
+    },
+
+    /// Remove sandboxes with their processes and files
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl sandbox rm build
+  sandboxctl sandbox rm -f $(sandboxctl sandbox ls -q)")]
+    Rm {
+        /// The sandboxes
+        #[arg(value_name = "ID", required = true, value_hint = ValueHint::Other)]
+        sandboxes: Vec<String>,
+        /// Ignore sandboxes that do not exist
+        #[arg(short, long)]
+        force: bool,
+    },
+}
+
+impl SandboxCommand {
+    /// Whether JSON is to be printed, also after errors.
+    #[must_use]
+    pub const fn wants_json(&self) -> bool {
+        match self {
+            Self::Create(args) => args.json,
+            Self::Exec(args) => args.json,
+            Self::Ls { json, .. } | Self::Ps { json, .. } | Self::Logs { json, .. } => *json,
+            _ => false,
+        }
+    }
+}
+
+/// `sandbox create`.
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    /// The image of its programs; without one it runs scripts
+    #[arg(value_name = "IMAGE", value_hint = ValueHint::Other,
+        value_parser = Utf8(NonEmptyStringValueParser::new()))]
+    pub image: Option<String>,
+
+    /// Name. An existing sandbox with this name and the same spec is used
+    #[arg(long, value_name = "NAME", value_hint = ValueHint::Other, value_parser = text::<String>())]
+    pub name: Option<String>,
+
+    /// How long it exists at most [default: 1h]
+    #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, value_parser = Utf8(time))]
+    pub ttl: Option<Duration>,
+
+    /// How long it stays without use until it is stopped; a process that runs is a use [default: 10m]
+    #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, value_parser = Utf8(time))]
+    pub idle: Option<Duration>,
+
+    /// Freeze it when it is idle, even if processes run: they keep their memory until the next use thaws
+    /// them, or until --ttl is over; at most 8 sandboxes are paused at a time (server.max_paused)
+    #[arg(long)]
+    pub freeze: bool,
+
+    /// Kill a command's processes when it ends; disables run, shell and attach
+    #[arg(long)]
+    pub per_command: bool,
+
+    /// Set an environment variable of every command, or pass on the caller's; repeatable
+    #[arg(short, long, value_name = "NAME[=VALUE]", value_hint = ValueHint::Other,
+        value_parser = variable())]
+    env: Vec<Variable>,
+
+    /// Set the variables of this file; --env wins; repeatable
+    #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    env_files: Vec<PathBuf>,
+
+    /// Keep this with it; `sandbox ls --metadata` finds it; repeatable
+    #[arg(long, value_name = "KEY=VALUE", value_parser = text::<Argument>())]
+    pub metadata: Vec<Argument>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Its writable directory, in place of one of its own (the local service)
+    #[arg(long, help_heading = "Files", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub io_dir: Option<PathBuf>,
+
+    /// Show a file read-only at /in/NAME; repeatable
+    #[arg(long = "in", help_heading = "Files", value_name = "SRC[:NAME]",
+        value_hint = ValueHint::AnyPath, allow_hyphen_values = true, value_parser = input())]
+    pub inputs: Vec<InputArgument>,
+
+    /// Where the io dir appears in it [default: /io]
+    #[arg(long, help_heading = "Files", value_name = "PATH", value_hint = ValueHint::Other,
+        value_parser = guest_path())]
+    pub mount_path: Option<String>,
+
+    /// Guest path that relative paths start from [default: the io dir]
+    #[arg(short, long, help_heading = "Files", value_name = "PATH", value_hint = ValueHint::Other,
+        value_parser = guest_path())]
+    pub workdir: Option<String>,
+
+    /// What the local service runs programs in.
+    #[command(flatten)]
+    pub root: LocalRootArgs,
+
+    /// What it may use.
+    #[command(flatten)]
+    limits: LimitArgs<SandboxLimits>,
+
+    /// What its commands may use.
+    #[command(flatten)]
+    command_limits: LimitArgs<CommandLimits>,
+
+    /// What programs have in addition to the image.
+    #[command(flatten)]
+    program_limits: LimitArgs<ProgramLimits>,
+
+    /// Whom it may reach.
+    #[command(flatten)]
+    allow: AllowArgs,
+}
+
+impl CreateArgs {
+    /// Adds the settings among these flags.
+    pub fn add_flags(&self, flags: &mut Flags) {
+        flags.scope = Scope::of_programs(self.has_programs());
+        self.limits.add_flags(flags);
+        self.command_limits.add_flags(flags);
+        self.program_limits.add_flags(flags);
+        self.allow.add_flags(flags);
+    }
+
+    /// Whether it is known to have programs. A service may have an image for sandboxes that name none.
+    pub const fn has_programs(&self) -> bool {
+        self.image.is_some() || self.root.is_named()
+    }
+
+    /// The environment variables, those of files first.
+    ///
+    /// # Errors
+    ///
+    /// As [`env_file::all`].
+    pub fn variables(&self) -> Result<Vec<Variable>, Error> {
+        env_file::all(&self.env_files, &self.env)
+    }
+}
+
+/// What runs in a sandbox.
+#[derive(Debug, Args)]
+pub struct CommandInArgs {
+    /// The sandbox
+    #[arg(value_name = "ID", value_hint = ValueHint::Other)]
+    pub sandbox: String,
+
+    /// Program and arguments; options after it belong to it
+    #[arg(value_name = "COMMAND", value_hint = ValueHint::Other, trailing_var_arg = true,
+        num_args = 1.., required_unless_present = "shell", conflicts_with = "shell")]
+    words: Vec<OsString>,
+
+    /// Run this line with the image's /bin/sh instead of COMMAND
+    #[arg(long, value_name = "LINE", value_hint = ValueHint::Other, allow_hyphen_values = true)]
+    shell: Option<OsString>,
+
+    /// Set an environment variable, or pass on the caller's if no value is given; repeatable
+    #[arg(short, long, value_name = "NAME[=VALUE]", value_hint = ValueHint::Other,
+        value_parser = variable())]
+    env: Vec<Variable>,
+
+    /// Set the variables of this file; --env wins; repeatable
+    #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    env_files: Vec<PathBuf>,
+
+    /// Working directory in the sandbox
+    #[arg(short, long, value_name = "DIR", value_hint = ValueHint::Other)]
+    pub workdir: Option<OsString>,
+
+    /// Pass stdin on; without this it is empty
+    #[arg(short = 'i', long, visible_alias = "interactive")]
+    pub stdin: bool,
+
+    /// Its time.
+    #[command(flatten)]
+    limits: LimitArgs<CommandLimits>,
+}
+
+impl CommandInArgs {
+    /// What runs.
+    pub fn line(&self) -> CommandLine {
+        match (&self.shell, self.words.split_first()) {
+            (None, Some((program, args))) => CommandLine::Program(program.clone(), args.to_vec()),
+            (line, _) => CommandLine::Shell(line.clone().unwrap_or_default()),
+        }
+    }
+
+    /// The environment variables, those of files first.
+    ///
+    /// # Errors
+    ///
+    /// As [`env_file::all`].
+    pub fn variables(&self) -> Result<Vec<Variable>, Error> {
+        env_file::all(&self.env_files, &self.env)
+    }
+
+    /// Adds the settings among these flags.
+    pub fn add_flags(&self, flags: &mut Flags) {
+        flags.scope = Scope::Exec;
+        self.limits.add_flags(flags);
+    }
+}
+
+/// `sandbox exec`.
+#[derive(Debug, Args)]
+pub struct ExecInArgs {
+    /// What runs.
+    #[command(flatten)]
+    pub command: CommandInArgs,
+
+    /// Its secrets.
+    #[command(flatten)]
+    pub secrets: SecretArgs,
+
+    /// Print one JSON document (sandboxctl.exec/1) at the end
+    #[arg(long)]
+    pub json: bool,
+
+    /// Pass every control sequence of the command on to a terminal
+    #[arg(long, conflicts_with = "json")]
+    pub raw: bool,
+}
+
+/// `sandbox run`.
+#[derive(Debug, Args)]
+pub struct RunInArgs {
+    /// What runs.
+    #[command(flatten)]
+    pub command: CommandInArgs,
+
+    /// Print its number, and do not wait for its end
+    #[arg(short, long, conflicts_with = "tty")]
+    pub detach: bool,
+
+    /// Allocate a terminal; with -i, connect it to yours
+    #[arg(short = 't', long)]
+    pub tty: bool,
+
+    /// The keys that leave it.
+    #[command(flatten)]
+    pub keys: KeysArgs,
+}
+
+/// The keys that leave a process with a terminal.
+#[derive(Debug, Args)]
+pub struct KeysArgs {
+    /// Keys that leave it, and let it run on: ctrl-X or characters, with commas; empty for none
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_hint = ValueHint::Other,
+        value_parser = text::<DetachKeys>())]
+    pub detach_keys: DetachKeys,
+}
+
+/// A process of a sandbox.
+#[derive(Debug, Args)]
+pub struct ProcessArgs {
+    /// The sandbox
+    #[arg(value_name = "ID", value_hint = ValueHint::Other)]
+    pub sandbox: String,
+
+    /// The process, as `sandbox ps` numbers it
+    #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub process: u32,
+}
+
+/// Reads the name of a signal, with or without SIG.
+fn signal(text: &str) -> Result<SignalName, String> {
+    let name = text.to_ascii_uppercase();
+    let name = name.strip_prefix("SIG").unwrap_or(&name);
+    serde_json::from_value(name.into()).map_err(|_| {
+        "it is none of HUP, INT, QUIT, KILL, USR1, USR2, TERM, CONT, STOP, TSTP, WINCH".to_owned()
+    })
+}
+
+/// `local`.
+#[derive(Debug, Subcommand)]
+pub enum LocalCommand {
+    /// Say whether the local service runs, and what it has
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl local status
+  sandboxctl local status --json")]
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+
+    /// End the local service: sandboxes are stopped, and their files are kept
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl local stop")]
+    Stop,
+
+    /// Print the log of the local service
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl local logs")]
+    Logs,
+
+    /// Start the local service if it is not running, and print where it listens, as JSON
+    #[command(
+        hide = true,
+        after_long_help = "\
+Examples:
+  sandboxctl local socket"
+    )]
+    Socket(LocalRootArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn parse(args: &[&str]) -> Result<SandboxCommand, String> {
+        let all = ["sandboxctl", "sandbox"].iter().chain(args);
+        match Cli::read(all).map(|cli| cli.command) {
+            Ok(Command::Sandbox(args)) => Ok(args.into_inner().command),
+            Ok(other) => panic!("it is no other command: {other:?}"),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn arguments_after_the_command_belong_to_it() {
+        for words in [&["exec", "build", "ls", "-l"][..], &["exec", "build", "--", "ls", "-l"]] {
+            let Ok(SandboxCommand::Exec(args)) = parse(words) else { panic!("{words:?}") };
+            assert_eq!(args.command.sandbox, "build");
+            assert_eq!(args.command.line(), CommandLine::Program("ls".into(), vec!["-l".into()]));
+        }
+        let Ok(SandboxCommand::Run(args)) = parse(&["run", "-it", "7f3c", "sh", "-i"]) else {
+            panic!("it is run")
+        };
+        assert!(args.tty && args.command.stdin && !args.detach);
+        let Ok(SandboxCommand::Exec(args)) = parse(&["exec", "build", "--shell", "ls | wc"]) else {
+            panic!("it is exec")
+        };
+        assert_eq!(args.command.line(), CommandLine::Shell("ls | wc".into()));
+        for wrong in
+            [&["exec", "build"][..], &["run", "-dt", "build", "sh"], &["attach", "build", "0"]]
+        {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn signals_are_named_as_kill_names_them() {
+        assert_eq!(signal("SIGTERM"), Ok(SignalName::Term));
+        assert_eq!(signal("usr1"), Ok(SignalName::Usr1));
+        assert!(signal("SEGV").is_err() && signal("").is_err());
+    }
+}

@@ -1,0 +1,90 @@
+//! `sandbox create`: a sandbox that stays.
+
+use std::os::unix::ffi::OsStrExt as _;
+
+use sandbox_api::service::{IdleAction, KeptSpec, SandboxRequest, SandboxStatus};
+use sandbox_api::{Processes, Secrets, millis};
+
+use super::super::Context;
+use super::super::execution::remote::RequestOptions;
+use super::super::serve::own::Place;
+use super::{environment, listing};
+use crate::cli::sandboxes::CreateArgs;
+use crate::error::Error;
+use crate::input::reason;
+use crate::remote::Client;
+
+pub async fn create(
+    context: &Context<'_>,
+    client: &Client,
+    args: &CreateArgs,
+) -> Result<u8, Error> {
+    let settings = context.settings_with(|flags| args.add_flags(flags))?;
+    // Limits, inputs and hosts are those of an execution.
+    let options = RequestOptions {
+        settings: &settings,
+        inputs: &args.inputs,
+        stdin: None,
+        image: args.image.clone(),
+        secrets: Secrets::new(),
+        title: String::new(),
+    };
+    let like = options.request()?;
+    // This user's own service may have what programs run in from an earlier command.
+    let own = Place::of(&context.environment);
+    let is_own = client.server() == format!("unix:{}", own.socket().display());
+    let has_root = is_own && own.record().is_some_and(|own| own.root.is_named());
+    let has_programs = args.has_programs() || has_root;
+    let keeps = has_programs && !args.per_command;
+    let host_dir = match &args.io_dir {
+        Some(dir) => {
+            let refuse = |why: String| Error::usage("--io-dir", why);
+            let found = context.environment.working_directory.join(dir).canonicalize();
+            let dir = found.map_err(|error| {
+                refuse(format!("{}: {}", dir.display(), reason(&error)))
+                    .with_hint("name a directory that exists")
+            })?;
+            let path = std::str::from_utf8(dir.as_os_str().as_bytes());
+            Some(path.map_err(|_| refuse("its path is not UTF-8 text".to_owned()))?.to_owned())
+        }
+        None => None,
+    };
+    let metadata = args.metadata.iter().map(|it| {
+        let (key, value) = it.parts();
+        (key.to_owned(), value.into())
+    });
+    let request = SandboxRequest {
+        name: args.name.clone(),
+        spec: KeptSpec {
+            image: like.image,
+            limits: like.limits,
+            inputs: like.inputs,
+            network: like.network,
+            mount_path: args.mount_path.clone(),
+            workdir: args.workdir.clone(),
+            processes: if keeps { Processes::Kept } else { Processes::PerCommand },
+            env: environment(context, args.variables()?)?,
+            host_dir,
+            prepared: None,
+        },
+        ttl_ms: args.ttl.map(millis),
+        idle_ms: args.idle.map(millis),
+        idle: if args.freeze { IdleAction::Freeze } else { IdleAction::Stop },
+        metadata: metadata.collect(),
+    };
+    let sandbox = client.create_sandbox(&request).await?;
+    match args.json {
+        true => context.output.document(&sandbox)?,
+        false => {
+            context.output.text(&format!("{}\n", sandbox.id))?;
+            let word = sandbox.name.as_deref().unwrap_or(&sandbox.id);
+            let (expiry, is_stopped) =
+                (listing::expiry(&sandbox), sandbox.status == SandboxStatus::Stopped);
+            let state = if is_stopped { "it is stopped, and starts at its next use; " } else { "" };
+            context.output.notice(&format!(
+                "{state}{expiry}; `sandboxctl sandbox extend {word} TIME` changes that"
+            ));
+        }
+    }
+    Ok(0)
+}

@@ -1,0 +1,108 @@
+//! Sandboxes and processes as tables.
+
+use sandbox_api::service::{SandboxStatus, SandboxView, Time};
+use sandbox_api::{ProcessState, ProcessView};
+
+use crate::render::{self, escaped_line};
+
+/// The ids, a line each.
+pub fn ids(sandboxes: &[SandboxView]) -> String {
+    sandboxes.iter().map(|it| format!("{}\n", it.id)).collect()
+}
+
+/// Sandboxes as a table of this width.
+pub fn sandboxes(sandboxes: &[SandboxView], width: Option<usize>) -> String {
+    let now = Time::now();
+    let row = |it: &SandboxView| {
+        let status = match it.status {
+            SandboxStatus::Starting => "starting",
+            SandboxStatus::Ready => "ready",
+            SandboxStatus::Paused => "paused",
+            SandboxStatus::Stopped => "stopped",
+        };
+        let text = |text: Option<&str>| text.map_or("-".into(), |it| escaped_line(it).into_owned());
+        [
+            it.id.clone(),
+            text(it.name.as_deref()),
+            status.to_owned(),
+            it.processes.map_or("-".to_owned(), |count| count.to_string()),
+            text(it.spec.image.as_deref()),
+            render::age(now.since(it.created_at)),
+            format!("in {}", render::age(it.expires_at.since(now))),
+        ]
+    };
+    let rows: Vec<_> = sandboxes.iter().map(row).collect();
+    let headings = ["ID", "NAME", "STATUS", "PROCESSES", "IMAGE", "AGE", "EXPIRES"];
+    render::table(headings, &rows, width)
+}
+
+/// Processes as a table of this width.
+pub fn processes(processes: &[ProcessView], width: Option<usize>) -> String {
+    let now = Time::now();
+    let row = |it: &ProcessView| {
+        let state = match (it.state, it.exit_code, it.signal) {
+            (ProcessState::Running, ..) => "running".to_owned(),
+            (ProcessState::Left, ..) => "left".to_owned(),
+            (ProcessState::Ended, Some(code), _) => format!("exit {code}"),
+            (ProcessState::Ended, None, Some(signal)) => format!("signal {signal}"),
+            (ProcessState::Ended, None, None) => "ended".to_owned(),
+        };
+        [
+            it.id.to_string(),
+            it.pid.to_string(),
+            state,
+            render::age(now.since(it.started_at)),
+            if it.pty { "yes" } else { "-" }.to_owned(),
+            escaped_line(&it.command).into_owned(),
+        ]
+    };
+    let rows: Vec<_> = processes.iter().map(row).collect();
+    render::table(["NUMBER", "PID", "STATE", "AGE", "TERMINAL", "COMMAND"], &rows, width)
+}
+
+/// When a sandbox ends.
+pub fn expiry(sandbox: &SandboxView) -> String {
+    let left = render::age(sandbox.expires_at.since(Time::now()));
+    format!("it is removed at {}, in {left}", sandbox.expires_at)
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::time::Duration;
+
+    use serde_json::{Map, json};
+
+    use super::*;
+
+    /// A sandbox of this id and name.
+    pub fn view(id: &str, name: Option<&str>) -> SandboxView {
+        let now = Time::now();
+        SandboxView {
+            id: id.to_owned(),
+            name: name.map(str::to_owned),
+            generation: 1,
+            status: SandboxStatus::Ready,
+            spec: serde_json::from_value(json!({ "image": "debian:13" })).unwrap(),
+            created_at: now.before(Duration::from_secs(65)),
+            last_used_at: now,
+            expires_at: now.after(Duration::from_secs(3605)),
+            max_expires_at: now.after(Duration::from_secs(7200)),
+            idle_at: None,
+            idle: serde_json::from_value(json!("stop")).unwrap(),
+            processes: Some(2),
+            metadata: Map::new(),
+            node_away: false,
+        }
+    }
+
+    #[test]
+    fn tables_say_what_there_is_and_until_when() {
+        let all = [view("7f3c9a1be2d40586", Some("bu\nild"))];
+        insta::assert_snapshot!(sandboxes(&all, None), @r"
+        ID                NAME     STATUS  PROCESSES  IMAGE      AGE  EXPIRES
+        7f3c9a1be2d40586  bu\nild  ready   2          debian:13  1m   in 1h
+        ");
+        assert_eq!(ids(&all), "7f3c9a1be2d40586\n");
+        assert!(expiry(&all[0]).ends_with(", in 1h"), "{}", expiry(&all[0]));
+    }
+}

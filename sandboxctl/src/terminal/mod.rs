@@ -1,0 +1,182 @@
+//! The terminal of this process: raw while a program in a sandbox has it, and as it was after any end.
+//!
+//! One process has one terminal, so what it was like is kept in one place: whatever ends the process can
+//! put it back, a panic and a second signal too.
+
+mod clipboard;
+mod keys;
+
+use std::io::{self, IsTerminal as _, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::getpgrp;
+use rustix::stdio::{stdin, stdout};
+use rustix::termios::{
+    OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr,
+};
+use sandbox_api::process::{TERMINAL_SIZES, TerminalSize};
+
+use self::clipboard::ClipboardFilter;
+pub use self::keys::{DetachKeys, KeyMatcher, Typed};
+
+/// What programs may leave behind, undone: an unfinished string, keyboard modes of this screen and the other one
+/// (1047 leaves the cursor where it is), scrolling region and keypad (soft reset), mouse, focus, paste, size and
+/// colour reports, held updates; a cursor, no colours.
+const RESET: &[u8] = b"\x1b\\\x1b[<99u\x1b[?1047l\x1b[<99u\x1b[!p\x1b[?9l\x1b[?1000l\x1b[?1001l\x1b[?1002l\
+    \x1b[?1003l\x1b[?1005l\x1b[?1006l\x1b[?1015l\x1b[?1016l\x1b[?1004l\x1b[?2004l\x1b[?2026l\x1b[?2031l\
+    \x1b[?2048l\x1b[>4m\x1b[?25h\x1b[0m";
+/// Answers of the terminal to a program's last questions are awaited until it is silent for so long, and dropped:
+/// later they would be typed into the user's shell.
+const SILENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// How often input is dropped meanwhile, at most.
+const ANSWERS: usize = 1000;
+/// For how long a terminal that takes no output is waited for.
+const STUCK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// The size of a terminal that does not say.
+const DEFAULT_SIZE: TerminalSize = TerminalSize { cols: 80, rows: 24 };
+
+/// What the terminal was like; `None` while it is.
+static SAVED: Mutex<Option<Termios>> = Mutex::new(None);
+/// Something that is no plain text was written to it: modes of it may have changed.
+static IS_CHANGED: AtomicBool = AtomicBool::new(false);
+
+/// While it exists the terminal is raw: every key is input, and none a signal.
+#[derive(Debug)]
+pub struct RawTerminal(());
+
+impl RawTerminal {
+    /// Makes the terminal on stdin raw.
+    ///
+    /// # Errors
+    ///
+    /// If it is none.
+    pub fn enter() -> io::Result<Self> {
+        static HOOK: Once = Once::new();
+        HOOK.call_once(|| {
+            let earlier = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |panic| {
+                restore();
+                earlier(panic);
+            }));
+        });
+        let was = tcgetattr(stdin())?;
+        *saved() = Some(was);
+        let raw = Self(());
+        raw.again()?;
+        Ok(raw)
+    }
+
+    /// Makes it raw again, after the process was stopped and others had it.
+    ///
+    /// # Errors
+    ///
+    /// If it is gone.
+    pub fn again(&self) -> io::Result<()> {
+        let Some(mut modes) = saved().clone().filter(|_| is_in_foreground()) else { return Ok(()) };
+        modes.make_raw();
+        Ok(tcsetattr(stdin(), OptionalActions::Now, &modes)?)
+    }
+}
+
+impl Drop for RawTerminal {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// Puts the terminal back as it was, if it is raw. For whatever ends the process without dropping what it
+/// has; not for handlers of signals.
+pub fn restore() {
+    let Some(was) = saved().take() else { return };
+    // A shell that has taken the terminal over has set it up for itself.
+    if !is_in_foreground() {
+        return;
+    }
+    // Nothing here waits for a terminal that takes no output.
+    if IS_CHANGED.swap(false, Ordering::Relaxed)
+        && io::stdout().is_terminal()
+        && is_ready(&mut [PollFd::new(&stdout(), PollFlags::OUT)], &STUCK)
+    {
+        // Without the lock of stdout, which the thread that writes may hold.
+        _ = rustix::io::write(stdout(), RESET);
+        for _ in 0..ANSWERS {
+            if !is_ready(&mut [PollFd::new(&stdin(), PollFlags::IN)], &SILENCE) {
+                break;
+            }
+            _ = tcflush(stdin(), QueueSelector::IFlush);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    _ = tcsetattr(stdin(), OptionalActions::Now, &was);
+    _ = tcflush(stdin(), QueueSelector::IFlush);
+}
+
+fn is_ready(fds: &mut [PollFd<'_>], limit: &Timespec) -> bool {
+    poll(fds, Some(limit)).is_ok_and(|ready| ready > 0)
+}
+
+fn saved() -> std::sync::MutexGuard<'static, Option<Termios>> {
+    SAVED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether the terminal is this process's. One that runs in the background is stopped if it touches it.
+fn is_in_foreground() -> bool {
+    tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp())
+}
+
+/// The size of the terminal.
+#[must_use]
+pub fn size() -> TerminalSize {
+    let sizes = [tcgetwinsize(stdout()), tcgetwinsize(stdin())].into_iter().flatten();
+    let (least, most) = TERMINAL_SIZES.into_inner();
+    let within = |value: u16| value.clamp(least, most);
+    sizes
+        .filter(|size| size.ws_col > 0 && size.ws_row > 0)
+        .map(|size| TerminalSize { cols: within(size.ws_col), rows: within(size.ws_row) })
+        .next()
+        .unwrap_or(DEFAULT_SIZE)
+}
+
+/// What a program in a sandbox shows on the terminal: everything, but for what writes to the clipboard
+/// of its user.
+pub struct Screen<W> {
+    to: W,
+    filter: ClipboardFilter,
+}
+
+impl<W> Screen<W> {
+    pub const fn new(to: W) -> Self {
+        Self { to, filter: ClipboardFilter::new() }
+    }
+}
+
+impl<W: Write> Write for Screen<W> {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        // An escape, or one of the controls that begin with one, in UTF-8 too.
+        if piece.iter().any(|byte| matches!(byte, 0x1b | 0x80..=0x9f)) {
+            IS_CHANGED.store(true, Ordering::Relaxed);
+        }
+        self.to.write_all(&self.filter.take(piece))?;
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn screen_counts_what_it_was_given_and_drops_what_is_for_the_clipboard() {
+        let mut shown = Vec::new();
+        let mut screen = Screen::new(&mut shown);
+        screen.write_all(b"a\x1b]52;c;aGk=\x07b").unwrap();
+        assert_eq!(shown, b"ab");
+    }
+}
