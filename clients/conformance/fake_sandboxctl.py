@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Stands in for `sandboxctl serve --private`: its first line, its end, and files in memory.
+"""Stands in for `sandboxctl serve --private`, and for the local service: their first line, their end, and files in
+memory. `local stop` ends the local service that `local socket` has started; FAKE_LOCAL is the file that it is noted in.
 
 What the tests need and the real one does not do is selected by the names of files and scripts, and by the environment.
 """
@@ -8,6 +9,7 @@ import base64
 import json
 import os
 import select
+import shutil
 import signal
 import socketserver
 import sys
@@ -25,11 +27,19 @@ if MODE == "silent-death":
 if MODE == "older":
     print("error: unexpected argument '--private' found", file=sys.stderr)
     sys.exit(2)
+LOCAL = os.environ["FAKE_LOCAL"] if "local" in sys.argv else ""
 
 sandboxes: dict = {}
 executions: dict = {}
 pending: set = set()
 GONE = 410, {"kind": "gone", "detail": "the sandbox is gone"}
+
+
+def view(identifier: str) -> dict:
+    request = json.loads(sandboxes[identifier]["init"])["request"]
+    times = dict.fromkeys(["created_at", "last_used_at", "expires_at", "max_expires_at"], "2026-01-01T00:00:00Z")
+    rest = {"status": "ready", "generation": 7, "processes": 0, "idle_at": None, "node_away": False}
+    return {"id": identifier, "metadata": {}, **request, **times, **rest}
 
 
 def document(status: str) -> dict:
@@ -86,14 +96,24 @@ class Handler(BaseHTTPRequestHandler):
                 identifier = f"s-{request['name']}"
                 init = {"request": request, "pid": os.getpid(), "env": sorted(os.environ), "arguments": sys.argv[1:]}
                 sandboxes.setdefault(identifier, {"init": json.dumps(init).encode()})
-                self.say(201, {"id": identifier, "generation": 7})
+                self.say(201, view(identifier))
+            case ["GET", "sandboxes"]:
+                # A page for each sandbox.
+                wanted = dict(part.split("=") for part in query.split("&") if part)
+                views = [view(each) for each in sandboxes]
+                names = [each for each in views if wanted.get("name", each["name"]) == each["name"]]
+                at = int(wanted.get("cursor", "0"))
+                following = str(at + 1) if at + 1 < len(names) else None
+                self.say(200, {"sandboxes": names[at : at + 1], "next_cursor": following})
             case ["DELETE", "sandboxes", identifier]:
                 executions.update(dict.fromkeys(executions, "cancelled"))
                 self.say(*GONE) if sandboxes.pop(identifier, None) is None else self.say(204, b"")
             case ["GET", "sandboxes", identifier]:
-                self.say(*GONE) if identifier not in sandboxes else self.say(200, {"id": identifier})
+                missing = GONE if not LOCAL else (404, {"kind": "not_found", "detail": "there is none"})
+                self.say(*missing) if identifier not in sandboxes else self.say(200, view(identifier))
             case [_, "sandboxes", identifier, *rest]:
-                if "generation=7" not in query.split("&") or identifier not in sandboxes:
+                # Only a sandbox of a private service cannot start again.
+                if (not LOCAL and "generation=7" not in query.split("&")) or identifier not in sandboxes:
                     self.say(*GONE)
                 else:
                     self.in_sandbox(sandboxes[identifier], [self.command, *rest], content)
@@ -159,7 +179,7 @@ class Handler(BaseHTTPRequestHandler):
                 return self.say(200, {"success": False, "data": None, "error": error})
         return self.say(200, {"success": True, "data": data})
 
-    do_GET = do_POST = do_PUT = do_DELETE = handle_any
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any
 
     def address_string(self) -> str:
         return ""
@@ -173,9 +193,42 @@ class Server(socketserver.ThreadingUnixStreamServer):
     request_queue_size = 128
 
 
+def hello_of(path: str) -> str:
+    return json.dumps({"protocol": 2 if MODE == "newer" else 1, "version": "0.0.9", "socket": path})
+
+
+def local(verb: str) -> None:
+    """`local socket`, and `local stop`."""
+    if os.path.exists(LOCAL):
+        with open(LOCAL) as file:
+            note = json.load(file)
+        if verb == "socket":
+            print(note["hello"])
+            return
+        os.kill(note["pid"], signal.SIGKILL)
+        shutil.rmtree(note["directory"])
+        os.remove(LOCAL)
+    elif verb == "socket":
+        directory = tempfile.mkdtemp()
+        server = Server(f"{directory}/socket", Handler)
+        hello = hello_of(server.server_address)
+        if pid := os.fork():
+            with open(LOCAL, "w") as file:
+                json.dump({"pid": pid, "directory": directory, "hello": hello}, file)
+            print(hello)
+            return
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in range(3):
+            os.dup2(null, fd)
+        server.serve_forever(0.01)
+
+
+if LOCAL:
+    local(sys.argv[sys.argv.index("local") + 1])
+    sys.exit()
 with tempfile.TemporaryDirectory() as directory, Server(f"{directory}/socket", Handler) as server:
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    hello = {"protocol": 2 if MODE == "newer" else 1, "version": "0.0.9", "socket": server.server_address}
-    print("no JSON" if MODE == "garbage" else json.dumps(hello), flush=True)
+    print("no JSON" if MODE == "garbage" else hello_of(server.server_address), flush=True)
     sys.stdin.buffer.read()
     server.shutdown()

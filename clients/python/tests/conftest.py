@@ -27,8 +27,14 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     transport, engine = request.param.split(", ")
     options = {"image": image} if engine == "docker" else {}
     if transport == "local":
+        # For a user of its own, whose service ends with the tests.
+        user = scratch / "program"
+        variables = f"XDG_RUNTIME_DIR='{scratch}' XDG_STATE_HOME='{scratch}'"
+        user.write_text(f"#!/bin/sh\n{variables} exec '{binary}' \"$@\"\n")
+        user.chmod(0o755)
         # The embedded engine has no images to name.
-        yield {"binary": binary, "engine": engine, **(options or {"rootfs": root})}
+        yield {"binary": str(user), "engine": engine, **(options or {"rootfs": root})}
+        subprocess.run([user, "local", "stop"], check=True, capture_output=True)
         return
     data = scratch / "data"
     data.mkdir(mode=0o700)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from sandboxctl import AsyncSandbox, Sandbox
+from sandboxctl import AsyncProcess, AsyncSandbox, Process, ProcessEvent, Sandbox
 
 TABLE = Path(__file__).parents[2] / "conformance"
 # Words that Python has for itself.
 OTHER = {"from": "source", "to": "target"}
+# The last process that was started in a sandbox.
+STARTED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 def rows(name: str) -> list[dict[str, Any]]:
@@ -34,12 +38,54 @@ def given(value: Any) -> Any:
 
 def arguments(step: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a step, by their names here."""
-    args = {OTHER.get(name, name): given(value) for name, value in step["with"].items()}
-    if "timeout_ms" in args:
-        args["timeout"] = args.pop("timeout_ms") / 1000
+    other = OTHER if step["call"].startswith("files.") else {}
+    args = in_seconds({other.get(name, name): given(value) for name, value in step["with"].items()})
     if "pieces" in args:
         args["content"] = args.pop("pieces")
     return args
+
+
+def in_seconds(args: dict[str, Any]) -> dict[str, Any]:
+    """Arguments with a time as it is given here."""
+    args = dict(args)
+    if "timeout_ms" in args:
+        args["timeout"] = args.pop("timeout_ms") / 1000
+    return args
+
+
+def target_of(sandbox: Any, name: str) -> Any:
+    """The method of a call."""
+    target: Any = sandbox
+    parts = name.split(".")
+    if parts[0] == "process":
+        target = STARTED[sandbox]
+        parts = parts[1:]
+    for part in parts:
+        target = getattr(target, part)
+    return target
+
+
+class Read:
+    """What was read of a process."""
+
+    def __init__(self, until: str | None) -> None:
+        self._until = until
+        self.stdout_bytes = b""
+        self.stdout = self.stderr = ""
+        self.omitted = False
+        self.exit_code: int | None = None
+
+    def add(self, event: ProcessEvent) -> bool:
+        """Adds an event, and says whether it is enough."""
+        if event.type == "stderr":
+            self.stderr += event.text
+        else:
+            self.stdout += event.text
+            self.stdout_bytes += event.bytes
+        self.omitted = self.omitted or event.type == "omitted"
+        if event.type == "end":
+            self.exit_code = event.exit_code
+        return self._until is not None and self._until in self.stdout
 
 
 def call(sandbox: Sandbox, step: dict[str, Any], **more: Any) -> Any:
@@ -51,11 +97,17 @@ def call(sandbox: Sandbox, step: dict[str, Any], **more: Any) -> Any:
                 return b"".join(parts)
         case "files.write_stream":
             return sandbox.files.write(**args)
+        case "process.read" | "process.read_until":
+            read = Read(args.get("text"))
+            any(read.add(event) for event in STARTED[sandbox])
+            return read
+        case "commands.follow":
+            return list(sandbox.commands.run(**args, background=True))
         case name:
-            target: Any = sandbox
-            for part in name.split("."):
-                target = getattr(target, part)
-            return target(**args)
+            result = target_of(sandbox, name)(**args)
+            if isinstance(result, Process):
+                STARTED[sandbox] = result
+            return result
 
 
 async def async_call(sandbox: AsyncSandbox, step: dict[str, Any], **more: Any) -> Any:
@@ -67,11 +119,20 @@ async def async_call(sandbox: AsyncSandbox, step: dict[str, Any], **more: Any) -
                 return b"".join([part async for part in parts])
         case "files.write_stream":
             return await sandbox.files.write(**args)
+        case "process.read" | "process.read_until":
+            read = Read(args.get("text"))
+            async with aclosing(STARTED[sandbox].events()) as events:
+                async for event in events:
+                    if read.add(event):
+                        break
+            return read
+        case "commands.follow":
+            return [event async for event in await sandbox.commands.run(**args, background=True)]
         case name:
-            target: Any = sandbox
-            for part in name.split("."):
-                target = getattr(target, part)
-            return await target(**args)
+            result = await target_of(sandbox, name)(**args)
+            if isinstance(result, AsyncProcess):
+                STARTED[sandbox] = result
+            return result
 
 
 def with_half_a_character(sandbox: Sandbox) -> list[Callable[[], object]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import sandboxctl
-from sandboxctl import AsyncCommands, AsyncFiles, AsyncSandbox, Commands, Files, Sandbox, results
+from sandboxctl import AsyncCommands, AsyncFiles, AsyncSandbox, Commands, Files, Pty, Sandbox, results
 from sandboxctl._core.answers import Answer
 
 
@@ -18,15 +18,18 @@ def unopened() -> Any:
     raise AssertionError("nothing is called")
 
 
-FILES, COMMANDS = Files(unopened), Commands(unopened)
+FILES, COMMANDS, PTY = Files(unopened), Commands(unopened), Pty(unopened)
 SANDBOX = Sandbox.__new__(Sandbox)
 CALLS: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (Sandbox.create, {"template": "base"}, "`image`"),
     (Sandbox.create, {"root_dir": "root"}, "`rootfs`"),
     (Sandbox.create, {"archive": "x.tar"}, "`image_archive`"),
-    (Sandbox.create, {"timeout": 60}, "`timeout` of commands.run"),
-    (Sandbox.create, {"envs": {}}, "`env` of commands.run"),
-    (Sandbox.create, {"metadata": {}}, "`name`"),
+    (Sandbox.create, {"ttl": 60}, "`timeout`"),
+    (Sandbox.create, {"env": {}}, "`envs`"),
+    (Sandbox.create, {"labels": {}}, "`metadata`"),
+    (Sandbox.create, {"envs": ["A=1"]}, "names and their values"),
+    (Sandbox.create, {"background": True}, r"`background` of commands\.run"),
+    (Sandbox.connect, {"timeout": 60, "sandbox": "s"}, "`timeout` of Sandbox.create"),
     (Sandbox.create, {"api_key": "x"}, "`token`"),
     (Sandbox.create, {"volumes": {}}, "`io_dir`"),
     (Sandbox.create, {"mem_limit": "1g"}, "`limits`, such as"),
@@ -37,7 +40,14 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (Sandbox, {}, r"Sandbox\.create\(\)"),
     (COMMANDS.run, {"command": "ls", "envs": {}}, "`env`"),
     (COMMANDS.run, {"cmd": "ls"}, "`command`"),
-    (COMMANDS.run, {"command": "ls", "background": True}, r"`commands\.start`"),
+    (COMMANDS.run, {"command": "ls", "detach": True}, "`background`"),
+    (COMMANDS.run, {"command": "ls", "background": True, "check": True}, "iterate over the process"),
+    (COMMANDS.run, {"command": "ls", "background": True, "on_stdout": print}, "iterate over the process"),
+    (COMMANDS.run, {"command": "ls", "tag": "x"}, "`background=True`"),
+    (COMMANDS.run, {"command": "ls", "pty": True}, r"`pty\.create`"),
+    (COMMANDS.start, {"command": "ls", "background": True}, r"`background` of commands\.run"),
+    (PTY.create, {"size": (80, 24)}, "`cols`"),
+    (PTY.create, {"on_pty": print}, "`on_data`"),
     (COMMANDS.run, {"command": "ls", "request_timeout": 5}, "`timeout`"),
     (COMMANDS.run, {"command": "ls", "environment": {}}, "`env`"),
     (COMMANDS.run, {"command": "ls", "workdir": "/"}, "`cwd`"),
@@ -47,7 +57,7 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (COMMANDS.run, {"command": "ls", "args": {"-l": 1}}, "a list is expected"),
     (COMMANDS.run, {"command": "ls", "env": ["A=1"]}, "names and their values"),
     (COMMANDS.run, {"command": "ls", "env": {"A": 1}}, r"env\['A'\]: text or bytes"),
-    (COMMANDS.run, {"command": "ls", "stdin": True}, "stdin: text or bytes"),
+    (COMMANDS.run, {"command": "ls", "stdin": True}, "with `background=True` whether it stays open"),
     (COMMANDS.run, {"command": "ls", "limits": 5}, "names and their values"),
     (COMMANDS.start, {"command": ["ls"]}, "`args`"),
     (FILES.list, {"path": ".", "depth": 2}, "`max_depth`"),
@@ -95,11 +105,12 @@ def test_wrong_argument_of_a_coroutine_is_a_type_error_that_names_the_right_one(
         (FILES, "rename", "`move`"),
         (FILES, "get_info", "`stat`"),
         (AsyncFiles(unopened), "make_dir", "`mkdir`"),
-        (SANDBOX, "get_info", "`id`"),
-        (SANDBOX, "kill", "`close`"),
+        (SANDBOX, "is_running", "`get_info`"),
+        (SANDBOX, "terminate", "`close`"),
         (SANDBOX, "run_code", "`run_script`"),
         (SANDBOX, "exec_run", r"`commands\.run`"),
-        (COMMANDS, "send_stdin", "`stdin`"),
+        (COMMANDS, "send_stdin", "`background=True`"),
+        (PTY, "resize", "the terminal"),
     ],
 )
 def test_wrong_name_of_a_method_is_a_type_error_that_names_the_right_one(whose: object, name: str, right: str) -> None:

@@ -6,12 +6,12 @@ import base64
 from typing import Any
 
 import pytest
-from table import OTHER, async_call, call, rows
+from table import OTHER, async_call, call, given, in_seconds, rows
 
 import sandboxctl
 from sandboxctl import AsyncSandbox, Sandbox, SandboxError
 
-CASES = [case for name in ("files", "errors", "executions") for case in rows(name)]
+CASES = [case for name in ("files", "errors", "executions", "processes") for case in rows(name)]
 
 
 def compare(actual: Any, expected: Any, at: str) -> None:
@@ -40,7 +40,7 @@ def fails(failure: SandboxError, step: dict[str, Any], at: str) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_table(place: dict[str, Any], case: dict[str, Any]) -> None:
-    with Sandbox.create(**place) as sandbox:
+    with Sandbox.create(**place, **in_seconds(given(case.get("sandbox", {})))) as sandbox:
         for number, step in enumerate(case["steps"], 1):
             at = f"step {number}, {step['call']} {step['with']}"
             if "fails" in step:
@@ -53,7 +53,7 @@ def test_table(place: dict[str, Any], case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 async def test_table_for_asyncio(place: dict[str, Any], case: dict[str, Any]) -> None:
-    async with await AsyncSandbox.create(**place) as sandbox:
+    async with await AsyncSandbox.create(**place, **in_seconds(given(case.get("sandbox", {})))) as sandbox:
         for number, step in enumerate(case["steps"], 1):
             at = f"step {number}, {step['call']} {step['with']}"
             if "fails" in step:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ def blocks(page: str, image: str) -> list[str]:
 
 
 @pytest.fixture
-def image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+def image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     """The image, and what the programs find."""
     try:
         binary, image = (os.environ[f"CLIENTS_TEST_{name}"] for name in ("BINARY", "IMAGE"))
@@ -30,9 +32,13 @@ def image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
         pytest.skip(f"{error} is not set: run ./check")
     monkeypatch.setenv("SANDBOXCTL_BINARY", binary)
     monkeypatch.delenv("SANDBOXCTL_SERVER", raising=False)
+    # The service of a user of its own.
+    for variable in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
+        monkeypatch.setenv(variable, str(tmp_path))
     monkeypatch.chdir(tmp_path)
     Path("big").write_bytes(bytes(10_000))
-    return image
+    yield image
+    subprocess.run([binary, "local", "stop"], check=True)
 
 
 def test_snippets_of_the_guide_run_one_after_another(image: str) -> None:
@@ -40,12 +46,13 @@ def test_snippets_of_the_guide_run_one_after_another(image: str) -> None:
     names: dict[str, Any] = {}
     exec(first, names)
     assert Path("out/rows.txt").exists()
-    with Sandbox.create(image=image) as sandbox:
+    with Sandbox.create(image=image, processes="kept") as sandbox:
         names["sandbox"] = sandbox
         for block in others:
             exec(block, names)
     assert len(names["results"]) == 100
     assert (names["size"], names["run"].stdout) == (10_000, "hello\n")
+    assert list(Sandbox.list()) == []
 
 
 @pytest.mark.parametrize("page", ["README.md", "clients/python/README.md"])

@@ -27,6 +27,9 @@ from sandboxctl._sync import transport as sync_transport
 
 CASES = rows("hostile")
 END = {"seq": 9, "time": "", "event": "end"}
+PROCESS = next(case["answer"] for case in CASES if case["of"] == "process")
+PROCESS_END = {**END, "document": PROCESS}
+EVENTS = {"log": ("events", END), "output": ("events", END), "process_output": ("process_events", PROCESS_END)}
 # What each route answers, if nothing else is asked of it.
 USUAL: dict[str, Any] = {
     "sandbox": {"id": "s"},
@@ -37,6 +40,10 @@ USUAL: dict[str, Any] = {
     "cancel": {},
     "operation": {"success": True, "data": {"path": "/io/a", "content": "x"}, "error": None},
     "events": b"",
+    "info": {"id": "s"},
+    "process": PROCESS,
+    "processes": {"processes": []},
+    "process_events": b"",
 }
 SCRIPT, COMMAND = (
     next(case["answer"] for case in CASES if (case["of"], case["call"]) == ("document", name))
@@ -45,7 +52,10 @@ SCRIPT, COMMAND = (
 SANDBOX, EXECUTION = (f"/v1/{kind}/[A-Za-z0-9_-]+" for kind in ("sandboxes", "executions"))
 ROUTES = {
     "POST /v1/sandboxes": "sandbox",
-    f"GET {SANDBOX}": "sandbox",
+    f"GET {SANDBOX}": "info",
+    f"POST {SANDBOX}/processes": "process",
+    f"GET {SANDBOX}/processes": "processes",
+    rf"GET {SANDBOX}/processes/3/events\?generation=2&after=0&mode=lossy": "process_events",
     f"DELETE {SANDBOX}": "removal",
     f"POST {SANDBOX}/operations": "operation",
     rf"POST {SANDBOX}/executions(\?wait=60)?": "execution",
@@ -103,10 +113,10 @@ class Hostile:
 
     def usual(self, document: Any = SCRIPT) -> None:
         """Answers as a server should."""
-        answers = USUAL | {"document": document, "events": stream(event(as_json(END)))}
+        ends = {route: stream(event(as_json(end))) for route, end in EVENTS.values()}
         self.answers = {
-            route: answer if isinstance(answer, bytes) and route == "events" else reply(_body(answer))
-            for route, answer in answers.items()
+            **{route: reply(_body(answer)) for route, answer in (USUAL | {"document": document}).items()},
+            **ends,
         }
 
 
@@ -240,8 +250,9 @@ def wrong(case: dict[str, Any]) -> Iterator[tuple[str, bytes, bool]]:
 def answered(hostile: Hostile, case: dict[str, Any], body: bytes) -> None:
     """Has the server answer with a body where the case belongs."""
     hostile.usual(COMMAND if case["call"] == "commands.run" else SCRIPT)
-    if case["of"] in ("log", "output"):
-        hostile.answers["events"] = stream(event(body) + event(as_json(END)))
+    if case["of"] in EVENTS:
+        route, end = EVENTS[case["of"]]
+        hostile.answers[route] = stream(event(body) + event(as_json(end)))
     else:
         hostile.answers[case["of"]] = reply(body)
 
@@ -326,14 +337,14 @@ def test_invalid_answer_is_a_sandbox_error(
     for module in (sync_transport, async_transport):
         monkeypatch.setattr(module, "_LONGEST_ANSWER", 1 << 20)
         monkeypatch.setattr(module, "_LONGEST_EVENT", 1 << 20)
-    of = "events" if case["of"] in ("log", "output") else case["of"]
-    right = event(as_json(case["answer"])) + event(as_json(END)) if of == "events" else as_json(case["answer"])
+    of, end = EVENTS.get(case["of"], (case["of"], None))
+    right = as_json(case["answer"]) if end is None else event(as_json(case["answer"])) + event(as_json(end))
     for how, answer in faults(right).items():
         answered(hostile, case, as_json(case["answer"]))
         hostile.answers[of] = answer
         given = outcome(case, other=case["of"] == "sandbox")
         # Of events, only the last one is missed; and headers that mean nothing are nothing.
-        if of != "events" and how not in ("strange headers", "no such status"):
+        if end is None and how not in ("strange headers", "no such status"):
             assert is_error(given), f"{how}: {given!r}"
 
 
@@ -433,6 +444,6 @@ def test_server_that_always_says_running_is_asked_after_ever_longer_pauses(
 
 
 def test_hostile_answers_are_made_of_every_route() -> None:
-    asked = {case["of"] for case in CASES} | {"content", "events", "removal", "cancel"}
+    asked = {case["of"] for case in CASES} | {"content", "events", "process_events", "removal", "cancel"}
     assert set(ROUTES.values()) <= asked
     assert sys.getrecursionlimit() < DEEP

@@ -103,7 +103,7 @@ def fake() -> Iterator[Fake]:
             self.wfile.write(data)
             self.close_connection = "Connection" in headers
 
-        do_GET = do_POST = do_PUT = do_DELETE = handle_any
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any
 
         def log_message(self, *_: object) -> None:
             pass
@@ -399,3 +399,238 @@ def test_text_with_half_of_a_character_is_the_error_encoding(fake: Fake) -> None
                 call()
             assert failure.value.kind == "encoding"
     assert [asked.what for asked in fake.asked] == ["POST /v1/sandboxes", "DELETE /v1/sandboxes/s"]
+
+
+PROCESSES = "POST /v1/sandboxes/s/processes"
+PROCESS = "/v1/sandboxes/s/processes/3"
+VIEW = {
+    "id": 3,
+    "pid": 17,
+    "generation": 2,
+    "command": "serve",
+    "tag": "web",
+    "state": "running",
+    "pty": False,
+    "started_at": "2026-01-01T00:00:00Z",
+    "exited_at": None,
+    "exit_code": None,
+    "signal": None,
+    "stopped": None,
+    "out_of_memory": None,
+    "cpu_ms": None,
+    "peak_memory_bytes": None,
+    "first_event": 1,
+    "last_event": 1,
+}
+EXITED = {**VIEW, "state": "left", "exit_code": 3}
+EVENTS = f"GET {PROCESS}/events?generation=2&after=0&mode=lossy"
+
+
+def events(*given: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
+    """A stream of events, which ends with its connection."""
+    text = "".join(f"id: {event['seq']}\ndata: {json.dumps({'time': '', **event})}\n\n" for event in given)
+    return 200, {"Connection": "close"}, text.encode()
+
+
+def output(seq: int, text: str, **more: str) -> dict[str, Any]:
+    return {"seq": seq, "event": "output", "stream": "stdout", "text": text, **more}
+
+
+def test_process_is_started_once_and_its_request_has_what_was_asked_for(fake: Fake) -> None:
+    fake.answers[PROCESSES] = [LOST, problem(409, "in_flight", Retry_After="0"), (201, {}, VIEW)]
+    sandbox = Sandbox.create(server=fake.url)
+    run = sandbox.commands.run
+    process = run("serve", ["-p"], env={"A": "1"}, stdin=True, timeout=2, background=True, tag="web", merge=True)
+    assert (process.id, process.pid, process.tag) == (3, 17, "web")
+    assert len({asked.headers["idempotency-key"] for asked in fake.heard(PROCESSES)}) == 1
+    assert json.loads(fake.heard(PROCESSES)[2].body) == {
+        "command": {"program": "serve", "args": ["-p"], "env": {"A": "1"}},
+        "stdin": True,
+        "timeout_ms": 2000,
+        "tag": "web",
+        "merge": True,
+    }
+    run("cat", stdin="in", secrets={"B": "2"}, background=True)
+    assert json.loads(fake.asked[-1].body) == {"command": {"shell": "cat", "stdin": "in"}, "secrets": {"B": "2"}}
+    sandbox.close()
+    with pytest.raises(SandboxGone):
+        process.get_info()
+
+
+def test_events_of_a_process_are_resumed_and_its_text_is_of_whole_characters(fake: Fake) -> None:
+    fake.answers |= {
+        PROCESSES: (201, {}, VIEW),
+        EVENTS: [
+            events({"seq": 1, "event": "start"}, output(2, "4pw=", encoding="base64")),
+            problem(503, "unavailable"),
+            events(
+                output(2, "x"),
+                output(3, "k+I=", encoding="base64"),
+                {"seq": 7, "event": "omitted"},
+                {"seq": 8, "event": "later"},
+                output(9, "b"),
+                {"seq": 10, "event": "exit", "exit_code": 3},
+                {"seq": 11, "event": "end", "exit_code": 3, "document": EXITED},
+            ),
+        ],
+        f"GET {PROCESS}/events?generation=2&after=now&mode=wait": events(output(12, "c")),
+    }
+    with Sandbox.create(server=fake.url) as sandbox:
+        process = sandbox.commands.run("serve", background=True)
+        found = list(process)
+        assert [event.type for event in found] == ["start", "stdout", "stdout", "omitted", "stdout", "exit", "end"]
+        assert [event.text for event in found] == ["", "", "\u2713", "\ufffd", "b", "", ""]
+        assert b"".join(event.bytes for event in found) == b"\xe2\x9c\x93\xe2b"
+        assert [event.exit_code for event in found][-2:] == [3, 3]
+        assert [asked.headers["last-event-id"] for asked in fake.heard(EVENTS)] == ["0", "2", "2"]
+        assert next(process.events("now", mode="wait")).text == "c"
+        assert "last-event-id" not in fake.asked[-1].headers
+
+
+def test_process_is_waited_for_written_to_signalled_and_found(fake: Fake) -> None:
+    ended = problem(409, "process_ended")
+    fake.answers |= {
+        PROCESSES: (201, {}, VIEW),
+        f"GET {PROCESS}?generation=2": (200, {}, VIEW),
+        f"GET {PROCESS}?generation=2&wait=60": [(200, {}, VIEW), LOST, (200, {}, EXITED)],
+        f"POST {PROCESS}/stdin?generation=2": [(204, {}, b""), (204, {}, b""), LOST],
+        f"POST {PROCESS}/stdin/close?generation=2": [LOST, (204, {}, b"")],
+        f"POST {PROCESS}/signal?generation=2": [(204, {}, b""), ended, ended],
+        f"POST {PROCESS}/resize?generation=2": (204, {}, b""),
+        f"DELETE {PROCESS}?generation=2": (202, {}, VIEW),
+        f"GET {PROCESS}": (200, {}, VIEW),
+        "GET /v1/sandboxes/s/processes": (200, {}, {"processes": [VIEW, {**EXITED, "id": 2}]}),
+        "GET /v1/sandboxes/s/processes?tag=web": (200, {}, {"processes": [VIEW]}),
+        "GET /v1/sandboxes/s/processes?tag=a%20b": (200, {}, {"processes": []}),
+        "GET /v1/sandboxes/s/processes/4": problem(404, "not_found"),
+        "GET /v1/sandboxes/s": (200, {}, {"id": "s"}),
+    }
+    with Sandbox.create(server=fake.url) as sandbox:
+        process = sandbox.commands.run("serve", background=True)
+        assert process.get_info().state == "running"
+        assert process.wait().exit_code == 3
+        with pytest.raises(SandboxError, match="exited with 3") as failure:
+            process.wait(check=True)
+        assert (failure.value.kind, failure.value.result.state) == ("exit", "left")
+        process.send_stdin("x" * 70_000)
+        with pytest.raises(ServerBusy):
+            process.send_stdin(b"lost")
+        # What a process has read is not sent again.
+        assert [len(asked.body) for asked in fake.heard(f"POST {PROCESS}/stdin?generation=2")] == [65536, 4464, 4]
+        process.close_stdin()
+        process.signal("INT", "foreground")
+        with pytest.raises(SandboxError) as failure:
+            process.signal("TERM")
+        assert failure.value.kind == "process_ended"
+        process.kill()
+        signals = [json.loads(asked.body) for asked in fake.heard(f"POST {PROCESS}/signal?generation=2")]
+        assert [list(signal.values()) for signal in signals] == [
+            ["INT", "foreground"],
+            ["TERM", "group"],
+            ["KILL", "tree"],
+        ]
+        process.resize(120, 40)
+        process.stop()
+        assert [info.id for info in sandbox.commands.list()] == [3, 2]
+        assert [sandbox.commands.connect(which).id for which in (3, "web")] == [3, 3]
+        for which in (4, "a b"):
+            with pytest.raises(NotFound):
+                sandbox.commands.connect(which)
+
+
+def test_terminal_hands_its_output_on_as_it_comes(fake: Fake) -> None:
+    heard: list[bytes] = []
+    arrived = threading.Event()
+
+    def hear(data: bytes) -> None:
+        heard.append(data)
+        arrived.set()
+
+    fake.answers |= {
+        PROCESSES: (201, {}, {**VIEW, "pty": True}),
+        EVENTS: [events(output(1, "$ ")), events(output(2, "bye"), {"seq": 3, "event": "end", "document": EXITED})],
+        f"GET {PROCESS}?generation=2&wait=60": (200, {}, EXITED),
+        f"POST {PROCESS}/stdin?generation=2": (204, {}, b""),
+    }
+    with Sandbox.create(server=fake.url) as sandbox:
+        terminal = sandbox.pty.create(100, 30, hear, env={"A": "1"})
+        assert arrived.wait(10)
+        terminal.send("exit\n")
+        assert terminal.wait().exit_code == 3
+        assert b"".join(heard) == b"$ bye"
+        request = json.loads(fake.heard(PROCESSES)[0].body)
+        assert (request["pty"], request["stdin"]) == ({"cols": 100, "rows": 30}, True)
+        assert "bash" in request["command"]["shell"]
+        fake.answers[EVENTS] = events(output(1, "x"))
+
+        def refuse(data: bytes) -> None:
+            raise KeyError(data)
+
+        with pytest.raises(KeyError):
+            sandbox.pty.create(on_data=refuse, command="top", args=[]).wait()
+
+
+async def test_processes_for_asyncio(fake: Fake) -> None:
+    heard: list[bytes] = []
+    arrived = threading.Event()
+    end = {"seq": 2, "event": "end", "document": EXITED}
+
+    def slow(asked: Asked) -> Any:
+        arrived.set()
+        return LOST if len(fake.heard(PROCESSES)) == 2 else (201, {}, VIEW)
+
+    fake.answers |= {
+        PROCESSES: (201, {}, VIEW),
+        EVENTS: events(output(1, "a"), end),
+        f"GET {PROCESS}?generation=2&wait=60": (200, {}, EXITED),
+        f"DELETE {PROCESS}": (202, {}, VIEW),
+    }
+    async with await AsyncSandbox.create(server=fake.url) as sandbox:
+        terminal = await sandbox.pty.create(on_data=heard.append)
+        assert (await terminal.wait()).exit_code == 3
+        assert heard == [b"a"]
+        process = await sandbox.commands.run("serve", background=True)
+        assert [event.text async for event in process] == ["a", ""]
+        # A start that is cancelled is made up for: what it started is stopped.
+        fake.answers[PROCESSES] = slow
+        fake.asked.clear()
+        task = asyncio.create_task(sandbox.commands.run("serve", background=True))
+        await asyncio.to_thread(arrived.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert fake.heard(f"DELETE {PROCESS}")
+
+
+def test_sandboxes_are_listed_found_ended_and_changed(fake: Fake) -> None:
+    times = {"created_at": "1", "last_used_at": "2", "expires_at": "3", "idle_at": None}
+    view = {"id": "s", "name": "n", "status": "ready", "generation": 1, "processes": 2, "metadata": {"a": "b"}, **times}
+    base = "GET /v1/sandboxes?metadata.a=b%26c&metadata.n=1&status=ready"
+    fake.answers |= {
+        base: (200, {}, {"sandboxes": [view], "next_cursor": "x/y"}),
+        f"{base}&cursor=x%2Fy": (200, {}, {"sandboxes": [{**view, "id": "t"}], "next_cursor": None}),
+        "GET /v1/sandboxes/s": (200, {}, view),
+        "GET /v1/sandboxes/n": problem(404, "not_found"),
+        "GET /v1/sandboxes?name=n": (200, {}, {"sandboxes": [view], "next_cursor": None}),
+        "GET /v1/sandboxes?name=%2F": (200, {}, {"sandboxes": [], "next_cursor": None}),
+        "PATCH /v1/sandboxes/s": (200, {}, view),
+        "POST /v1/sandboxes/s/pause": (200, {}, {**view, "status": "paused"}),
+        "POST /v1/sandboxes/s/resume": (200, {}, view),
+        "GET /v1/sandboxes": [
+            (200, {}, {"sandboxes": [], "next_cursor": "a"}),
+        ],
+        "GET /v1/sandboxes?cursor=a": (200, {}, {"sandboxes": [], "next_cursor": "a"}),
+    }
+    found = list(Sandbox.list(server=fake.url, metadata={"a": "b&c", "n": 1}, status="ready"))
+    assert [(info.id, info.processes, info.metadata) for info in found] == [("s", 2, {"a": "b"}), ("t", 2, {"a": "b"})]
+    sandbox = Sandbox.connect("n", server=fake.url)
+    assert (sandbox.id, sandbox.get_info().name) == ("s", "n")
+    assert sandbox.set_timeout(1.5).expires_at == "3"
+    assert json.loads(fake.asked[-1].body) == {"ttl_ms": 1500}
+    assert [sandbox.pause().status, sandbox.resume().status] == ["paused", "ready"]
+    with pytest.raises(NotFound):
+        Sandbox.connect("/", server=fake.url)
+    assert not Sandbox.kill("/", server=fake.url)
+    assert Sandbox.kill("s", server=fake.url)
+    with pytest.raises(SandboxError, match="the same again"):
+        list(Sandbox.list(server=fake.url))

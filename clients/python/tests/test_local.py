@@ -28,16 +28,21 @@ Make = Callable[..., str]
 
 
 @pytest.fixture
-def fake(tmp_path: Path) -> Make:
+def fake(tmp_path: Path) -> Iterator[Make]:
     """Makes copies of the stand-in: each is a process of its own."""
+    made: list[Path] = []
 
     def make(mode: str = "", bits: int = 0o755) -> str:
         path = tmp_path / f"sandboxctl-{len(list(tmp_path.iterdir()))}"
-        path.write_text(f'#!/bin/sh\nFAKE={mode} exec {sys.executable} {FAKE} "$@"\n')
+        path.write_text(f'#!/bin/sh\nFAKE={mode} FAKE_LOCAL="$0.local" exec {sys.executable} {FAKE} "$@"\n')
         path.chmod(bits)
+        made.append(path)
         return str(path)
 
-    return make
+    yield make
+    for path in made:
+        if Path(f"{path}.local").exists():
+            subprocess.run([path, "local", "stop"], check=True)
 
 
 def received(sandbox: Sandbox) -> dict:
@@ -49,18 +54,91 @@ def test_sandboxes_share_a_process_and_their_files_do_not_mix(fake: Make, tmp_pa
     binary = fake()
     with (
         Sandbox.create(binary=binary, io_dir=tmp_path / "out", limits={"memory_bytes": 5}) as one,
-        Sandbox.create(binary=binary, name="two", network=["example.org"]) as two,
+        Sandbox.create(binary=binary, network=["example.org"]) as two,
         Sandbox.create(binary=binary, engine="embedded") as other,
     ):
         one.files.write("a", "1")
         assert one.files.read("a") == "1"
         assert not two.files.exists("a")
-        assert two.id == "s-two"
         assert received(one)["pid"] == received(two)["pid"] != received(other)["pid"]
         spec = received(one)["request"]["spec"]
         assert spec == {"host_dir": str(tmp_path / "out"), "limits": {"memory_bytes": 5}}
-        request = received(two)["request"]
-        assert request == {"name": "two", "spec": {"network": {"allow": ["example.org"]}}}
+        assert received(two)["request"]["spec"] == {"network": {"allow": ["example.org"]}}
+
+
+def test_sandbox_with_a_name_is_of_the_local_service_where_others_find_it(
+    fake: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SANDBOXCTL_SERVER", raising=False)
+    binary = fake()
+    first = Sandbox.create(
+        binary=binary,
+        name="web",
+        io_dir=tmp_path / "out",
+        metadata={"team": "a"},
+        envs={"A": "1", "B": b"\xff"},
+        timeout=1.5,
+        idle="freeze",
+        processes="kept",
+    )
+    assert received(first)["request"] == {
+        "name": "web",
+        "spec": {"host_dir": str(tmp_path / "out"), "env": {"A": "1", "B": {"b64": "/w=="}}, "processes": "kept"},
+        "metadata": {"team": "a"},
+        "ttl_ms": 1500,
+        "idle": "freeze",
+    }
+    assert received(first)["arguments"] == ["local", "socket"]
+    for which in ("web", first.id):
+        found = Sandbox.connect(which, binary=binary)
+        found.files.write("a", which)
+        assert (found.id, first.files.read("a")) == (first.id, which)
+    second = Sandbox.create(binary=binary, name="other")
+    assert [info.name for info in Sandbox.list(binary=binary)] == ["web", "other"]
+    assert [info.id for info in Sandbox.list(binary=binary, name="web")] == [first.id]
+    info = Sandbox.connect(second.id, binary=binary).get_info()
+    assert (info.status, info.generation, info.processes, info.metadata) == ("ready", 7, 0, {})
+    assert Sandbox.kill("web", binary=binary)
+    assert not Sandbox.kill("web", binary=binary)
+    assert second.kill()
+    assert not second.kill()
+    assert list(Sandbox.list(binary=binary)) == []
+    with pytest.raises(NotFound, match="there is no sandbox 'web'"):
+        Sandbox.connect("web", binary=binary)
+
+
+def test_local_service_that_has_ended_is_started_again(fake: Make) -> None:
+    binary = fake()
+    sandbox = Sandbox.create(binary=binary, name="a")
+    sandbox.files.write("a", "1")
+    subprocess.run([binary, "local", "stop"], check=True)
+    # The real one has its sandboxes still; the stand-in has forgotten them.
+    with pytest.raises(SandboxGone):
+        sandbox.files.read("a")
+    assert Sandbox.create(binary=binary, name="a").files.read("init")
+
+
+async def test_local_service_for_asyncio(fake: Make) -> None:
+    binary = fake()
+    for name in ("a", "b"):
+        await AsyncSandbox.create(binary=binary, name=name)
+    assert [info.name async for info in AsyncSandbox.list(binary=binary)] == ["a", "b"]
+    async with await AsyncSandbox.connect("a", binary=binary) as sandbox:
+        assert sandbox.id == "s-a"
+    assert await AsyncSandbox.kill("b", binary=binary)
+    assert [info async for info in AsyncSandbox.list(binary=binary)] == []
+
+
+def test_local_service_that_does_not_start_says_why(fake: Make, tmp_path: Path) -> None:
+    binary = tmp_path / "sandboxctl"
+    for code, kind in ((2, "config"), (1, "engine")):
+        binary.write_text(f"#!/bin/sh\necho 'error: another engine: sandboxctl local stop' >&2; exit {code}\n")
+        binary.chmod(0o755)
+        with pytest.raises(SandboxError, match="another engine: sandboxctl local stop") as failure:
+            Sandbox.create(binary=binary, name="a")
+        assert failure.value.kind == kind
+    with pytest.raises(SandboxError, match="needs protocol 1"):
+        Sandbox.list(binary=fake("older")).__next__()
 
 
 def test_directory_and_archive_for_commands_are_of_the_process(

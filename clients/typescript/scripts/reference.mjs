@@ -24,7 +24,8 @@ function declarations(path) {
 }
 
 const all = new Map();
-for (const path of ["core/bytes", "core/errors", "core/executions", "files", "sandbox", "tools", "ai"]) {
+const FILES = ["core/bytes", "core/errors", "core/executions", "core/processes", "files", "process", "sandbox", "tools", "ai"];
+for (const path of FILES) {
   for (const [name, declaration] of declarations(`dist/${path}.d.ts`)) all.set(name, declaration);
 }
 
@@ -33,11 +34,15 @@ const exported = new Set([...index.matchAll(/\{([^}]*)\}/g)].flatMap(([, names])
 for (const name of declarations("dist/files.d.ts").keys()) exported.add(name);
 
 const SECTIONS = [
-  ["Sandboxes", ["Sandbox", "SandboxOptions", "ConnectOptions", "runScript", "exec"]],
+  ["Sandboxes", ["Sandbox", "SandboxOptions", "ConnectOptions", "ListOptions", "SandboxInfo", "runScript", "exec"]],
   ["Files", [...declarations("dist/files.d.ts").keys(), "Path"]],
   ["Commands and scripts", [
     "Commands", "CommandHandle", "RunCommandOptions", "CommandOptions", "RunScriptOptions", "ScriptOptions",
     "RunControl", "SignalOption", "OutputEvent", "CommandResult", "ScriptResult", "Execution", "Status", "Limits",
+  ]],
+  ["Processes and terminals", [
+    "Process", "BackgroundOptions", "ProcessOptions", "EventsOptions", "ProcessEvent", "ProcessInfo", "Pty", "Terminal",
+    "TerminalOptions", "SignalName", "SignalTarget",
   ]],
   ["Errors", [
     "SandboxError", "Kind", "NotFound", "Timeout", "TimeoutOwner", "LimitExceeded", "PolicyDenied", "SandboxGone", "ServerBusy",

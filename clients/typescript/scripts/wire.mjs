@@ -9,7 +9,7 @@ const { schemas } = document.components;
 /** What the package names; what these refer to comes with them. */
 const ROOTS = [
   "Operation", "Envelope", "WriteData", "ExecutionRequest", "ResultExecution", "ExecExecution", "ExecutionEvent",
-  "SandboxRequest", "SandboxView", "Problem",
+  "SandboxRequest", "SandboxView", "Problem", "ProcessRequest", "ProcessView", "SignalRequest",
 ];
 
 const nameOf = (reference) => reference.split("/").at(-1);

@@ -22,12 +22,24 @@ export type {
   ScriptResult,
   Status,
 } from "./core/executions.js";
+export type {
+  ProcessEvent,
+  ProcessInfo,
+  ProcessOptions,
+  SandboxInfo,
+  SignalName,
+  SignalTarget,
+  TerminalOptions,
+} from "./core/processes.js";
 export * from "./files.js";
+export { type EventsOptions, Process, Pty, Terminal } from "./process.js";
 export {
+  type BackgroundOptions,
   CommandHandle,
   Commands,
   type ConnectOptions,
   exec,
+  type ListOptions,
   type RunCommandOptions,
   type RunControl,
   type RunScriptOptions,

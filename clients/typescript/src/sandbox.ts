@@ -1,10 +1,11 @@
 /** The face of the package: a sandbox, its files and its commands. */
-import { errorOf } from "./core/errors.js";
+import { errorOf, NotFound, SandboxGone } from "./core/errors.js";
 import {
   type CommandOptions,
   type CommandResult,
   commandRequest,
   commandResult,
+  contents,
   failureOf,
   type Limits,
   limitsRequest,
@@ -16,8 +17,18 @@ import {
   scriptResult,
 } from "./core/executions.js";
 import { expectOptions } from "./core/options.js";
+import {
+  type ProcessInfo,
+  type ProcessOptions,
+  processInfo,
+  processList,
+  processRequest,
+  type SandboxInfo,
+  sandboxInfo,
+} from "./core/processes.js";
 import type * as wire from "./core/wire.js";
 import { Files } from "./files.js";
+import { Process, Pty } from "./process.js";
 import { connect } from "./transport/connect.js";
 import type { SandboxSpec, Transport } from "./transport/transport.js";
 
@@ -50,8 +61,34 @@ export interface SandboxOptions extends ConnectOptions {
   limits?: Limits | undefined;
   /** The hosts that its commands may reach: `HOST`, `HOST:PORT`, `*.DOMAIN`. Without it, none. */
   network?: { allow: readonly string[] } | undefined;
-  /** Its name: creating it again finds it, if it is the same. */
+  /**
+   * Its name: creating it again finds it, if it is the same. Without a server it is kept by this user's own service on
+   * this machine then, where other programs and `sandboxctl sandbox` find it, and it outlives this program.
+   */
   name?: string | undefined;
+  /** Members that `getInfo` and `list` give back. */
+  metadata?: Record<string, unknown> | undefined;
+  /** Environment variables of all its commands. */
+  envs?: Record<string, string | Uint8Array> | undefined;
+  /** For how many milliseconds it exists, unless `setTimeout` says otherwise. */
+  timeoutMs?: number | undefined;
+  /**
+   * What happens when nothing uses it for a while: its processes end and its files are kept (`stop`, the default), or it
+   * is frozen as it is (`freeze`). Its next use goes on.
+   */
+  idle?: "stop" | "freeze" | undefined;
+  /** `kept`: it has terminals, and processes that live on after their call. */
+  processes?: "per_command" | "kept" | undefined;
+}
+
+/** Which sandboxes a list has. */
+export interface ListOptions extends ConnectOptions {
+  /** Those that have these members of `metadata`. */
+  metadata?: Record<string, unknown> | undefined;
+  /** The one of this name. */
+  name?: string | undefined;
+  /** Those of this status. */
+  status?: "starting" | "ready" | "paused" | "stopped" | undefined;
 }
 
 /** How a call may be ended. */
@@ -72,6 +109,7 @@ export interface RunCommandOptions extends CommandOptions, RunControl {
   onStdout?: ((text: string, bytes: Uint8Array) => void) | undefined;
   /** Gets its stderr while it runs. */
   onStderr?: ((text: string, bytes: Uint8Array) => void) | undefined;
+  background?: false | undefined;
 }
 
 /** Options of a script. */
@@ -80,7 +118,12 @@ export interface RunScriptOptions extends ScriptOptions, RunControl {
   onLog?: ((text: string, level: "print" | "warn" | "truncated") => void) | undefined;
 }
 
-/** A sandbox. It ends with `close`, or with the block of an `await using`. */
+/** Options of a command that lives on in the background. */
+export interface BackgroundOptions extends ProcessOptions, SignalOption {
+  background: true;
+}
+
+/** A sandbox. It ends with `close`, or with the block of an `await using`, and when its time is over. */
 export class Sandbox implements AsyncDisposable {
   /** Its id. */
   readonly id: string;
@@ -88,6 +131,8 @@ export class Sandbox implements AsyncDisposable {
   readonly files: Files;
   /** Its commands. */
   readonly commands: Commands;
+  /** Its terminals. */
+  readonly pty: Pty;
   readonly #transport: Transport;
   #closing: Promise<void> | undefined;
 
@@ -97,13 +142,85 @@ export class Sandbox implements AsyncDisposable {
     const open = () => this.#open();
     this.files = new Files(open, id);
     this.commands = new Commands(open, id);
+    this.pty = new Pty(open, id);
   }
 
-  /** Creates a sandbox. */
+  /** Creates a sandbox, or finds the one of this name if it is the same. */
   static async create(options: SandboxOptions & SignalOption = {}): Promise<Sandbox> {
-    expectOptions(arguments, 1, PLACE);
-    const transport = await connect(options);
-    return new Sandbox(transport, await transport.create(specOf(options), { signal: options.signal }));
+    expectOptions(arguments, 1, [...PLACE, ...KEPT]);
+    const { metadata, envs, timeoutMs, idle, processes, signal } = options;
+    const env = envs && contents(envs, "envs");
+    const spec = {
+      ...specOf(options),
+      name: options.name,
+      kept: { ...(env ? { env } : {}), ...(processes ? { processes } : {}) },
+      request: {
+        ...(metadata ? { metadata } : {}),
+        ...(timeoutMs === undefined ? {} : { ttl_ms: timeoutMs }),
+        ...(idle ? { idle } : {}),
+      },
+    };
+    const transport = await connect(options, options.name === undefined ? "program" : "user");
+    return new Sandbox(transport, await transport.create(spec, { signal }));
+  }
+
+  /**
+   * Finds a sandbox by its id or its name: at a server, or without one in this user's own service on this machine. A
+   * sandbox of this machine without a name is of the program that created it, and is not found.
+   */
+  static async connect(sandbox: string, options: ConnectOptions & SignalOption = {}): Promise<Sandbox> {
+    expectOptions(arguments, 2, CONNECT);
+    const transport = await connect(options, "user");
+    return new Sandbox(transport, await transport.find(sandbox, { signal: options.signal }));
+  }
+
+  /** The sandboxes that `connect` finds, the latest first, as an iterator that asks for a page after another. */
+  static async *list(options: ListOptions & SignalOption = {}): AsyncGenerator<SandboxInfo, void, undefined> {
+    expectOptions(arguments, 1, [...CONNECT, "metadata", "name", "status"]);
+    const { metadata = {}, name, status, signal } = options;
+    const wanted: Record<string, string> = {};
+    for (const [key, value] of Object.entries(metadata)) {
+      // A value that is no text is meant as its JSON.
+      wanted[`metadata.${key}`] = typeof value === "string" ? value : JSON.stringify(value);
+    }
+    if (name !== undefined) wanted.name = name;
+    if (status !== undefined) wanted.status = status;
+    const transport = await connect(options, "user");
+    for await (const view of transport.sandboxes(wanted, { signal })) yield sandboxInfo(view);
+  }
+
+  /** Ends the sandbox of this id or name, as `connect` finds it, and says whether there was one. */
+  static async kill(sandbox: string, options: ConnectOptions & SignalOption = {}): Promise<boolean> {
+    expectOptions(arguments, 2, CONNECT);
+    const transport = await connect(options, "user");
+    try {
+      await transport.destroy(await transport.find(sandbox, { signal: options.signal }));
+    } catch (error) {
+      if (error instanceof NotFound || error instanceof SandboxGone) return false;
+      throw error;
+    }
+    return true;
+  }
+
+  /** What it is, and its state. */
+  async getInfo(): Promise<SandboxInfo> {
+    return sandboxInfo(await this.#open().ask(this.id, { method: "GET", path: "", replay: true }, {}));
+  }
+
+  /** Has it end so many milliseconds from now, whether that is later or sooner than before. */
+  async setTimeout(timeoutMs: number): Promise<SandboxInfo> {
+    const json = { ttl_ms: timeoutMs };
+    return sandboxInfo(await this.#open().ask(this.id, { method: "PATCH", path: "", json, replay: true }, {}));
+  }
+
+  /** Freezes it, with its processes: they keep their memory, and run on with its next use. */
+  async pause(): Promise<SandboxInfo> {
+    return sandboxInfo(await this.#open().ask(this.id, { method: "POST", path: "pause", replay: true }, {}));
+  }
+
+  /** Has its processes run on. */
+  async resume(): Promise<SandboxInfo> {
+    return sandboxInfo(await this.#open().ask(this.id, { method: "POST", path: "resume", replay: true }, {}));
   }
 
   /** Runs a Luau script. */
@@ -119,6 +236,11 @@ export class Sandbox implements AsyncDisposable {
     return this.#closing;
   }
 
+  /** The same as `close`. */
+  kill(): Promise<void> {
+    return this.close();
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }
@@ -132,11 +254,14 @@ export class Sandbox implements AsyncDisposable {
 }
 
 const HERE = ["binary", "engine", "rootfs", "imageArchive"];
-const PLACE = ["server", "token", ...HERE, "image", "ioDir", "limits", "network", "name", "signal"];
+const CONNECT = ["server", "token", ...HERE, "signal"];
+const PLACE = [...CONNECT, "image", "ioDir", "limits", "network"];
+const KEPT = ["name", "metadata", "envs", "timeoutMs", "idle", "processes"];
 const START = ["secrets", "timeoutMs", "limits", "signal", "args"];
 const SCRIPT = [...START, "check", "onLog"];
 const COMMAND = [...START, "env", "cwd", "stdin"];
-const RUN = [...COMMAND, "check", "onStdout", "onStderr"];
+const RUN = [...COMMAND, "check", "onStdout", "onStderr", "background"];
+const BACKGROUND = ["args", "env", "cwd", "stdin", "secrets", "timeoutMs", "tag", "merge", "signal", "background"];
 
 type Execute = (
   request: wire.ExecutionRequest,
@@ -153,7 +278,6 @@ function specOf(options: SandboxOptions): SandboxSpec {
     ioDir: options.ioDir,
     limits: limitsRequest(options.limits),
     allow: options.network?.allow,
-    name: options.name,
   };
 }
 
@@ -230,10 +354,23 @@ export class Commands {
 
   /**
    * Runs a command to its end. With `args`, `command` is a program; without, it is a line for the shell of the image.
+   *
+   * With `background: true` it is a process that lives on, in a sandbox that keeps some (`processes: "kept"`), and the
+   * promise is fulfilled when it has started.
    */
-  async run(command: string | Uint8Array, options: RunCommandOptions = {}): Promise<CommandResult> {
-    expectOptions(arguments, 2, RUN);
+  async run(command: string | Uint8Array, options: BackgroundOptions): Promise<Process>;
+  async run(command: string | Uint8Array, options?: RunCommandOptions): Promise<CommandResult>;
+  async run(
+    command: string | Uint8Array,
+    options: RunCommandOptions | BackgroundOptions = {},
+  ): Promise<CommandResult | Process> {
+    expectOptions(arguments, 2, options.background ? BACKGROUND : RUN);
     const transport = this.#open();
+    if (options.background) {
+      const { background: _, signal, ...rest } = options;
+      const view = await transport.startProcess(this.#id, processRequest(command, rest), { signal });
+      return new Process(this.#open, this.#id, processInfo(view));
+    }
     return runCommandWith((request, how) => transport.execute(this.#id, request, how), command, options);
   }
 
@@ -242,6 +379,25 @@ export class Commands {
     expectOptions(arguments, 2, COMMAND);
     const transport = this.#open();
     return new CommandHandle((request, how) => transport.execute(this.#id, request, how), command, options);
+  }
+
+  /** The process with this id, or the last one that was started with this tag. */
+  async connect(process: number | string): Promise<Process> {
+    const path = typeof process === "number" ? `/${process}` : `?tag=${encodeURIComponent(process)}`;
+    const answer = await this.#ask(`processes${path}`);
+    const info = typeof process === "number" ? processInfo(answer) : processList(answer)[0];
+    if (info) return new Process(this.#open, this.#id, info);
+    const message = `there is no process with the tag '${process}'`;
+    throw errorOf({ kind: "not_found", message, hint: "`commands.list` has all" });
+  }
+
+  /** The processes that run, and those that have ended lately, the latest first. */
+  async list(): Promise<ProcessInfo[]> {
+    return processList(await this.#ask("processes"));
+  }
+
+  #ask(path: string): Promise<unknown> {
+    return this.#open().ask(this.#id, { method: "GET", path, replay: true }, {});
   }
 }
 

@@ -35,6 +35,14 @@ const json = (value: unknown) => JSON.stringify(value);
 const STREAM = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
 const event = (data: string) => `data: ${data}\n\n`;
 const END = event(json({ seq: 9, time: "", event: "end" }));
+const PROCESS = CASES.find((each) => each.of === "process")?.answer;
+const PROCESS_END = event(json({ seq: 9, time: "", event: "end", document: PROCESS }));
+/** The routes of events, and their last one. */
+const EVENTS = new Map([
+  ["log", ["events", END]],
+  ["output", ["events", END]],
+  ["process_output", ["process_events", PROCESS_END]],
+] as const);
 
 /** What never ends by itself. */
 function flood(head: string, piece: string): Answer {
@@ -58,6 +66,10 @@ const ROUTES: [RegExp, string][] = [
   [/^DELETE \/v1\/executions\/[\w-]+$/, "cancel"],
   [/^PUT \/v1\/sandboxes\/[\w-]+\/files\/a$/, "written"],
   [/^GET \/v1\/sandboxes\/[\w-]+\/files\/a$/, "content"],
+  [/^GET \/v1\/sandboxes\/[\w-]+$/, "info"],
+  [/^POST \/v1\/sandboxes\/[\w-]+\/processes$/, "process"],
+  [/^GET \/v1\/sandboxes\/[\w-]+\/processes$/, "processes"],
+  [/^GET \/v1\/sandboxes\/[\w-]+\/processes\/3\/events\?generation=2&after=0&mode=lossy$/, "process_events"],
 ];
 
 /** What each route answers, if nothing else is asked of it. */
@@ -70,6 +82,10 @@ const USUAL: Record<string, Answer> = {
   cancel: reply("{}"),
   written: reply(json({ path: "/io/a", bytes_written: 1, created: true })),
   content: reply("content"),
+  info: reply(json({ id: "s" })),
+  process: reply(json(PROCESS)),
+  processes: reply(json({ processes: [] })),
+  process_events: last(STREAM + PROCESS_END),
 };
 
 /** The answers of each server, by the first part of its URL, and requests that have no route. */
@@ -138,8 +154,10 @@ async function outcome(server: string, step: Case): Promise<unknown> {
 }
 
 /** The answers of a server that says this where the case belongs. */
-const saying = (step: Case, body: string): Record<string, Answer> =>
-  step.of === "log" || step.of === "output" ? { events: last(STREAM + event(body) + END) } : { [step.of]: reply(body) };
+const saying = (step: Case, body: string): Record<string, Answer> => {
+  const [route, end] = EVENTS.get(step.of as "log") ?? [];
+  return route ? { [route]: last(STREAM + event(body) + end) } : { [step.of]: reply(body) };
+};
 
 const serverFor = (step: Case, answers: Record<string, Answer>) =>
   serverOf(answers, step.call === "commands.run" ? COMMAND : SCRIPT);
@@ -269,13 +287,13 @@ for (const step of new Map(
   CASES.filter((each) => each.answer.success !== false && each.of !== "output").map((each) => [each.of, each]),
 ).values()) {
   test(`an invalid answer is a SandboxError: ${step.of}`, async () => {
-    const isEvent = step.of === "log" || step.of === "output";
-    const body = isEvent ? event(json(step.answer)) + END : json(step.answer);
+    const [route, end] = EVENTS.get(step.of as "log") ?? [];
+    const body = route ? event(json(step.answer)) + end : json(step.answer);
     await each(Object.entries(faults(body)), async ([how, answer]) => {
-      const server = serverFor(step, { ...saying(step, json(step.answer)), [isEvent ? "events" : step.of]: answer });
+      const server = serverFor(step, { ...saying(step, json(step.answer)), [route ?? step.of]: answer });
       const given = await outcome(server, step);
       // Of events only the last is missed; and headers that mean nothing are nothing.
-      if (!isEvent && how !== "strange headers") assert.ok(given instanceof SandboxError, `${how}: ${inspect(given)}`);
+      if (!route && how !== "strange headers") assert.ok(given instanceof SandboxError, `${how}: ${inspect(given)}`);
     });
   });
 }

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { type ChildProcess, spawn } from "node:child_process";
+import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
 import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { readFile } from "node:fs/promises";
@@ -19,9 +19,12 @@ const INDEX = new URL("../src/index.js", import.meta.url).href;
 function fake(t: TestContext, mode = "", bits = 0o755): string {
   const directory = mkdtempSync(join(tmpdir(), "sandboxctl-ts-"));
   const path = join(directory, "sandboxctl");
-  writeFileSync(path, `#!/bin/sh\nFAKE=${mode} exec python3 "${FAKE}" "$@"\n`);
+  writeFileSync(path, `#!/bin/sh\nFAKE=${mode} FAKE_LOCAL="$0.local" exec python3 "${FAKE}" "$@"\n`);
   chmodSync(path, bits);
-  t.after(() => rmSync(directory, { recursive: true }));
+  t.after(() => {
+    if (existsSync(`${path}.local`)) execFileSync(path, ["local", "stop"]);
+    rmSync(directory, { recursive: true });
+  });
   return path;
 }
 
@@ -30,14 +33,75 @@ const forever = () => new Promise<never>(() => {});
 test("sandboxes share a process, and their files do not mix", async (t) => {
   const binary = fake(t);
   await using one = await Sandbox.create({ binary, ioDir: "out", limits: { memoryBytes: 5 } });
-  await using two = await Sandbox.create({ binary, name: "two", network: { allow: ["example.org"] } });
+  await using two = await Sandbox.create({ binary, network: { allow: ["example.org"] } });
   await one.files.write("a", "1");
   assert.equal(await one.files.read("a"), "1");
   await assert.rejects(two.files.read("a"), NotFound);
-  assert.equal(two.id, "s-two");
   const request = async (sandbox: Sandbox) => JSON.parse(await sandbox.files.read("init")).request as { spec: object };
   assert.deepEqual((await request(one)).spec, { host_dir: join(process.cwd(), "out"), limits: { memory_bytes: 5 } });
-  assert.deepEqual(await request(two), { name: "two", spec: { network: { allow: ["example.org"] } } });
+  assert.deepEqual((await request(two)).spec, { network: { allow: ["example.org"] } });
+});
+
+test("a sandbox with a name is of the local service, where others find it", async (t) => {
+  const binary = fake(t);
+  const first = await Sandbox.create({
+    binary,
+    name: "web",
+    ioDir: "out",
+    metadata: { teamName: "a" },
+    envs: { A: "1", B: new Uint8Array([255]) },
+    timeoutMs: 1500,
+    idle: "freeze",
+    processes: "kept",
+  });
+  const received = async (sandbox: Sandbox) => JSON.parse(await sandbox.files.read("init"));
+  assert.deepEqual((await received(first)).request, {
+    name: "web",
+    spec: { host_dir: join(process.cwd(), "out"), env: { A: "1", B: { b64: "/w==" } }, processes: "kept" },
+    metadata: { teamName: "a" },
+    ttl_ms: 1500,
+    idle: "freeze",
+  });
+  assert.deepEqual((await received(first)).arguments, ["local", "socket"]);
+  for (const which of ["web", first.id]) {
+    const found = await Sandbox.connect(which, { binary });
+    await found.files.write("a", which);
+    assert.deepEqual([found.id, await first.files.read("a")], [first.id, which]);
+  }
+  const second = await Sandbox.create({ binary, name: "other" });
+  const names = async (options: object) => {
+    const found: (string | null)[] = [];
+    for await (const { name } of Sandbox.list({ binary, ...options })) found.push(name);
+    return found;
+  };
+  assert.deepEqual(await names({}), ["web", "other"]);
+  assert.deepEqual(await names({ name: "web" }), ["web"]);
+  const { status, generation, metadata } = await (await Sandbox.connect("web", { binary })).getInfo();
+  assert.deepEqual([status, generation, metadata], ["ready", 7, { teamName: "a" }]);
+  assert.deepEqual([await Sandbox.kill("web", { binary }), await Sandbox.kill("web", { binary })], [true, false]);
+  await second.kill();
+  assert.deepEqual(await names({}), []);
+  await assert.rejects(Sandbox.connect("web", { binary }), { name: "NotFound", message: "there is no sandbox 'web'" });
+});
+
+test("a local service that has ended is started again, and one that does not start says why", async (t) => {
+  const binary = fake(t);
+  const s = await Sandbox.create({ binary, name: "a" });
+  await s.files.write("a", "1");
+  execFileSync(binary, ["local", "stop"]);
+  // The real one has its sandboxes still; the stand-in has forgotten them.
+  await assert.rejects(s.files.read("a"), SandboxGone);
+  assert.ok(await (await Sandbox.create({ binary, name: "a" })).files.read("init"));
+  const refusing = fake(t);
+  for (const [code, kind] of [
+    [2, "config"],
+    [1, "engine"],
+  ]) {
+    writeFileSync(refusing, `#!/bin/sh\necho 'error: another engine: sandboxctl local stop' >&2; exit ${code}\n`);
+    const message = "another engine: sandboxctl local stop";
+    await assert.rejects(Sandbox.create({ binary: refusing, name: "a" }), { kind, message });
+  }
+  await assert.rejects(Sandbox.list({ binary: fake(t, "older") }).next(), /needs protocol 1/);
 });
 
 test("a directory and an archive for commands are of the process", async (t) => {

@@ -1,6 +1,6 @@
 /** The calls of the tables that the clients of all languages share: clients/conformance. */
 import { readFileSync } from "node:fs";
-import type { Sandbox } from "../src/index.js";
+import { Process, type ProcessEvent, type Sandbox, type Terminal } from "../src/index.js";
 
 /** A call of a table. */
 export interface Call {
@@ -20,25 +20,81 @@ export const isBytes = (value: unknown): value is { b64: string } =>
   typeof value === "object" && value !== null && Object.keys(value).join() === "b64";
 export const bytes = (value: { b64: string }) => new Uint8Array(Buffer.from(value.b64, "base64"));
 
+/** Names of the caller's own, which stay as they are. */
+const OWN = ["args", "env", "envs", "metadata", "secrets"];
+
 /** Arguments of the table as this client has them. What a script or a command is given keeps its names. */
-function given(value: unknown, renamed = true): unknown {
+export function given(value: unknown, renamed = true): unknown {
   if (isBytes(value)) return bytes(value);
   if (Array.isArray(value)) return value.map((each) => given(each, renamed));
   if (typeof value !== "object" || value === null) return value;
   return Object.fromEntries(
     Object.entries(value).map(([name, member]) => [
       renamed ? camelName(name) : name,
-      given(member, renamed && !["args", "env", "secrets"].includes(name)),
+      given(member, renamed && !OWN.includes(name)),
     ]),
   );
 }
 
-/** Calls a method with the arguments of the table. */
+/** The last process that was started in a sandbox. */
+const started = new WeakMap<Sandbox, Process>();
+
+/** What is read of a process: to its end, or until its stdout has a text. */
+async function read(events: AsyncIterable<ProcessEvent>, until: string | undefined) {
+  const found = {
+    stdout: "",
+    stderr: "",
+    stdoutBytes: new Uint8Array(),
+    omitted: false,
+    exitCode: null as number | null,
+  };
+  for await (const { type, text, bytes, exitCode } of events) {
+    found[type === "stderr" ? "stderr" : "stdout"] += text;
+    if (type === "stdout") found.stdoutBytes = new Uint8Array(Buffer.concat([found.stdoutBytes, bytes]));
+    found.omitted ||= type === "omitted";
+    if (type === "end") found.exitCode = exitCode;
+    if (until !== undefined && found.stdout.includes(until)) break;
+  }
+  return found;
+}
+
+/** Calls a method of the last process. */
+async function ofProcess(process: Process, name: string, args: Record<string, never>): Promise<unknown> {
+  const { text, data, signal, to, cols, rows } = args;
+  switch (name) {
+    case "read":
+    case "read_until":
+      return read(process, text);
+    case "send":
+      return (process as Terminal).send(data as never);
+    case "send_stdin":
+      return process.sendStdin(data as never);
+    case "signal":
+      return process.signal(signal as never, to);
+    case "resize":
+      return process.resize(cols as never, rows as never);
+    case "wait":
+      return process.wait(args);
+    default:
+      return process[camelName(name) as "getInfo" | "closeStdin" | "kill" | "stop"]();
+  }
+}
+
+/** Makes a call of the table. */
 export async function call(s: Sandbox, step: Call, more: object = {}): Promise<unknown> {
   const args = { ...(given(step.with) as Record<string, never>), ...more };
+  const [of, name] = step.call.split(".");
+  if (of === "process") return ofProcess(started.get(s) as Process, name as string, args);
+  const result = await ofSandbox(s, step.call, args);
+  if (result instanceof Process) started.set(s, result);
+  return result;
+}
+
+/** Calls a method with the arguments of the table. */
+async function ofSandbox(s: Sandbox, method: string, args: Record<string, never>): Promise<unknown> {
   const { path, from, to, content, old, new: replacement, pattern, pieces, script, command, ...options } = args;
   const { files } = s;
-  switch (step.call) {
+  switch (method) {
     case "files.write":
       return files.write(path as never, content as never, options);
     case "files.write_stream":
@@ -67,16 +123,31 @@ export async function call(s: Sandbox, step: Call, more: object = {}): Promise<u
     case "files.remove":
     case "files.exists":
     case "files.stat": {
-      const method = camelName(step.call.slice("files.".length)) as "read";
-      return files[method](path as never, options);
+      return files[camelName(method.slice("files.".length)) as "read"](path as never, options);
     }
     case "run_script":
       return s.runScript(script as never, options);
     case "commands.run":
       return s.commands.run(command as never, options);
+    case "commands.follow": {
+      const events: ProcessEvent[] = [];
+      for await (const event of await s.commands.run(command as never, { background: true })) events.push(event);
+      return events;
+    }
+    case "commands.list":
+      return s.commands.list();
+    case "commands.connect":
+      return s.commands.connect(args.process as never);
+    case "pty.create":
+      return s.pty.create(args);
+    case "set_timeout":
+      return s.setTimeout(args.timeoutMs as never);
     case "close":
-      return s.close();
+    case "get_info":
+    case "pause":
+    case "resume":
+      return s[camelName(method) as "close" | "getInfo" | "pause" | "resume"]();
     default:
-      throw new Error(`the table has the call ${step.call}, which this client does not know`);
+      throw new Error(`the table has the call ${method}, which this client does not know`);
   }
 }

@@ -6,11 +6,13 @@ something in a sandbox of its own. A command or a script that fails is a result;
 """
 
 from ._async.files import AsyncFiles
+from ._async.process import AsyncProcess, AsyncPty, AsyncTerminal
 from ._async.sandbox import AsyncCommandHandle, AsyncCommands, AsyncSandbox, async_exec, async_run_script
 from ._core.requests import Limits
 from ._core.version import VERSION as __version__
 from ._core.wire import LimitsRequest
 from ._sync.files import Files
+from ._sync.process import Process, Pty, Terminal
 from ._sync.sandbox import CommandHandle, Commands, Sandbox, exec, run_script
 from .errors import LimitExceeded, NotFound, PolicyDenied, SandboxError, SandboxGone, ServerBusy, Timeout
 from .results import (
@@ -31,12 +33,16 @@ from .results import (
     Touched,
     Written,
 )
+from .views import ProcessEvent, ProcessInfo, SandboxInfo
 
 __all__ = [
     "AsyncCommandHandle",
     "AsyncCommands",
     "AsyncFiles",
+    "AsyncProcess",
+    "AsyncPty",
     "AsyncSandbox",
+    "AsyncTerminal",
     "CommandHandle",
     "CommandResult",
     "Commands",
@@ -56,13 +62,19 @@ __all__ = [
     "Moved",
     "NotFound",
     "PolicyDenied",
+    "Process",
+    "ProcessEvent",
+    "ProcessInfo",
+    "Pty",
     "Removed",
     "Sandbox",
     "SandboxError",
     "SandboxGone",
+    "SandboxInfo",
     "ScriptResult",
     "ServerBusy",
     "Stat",
+    "Terminal",
     "Timeout",
     "Touched",
     "Written",

@@ -125,11 +125,21 @@ _CLASSES: dict[str, type[SandboxError]] = {
         PolicyDenied,
     ),
     **dict.fromkeys(["gone", "agent_lost"], SandboxGone),
-    **dict.fromkeys(["full", "rate_limited", "unavailable", "busy", "in_flight"], ServerBusy),
+    **dict.fromkeys(["full", "rate_limited", "unavailable", "busy", "in_flight", "stdin_full"], ServerBusy),
 }
 
 _RETRYABLE = frozenset(
-    {"full", "rate_limited", "unavailable", "busy", "in_flight", "engine", "agent_lost", "request_timeout"}
+    {
+        "full",
+        "rate_limited",
+        "unavailable",
+        "busy",
+        "in_flight",
+        "engine",
+        "agent_lost",
+        "request_timeout",
+        "stdin_full",
+    }
 )
 
 
@@ -139,6 +149,7 @@ _WORDS = [
         r"image= (rootfs= or image_archive= on \1) selects",
     ),
     (re.compile(r"--timeout raises the limit"), "timeout= raises the limit"),
+    (re.compile(r'create a sandbox whose spec has `"processes": "kept"`'), 'create the sandbox with processes="kept"'),
     (re.compile(r"(--[a-z-]+|SANDBOXCTL_\w+, or [\w.]+ in \S+,) raises the limit"), "limits= raises the limit"),
 ]
 

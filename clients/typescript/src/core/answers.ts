@@ -48,10 +48,15 @@ export function shaped(value: unknown, shape: Shape): Record<string, unknown> {
   return value;
 }
 
+/** Whether a text may be an id, and a part of a URL. */
+export function isIdentifier(text: string): boolean {
+  return /^[A-Za-z0-9_-]{1,128}$/.test(text);
+}
+
 /** The id of an answer, which may be a part of a URL. */
 export function identifier(answer: unknown): string {
   const id = shaped(answer, { id: "text" }).id as string;
-  if (!/^[A-Za-z0-9_-]{1,128}$/.test(id)) throw unexpected(`${JSON.stringify(id.slice(0, 200))} is not an id`);
+  if (!isIdentifier(id)) throw unexpected(`${JSON.stringify(id.slice(0, 200))} is not an id`);
   return id;
 }
 
@@ -109,6 +114,8 @@ const EVENT: Shape = {
   "text?": "text",
   "level?": "text",
   "host?": { ...HOST, reason: "text" },
+  "exit_code?": "integer",
+  "signal?": "integer",
 };
 
 /** The events that have more than their name. */

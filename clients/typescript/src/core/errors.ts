@@ -25,6 +25,7 @@ export interface ErrorDetails {
 const WORDS: [RegExp, string][] = [
   [/--image \(.*?\) selects/, "`image` selects"],
   [/--timeout raises the limit/, "`timeoutMs` raises the limit"],
+  [/create a sandbox whose spec has `"processes": "kept"`/, 'create the sandbox with `processes: "kept"`'],
   [/(--[a-z-]+|SANDBOXCTL_\w+, or [\w.]+ in \S+,) raises the limit/, "`limits` raises the limit"],
 ];
 
@@ -91,6 +92,7 @@ const RETRYABLE = new Set([
   "unavailable",
   "in_flight",
   "request_timeout",
+  "stdin_full",
 ]);
 
 type ErrorClass = new (details: ErrorDetails) => SandboxError;
@@ -116,7 +118,7 @@ const CLASSES: [ErrorClass, string[]][] = [
   ],
   [PolicyDenied, ["path_escape", "not_allowed", "protected", "read_only", "policy", "network_refused", "forbidden"]],
   [SandboxGone, ["agent_lost", "gone"]],
-  [ServerBusy, ["busy", "rate_limited", "full", "unavailable", "in_flight"]],
+  [ServerBusy, ["busy", "rate_limited", "full", "unavailable", "in_flight", "stdin_full"]],
 ];
 
 const BY_KIND = new Map(CLASSES.flatMap(([type, kinds]) => kinds.map((kind) => [kind, type] as const)));

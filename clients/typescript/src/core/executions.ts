@@ -118,7 +118,8 @@ export interface CommandOptions {
 
 type Texts = Record<string, string | Uint8Array>;
 
-function contents(texts: Texts, name: string) {
+/** Names and their values, as they are sent. */
+export function contents(texts: Texts, name: string) {
   if (typeof texts !== "object" || Array.isArray(texts)) {
     throw new TypeError(`${name}: names and their values are expected, such as { A: "1" }`);
   }
@@ -148,6 +149,14 @@ export function scriptRequest(script: string | Uint8Array, options: ScriptOption
 
 /** The request for a command: a program with arguments, or a line for the shell. */
 export function commandRequest(command: string | Uint8Array, options: CommandOptions): wire.ExecutionRequest {
+  return { command: commandOf(command, options), ...common(options) };
+}
+
+/** What of a command is said of any: what runs, and where. */
+export function commandOf(
+  command: string | Uint8Array,
+  options: Pick<CommandOptions, "args" | "env" | "cwd" | "stdin">,
+): wire.CommandRequest {
   if (Array.isArray(command)) {
     throw new TypeError('command: text is expected, not a list: a program has `args`, as run("ls", { args: ["-l"] })');
   }
@@ -159,7 +168,7 @@ export function commandRequest(command: string | Uint8Array, options: CommandOpt
   if (options.env) what.env = contents(options.env, "env");
   if (options.cwd !== undefined) what.cwd = toContent(options.cwd, "cwd");
   if (options.stdin !== undefined) what.stdin = toContent(options.stdin, "stdin");
-  return { command: what, ...common(options) };
+  return what;
 }
 
 /** The document of a finished execution. */
@@ -202,7 +211,8 @@ export function scriptResult(data: unknown, missed = false): ScriptResult {
   };
 }
 
-function output(text: string, encoding: string | null | undefined): Uint8Array {
+/** The bytes of an output. */
+export function output(text: string, encoding: string | null | undefined): Uint8Array {
   if (encoding === "base64") return fromBase64(text);
   if ((encoding ?? "utf-8") === "utf-8") return toBytes(text);
   throw unexpected("an output in another encoding");

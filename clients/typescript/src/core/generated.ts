@@ -161,7 +161,7 @@ export type Envelope = {
 export type ErrorKind = "not_found" | "already_exists" | "is_directory" | "not_a_directory" | "not_empty" | "permission_denied" | "path_escape" | "invalid_path" | "not_allowed" | "protected" | "read_only" | "symlink" | "special_file" | "too_large" | "write_limit" | "too_many_files" | "too_many_handles" | "disk_full" | "encoding" | "out_of_memory" | "output_limit" | "source_too_large" | "result_too_large" | "syntax" | "runtime" | "result_not_json" | "not_executable" | "command_not_found" | "network_refused" | "timeout" | "cancelled" | "killed" | "busy" | "invalid_request" | "usage" | "config" | "policy" | "engine" | "image" | "conflict" | "agent_lost" | "internal";
 
 /** The values of the member `event`. */
-export type EventKind = "queued" | "start" | "log" | "output" | "omitted" | "test" | "refused" | "end";
+export type EventKind = "queued" | "start" | "log" | "output" | "omitted" | "test" | "refused" | "exit" | "end";
 
 /** The name and version of the events, in the first of them. */
 export type EventsSchema = "sandboxctl.events/1";
@@ -255,13 +255,13 @@ export type ExecSchema = "sandboxctl.exec/1";
 export type ExecutionEvent = {
   /** A test case. */
   case?: TestCase | null;
-  /** The result document: `sandboxctl.result/1` or `sandboxctl.exec/1`. */
+  /** The result document: `sandboxctl.result/1` or `sandboxctl.exec/1`; of a process its view. */
   document?: Record<string, unknown> | null;
   /** How output is encoded. */
   encoding?: OutputEncoding | null;
   /** What happened. */
   event: EventKind;
-  /** The exit code of a process that forwards the result. */
+  /** The exit code of a program, or at the end that of a process which forwards the result. */
   exit_code?: number | null;
   /** A host that was refused. */
   host?: RefusedHost | null;
@@ -273,6 +273,8 @@ export type ExecutionEvent = {
   schema?: EventsSchema | null;
   /** Its number, from 1 without gaps. */
   seq: number;
+  /** The signal that ended a program. */
+  signal?: number | null;
   /** Where output was printed. */
   stream?: OutputStream | null;
   /** A log entry, or output. */
@@ -331,6 +333,9 @@ export type Failure = {
 /** How a file changed. */
 export type FileOp = "write" | "append" | "remove";
 
+/** What happens to a sandbox that nothing has used for its idle time. */
+export type IdleAction = "stop" | "freeze";
+
 /** A member of a request that is unknown, missing or invalid. */
 export type InvalidMember = {
   /** What is wrong with it. */
@@ -359,6 +364,8 @@ export type IoRequest = {
 
 /** What a kept sandbox is. Its io dir is its own, and outlives its processes. */
 export type KeptSpec = {
+  /** Environment variables of every command and process, which may replace them. They are stored and */
+  env?: Record<string, Content>;
   /** The image that commands run in; without one it runs scripts and file operations. */
   image?: string | null;
   /** Read-only files at `/in/NAME`, by name. */
@@ -369,12 +376,18 @@ export type KeptSpec = {
   mount_path?: string | null;
   /** The network of commands. */
   network?: NetworkRequest;
+  /** The name of what the server has prepared: a process that runs before the sandbox is asked for. Its */
+  prepared?: string | null;
+  /** Whether processes can be started that live on after the request: `kept`. */
+  processes?: Processes;
   /** The working directory, to which relative paths are resolved; by default the io dir. */
   workdir?: string | null;
 };
 
 /** What a kept sandbox is. Its io dir is its own, and outlives its processes. */
 export type KeptSpecInput = {
+  /** Environment variables of every command and process, which may replace them. They are stored and */
+  env?: Record<string, Content>;
   /** The image that commands run in; without one it runs scripts and file operations. */
   image?: string | null;
   /** Read-only files at `/in/NAME`, by name. */
@@ -385,6 +398,10 @@ export type KeptSpecInput = {
   mount_path?: string | null;
   /** The network of commands. */
   network?: NetworkRequestInput;
+  /** The name of what the server has prepared: a process that runs before the sandbox is asked for. Its */
+  prepared?: string | null;
+  /** Whether processes can be started that live on after the request: `kept`. */
+  processes?: Processes;
   /** The working directory, to which relative paths are resolved; by default the io dir. */
   workdir?: string | null;
 };
@@ -698,7 +715,82 @@ export type Problem = {
 };
 
 /** The kind of a problem. */
-export type ProblemKind = "malformed" | "unauthenticated" | "forbidden" | "policy" | "not_found" | "method_not_allowed" | "request_timeout" | "conflict" | "in_flight" | "gone" | "precondition_failed" | "too_large" | "unsupported_media_type" | "range_not_satisfiable" | "misdirected" | "invalid_request" | "idempotency_key_reused" | "rate_limited" | "quota_exceeded" | "internal" | "full" | "unavailable" | "already_exists" | "is_directory" | "not_a_directory" | "not_empty" | "permission_denied" | "path_escape" | "invalid_path" | "not_allowed" | "protected" | "read_only" | "symlink" | "special_file" | "write_limit" | "too_many_files" | "too_many_handles" | "disk_full" | "encoding" | "out_of_memory" | "output_limit" | "source_too_large" | "result_too_large" | "syntax" | "runtime" | "result_not_json" | "not_executable" | "command_not_found" | "network_refused" | "timeout" | "cancelled" | "killed" | "busy" | "usage" | "config" | "engine" | "image" | "agent_lost";
+export type ProblemKind = "malformed" | "unauthenticated" | "forbidden" | "policy" | "not_found" | "method_not_allowed" | "request_timeout" | "conflict" | "in_flight" | "no_stdin" | "stdin_full" | "process_ended" | "gone" | "precondition_failed" | "too_large" | "unsupported_media_type" | "range_not_satisfiable" | "misdirected" | "invalid_request" | "idempotency_key_reused" | "rate_limited" | "quota_exceeded" | "internal" | "full" | "unavailable" | "already_exists" | "is_directory" | "not_a_directory" | "not_empty" | "permission_denied" | "path_escape" | "invalid_path" | "not_allowed" | "protected" | "read_only" | "symlink" | "special_file" | "write_limit" | "too_many_files" | "too_many_handles" | "disk_full" | "encoding" | "out_of_memory" | "output_limit" | "source_too_large" | "result_too_large" | "syntax" | "runtime" | "result_not_json" | "not_executable" | "command_not_found" | "network_refused" | "timeout" | "cancelled" | "killed" | "busy" | "usage" | "config" | "engine" | "image" | "agent_lost";
+
+/** A process to start. Its output is kept in memory: the last mebibyte of it, unless the server has */
+export type ProcessRequest = {
+  /** What runs. Its `stdin` is written at once; with `stdin` of the process left out, that is all of it. */
+  command?: CommandRequest;
+  /** Whether stdout and stderr are one stream, in the order of writing. */
+  merge?: boolean;
+  /** A terminal in place of pipes. */
+  pty?: PtyRequest | null;
+  /** Secrets, each as an environment variable of this process. */
+  secrets?: Secrets;
+  /** Whether its stdin stays open for input that comes later. */
+  stdin?: boolean;
+  /** A word of the caller's own, by which the process can be found. */
+  tag?: string | null;
+  /** After how many milliseconds it is stopped; by default it may run as long as its sandbox. */
+  timeout_ms?: number | null;
+};
+
+/** The state of a process. */
+export type ProcessState = "running" | "left" | "ended";
+
+/** Why a sandbox ended a process. */
+export type ProcessStop = "timeout" | "cancelled" | "evasion_of_another";
+
+/** A process of a kept sandbox. */
+export type ProcessView = {
+  /** What runs, for lists: the program and its arguments, or the shell line; lossy, and cut. */
+  command: string;
+  /** Processor time of it and of what it started, in milliseconds; null while it runs. */
+  cpu_ms: number | null;
+  /** Its exit code; null while it runs, or if a signal ended it. */
+  exit_code: number | null;
+  /** When it exited; null while it runs. */
+  exited_at: string | null;
+  /** The number of the first event that is still kept; 0 if there is none. */
+  first_event: number;
+  /** The generation of the sandbox that it runs in. */
+  generation: number;
+  /** Its id: a number from 1, never used twice in a generation. */
+  id: number;
+  /** The number of the last event; 0 if there is none. */
+  last_event: number;
+  /** Whether the kernel killed it because the sandbox ran out of memory; null if that is unknown. */
+  out_of_memory: boolean | null;
+  /** Peak resident bytes of the largest of these processes; null while it runs. */
+  peak_memory_bytes: number | null;
+  /** Its process id in the sandbox. */
+  pid: number;
+  /** Whether it has a terminal. */
+  pty: boolean;
+  /** The signal that ended it. */
+  signal: number | null;
+  /** When it was started. */
+  started_at: string;
+  /** Its state. */
+  state: ProcessState;
+  /** Why the sandbox ended it, if it did. */
+  stopped: ProcessStop | null;
+  /** The caller's own word. */
+  tag: string | null;
+};
+
+/** How long the processes of a sandbox live. */
+export type Processes = "per_command" | "kept";
+
+/** A terminal. */
+export type PtyRequest = {
+  /** Its width, 1 to 4096. */
+  cols: number;
+  /** Its height, 1 to 4096. */
+  rows: number;
+  /** `TERM`; by default `xterm-256color`. Letters, digits and `.+_-`, at most 64 bytes. */
+  term?: string | null;
+};
 
 /** What became of the receipt of a run: the member `receipt` of its document. */
 export type ReceiptReport = {
@@ -797,7 +889,9 @@ export type ResultSchema = "sandboxctl.result/1";
 
 /** A sandbox to create, or the one of this name if its spec is the same. */
 export type SandboxRequest = {
-  /** For how long its processes exist without use, in milliseconds. */
+  /** What happens then. */
+  idle?: IdleAction;
+  /** For how long its container exists without use, in milliseconds. A process that was started and */
   idle_ms?: number | null;
   /** Members of the caller's own, which are kept and given back. */
   metadata?: Record<string, unknown>;
@@ -810,7 +904,7 @@ export type SandboxRequest = {
 };
 
 /** The state of a kept sandbox. */
-export type SandboxStatus = "starting" | "ready" | "stopped";
+export type SandboxStatus = "starting" | "ready" | "paused" | "stopped";
 
 /** A kept sandbox. */
 export type SandboxView = {
@@ -822,7 +916,9 @@ export type SandboxView = {
   generation: number;
   /** Its id. */
   id: string;
-  /** When its container ends, unless it is used; null while it has none. */
+  /** What happens then. */
+  idle: IdleAction;
+  /** When its container ends, or is frozen, unless it is used; null while it is in use, and without one. */
   idle_at: string | null;
   /** When it was last used. Reading a sandbox does not count as use. */
   last_used_at: string;
@@ -834,6 +930,8 @@ export type SandboxView = {
   name: string | null;
   /** Whether the node of the cluster that has it is not there: it can be deleted, and not be used. */
   node_away?: boolean;
+  /** How many processes have been started in its generation and have not ended; null if it is at another */
+  processes: number | null;
   /** What it is. */
   spec: KeptSpec;
   /** Its state. */
@@ -842,6 +940,20 @@ export type SandboxView = {
 
 /** Secrets by name. They are never stored and never given back. */
 export type Secrets = Record<string, Content>;
+
+/** The signals that can be sent to a command. */
+export type SignalName = "HUP" | "INT" | "QUIT" | "KILL" | "USR1" | "USR2" | "TERM" | "CONT" | "STOP" | "TSTP" | "WINCH";
+
+/** A signal to send. */
+export type SignalRequest = {
+  /** Which one. */
+  signal: SignalName;
+  /** To which processes. */
+  to?: SignalTarget;
+};
+
+/** To which processes of a command a signal is sent. */
+export type SignalTarget = "process" | "group" | "foreground" | "tree";
 
 /** How a run's changes are kept apart from its io dir until they are committed. */
 export type StagingMethod = "copy" | "overlay";

@@ -38,12 +38,14 @@ export class Limiter {
 }
 
 /**
- * The slots of one process or server, 60 in all. Each kind of call has its own, so that streams that are read slowly
- * and commands that run for long never keep a short operation, or each other, from being made.
+ * The slots of one process or server, 124 in all. Each kind of call has its own, so that streams that are read slowly
+ * and commands that run for long never keep a short operation, or each other, from being made. Those that follow a
+ * process may do so for hours.
  */
 export class Slots {
   readonly executions = new Limiter(24);
   readonly operations = new Limiter(20);
   readonly downloads = new Limiter(8);
   readonly uploads = new Limiter(8);
+  readonly followers = new Limiter(64);
 }

@@ -11,7 +11,11 @@ const RIGHT: Record<string, string> = {
   server: "url baseUrl apiUrl domain host",
   token: "apiKey accessToken",
   limits: "memory memoryMb memLimit cpus cpuCount pidsLimit",
-  timeoutMs: "timeout requestTimeoutMs requestTimeout",
+  timeoutMs: "timeout requestTimeoutMs requestTimeout ttlMs",
+  metadata: "labels",
+  background: "detach detached",
+  onData: "onPty onOutput",
+  cols: "size width columns",
   env: "envs environment envVars",
   cwd: "workdir workingDir workingDirectory",
   stdin: "input",
@@ -39,7 +43,7 @@ export function expectOptions(given: IArguments, count: number, names: readonly 
   }
   const odd = Object.keys(options).find((name) => !names.includes(name));
   if (odd === undefined) return;
-  const here = HERE.get(odd);
-  const right = here !== undefined && names.includes(here) ? `it is '${here}'` : `there are ${names.join(", ")}`;
+  const here = [HERE.get(odd), `${odd}s`].find((name) => name !== undefined && names.includes(name));
+  const right = here !== undefined ? `it is '${here}'` : `there are ${names.join(", ")}`;
   throw new TypeError(`there is no option '${odd}': ${right}`);
 }

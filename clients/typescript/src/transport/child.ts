@@ -145,7 +145,8 @@ export function environment(defaults: Record<string, string>): NodeJS.ProcessEnv
   return { ...defaults, ...inherited() };
 }
 
-function notStarted(binary: string, cause: unknown): SandboxError {
+/** The error of a program that cannot be started. */
+export function notStarted(binary: string, cause: unknown): SandboxError {
   const why = cause instanceof Error ? cause.message : String(cause);
   const hint = "is it built for this machine?";
   return errorOf({ kind: "config", message: `${binary} cannot be started: ${why}`, hint, cause });

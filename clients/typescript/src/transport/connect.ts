@@ -4,10 +4,12 @@ import { errorOf } from "../core/errors.js";
 import { HttpTransport } from "./http.js";
 import { LocalProcess } from "./local.js";
 import { Connections } from "./request.js";
+import { localService } from "./service.js";
 import type { Transport } from "./transport.js";
 
 const servers = new Map<string, HttpTransport>();
 const processes = new Map<string, LocalProcess>();
+const services = new Map<string, Promise<HttpTransport>>();
 
 const ENGINES = ["auto", "docker", "embedded"];
 
@@ -18,8 +20,11 @@ const ROOTS = ["image", "rootfs", "imageArchive"] as const;
 
 type Place = { [name in "server" | "token" | "image" | (typeof HERE)[number]]?: string | undefined };
 
-/** The transport for these options. */
-export async function connect(place: Place): Promise<Transport> {
+/**
+ * The transport for these options. Without a server, sandboxes are of a process of this program, or those that other
+ * programs find of the user's own service.
+ */
+export async function connect(place: Place, whose: "program" | "user" = "program"): Promise<Transport> {
   const [root, other] = ROOTS.filter((name) => place[name] !== undefined);
   if (other !== undefined) {
     const message = `${root} and ${other} are both given: commands run in one of them`;
@@ -33,8 +38,14 @@ export async function connect(place: Place): Promise<Transport> {
     if (place.engine !== undefined && !ENGINES.includes(place.engine)) {
       throw errorOf({ kind: "usage", message: `engine: '${place.engine}' is not one of ${ENGINES.join(", ")}` });
     }
-    const args = processArgs(place);
+    const args = argumentsOf(place, whose === "user" ? ["local", "socket"] : ["serve", "--private"]);
     const key = JSON.stringify([place.binary, args]);
+    if (whose === "user") {
+      const known = services.get(key) ?? localService(place.binary, args);
+      services.set(key, known);
+      known.catch(() => services.delete(key));
+      return known;
+    }
     let process = processes.get(key);
     if (!process?.alive) {
       process = new LocalProcess(place.binary, args);
@@ -52,12 +63,11 @@ export async function connect(place: Place): Promise<Transport> {
   return known;
 }
 
-/** The arguments of the process for the sandboxes of a place. */
-function processArgs({ engine, rootfs, imageArchive }: Place): string[] {
+/** The arguments of the binary for the sandboxes of a place. */
+function argumentsOf({ engine, rootfs, imageArchive }: Place, verb: readonly string[]): string[] {
   return [
     ...(engine === undefined ? [] : ["--engine", engine]),
-    "serve",
-    "--private",
+    ...verb,
     ...(rootfs === undefined ? [] : ["--rootfs", resolve(rootfs)]),
     ...(imageArchive === undefined ? [] : ["--image-archive", resolve(imageArchive)]),
   ];

@@ -2,7 +2,7 @@
 import { randomUUID } from "node:crypto";
 import type { IncomingMessage } from "node:http";
 import { resolve } from "node:path";
-import { eventOf, identifier, parsed, shaped, unexpected } from "../core/answers.js";
+import { eventOf, identifier, isIdentifier, parsed, shaped, unexpected } from "../core/answers.js";
 import { encoded, type Path, pathSegment, textOf } from "../core/bytes.js";
 import { errorOf, NotFound, problemError, SandboxError, SandboxGone } from "../core/errors.js";
 import { parseDocument } from "../core/executions.js";
@@ -12,7 +12,7 @@ import { EventParser } from "../core/sse.js";
 import type * as wire from "../core/wire.js";
 import type { LocalProcess } from "./local.js";
 import { type Connections, Lost, pieces } from "./request.js";
-import type { CallOptions, ExecuteOptions, SandboxSpec, Transport } from "./transport.js";
+import type { Ask, CallOptions, ExecuteOptions, SandboxSpec, Transport } from "./transport.js";
 
 /** How often one request is made. */
 const ATTEMPTS = 6;
@@ -36,7 +36,8 @@ const READING = new Set(["read", "view", "list", "glob", "grep", "exists", "stat
 interface Request {
   method: string;
   path: string;
-  body?: string | undefined;
+  /** JSON, or bytes. */
+  body?: string | Uint8Array | undefined;
   headers?: Record<string, string> | undefined;
   signal?: AbortSignal | undefined;
   /** Whether the request may be made again after its connection was lost. */
@@ -51,6 +52,8 @@ export interface Where {
   token?: string | undefined;
   /** The process, if it is one on this machine. */
   local?: LocalProcess | undefined;
+  /** Starts it again, if it is this user's own service, which ends by itself when it has no sandbox. */
+  restart?: (() => Promise<Connections>) | undefined;
 }
 
 /** Calls of one server with one token, or of one process. */
@@ -62,7 +65,7 @@ export class HttpTransport implements Transport {
   readonly #generations = new Map<string, number>();
 
   constructor(where: Where) {
-    this.#where = where;
+    this.#where = { ...where };
     // What is compressed has no bound before it is unpacked.
     const identity = { "accept-encoding": "identity" };
     this.#headers = where.token === undefined ? identity : { ...identity, authorization: `Bearer ${where.token}` };
@@ -70,7 +73,7 @@ export class HttpTransport implements Transport {
 
   async create(spec: SandboxSpec, { signal }: CallOptions): Promise<string> {
     // With a name the request can be repeated: it finds the sandbox that it has created.
-    const body = { name: spec.name ?? `client-${randomUUID()}`, spec: this.#kept(spec) };
+    const body = { name: spec.name ?? `client-${randomUUID()}`, spec: this.#kept(spec), ...spec.request };
     const { local } = this.#where;
     local?.enter();
     try {
@@ -87,6 +90,100 @@ export class HttpTransport implements Transport {
           .finally(() => local?.leave());
       } else await local?.leave();
       throw error;
+    }
+  }
+
+  async find(which: string, { signal }: CallOptions): Promise<string> {
+    if (isIdentifier(which)) {
+      try {
+        return identifier(await this.#operate("GET", `/v1/sandboxes/${which}`, undefined, true, signal));
+      } catch (error) {
+        if (!(error instanceof NotFound)) throw error;
+      }
+    }
+    for await (const view of this.sandboxes({ name: which }, { signal })) return identifier(view);
+    const hint = "`Sandbox.list` has those that there are";
+    throw errorOf({ kind: "not_found", message: `there is no sandbox '${which}'`, hint });
+  }
+
+  async *sandboxes(wanted: Record<string, string>, { signal }: CallOptions): AsyncGenerator<unknown, void, undefined> {
+    for (let cursor: string | undefined; ; ) {
+      const query = { ...wanted, ...(cursor === undefined ? {} : { cursor }) };
+      const parts = Object.entries(query).map((pair) => pair.map(encodeURIComponent).join("="));
+      const path = `/v1/sandboxes${parts.length === 0 ? "" : `?${parts.join("&")}`}`;
+      const answer = await this.#operate("GET", path, undefined, true, signal);
+      const page = shaped(answer, { sandboxes: [{ id: "text" }], "next_cursor?": "text" });
+      yield* page.sandboxes as unknown[];
+      const next = (page.next_cursor ?? undefined) as string | undefined;
+      if (next === undefined) return;
+      if (next === cursor) throw unexpected("the next page is the same again");
+      cursor = next;
+    }
+  }
+
+  async ask(id: string, { method, path, json, content, replay }: Ask, { signal }: CallOptions): Promise<unknown> {
+    const body = json === undefined ? content : encoded(json);
+    const limiter = path.includes("wait=") ? this.#slots.followers : this.#slots.operations;
+    const release = await limiter.acquire(signal);
+    try {
+      return await this.#json({ method, path: this.#in(id, path), body, replay, signal });
+    } finally {
+      release();
+    }
+  }
+
+  async startProcess(id: string, request: wire.ProcessRequest, { signal }: CallOptions): Promise<unknown> {
+    const headers = { "idempotency-key": randomUUID() };
+    const submission = {
+      method: "POST",
+      path: this.#in(id, "processes"),
+      body: encoded(request),
+      headers,
+      replay: true,
+    };
+    const release = await this.#slots.operations.acquire(signal);
+    try {
+      return await this.#json({ ...submission, signal });
+    } catch (error) {
+      // As that of an execution: the answer that had its id may be lost.
+      if (signal?.aborted) {
+        const limit = linked([], { ms: CANCEL_MS, reason: () => clientTimeout("the cancellation") });
+        await this.#json({ ...submission, signal: limit.signal })
+          .then((view) => `processes/${shaped(view, { id: "integer" }).id}`)
+          .then((path) =>
+            this.#json({ method: "DELETE", path: this.#in(id, path), replay: true, signal: limit.signal }),
+          )
+          .catch(() => {})
+          .finally(limit.release);
+      }
+      throw error;
+    } finally {
+      release();
+    }
+  }
+
+  async exited(id: string, path: string, options: CallOptions): Promise<unknown> {
+    for (let attempt = 1; ; attempt += 1) {
+      const asked = performance.now();
+      const view = await this.ask(id, { method: "GET", path: `${path}&wait=${WAIT_S}`, replay: true }, options);
+      if (shaped(view, { state: "text" }).state !== "running") return view;
+      // As for the end of an execution.
+      if (performance.now() - asked > 1_000) attempt = 1;
+      await pause(backoff(attempt), options.signal);
+    }
+  }
+
+  async *follow(
+    id: string,
+    path: string,
+    after: number | undefined,
+    { signal }: CallOptions,
+  ): AsyncGenerator<wire.ExecutionEvent, void, undefined> {
+    const release = await this.#slots.followers.acquire(signal);
+    try {
+      yield* this.#events(this.#in(id, path), after, signal);
+    } finally {
+      release();
     }
   }
 
@@ -174,14 +271,16 @@ export class HttpTransport implements Transport {
     }
   }
 
-  /** The path of something in a sandbox. */
+  /** The path of a sandbox, or of something in it, which may name a generation itself. */
   #in(id: string, what: string): string {
-    const generation = this.#generations.get(id);
-    return `/v1/sandboxes/${id}/${what}${generation === undefined ? "" : `?generation=${generation}`}`;
+    if (what === "") return `/v1/sandboxes/${id}`;
+    const generation = what.includes("generation=") ? undefined : this.#generations.get(id);
+    const query = generation === undefined ? "" : `${what.includes("?") ? "&" : "?"}generation=${generation}`;
+    return `/v1/sandboxes/${id}/${what}${query}`;
   }
 
   async #operate(method: string, path: string, body: unknown, replay: boolean, signal?: AbortSignal): Promise<unknown> {
-    const text = encoded(body);
+    const text = body === undefined ? undefined : encoded(body);
     const release = await this.#slots.operations.acquire(signal);
     try {
       return await this.#json({ method, path, body: text, replay, signal });
@@ -243,15 +342,29 @@ export class HttpTransport implements Transport {
     }
   }
 
-  /** Follows the events to the end; a stream that breaks off is resumed after the last event that came. */
+  /** Follows the events of an execution to the end. */
   async #follow(
     id: string,
     follower: { onEvent: (event: wire.ExecutionEvent) => void; last: number },
     signal?: AbortSignal,
   ): Promise<wire.ExecutionDocument> {
+    for await (const event of this.#events(`/v1/executions/${id}/events`, follower.last, signal)) {
+      follower.last = event.seq;
+      follower.onEvent(event);
+      if (event.event === "end" && event.document) return parseDocument(event.document);
+    }
+    return this.#wait(id, signal);
+  }
+
+  /** The events after the last one that is known, up to the end. A stream that breaks off is resumed. */
+  async *#events(
+    path: string,
+    last: number | undefined,
+    signal?: AbortSignal,
+  ): AsyncGenerator<wire.ExecutionEvent, void, undefined> {
     for (let attempt = 1; ; attempt += 1) {
-      const headers = { "last-event-id": String(follower.last), accept: "text/event-stream" };
-      const path = `/v1/executions/${id}/events`;
+      const accept = { accept: "text/event-stream" };
+      const headers = last === undefined ? accept : { ...accept, "last-event-id": String(last) };
       const stop = new AbortController();
       const { signal: both, release } = linked([signal, stop.signal]);
       let fault: unknown;
@@ -263,13 +376,11 @@ export class HttpTransport implements Transport {
         for await (const piece of pieces(response)) {
           for (const { data } of parser.push(text(piece))) {
             const event = eventOf(parsed(data)) as unknown as wire.ExecutionEvent;
-            if (event.seq <= follower.last) continue;
-            follower.last = event.seq;
+            if (last !== undefined && event.seq <= last) continue;
+            last = event.seq;
             attempt = 1;
-            follower.onEvent(event);
-            if (event.event === "end") {
-              return event.document ? parseDocument(event.document) : await this.#wait(id, signal);
-            }
+            yield event;
+            if (event.event === "end") return;
           }
         }
       } catch (error) {
@@ -317,7 +428,8 @@ export class HttpTransport implements Transport {
         hint: "write large files in pieces: `files.write` takes an async iterator",
       });
     }
-    const content = request.body === undefined ? {} : { "content-type": "application/json" };
+    const type = typeof request.body === "string" ? "application/json" : "application/octet-stream";
+    const content = request.body === undefined ? {} : { "content-type": type };
     const sent = { ...request, headers: { ...this.#headers, ...content, ...request.headers } };
     for (let attempt = 1; ; attempt += 1) {
       let wait: number;
@@ -341,9 +453,17 @@ export class HttpTransport implements Transport {
   async #named(error: unknown, signal?: AbortSignal): Promise<unknown> {
     if (signal?.aborted) return signal.reason;
     if (!(error instanceof Lost)) return error;
-    const { name, local } = this.#where;
+    const { name, local, restart } = this.#where;
     const end = await local?.ended();
     if (end) return errorOf({ kind: end.kind, message: end.message, hint: end.hint, cause: error });
+    if (restart && ["ECONNREFUSED", "ENOENT"].includes(error.code)) {
+      // It has ended meanwhile: the next attempt finds another one.
+      try {
+        this.#where.connections = await restart();
+      } catch (failure) {
+        return failure;
+      }
+    }
     if (isUntrusted(error.code)) {
       return errorOf({
         kind: "unavailable",
@@ -356,7 +476,7 @@ export class HttpTransport implements Transport {
     return errorOf({
       kind: "unavailable",
       message: `no connection to ${name}: ${error.code}`,
-      hint: local ? undefined : "is the server running, and is this its address?",
+      hint: local || restart ? undefined : "is the server running, and is this its address?",
       retryable: true,
       cause: error,
     });
@@ -364,7 +484,7 @@ export class HttpTransport implements Transport {
 
   /** The members of a sandbox that a server takes, and of this machine's also its directory. */
   #kept(spec: SandboxSpec) {
-    if (spec.ioDir !== undefined && !this.#where.local) {
+    if (spec.ioDir !== undefined && !this.#where.local && !this.#where.restart) {
       throw errorOf({
         kind: "usage",
         message: "ioDir is a directory of this machine, and a server uses none",
@@ -376,6 +496,7 @@ export class HttpTransport implements Transport {
       ...(spec.image === undefined ? {} : { image: spec.image }),
       ...(spec.limits ? { limits: spec.limits } : {}),
       ...(spec.allow ? { network: { allow: [...spec.allow] } } : {}),
+      ...spec.kept,
     };
   }
 }

@@ -28,7 +28,7 @@ export interface Sent {
   path: string;
   headers: Record<string, string>;
   /** The whole, or pieces, which the server may refuse before their end. */
-  body?: string | AsyncIterable<Uint8Array> | undefined;
+  body?: string | Uint8Array | AsyncIterable<Uint8Array> | undefined;
   signal?: AbortSignal | undefined;
 }
 
@@ -77,7 +77,7 @@ export class Connections {
       });
       request.on("error", fail);
       request.once("close", () => fail("the connection is closed"));
-      if (body === undefined || typeof body === "string") request.end(body);
+      if (body === undefined || typeof body === "string" || body instanceof Uint8Array) request.end(body);
       else
         push(request, body).catch((error: Error) => {
           reject(error);

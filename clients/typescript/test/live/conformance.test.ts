@@ -11,7 +11,7 @@ import {
   ServerBusy,
   Timeout,
 } from "../../src/index.js";
-import { bytes, type Call, call, camelName, isBytes, rows, snakeName } from "../table.js";
+import { bytes, type Call, call, camelName, given, isBytes, rows, snakeName } from "../table.js";
 import { places } from "./places.js";
 
 const ERRORS = new Map(
@@ -24,10 +24,11 @@ interface Step extends Call {
 }
 interface Case {
   name: string;
+  sandbox?: object;
   steps: Step[];
 }
 
-const CASES = ["files", "errors", "executions"].flatMap((name) => rows<Case>(name));
+const CASES = ["files", "errors", "executions", "processes"].flatMap((name) => rows<Case>(name));
 
 /** Whether data has at least what is expected; a script's own result is compared as it is. */
 function compare(actual: unknown, expected: unknown, at: string): void {
@@ -52,9 +53,9 @@ function compare(actual: unknown, expected: unknown, at: string): void {
 
 for (const { name, options } of await places()) {
   describe(`conformance: ${name}`, { concurrency: 4 }, () => {
-    for (const { name, steps } of CASES) {
+    for (const { name, sandbox = {}, steps } of CASES) {
       test(name, async () => {
-        await using s = await Sandbox.create(options);
+        await using s = await Sandbox.create({ ...options, ...(given(sandbox) as object) });
         for (const [i, step] of steps.entries()) {
           const at = `step ${i + 1}, ${step.call} ${JSON.stringify(step.with)}`;
           if (!step.fails) {

@@ -54,9 +54,10 @@ test("the snippets of the guide and of the READMEs do what they say", { skip: !h
     import { createReadStream, writeFileSync } from "node:fs";
     import { Sandbox } from "${PACKAGE}";
     writeFileSync("big", Buffer.alloc(10));
-    const s = await Sandbox.create();
+    const s = await Sandbox.create({ rootfs: ${JSON.stringify(place.options.rootfs)}, processes: "kept" });
   `;
-  assert.equal(await runPage("docs/src/guides/typescript.md", place, before), "10\n2\n1\nok 0 2\n1\n\n");
+  const said = "10\n2\n1\nok 0 2\n1\n\ngot one\ngot two\n0\ntrue\ntrue\nbuild\ntrue\n";
+  assert.equal(await runPage("docs/src/guides/typescript.md", place, before), said);
   for (const page of ["README.md", "clients/typescript/README.md"]) {
     assert.equal(await runPage(page, place, ""), "ok hi\n");
   }

@@ -1,7 +1,7 @@
 /** The places that the live tests run at: each engine, on this machine and at a server. `scripts/clients` names them. */
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
-import { chmodSync, mkdtempSync, rmSync } from "node:fs";
+import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after } from "node:test";
@@ -24,14 +24,27 @@ const rootfs = required("CLIENTS_TEST_ROOTFS");
 const image = required("CLIENTS_TEST_IMAGE");
 const scratch = mkdtempSync(join(tmpdir(), "sandboxctl-live-"));
 const servers: ChildProcess[] = [];
+const users: string[] = [];
 
 after(async () => {
   for (const server of servers) {
     server.kill("SIGTERM");
     if (server.exitCode === null && server.signalCode === null) await once(server, "exit");
   }
+  for (const user of users) execFileSync(user, ["local", "stop"], { stdio: "ignore" });
   rmSync(scratch, { recursive: true, force: true });
 });
+
+/** A copy of the binary for a user of its own, whose service ends with the tests. */
+function ofAnotherUser(): string {
+  const directory = mkdtempSync(join(scratch, "user-"));
+  const path = join(directory, "program");
+  const variables = `XDG_RUNTIME_DIR='${directory}' XDG_STATE_HOME='${directory}'`;
+  writeFileSync(path, `#!/bin/sh\n${variables} exec '${binary}' "$@"\n`);
+  chmodSync(path, 0o755);
+  users.push(path);
+  return path;
+}
 
 /** A server of its own, its address, and a token for it. */
 async function serve(engine: string, args: string[]): Promise<{ server: string; token: string }> {
@@ -61,8 +74,8 @@ async function serve(engine: string, args: string[]): Promise<{ server: string; 
 export async function places(): Promise<Place[]> {
   const make: Record<string, () => Promise<SandboxOptions>> = {
     // The embedded engine has no images to name.
-    "local, embedded": async () => ({ binary, engine: "embedded", rootfs }),
-    "local, docker": async () => ({ binary, engine: "docker", image }),
+    "local, embedded": async () => ({ binary: ofAnotherUser(), engine: "embedded", rootfs }),
+    "local, docker": async () => ({ binary: ofAnotherUser(), engine: "docker", image }),
     "http, embedded": () => serve("embedded", ["--rootfs", rootfs]),
     "http, docker": async () => ({ ...(await serve("docker", ["--allowed-image", image])), image }),
   };

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
+from urllib.parse import quote
 
 from .. import results
+from .._core.answers import Answer
 from .._core.names import named, worded
-from .._core.requests import Limits, Path, Spec, Text, command_request, root_of, script_request, spec_of
-from ..errors import SandboxError, error_of
+from .._core.requests import (
+    IdleAction,
+    Limits,
+    Path,
+    Processes,
+    Spec,
+    Text,
+    command_request,
+    filter_of,
+    process_request,
+    root_of,
+    script_request,
+    spec_of,
+    ttl_of,
+)
+from ..errors import NotFound, SandboxError, SandboxGone, error_of
 from ..results import CommandResult, Json, Listener, ScriptResult, checked
+from ..views import ProcessInfo, SandboxInfo, process_info, sandbox_info
 from .files import AsyncFiles
-from .transport import AsyncExecution, AsyncTransport, connect
+from .process import AsyncProcess, AsyncPty
+from .transport import AsyncExecution, AsyncTransport, connect, connect_kept
 
 if TYPE_CHECKING:
     from .._core import wire
@@ -85,6 +103,7 @@ class AsyncCommands:
         execution = await self._opened().start(request, wait=False)
         return AsyncCommandHandle(execution, listener)
 
+    @overload
     async def run(
         self,
         command: Text,
@@ -101,8 +120,74 @@ class AsyncCommands:
         on_stdout_bytes: Callable[[bytes], object] | None = None,
         on_stderr_bytes: Callable[[bytes], object] | None = None,
         check: bool = False,
-    ) -> CommandResult:
-        """Runs a command to its end; see `start`. Whatever ends the wait ends the command."""
+        background: Literal[False] = False,
+    ) -> CommandResult: ...
+
+    @overload
+    async def run(
+        self,
+        command: Text,
+        args: Sequence[Text] | None = None,
+        *,
+        env: Mapping[str, Text] | None = None,
+        cwd: Path | None = None,
+        stdin: Text | bool | None = None,
+        secrets: Mapping[str, Text] | None = None,
+        timeout: float | None = None,
+        background: Literal[True],
+        tag: str | None = None,
+        merge: bool = False,
+    ) -> AsyncProcess: ...
+
+    async def run(
+        self,
+        command: Text,
+        args: Sequence[Text] | None = None,
+        *,
+        env: Mapping[str, Text] | None = None,
+        cwd: Path | None = None,
+        stdin: Text | bool | None = None,
+        secrets: Mapping[str, Text] | None = None,
+        limits: Limits | None = None,
+        timeout: float | None = None,
+        on_stdout: Callable[[str], object] | None = None,
+        on_stderr: Callable[[str], object] | None = None,
+        on_stdout_bytes: Callable[[bytes], object] | None = None,
+        on_stderr_bytes: Callable[[bytes], object] | None = None,
+        check: bool = False,
+        background: bool = False,
+        tag: str | None = None,
+        merge: bool = False,
+    ) -> CommandResult | AsyncProcess:
+        """Runs a command to its end; see `start`. Whatever ends the wait ends the command.
+
+        With `background` it is a process that lives on, in a sandbox that keeps some (`processes="kept"`), and this
+        returns when it has started. `stdin=True` leaves its stdin open, `tag` is a word by which `connect` finds it,
+        `merge` has its stderr in its stdout, and it runs until it ends unless a `timeout` is given. What it prints is
+        read by iteration: it has no listeners, and no `limits` of its own.
+        """
+        if background:
+            heard = (on_stdout, on_stderr, on_stdout_bytes, on_stderr_bytes)
+            if limits is not None or check or any(each is not None for each in heard):
+                raise TypeError(
+                    "run() in the background has no `limits`, `check` or listeners: iterate over the process"
+                )
+            process = process_request(
+                command,
+                args,
+                env=env,
+                cwd=cwd,
+                stdin=stdin,
+                secrets=secrets,
+                timeout=timeout,
+                tag=tag,
+                merge=merge,
+            )
+            return AsyncProcess(self._opened, process_info(await self._opened().start_process(process)))
+        if tag is not None or merge:
+            raise TypeError("run() has `tag` and `merge` with `background=True`")
+        if isinstance(stdin, bool):
+            raise TypeError("stdin: text or bytes are expected, or with `background=True` whether it stays open")
         request = command_request(
             command, args, env=env, cwd=cwd, stdin=stdin, secrets=secrets, limits=limits, timeout=timeout
         )
@@ -115,10 +200,25 @@ class AsyncCommands:
         execution = await self._opened().start(request, wait=listener is None)
         return checked(results.command_result(await _finish(execution, listener), listener), check)
 
+    async def connect(self, process: int | str) -> AsyncProcess:
+        """The process with this id, or the last one that was started with this tag."""
+        if isinstance(process, int):
+            return AsyncProcess(self._opened, process_info(await self._opened().ask("GET", f"/processes/{process}")))
+        for view in Answer(await self._opened().ask("GET", f"/processes?tag={quote(process, safe='')}")).items(
+            "processes"
+        ):
+            return AsyncProcess(self._opened, process_info(view.data))
+        raise error_of("not_found", f"there is no process with the tag {process!r}", "`commands.list` has all")
+
+    async def list(self) -> Sequence[ProcessInfo]:
+        """The processes that run, and those that have ended lately, the latest first."""
+        answer = Answer(await self._opened().ask("GET", "/processes"))
+        return [process_info(view.data) for view in answer.items("processes")]
+
 
 @worded
 class AsyncSandbox:
-    """A sandbox. It ends with `close`, or with its block.
+    """A sandbox. It ends with `close`, or with its block, and when its time is over.
 
     Its calls may be made by any number of tasks at once.
     """
@@ -129,11 +229,14 @@ class AsyncSandbox:
     """Its files."""
     commands: AsyncCommands
     """Its commands."""
+    pty: AsyncPty
+    """Its terminals."""
 
     def __init__(self, transport: AsyncTransport, identifier: str) -> None:
         self.id = identifier
         self.files = AsyncFiles(self._open)
         self.commands = AsyncCommands(self._open)
+        self.pty = AsyncPty(self._open)
         self._transport = transport
         self._closed = False
 
@@ -152,28 +255,142 @@ class AsyncSandbox:
         token: str | None = None,
         binary: str | os.PathLike[str] | None = None,
         name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        envs: Mapping[str, Text] | None = None,
+        timeout: float | None = None,
+        idle: IdleAction | None = None,
+        processes: Processes | None = None,
     ) -> AsyncSandbox:
         """Creates a sandbox, or finds the one of this name if it is the same.
 
         It is one of this machine, kept by a process of the `sandboxctl` binary (`binary`, else `SANDBOXCTL_BINARY`,
         else the one that came with this package, else that of `PATH`) which all sandboxes of the same `engine` share
         and which ends with this program; or of a server: `server` is its URL or `unix:PATH`, by default
-        `SANDBOXCTL_SERVER`, and `token` is by default `SANDBOXCTL_TOKEN`.
+        `SANDBOXCTL_SERVER`, and `token` is by default `SANDBOXCTL_TOKEN`. With a `name` and without a server it is
+        kept by this user's own service on this machine instead, where other programs and `sandboxctl sandbox` find it,
+        and it outlives this program.
 
         Its commands run in `image`. The embedded engine of this machine has no images: there they run in `rootfs`, a
         directory, or `image_archive`, a file as `docker save` writes it; sandboxes with others have another process.
         Without any of the three it has scripts and files alone. `io_dir` is a directory of this machine that holds
         its files and outlives it. `network` is the hosts that its commands may reach, such as `example.org:443`.
 
+        `metadata` is given back by `get_info` and `list`, `envs` are environment variables of all its commands, and
+        `timeout` is for how many seconds it exists, unless `set_timeout` says otherwise. When nothing uses it for a
+        while its processes end and its files are kept (`idle="stop"`), or it is frozen as it is (`"freeze"`); its next
+        use goes on. With `processes="kept"` it has terminals, and processes that live on after their call.
+
         Raises `SandboxError`: of kind `config` if the binary is missing or of another version, `engine` if it cannot
         start, `ServerBusy` if the server is not there or full.
         """
-        transport = connect(server, token, binary, engine, root_of(image, rootfs, image_archive))
+        spec = spec_of(
+            image,
+            io_dir,
+            limits,
+            network,
+            name,
+            metadata=metadata,
+            envs=envs,
+            timeout=timeout,
+            idle=idle,
+            processes=processes,
+        )
+        place = connect if name is None else connect_kept
+        transport = place(server, token, binary, engine, root_of(image, rootfs, image_archive))
         try:
-            return cls(transport, await transport.create(spec_of(image, io_dir, limits, network, name)))
+            return cls(transport, await transport.create(spec))
         except BaseException:
             await transport.close()
             raise
+
+    @classmethod
+    async def connect(
+        cls,
+        sandbox: str,
+        *,
+        server: str | None = None,
+        token: str | None = None,
+        binary: str | os.PathLike[str] | None = None,
+        engine: str | None = None,
+        rootfs: str | os.PathLike[str] | None = None,
+        image_archive: str | os.PathLike[str] | None = None,
+    ) -> AsyncSandbox:
+        """Finds a sandbox by its id or its name: at a server, or without one in this user's own service on this
+        machine. A sandbox of this machine without a name is of the program that created it, and is not found."""
+        transport = connect_kept(server, token, binary, engine, root_of(None, rootfs, image_archive))
+        try:
+            return cls(transport, await transport.find(sandbox))
+        except BaseException:
+            await transport.close()
+            raise
+
+    @classmethod
+    async def list(
+        cls,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        status: str | None = None,
+        server: str | None = None,
+        token: str | None = None,
+        binary: str | os.PathLike[str] | None = None,
+        engine: str | None = None,
+        rootfs: str | os.PathLike[str] | None = None,
+        image_archive: str | os.PathLike[str] | None = None,
+    ) -> AsyncGenerator[SandboxInfo]:
+        """The sandboxes that `connect` finds, the latest first, as an iterator that asks for a page after another.
+
+        With `metadata` only those that have these members, with `name` and `status` only those of these.
+        """
+        transport = connect_kept(server, token, binary, engine, root_of(None, rootfs, image_archive))
+        try:
+            async with aclosing(transport.sandboxes(filter_of(metadata, name, status))) as views:
+                async for view in views:
+                    yield sandbox_info(view)
+        finally:
+            await transport.close()
+
+    async def kill(
+        self: AsyncSandbox | str,
+        *,
+        server: str | None = None,
+        token: str | None = None,
+        binary: str | os.PathLike[str] | None = None,
+        engine: str | None = None,
+        rootfs: str | os.PathLike[str] | None = None,
+        image_archive: str | os.PathLike[str] | None = None,
+    ) -> bool:
+        """`AsyncSandbox.kill(id)` ends the sandbox of this id or name, as `connect` finds it, and says whether there
+        was one. `sandbox.kill()` is `close`."""
+        if not isinstance(self, str):
+            ended = self._closed
+            await self.close()
+            return not ended
+        transport = connect_kept(server, token, binary, engine, root_of(None, rootfs, image_archive))
+        try:
+            await transport.find(self)
+            await transport.destroy()
+        except (NotFound, SandboxGone):
+            return False
+        finally:
+            await transport.close()
+        return True
+
+    async def get_info(self) -> SandboxInfo:
+        """What it is, and its state."""
+        return sandbox_info(await self._open().ask("GET", ""))
+
+    async def set_timeout(self, timeout: float) -> SandboxInfo:
+        """Has it end so many seconds from now, whether that is later or sooner than before."""
+        return sandbox_info(await self._open().ask("PATCH", "", json={"ttl_ms": ttl_of(timeout)}))
+
+    async def pause(self) -> SandboxInfo:
+        """Freezes it, with its processes: they keep their memory, and run on with its next use."""
+        return sandbox_info(await self._open().ask("POST", "/pause"))
+
+    async def resume(self) -> SandboxInfo:
+        """Has its processes run on."""
+        return sandbox_info(await self._open().ask("POST", "/resume"))
 
     async def run_script(
         self,

@@ -13,12 +13,13 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
-from .._core.answers import Answer, identifier, parsed, unexpected
+from .._core.answers import Answer, identifier, is_identifier, parsed, unexpected
 from .._core.connection import LOST, Exchange, Server
 from .._core.limiter import Limiter, Slots
 from .._core.lines import Lines
+from .._core.local_service import local_service
 from .._core.process import Process, shared_process
 from .._core.requests import ENGINES, Path, Spec, encoded, path_bytes
 from .._core.waiting import AsyncPieces, async_begun, async_pieces, async_result, async_run
@@ -28,7 +29,7 @@ from ..results import Json
 if TYPE_CHECKING:
     from .._core import wire
 
-__all__ = ["AsyncExecution", "AsyncTransport", "connect"]
+__all__ = ["AsyncExecution", "AsyncTransport", "connect", "connect_kept"]
 
 _ATTEMPTS: Final = 6
 # A server that asks for a longer pause is not waited for.
@@ -88,14 +89,14 @@ class AsyncTransport:
     """Calls of the sandbox that it creates, at a server or in a process on this machine. Every failure is a
     `SandboxError`."""
 
-    def __init__(self, where: Server | Callable[[], Process]) -> None:
+    def __init__(self, where: Server | Callable[[], Server | Process]) -> None:
         self._where = where
 
     async def create(self, spec: Spec) -> str:
         """Creates a sandbox, and returns its id."""
         await self._open()
         # With a name the request can be repeated: it finds the sandbox that it has created.
-        request = {"name": spec.name or f"client-{uuid.uuid4()}", "spec": self._kept(spec)}
+        request = {"name": spec.name or f"client-{uuid.uuid4()}", "spec": self._kept(spec), **spec.request}
         try:
             answer = Answer(await self.json("POST", "/v1/sandboxes", json=request))
         except SandboxError:
@@ -107,15 +108,47 @@ class AsyncTransport:
                     made = _id(await self.json("POST", "/v1/sandboxes", attempts=1, timeout=_CLEANUP, json=request))
                     await self.json("DELETE", f"/v1/sandboxes/{made}", attempts=1, timeout=_CLEANUP)
             raise
+        return self._use(answer)
+
+    async def find(self, which: str) -> str:
+        """Finds a sandbox by its id or its name, and returns its id."""
+        await self._open()
+        missing = error_of("not_found", f"there is no sandbox {which!r}", "`Sandbox.list` has those that there are")
+        if is_identifier(which):
+            try:
+                return self._use(Answer(await self.json("GET", f"/v1/sandboxes/{which}")))
+            except NotFound as error:
+                missing.status = error.status
+        async with aclosing(self.sandboxes({"name": which})) as found:
+            async for view in found:
+                return self._use(Answer(view))
+        raise missing
+
+    async def sandboxes(self, wanted: Mapping[str, str]) -> AsyncGenerator[Json]:
+        """The sandboxes of a list, page after page."""
+        await self._open()
+        query = dict(wanted)
+        while True:
+            path = f"/v1/sandboxes?{urlencode(query, quote_via=quote)}".rstrip("?")
+            page = Answer(await self.json("GET", path))
+            for view in page.items("sandboxes"):
+                yield view.data
+            cursor = page.text_or_none("next_cursor")
+            if cursor is None:
+                return
+            if cursor == query.get("cursor"):
+                raise unexpected("the next page is the same again")
+            query["cursor"] = cursor
+
+    def _use(self, answer: Answer) -> str:
         identifier = _id(answer.data)
         self._sandbox = f"/v1/sandboxes/{identifier}"
-        # On this machine a sandbox that has ended is gone; a server starts it again.
-        self._query = f"?generation={answer.integer('generation')}" if self._is_local else ""
+        # One of this program that has ended is gone; others start again.
+        self._query = f"?generation={answer.integer('generation')}" if isinstance(self._place, Process) else ""
         return identifier
 
     async def _open(self) -> None:
         self._place = self._where if isinstance(self._where, Server) else await async_run(self._where)
-        self._is_local = isinstance(self._place, Process)
 
     @property
     def _slots(self) -> Slots:
@@ -143,7 +176,7 @@ class AsyncTransport:
     async def once(self, spec: Spec, request: wire.ExecutionRequest, *, wait: bool) -> AsyncGenerator[AsyncExecution]:
         """Starts an execution in a sandbox of its own, which ends with it."""
         await self._open()
-        if spec.io_dir is not None and self._is_local:
+        if spec.io_dir is not None and self._place.takes_directories:
             await self.create(spec)
             try:
                 yield await self.start(request, wait=wait)
@@ -152,6 +185,66 @@ class AsyncTransport:
             return
         limits = {**(spec.limits or {}), **request.get("limits", {})}
         yield await self._submit("/v1/executions", {**self._kept(spec), **request, "limits": limits}, wait)
+
+    async def start_process(self, request: wire.ProcessRequest) -> Json:
+        """Starts a process once, whatever happens to the connection, and returns its view."""
+        path, key = f"{self._sandbox}/processes{self._query}", {"Idempotency-Key": secrets.token_hex(16)}
+        try:
+            async with _slot(self._slots.operations):
+                return await self.json("POST", path, json=request, headers=key)
+        except NotFound as error:
+            raise self._gone(error) from error
+        except SandboxError:
+            raise
+        except BaseException:
+            # As that of an execution.
+            with suppress(Exception):
+                found = await self.json("POST", path, attempts=3, timeout=_CLEANUP, json=request, headers=key)
+                stop = f"{self._sandbox}/processes/{Answer(found).integer('id')}{self._query}"
+                await self.json("DELETE", stop, attempts=3, timeout=_CLEANUP)
+            raise
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: object = None,
+        content: bytes | None = None,
+        repeatable: bool = True,
+    ) -> Json:
+        """The answer to a request of the sandbox, or below it. One that waits for something says so in its path."""
+        if path and "generation=" not in path:
+            path += self._query.replace("?", "&") if "?" in path else self._query
+        limiter = self._slots.followers if "wait=" in path else self._slots.operations
+        try:
+            async with _slot(limiter):
+                return await self.json(
+                    method, f"{self._sandbox}{path}", repeatable=repeatable, json=json, content=content
+                )
+        except NotFound as error:
+            raise await self._missing(error) from error
+
+    async def exited(self, path: str) -> Json:
+        """Waits until a process has exited, and returns its view."""
+        attempt = 0
+        while True:
+            asked = monotonic()
+            view = await self.ask("GET", f"{path}&wait={_WAIT}")
+            if view.get("state") != "running":
+                return view
+            # As for the end of an execution.
+            attempt = attempt + 1 if monotonic() - asked < 1 else 1
+            await asyncio.sleep(_backoff(attempt))
+
+    async def follow(self, path: str, after: int | None) -> AsyncGenerator[Json]:
+        """The events of a process after a number, or from now on, up to its end."""
+        try:
+            async with aclosing(self.events(f"{self._sandbox}{path}", after, self._slots.followers)) as events:
+                async for event in events:
+                    yield event
+        except NotFound as error:
+            raise await self._missing(error) from error
 
     async def download(self, path: Path) -> AsyncGenerator[bytes]:
         """The content of a file, in pieces of one consistent file."""
@@ -217,15 +310,17 @@ class AsyncTransport:
             attempt = attempt + 1 if monotonic() - asked < 1 else 1
             await asyncio.sleep(_backoff(attempt))
 
-    async def events(self, path: str) -> AsyncGenerator[Json]:
-        """The events of an execution up to its end. A stream that breaks off is resumed after the last event."""
-        last, attempt = 0, 1
+    async def events(self, path: str, last: int | None = 0, limiter: Limiter | None = None) -> AsyncGenerator[Json]:
+        """The events after the last one that is known, up to the end. A stream that breaks off is resumed."""
+        attempt = 1
         while True:
             failure: Exception | None = None
             try:
-                headers = {"Last-Event-ID": str(last), "Accept": "text/event-stream"}
+                headers = {"Accept": "text/event-stream"}
+                if last is not None:
+                    headers["Last-Event-ID"] = str(last)
                 async with (
-                    _slot(self._slots.executions),
+                    _slot(limiter or self._slots.executions),
                     self._stream("GET", path, headers) as exchange,
                 ):
                     data, lines = bytearray(), Lines()
@@ -237,7 +332,7 @@ class AsyncTransport:
                                 event = Answer(parsed(bytes(data)))
                                 data.clear()
                                 number = event.integer("seq")
-                                if number <= last:
+                                if last is not None and number <= last:
                                     continue
                                 last, attempt = number, 1
                                 yield event.data
@@ -263,11 +358,13 @@ class AsyncTransport:
         attempts: int = _ATTEMPTS,
         timeout: float | None = None,
         json: object = None,
+        content: bytes | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
     ) -> dict[str, Any]:
         """The JSON of an answer. A request is made again where the server asks for that, and after a lost connection
-        if it is repeatable."""
-        content = None
+        if it is repeatable. Its body is `json`, or the bytes of `content`."""
+        if content is not None:
+            headers = {"Content-Type": "application/octet-stream", **headers}
         if json is not None:
             content = encoded(json)
             if len(content) > _LONGEST_BODY:
@@ -346,7 +443,7 @@ class AsyncTransport:
         """The members of a sandbox that a server takes, and of this machine's also its directory."""
         kept: dict[str, Any] = {}
         if spec.io_dir is not None:
-            if not self._is_local:
+            if not self._place.takes_directories:
                 raise error_of(
                     "usage",
                     "io_dir is a directory of this machine, and a server uses none",
@@ -359,7 +456,7 @@ class AsyncTransport:
             kept["limits"] = dict(spec.limits)
         if spec.allow:
             kept["network"] = {"allow": list(spec.allow)}
-        return kept
+        return {**kept, **spec.kept}
 
     async def _submit(self, path: str, request: Mapping[str, Any], wait: bool) -> AsyncExecution:
         """Submits an execution once, whatever happens to the connection."""
@@ -464,7 +561,28 @@ def connect(
     engine: str | None,
     root: tuple[str, str] | None,
 ) -> AsyncTransport:
-    """The transport that a caller means: a server's if one is named, else that of this machine."""
+    """The transport that a caller means: a server's if one is named, else that of the process of this program."""
+    return _server(server, token, binary, engine, root) or AsyncTransport(partial(shared_process, binary, engine, root))
+
+
+def connect_kept(
+    server: str | None,
+    token: str | None,
+    binary: str | os.PathLike[str] | None,
+    engine: str | None,
+    root: tuple[str, str] | None,
+) -> AsyncTransport:
+    """The same for sandboxes that other programs find: without a server it is that of the user's own service."""
+    return _server(server, token, binary, engine, root) or AsyncTransport(partial(local_service, binary, engine, root))
+
+
+def _server(
+    server: str | None,
+    token: str | None,
+    binary: str | os.PathLike[str] | None,
+    engine: str | None,
+    root: tuple[str, str] | None,
+) -> AsyncTransport | None:
     local = {"binary": binary, "engine": engine, **({} if root is None else {root[0]: root[1]})}
     named = [name for name, value in local.items() if value is not None]
     if server and named:
@@ -477,4 +595,4 @@ def connect(
         raise error_of("usage", "token: it needs a server")
     if engine is not None and engine not in ENGINES:
         raise error_of("usage", f"engine: {engine!r} is not one of {', '.join(ENGINES)}")
-    return AsyncTransport(partial(shared_process, binary, engine, root))
+    return None

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, cast
 
 from ..errors import SandboxError, error_of
 
-__all__ = ["Answer", "base64_bytes", "identifier", "parsed", "unexpected"]
+__all__ = ["Answer", "base64_bytes", "identifier", "is_identifier", "parsed", "unexpected"]
 
 T = TypeVar("T")
 
@@ -58,9 +58,14 @@ def base64_bytes(text: object) -> bytes:
         raise unexpected("not base64") from error
 
 
+def is_identifier(text: str) -> bool:
+    """Whether it may be an id, and a part of a URL."""
+    return _IDENTIFIER.fullmatch(text) is not None
+
+
 def identifier(text: str) -> str:
     """An id, which may be a part of a URL."""
-    if not _IDENTIFIER.fullmatch(text):
+    if not is_identifier(text):
         raise unexpected(f"{text[:200]!r} is not an id")
     return text
 
@@ -92,6 +97,10 @@ class Answer:
     def flag(self, name: str) -> bool:
         """Whether something is so."""
         return self._member(name, bool)
+
+    def flag_or_none(self, name: str) -> bool | None:
+        """Whether something is so, if that is known."""
+        return None if self.data.get(name) is None else self._member(name, bool)
 
     def is_set(self, name: str) -> bool:
         """Whether something is so; what is not said is not so."""

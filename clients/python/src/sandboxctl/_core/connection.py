@@ -44,13 +44,13 @@ class Connections:
 
     @property
     def slots(self) -> Slots:
-        """The slots. After a fork, those that are taken, and all connections, are the parent's."""
-        if self._pid != os.getpid():
-            self._begin()
+        """The slots."""
+        self._check()
         return self._slots
 
     def take(self) -> _Connection:
         """A connection that is open, or is to be opened."""
+        self._check()
         while self._idle:
             with suppress(IndexError):
                 connection = self._idle.pop()
@@ -70,6 +70,11 @@ class Connections:
             with suppress(IndexError):
                 self._idle.pop().close()
 
+    def _check(self) -> None:
+        # After a fork, the slots that are taken, and all connections, are the parent's.
+        if self._pid != os.getpid():
+            self._begin()
+
     def _begin(self) -> None:
         self._idle: list[_Connection] = []
         self._slots = Slots()
@@ -78,6 +83,9 @@ class Connections:
 
 class Server:
     """A server, and its caller."""
+
+    takes_directories = False
+    """Whether a sandbox may have a directory of this machine."""
 
     def __init__(self, server: str, token: str | None) -> None:
         if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):

@@ -49,13 +49,14 @@ class Limiter:
 
 @dataclass(frozen=True)
 class Slots:
-    """The slots of one process or server, 60 in all.
+    """The slots of one process or server, 124 in all.
 
     Each kind of call has its own, so that streams that are read slowly and commands that run for long never keep a
-    short operation, or each other, from being made.
+    short operation, or each other, from being made. Those that follow a process may do so for hours.
     """
 
     executions: Limiter = field(default_factory=lambda: Limiter(24))
     operations: Limiter = field(default_factory=lambda: Limiter(20))
     downloads: Limiter = field(default_factory=lambda: Limiter(8))
     uploads: Limiter = field(default_factory=lambda: Limiter(8))
+    followers: Limiter = field(default_factory=lambda: Limiter(64))

@@ -28,9 +28,19 @@ _ARGUMENTS: Final = {
     "token": ("Sandbox.create", "api_key access_token"),
     "limits": ("Sandbox.create", "mem_limit memory memory_mb cpus cpu_count nano_cpus pids_limit storage_opt ulimits"),
     "timeout": (
-        "commands.run and run_script, in seconds: a sandbox ends with its block",
-        "timeout request_timeout timeout_ms timeout_seconds",
+        "Sandbox.create, commands.run and run_script, in seconds",
+        "timeout request_timeout timeout_ms timeout_seconds ttl",
     ),
+    "metadata": ("Sandbox.create", "metadata labels"),
+    "processes": ("Sandbox.create", "processes keep_processes"),
+    "idle": ("Sandbox.create", "idle on_timeout auto_pause"),
+    "sandbox": ("Sandbox.connect", "sandbox"),
+    "background": ("commands.run", "background detach detached"),
+    "merge": ("commands.run in the background", "merge"),
+    "tag": ("commands.run in the background", "tag"),
+    "cols": ("pty.create", "size width columns"),
+    "rows": ("pty.create", "height lines"),
+    "on_data": ("pty.create", "on_pty on_output"),
     "env": ("commands.run", "env envs environment env_vars environ"),
     "cwd": ("commands.run", "cwd workdir working_dir work_dir working_directory"),
     "command": ("commands.run", "cmd line"),
@@ -50,12 +60,11 @@ _ARGUMENTS: Final = {
 _EXAMPLES: Final = {"limits": ', such as {"memory_bytes": 1 << 29}'}
 # What no argument does.
 _SENTENCES: Final = {
-    "metadata labels": "a sandbox has none; a `name` is what finds it again",
-    "background detach": "`commands.start` starts a command, and does not wait for its end",
     "user": "the image says as whom its commands run",
     "remove auto_remove rm": "a sandbox is removed at the end of its block, or by `close`",
     "ports expose": "nothing reaches a port of a sandbox",
-    "tty pty stdin_open interactive": "a command has no terminal; `stdin` is what it reads",
+    "tty pty interactive": "`pty.create` starts a command in a terminal",
+    "stdin_open": "with `background=True`, `stdin=True` leaves it open",
     "format encoding": "`read` gives text in UTF-8, and `read_bytes` gives bytes",
     "shell": "without `args` a command is a line for the shell",
     "text universal_newlines": "a result has `stdout` and `stdout_bytes`",
@@ -64,17 +73,17 @@ _SENTENCES: Final = {
 # What others call a method or a member, by the name of its class here.
 _MEMBERS: Final = {
     "Sandbox": {
-        "kill stop remove delete terminate destroy shutdown": "`close`",
-        "get_info info attrs is_running status": "`id`; a sandbox that has ended raises `SandboxGone`",
+        "stop remove delete terminate destroy shutdown": "`close`",
+        "info attrs is_running status": "`get_info`",
         "sandbox_id container_id": "`id`",
-        "set_timeout": "`timeout` of `commands.run` and `run_script`: a sandbox ends with its block",
+        "extend": "`set_timeout`",
+        "unpause": "`resume`",
         "run_code": "`run_script` for Luau, and `commands.run` for programs",
         "exec exec_run run execute run_command process cmd": "`commands.run`",
         "filesystem fs": "`files`",
         "put_archive upload upload_file": "`files.write`",
         "get_archive download download_file": "`files.stream` and `files.read_bytes`",
         "logs": "the result of `commands.run` or `run_script`",
-        "connect resume": "`Sandbox.create` with a `name`",
         "get_host get_url": "nothing: nothing reaches a port of a sandbox",
     },
     "Files": {
@@ -93,11 +102,27 @@ _MEMBERS: Final = {
     },
     "Commands": {
         "exec exec_run execute": "`run`",
-        "kill": "`kill` of the handle that `start` returns",
-        "connect list": "the handle that `start` returns",
-        "send_stdin": "`stdin` of `run`",
+        "kill send_stdin": "the process that `run` gives with `background=True`, or that `connect` finds",
     },
-    "CommandHandle": {"cancel terminate stop": "`kill`", "disconnect pid": "nothing: a handle only waits and kills"},
+    "CommandHandle": {
+        "cancel terminate stop": "`kill`",
+        "disconnect": "nothing: a handle only waits and kills",
+        "pid send_stdin": "the process that `run` gives with `background=True`",
+    },
+    "Process": {
+        "poll returncode exit_code status": "`get_info`, and `wait`",
+        "send_signal": "`signal`",
+        "terminate": "`stop`",
+        "write stdin": "`send_stdin`",
+        "send_eof": "`close_stdin`",
+        "logs stdout stderr output": "iteration over it, and `events`",
+        "disconnect": "nothing: a process goes on, whoever reads it",
+    },
+    "Terminal": {"write send_input": "`send`", "disconnect": "nothing: a terminal goes on, whoever reads it"},
+    "Pty": {
+        "kill resize send_stdin send_input": "the terminal that `create` gives",
+        "connect": "`commands.connect`",
+    },
 }
 
 
@@ -120,6 +145,8 @@ def _wrong(function: str, name: str, known: Iterable[str]) -> TypeError:
     here = _ARGUMENT.get(name)
     if here in known:
         right = f"it is `{here}`{_EXAMPLES.get(here, '')}"
+    elif f"{name}s" in known:
+        right = f"it is `{name}s`"
     elif name in _SENTENCE:
         right = _SENTENCE[name]
     elif here is not None:

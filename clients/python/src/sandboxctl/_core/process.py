@@ -18,7 +18,7 @@ from .binary import find_binary, version_mismatch
 from .connection import Connections
 from .version import PROTOCOL
 
-__all__ = ["Process", "shared_process"]
+__all__ = ["Process", "arguments_of", "environment", "shared_process", "socket_of"]
 
 # The time for its first line, in seconds.
 _HELLO: Final = 30.0
@@ -34,6 +34,9 @@ _STDERR_KEPT: Final = 4096
 class Process:
     """A process that answers calls, of any threads. It ends with this one, at the latest: its stdin ends then."""
 
+    takes_directories = True
+    """Whether a sandbox may have a directory of this machine."""
+
     def __init__(self, binary: str, arguments: list[str]) -> None:
         self.headers: dict[str, str] = {}
         self._binary = binary
@@ -48,7 +51,7 @@ class Process:
                 stderr=self._stderr,
                 bufsize=0,
                 start_new_session=True,
-                env=_environment(),
+                env=environment(),
             )
         except OSError as error:
             message = f"{binary} cannot be started: {error.strerror}"
@@ -109,10 +112,7 @@ class Process:
             if not piece or len(line) > _LONGEST_HELLO:
                 raise self._unusable(None if not piece else "says more than a line")
         try:
-            hello = Answer(parsed(line))
-            if hello.integer("protocol") != PROTOCOL:
-                raise version_mismatch(self._binary, hello.data)
-            return hello.text("socket")
+            return socket_of(self._binary, line)
         except SandboxError as error:
             raise error if error.kind == "config" else self._unusable(f"broke the protocol: {error.message}") from error
 
@@ -136,13 +136,21 @@ class Process:
         return f"the process {self._binary} {how}{': ' if said.strip() else ''}{said.strip()}"
 
 
+def socket_of(binary: str, line: bytes) -> str:
+    """The path of the socket that a binary names in its first line."""
+    hello = Answer(parsed(line))
+    if hello.integer("protocol") != PROTOCOL:
+        raise version_mismatch(binary, hello.data)
+    return hello.text("socket")
+
+
 def _is_readable(fd: int, seconds: float) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(max(0, seconds) * 1000))
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """What the process gets of this environment. An image is fetched, as by `exec`, unless it says otherwise. The
     client's own variables are not settings of the process, which would refuse them."""
     rest = {name: value for name, value in os.environ.items() if name not in _OWN}
@@ -164,14 +172,15 @@ def shared_process(
     with _sharing:
         process = _shared.get((path, engine, root))
         if process is None or process.has_ended():
-            arguments = [] if engine is None else ["--engine", engine]
-            arguments += ["serve", "--private"]
-            if root is not None:
-                name, at = root
-                arguments += [f"--{name.replace('_', '-')}", at]
-            process = Process(path, arguments)
+            process = Process(path, arguments_of(["serve", "--private"], engine, root))
             _shared[path, engine, root] = process
         return process
+
+
+def arguments_of(verb: list[str], engine: str | None, root: tuple[str, str] | None) -> list[str]:
+    """The arguments of the binary for the sandboxes of an engine, and of a directory or an archive."""
+    arguments = [*([] if engine is None else ["--engine", engine]), *verb]
+    return arguments if root is None else [*arguments, f"--{root[0].replace('_', '-')}", root[1]]
 
 
 def _close_all() -> None:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from ..errors import error_of
 
@@ -16,18 +16,25 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENGINES",
+    "IdleAction",
     "Limits",
     "Path",
+    "Processes",
     "Spec",
     "Text",
+    "bytes_of",
     "command_request",
     "encoded",
+    "filter_of",
     "path_bytes",
     "path_of",
+    "process_request",
     "root_of",
     "script_request",
     "spec_of",
+    "terminal_request",
     "text_bytes",
+    "ttl_of",
 ]
 
 Text: TypeAlias = "str | bytes"
@@ -41,8 +48,19 @@ Limits: TypeAlias = "wire.LimitsRequest | Mapping[str, int | float]"
 """The limits that are set, by their names, such as `memory_bytes`."""
 
 
+Processes: TypeAlias = Literal["per_command", "kept"]
+"""Whether what a command started ends with it, or a sandbox keeps the processes that are started in the background."""
+
+
+IdleAction: TypeAlias = Literal["stop", "freeze"]
+"""What happens to a sandbox that nothing uses: its processes end, or they are frozen until its next use."""
+
+
 ENGINES: Final = ("auto", "docker", "embedded")
 """The engines of this machine."""
+
+# The shell of a terminal: the one that people like best of those that there are.
+_SHELL: Final = "command -v bash >/dev/null && exec bash; exec sh"
 
 
 @dataclass(frozen=True)
@@ -54,6 +72,10 @@ class Spec:
     limits: Limits | None
     allow: Sequence[str] | None
     name: str | None
+    kept: Mapping[str, Any]
+    """Further members of what it is."""
+    request: Mapping[str, Any]
+    """Further members of the request."""
 
 
 def spec_of(
@@ -62,12 +84,39 @@ def spec_of(
     limits: Limits | None,
     network: Sequence[str] | None,
     name: str | None = None,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    envs: Mapping[str, Text] | None = None,
+    timeout: float | None = None,
+    idle: IdleAction | None = None,
+    processes: Processes | None = None,
 ) -> Spec:
     """A sandbox of these arguments."""
     if isinstance(network, (str, bool, Mapping)):
         raise TypeError(f'network: a list of hosts is expected, such as ["example.org:443"], not {_kind(network)}')
     limits = None if limits is None else _mapping(limits, "limits")
-    return Spec(image, None if io_dir is None else os.path.abspath(io_dir), limits, network, name)
+    kept = {"env": _contents(envs, "envs") if envs else None, "processes": processes}
+    request = {
+        "metadata": _mapping(metadata, "metadata") if metadata else None,
+        "ttl_ms": None if timeout is None else ttl_of(timeout),
+        "idle": idle,
+    }
+    directory = None if io_dir is None else os.path.abspath(io_dir)
+    return Spec(image, directory, limits, network, name, _given(kept), _given(request))
+
+
+def ttl_of(timeout: float) -> int:
+    """A time in seconds, as whole milliseconds."""
+    if not timeout > 0:
+        raise ValueError(f"timeout: seconds above 0 are expected, not {timeout!r}")
+    return max(1, round(timeout * 1000))
+
+
+def filter_of(metadata: Mapping[str, Any] | None, name: str | None, status: str | None) -> dict[str, str]:
+    """Which sandboxes a list has. A value that is no text is meant as its JSON."""
+    members = _mapping(metadata or {}, "metadata").items()
+    wanted = {f"metadata.{key}": value if isinstance(value, str) else json.dumps(value) for key, value in members}
+    return {**wanted, **_given({"name": name, "status": status})}
 
 
 def root_of(
@@ -109,12 +158,19 @@ def path_of(path: Path) -> wire.Content:
     return _content(path_bytes(path))
 
 
+def bytes_of(value: object, name: str = "") -> bytes:
+    """The bytes of text or bytes."""
+    if isinstance(value, str):
+        return text_bytes(value)
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(f"{name}{name and ': '}text or bytes are expected, not {type(value).__name__}")
+    return bytes(cast("bytes", value))
+
+
 def _content(value: object, name: str = "") -> wire.Content:
     if isinstance(value, str):
         return value
-    if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError(f"{name}{name and ': '}text or bytes are expected, not {type(value).__name__}")
-    raw = bytes(cast("bytes", value))
+    raw = bytes_of(value, name)
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -123,6 +179,10 @@ def _content(value: object, name: str = "") -> wire.Content:
 
 def _contents(values: Mapping[str, Text], name: str) -> dict[str, wire.Content]:
     return {key: _content(value, f"{name}[{key!r}]") for key, value in _mapping(values, name).items()}
+
+
+def _given(members: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def _mapping(values: Any, name: str) -> dict[str, Any]:
@@ -139,9 +199,7 @@ def _common(secrets: Mapping[str, Text] | None, limits: Limits | None, timeout: 
     request: wire.ExecutionRequest = {}
     all_limits = _mapping(limits or {}, "limits")
     if timeout is not None:
-        if not timeout > 0:
-            raise ValueError(f"timeout: seconds above 0 are expected, not {timeout!r}")
-        all_limits["timeout_ms"] = max(1, round(timeout * 1000))
+        all_limits["timeout_ms"] = ttl_of(timeout)
     if all_limits:
         request["limits"] = cast("wire.LimitsRequest", all_limits)
     if secrets:
@@ -177,6 +235,67 @@ def command_request(
     timeout: float | None = None,
 ) -> wire.ExecutionRequest:
     """A program with arguments, or a line for the shell."""
+    what = _command(command, args, env, cwd, stdin)
+    request = _common(secrets, limits, timeout)
+    request["command"] = what
+    return request
+
+
+def process_request(
+    command: Text,
+    args: Sequence[Text] | None = None,
+    *,
+    env: Mapping[str, Text] | None = None,
+    cwd: Path | None = None,
+    stdin: Text | bool | None = None,
+    secrets: Mapping[str, Text] | None = None,
+    timeout: float | None = None,
+    tag: str | None = None,
+    merge: bool = False,
+) -> wire.ProcessRequest:
+    """A process to start. With `stdin` True its stdin stays open."""
+    is_open = isinstance(stdin, bool)
+    request: wire.ProcessRequest = {"command": _command(command, args, env, cwd, None if is_open else stdin)}
+    if stdin is True:
+        request["stdin"] = True
+    if secrets:
+        request["secrets"] = _contents(secrets, "secrets")
+    if timeout is not None:
+        request["timeout_ms"] = ttl_of(timeout)
+    if tag is not None:
+        request["tag"] = tag
+    if merge:
+        request["merge"] = True
+    return request
+
+
+def terminal_request(
+    cols: int,
+    rows: int,
+    command: Text | None,
+    args: Sequence[Text] | None,
+    *,
+    env: Mapping[str, Text] | None = None,
+    cwd: Path | None = None,
+    secrets: Mapping[str, Text] | None = None,
+    timeout: float | None = None,
+    tag: str | None = None,
+    term: str | None = None,
+) -> wire.ProcessRequest:
+    """A process with a terminal: a shell, if no command is given."""
+    command = _SHELL if command is None else command
+    request = process_request(command, args, env=env, cwd=cwd, stdin=True, secrets=secrets, timeout=timeout, tag=tag)
+    request["pty"] = {"cols": cols, "rows": rows} if term is None else {"cols": cols, "rows": rows, "term": term}
+    return request
+
+
+def _command(
+    command: Text,
+    args: Sequence[Text] | None,
+    env: Mapping[str, Text] | None,
+    cwd: Path | None,
+    stdin: Text | None,
+) -> wire.CommandRequest:
     what: wire.CommandRequest
     if isinstance(command, (list, tuple)):
         raise TypeError(
@@ -195,6 +314,4 @@ def command_request(
         what["cwd"] = path_of(cwd)
     if stdin is not None:
         what["stdin"] = _content(stdin, "stdin")
-    request = _common(secrets, limits, timeout)
-    request["command"] = what
-    return request
+    return what

@@ -9,7 +9,16 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+)
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, BinaryIO, Final, Protocol, TypeAlias, TypeVar, cast
@@ -21,10 +30,12 @@ __all__ = [
     "async_pieces",
     "async_result",
     "async_run",
+    "async_spawned",
     "begun",
     "pieces",
     "result",
     "run",
+    "spawned",
 ]
 
 _PIECE: Final = 256 << 10
@@ -92,6 +103,31 @@ def async_begun(work: Callable[..., T], *args: Any) -> Future[T]:
 
     _workers.put(settle)
     return future
+
+
+def spawned(work: Callable[[], T]) -> Future[T]:
+    """What goes on beside the program, in a thread."""
+    return async_begun(work)
+
+
+def async_spawned(work: Callable[[], Awaitable[T]]) -> Future[T]:
+    """What goes on beside the program, in a task."""
+    future: Future[T] = Future()
+
+    async def settle() -> None:
+        try:
+            future.set_result(await work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    task = asyncio.ensure_future(settle())
+    # The event loop itself does not keep it.
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    return future
+
+
+_tasks: set[asyncio.Future[None]] = set()
 
 
 class _Workers:

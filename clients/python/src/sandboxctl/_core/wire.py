@@ -216,13 +216,13 @@ class ExecutionEvent(TypedDict):
     case: NotRequired[Union[TestCase, None]]
     """A test case."""
     document: NotRequired[Union[Dict[str, Any], None]]
-    """The result document: `sandboxctl.result/1` or `sandboxctl.exec/1`."""
+    """The result document: `sandboxctl.result/1` or `sandboxctl.exec/1`; of a process its view."""
     encoding: NotRequired[Union[OutputEncoding, None]]
     """How output is encoded."""
     event: EventKind
     """What happened."""
     exit_code: NotRequired[Union[int, None]]
-    """The exit code of a process that forwards the result."""
+    """The exit code of a program, or at the end that of a process which forwards the result."""
     host: NotRequired[Union[RefusedHost, None]]
     """A host that was refused."""
     level: NotRequired[Union[LogLevel, None]]
@@ -233,6 +233,8 @@ class ExecutionEvent(TypedDict):
     """The name and version of the events, in the first of them."""
     seq: int
     """Its number, from 1 without gaps."""
+    signal: NotRequired[Union[int, None]]
+    """The signal that ended a program."""
     stream: NotRequired[Union[OutputStream, None]]
     """Where output was printed."""
     text: NotRequired[Union[str, None]]
@@ -307,6 +309,8 @@ class IoRequest(TypedDict):
 
 class KeptSpec(TypedDict):
     """What a kept sandbox is. Its io dir is its own, and outlives its processes."""
+    env: NotRequired[Dict[str, Content]]
+    """Environment variables of every command and process, which may replace them. They are stored and given back: what is secret is a secret of a request."""
     image: NotRequired[Union[str, None]]
     """The image that commands run in; without one it runs scripts and file operations."""
     inputs: NotRequired[Dict[str, Content]]
@@ -317,12 +321,18 @@ class KeptSpec(TypedDict):
     """The path of its io dir in it; by default `/io`."""
     network: NotRequired[NetworkRequest]
     """The network of commands."""
+    prepared: NotRequired[Union[str, None]]
+    """The name of what the server has prepared: a process that runs before the sandbox is asked for. Its image is the sandbox's, and its processes are kept."""
+    processes: NotRequired[Processes]
+    """Whether processes can be started that live on after the request: `kept`."""
     workdir: NotRequired[Union[str, None]]
     """The working directory, to which relative paths are resolved; by default the io dir."""
 
 
 class KeptSpecInput(TypedDict):
     """What a kept sandbox is. Its io dir is its own, and outlives its processes."""
+    env: NotRequired[Dict[str, Content]]
+    """Environment variables of every command and process, which may replace them. They are stored and given back: what is secret is a secret of a request."""
     image: NotRequired[Union[str, None]]
     """The image that commands run in; without one it runs scripts and file operations."""
     inputs: NotRequired[Dict[str, Content]]
@@ -333,6 +343,10 @@ class KeptSpecInput(TypedDict):
     """The path of its io dir in it; by default `/io`."""
     network: NotRequired[NetworkRequestInput]
     """The network of commands."""
+    prepared: NotRequired[Union[str, None]]
+    """The name of what the server has prepared: a process that runs before the sandbox is asked for. Its image is the sandbox's, and its processes are kept."""
+    processes: NotRequired[Processes]
+    """Whether processes can be started that live on after the request: `kept`."""
     workdir: NotRequired[Union[str, None]]
     """The working directory, to which relative paths are resolved; by default the io dir."""
 
@@ -501,6 +515,34 @@ class Problem(TypedDict):
     """The kind as a URI: `urn:sandboxctl:problem:` and the kind."""
 
 
+class ProcessRequest(TypedDict):
+    """A process to start. Its output is kept in memory: the last mebibyte of it, unless the server has another bound."""
+    command: NotRequired[CommandRequest]
+    """What runs. Its `stdin` is written at once; with `stdin` of the process left out, that is all of it."""
+    merge: NotRequired[bool]
+    """Whether stdout and stderr are one stream, in the order of writing."""
+    pty: NotRequired[Union[PtyRequest, None]]
+    """A terminal in place of pipes."""
+    secrets: NotRequired[Secrets]
+    """Secrets, each as an environment variable of this process."""
+    stdin: NotRequired[bool]
+    """Whether its stdin stays open for input that comes later."""
+    tag: NotRequired[Union[str, None]]
+    """A word of the caller's own, by which the process can be found."""
+    timeout_ms: NotRequired[Union[int, None]]
+    """After how many milliseconds it is stopped; by default it may run as long as its sandbox."""
+
+
+class PtyRequest(TypedDict):
+    """A terminal."""
+    cols: int
+    """Its width, 1 to 4096."""
+    rows: int
+    """Its height, 1 to 4096."""
+    term: NotRequired[Union[str, None]]
+    """`TERM`; by default `xterm-256color`. Letters, digits and `.+_-`, at most 64 bytes."""
+
+
 class ReceiptReport(TypedDict):
     """What became of the receipt of a run: the member `receipt` of its document."""
     error: NotRequired[Union[Failure, None]]
@@ -595,8 +637,10 @@ class ResultExecution(TypedDict):
 
 class SandboxRequest(TypedDict):
     """A sandbox to create, or the one of this name if its spec is the same."""
+    idle: NotRequired[IdleAction]
+    """What happens then."""
     idle_ms: NotRequired[Union[int, None]]
-    """For how long its processes exist without use, in milliseconds."""
+    """For how long its container exists without use, in milliseconds. A process that was started and has not ended is a use, unless `idle` is `freeze`."""
     metadata: NotRequired[Dict[str, Any]]
     """Members of the caller's own, which are kept and given back."""
     name: NotRequired[Union[str, None]]
@@ -617,8 +661,10 @@ class SandboxView(TypedDict):
     """The number of its container, from 1: processes of an earlier one are gone."""
     id: str
     """Its id."""
+    idle: IdleAction
+    """What happens then."""
     idle_at: Union[str, None]
-    """When its container ends, unless it is used; null while it has none."""
+    """When its container ends, or is frozen, unless it is used; null while it is in use, and without one."""
     last_used_at: str
     """When it was last used. Reading a sandbox does not count as use."""
     max_expires_at: str
@@ -629,10 +675,20 @@ class SandboxView(TypedDict):
     """The name that its creator gave it."""
     node_away: NotRequired[bool]
     """Whether the node of the cluster that has it is not there: it can be deleted, and not be used."""
+    processes: Union[int, None]
+    """How many processes have been started in its generation and have not ended; null if it is at another node."""
     spec: KeptSpec
     """What it is."""
     status: SandboxStatus
     """Its state."""
+
+
+class SignalRequest(TypedDict):
+    """A signal to send."""
+    signal: SignalName
+    """Which one."""
+    to: NotRequired[SignalTarget]
+    """To which processes."""
 
 
 class TestCase(TypedDict):
@@ -745,7 +801,7 @@ ErrorKind = Literal["not_found", "already_exists", "is_directory", "not_a_direct
 """The kind of an error. The same names are used in the agent's answers, in results, in the HTTP API and in MCP."""
 
 
-EventKind = Literal["queued", "start", "log", "output", "omitted", "test", "refused", "end"]
+EventKind = Literal["queued", "start", "log", "output", "omitted", "test", "refused", "exit", "end"]
 """The values of the member `event`."""
 
 
@@ -763,6 +819,10 @@ ExecutionStatus = Literal["queued", "running", "ok", "script_error", "exit", "li
 
 FileOp = Literal["write", "append", "remove"]
 """How a file changed."""
+
+
+IdleAction = Literal["stop", "freeze"]
+"""What happens to a sandbox that nothing has used for its idle time."""
 
 
 IoErrors = Literal["raise", "return"]
@@ -966,20 +1026,32 @@ OutputStream = Literal["stdout", "stderr"]
 """The stream of a command's output."""
 
 
-ProblemKind = Literal["malformed", "unauthenticated", "forbidden", "policy", "not_found", "method_not_allowed", "request_timeout", "conflict", "in_flight", "gone", "precondition_failed", "too_large", "unsupported_media_type", "range_not_satisfiable", "misdirected", "invalid_request", "idempotency_key_reused", "rate_limited", "quota_exceeded", "internal", "full", "unavailable", "already_exists", "is_directory", "not_a_directory", "not_empty", "permission_denied", "path_escape", "invalid_path", "not_allowed", "protected", "read_only", "symlink", "special_file", "write_limit", "too_many_files", "too_many_handles", "disk_full", "encoding", "out_of_memory", "output_limit", "source_too_large", "result_too_large", "syntax", "runtime", "result_not_json", "not_executable", "command_not_found", "network_refused", "timeout", "cancelled", "killed", "busy", "usage", "config", "engine", "image", "agent_lost"]
+ProblemKind = Literal["malformed", "unauthenticated", "forbidden", "policy", "not_found", "method_not_allowed", "request_timeout", "conflict", "in_flight", "no_stdin", "stdin_full", "process_ended", "gone", "precondition_failed", "too_large", "unsupported_media_type", "range_not_satisfiable", "misdirected", "invalid_request", "idempotency_key_reused", "rate_limited", "quota_exceeded", "internal", "full", "unavailable", "already_exists", "is_directory", "not_a_directory", "not_empty", "permission_denied", "path_escape", "invalid_path", "not_allowed", "protected", "read_only", "symlink", "special_file", "write_limit", "too_many_files", "too_many_handles", "disk_full", "encoding", "out_of_memory", "output_limit", "source_too_large", "result_too_large", "syntax", "runtime", "result_not_json", "not_executable", "command_not_found", "network_refused", "timeout", "cancelled", "killed", "busy", "usage", "config", "engine", "image", "agent_lost"]
 """The kind of a problem."""
+
+
+Processes = Literal["per_command", "kept"]
+"""How long the processes of a sandbox live."""
 
 
 ResultSchema = Literal["sandboxctl.result/1"]
 """The name and version of a script's result document."""
 
 
-SandboxStatus = Literal["starting", "ready", "stopped"]
+SandboxStatus = Literal["starting", "ready", "paused", "stopped"]
 """The state of a kept sandbox."""
 
 
 Secrets = Dict[str, Content]
 """Secrets by name. They are never stored and never given back."""
+
+
+SignalName = Literal["HUP", "INT", "QUIT", "KILL", "USR1", "USR2", "TERM", "CONT", "STOP", "TSTP", "WINCH"]
+"""The signals that can be sent to a command."""
+
+
+SignalTarget = Literal["process", "group", "foreground", "tree"]
+"""To which processes of a command a signal is sent."""
 
 
 StagingMethod = Literal["copy", "overlay"]
