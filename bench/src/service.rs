@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
-use tokio::process::Child;
+use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 
 use crate::bench::Bench;
@@ -18,6 +18,8 @@ const SCRIPT: &str = r#"{"script":"return 1"}"#;
 /// How long the pool may take to be full, and how often that is asked.
 const FULL_WAIT: Duration = Duration::from_secs(60);
 const FULL_POLL: Duration = Duration::from_millis(10);
+/// The bytes of an answer that are read at one time where they are not kept.
+const BLOCK: usize = 256 << 10;
 
 /// `sandboxctl serve`, which ends with this.
 pub struct Service {
@@ -35,12 +37,44 @@ impl Service {
         pool: usize,
         io_dir: Option<&Path>,
     ) -> Result<Self, Error> {
-        let mut command = bench.sandboxctl(["serve", "--engine", &on.to_string(), "--data-dir"]);
-        command.arg(data_dir).args(["--pool", &pool.to_string()]);
-        command
-            .args(io_dir.map(|dir| ["--io-dir".as_ref(), dir.as_os_str()]).into_iter().flatten());
-        command.args(["--listen", "127.0.0.1:0", "--insecure-no-auth", "--quiet"]);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let configure = |command: &mut Command| {
+            let io_dir = io_dir.map(|dir| ["--io-dir".as_ref(), dir.as_os_str()]);
+            command.args(io_dir.into_iter().flatten());
+        };
+        Self::with(bench, on, data_dir, pool, configure).await
+    }
+
+    /// Starts one with what `configure` adds to its command line.
+    pub async fn with(
+        bench: &Bench,
+        on: On,
+        data_dir: &Path,
+        pool: usize,
+        configure: impl FnOnce(&mut Command),
+    ) -> Result<Self, Error> {
+        let mut command = serve(bench, on, data_dir, pool);
+        configure(&mut command);
+        Self::listening(command).await
+    }
+
+    /// Starts one on the embedded engine with these settings, which are environment variables: a node, if a database
+    /// is named.
+    pub async fn with_settings(
+        bench: &Bench,
+        data_dir: &Path,
+        pool: usize,
+        database: Option<&str>,
+        settings: &[(&str, &str)],
+    ) -> Result<Self, Error> {
+        let mut command = serve(bench, On::Embedded, data_dir, pool);
+        if let Some(database) = database {
+            command.args(["--database", database, "--peer-listen", "127.0.0.1:0"]);
+        }
+        command.envs(settings.iter().copied());
+        Self::listening(command).await
+    }
+
+    async fn listening(mut command: Command) -> Result<Self, Error> {
         let start = |source| Error::Start { program: "sandboxctl serve".to_owned(), source };
         let mut child = command.kill_on_drop(true).spawn().map_err(start)?;
         let mut line = String::new();
@@ -58,6 +92,11 @@ impl Service {
         self.child.id().ok_or_else(|| Error::Operation("a service".to_owned()))
     }
 
+    /// Ends it as a power cut does.
+    pub async fn kill(mut self) {
+        _ = self.child.kill().await;
+    }
+
     /// Ends it as an administrator does.
     pub async fn stop(mut self) {
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok())
@@ -67,6 +106,15 @@ impl Service {
         }
         _ = self.child.wait().await;
     }
+}
+
+/// The command line, whose log is not read.
+fn serve(bench: &Bench, on: On, data_dir: &Path, pool: usize) -> Command {
+    let mut command = bench.sandboxctl(["serve", "--engine", &on.to_string(), "--data-dir"]);
+    command.arg(data_dir).args(["--pool", &pool.to_string()]);
+    command.args(["--listen", "127.0.0.1:0", "--insecure-no-auth", "--quiet"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command
 }
 
 /// A connection that is kept, as that of any client that submits often.
@@ -96,17 +144,38 @@ impl Connection {
 
     /// Sends a request, and waits for its answer.
     pub async fn request(&self, method: &str, path: &str, body: &[u8]) -> Result<Response, Error> {
+        let mut content = Vec::new();
+        let (status, took, _) = self.exchange(method, path, body, Body::Kept(&mut content)).await?;
+        Ok(Response { status, body: content, took })
+    }
+
+    /// Reads what is there, of so many bytes, and keeps nothing of it: the seconds that it took.
+    pub async fn download(&self, path: &str, size: u64) -> Result<f64, Error> {
+        match self.exchange("GET", path, b"", Body::Counted(0)).await? {
+            (200, took, bytes) if bytes == size => Ok(took),
+            (status, ..) => Err(Error::Operation(format!("GET {path}: {status}"))),
+        }
+    }
+
+    /// The status, the seconds, and how many bytes the answer had.
+    async fn exchange(
+        &self,
+        method: &str,
+        path: &str,
+        content: &[u8],
+        mut into: Body<'_>,
+    ) -> Result<(u16, f64, u64), Error> {
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n\
              content-length: {}\r\n\r\n",
             self.host,
-            body.len()
+            content.len()
         );
         let mut stream = self.stream.lock().await;
         let started = Instant::now();
-        let exchanged = exchange(&mut stream, head.as_bytes(), body).await;
-        let (status, body) = exchanged.map_err(|error| failed(&error))?;
-        Ok(Response { status, body, took: started.elapsed().as_secs_f64() })
+        let exchanged = exchange(&mut stream, head.as_bytes(), content, &mut into).await;
+        let status = exchanged.map_err(|error| failed(&error))?;
+        Ok((status, started.elapsed().as_secs_f64(), into.bytes()))
     }
 
     /// Sends a request that is to be answered with success, and gives its answer.
@@ -149,15 +218,56 @@ impl Connection {
     }
 }
 
-/// One request and its answer: the status and the body.
+/// What becomes of the body of an answer.
+enum Body<'a> {
+    Kept(&'a mut Vec<u8>),
+    Counted(u64),
+}
+
+impl Body<'_> {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Kept(content) => content.len() as u64,
+            Self::Counted(bytes) => *bytes,
+        }
+    }
+
+    /// So many bytes more.
+    async fn read(
+        &mut self,
+        stream: &mut BufReader<TcpStream>,
+        mut more: usize,
+    ) -> std::io::Result<()> {
+        match self {
+            Self::Kept(content) => {
+                let start = content.len();
+                content.resize(start + more, 0);
+                stream.read_exact(&mut content[start..]).await?;
+            }
+            Self::Counted(bytes) => {
+                *bytes += more as u64;
+                let mut block = vec![0; more.min(BLOCK)];
+                while more > 0 {
+                    let length = more.min(BLOCK);
+                    stream.read_exact(&mut block[..length]).await?;
+                    more -= length;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One request and its answer: the status.
 async fn exchange(
     stream: &mut BufReader<TcpStream>,
     head: &[u8],
-    body: &[u8],
-) -> std::io::Result<(u16, Vec<u8>)> {
+    content: &[u8],
+    into: &mut Body<'_>,
+) -> std::io::Result<u16> {
     stream.write_all(head).await?;
-    if !body.is_empty() {
-        stream.write_all(body).await?;
+    if !content.is_empty() {
+        stream.write_all(content).await?;
     }
     let mut line = String::new();
     stream.read_line(&mut line).await?;
@@ -174,32 +284,21 @@ async fn exchange(
             None => break,
         }
     }
-    let mut content = Vec::new();
     if !is_chunked {
-        read_more(stream, &mut content, length).await?;
-        return Ok((status, content));
+        into.read(stream, length).await?;
+        return Ok(status);
     }
     loop {
         line.clear();
         stream.read_line(&mut line).await?;
         let size = usize::from_str_radix(line.trim_end(), 16).map_err(std::io::Error::other)?;
-        read_more(stream, &mut content, size).await?;
+        into.read(stream, size).await?;
         line.clear();
         stream.read_line(&mut line).await?;
         if size == 0 {
-            return Ok((status, content));
+            return Ok(status);
         }
     }
-}
-
-async fn read_more(
-    stream: &mut BufReader<TcpStream>,
-    content: &mut Vec<u8>,
-    more: usize,
-) -> std::io::Result<()> {
-    let start = content.len();
-    content.resize(start + more, 0);
-    stream.read_exact(&mut content[start..]).await.map(drop)
 }
 
 /// A figure of `/metrics` without labels.

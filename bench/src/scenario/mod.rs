@@ -2,6 +2,7 @@
 
 mod agent;
 mod changes;
+mod cluster;
 mod cold_run;
 mod connect;
 mod egress;
@@ -11,6 +12,7 @@ mod growth;
 mod leaks;
 mod library;
 mod list;
+mod living;
 mod memory;
 mod mounts;
 mod operation_leaks;
@@ -56,8 +58,10 @@ pub const ALL: &[Scenario] = &[
     embedded_exec::SCENARIO,
     egress::SCENARIO,
     connect::SCENARIO,
+    living::SCENARIO,
     service::SCENARIO,
     agent::SCENARIO,
+    cluster::SCENARIO,
     memory::SCENARIO,
     service_idle::SCENARIO,
     leaks::SCENARIO,
