@@ -110,6 +110,7 @@ const TOOLS: &[&str] = &["sandbox-bench"];
 /// The modules of the controller, from the bottom up.
 const MODULES: &[Row] = &[
     ("step", "the steps of a sandbox's life, and their time limits", &[]),
+    ("clock", "the time of a sandbox, which can stand still", &[]),
     ("failpoint", "where tests hold a controller", &["step"]),
     ("mounts", "what the host has mounted", &["error"]),
     ("error", "what can fail on our side", &["mounts", "step"]),
@@ -119,15 +120,28 @@ const MODULES: &[Row] = &[
     ("config", "the controller's configuration", &["mounts"]),
     ("gc", "nothing is left", &["config", "engine_call", "error", "io_dir", "step"]),
     ("egress", "connections of commands", &["audit"]),
+    ("process", "processes that live on, and their events", &["clock", "error"]),
     (
         "sandbox",
         "one container, from its launch to its removal",
-        &["audit", "egress", "engine_call", "error", "failpoint", "gc", "io_dir", "mounts", "step"],
+        &[
+            "audit",
+            "clock",
+            "egress",
+            "engine_call",
+            "error",
+            "failpoint",
+            "gc",
+            "io_dir",
+            "mounts",
+            "process",
+            "step",
+        ],
     ),
     (
         "execution",
-        "scripts and commands in a sandbox",
-        &["audit", "error", "failpoint", "io_dir", "mounts", "sandbox", "step"],
+        "scripts, commands and processes in a sandbox",
+        &["audit", "error", "failpoint", "io_dir", "mounts", "process", "sandbox", "step"],
     ),
     ("pool", "sandboxes that are started ahead", &["error", "io_dir", "sandbox"]),
     ("files", "file operations on a sandbox", &["audit", "error", "io_dir", "sandbox"]),
@@ -153,7 +167,7 @@ const MODULES: &[Row] = &[
 ];
 
 /// Lines of the controller, its tests apart.
-const MAX_LINES: usize = 15_000;
+const MAX_LINES: usize = 16_500;
 /// Lines of code in one file, its tests apart.
 const MAX_FILE_LINES: usize = 700;
 /// Source files side by side in one folder.

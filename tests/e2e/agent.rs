@@ -103,6 +103,13 @@ pub fn long_calls() -> &'static Path {
     BUILT.get_or_init(|| build_static("tests/programs/long_calls.rs", "long-calls"))
 }
 
+/// The program that says what it may do with terminals (`tests/programs/terminal.rs`), built once for all
+/// tests.
+pub fn terminal() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build_static("tests/programs/terminal.rs", "terminal"))
+}
+
 /// Builds a static program from one source file and its modules.
 fn build_static(source: &str, name: &str) -> PathBuf {
     let sources = files_below(&workspace().join("tests/programs"));

@@ -138,6 +138,7 @@ pages! {
     command_line: "docs/src/guides/command-line.md",
     commands: "docs/src/guides/commands.md",
     library: "docs/src/guides/library.md",
+    living_sandboxes: "docs/src/guides/living-sandboxes.md",
     mcp: "docs/src/guides/mcp.md",
     pipelines: "docs/src/guides/pipelines.md",
     receipts: "docs/src/guides/receipts.md",
@@ -212,6 +213,8 @@ fn run_command(
     shell.arg("-c").arg(format!("exec 2>&1\n{line}\n")).current_dir(place.work()).env_clear();
     shell.env("PATH", path.unwrap()).env("HOME", place.home());
     shell.env("XDG_RUNTIME_DIR", place.state());
+    // A server of its own.
+    shell.env("TMUX_TMPDIR", place.home());
     // Where a page names no engine, Docker's is used if it answers.
     if engine() == Engine::Embedded {
         shell.env("SANDBOXCTL_ENGINE_KIND", "embedded");

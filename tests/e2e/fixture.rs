@@ -277,6 +277,7 @@ impl Fixture {
         files_below(&self.state())
             .iter()
             .filter(|file| file.extension().is_some_and(|extension| extension == "lock"))
+            .filter(|file| !is_of_local_service(file))
             .map(|file| file.file_stem().unwrap().to_str().unwrap().to_owned())
             .collect()
     }
@@ -312,7 +313,7 @@ impl Fixture {
             let is_part = file.parent().is_some_and(|folder| {
                 folder.ends_with("programs") || folder.ends_with("templates")
             });
-            name.starts_with("image-") || is_part || dead
+            name.starts_with("image-") || is_part || dead || is_of_local_service(file)
         };
         let left: Vec<PathBuf> =
             files_below(&self.state()).into_iter().filter(|file| !expected(file)).collect();
@@ -362,6 +363,12 @@ impl Ended {
     pub fn messages(&self) -> &str {
         self.stderr.strip_prefix(engine().notice()).unwrap_or(&self.stderr)
     }
+}
+
+/// Whether a file is a lock of the local service, by which its clients start it, or its log: they stay.
+fn is_of_local_service(file: &Path) -> bool {
+    let is_lock_or_log = file.extension().is_some_and(|it| it == "lock" || it == "log");
+    is_lock_or_log && file.parent().is_some_and(|folder| folder.ends_with("local"))
 }
 
 /// Whether a file says which folders a controller made: the next command reads it.

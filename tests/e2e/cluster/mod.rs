@@ -9,6 +9,7 @@ mod keys;
 mod kills;
 mod nodes;
 mod partitions;
+mod processes;
 mod proxy;
 mod sandboxes;
 mod traces;

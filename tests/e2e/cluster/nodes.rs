@@ -45,6 +45,7 @@ pub struct Cluster<'a> {
     pub nodes: Vec<Node>,
     /// What each node is started with besides.
     pub variables: Vec<(&'static str, String)>,
+    pub flags: Vec<String>,
     tokens: Mutex<Vec<(String, String)>>,
 }
 
@@ -82,7 +83,8 @@ impl<'a> Cluster<'a> {
         // Scripts have files of their own.
         let variables = vec![("SANDBOXCTL_IO_ENABLED", "true".to_owned())];
         let tokens = Mutex::default();
-        let cluster = Self { place, postgres, database, nodes, variables, tokens };
+        let flags = Vec::new();
+        let cluster = Self { place, postgres, database, nodes, variables, flags, tokens };
         // Without any, no node would listen.
         cluster.token("a");
         cluster
@@ -141,6 +143,7 @@ impl<'a> Cluster<'a> {
         command.args(["--peer-listen", &its.peer_listen.to_string()]);
         command.args(["--advertise", &its.peers.address().to_string()]);
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command.args(&self.flags);
         let log = self.place.path(&format!("node{node}.log"));
         let log: File = OpenOptions::new().create(true).append(true).open(log).unwrap();
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
@@ -318,10 +321,14 @@ impl Call {
         let mut stream = TcpStream::connect_timeout(&self.address, self.patience).ok()?;
         stream.set_read_timeout(Some(self.patience)).ok()?;
         let Self { address, token, headers, .. } = self;
+        let media_type = match path.split('?').next().is_some_and(|path| path.ends_with("/stdin")) {
+            true => "application/octet-stream",
+            false => "application/json",
+        };
         // Of this version no answer comes in chunks.
         let head = format!(
             "{method} {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\
-             Authorization: Bearer {token}\r\nContent-Type: application/json\r\n{headers}\
+             Authorization: Bearer {token}\r\nContent-Type: {media_type}\r\n{headers}\
              Content-Length: {}\r\n\r\n{body}",
             body.len()
         );

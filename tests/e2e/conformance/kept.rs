@@ -375,7 +375,9 @@ fn no_route_of_a_service_shows_one_subject_what_another_has() {
     let mut tried = 0;
     for (template, methods) in document["paths"].as_object().unwrap() {
         let id = if template.contains("/sandboxes/") { &*sandbox } else { execution };
-        let of = |id: &str| template.replace("{id}", id).replace("{path}", "a.txt");
+        let of = |id: &str| {
+            template.replace("{id}", id).replace("{path}", "a.txt").replace("{process}", "1")
+        };
         for (method, operation) in methods.as_object().unwrap() {
             let json = &operation["requestBody"]["content"]["application/json"]["example"];
             let body = if json.is_null() { "theirs".to_owned() } else { json.to_string() };

@@ -2,6 +2,7 @@
 
 mod manners;
 mod output;
+mod processes;
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};

@@ -6,10 +6,12 @@ use sandbox_api::{Limits, Outcome, SandboxSpec, Script, StartKind};
 use sandbox_controller::{PoolConfig, Sandbox};
 use serde_json::{Value, json};
 
+use super::service::Service;
 use crate::engine::engine;
-use crate::engines::{Kind, kind};
+use crate::engines::{Feature, Kind, has, kind};
 use crate::fixture::{Fixture, eventually, files_below};
 use crate::library::Library;
+use crate::rootfs::{Provided, Rootfs};
 
 fn spec() -> SandboxSpec {
     SandboxSpec::new().fresh_io_dir()
@@ -152,4 +154,71 @@ fn answered_command_does_not_wait_for_the_removal_which_happens_all_the_same() {
                 .then_some(())
         });
     }
+}
+
+#[test]
+fn sandbox_of_a_preparation_has_its_process_before_it_is_asked_for() {
+    if !has(Feature::KeptProcesses) {
+        return;
+    }
+    let place = Fixture::new();
+    let provided = Rootfs::busybox().provide();
+    let root = provided.args();
+    let (flags, image) = match &provided {
+        Provided::Image(name) => (["--allowed-image", name], format!("image = '{name}'\n")),
+        _ => ([&*root[0], &*root[1]], String::new()),
+    };
+    let command = "['sh', '-c', 'echo loaded; exec cat']";
+    let prepared = format!(
+        "[[pool.prepared]]\nname = 'echo'\n{image}command = {command}\n\
+         ready = {{ text = 'loaded' }}\ncount = 1\n"
+    );
+    let config = place.home().join(".config/sandboxctl/config.toml");
+    std::fs::create_dir_all(config.parent().unwrap()).unwrap();
+    std::fs::write(config, prepared).unwrap();
+    let service = Service::with(&place, &flags, &[]);
+    let ask = |method: &str, path: &str, body: &Value| {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let (status, answer) = service.http(method, path, "", &body);
+        assert!((200..300).contains(&status), "{method} {path}: {status} {answer}");
+        serde_json::from_str::<Value>(&answer).unwrap_or_default()
+    };
+    let mut ids = Vec::new();
+    let mut create = |spec: Value| {
+        let created = ask("POST", "/v1/sandboxes", &json!({ "spec": spec }));
+        let path = format!("/v1/sandboxes/{}", created["id"].as_str().unwrap());
+        let listed = ask("GET", &format!("{path}/processes?tag=echo"), &Value::Null);
+        let process = listed["processes"][0].clone();
+        assert_eq!((&process["id"], &process["state"]), (&json!(1), &json!("running")), "{listed}");
+        let was_ready = process["started_at"].as_str() < created["created_at"].as_str();
+        ids.push(path.clone());
+        (path, was_ready)
+    };
+    let path = eventually("one is ready when it is asked for", || {
+        let (path, was_ready) = create(json!({ "prepared": "echo" }));
+        if !was_ready {
+            ask("DELETE", &path, &Value::Null);
+        }
+        was_ready.then_some(path)
+    });
+    // It is not ready twice, and one of another kind is started with the same process.
+    let (other, was_ready) = create(json!({ "prepared": "echo", "env": { "K": "v" } }));
+    assert!(!was_ready);
+    for (path, input) in [(&path, "one\n"), (&other, "other\n")] {
+        let process = format!("{path}/processes/1");
+        let (status, answer) = service.http("POST", &format!("{process}/stdin"), "", input);
+        assert_eq!(status, 204, "{answer}");
+        ask("POST", &format!("{process}/stdin/close"), &Value::Null);
+        let (_, events) = service.http("GET", &format!("{process}/events?after=0"), "", "");
+        assert!(events.contains("loaded") && events.contains(input.trim()), "{events}");
+        ask("DELETE", path, &Value::Null);
+    }
+    ids.sort();
+    let all = ids.len();
+    ids.dedup();
+    assert_eq!(ids.len(), all, "none serves two");
+    let (status, _) =
+        service.http("POST", "/v1/sandboxes", "", r#"{"spec":{"prepared":"another"}}"#);
+    assert_eq!(status, 422);
+    service.stop();
 }

@@ -169,10 +169,14 @@ impl<'a> Service<'a> {
         let address = self.url.strip_prefix("http://").unwrap();
         let mut connection = TcpStream::connect(address).unwrap();
         let length = body.len();
+        let media_type = match path.split('?').next().is_some_and(|path| path.ends_with("/stdin")) {
+            true => "application/octet-stream",
+            false => "application/json",
+        };
         // Of this version no answer comes in chunks.
         let request = format!(
             "{method} {path} HTTP/1.0\r\nhost: {address}\r\nconnection: close\r\n\
-             content-type: application/json\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+             content-type: {media_type}\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
         );
         connection.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();

@@ -1,0 +1,248 @@
+//! The user's own service, which the verbs of `sandbox` start on first use and which ends by itself.
+
+use std::io::Read as _;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+use rustix::process::{Pid, Signal, Uid, kill_process};
+use rustix::thread::set_thread_uid;
+
+use crate::engine::{Engine, engine};
+use crate::fixture::{Ended, Fixture, eventually, finish, spawn, wait};
+use crate::rootfs::{Provided, Rootfs};
+
+/// A user whom nothing belongs to.
+const NOBODY: u32 = 65534;
+
+/// The local service of a place, whether it runs or not, and what its sandboxes are made from.
+struct Local<'a> {
+    place: &'a Fixture,
+    provided: Provided,
+}
+
+/// A failed test leaves no service behind.
+impl Drop for Local<'_> {
+    fn drop(&mut self) {
+        for pid in self.processes() {
+            _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+impl<'a> Local<'a> {
+    fn new(place: &'a Fixture) -> Self {
+        Self { place, provided: Rootfs::busybox().provide() }
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.place.state().join("sandboxctl/local")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder().join("sock")
+    }
+
+    /// The processes of its service.
+    fn processes(&self) -> Vec<Pid> {
+        let own = format!("XDG_RUNTIME_DIR={}", self.place.state().display());
+        let has = |pid: i32, file: &str, word: &str| {
+            let text = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            text.split(|&byte| byte == 0).any(|it| it == word.as_bytes())
+        };
+        let pids = std::fs::read_dir("/proc").unwrap();
+        let pids =
+            pids.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<i32>().ok());
+        let its = pids.filter(|pid| has(*pid, "cmdline", "--local") && has(*pid, "environ", &own));
+        its.filter_map(Pid::from_raw).collect()
+    }
+
+    fn run(&self, args: &[&str]) -> Ended {
+        self.place.sandboxctl(args)
+    }
+
+    /// What a verb prints that does what it is to.
+    #[track_caller]
+    fn ok(&self, args: &[&str]) -> String {
+        self.run(args).assert_code(0).stdout.clone()
+    }
+
+    /// Creates a sandbox, and gives its id.
+    #[track_caller]
+    fn create(&self, more: &[&str]) -> String {
+        let root = self.provided.args();
+        let own: &[&str] = match &self.provided {
+            Provided::Image(name) => &[name],
+            _ => &[&root[0], &root[1]],
+        };
+        self.ok(&[&["sandbox", "create"], own, more].concat()).trim().to_owned()
+    }
+
+    /// Ends the service: nothing is left.
+    #[track_caller]
+    fn stop(&self) {
+        self.ok(&["local", "stop"]);
+        self.is_gone();
+    }
+
+    #[track_caller]
+    fn is_gone(&self) {
+        eventually("it ends", || self.processes().is_empty().then_some(()));
+        assert!(!self.socket().exists());
+        assert_eq!(self.place.containers(), Vec::<String>::new());
+        assert_eq!(engine().remains(self.place), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn first_use_starts_a_service_whose_sandboxes_all_commands_find_until_it_is_stopped() {
+    let place = Fixture::new();
+    let local = Local::new(&place);
+    assert_eq!(local.processes(), []);
+    let id = local.create(&["--name", "boxed"]);
+    let mode = |path: PathBuf| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(local.folder()), mode(local.socket())), (0o700, 0o600));
+    assert_eq!(local.processes().len(), 1);
+    let made = ["sandbox", "exec", "boxed", "--", "sh", "-c", "echo hi > file; echo made"];
+    assert_eq!(local.ok(&made), "made\n");
+    place.write("up.txt", "up\n");
+    local.ok(&["sandbox", "cp", "up.txt", "boxed:up.txt"]);
+    // By the beginning of its id too.
+    assert_eq!(local.ok(&["sandbox", "exec", &id[..6], "--", "cat", "file", "up.txt"]), "hi\nup\n");
+    local.ok(&["sandbox", "cp", "boxed:file", "down.txt"]);
+    assert_eq!(place.read("down.txt"), "hi\n");
+    let listed = local.ok(&["sandbox", "ls"]);
+    assert!(listed.contains("boxed"), "{listed}");
+
+    let process = ["sandbox", "run", "-d", "boxed", "--", "sh", "-c", "echo up; exec sleep 7201"];
+    let process = local.ok(&process).trim().to_owned();
+    let listed = local.ok(&["sandbox", "ps", "boxed"]);
+    assert!(listed.contains("sleep 7201"), "{listed}");
+    eventually("it has a log", || {
+        (local.ok(&["sandbox", "logs", "boxed", &process]) == "up\n").then_some(())
+    });
+    local.ok(&["sandbox", "kill", "boxed", &process]);
+    // It is not what was asked for, and so it is not removed.
+    local.run(&["sandbox", "exec", "other", "--", "true"]).assert_stderr_has("other");
+    local.ok(&["sandbox", "rm", "-f", "boxed"]);
+    let listed = local.ok(&["sandbox", "ls"]);
+    assert!(!listed.contains("boxed"), "{listed}");
+    assert_eq!(place.containers(), Vec::<String>::new());
+    local.stop();
+}
+
+#[test]
+fn clients_that_start_it_at_one_moment_have_one_service() {
+    let place = Fixture::new();
+    let local = Local::new(&place);
+    let clients: Vec<_> = (0..8).map(|_| spawn(place.command(["sandbox", "ls"]))).collect();
+    for client in clients {
+        wait(client).assert_code(0);
+    }
+    assert_eq!(local.processes().len(), 1);
+    local.stop();
+    // One that does not run is stopped already.
+    local.stop();
+}
+
+#[test]
+fn socket_that_a_killed_service_left_is_replaced_and_its_sandboxes_are_there() {
+    let place = Fixture::new();
+    let local = Local::new(&place);
+    local.create(&["--name", "boxed"]);
+    local.ok(&["sandbox", "exec", "boxed", "--", "sh", "-c", "echo kept > file"]);
+    place.expect_a_dead_instance();
+    for pid in local.processes() {
+        kill_process(pid, Signal::KILL).unwrap();
+    }
+    eventually("it is gone", || local.processes().is_empty().then_some(()));
+    assert!(local.socket().exists(), "nobody has removed it");
+    let listed = local.ok(&["sandbox", "ls"]);
+    assert!(listed.contains("boxed") && listed.contains("stopped"), "{listed}");
+    assert_eq!(local.ok(&["sandbox", "exec", "boxed", "--", "cat", "file"]), "kept\n");
+    // After an end that was asked for it is the same.
+    local.stop();
+    let listed = local.ok(&["sandbox", "ls"]);
+    assert!(listed.contains("boxed") && listed.contains("stopped"), "{listed}");
+    assert_eq!(local.ok(&["sandbox", "exec", "boxed", "--", "cat", "file"]), "kept\n");
+    local.ok(&["sandbox", "rm", "-f", "boxed"]);
+    local.stop();
+    // One that has never had a service behind it.
+    drop(UnixListener::bind(local.socket()).unwrap());
+    local.ok(&["sandbox", "ls"]);
+    local.stop();
+}
+
+#[test]
+fn socket_and_folder_of_another_user_are_refused() {
+    if !rustix::process::geteuid().is_root() {
+        // Only root can make what another user has.
+        return;
+    }
+    let place = Fixture::new();
+    let local = Local::new(&place);
+    std::fs::create_dir_all(local.folder()).unwrap();
+    let private = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(place.state().join("sandboxctl"), private.clone()).unwrap();
+    std::fs::set_permissions(local.folder(), private).unwrap();
+    let path = SocketAddrUnix::new(local.socket()).unwrap();
+    let foreign = std::thread::spawn(move || {
+        let foreign = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&foreign, &path).unwrap();
+        // Of this thread alone: the kernel tells a client who listens.
+        set_thread_uid(Uid::from_raw(NOBODY)).unwrap();
+        listen(&foreign, 8).unwrap();
+        foreign
+    });
+    let foreign = UnixListener::from(foreign.join().unwrap());
+    let refused = local.run(&["sandbox", "ls"]);
+    assert_ne!(refused.code, 0, "{refused:?}");
+    assert_eq!(local.processes(), []);
+    foreign.set_nonblocking(true).unwrap();
+    while let Ok((mut connection, _)) = foreign.accept() {
+        let mut heard = Vec::new();
+        connection.read_to_end(&mut heard).unwrap();
+        assert_eq!(heard, b"", "it was told something");
+    }
+    drop(foreign);
+    std::fs::remove_file(local.socket()).unwrap();
+    chown(local.folder(), Some(NOBODY), None).unwrap();
+    let refused = local.run(&["sandbox", "ls"]);
+    assert_ne!(refused.code, 0, "{refused:?}");
+    assert_eq!(local.processes(), []);
+    std::fs::remove_dir_all(local.folder()).unwrap();
+    local.ok(&["sandbox", "ls"]);
+    local.stop();
+}
+
+#[test]
+fn engine_of_a_local_service_is_that_of_its_start() {
+    let place = Fixture::new();
+    let local = Local::new(&place);
+    local.ok(&["sandbox", "ls"]);
+    let other = match engine() {
+        Engine::Docker => "embedded",
+        Engine::Embedded => "docker",
+    };
+    let mut command = place.command(["sandbox", "ls"]);
+    command.env("SANDBOXCTL_ENGINE_KIND", other);
+    let refused = finish(command);
+    assert_ne!(refused.code, 0, "{refused:?}");
+    refused.assert_stderr_has("sandboxctl local stop");
+    local.stop();
+}
+
+#[test]
+fn local_service_ends_by_itself_after_its_last_sandbox_and_leaves_nothing() {
+    let place = Fixture::new();
+    let local = Local::new(&place);
+    local.create(&["--name", "boxed"]);
+    local.ok(&["sandbox", "run", "-d", "boxed", "--", "sleep", "7211"]);
+    local.ok(&["sandbox", "rm", "-f", "boxed"]);
+    assert_eq!(local.processes().len(), 1);
+    local.is_gone();
+    // The next use starts another one.
+    local.ok(&["sandbox", "ls"]);
+    local.stop();
+}
