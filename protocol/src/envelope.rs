@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 use crate::frame::{FrameError, encode};
 use crate::limits::MAX_FRAME_BYTES;
 use crate::message::{
-    CaseEnd, Chunk, Close, Closed, Connect, Connected, Credit, Exited, Log, Page, Refused, Request,
-    Started, Touched,
+    CaseEnd, Changes, Chunk, Close, Closed, Connect, Connected, Credit, Exited, Log, Page, Refused,
+    Request, Started, Touched, Watched,
 };
 use crate::{Base64, WireError};
 
@@ -84,6 +84,10 @@ pub enum FromAgent<'a> {
     Started(Started),
     /// The program of a kept command has ended.
     Exited(Exited),
+    /// A watch is on.
+    Watched(Watched),
+    /// What has changed in a watched directory.
+    Changes(Changes),
     /// A piece of a stream from the agent.
     Chunk(Chunk),
     /// Allows the controller to send more of a stream.
@@ -139,6 +143,8 @@ enum AgentMethod {
     Page,
     Started,
     Exited,
+    Watched,
+    Changes,
     Chunk,
     Credit,
     Connect,
@@ -322,6 +328,8 @@ impl<'a> FromAgent<'a> {
                 AgentMethod::Page => params(name, raw).map(Self::Page),
                 AgentMethod::Started => params(name, raw).map(Self::Started),
                 AgentMethod::Exited => params(name, raw).map(Self::Exited),
+                AgentMethod::Watched => params(name, raw).map(Self::Watched),
+                AgentMethod::Changes => params(name, raw).map(Self::Changes),
                 AgentMethod::Chunk => params(name, raw).map(Self::Chunk),
                 AgentMethod::Credit => params(name, raw).map(Self::Credit),
                 AgentMethod::Connect => params(name, raw).map(Self::Connect),
@@ -346,6 +354,8 @@ impl<'a> FromAgent<'a> {
             Self::Page(page) => notification("page", page),
             Self::Started(started) => notification("started", started),
             Self::Exited(exited) => notification("exited", exited),
+            Self::Watched(watched) => notification("watched", watched),
+            Self::Changes(changes) => notification("changes", changes),
             Self::Chunk(chunk) => encode_chunk(chunk),
             Self::Credit(credit) => notification("credit", credit),
             Self::Connect(connect) => notification("connect", connect),
@@ -585,6 +595,7 @@ mod tests {
             kind: EntryKind::Directory,
             size: u64::MAX,
             modified: Some(Timestamp { seconds: i64::MIN, nanoseconds: 999_999_999 }),
+            details: None,
         };
         let short =
             Entry { name: "a".repeat(LIST_PAGE_BYTES / LIST_PAGE).into(), ..longest.clone() };
@@ -682,6 +693,7 @@ mod tests {
                 kind: EntryKind::File,
                 size: u64::MAX,
                 modified: Some(Timestamp { seconds, nanoseconds: 999_999_999 }),
+                details: None,
             });
             let page = Page { request: 1, entries: entries.collect() };
             let line = FromAgent::Page(page.clone()).encode().unwrap();

@@ -10,7 +10,8 @@ use serde_json::value::RawValue;
 use crate::frame::{FrameDecoder, FrameError, encode};
 use crate::limits::{MAX_FRAME_BYTES, MAX_NESTING};
 use crate::message::{
-    CancelReply, ControlReply, ExecReply, HelloReply, Operation, Request, RunReply, ShutdownReply,
+    CancelReply, ControlReply, ExecReply, HelloReply, ListPortsReply, Operation, Request, RunReply,
+    ShutdownReply,
 };
 use crate::operation::read_replies;
 use crate::{DecodeError, FromAgent, ToAgent};
@@ -93,6 +94,7 @@ pub fn messages(data: &[u8]) {
                 reply::<ExecReply>(raw);
                 reply::<CancelReply>(raw);
                 reply::<ControlReply>(raw);
+                reply::<ListPortsReply>(raw);
                 reply::<ShutdownReply>(raw);
                 read_replies(raw);
             }

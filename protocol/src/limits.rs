@@ -29,6 +29,16 @@ pub const MAX_COMMANDS: usize = 64;
 /// Most terminals of commands at one time; one more is answered `busy`.
 pub const MAX_TERMINALS: usize = 16;
 
+/// Most directories that are watched at one time by requests; one more `watch` is answered `busy`.
+pub const MAX_WATCHES: usize = 8;
+
+/// Most directories of one watch. Those below it that are more are not watched, and count as omitted.
+pub const MAX_WATCHED_DIRECTORIES: usize = 4096;
+
+/// How deep a watch goes: the directories in the watched one are at 1. Deeper ones are not watched, and
+/// count as omitted.
+pub const MAX_WATCH_DEPTH: usize = 32;
+
 /// Most columns, and most rows, of a terminal. It has one at least.
 pub const MAX_TERMINAL_SIZE: u16 = 4096;
 
@@ -122,8 +132,21 @@ pub const LIFETIME_WRITE_BYTES: u64 = 1 << 30;
 /// Entries that a sandbox may create in its lifetime, unless the limit of a single run is higher.
 pub const LIFETIME_ENTRIES: u64 = 100_000;
 
-/// The lowest number of a tunnel. The agent chooses tunnel numbers from here up; the controller
-/// chooses the numbers of a request's streams below it.
+/// The lowest number of a [dialled](crate::message::Dial) tunnel. The controller chooses these from
+/// here up to [`FIRST_TUNNEL`], and the numbers of a request's streams below them.
+pub const FIRST_DIAL: u32 = 1 << 30;
+
+/// Most dialled tunnels at one time, including those that only one side has closed. They are not
+/// among the [tunnels of commands](MAX_TUNNELS): neither can starve the other.
+pub const MAX_DIALS: usize = 64;
+
+/// How long the agent tries to connect for a `dial`.
+pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Most sockets in the answer to `ports`.
+pub const MAX_LISTENING: usize = 1024;
+
+/// The lowest number of a command's tunnel, which the agent chooses.
 pub const FIRST_TUNNEL: u32 = 1 << 31;
 
 /// Most tunnels at one time, including those that only one side has closed.
@@ -167,10 +190,14 @@ const _: () = assert!(MAX_COMMAND_BYTES * 6 + SECRETS + ENVELOPE <= MAX_FRAME_BY
 const _: () = assert!(MAX_RESULT_BYTES + 2 * MAX_MESSAGE_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_LOG_ENTRY_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(MAX_CHUNK_BYTES.div_ceil(3) * 4 + ENVELOPE <= MAX_FRAME_BYTES);
-// A name that is not UTF-8 is sent as base64. Beside its name, an entry needs less than 256 bytes.
+// A name that is not UTF-8 is sent as base64. Beside its names and its metadata, an entry needs less
+// than 512 bytes.
 const LONGEST_NAME: usize = crate::path::MAX_PATH_BYTES * 6;
-const _: () =
-    assert!(LIST_PAGE_BYTES + LONGEST_NAME + LIST_PAGE * 256 + ENVELOPE <= MAX_FRAME_BYTES);
+const MOST_METADATA: usize = (crate::operation::MAX_METADATA_BYTES + 256) * 6;
+const _: () = assert!(
+    LIST_PAGE_BYTES + 2 * LONGEST_NAME + MOST_METADATA + LIST_PAGE * 512 + ENVELOPE
+        <= MAX_FRAME_BYTES
+);
 const _: () =
     assert!((MAX_VIEW_BYTES + crate::path::MAX_PATH_BYTES) * 6 + ENVELOPE <= MAX_FRAME_BYTES);
 // A path has a comma. A line has its names, its number and two words: 80 bytes at most, of which 64

@@ -2,7 +2,7 @@
 //!
 //! Controller to agent: the requests ([`Request`]), [`Chunk`] and [`Credit`]. Agent to controller:
 //! one answer per request, the notifications [`Log`], [`CaseEnd`], [`Touched`], [`Refused`], [`Page`],
-//! [`Started`] and [`Exited`], and also [`Chunk`] and [`Credit`]. A session is `hello`, any number of requests, `shutdown`; if
+//! [`Started`], [`Exited`], [`Watched`] and [`Changes`], and also [`Chunk`] and [`Credit`]. A session is `hello`, any number of requests, `shutdown`; if
 //! stdin ends without `shutdown`, the agent exits at once.
 //!
 //! If commands have egress, the agent requests each connection by [`Connect`]; [`Connected`],
@@ -13,18 +13,24 @@
 pub(crate) mod configure;
 mod egress;
 mod exec;
+mod ports;
 mod secret;
+mod watch;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 
-pub use configure::{Access, AllowedPath, Configure, ConfigureReply, IoErrors, Limits, Policy};
+pub use configure::{
+    Access, AllowedPath, Configure, ConfigureReply, FileScope, IoErrors, Limits, Policy,
+};
 pub use egress::{Close, Closed, ClosedReason, Connect, Connected};
 pub use exec::{
     Command, ControlReply, Exec, ExecEnd, ExecReply, ExecStop, Exited, Program, Pty, Resize, Sign,
     Signal, SignalName, SignalTarget, Started, Variable,
 };
+pub use ports::{Dial, DialReply, ListPorts, ListPortsReply, ListeningPort};
 pub use secret::Secret;
+pub use watch::{ChangedEntry, Changes, FileChange, Flush, FlushReply, Watch, WatchReply, Watched};
 
 pub use crate::operation::*;
 use crate::{Base64, ErrorKind, WireString};
@@ -33,7 +39,7 @@ use crate::{Base64, ErrorKind, WireString};
 pub trait Call: Into<Request> {
     /// The type of the agent's answer.
     type Reply: DeserializeOwned;
-    /// The request ends others, and does not count towards the [requests in
+    /// The request is about others, and does not count towards the [requests in
     /// flight](crate::limits::MAX_IN_FLIGHT).
     const IS_CONTROL: bool;
 }
@@ -94,7 +100,7 @@ macro_rules! requests {
                 type Reply = $reply;
                 const IS_CONTROL: bool = matches!(
                     $method.as_bytes(),
-                    b"cancel" | b"signal" | b"resize" | b"shutdown"
+                    b"cancel" | b"signal" | b"resize" | b"ports" | b"flush" | b"shutdown"
                 );
             }
         )+
@@ -128,6 +134,14 @@ requests! {
     "signal" Signal -> ControlReply,
     /// Sets the size of a command's terminal.
     "resize" Resize -> ControlReply,
+    /// Connects to a port of the sandbox's loopback.
+    "dial" Dial -> DialReply,
+    /// Lists the ports of the sandbox that something listens on.
+    "ports" ListPorts -> ListPortsReply,
+    /// Watches a directory, in a sandbox that supports commands.
+    "watch" Watch -> WatchReply,
+    /// Waits until the changes so far are reported.
+    "flush" Flush -> FlushReply,
     /// Ends the session: the agent answers and exits with code 0.
     "shutdown" Shutdown -> ShutdownReply,
 }

@@ -9,6 +9,7 @@
 
 mod results;
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
 use serde::de::DeserializeOwned;
@@ -16,11 +17,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 pub use self::results::{
-    Cut, CutBy, Entry, EntryKind, GrepLine, ImageContent, Page, TextWindow, TruncatedBy,
-    ViewContent, WriteMode, permissions_text,
+    Cut, CutBy, Entry, EntryDetails, EntryKind, GrepLine, ImageContent, Page, TextWindow,
+    TruncatedBy, ViewContent, WriteMode, permissions_text,
 };
 use crate::WireString;
-use crate::path::{join_written, split_glob};
+use crate::path::{MAX_PATH_BYTES, join_written, split_glob};
 pub use crate::time::Timestamp;
 
 /// The direction of the stream that an operation opens.
@@ -79,6 +80,8 @@ pub trait OperationStats {
 pub trait FileReply: OperationStats + Serialize + DeserializeOwned {
     /// The paths that it is about, normalised.
     fn paths(&self) -> Paths<'_>;
+    /// Gives it these paths, one for each that it has.
+    fn set_paths(&mut self, paths: &mut dyn Iterator<Item = WireString>);
 
     /// Whether its members agree with each other.
     fn is_consistent(&self) -> bool {
@@ -145,6 +148,11 @@ macro_rules! operations {
                     (&self.$reply_path, None$(.or(Some(&self.$reply_to)))?)
                 }
 
+                fn set_paths(&mut self, paths: &mut dyn Iterator<Item = WireString>) {
+                    let named = [&mut self.$reply_path $(, &mut self.$reply_to)?];
+                    named.into_iter().zip(paths).for_each(|(named, path)| *named = path);
+                }
+
                 $(
                     fn is_consistent(&self) -> bool {
                         let holds: fn(&Self) -> bool = $holds;
@@ -186,6 +194,13 @@ macro_rules! operations {
         #[serde(untagged)]
         pub enum OperationReply {
             $(#[doc = concat!("To `", $word, "`.")] $request($reply),)+
+        }
+
+        impl OperationReply {
+            /// Gives it these paths, one for each that it has.
+            pub fn set_paths(&mut self, paths: &mut dyn Iterator<Item = WireString>) {
+                match self { $(Self::$request(reply) => reply.set_paths(paths),)+ }
+            }
         }
 
         /// The name of a file operation.
@@ -296,6 +311,9 @@ operations! {
         parents: bool = true => "yes",
         /// Whether every reader sees either the old file or the new one whole.
         atomic: bool = true => "yes",
+        /// The permissions of a file that is created, such as 0o640; an existing one keeps its own.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        permissions: Option<u32> = None,
     }
     WriteReply as "WriteData" (path) {
         /// The file.
@@ -337,6 +355,9 @@ operations! {
         max_depth: Option<u64> = None,
         /// The maximum number of entries.
         limit: Option<u64> = None,
+        /// Whether each entry has the details that `stat` gives.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        details: bool = false => "bool::default",
     }
     ListReply (path) {
         /// The directory.
@@ -483,6 +504,9 @@ operations! {
     "stat" Stat [] (path) {
         /// The path.
         path: WireString;
+        /// Whether to follow a link at its end, in a sandbox with `files: all`.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        follow: bool = false => "bool::default",
     }
     StatReply (path) {
         /// The path.
@@ -504,6 +528,18 @@ operations! {
         accessed: Option<Timestamp>,
         /// When it was created, if the file system records that.
         created: Option<Timestamp>,
+        /// The name of its owner in the sandbox, if that is looked up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        owner: Option<String>,
+        /// The name of its group in the sandbox, if that is looked up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        group: Option<String>,
+        /// What it points to, if it is a link.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        target: Option<WireString>,
+        /// What [`SetMetadata`] has stored, by `NAMESPACE.KEY`.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        metadata: BTreeMap<String, String>,
     }
 
     /// Moves or renames.
@@ -514,6 +550,9 @@ operations! {
         to: WireString;
         /// Whether to replace an existing file or directory at the new path.
         overwrite: bool = false => "bool::default",
+        /// Whether to create missing parent directories of the new path.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        parents: bool = false => "bool::default",
     }
     RenameReply as "RenameData" (from, to) {
         /// The old path.
@@ -544,6 +583,62 @@ operations! {
         bytes: u64,
     }
     has bytes = |reply| reply.bytes, items = |reply| reply.entries;
+
+    /// Sets the permissions of a file or a directory.
+    "chmod" Chmod [Changes] (path) DirectOperation {
+        /// The file or directory.
+        path: WireString,
+        /// The lowest nine bits of its mode, such as 0o640; no others.
+        permissions: u32;
+        /// Whether to do so for all that is in a directory too, but for links.
+        recursive: bool = false => "bool::default",
+    }
+    ChmodReply as "ChmodData" (path) {
+        /// The file or directory.
+        path: WireString,
+        /// The number of files and directories, including the given path itself.
+        entries: u64,
+    }
+    has items = |reply| reply.entries;
+
+    /// Creates a symbolic link, in a sandbox with `files: all`.
+    "symlink" Symlink [Changes] (path) DirectOperation {
+        /// The path of the link.
+        path: WireString,
+        /// What it points to, as it is stored.
+        target: WireString;
+    }
+    SymlinkReply as "SymlinkData" (path) {
+        /// The path of the link.
+        path: WireString,
+    }
+
+    /// Returns what a symbolic link points to, in a sandbox with `files: all`.
+    "read_link" ReadLink [] (path) DirectOperation {
+        /// The path of the link.
+        path: WireString;
+    }
+    ReadLinkReply as "ReadLinkData" (path) {
+        /// The path of the link.
+        path: WireString,
+        /// What it points to, as it is stored.
+        target: WireString,
+    }
+    holds |reply| reply.target.as_bytes().len() <= MAX_PATH_BYTES;
+
+    /// Replaces the metadata of a file or a directory, in a sandbox with `files: all`.
+    "set_metadata" SetMetadata [Changes] (path) DirectOperation {
+        /// The file or directory.
+        path: WireString,
+        /// Values by key: all that there are in the namespace from now on.
+        metadata: BTreeMap<String, String>;
+        /// The namespace: `sbx` or `e2b`.
+        namespace: String = own_namespace() => "own_namespace",
+    }
+    SetMetadataReply as "SetMetadataData" (path) {
+        /// The file or directory.
+        path: WireString,
+    }
 }
 
 /// The lines of a file that are wanted.
@@ -577,6 +672,17 @@ const fn overwrite() -> WriteMode {
 
 fn here() -> WireString {
     ".".into()
+}
+
+/// The namespaces of [`SetMetadata`].
+pub const METADATA_NAMESPACES: [&str; 2] = ["sbx", "e2b"];
+/// The most bytes of keys and values that a file may have in both namespaces together.
+pub const MAX_METADATA_BYTES: usize = 4096;
+/// The most keys that a file may have in both namespaces together.
+pub const MAX_METADATA_KEYS: usize = 64;
+
+fn own_namespace() -> String {
+    METADATA_NAMESPACES[0].to_owned()
 }
 
 impl Operation {

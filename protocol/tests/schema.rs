@@ -53,6 +53,7 @@ fn configure() -> Configure {
                 .map(|access| AllowedPath { path: "/io".into(), access })
                 .into(),
             protected: vec![".bashrc".into()],
+            files: FileScope::All,
         },
     }
 }
@@ -78,9 +79,9 @@ fn requests() -> Vec<Request> {
         .into(),
         Read { offset: 1, limit: Some(2), ..Read::new(path()) }.into(),
         View { lines: ViewLines { offset: 1, limit: Some(2) }, ..View::new(path()) }.into(),
-        Write::new(path()).into(),
+        Write { permissions: Some(0o640), ..Write::new(path()) }.into(),
         Edit::new(path(), "a", "b").into(),
-        List { recursive: true, max_depth: Some(1), ..List::new(path()) }.into(),
+        List { recursive: true, max_depth: Some(1), details: true, ..List::new(path()) }.into(),
         Glob {
             path: path(),
             exclude: vec!["a/**".into()],
@@ -106,14 +107,26 @@ fn requests() -> Vec<Request> {
         Touch { mtime: Some(timestamp), ..Touch::new(path()) }.into(),
         Remove { recursive: true, ..Remove::new(path()) }.into(),
         Exists::new(path()).into(),
-        Stat::new(path()).into(),
-        Rename { overwrite: true, ..Rename::new("a", path()) }.into(),
+        Stat { follow: true, ..Stat::new(path()) }.into(),
+        Rename { overwrite: true, parents: true, ..Rename::new("a", path()) }.into(),
         Copy { recursive: true, overwrite: true, ..Copy::new("a", path()) }.into(),
+        Chmod { recursive: true, ..Chmod::new(path(), 0o640_u32) }.into(),
+        Symlink::new(path(), "../b").into(),
+        ReadLink::new(path()).into(),
+        SetMetadata::new(path(), metadata()).into(),
         Cancel { id: 2, at_once: false }.into(),
         Signal { id: 2, signal: SignalName::Term, to: SignalTarget::Group }.into(),
         Resize { id: 2, cols: 80, rows: 24 }.into(),
+        Dial { tunnel: limits::FIRST_DIAL, port: 8080 }.into(),
+        ListPorts {}.into(),
+        Watch { path: path(), recursive: true }.into(),
+        Flush {}.into(),
         Shutdown {}.into(),
     ]
+}
+
+fn metadata() -> std::collections::BTreeMap<String, String> {
+    [("k".to_owned(), "v".to_owned())].into()
 }
 
 fn exec(command: Command) -> Exec {
@@ -219,6 +232,13 @@ fn answers() -> Vec<Vec<u8>> {
         FromAgent::Started(Started { request: 4, pid: 15 }).encode(),
         FromAgent::Exited(Exited { request: 4, end: ExecEnd::Exited(1), stopped: None }).encode(),
         FromAgent::encode_reply(4, Ok(ControlReply { found: true })),
+        FromAgent::encode_reply(4, Ok(DialReply {})),
+        FromAgent::encode_reply(
+            4,
+            Ok(ListPortsReply {
+                listening: vec![ListeningPort { port: 80, address: [0; 16].into() }],
+            }),
+        ),
         FromAgent::encode_reply(5, Ok(ReadReply { path: path(), bytes: 1, size: 2 })),
         view(ViewContent::Text(text)),
         view(ViewContent::Text(bytes_cut)),
@@ -248,6 +268,10 @@ fn answers() -> Vec<Vec<u8>> {
                 modified: time(),
                 accessed: time(),
                 created: None,
+                owner: Some("a".into()),
+                group: Some("b".into()),
+                target: Some("../b".into()),
+                metadata: metadata(),
             }),
         ),
         FromAgent::encode_reply(14, Ok(RenameReply { from: "/io/a".into(), to: path() })),
@@ -255,6 +279,10 @@ fn answers() -> Vec<Vec<u8>> {
             15,
             Ok(CopyReply { from: "/io/a".into(), to: path(), entries: 1, bytes: 2 }),
         ),
+        FromAgent::encode_reply(15, Ok(ChmodReply { path: path(), entries: 1 })),
+        FromAgent::encode_reply(15, Ok(SymlinkReply { path: path() })),
+        FromAgent::encode_reply(15, Ok(ReadLinkReply { path: path(), target: "../b".into() })),
+        FromAgent::encode_reply(15, Ok(SetMetadataReply { path: path() })),
         FromAgent::encode_reply(
             16,
             Ok(GlobReply { path: path(), names: vec!["a".into()], cut: cut() }),
@@ -281,9 +309,40 @@ fn answers() -> Vec<Vec<u8>> {
                 kind: EntryKind::File,
                 size: 1,
                 modified: time(),
+                details: Some(EntryDetails {
+                    permissions: 0o640,
+                    uid: 2,
+                    gid: 3,
+                    owner: Some("a".into()),
+                    group: Some("b".into()),
+                    target: Some("../b".into()),
+                    metadata: metadata(),
+                }),
             }],
         })
         .encode(),
+    ]
+    .map(Result::unwrap)
+    .into()
+}
+
+/// What becomes of a watch.
+fn watches() -> Vec<Vec<u8>> {
+    let changes = |omitted, changes: &[FileChange]| {
+        let entry = |&change: &FileChange| {
+            assert_eq!(serde_json::to_value(change).unwrap(), change.as_str());
+            let kind = (change == FileChange::Create).then_some(EntryKind::Directory);
+            ChangedEntry { name: path(), change, kind }
+        };
+        let entries = changes.iter().map(entry).collect();
+        FromAgent::Changes(Changes { request: 18, omitted, entries }).encode()
+    };
+    [
+        FromAgent::Watched(Watched { request: 18 }).encode(),
+        changes(0, &FileChange::ALL),
+        changes(1, &[]),
+        FromAgent::encode_reply(18, Ok(WatchReply {})),
+        FromAgent::encode_reply(19, Ok(FlushReply {})),
     ]
     .map(Result::unwrap)
     .into()
@@ -421,7 +480,8 @@ fn replies_of_the_agent_are_frozen() {
         let case = TestCase { name: "sums".into(), status, message, line, duration_ms: 7 };
         FromAgent::Case(CaseEnd { request: 2, case }).encode().unwrap()
     });
-    let lines = [&lines[..], &cases, &refused, &answers(), &tunnels_from_agent()].concat();
+    let lines =
+        [&lines[..], &cases, &refused, &answers(), &tunnels_from_agent(), &watches()].concat();
     let lines = String::from_utf8(lines.concat()).unwrap();
     for line in lines.lines() {
         FromAgent::decode(line).unwrap();
@@ -443,7 +503,7 @@ fn constants_and_error_kinds_are_frozen() {
          MAX_PATTERN_BYTES {}\nMAX_GLOB_BYTES {}\nMAX_GREP_BYTES {}\nMAX_GREP_LINE_BYTES {}\n\
          MAX_GREP_CONTEXT {}\nCREDIT_STEP {}\nHEARTBEAT_INTERVAL {:?}\nHEARTBEAT_TIMEOUT {:?}\n\
          FIRST_BYTE_TIMEOUT {:?}\nMAX_COMMANDS {}\nMAX_TERMINALS {}\nMAX_TERMINAL_SIZE {}\n\
-         MAX_TERM_BYTES {}\n",
+         MAX_TERM_BYTES {}\nFIRST_DIAL {}\nMAX_DIALS {}\nDIAL_TIMEOUT {:?}\nMAX_LISTENING {}\n",
         limits::MAX_FRAME_BYTES,
         limits::MAX_CHUNK_BYTES,
         limits::MAX_NESTING,
@@ -481,7 +541,18 @@ fn constants_and_error_kinds_are_frozen() {
         limits::MAX_TERMINALS,
         limits::MAX_TERMINAL_SIZE,
         limits::MAX_TERM_BYTES,
+        limits::FIRST_DIAL,
+        limits::MAX_DIALS,
+        limits::DIAL_TIMEOUT,
+        limits::MAX_LISTENING,
     );
+    for (name, most) in [
+        ("MAX_WATCHES", limits::MAX_WATCHES),
+        ("MAX_WATCHED_DIRECTORIES", limits::MAX_WATCHED_DIRECTORIES),
+        ("MAX_WATCH_DEPTH", limits::MAX_WATCH_DEPTH),
+    ] {
+        writeln!(text, "{name} {most}").unwrap();
+    }
     for kind in ErrorKind::ALL {
         writeln!(text, "error {kind}").unwrap();
     }

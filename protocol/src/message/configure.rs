@@ -66,6 +66,29 @@ pub struct Policy {
     pub allowed_paths: Vec<AllowedPath>,
     /// Names that cannot be written in any directory: `.bashrc`, `.git/hooks`.
     pub protected: Vec<String>,
+    /// Where file operations may go.
+    #[serde(default, skip_serializing_if = "FileScope::is_default")]
+    pub files: FileScope,
+}
+
+/// Where the file operations of a sandbox may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum FileScope {
+    /// To the io dir and the inputs. No link is followed.
+    #[default]
+    Io,
+    /// Wherever a program of the sandbox may go. Links are followed inside the container.
+    All,
+}
+
+impl FileScope {
+    /// Whether it is the usual one.
+    #[must_use]
+    pub const fn is_default(&self) -> bool {
+        matches!(self, Self::Io)
+    }
 }
 
 /// How `io` reports OS errors. A broken rule of the sandbox always raises an error.

@@ -1,9 +1,11 @@
 //! Outgoing connections of commands: the agent requests them, the controller decides and dials.
 //!
+//! Connections to a port in the sandbox are tunnels too: [`Dial`](super::Dial).
+//!
 //! A connection is a tunnel: one number, and under it a byte stream in each direction, by
 //! [`Chunk`](super::Chunk) and [`Credit`](super::Credit) as for other streams. The agent chooses
 //! the number, [`FIRST_TUNNEL`](crate::limits::FIRST_TUNNEL) or above; the streams of requests have
-//! numbers below it.
+//! numbers below [`FIRST_DIAL`](crate::limits::FIRST_DIAL).
 //!
 //! ```text
 //!   agent                                controller

@@ -22,8 +22,9 @@
 //!   who reads until `exited` has all that the program itself printed. It therefore waits for credit,
 //!   but not after a `cancel`, nor at the timeout.
 //! - After `exited`, and before the answer, each output stream gets its last chunk, which is empty: also
-//!   a stream whose pipe was closed long before. The answer frees the numbers of all streams. Credit and
-//!   input that arrive later are ignored.
+//!   a stream whose pipe was closed long before. Those of a kept command get it together, as soon as all
+//!   processes have closed both pipes: nothing that is left can print. The answer frees the numbers of
+//!   all streams. Credit and input that arrive later are ignored.
 //! - If the kernel does not end what was killed, the answer is the error `internal`: also after
 //!   `started`, and without a last chunk.
 //! - The order of chunks is that in which the agent read. With two pipes this need not be the order of

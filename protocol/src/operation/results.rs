@@ -1,5 +1,7 @@
 //! What the replies to file operations contain, and the [`Page`]s before them.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::WireString;
@@ -96,6 +98,45 @@ pub struct Entry {
     pub size: u64,
     /// When its content was last modified.
     pub modified: Option<Timestamp>,
+    /// More, if the request asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<EntryDetails>,
+}
+
+/// What a list has of an entry beyond the usual.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EntryDetails {
+    /// Its permissions: the lowest twelve bits of its mode.
+    pub permissions: u32,
+    /// The uid of its owner.
+    pub uid: u32,
+    /// The gid of its group.
+    pub gid: u32,
+    /// The name of its owner in the sandbox, if that is looked up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The name of its group in the sandbox, if that is looked up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// What it points to, if it is a link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<WireString>,
+    /// What `set_metadata` has stored, by `NAMESPACE.KEY`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl EntryDetails {
+    /// How many bytes it takes in a frame, at most, beyond its numbers.
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        let text = |text: &str| crate::limits::encoded_len(text) + 4;
+        let names = self.owner.iter().chain(&self.group).map(|name| text(name));
+        let metadata = self.metadata.iter().map(|(key, value)| text(key) + text(value));
+        let target = self.target.as_ref().map_or(0, WireString::encoded_len);
+        names.chain(metadata).sum::<usize>() + target
+    }
 }
 
 /// The type of an entry. Links are never followed.
