@@ -26,11 +26,11 @@ pub use identity::Identity;
 pub use lock::{create_locked_dir, is_locked_file, lock_directory};
 pub use names::{CopyAllowance, KnownFiles, link_below};
 pub use private_dir::{check_private_dir, create_private_dir, open_private_child};
-pub use random::{hex, is_random_hex, random_hex};
+pub use random::{from_hex, hex, is_random_hex, random_hex};
 pub use real_path::real_path;
 pub use remove_tree::{remove_opened_tree, remove_tree};
 pub use resolve::{
-    Directory, Links, Resolver, Root, again, open_path, path_of, probe, retry, split,
+    Directory, Links, Resolver, Root, Within, again, open_path, path_of, probe, retry, split,
 };
 pub use sparse::{HoleAllowance, SparseReader, next_data};
 pub use stamp::FileStamp;

@@ -10,6 +10,14 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
+/// The bytes of a text in hexadecimal, if it is one.
+#[must_use]
+pub fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|it| u8::try_from(it).ok());
+    let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
+    pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect()
+}
+
 /// Whether a text has the form of [`random_hex`].
 #[must_use]
 pub fn is_random_hex<const N: usize>(text: &str) -> bool {

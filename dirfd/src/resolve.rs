@@ -7,7 +7,10 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags, fstat, openat, openat2,
+    statx,
+};
 use rustix::io::{Errno, Result};
 
 use crate::Identity;
@@ -21,6 +24,16 @@ pub enum Resolver {
     Walk,
 }
 
+/// What a path beneath a directory must not leave, when it is opened component by component.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Within {
+    /// The directory's device.
+    Device,
+    /// Its mount: an overlay may show a file with another device than that of its directories. Where the
+    /// kernel does not tell the mounts of files, the device.
+    Mount,
+}
+
 /// A directory to open paths beneath, such as the root of a mount.
 #[derive(Debug, Clone, Copy)]
 pub struct Root<'a> {
@@ -30,6 +43,8 @@ pub struct Root<'a> {
     pub dev: u64,
     /// How to resolve beneath it.
     pub resolver: Resolver,
+    /// What a path must not leave.
+    pub within: Within,
 }
 
 /// A directory beneath a root, or the root itself.
@@ -82,7 +97,8 @@ impl<'a> Root<'a> {
     ///
     /// If `fstat` fails on the directory.
     pub fn new(fd: BorrowedFd<'a>) -> Result<Self> {
-        Ok(Self { fd, dev: fstat(fd)?.st_dev, resolver: probe(fd) })
+        let dev = fstat(fd)?.st_dev;
+        Ok(Self { fd, dev, resolver: probe(fd), within: Within::Device })
     }
 
     /// Opens `relative`: components separated by single slashes, none of them `.` or `..`; empty
@@ -124,6 +140,15 @@ impl<'a> Root<'a> {
         }?)
     }
 
+    /// Whether an entry with another device is in the mount of its directory all the same, where that
+    /// counts.
+    fn is_in_mount(&self, directory: BorrowedFd<'_>, entry: &OwnedFd) -> bool {
+        self.within == Within::Mount && {
+            let mount = mount_of(directory);
+            mount.is_some() && mount == mount_of(entry.as_fd())
+        }
+    }
+
     fn by_walking(&self, relative: &[u8], flags: OFlags) -> Result<OwnedFd> {
         let (parents, name) = split(relative);
         let mut directory = Directory::Root(self.fd);
@@ -159,12 +184,18 @@ impl<'a> Root<'a> {
         }
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Symlink if !opens_link => Err(Errno::LOOP),
-            _ if stat.st_dev != self.dev => Err(Errno::XDEV),
+            _ if stat.st_dev != self.dev && !self.is_in_mount(directory, &fd) => Err(Errno::XDEV),
             FileType::Directory => Ok(fd),
             _ if flags.contains(OFlags::DIRECTORY) => Err(Errno::NOTDIR),
             _ => Ok(fd),
         }
     }
+}
+
+/// The number of the mount of a file, if the kernel tells it.
+fn mount_of(file: BorrowedFd<'_>) -> Option<u64> {
+    let found = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
+    (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found.stx_mnt_id)
 }
 
 /// Whether symbolic links in a path of the host are followed.
@@ -240,7 +271,7 @@ pub fn split(relative: &[u8]) -> (&[u8], &[u8]) {
 /// Refuses a directory that was opened through a link: gVisor follows a link with `O_DIRECTORY`
 /// despite `O_NOFOLLOW`.
 fn refuse_followed(directory: BorrowedFd<'_>, name: &[u8], opened: &Stat) -> Result<()> {
-    match rustix::fs::statat(directory, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)? {
+    match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)? {
         entry if Identity::of(&entry) == Identity::of(opened) => Ok(()),
         entry if FileType::from_raw_mode(entry.st_mode) == FileType::Symlink => Err(Errno::LOOP),
         // Replaced meanwhile.
@@ -250,7 +281,7 @@ fn refuse_followed(directory: BorrowedFd<'_>, name: &[u8], opened: &Stat) -> Res
 
 /// Only used to choose the error.
 fn is_link(directory: BorrowedFd<'_>, name: &[u8]) -> bool {
-    rustix::fs::statat(directory, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+    rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
 }
 

@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use sandbox_protocol::limits::{LIST_PAGE, LIST_PAGE_BYTES};
 use sandbox_protocol::message::{
-    Copy, CopyReply, EditReply, Entry, Exists, ExistsReply, GlobReply, GrepReply, ImageContent,
-    List, ListReply, MkdirReply, Operation, Page, Read, ReadReply, Remove, RemoveReply, Rename,
-    RenameReply, Stat, StatReply, TouchReply, View, ViewContent, ViewReply, Write, WriteReply,
+    ChmodReply, Copy, CopyReply, EditReply, Entry, EntryDetails, Exists, ExistsReply, GlobReply,
+    GrepReply, ImageContent, List, ListReply, MkdirReply, Operation, Page, Read, ReadLink,
+    ReadLinkReply, ReadReply, Remove, RemoveReply, Rename, RenameReply, SetMetadataReply, Stat,
+    StatReply, SymlinkReply, TouchReply, View, ViewContent, ViewReply, Write, WriteReply,
 };
 use sandbox_protocol::operation::OperationReply;
 use sandbox_protocol::{ErrorKind, FromAgent, WireError, WireString};
 
 use crate::files::{
-    Absent, Existing, FileError, Files, ListedEntry, Reading, RemoveScope, Viewed, Watch,
+    Absent, Existing, FileError, Files, LastLink, ListedEntry, Reading, RemoveScope, Viewed, Watch,
 };
 use crate::outbox::Outbox;
 use crate::stop::{StopFlag, StopReason};
@@ -171,6 +172,29 @@ impl Task<'_> {
     }
 
     fn perform(&self, operation: Operation) -> Result<OperationReply, FileError> {
+        if !self.files.follows() {
+            return self.perform_once(operation);
+        }
+        let named: Vec<_> = match &operation {
+            // As the pattern may say itself where it begins.
+            Operation::Glob(glob) => vec![glob.split().0],
+            operation => {
+                let (path, to) = operation.paths();
+                std::iter::once(path).chain(to).map(|it| it.as_bytes().to_vec()).collect()
+            }
+        };
+        let mut reply = match operation {
+            // It consumes its content, and repeats what comes before; a copy may be there in part.
+            operation @ (Operation::Write(_) | Operation::Copy(_)) => self.perform_once(operation),
+            operation => self.files.repeated(|| self.perform_once(operation.clone())),
+        }?;
+        // The paths that were asked for, not those that links led to.
+        let named = named.iter().filter_map(|written| self.files.meant(written));
+        reply.set_paths(&mut named.map(|path| WireString::from(&path)));
+        Ok(reply)
+    }
+
+    fn perform_once(&self, operation: Operation) -> Result<OperationReply, FileError> {
         Ok(match operation {
             Operation::Read(request) => self.read(&request)?.into(),
             Operation::View(request) => self.view(&request)?.into(),
@@ -213,8 +237,13 @@ impl Task<'_> {
                 let (path, kind) = self.files.exists(path.as_bytes())?;
                 ExistsReply { path: (&path).into(), exists: kind.is_some(), kind }.into()
             }
-            Operation::Stat(Stat { path }) => {
-                let facts = self.files.stat(path.as_bytes())?;
+            Operation::Stat(Stat { path, follow }) => {
+                let last = if follow { LastLink::Follow } else { LastLink::Keep };
+                let facts = self.files.stat_at(path.as_bytes(), last)?;
+                let (owner, group, target, metadata) = match facts.details {
+                    Some(it) => (it.owner, it.group, it.target, it.metadata),
+                    None => Default::default(),
+                };
                 StatReply {
                     path: (&facts.path).into(),
                     kind: facts.kind,
@@ -225,11 +254,18 @@ impl Task<'_> {
                     modified: facts.modified,
                     accessed: facts.accessed,
                     created: facts.created,
+                    owner,
+                    group,
+                    target,
+                    metadata,
                 }
                 .into()
             }
-            Operation::Rename(Rename { from, to, overwrite }) => {
+            Operation::Rename(Rename { from, to, overwrite, parents }) => {
                 let (from, to, existing) = (from.as_bytes(), to.as_bytes(), existing(overwrite));
+                if parents {
+                    self.files.make_parents_for(from, to)?;
+                }
                 let (from, to) = self.files.rename_entry(from, to, existing, self.watch)?;
                 RenameReply { from: (&from).into(), to: (&to).into() }.into()
             }
@@ -239,6 +275,22 @@ impl Task<'_> {
                 let copied = self.files.copy(from, to, scope, existing, self.watch)?;
                 let (from, to) = ((&copied.from).into(), (&copied.to).into());
                 CopyReply { from, to, entries: copied.entries, bytes: copied.bytes }.into()
+            }
+            Operation::Chmod(request) => {
+                let (path, entries) = self.files.chmod(&request, self.watch)?;
+                ChmodReply { path: (&path).into(), entries }.into()
+            }
+            Operation::Symlink(request) => {
+                let path = self.files.symlink(&request)?;
+                SymlinkReply { path: (&path).into() }.into()
+            }
+            Operation::ReadLink(ReadLink { path }) => {
+                let (path, target) = self.files.read_link(path.as_bytes())?;
+                ReadLinkReply { path: (&path).into(), target }.into()
+            }
+            Operation::SetMetadata(request) => {
+                let path = self.files.set_metadata(&request)?;
+                SetMetadataReply { path: (&path).into() }.into()
             }
         })
     }
@@ -268,14 +320,17 @@ impl Task<'_> {
 
     fn write(&self, request: Write) -> Result<WriteReply, FileError> {
         let done = match self.stream().receive_all_now() {
-            Some(content) => self.files.write_all(request, &content, self.watch)?,
+            Some(content) => self
+                .files
+                .repeated(|| self.files.write_all(request.clone(), &content, self.watch))?,
             None => {
-                let mut writing = self.files.write(request, Absent::Accept)?;
+                let begin = || self.files.write(request.clone(), Absent::Accept);
+                let mut writing = self.files.repeated(begin)?;
                 while let Some(piece) = self.stream().receive(self.outbox, self.watch)? {
                     self.watch.check()?;
                     writing.put(&piece)?;
                 }
-                writing.commit(self.watch)?
+                writing.commit(self.watch).map_err(|error| self.files.settled(error))?
             }
         };
         self.replaced.set(done.replaced);
@@ -287,10 +342,11 @@ impl Task<'_> {
         let mut page = Vec::new();
         let mut bytes = 0;
         let end = self.files.list_entries(request, self.watch, |listed| {
-            let ListedEntry { path, kind, size, modified } = listed;
+            let ListedEntry { path, kind, size, modified, details } = listed;
             let name = WireString::from(path);
             bytes += name.encoded_len();
-            page.push(Entry { name, kind, size, modified });
+            bytes += details.as_ref().map_or(0, EntryDetails::encoded_len);
+            page.push(Entry { name, kind, size, modified, details });
             if page.len() == LIST_PAGE || bytes >= LIST_PAGE_BYTES {
                 self.send_page(&mut page);
                 bytes = 0;

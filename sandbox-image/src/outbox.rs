@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 use sandbox_protocol::frame::FrameError;
 use sandbox_protocol::limits::MAX_IN_FLIGHT;
-use sandbox_protocol::message::{Refused, Touched};
+use sandbox_protocol::message::{DialReply, Refused, Touched};
 use sandbox_protocol::{ErrorKind, FromAgent, WireError};
 use serde::Serialize;
 
@@ -131,6 +131,11 @@ impl Announce for Outbox {
 impl FrameSender for Outbox {
     fn send(&self, message: &FromAgent<'_>) {
         self.notify(message);
+    }
+
+    fn answer(&self, id: u64, result: Result<DialReply, WireError>) {
+        // It was not admitted: it is not among the requests in flight.
+        self.answer_kept(id, result, || ());
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,11 +15,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{
-    FIRST_BYTE_TIMEOUT, FIRST_TUNNEL, HEARTBEAT_TIMEOUT, MAX_ARGS_BYTES, MAX_VALUE_DEPTH,
+    FIRST_BYTE_TIMEOUT, FIRST_DIAL, HEARTBEAT_TIMEOUT, MAX_ARGS_BYTES, MAX_VALUE_DEPTH,
 };
 use sandbox_protocol::message::{
-    Cancel, CancelReply, Configure, ConfigureReply, Confinement, ControlReply, Exec, Hello,
-    HelloReply, Limits, Operation, Policy, Request, Resolver, Run, Shutdown,
+    Cancel, CancelReply, Configure, ConfigureReply, Confinement, ControlReply, Dial, Exec,
+    FileScope, Flush, FlushReply, Hello, HelloReply, Limits, ListPorts, ListPortsReply, Operation,
+    Policy, Request, Resolver, Run, Shutdown, Watch,
 };
 use sandbox_protocol::stream::StreamError;
 use sandbox_protocol::{DecodeError, ErrorKind, PROTOCOL_VERSION, ToAgent, WireError};
@@ -56,7 +58,8 @@ pub fn serve(
     proxy: Option<TcpListener>,
 ) -> io::Result<Infallible> {
     let outbox = Arc::new(Outbox::new(Stdout));
-    let proxy = proxy.map(|listener| Proxy::start(listener, outbox.clone())).transpose()?;
+    let start = |listener| Proxy::start(Some(listener), outbox.clone());
+    let proxy = proxy.map(start).transpose()?;
     let start = |(context, spawner)| Programs::start(context, spawner, proxy.clone());
     let programs = programs.map(start).transpose()?;
     let proc = Arc::new(proc);
@@ -176,6 +179,7 @@ struct Session {
     threads: Arc<Threads>,
     /// What was accepted and is not performed by a thread yet.
     accepted: VecDeque<ThreadJob>,
+    /// Has the connections of the sandbox, once there can be some.
     proxy: Option<Arc<Proxy>>,
     /// Runs the commands of the image, in a sandbox that supports them.
     programs: Option<Arc<Programs>>,
@@ -200,10 +204,10 @@ impl Session {
     fn take(&mut self, line: &str) {
         match ToAgent::decode(line) {
             Ok(ToAgent::Request { id, request, stream }) => self.request(id, request, stream),
-            Ok(ToAgent::Chunk(chunk)) if chunk.stream >= FIRST_TUNNEL => {
+            Ok(ToAgent::Chunk(chunk)) if chunk.stream >= FIRST_DIAL => {
                 keep(self.proxy.as_ref().map_or(Ok(()), |proxy| proxy.take_chunk(&chunk)));
             }
-            Ok(ToAgent::Credit(credit)) if credit.stream >= FIRST_TUNNEL => {
+            Ok(ToAgent::Credit(credit)) if credit.stream >= FIRST_DIAL => {
                 keep(self.proxy.as_ref().map_or(Ok(()), |proxy| proxy.take_credit(&credit)));
             }
             Ok(ToAgent::Chunk(chunk)) => keep(self.streams.take_chunk(chunk)),
@@ -270,6 +274,24 @@ impl Session {
                 let found = self.execs.resize(resize);
                 self.replier.answer(id, found.map(|found| ControlReply { found }));
             }
+            Request::Dial(dial) => {
+                if let Err(error) = self.dial(id, dial) {
+                    self.replier.answer::<()>(id, Err(error));
+                }
+            }
+            Request::ListPorts(ListPorts {}) => {
+                let reply = self.programs().map(|it| ListPortsReply { listening: it.listening() });
+                self.replier.answer(id, reply);
+            }
+            Request::Watch(watch) => match self.watch(id, watch) {
+                Ok(work) => self.accepted.push_back(work),
+                Err(error) => self.replier.answer::<()>(id, Err(error)),
+            },
+            Request::Flush(Flush {}) => {
+                if !self.execs.flush(id) {
+                    self.replier.answer(id, Ok(FlushReply {}));
+                }
+            }
             Request::File(operation) => self.operate(id, operation, stream),
         }
     }
@@ -310,6 +332,14 @@ impl Session {
         let Configure { limits, policy } = configure;
         let paths = PathPolicy::new(&policy)
             .map_err(|error| invalid(&format!("a path in policy.allowed_paths: {error}")))?;
+        if policy.files == FileScope::All {
+            if self.programs.is_none() {
+                return Err(invalid("policy.files: only where programs run is there more"));
+            }
+            self.mounts
+                .open_container(Path::new("/"))
+                .map_err(|error| WireError::new(ErrorKind::Internal, error.to_string()))?;
+        }
         if let Some(seconds) = limits.cpu_seconds {
             limit_cpu(seconds).map_err(|errno| {
                 WireError::new(ErrorKind::Internal, format!("setting RLIMIT_CPU: {errno}"))
@@ -341,23 +371,59 @@ impl Session {
         )
     }
 
+    fn programs(&self) -> Result<&Arc<Programs>, WireError> {
+        self.programs.as_ref().ok_or_else(|| {
+            invalid("this sandbox runs scripts only: to run programs it needs an image of them")
+        })
+    }
+
+    /// Begins a connection to a port of the sandbox. What serves it is started for the first one.
+    fn dial(&mut self, id: u64, dial: Dial) -> Result<(), WireError> {
+        self.rules()?;
+        self.programs()?;
+        let proxy = match self.proxy.take() {
+            Some(proxy) => proxy,
+            None => Proxy::start(None, self.outbox.clone()).map_err(no_thread)?,
+        };
+        self.proxy.insert(proxy).dial(id, dial)
+    }
+
+    /// The files of the operation `id`, which may be anywhere in the container.
+    fn files_of_operation(&self, rules: &Rules, id: u64) -> Files {
+        let files = self.files(rules, id, None);
+        match rules.policy.files {
+            FileScope::Io => files,
+            FileScope::All => files.anywhere(),
+        }
+    }
+
     fn operate(&mut self, id: u64, operation: Operation, stream: Option<u32>) {
         let work = self.begin(id, |session| {
             let rules = session.rules()?;
             session.threads.expect(session.accepted.len()).map_err(no_thread)?;
             let time = Duration::from_millis(rules.limits.operation_timeout_ms);
-            let files = session.files(rules, id, None);
+            let files = session.files_of_operation(rules, id);
             session.operations.accept(id, operation, stream, files, time)
         });
         self.accepted.extend(work);
     }
 
+    /// The work that begins a watch, which is not among the requests in flight.
+    fn watch(&self, id: u64, watch: Watch) -> Result<ThreadJob, WireError> {
+        let rules = self.rules()?;
+        if self.programs.is_none() {
+            return Err(invalid(
+                "this sandbox runs scripts only: to watch its files it needs an image of programs",
+            ));
+        }
+        self.threads.expect(self.accepted.len()).map_err(no_thread)?;
+        let time = Duration::from_millis(rules.limits.operation_timeout_ms);
+        self.execs.watch(id, watch, self.files_of_operation(rules, id), time)
+    }
+
     fn exec(&self, id: u64, exec: Exec) -> Result<(), WireError> {
         let accepted = Instant::now();
-        let rules = self.rules()?;
-        let programs = self.programs.as_ref().ok_or_else(|| {
-            invalid("this sandbox runs scripts only: to run programs it needs an image of them")
-        })?;
+        let (rules, programs) = (self.rules()?, self.programs()?);
         self.execs.start(id, exec, accepted, programs.clone(), rules.limits.output_bytes)
     }
 

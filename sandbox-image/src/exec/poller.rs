@@ -25,10 +25,13 @@ pub enum Source {
     Stdin,
     /// What becomes ready when it has executed its program.
     Launch,
+    /// What the kernel reports of watched directories.
+    Changes,
 }
 
 impl Source {
-    const ALL: [Self; 5] = [Self::Wake, Self::Stdout, Self::Stderr, Self::Stdin, Self::Launch];
+    const ALL: [Self; 6] =
+        [Self::Wake, Self::Stdout, Self::Stderr, Self::Stdin, Self::Launch, Self::Changes];
 }
 
 /// Descriptors, each with the number of its command. An event is a change: what is ready stays so, without
@@ -58,7 +61,7 @@ impl Poller {
             Source::Stdin => flags = EventFlags::OUT | EventFlags::ET,
             // It may be a terminal.
             Source::Stdout => flags |= EventFlags::OUT,
-            Source::Wake | Source::Stderr | Source::Launch => {}
+            Source::Wake | Source::Stderr | Source::Launch | Source::Changes => {}
         }
         epoll::add(&self.0, what, data, flags)
     }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sandbox_protocol::argv::AgentArgs;
+use sandbox_protocol::message::ListeningPort;
 use sandbox_protocol::{ErrorKind, WireError};
 
 use super::command::{Defaults, own_name};
@@ -19,7 +20,7 @@ use super::signs::OwnPlaces;
 use super::spawner::Spawner;
 use super::tree::Marks;
 use crate::confine::{Layers, seccomp};
-use crate::proxy::Proxy;
+use crate::proxy::{Listening, Proxy};
 
 /// What commands need that must be opened before the agent is confined.
 #[derive(Debug)]
@@ -31,6 +32,7 @@ pub struct ExecContext {
     pub(super) null: Arc<OwnedFd>,
     /// The file systems of their own that commands may write to.
     pub(super) places: OwnPlaces,
+    listening: Listening,
 }
 
 impl ExecContext {
@@ -48,7 +50,8 @@ impl ExecContext {
         let null = Arc::new(OwnedFd::from(File::open("/dev/null")?));
         let home = args.home.as_ref().map(|home| Path::new(OsStr::from_bytes(home.as_bytes())));
         let (marks, places) = (Marks::new()?, OwnPlaces::open(home, args.disk));
-        Ok(Self { defaults, marks, layers: Arc::default(), null, places })
+        let listening = Listening::open();
+        Ok(Self { defaults, marks, layers: Arc::default(), null, places, listening })
     }
 
     /// Puts every command under these layers.
@@ -87,6 +90,11 @@ impl Programs {
         let (reaper, running) = (Reaper::start()?, Mutex::default());
         let scripts_cpu = AtomicU64::new(0);
         Ok(Arc::new(Self { context, spawner, reaper, proxy, running, scripts_cpu }))
+    }
+
+    /// The sockets that listen in the sandbox, but for the proxy's.
+    pub fn listening(&self) -> Vec<ListeningPort> {
+        self.context.listening.ports(self.proxy.as_ref().and_then(|proxy| proxy.port()))
     }
 
     /// CPU time in milliseconds of the commands that scripts ran and that have ended.

@@ -1,4 +1,4 @@
-//! The commands that the controller has requested, and the one thread that supervises them all.
+//! The commands and watches that the controller has requested, and the one thread that serves them all.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -6,21 +6,25 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
-use sandbox_protocol::limits::{MAX_COMMAND_BYTES, MAX_COMMANDS, MAX_TERMINALS};
+use sandbox_protocol::limits::{MAX_COMMAND_BYTES, MAX_COMMANDS, MAX_TERMINALS, MAX_WATCHES};
 use sandbox_protocol::message::{
-    self, Exec, ExecEnd, ExecReply, ExecStop, Exited, SignalName, SignalTarget, Started,
+    self, Exec, ExecEnd, ExecReply, ExecStop, Exited, FlushReply, SignalName, SignalTarget,
+    Started, WatchReply, Watched as WatchIsOn,
 };
 use sandbox_protocol::operation::Way;
 use sandbox_protocol::{ErrorKind, FromAgent, WireError};
 
+use super::changes::{Answers, Asked, Reading};
 use super::poller::{Poller, Source};
 use super::programs::Programs;
 use super::pty::{self, Terminal};
 use super::stdio::{Outputs, no_descriptor};
 use super::watch::{Bounds, Console, Input, LONGEST, Left, Output, Process, Step, Task, Watch};
+use crate::files::{self, Files, Watches};
 use crate::outbox::Outbox;
 use crate::stop::{StopFlag, StopReason, no_thread};
 use crate::stream::{Stream, Streams};
+use crate::threads::ThreadJob;
 use crate::wake::Wake;
 
 /// Stack size of the thread.
@@ -43,9 +47,15 @@ struct State {
     commands: HashMap<u64, Arc<Entry>>,
     /// What the thread has not taken yet.
     accepted: Vec<Job>,
+    /// Once something was watched.
+    watches: Option<Arc<Watches>>,
+    /// What ends each watch.
+    watching: HashMap<u64, Arc<StopFlag>>,
+    /// What the thread has not been told yet.
+    asked: Vec<Asked>,
     /// Wakes the thread, once there is one.
     thread: Option<Arc<Wake>>,
-    /// Called when no command is in progress any more.
+    /// Called when no command or watch is in progress any more.
     last: Vec<Box<dyn FnOnce() + Send>>,
     closing: bool,
 }
@@ -116,18 +126,81 @@ impl Execs {
             process: OnceLock::new(),
         });
         let console = WireConsole::open(&self.0, id, &exec, &entry, &wake)?;
-        let thread = match state.thread.clone() {
-            Some(thread) => thread,
-            None => state.thread.insert(self.0.start_thread()?).clone(),
-        };
+        let thread = self.0.thread(&mut state)?;
         state.commands.insert(id, entry);
         state.accepted.push(Job { exec, accepted, output_bytes, outputs, console, wake });
         thread.wake();
         Ok(())
     }
 
-    /// Ends the command of this request early; returns whether there was one.
+    /// Accepts the watch `id`, and returns the work that begins it, in at most `time`. Its answer is sent
+    /// when it has ended.
+    ///
+    /// # Errors
+    ///
+    /// `busy` if the session ends, there are too many watches, or no thread or descriptor is available.
+    pub fn watch(
+        &self,
+        id: u64,
+        request: message::Watch,
+        files: Files,
+        time: Duration,
+    ) -> Result<ThreadJob, WireError> {
+        let mut state = self.0.state.lock().unwrap();
+        if state.closing {
+            return Err(busy("the session ends".to_owned()));
+        }
+        if state.watching.len() >= MAX_WATCHES {
+            return Err(busy(format!("{MAX_WATCHES} directories are watched already")));
+        }
+        let watches = match state.watches.clone() {
+            Some(watches) => watches,
+            None => {
+                let watches = Watches::new().map_err(|errno| {
+                    busy(format!("the kernel watches no directories for this user now: {errno}"))
+                })?;
+                state.watches.insert(Arc::new(watches)).clone()
+            }
+        };
+        self.0.thread(&mut state)?;
+        let stop = Arc::new(StopFlag::default());
+        state.watching.insert(id, stop.clone());
+        let shared = self.0.clone();
+        Ok(Box::new(move || {
+            let time = files::Watch::new(stop.clone(), time);
+            match watches.begin(id, Arc::new(files), &request, &time) {
+                Ok(()) => {
+                    shared.outbox.notify(&FromAgent::Watched(WatchIsOn { request: id }));
+                    match watches.turn_on(id, &stop) {
+                        true => shared.state.lock().unwrap().ask(Asked::Send),
+                        false => shared.answer_watch(id, Ok(WatchReply {})),
+                    }
+                }
+                Err(error) => {
+                    let error = WireError::new(error.kind, error.to_string());
+                    shared.answer_watch(id, Err(error));
+                }
+            }
+        }))
+    }
+
+    /// Answers the `flush` with this id once all changes so far are sent; `false` if nothing is watched.
+    pub fn flush(&self, id: u64) -> bool {
+        let mut state = self.0.state.lock().unwrap();
+        let is_watching = !state.watching.is_empty();
+        if is_watching {
+            state.ask(Asked::Flush(id));
+        }
+        is_watching
+    }
+
+    /// Ends the command or the watch of this request early; returns whether there was one.
     pub fn cancel(&self, id: u64, at_once: bool) -> bool {
+        let mut state = self.0.state.lock().unwrap();
+        if state.end_watch(id) {
+            return true;
+        }
+        drop(state);
         let Some(entry) = self.find(id) else { return false };
         match at_once {
             true => entry.stop.stop_at_once(StopReason::Cancelled),
@@ -159,14 +232,18 @@ impl Execs {
         self.0.state.lock().unwrap().commands.get(&id).cloned()
     }
 
-    /// Ends all commands at once, refuses new ones, and calls `then` when all are answered.
+    /// Ends all commands and watches at once, refuses new ones, and calls `then` when all are answered.
     pub fn end(&self, then: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock().unwrap();
         state.closing = true;
         for entry in state.commands.values() {
             entry.stop.stop_at_once(StopReason::Cancelled);
         }
-        if state.commands.is_empty() {
+        let watching: Vec<u64> = state.watching.keys().copied().collect();
+        for id in watching {
+            state.end_watch(id);
+        }
+        if state.is_quiet() {
             drop(state);
             then();
         } else {
@@ -198,6 +275,26 @@ fn busy(message: String) -> WireError {
 }
 
 impl State {
+    /// Whether no command or watch is in progress.
+    fn is_quiet(&self) -> bool {
+        self.commands.is_empty() && self.watching.is_empty()
+    }
+
+    /// Has the thread do something.
+    fn ask(&mut self, asked: Asked) {
+        self.asked.push(asked);
+        self.thread.iter().for_each(|thread| thread.wake());
+    }
+
+    /// Ends the watch of this request; returns whether there was one.
+    fn end_watch(&mut self, id: u64) -> bool {
+        let Some(stop) = self.watching.get(&id) else { return false };
+        // One that has not begun ends by this, and another one by the thread.
+        stop.stop(StopReason::Cancelled);
+        self.ask(Asked::End(id));
+        true
+    }
+
     fn admit(&self, has_terminal: bool) -> Result<(), WireError> {
         if self.closing {
             return Err(busy("the session ends".to_owned()));
@@ -255,6 +352,14 @@ const fn named(signal: SignalName) -> Signal {
 }
 
 impl Shared {
+    /// What wakes the thread, which is started if there is none.
+    fn thread(self: &Arc<Self>, state: &mut State) -> Result<Arc<Wake>, WireError> {
+        Ok(match state.thread.clone() {
+            Some(thread) => thread,
+            None => state.thread.insert(self.start_thread()?).clone(),
+        })
+    }
+
     /// Starts the thread; returns what wakes it.
     fn start_thread(self: &Arc<Self>) -> Result<Arc<Wake>, WireError> {
         let wake = Arc::new(Wake::new().map_err(no_descriptor)?);
@@ -263,7 +368,8 @@ impl Shared {
         let thread = std::thread::Builder::new().name("exec".to_owned()).stack_size(STACK_BYTES);
         let (shared, own) = (self.clone(), wake.clone());
         let run = move || {
-            Supervisor { shared, wake: own, poller, watched: BTreeMap::new(), last: OWN }.run()
+            let watched = BTreeMap::new();
+            Supervisor { shared, wake: own, poller, watched, last: OWN, reading: None }.run()
         };
         thread.spawn(run).map_err(no_thread)?;
         Ok(wake)
@@ -274,7 +380,7 @@ impl Shared {
         let before = || {
             let mut state = self.state.lock().unwrap();
             state.commands.remove(&id);
-            if state.commands.is_empty() {
+            if state.is_quiet() {
                 last = std::mem::take(&mut state.last);
             }
         };
@@ -282,6 +388,18 @@ impl Shared {
             Left::Killed => self.outbox.answer(id, result, before),
             Left::Kept => self.outbox.answer_kept(id, result, before),
         }
+        last.into_iter().for_each(|last| last());
+    }
+
+    fn answer_watch(&self, id: u64, result: Result<WatchReply, WireError>) {
+        let mut last = Vec::new();
+        self.outbox.answer_kept(id, result, || {
+            let mut state = self.state.lock().unwrap();
+            state.watching.remove(&id);
+            if state.is_quiet() {
+                last = std::mem::take(&mut state.last);
+            }
+        });
         last.into_iter().for_each(|last| last());
     }
 }
@@ -295,6 +413,8 @@ struct Supervisor {
     watched: BTreeMap<u64, Watched>,
     /// The last number that was used.
     last: u64,
+    /// Once something was watched.
+    reading: Option<Reading>,
 }
 
 struct Watched {
@@ -308,18 +428,44 @@ struct Watched {
 impl Supervisor {
     fn run(mut self) -> ! {
         loop {
-            let until = self.watched.values().filter_map(|watched| watched.due).min();
+            let dues = self.watched.values().filter_map(|watched| watched.due);
+            let until = dues.chain(self.reading.as_ref().and_then(Reading::due)).min();
             let now = Instant::now();
             for (number, source) in self.poller.wait(until) {
-                if let Some(watched) = self.watched.get_mut(&number) {
+                if source == Source::Changes {
+                    self.reading.iter_mut().for_each(Reading::note);
+                } else if let Some(watched) = self.watched.get_mut(&number) {
                     watched.watch.note(source);
                     watched.due = Some(now);
                 }
             }
             self.wake.see();
-            let accepted = std::mem::take(&mut self.shared.state.lock().unwrap().accepted);
+            let mut state = self.shared.state.lock().unwrap();
+            let accepted = std::mem::take(&mut state.accepted);
+            let (asked, watches) = (std::mem::take(&mut state.asked), state.watches.clone());
+            drop(state);
             accepted.into_iter().for_each(|job| self.begin(job));
             self.step();
+            if let Some(watches) = watches {
+                self.report(asked, watches);
+            }
+        }
+    }
+
+    /// Sends what has changed in watched directories.
+    fn report(&mut self, asked: Vec<Asked>, watches: Arc<Watches>) {
+        let poller = &self.poller;
+        let reading = self.reading.get_or_insert_with(|| {
+            // Without this event only what is asked for is sent.
+            _ = poller.add(OWN, Source::Changes, &*watches);
+            Reading::new(watches)
+        });
+        let Answers { flushed, ended } = reading.step(asked, &self.shared.outbox);
+        for id in ended {
+            self.shared.answer_watch(id, Ok(WatchReply {}));
+        }
+        for id in flushed {
+            self.shared.outbox.answer_kept(id, Ok(FlushReply {}), || {});
         }
     }
 

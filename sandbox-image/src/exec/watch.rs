@@ -191,6 +191,8 @@ pub struct Watch<C> {
     end: Option<ExecEnd>,
     /// The console knows of it.
     is_told: bool,
+    /// The ends of its outputs were sent.
+    is_closed: bool,
     /// At most so much is left in the outputs of what was written before the program ended, or before
     /// nothing was left.
     rest: [u64; 2],
@@ -278,6 +280,7 @@ impl<C: Console> Watch<C> {
             is_full: false,
             end: None,
             is_told: false,
+            is_closed: false,
             rest: [0; 2],
             looked: None,
             tail: Tail::default(),
@@ -324,7 +327,7 @@ impl<C: Console> Watch<C> {
             Source::Stderr => self.ready[Output::Stderr as usize] = true,
             Source::Stdin => self.is_input_ready = true,
             // What it is of is looked at in every step.
-            Source::Wake | Source::Launch => {}
+            Source::Wake | Source::Launch | Source::Changes => {}
         }
     }
 
@@ -404,6 +407,11 @@ impl<C: Console> Watch<C> {
         if end.is_some() && (self.rest == [0; 2] || self.stopped.is_some()) {
             self.tell_exit();
         }
+        let is_kept = self.bounds.left == Left::Kept;
+        if is_kept && self.is_told && self.ends.outputs.iter().all(Option::is_none) {
+            // Nothing that is left of it can print any more.
+            self.close_outputs();
+        }
         if self.is_to_be_killed() {
             return Turn::On(Phase::Killing(Chase::new(&self.tree)));
         }
@@ -461,6 +469,12 @@ impl<C: Console> Watch<C> {
             && !mem::replace(&mut self.is_told, true)
         {
             self.console.exited(end, self.stopped);
+        }
+    }
+
+    fn close_outputs(&mut self) {
+        if !mem::replace(&mut self.is_closed, true) {
+            self.console.end();
         }
     }
 
@@ -524,7 +538,7 @@ impl<C: Console> Watch<C> {
             _ => signs(&self.permit.programs().context.places, &self.tail),
         };
         let used = self.tree.used();
-        self.console.end();
+        self.close_outputs();
         Ok(ExecReply {
             end,
             stopped: self.stopped,

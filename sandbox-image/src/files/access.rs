@@ -10,7 +10,8 @@ use sandbox_protocol::message::{Access, Limits, OperationName};
 use sandbox_protocol::path::GuestPath;
 
 use super::error::{FileError, not_allowed, protected, read_only_inputs};
-use super::mounts::{LocatedPath, Mounts, below_inputs};
+use super::follow::LastLink;
+use super::mounts::{LocatedPath, Mounts, below_inputs, no_mount};
 use super::open_mode::OpenMode;
 use super::policy::PathPolicy;
 use super::quota::{Lifetime, Quota};
@@ -40,6 +41,8 @@ pub struct Files {
     pub(super) list_entries: usize,
     pub(super) list_depth: u64,
     pub(super) file_bytes: u64,
+    /// Links are followed, to anywhere in the container.
+    pub(super) follows: bool,
 }
 
 impl Files {
@@ -62,7 +65,17 @@ impl Files {
             list_entries: usize::try_from(limits.list_entries).unwrap_or(usize::MAX),
             list_depth: limits.list_depth,
             file_bytes: limits.file_bytes,
+            follows: false,
         }
+    }
+
+    /// The same anywhere in the container, whose links are followed. Its mounts must be
+    /// [open](Mounts::open_container).
+    #[must_use]
+    pub fn anywhere(mut self) -> Self {
+        self.follows = true;
+        self.quota.spare(self.mounts.in_memory());
+        self
     }
 
     /// Counts bytes that are about to be written to `file`.
@@ -153,18 +166,40 @@ impl Files {
         Err(FileError::rule(ErrorKind::TooLarge, reason, written))
     }
 
-    pub(super) fn locate_to_read(&self, written: &[u8]) -> Result<LocatedPath<'_>, FileError> {
-        let located = self.mounts.locate(written)?;
+    /// Finds a path; whether a link at its end is meant itself is of use only where links are followed.
+    pub(super) fn locate_to_read(
+        &self,
+        written: &[u8],
+        last: LastLink,
+    ) -> Result<LocatedPath<'_>, FileError> {
+        let located = match self.follows {
+            true => self.mounts.locate_in_container(written, last)?,
+            false => self.mounts.locate(written)?,
+        };
         match self.policy.access(&located.path) {
             Some(Access::Read | Access::Write) => Ok(located),
             None => Err(not_allowed(written)),
         }
     }
 
-    pub(super) fn locate_to_write(&self, written: &[u8]) -> Result<LocatedPath<'_>, FileError> {
-        let located = self.locate_to_read(written).map_err(|error| match error.kind {
+    /// The same for what lists or searches a directory: the one above the inputs is not read itself.
+    pub(super) fn locate_directory(&self, written: &[u8]) -> Result<LocatedPath<'_>, FileError> {
+        match self.mounts.inputs(written) {
+            Some((path, inputs)) if self.follows && !inputs.is_empty() => {
+                Err(no_mount(&path, written))
+            }
+            _ => self.locate_to_read(written, LastLink::Follow),
+        }
+    }
+
+    pub(super) fn locate_to_write(
+        &self,
+        written: &[u8],
+        last: LastLink,
+    ) -> Result<LocatedPath<'_>, FileError> {
+        let located = self.locate_to_read(written, last).map_err(|error| match error.kind {
             // There is no such input, and none can be made.
-            ErrorKind::NotFound => read_only_inputs(written),
+            ErrorKind::NotFound if !self.follows => read_only_inputs(written),
             _ => error,
         })?;
         if located.mount.access() == Access::Read {

@@ -68,7 +68,7 @@ impl Files {
         visit: &VisitOf<'_>,
         each: &mut EachOf<'_>,
     ) -> Result<WalkEnd, FileError> {
-        let located = match self.locate_to_read(written) {
+        let located = match self.locate_directory(written) {
             Ok(located) => located,
             Err(error) => {
                 let inputs = self.inputs(written).ok_or(error)?;

@@ -8,6 +8,7 @@ use sandbox_protocol::path::{GuestPath, join_written};
 
 use super::access::Files;
 use super::error::{FileError, beneath};
+use super::follow::LastLink;
 use super::list::{Depth, ListedEntry};
 use super::mounts::MountTarget;
 use super::open::{Absent, special};
@@ -47,8 +48,8 @@ impl Files {
         existing: Existing,
         watch: &Watch,
     ) -> Result<Copied, FileError> {
-        let facts = self.stat(from)?;
-        let target = self.locate_to_write(to)?;
+        let facts = self.stat_at(from, LastLink::Follow)?;
+        let target = self.locate_to_write(to, LastLink::Follow)?;
         let (source, wants_directory) = (facts.path, target.wants_directory);
         let target = target.path;
         if facts.kind == EntryKind::File && wants_directory {
@@ -99,7 +100,8 @@ impl Files {
                 EntryKind::Other => return Err(special(&join_written(from, &entry.path))),
             }
             // A copy must not have what could not be written there.
-            self.locate_to_write(&join_written(to, &listed[listed.len() - 1].path)).map(drop)
+            let copy = join_written(to, &listed[listed.len() - 1].path);
+            self.locate_to_write(&copy, LastLink::Follow).map(drop)
         })?;
         if let Some(cut) = end.cut {
             let (kind, reason) = match cut.by {
@@ -121,7 +123,7 @@ impl Files {
         // Directories that get their modes at the end: these forbid the owner to copy into them.
         let mut narrow = Vec::new();
         let mut mkdir = |from: &[u8], to: Vec<u8>, parents| {
-            let mode = copied_mode(self.stat(from)?.permissions);
+            let mode = copied_mode(self.stat_at(from, LastLink::Follow)?.permissions);
             let request = Mkdir { parents, ..Mkdir::new(&*to) };
             let (_, created) = self.mkdir_with(&request, mode | Mode::RWXU)?;
             if created && !mode.contains(Mode::RWXU) {
@@ -167,7 +169,7 @@ impl Files {
     }
 
     fn set_mode(&self, directory: &[u8], mode: Mode) -> Result<(), FileError> {
-        let located = self.locate_to_write(directory)?;
+        let located = self.locate_to_write(directory, LastLink::Follow)?;
         let MountTarget::Beneath(root, relative) = &located.target else {
             return Err(FileError::system(Errno::NOTDIR, directory));
         };

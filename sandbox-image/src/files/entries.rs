@@ -16,6 +16,7 @@ use sandbox_protocol::path::{GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, joi
 use super::access::Files;
 use super::calls::count_call;
 use super::error::{FileError, beneath, not_allowed, protected};
+use super::follow::LastLink;
 use super::mounts::{LocatedPath, MountTarget};
 use super::open::special;
 use super::temporary::{Existing, is_temporary, rename_to_nothing};
@@ -68,7 +69,7 @@ impl Files {
     ///
     /// [`FileError`]; `too_large` if there are more than `limits.list_entries`.
     pub fn list(&self, written: &[u8]) -> Result<Vec<Vec<u8>>, FileError> {
-        let located = match self.locate_to_read(written) {
+        let located = match self.locate_directory(written) {
             Ok(located) => located,
             Err(error) => {
                 let (_, inputs) = self.inputs(written).ok_or(error)?;
@@ -103,7 +104,7 @@ impl Files {
     ///
     /// [`FileError`], and it still exists.
     pub fn remove(&self, written: &[u8]) -> Result<(), FileError> {
-        let located = self.locate_to_write(written)?;
+        let located = self.locate_to_write(written, LastLink::Keep)?;
         let fail = |errno| FileError::system(errno, written);
         let entry = entry(&located, written)?.ok_or_else(|| cannot_remove_directory(written))?;
         let kind = FileType::from_raw_mode(entry.stat().map_err(fail)?.st_mode);
@@ -150,8 +151,8 @@ impl Files {
         existing: Existing,
         watch: &Watch,
     ) -> Result<(GuestPath, GuestPath), FileError> {
-        let source = self.locate_to_write(from)?;
-        let target = self.locate_to_write(to)?;
+        let source = self.locate_to_write(from, LastLink::Keep)?;
+        let target = self.locate_to_write(to, LastLink::Keep)?;
         for (located, written) in [(&source, from), (&target, to)] {
             if self.policy.is_pinned(&located.path) {
                 return Err(protected(written));

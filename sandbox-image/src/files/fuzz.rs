@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use sandbox_protocol::message::{Access, AllowedPath, IoErrors, Policy};
+use sandbox_protocol::message::{Access, AllowedPath, FileScope, IoErrors, Policy};
 use sandbox_protocol::path::{GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, PathError};
 use sandbox_protocol::{ErrorKind, WireString, argv};
 
@@ -112,6 +112,7 @@ fn located(written: &[u8]) {
             io_errors: IoErrors::Raise,
             allowed_paths: allowed.into(),
             protected: PROTECTED.map(str::to_owned).into(),
+            files: FileScope::Io,
         })
         .expect("the paths are paths")
     });

@@ -10,17 +10,18 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, OFlags, fstat, statat};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::{Cut, CutBy, EntryKind, List, Timestamp};
+use sandbox_protocol::message::{Cut, CutBy, EntryDetails, EntryKind, List, Timestamp};
 use sandbox_protocol::path::{GuestPath, join_written};
 
 use super::access::Files;
+use super::details::Owners;
 use super::entries::{has_path, read_directory};
 use super::error::{FileError, beneath};
 use super::mounts::{Inputs, MountTarget};
 use super::names::{kind_of, modified, size_of};
 use super::temporary::is_temporary;
 use super::watch::Watch;
-use sandbox_dirfd::{Root, retry};
+use sandbox_dirfd::{Root, retry, split};
 
 /// An entry of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct ListedEntry {
     pub size: u64,
     /// When its content was last modified.
     pub modified: Option<Timestamp>,
+    /// More, if the request asks for it and it is still there.
+    pub details: Option<EntryDetails>,
 }
 
 /// The result of a list.
@@ -97,7 +100,7 @@ impl Files {
             let reason = "`limit` and `max_depth` must be at least 1";
             return Err(FileError::rule(ErrorKind::InvalidRequest, reason, written));
         }
-        let located = match self.locate_to_read(written) {
+        let located = match self.locate_directory(written) {
             Ok(located) => located,
             Err(error) => {
                 let inputs = self.inputs(written).ok_or(error)?;
@@ -126,6 +129,7 @@ impl Files {
             cut: None,
         };
         walk.descend(b"", 1)?;
+        let owners = request.details.then(|| self.owners());
         let mut path: Vec<u8> = Vec::new();
         // Where each directory on the way ends in it; the listed directory is the first.
         let mut ends = vec![0];
@@ -139,7 +143,8 @@ impl Files {
             ends.push(path.len());
             walk.room -= 1;
             entries += 1;
-            each(ListedEntry { path: path.clone(), kind, size, modified })?;
+            let details = owners.as_ref().and_then(|owners| walk.details(&path, self, owners));
+            each(ListedEntry { path: path.clone(), kind, size, modified, details })?;
             let cut_by = walk.cut.as_ref().map(|cut| cut.by);
             if kind != EntryKind::Directory || walk.room == 0 && cut_by == Some(CutBy::Entries) {
                 continue;
@@ -171,6 +176,7 @@ impl Files {
     ) -> Result<ListEnd, FileError> {
         let limit = request.limit.unwrap_or(u64::MAX).min(self.list_entries as u64);
         let mut end = ListEnd { path, entries: 0, cut: None };
+        let owners = request.details.then(|| self.owners());
         for (name, mount) in inputs {
             watch.check()?;
             if end.entries == limit {
@@ -181,7 +187,8 @@ impl Files {
             let stat = stat.map_err(|errno| FileError::system(errno, mount.path().as_bytes()))?;
             let kind = kind_of(FileType::from_raw_mode(stat.st_mode));
             let (size, modified) = (size_of(&stat), modified(&stat));
-            each(ListedEntry { path: name.to_vec(), kind, size, modified })?;
+            let details = owners.as_ref().map(|owners| self.details(&stat, owners));
+            each(ListedEntry { path: name.to_vec(), kind, size, modified, details })?;
             end.entries += 1;
             let depth = request.depth().map(|depth| depth - 1);
             if kind != EntryKind::Directory || depth == Some(0) {
@@ -193,6 +200,7 @@ impl Files {
                 recursive: true,
                 max_depth: depth,
                 limit: Some(room.max(1)),
+                details: request.details,
                 ..List::new(mount.path().as_bytes())
             };
             let inner = self.walk(&below, reach, watch, |entry| match room {
@@ -243,6 +251,15 @@ impl Walk<'_> {
             }
             Err(errno) => Err(beneath(errno, &join_written(self.written, below))),
         }
+    }
+
+    /// The details of an entry below the listed directory, if it is still there.
+    fn details(&self, below: &[u8], files: &Files, owners: &Owners) -> Option<EntryDetails> {
+        let relative = join_written(self.top, below);
+        let (parent, name) = split(&relative);
+        let directory = self.root.directory(parent).ok()?;
+        let stat = retry(|| statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)).ok()?;
+        Some(files.details_in((self.root, &directory, name), &stat, owners))
     }
 
     /// Whether a directory has something in it.

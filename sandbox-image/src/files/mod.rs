@@ -2,7 +2,8 @@
 //!
 //! A path passes four checks: the pure rules ([`sandbox_protocol::path`]), the mount it belongs to
 //! ([`mounts`]), the owner's policy ([`policy`]) and the kernel, beneath the mount's descriptor and
-//! never through a link ([`sandbox_dirfd`]). No operation resolves a path twice: the file that was
+//! never through a link ([`sandbox_dirfd`]). Operations that may go anywhere in the container resolve
+//! a path's links before that ([`follow`]). No operation resolves a path twice: the file that was
 //! opened is the one that is checked and used.
 //!
 //! Hard links are treated like other files: anyone who can create one could have read or written
@@ -12,14 +13,17 @@ mod access;
 mod breadth;
 mod calls;
 mod copy;
+mod details;
 mod edit;
 mod entries;
 mod error;
 mod expression;
+mod follow;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 pub mod handle;
 mod list;
+mod modes;
 mod mounts;
 mod names;
 mod open;
@@ -43,10 +47,12 @@ mod text;
 mod touched;
 mod view;
 mod watch;
+mod watches;
 mod write;
 
 pub use access::{Files, Flush};
 pub use error::FileError;
+pub use follow::LastLink;
 pub use list::ListedEntry;
 pub use mounts::{MountError, Mounts};
 pub use open::Absent;
@@ -59,3 +65,4 @@ pub use temporary::{Existing, remove_all as remove_temporaries};
 pub use touched::Announce;
 pub use view::Viewed;
 pub use watch::Watch;
+pub use watches::{Report, Watches};

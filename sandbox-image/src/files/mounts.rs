@@ -3,6 +3,7 @@
 use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, openat, unlinkat};
 use rustix::io::Errno;
@@ -13,12 +14,30 @@ use sandbox_protocol::path::{GuestPath, INPUTS, PathError, ResolvedPath};
 use sandbox_protocol::{ErrorKind, argv};
 
 use super::error::{FileError, OUTSIDE, beneath};
+use super::follow::{LastLink, follow, is_kernels};
 use super::path_locks::PathLocks;
 use crate::confine::landlock::{Grant, GrantKind};
-use sandbox_dirfd::{Resolver, Root};
+use sandbox_dirfd::{Resolver, Root, Within};
 
 /// Longest nonce.
 const NONCE_BYTES: u64 = 4 << 10;
+
+/// What every container has beside the mounts of the command line, and whether a program may write
+/// there. The files are mounted by some engines.
+const CONTAINER: [(&str, Access); 8] = [
+    ("/", Access::Read),
+    ("/tmp", Access::Write),
+    ("/dev/shm", Access::Write),
+    ("/etc/hostname", Access::Read),
+    ("/etc/hosts", Access::Read),
+    ("/etc/resolv.conf", Access::Read),
+    (USERS, Access::Read),
+    (GROUPS, Access::Read),
+];
+/// The names of the container's users.
+pub(super) const USERS: &str = "/etc/passwd";
+/// The names of its groups.
+pub(super) const GROUPS: &str = "/etc/group";
 
 /// All mounts, and the bases of `~` and relative paths.
 #[derive(Debug)]
@@ -28,6 +47,8 @@ pub struct Mounts {
     workdir: GuestPath,
     resolver: Resolver,
     path_locks: PathLocks,
+    /// The rest of the container, its root first, if operations may go there.
+    container: OnceLock<Vec<Mount>>,
 }
 
 /// One mount.
@@ -120,7 +141,55 @@ impl Mounts {
     }
 
     pub(super) fn new(mounts: Vec<Mount>, home: Option<GuestPath>, workdir: GuestPath) -> Self {
-        Self { mounts, home, workdir, resolver: Resolver::Walk, path_locks: PathLocks::default() }
+        Self {
+            mounts,
+            home,
+            workdir,
+            resolver: Resolver::Walk,
+            path_locks: PathLocks::default(),
+            container: OnceLock::new(),
+        }
+    }
+
+    /// Opens the rest of the container, whose root is at `root` for this process, for operations that
+    /// may go anywhere in it.
+    ///
+    /// # Errors
+    ///
+    /// [`MountError`] if the root cannot be opened.
+    pub fn open_container(&self, root: &Path) -> Result<(), MountError> {
+        let mut mounts = Vec::new();
+        for (path, access) in CONTAINER {
+            let at = root.join(path.trim_start_matches('/'));
+            let path = GuestPath::new(path).expect("a constant path");
+            match Mount::open(&argv::Mount { path, access }, &at) {
+                Ok(mount) if is_kernels(mount.fd()).unwrap_or(true) => {}
+                Ok(mount) => mounts.push(mount),
+                Err(error) if mounts.is_empty() => return Err(error),
+                // There is none, or it is a link to another place.
+                Err(_) => {}
+            }
+        }
+        _ = self.container.set(mounts);
+        Ok(())
+    }
+
+    /// One of the container's own files, if the container is open and has it.
+    pub(super) fn container_file(&self, path: &str) -> Option<&Mount> {
+        let mut mounts = self.container.get()?.iter();
+        mounts.find(|mount| mount.path.as_bytes() == path.as_bytes())
+    }
+
+    /// The devices of the container's own that programs may write: those in memory.
+    pub(super) fn in_memory(&self) -> Vec<u64> {
+        let container = self.container.get().into_iter().flatten();
+        let root = self.container.get().and_then(|mounts| mounts.first());
+        let others: Vec<_> = self.mounts.iter().chain(root).collect();
+        container
+            .filter(|mount| mount.access == Access::Write)
+            .map(|mount| mount.dev)
+            .filter(|device| others.iter().all(|other| other.dev != *device))
+            .collect()
     }
 
     /// Uses `resolver` from now on.
@@ -215,18 +284,49 @@ impl Mounts {
         if self.mounts.is_empty() {
             return Err(FileError::rule(ErrorKind::NotAllowed, IO_IS_OFF, written));
         }
-        let resolved = self
-            .resolve(written)
-            .map_err(|error| FileError::rule(error.kind(), error.to_string(), written))?;
+        self.find(self.resolved(written)?, &[], written)
+    }
+
+    /// The same anywhere in the container, with links followed.
+    pub(super) fn locate_in_container(
+        &self,
+        written: &[u8],
+        last: LastLink,
+    ) -> Result<LocatedPath<'_>, FileError> {
+        let Some(container) = self.container.get() else { return self.locate(written) };
+        let resolved = self.resolved(written)?;
+        let followed = follow(container[0].fd(), &resolved.path, last, written)?;
+        if followed.ends_in_link && resolved.wants_directory {
+            return Err(FileError::system(Errno::NOTDIR, written));
+        }
+        self.find(ResolvedPath { path: followed.path, ..resolved }, container, written)
+    }
+
+    fn resolved(&self, written: &[u8]) -> Result<ResolvedPath, FileError> {
+        self.resolve(written)
+            .map_err(|error| FileError::rule(error.kind(), error.to_string(), written))
+    }
+
+    /// Finds the mount of a path, among these and further ones.
+    fn find<'a>(
+        &'a self,
+        resolved: ResolvedPath,
+        more: &'a [Mount],
+        written: &[u8],
+    ) -> Result<LocatedPath<'a>, FileError> {
         let (mount, relative) = self
             .mounts
             .iter()
+            .chain(more)
             .filter_map(|mount| Some((mount, resolved.path.strip_prefix(&mount.path)?)))
             .min_by_key(|(_, relative)| relative.len())
             .ok_or_else(|| no_mount(&resolved.path, written))?;
         let target = match &mount.target {
             Target::Directory(fd) => {
-                let root = Root { fd: fd.as_fd(), dev: mount.dev, resolver: self.resolver };
+                let is_of_container = more.iter().any(|other| std::ptr::eq(other, mount));
+                let within = if is_of_container { Within::Mount } else { Within::Device };
+                let (dev, resolver) = (mount.dev, self.resolver);
+                let root = Root { fd: fd.as_fd(), dev, resolver, within };
                 MountTarget::Beneath(root, relative.to_vec())
             }
             Target::File { .. } if relative.is_empty() => MountTarget::File,
@@ -243,7 +343,7 @@ pub(super) fn below_inputs(path: &GuestPath) -> Option<&[u8]> {
 }
 
 /// Why no mount contains a path.
-fn no_mount(path: &GuestPath, written: &[u8]) -> FileError {
+pub(super) fn no_mount(path: &GuestPath, written: &[u8]) -> FileError {
     match below_inputs(path) {
         Some(below) => {
             let name = below.split(|&byte| byte == b'/').next().unwrap_or_default();

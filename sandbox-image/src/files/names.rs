@@ -6,11 +6,12 @@ use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, fstat, mkdirat, statat, statx,
 };
 use rustix::io::Errno;
-use sandbox_protocol::message::{EntryKind, Mkdir, Timestamp};
+use sandbox_protocol::message::{EntryDetails, EntryKind, Mkdir, Timestamp};
 use sandbox_protocol::path::GuestPath;
 
 use super::access::Files;
 use super::error::{FileError, beneath};
+use super::follow::LastLink;
 use super::mounts::{LocatedPath, MountTarget};
 use super::open::{ParentDir, make_parents};
 use sandbox_dirfd::{retry, split};
@@ -39,6 +40,8 @@ pub struct Facts {
     pub accessed: Option<Timestamp>,
     /// When it was created, if the file system records that.
     pub created: Option<Timestamp>,
+    /// More, if it is looked up.
+    pub details: Option<EntryDetails>,
 }
 
 pub(super) const fn kind_of(file_type: FileType) -> EntryKind {
@@ -69,7 +72,16 @@ impl Files {
     ///
     /// [`FileError`].
     pub fn stat(&self, written: &[u8]) -> Result<Facts, FileError> {
-        let located = self.locate_to_read(written)?;
+        self.stat_at(written, LastLink::Keep)
+    }
+
+    /// The same, and perhaps of what a link points to.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn stat_at(&self, written: &[u8], last: LastLink) -> Result<Facts, FileError> {
+        let located = self.locate_to_read(written, last)?;
         let (stat, created) = metadata(&located, written)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         located.expect_directory(kind, written)?;
@@ -82,6 +94,7 @@ impl Files {
             modified: modified(&stat),
             accessed: timestamp(stat.st_atime, stat.st_atime_nsec),
             created,
+            details: self.follows.then(|| self.details_of(&located, &stat)),
             path: located.path,
         })
     }
@@ -92,7 +105,7 @@ impl Files {
     ///
     /// [`FileError`] if it cannot be determined, or the path is refused.
     pub fn exists(&self, written: &[u8]) -> Result<(GuestPath, Option<EntryKind>), FileError> {
-        let located = match self.locate_to_read(written) {
+        let located = match self.locate_to_read(written, LastLink::Keep) {
             // No input has this name, or the one that has it is a file.
             Err(error) if error.is_absence() => {
                 let path = self.mounts.meant(written).ok_or(error)?;
@@ -131,7 +144,7 @@ impl Files {
         mode: Mode,
     ) -> Result<(GuestPath, bool), FileError> {
         let written = request.path.as_bytes();
-        let located = self.locate_to_write(written)?;
+        let located = self.locate_to_write(written, LastLink::Follow)?;
         let MountTarget::Beneath(root, relative) = &located.target else {
             return Err(FileError::system(Errno::EXIST, written));
         };

@@ -13,6 +13,7 @@ use sandbox_protocol::path::GuestPath;
 
 use super::access::Files;
 use super::error::{FileError, beneath, not_allowed};
+use super::follow::LastLink;
 use super::mounts::{LocatedPath, MountTarget};
 use super::open_mode::OpenMode;
 use super::touched::Pending;
@@ -80,9 +81,9 @@ impl Files {
     /// was full).
     pub fn open(&self, written: &[u8], mode: OpenMode) -> Result<OpenFile, FileError> {
         let located = if mode.writes() {
-            self.locate_to_write(written)?
+            self.locate_to_write(written, LastLink::Follow)?
         } else {
-            self.locate_to_read(written)?
+            self.locate_to_read(written, LastLink::Follow)?
         };
         let (root, relative) = match &located.target {
             MountTarget::File if located.wants_directory => {
@@ -121,7 +122,7 @@ impl Files {
     /// [`FileError`], and nothing has changed, except that a file or parents may have been created.
     pub fn touch(&self, request: &Touch) -> Result<(GuestPath, bool), FileError> {
         let written = request.path.as_bytes();
-        let located = self.locate_to_write(written)?;
+        let located = self.locate_to_write(written, LastLink::Follow)?;
         // Enough to set times, of directories too.
         let flags = OpenMode::Read.flags();
         for _ in 0..RACES {
@@ -166,6 +167,53 @@ impl Files {
             return Ok((located.path, false));
         }
         Err(FileError::system(Errno::AGAIN, written))
+    }
+
+    /// Opens a file or a directory that exists, to change what is known of it.
+    pub(super) fn open_existing(
+        &self,
+        located: &LocatedPath<'_>,
+        written: &[u8],
+    ) -> Result<(OwnedFd, FileType), FileError> {
+        let flags = OpenMode::Read.flags();
+        let opened = match &located.target {
+            MountTarget::File => {
+                located.mount.open_file(flags).map_err(|errno| beneath(errno, written))
+            }
+            MountTarget::Beneath(root, relative) => match root.open(relative, flags) {
+                // Its owner may perhaps write it and not read it.
+                Err(Errno::ACCESS) => root.open(relative, OpenMode::Append.flags()),
+                opened => opened,
+            }
+            .map_err(|errno| explain(errno, root, relative, written)),
+        }?;
+        let stat = fstat(&opened).map_err(|errno| FileError::system(errno, written))?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        located.expect_directory(kind, written)?;
+        match kind {
+            FileType::RegularFile | FileType::Directory => Ok((opened, kind)),
+            _ => Err(special(written)),
+        }
+    }
+
+    /// Creates the missing directories above the new path of something that exists.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`]; some of them may have been created.
+    pub fn make_parents_for(&self, from: &[u8], to: &[u8]) -> Result<(), FileError> {
+        if self.exists(from)?.1.is_none() {
+            return Err(FileError::system(Errno::NOENT, from));
+        }
+        let located = self.locate_to_write(to, LastLink::Keep)?;
+        let MountTarget::Beneath(root, relative) = &located.target else { return Ok(()) };
+        let ParentDir { directory, missing, .. } = self.parent(&located, root, relative, to)?;
+        let wanted = missing.len() as u64;
+        self.quota.take_entries(located.mount.fd(), wanted)?;
+        let mut made = 0;
+        let result = make_parents(root, directory, &missing, &mut made);
+        self.quota.give_back_entries(wanted - made);
+        result.map(drop).map_err(|errno| beneath(errno, to))
     }
 
     /// Accepts the opened file if it is a regular file, and truncates it if the mode requires that.

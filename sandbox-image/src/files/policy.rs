@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use sandbox_protocol::message::{Access, Policy};
+use sandbox_protocol::message::{Access, FileScope, Policy};
 use sandbox_protocol::path::{GuestPath, PathError};
 use sandbox_protocol::protected::{ProtectedNames, fold};
 
@@ -23,6 +23,10 @@ impl PathPolicy {
         let allowed = policy.allowed_paths.iter();
         let allowed =
             allowed.map(|rule| GuestPath::new(&rule.path).map(|path| (path, rule.access)));
+        // The mounts' own access decides.
+        let anywhere =
+            (policy.files == FileScope::All).then(|| Ok((GuestPath::root(), Access::Write)));
+        let allowed = allowed.chain(anywhere);
         let protected = ProtectedNames::new(policy.protected.iter().map(String::as_str));
         Ok(Self { allowed: allowed.collect::<Result<_, _>>()?, protected })
     }
@@ -85,7 +89,7 @@ fn folded(path: &GuestPath) -> Vec<Cow<'_, [u8]>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sandbox_protocol::message::{AllowedPath, IoErrors};
+    use sandbox_protocol::message::{AllowedPath, FileScope, IoErrors};
 
     fn path(text: &str) -> GuestPath {
         GuestPath::new(text).unwrap()
@@ -100,6 +104,7 @@ mod tests {
                 .map(|&(path, access)| AllowedPath { path: path.to_owned(), access })
                 .collect(),
             protected: protected.iter().map(|&name| name.to_owned()).collect(),
+            files: FileScope::Io,
         })
         .unwrap()
     }

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::fstatvfs;
+use rustix::fs::{fstat, fstatvfs};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{LIFETIME_ENTRIES, LIFETIME_WRITE_BYTES, size_text};
@@ -112,6 +112,8 @@ pub(super) struct Quota {
     entries: Counter,
     lifetime: Arc<Lifetime>,
     reserve: Reserve,
+    /// Devices on which no reserve is kept.
+    spared: Vec<u64>,
 }
 
 impl Quota {
@@ -121,7 +123,21 @@ impl Quota {
             entries: Counter::new(limits.entries),
             lifetime,
             reserve: Reserve::new(limits.disk_reserve_bytes),
+            spared: Vec::new(),
         }
+    }
+
+    /// Keeps no reserve on these devices: they are in memory, and end with the sandbox.
+    pub fn spare(&mut self, devices: Vec<u64>) {
+        self.spared = devices;
+    }
+
+    fn keep(&self, file: impl AsFd, n: u64) -> Result<(), FileError> {
+        let is_spared = |device| self.spared.contains(&device);
+        if !self.spared.is_empty() && fstat(&file).is_ok_and(|stat| is_spared(stat.st_dev)) {
+            return Ok(());
+        }
+        self.reserve.keep(file, n)
     }
 
     /// Counts bytes before they are written to `file`.
@@ -130,7 +146,7 @@ impl Quota {
             let reason = format!("write limit exceeded ({})", size_text(max));
             FileError::rule(ErrorKind::WriteLimit, reason, b"")
         })?;
-        self.reserve.keep(file, bytes).inspect_err(|_| {
+        self.keep(file, bytes).inspect_err(|_| {
             self.bytes.give_back(bytes);
             self.lifetime.bytes.give_back(bytes);
         })
@@ -150,7 +166,7 @@ impl Quota {
             FileError::rule(ErrorKind::TooManyFiles, reason, b"")
         })?;
         let blocks = entries.saturating_mul(BLOCK_BYTES);
-        self.reserve.keep(file, blocks).inspect_err(|_| self.give_back_entries(entries))
+        self.keep(file, blocks).inspect_err(|_| self.give_back_entries(entries))
     }
 
     /// For entries that were counted but not created.

@@ -34,6 +34,7 @@ use super::access::Files;
 use super::calls::count_call;
 use super::entries::{Entry, entry, refuse_special};
 use super::error::{FileError, beneath, not_allowed, protected};
+use super::follow::LastLink;
 use super::mounts::LocatedPath;
 use super::open::Absent;
 use super::temporary::{is_temporary, random_name};
@@ -81,7 +82,7 @@ impl Files {
         absent: Absent,
         watch: &Watch,
     ) -> Result<Removed, FileError> {
-        let located = self.locate_to_write(written)?;
+        let located = self.locate_to_write(written, LastLink::Keep)?;
         let entries = match self.remove_located(&located, written, scope, absent, watch) {
             // It was removed after its lookup.
             Err(error)

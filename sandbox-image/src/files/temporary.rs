@@ -146,10 +146,16 @@ impl<'a> Temporary<'a> {
         let Some(Name(temporary)) = &self.name else { return Err(Errno::NOENT) };
         match existing {
             Existing::Replace => retry(|| renameat(&self.directory, temporary, directory, name)),
+            // By a link, if there are any: who watches the directory sees that it is new.
             Existing::Refuse => {
-                rename_to_nothing(&self.directory, temporary.as_bytes(), directory, name, || {
-                    linkat(&self.directory, temporary, directory, name, AtFlags::empty())
-                })
+                let flags = AtFlags::empty();
+                match retry(|| linkat(&self.directory, temporary, directory, name, flags)) {
+                    Err(errno) if is_unable(errno) => {
+                        let old = temporary.as_bytes();
+                        rename_to_nothing(&self.directory, old, directory, name, || Err(errno))
+                    }
+                    linked => linked,
+                }
             }
         }
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use sandbox_dirfd::Resolver;
 use sandbox_protocol::argv;
 use sandbox_protocol::message::{
-    Access, AllowedPath, Change, IoErrors, Limits, Policy, Refused, Touched,
+    Access, AllowedPath, Change, FileScope, IoErrors, Limits, Policy, Refused, Touched,
 };
 use sandbox_protocol::path::GuestPath;
 
@@ -78,6 +78,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) limits: Limits,
     pub(crate) allowed: Vec<(&'a str, Access)>,
     pub(crate) protected: Vec<&'a str>,
+    /// The root of the container, if links are followed there.
+    pub(crate) container: Option<&'a Path>,
 }
 
 impl<'a> Setup<'a> {
@@ -89,6 +91,7 @@ impl<'a> Setup<'a> {
             limits: LIMITS,
             allowed: vec![("/", Access::Write)],
             protected: Vec::new(),
+            container: None,
         }
     }
 
@@ -108,7 +111,11 @@ impl<'a> Setup<'a> {
                 .map(|&(path, access)| AllowedPath { path: path.to_owned(), access })
                 .collect(),
             protected: self.protected.iter().map(|&name| name.to_owned()).collect(),
+            files: FileScope::Io,
         };
+        if let Some(root) = self.container {
+            mounts.open_container(root).unwrap();
+        }
         let recorded = Arc::new(Recorded::default());
         let files = Files::new(
             Arc::new(mounts),
@@ -118,6 +125,7 @@ impl<'a> Setup<'a> {
             Some(recorded.clone()),
             1,
         );
+        let files = if self.container.is_some() { files.anywhere() } else { files };
         (Arc::new(files), recorded)
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of this module's guarantees, with both resolvers, over real directories.
 
+mod container;
 mod operations;
 mod search;
 mod slashes;

@@ -23,6 +23,8 @@ use sandbox_protocol::path::GuestPath;
 
 use super::access::Files;
 use super::error::{FileError, beneath};
+use super::follow::LastLink;
+use super::modes::mode_of;
 use super::mounts::{LocatedPath, MountTarget};
 use super::open::{Absent, ParentDir, explain, make_parents, no_file, special};
 use super::path_locks::PathLock;
@@ -69,6 +71,8 @@ pub struct Writing<'f> {
     before: u64,
     /// The permissions of the file, if they are not the old one's or the usual ones.
     permissions: Option<Mode>,
+    /// Those of a file that is created.
+    permissions_of_new: Option<Mode>,
 }
 
 /// Where content is collected.
@@ -96,7 +100,7 @@ impl Files {
     ///
     /// Every error that can be detected now; nothing has changed.
     pub fn write(&self, request: Write, absent: Absent) -> Result<Writing<'_>, FileError> {
-        let located = self.locate_to_write(request.path.as_bytes())?;
+        let located = self.locate_to_write(request.path.as_bytes(), LastLink::Follow)?;
         Ok(self.begin(request, absent, located)?.0)
     }
 
@@ -111,7 +115,7 @@ impl Files {
         content: &[u8],
         watch: &Watch,
     ) -> Result<Written, FileError> {
-        let located = self.locate_to_write(request.path.as_bytes())?;
+        let located = self.locate_to_write(request.path.as_bytes(), LastLink::Follow)?;
         // No other write comes between what is found and the end.
         let lock = self.mounts.path_locks().lock(&located.path, watch)?;
         let (mut writing, found) = self.begin(request, Absent::Accept, located)?;
@@ -128,6 +132,10 @@ impl Files {
         located: LocatedPath<'f>,
     ) -> Result<(Writing<'f>, Option<Target>), FileError> {
         let (written, mode) = (request.path.as_bytes(), request.mode);
+        let permissions_of_new = match request.permissions {
+            Some(permissions) => Some(mode_of(permissions, written)?),
+            None => None,
+        };
         let target = find(&located, mode, absent, written)?;
         if target.is_none() && absent == Absent::Refuse {
             return Err(FileError::system(Errno::NOENT, written));
@@ -159,6 +167,7 @@ impl Files {
             bytes: 0,
             before,
             permissions: None,
+            permissions_of_new,
         };
         writing.refuse_size(0)?;
         Ok((writing, target))
@@ -412,7 +421,7 @@ impl<'f> Writing<'f> {
         }
         // Else it gets the permissions of the old file; setuid, setgid and sticky bits are not.
         let of_target = |target: &Target| Mode::from_raw_mode(target.stat.st_mode & 0o777);
-        if let Some(mode) = self.permissions.or(target.map(of_target)) {
+        if let Some(mode) = self.permissions.or(target.map(of_target)).or(self.permissions_of_new) {
             retry(|| fchmod(temporary.fd(), mode)).map_err(fail)?;
         }
         let wanted = match target {

@@ -1,9 +1,11 @@
-//! One command's connection to the proxy.
+//! One connection of the sandbox's loopback: a command's to the proxy, or one that was dialled.
 //!
 //! ```text
 //!   Requesting ── a whole head ──▶ Connecting ── connected ──▶ Open ── closed ──▶ Leaving ──▶ gone
 //!     │                            │                                             ▲
 //!     └── no proper head ──────────┴── closed: why ──────────────────────────────┘
+//!
+//!   Dialling ── connected ──▶ Open     a dialled one has no other stages before it
 //! ```
 //!
 //! It never blocks: [`Client::step`] does what can be done now. A client whose command has ended is
@@ -15,10 +17,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::net::sockopt::set_socket_linger;
-use sandbox_protocol::FromAgent;
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
-use sandbox_protocol::message::{Close, Closed, ClosedReason, Connect};
+use sandbox_protocol::message::{Close, Closed, ClosedReason, Connect, DialReply};
+use sandbox_protocol::{FromAgent, WireError};
 
+use super::dial::Dialling;
 use super::http::{self, Body, OnConnect};
 use super::{Shared, Tunnel, socks};
 
@@ -29,7 +32,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// message would be lost.
 const LINGER: Duration = Duration::from_secs(2);
 /// How long the rest of what a command has sent may take to reach the host, and the host to close its
-/// side, once the command has ended.
+/// side, once the command has ended; and the rest of what a dialled connection has, once it is closed.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether a client is still connected.
@@ -51,9 +54,12 @@ pub struct Client {
     down: Vec<u8>,
     /// The deadline for its request, or for closing its side.
     until: Instant,
+    is_dialled: bool,
 }
 
 enum Stage {
+    /// It is being connected.
+    Dialling(Dialling),
     /// It sends its request.
     Requesting(Dialect),
     /// The controller was asked to connect.
@@ -117,7 +123,28 @@ impl Client {
             up: Vec::new(),
             down: Vec::new(),
             until: Instant::now() + REQUEST_TIMEOUT,
+            is_dialled: false,
         }
+    }
+
+    /// One that is being connected to a port of the sandbox; `None` if that was refused.
+    pub fn dial(dialling: Dialling, shared: &Shared) -> Option<Self> {
+        match dialling.socket() {
+            Ok(socket) => {
+                let until = dialling.until;
+                let stage = Stage::Dialling(dialling);
+                Some(Self { stage, until, is_dialled: true, ..Self::new(socket) })
+            }
+            Err(error) => {
+                refuse(&dialling, error, shared);
+                None
+            }
+        }
+    }
+
+    /// Whether nothing but its end is left to be done.
+    pub const fn is_leaving(&self) -> bool {
+        matches!(self.stage, Stage::Leaving(_))
     }
 
     /// Its socket.
@@ -129,7 +156,11 @@ impl Client {
     /// take any time to read that.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.stage {
-            Stage::Requesting(_) | Stage::Leaving(Parting::Ended) => Some(self.until),
+            Stage::Dialling(_) | Stage::Requesting(_) | Stage::Leaving(Parting::Ended) => {
+                Some(self.until)
+            }
+            // What it is connected to may never read.
+            Stage::Leaving(_) if self.is_dialled => Some(self.until),
             Stage::Open(open) => open.flush_until,
             Stage::Connecting { .. } | Stage::Leaving(_) => None,
         }
@@ -151,6 +182,7 @@ impl Client {
     pub fn interest(&self, shared: &Shared) -> PollFlags {
         let has_words = !self.down.is_empty();
         let (reads, writes) = match &self.stage {
+            Stage::Dialling(_) => (false, true),
             // One message is answered before the next one is read.
             Stage::Requesting(_) => (!has_words, has_words),
             Stage::Connecting { .. } => (false, has_words),
@@ -202,6 +234,7 @@ impl Client {
         number: &mut dyn FnMut() -> u32,
     ) -> io::Result<()> {
         match self.stage {
+            Stage::Dialling(_) => self.connect(shared),
             Stage::Requesting(_) => self.request_tunnel(shared, buffer, number),
             Stage::Connecting { .. } => {
                 self.check_answer(shared);
@@ -217,6 +250,30 @@ impl Client {
                 Some(_) | None => Ok(()),
             },
             Stage::Leaving(_) => Ok(()),
+        }
+    }
+
+    /// Goes on to connect, and answers the request for it.
+    fn connect(&mut self, shared: &Shared) -> io::Result<()> {
+        let Stage::Dialling(dialling) = &mut self.stage else { return Ok(()) };
+        match dialling.advance(&mut self.socket) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                let (id, tunnel) = (dialling.id, dialling.tunnel);
+                // It may be another socket than at first.
+                _ = self.socket.set_nodelay(true);
+                if let Some(tunnel) = shared.lock().0.get_mut(&tunnel) {
+                    tunnel.is_connected = true;
+                }
+                self.stage = Stage::Open(Open::new(tunnel, None));
+                shared.sender.answer(id, Ok(DialReply {}));
+                Ok(())
+            }
+            Err(error) => {
+                refuse(dialling, error, shared);
+                self.stage = Stage::Leaving(Parting::Reset);
+                Err(io::ErrorKind::ConnectionRefused.into())
+            }
         }
     }
 
@@ -355,13 +412,7 @@ impl Client {
                 Some(Exchange { body, answer: Some(Vec::new()) })
             }
         };
-        self.stage = Stage::Open(Open {
-            tunnel,
-            is_up_ended: false,
-            is_down_ended: false,
-            exchange,
-            flush_until: None,
-        });
+        self.stage = Stage::Open(Open::new(tunnel, exchange));
     }
 
     /// Copies from the client to the controller.
@@ -468,7 +519,10 @@ impl Client {
                 _ = set_socket_linger(&self.socket, Some(Duration::ZERO));
                 Progress::Gone
             }
-            Stage::Requesting(_) | Stage::Connecting { .. } | Stage::Open(_) => Progress::GoesOn,
+            Stage::Dialling(_)
+            | Stage::Requesting(_)
+            | Stage::Connecting { .. }
+            | Stage::Open(_) => Progress::GoesOn,
         }
     }
 
@@ -476,12 +530,20 @@ impl Client {
     fn leave(&mut self, words: &[u8], parting: Parting) {
         self.down.extend_from_slice(words);
         self.up = Vec::new();
+        if self.is_dialled {
+            self.until = Instant::now() + FLUSH_TIMEOUT;
+            if parting == Parting::Reset {
+                // Its other end is gone, and hears no more.
+                self.down = Vec::new();
+            }
+        }
         self.stage = Stage::Leaving(parting);
     }
 
     /// The client is gone, sent an invalid request, or has had its time.
     fn abandon(&self, shared: &Shared) {
         match &self.stage {
+            Stage::Dialling(dialling) => refuse(dialling, dialling.late(), shared),
             Stage::Connecting { tunnel, .. } | Stage::Open(Open { tunnel, .. }) => {
                 self.give_up(shared, *tunnel);
             }
@@ -504,6 +566,18 @@ impl Client {
         }
         shared.sender.send(&FromAgent::Close(Close { tunnel: number }));
     }
+}
+
+impl Open {
+    const fn new(tunnel: u32, exchange: Option<Exchange>) -> Self {
+        Self { tunnel, is_up_ended: false, is_down_ended: false, exchange, flush_until: None }
+    }
+}
+
+/// Answers that a connection is not made.
+fn refuse(dialling: &Dialling, error: WireError, shared: &Shared) {
+    shared.lock().0.remove(&dialling.tunnel);
+    shared.sender.answer(dialling.id, Err(error));
 }
 
 impl Exchange {

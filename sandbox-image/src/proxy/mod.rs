@@ -1,22 +1,26 @@
-//! The egress of commands: a proxy on the sandbox's loopback.
+//! The connections between the sandbox's loopback and the controller: a proxy for the egress of
+//! commands, and the connections to ports in the sandbox that the controller [asks for](Proxy::dial).
 //!
-//! It supports HTTP (`CONNECT`, and plain requests) and SOCKS5 on one port, distinguished by the
+//! The proxy supports HTTP (`CONNECT`, and plain requests) and SOCKS5 on one port, distinguished by the
 //! first byte. Each connection becomes a tunnel to the controller, which decides and dials; nothing
 //! is decided here. The sandbox has no network device other than `lo`, so nothing can bypass the
 //! proxy.
 //!
 //! One thread serves all clients, because the sandbox's processes are limited, and polls all of
 //! them. Its memory is bounded: at most [`MAX_TUNNELS`] clients at one time, the others wait to be
-//! accepted; for each client a head, a piece in each direction, and what the credit allows.
+//! accepted, and [`MAX_DIALS`] dialled connections; for each a head, a piece in each direction, and what
+//! the credit allows.
 //!
 //! Only commands are clients. When the last one has ended, its connections must neither reach a host
 //! that its result does not list, nor take the places of the next command's:
 //! [`Proxy::drop_clients`].
 
 mod client;
+mod dial;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod http;
+mod listening;
 mod serve;
 mod socks;
 
@@ -25,10 +29,13 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use sandbox_protocol::FromAgent;
-use sandbox_protocol::limits::{CREDIT_STEP, MAX_TUNNELS};
-use sandbox_protocol::message::{Chunk, Closed, Connected, Credit};
+use sandbox_protocol::limits::{CREDIT_STEP, FIRST_TUNNEL, MAX_DIALS, MAX_TUNNELS};
+use sandbox_protocol::message::{Chunk, Closed, Connected, Credit, Dial, DialReply};
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow, StreamError};
+use sandbox_protocol::{ErrorKind, FromAgent, WireError};
+
+use self::dial::Dialling;
+pub use self::listening::Listening;
 
 use crate::wake::Wake;
 
@@ -36,6 +43,9 @@ use crate::wake::Wake;
 pub trait FrameSender: Send + Sync {
     /// Sends a message; it may block until the controller reads.
     fn send(&self, message: &FromAgent<'_>);
+
+    /// Answers a `dial`; it may block as well.
+    fn answer(&self, id: u64, result: Result<DialReply, WireError>);
 }
 
 /// Opens the proxy's port on loopback.
@@ -65,10 +75,14 @@ pub fn environment(address: SocketAddr) -> Vec<(&'static str, String)> {
 /// A running proxy, for the thread that reads the controller's messages, and for those of commands.
 pub struct Proxy {
     shared: Arc<Shared>,
+    /// The port of commands' egress, if they have one.
+    port: Option<u16>,
 }
 
 struct Shared {
     tunnels: Mutex<Tunnels>,
+    /// Connections to be made, which the thread has not taken yet.
+    dials: Mutex<Vec<Dialling>>,
     commands: Mutex<Commands>,
     /// The thread has dropped what the commands left.
     dropped: Condvar,
@@ -105,15 +119,50 @@ struct Tunnel {
 }
 
 impl Proxy {
-    /// Starts serving.
+    /// Starts serving; without a listener, only what is [dialled](Self::dial).
     ///
     /// # Errors
     ///
     /// If no thread or descriptor is available.
-    pub fn start(listener: TcpListener, sender: Arc<dyn FrameSender>) -> io::Result<Arc<Self>> {
+    pub fn start(
+        listener: Option<TcpListener>,
+        sender: Arc<dyn FrameSender>,
+    ) -> io::Result<Arc<Self>> {
+        let port = listener.as_ref().map(TcpListener::local_addr).transpose()?;
         let shared = Arc::new(Shared::new(sender)?);
         serve::start(listener, shared.clone())?;
-        Ok(Arc::new(Self { shared }))
+        Ok(Arc::new(Self { shared, port: port.map(|address| address.port()) }))
+    }
+
+    /// Connects to a port of the loopback, and answers the request `id` by that.
+    ///
+    /// # Errors
+    ///
+    /// What it is answered instead.
+    pub fn dial(&self, id: u64, Dial { tunnel, port }: Dial) -> Result<(), WireError> {
+        let refuse = |kind, why: &str| Err(WireError::new(kind, why));
+        if self.port == Some(port) {
+            return refuse(ErrorKind::NotAllowed, "the port of the sandbox's proxy is not reached");
+        }
+        {
+            let mut tunnels = self.shared.lock();
+            if tunnels.0.contains_key(&tunnel) || !dial::is_one(tunnel) {
+                return refuse(ErrorKind::InvalidRequest, "not the number of a new tunnel");
+            }
+            if tunnels.0.keys().filter(|&&number| dial::is_one(number)).count() >= MAX_DIALS {
+                return refuse(ErrorKind::Busy, "too many connections at one time");
+            }
+            tunnels.open(tunnel);
+        }
+        self.shared.dials.lock().unwrap().push(Dialling::new(id, tunnel, port));
+        self.shared.wake.wake();
+        Ok(())
+    }
+
+    /// The port of commands' egress, if they have one.
+    #[must_use]
+    pub const fn port(&self) -> Option<u16> {
+        self.port
     }
 
     /// Accepts clients from now on: a command is about to start.
@@ -192,6 +241,7 @@ impl Shared {
     fn new(sender: Arc<dyn FrameSender>) -> io::Result<Self> {
         Ok(Self {
             tunnels: Mutex::default(),
+            dials: Mutex::default(),
             commands: Mutex::new(Commands::None),
             dropped: Condvar::new(),
             wake: Wake::new()?,
@@ -223,7 +273,8 @@ impl Tunnels {
 
     /// How many more clients can be accepted.
     fn room(&self, clients: usize) -> usize {
-        let left = self.0.values().filter(|tunnel| tunnel.is_left).count();
+        let left = |(number, tunnel): &(&u32, &Tunnel)| **number >= FIRST_TUNNEL && tunnel.is_left;
+        let left = self.0.iter().filter(left).count();
         MAX_TUNNELS.saturating_sub(clients + left)
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that serves all of the proxy's clients.
+//! The thread that serves all connections: those of the proxy's clients, and those that were dialled.
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
-use sandbox_protocol::limits::{FIRST_TUNNEL, MAX_CHUNK_BYTES};
+use sandbox_protocol::limits::{FIRST_TUNNEL, MAX_CHUNK_BYTES, MAX_DIALS};
 
 use super::client::{Client, Progress};
 use super::{Commands, Shared};
@@ -22,7 +22,7 @@ const STACK_BYTES: usize = 128 << 10;
 const RETRY: Duration = Duration::from_millis(100);
 
 /// Starts the thread.
-pub fn start(listener: TcpListener, shared: Arc<Shared>) -> io::Result<()> {
+pub fn start(listener: Option<TcpListener>, shared: Arc<Shared>) -> io::Result<()> {
     let server = Server::new(listener, shared);
     std::thread::Builder::new()
         .name("proxy".to_owned())
@@ -32,9 +32,12 @@ pub fn start(listener: TcpListener, shared: Arc<Shared>) -> io::Result<()> {
 }
 
 struct Server {
-    listener: TcpListener,
+    /// For the clients of the proxy, if it may have some.
+    listener: Option<TcpListener>,
     shared: Arc<Shared>,
     clients: Vec<Client>,
+    /// The connections that were dialled.
+    dials: Vec<Client>,
     /// No connection is waited for until then.
     retry: Option<Instant>,
     /// Where the search for a free number starts.
@@ -43,11 +46,12 @@ struct Server {
 }
 
 impl Server {
-    fn new(listener: TcpListener, shared: Arc<Shared>) -> Self {
+    fn new(listener: Option<TcpListener>, shared: Arc<Shared>) -> Self {
         Self {
             listener,
             shared,
             clients: Vec::new(),
+            dials: Vec::new(),
             retry: None,
             next: FIRST_TUNNEL,
             buffer: vec![0; MAX_CHUNK_BYTES],
@@ -59,22 +63,40 @@ impl Server {
             self.wait();
             self.shared.wake.see();
             self.accept();
+            self.dial();
             self.step();
+        }
+    }
+
+    /// Begins the connections that were asked for. There are at most [`MAX_DIALS`] that are not closed by
+    /// now; those that are may still deliver their last bytes, as long as there is room.
+    fn dial(&mut self) {
+        let asked = std::mem::take(&mut *self.shared.dials.lock().unwrap());
+        for dialling in asked {
+            if self.dials.len() >= 2 * MAX_DIALS
+                && let Some(oldest) = self.dials.iter().position(Client::is_leaving)
+            {
+                self.dials.remove(oldest);
+            }
+            self.dials.extend(Client::dial(dialling, &self.shared));
         }
     }
 
     /// One piece in each direction per client, so that none has to wait long for the others.
     fn step(&mut self) {
-        let Self { clients, shared, next, buffer, .. } = self;
-        clients.retain_mut(|client| {
-            let mut number = || free_number(shared, next);
-            client.step(shared, buffer, &mut number) == Progress::GoesOn
-        });
+        let Self { clients, dials, shared, next, buffer, .. } = self;
+        for connections in [clients, dials] {
+            connections.retain_mut(|client| {
+                let mut number = || free_number(shared, next);
+                client.step(shared, buffer, &mut number) == Progress::GoesOn
+            });
+        }
     }
 
     /// Waits until there is work.
     fn wait(&self) {
-        let deadline = self.clients.iter().filter_map(Client::deadline).chain(self.retry).min();
+        let deadlines = self.clients.iter().chain(&self.dials).filter_map(Client::deadline);
+        let deadline = deadlines.chain(self.retry).min();
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let timeout = left.map(|left| Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
@@ -87,10 +109,10 @@ impl Server {
     fn polled(&self) -> Vec<PollFd<'_>> {
         let accepts = self.accepts(*self.shared.commands.lock().unwrap());
         let mut fds = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
-        if accepts && self.retry.is_none() {
-            fds.push(PollFd::new(&self.listener, PollFlags::IN));
+        if let Some(listener) = self.listener.as_ref().filter(|_| accepts && self.retry.is_none()) {
+            fds.push(PollFd::new(listener, PollFlags::IN));
         }
-        for client in &self.clients {
+        for client in self.clients.iter().chain(&self.dials) {
             let interest = client.interest(&self.shared);
             // A client without events to wait for is left out: otherwise an unhandled hang-up would
             // be reported forever.
@@ -111,7 +133,8 @@ impl Server {
             self.clients.retain_mut(|client| client.leave_alone(&shared) == Progress::GoesOn);
         }
         while self.accepts(*commands) {
-            match accept_with(&self.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+            let Some(listener) = &self.listener else { break };
+            match accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok(socket) if *commands == Commands::Running => {
                     self.clients.push(Client::new(TcpStream::from(socket)));
                 }
@@ -153,10 +176,13 @@ mod tests {
     use std::io::{Read, Write};
     use std::sync::Mutex;
 
-    use sandbox_protocol::FromAgent;
+    use sandbox_protocol::limits::FIRST_DIAL;
+    use sandbox_protocol::message::{Chunk, Closed, ClosedReason, Dial, DialReply};
+    use sandbox_protocol::{Base64, ErrorKind, FromAgent, WireError};
 
     use super::*;
-    use crate::proxy::{FrameSender, listen};
+    use crate::proxy::dial::Dialling;
+    use crate::proxy::{FrameSender, Proxy, listen};
 
     /// What was sent to the controller.
     #[derive(Default)]
@@ -174,7 +200,16 @@ mod tests {
                 FromAgent::Connect(connect) => format!("connect {}", connect.host),
                 FromAgent::Chunk(chunk) => format!("chunk of {} bytes", chunk.data.0.len()),
                 FromAgent::Close(_) => "close".to_owned(),
+                FromAgent::Credit(_) => return,
                 other => panic!("{other:?}"),
+            };
+            self.0.lock().unwrap().push(word);
+        }
+
+        fn answer(&self, _: u64, result: Result<DialReply, WireError>) {
+            let word = match result {
+                Ok(DialReply {}) => "dialled".to_owned(),
+                Err(error) => format!("{}: {error}", error.kind()),
             };
             self.0.lock().unwrap().push(word);
         }
@@ -183,12 +218,16 @@ mod tests {
     fn server() -> (Server, Arc<Sent>) {
         let sent = Arc::new(Sent::default());
         let shared = Shared::new(sent.clone()).unwrap();
-        (Server::new(listen(0).unwrap(), Arc::new(shared)), sent)
+        (Server::new(Some(listen(0).unwrap()), Arc::new(shared)), sent)
+    }
+
+    fn address(server: &Server) -> std::net::SocketAddr {
+        server.listener.as_ref().unwrap().local_addr().unwrap()
     }
 
     /// A client that has sent this.
     fn client(server: &Server, words: &str) -> TcpStream {
-        let mut client = TcpStream::connect(server.listener.local_addr().unwrap()).unwrap();
+        let mut client = TcpStream::connect(address(server)).unwrap();
         client.write_all(words.as_bytes()).unwrap();
         client
     }
@@ -273,11 +312,137 @@ mod tests {
         server.accept();
         assert_eq!((server.polled().len(), server.retry), (2, None));
         // Readable, and nothing is accepted from it, as without a free descriptor.
-        rustix::net::shutdown(&server.listener, rustix::net::Shutdown::Both).unwrap();
+        rustix::net::shutdown(server.listener.as_ref().unwrap(), rustix::net::Shutdown::Both)
+            .unwrap();
         server.accept();
         assert_eq!((server.polled().len(), server.retry.is_some()), (1, true));
-        server.listener = listen(0).unwrap();
+        server.listener = Some(listen(0).unwrap());
         server.accept();
         assert_eq!((server.polled().len(), server.retry), (2, None));
+    }
+
+    /// Has a port dialled.
+    fn dial(server: &mut Server, dialling: Dialling) {
+        server.shared.lock().open(dialling.tunnel);
+        server.shared.dials.lock().unwrap().push(dialling);
+        server.dial();
+    }
+
+    fn proxy(server: &Server) -> Proxy {
+        Proxy { shared: server.shared.clone(), port: Some(3128) }
+    }
+
+    #[test]
+    fn dialled_connection_carries_bytes_both_ways_whatever_becomes_of_commands() {
+        let (mut server, sent) = server();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        dial(&mut server, Dialling::new(1, FIRST_DIAL, port));
+        while sent.messages().is_empty() {
+            server.step();
+        }
+        let (mut peer, _) = listener.accept().unwrap();
+        set(&server, Commands::Ended);
+        server.accept();
+        let chunk = Chunk { stream: FIRST_DIAL, seq: 0, data: Base64(b"ask".into()), last: true };
+        proxy(&server).take_chunk(&chunk).unwrap();
+        peer.set_nonblocking(true).unwrap();
+        let mut asked = Vec::new();
+        // To its end: the controller sends no more.
+        while let Err(error) = peer.read_to_end(&mut asked) {
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+            server.step();
+        }
+        assert_eq!(asked, b"ask");
+        peer.write_all(b"hello").unwrap();
+        drop(peer);
+        while sent.messages().len() < 3 {
+            server.step();
+        }
+        assert_eq!(sent.messages(), ["dialled", "chunk of 5 bytes", "chunk of 0 bytes"]);
+        // The controller closes it, not the agent.
+        server.step();
+        assert_eq!((server.dials.len(), sent.messages().len()), (1, 3));
+        let (reason, message) = (ClosedReason::Done, String::new());
+        proxy(&server).take_closed(Closed { tunnel: FIRST_DIAL, reason, message });
+        while !server.dials.is_empty() {
+            server.step();
+        }
+        assert_eq!(sent.messages()[3..], ["close"]);
+        assert!(server.shared.lock().0.is_empty());
+    }
+
+    #[test]
+    fn connection_that_the_controller_resets_waits_for_nobody_who_reads() {
+        let (mut server, sent) = server();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        dial(&mut server, Dialling::new(1, FIRST_DIAL, port));
+        while sent.messages().is_empty() {
+            server.step();
+        }
+        let (mut peer, _) = listener.accept().unwrap();
+        // More than its socket takes, as long as nobody reads there.
+        let socket = server.dials[0].socket();
+        rustix::net::sockopt::set_socket_send_buffer_size(socket, 4096).unwrap();
+        for seq in 0..4 {
+            let data = Base64(vec![7; MAX_CHUNK_BYTES]);
+            let chunk = Chunk { stream: FIRST_DIAL, seq, data, last: false };
+            proxy(&server).take_chunk(&chunk).unwrap();
+            server.step();
+        }
+        let (reason, message) = (ClosedReason::Reset, String::new());
+        proxy(&server).take_closed(Closed { tunnel: FIRST_DIAL, reason, message });
+        server.step();
+        assert!(server.dials.is_empty() && server.shared.lock().0.is_empty());
+        let read = peer.read_to_end(&mut Vec::new());
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn connection_that_is_not_made_is_answered_so_and_leaves_no_tunnel() {
+        let (mut server, sent) = server();
+        let free = {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.local_addr().unwrap().port()
+        };
+        dial(&mut server, Dialling::new(1, FIRST_DIAL, free));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut late = Dialling::new(2, FIRST_DIAL + 1, port);
+        late.until = Instant::now();
+        dial(&mut server, late);
+        while !server.dials.is_empty() {
+            server.step();
+        }
+        let mut answers = sent.messages();
+        answers.sort();
+        assert_eq!(
+            answers,
+            [
+                format!("not_found: nothing listens on port {free}"),
+                format!("timeout: what listens on port {port} accepts no connection"),
+            ]
+        );
+        assert!(server.shared.lock().0.is_empty());
+    }
+
+    #[test]
+    fn there_are_so_many_dialled_connections_and_none_to_the_proxy_itself() {
+        let (server, _) = server();
+        let dial = |tunnel, port| {
+            let dialled = proxy(&server).dial(1, Dial { tunnel, port });
+            dialled.map_err(|error| error.kind())
+        };
+        assert_eq!(dial(FIRST_DIAL, 3128), Err(ErrorKind::NotAllowed));
+        for wrong in [0, FIRST_DIAL - 1, FIRST_TUNNEL, u32::MAX] {
+            assert_eq!(dial(wrong, 80), Err(ErrorKind::InvalidRequest), "{wrong}");
+        }
+        let last = FIRST_DIAL + u32::try_from(MAX_DIALS).unwrap();
+        (FIRST_DIAL..last).for_each(|tunnel| dial(tunnel, 80).unwrap());
+        assert_eq!(dial(last, 80), Err(ErrorKind::Busy));
+        assert_eq!(dial(FIRST_DIAL, 80), Err(ErrorKind::InvalidRequest));
+        // They take no place of a command's.
+        assert_eq!(server.shared.lock().room(0), sandbox_protocol::limits::MAX_TUNNELS);
     }
 }

@@ -4,6 +4,7 @@ mod exec;
 mod kept;
 mod operations;
 mod terminals;
+mod watch;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions};
@@ -22,9 +23,9 @@ use sandbox_protocol::limits::{
     HEARTBEAT_INTERVAL, MAX_FRAME_BYTES, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_SOURCE_BYTES,
 };
 use sandbox_protocol::message::{
-    Access, AllowedPath, Call, Cancel, Change, Closed, ClosedReason, Configure, Connect, Entry,
-    Exited, Hello, HelloReply, IoErrors, Limits, Policy, Refused, Request, Run, RunEnd, RunReply,
-    ScriptError, Shutdown, Started,
+    Access, AllowedPath, Call, Cancel, Change, Changes, Closed, ClosedReason, Configure, Connect,
+    Entry, Exited, FileScope, Hello, HelloReply, IoErrors, Limits, Policy, Refused, Request, Run,
+    RunEnd, RunReply, ScriptError, Shutdown, Started, Watched,
 };
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
@@ -240,6 +241,16 @@ impl Agent {
                 assert!(self.pids.contains_key(&request), "it was not started");
                 self.notes.push(format!("exited {request} {end:?}"));
             }
+            FromAgent::Watched(Watched { request }) => {
+                self.assert_in_progress(request);
+                self.notes.push(format!("watched {request}"));
+            }
+            FromAgent::Changes(Changes { request, omitted, entries }) => {
+                self.assert_in_progress(request);
+                assert_eq!(omitted, 0);
+                let words = entries.iter().map(|it| format!("{} {}", it.change.as_str(), it.name));
+                self.notes.extend(words);
+            }
         }
         true
     }
@@ -322,6 +333,7 @@ fn rules(directory: &Path) -> Configure {
                 access: Access::Write,
             }],
             protected: Vec::new(),
+            files: FileScope::Io,
         },
     }
 }
@@ -738,7 +750,7 @@ fn each_rule_that_denies_a_path_is_reported_once() {
     agent.notes.clear();
     agent.run("pcall(io.open, 'hidden/f')").unwrap();
     assert_eq!(agent.notes, expected[..1]);
-    let stat = sandbox_protocol::message::Stat { path: "hidden".into() };
+    let stat = sandbox_protocol::message::Stat::new("hidden");
     assert_eq!(agent.call(stat).unwrap_err().kind(), ErrorKind::NotAllowed);
     assert_eq!(agent.notes.len(), 1);
 }

@@ -123,9 +123,9 @@ fn each_operation_is_answered_with_its_data() {
     let names: Vec<_> =
         agent.entries[&id].iter().map(|entry| entry.name.to_string_lossy()).collect();
     assert_eq!(names, ["i.gif", "sub", "sub/a.txt"]);
-    let stat = agent.call(Stat { path: "~/sub/a.txt".into() }).unwrap();
+    let stat = agent.call(Stat::new("~/sub/a.txt")).unwrap();
     assert_eq!((stat.kind, stat.size, stat.permissions), (EntryKind::File, 12, 0o644));
-    let rename = |overwrite| Rename { from: "sub/a.txt".into(), to: "i.gif".into(), overwrite };
+    let rename = |overwrite| Rename { overwrite, ..Rename::new("sub/a.txt", "i.gif") };
     assert_eq!(kind(agent.call(rename(false))), ErrorKind::AlreadyExists);
     let renamed = agent.call(rename(true)).unwrap();
     assert_eq!((renamed.from, renamed.to), (at("sub/a.txt"), at("i.gif")));
