@@ -3,6 +3,8 @@
 //! Every `path` in a result is the normalised guest path. For what is not here, the agent's reply is the
 //! result, once it is verified.
 
+use std::collections::BTreeMap;
+
 use sandbox_protocol::names::describe;
 use sandbox_protocol::{Base64, WireString};
 use schemars::JsonSchema;
@@ -11,8 +13,9 @@ use serde::{Deserialize, Serialize};
 use super::encoding::Encoding;
 use crate::time::{Rfc3339, rfc3339};
 pub use sandbox_protocol::operation::{
-    CopyReply, EditReply, EntryKind, ExistsReply, MkdirReply, OperationStats, RemoveReply,
-    RenameReply, Timestamp, TruncatedBy, WriteMode, WriteReply,
+    ChmodReply, CopyReply, EditReply, EntryKind, ExistsReply, MkdirReply, OperationStats,
+    ReadLinkReply, RemoveReply, RenameReply, SetMetadataReply, SymlinkReply, Timestamp,
+    TruncatedBy, WriteMode, WriteReply,
 };
 
 /// The result of `read`.
@@ -116,6 +119,35 @@ pub struct Entry {
     #[serde(with = "sandbox_protocol::time")]
     #[schemars(with = "Option<Rfc3339>")]
     pub modified: Option<Timestamp>,
+    /// More, if the request asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<EntryDetails>,
+}
+
+/// What a list with `details` has of an entry beyond the usual, as `stat` gives it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(transform = describe)]
+pub struct EntryDetails {
+    /// Its permissions, as `ls -l` writes them: `rwxr-xr-x`.
+    pub permissions: String,
+    /// Its permissions in octal: `0755`.
+    pub mode: String,
+    /// The uid of its owner.
+    pub uid: u32,
+    /// The gid of its group.
+    pub gid: u32,
+    /// The name of its owner, if one is known, otherwise the uid.
+    pub owner: String,
+    /// The name of its group, if one is known, otherwise the gid.
+    pub group: String,
+    /// What it points to, if it is a link, in a sandbox with `files: all`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "WireString", !default)]
+    pub target: Option<WireString>,
+    /// Its metadata by `NAMESPACE.KEY`, in a sandbox with `files: all`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
 }
 
 /// The result of `stat`.
@@ -138,9 +170,11 @@ pub struct StatData {
     pub uid: u32,
     /// The gid of its group.
     pub gid: u32,
-    /// The name of its owner if the host knows one, otherwise the uid.
+    /// The name of its owner if the host knows one, otherwise the uid; with `files: all` the name in the
+    /// sandbox.
     pub owner: String,
-    /// The name of its group if the host knows one, otherwise the gid.
+    /// The name of its group if the host knows one, otherwise the gid; with `files: all` the name in the
+    /// sandbox.
     pub group: String,
     /// When its content was last modified; RFC 3339 in JSON.
     #[serde(with = "sandbox_protocol::time")]
@@ -154,6 +188,13 @@ pub struct StatData {
     #[serde(with = "sandbox_protocol::time")]
     #[schemars(with = "Option<Rfc3339>")]
     pub created: Option<Timestamp>,
+    /// What it points to, if it is a link, in a sandbox with `files: all`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "WireString", !default)]
+    pub target: Option<WireString>,
+    /// Its metadata by `NAMESPACE.KEY`, in a sandbox with `files: all`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
 }
 
 /// The result of `glob`.

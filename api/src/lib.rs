@@ -25,6 +25,8 @@ mod network;
 mod notes;
 pub mod operation;
 mod outcome;
+mod ports;
+mod previews;
 mod problem;
 pub mod process;
 pub mod receipt;
@@ -33,9 +35,11 @@ pub mod schema;
 mod secrets;
 pub mod service;
 mod spec;
+mod stats;
 mod test_cases;
 pub mod time;
 mod timing;
+mod watch;
 mod workload;
 
 pub use artifacts::ArtifactsReport;
@@ -64,11 +68,14 @@ pub use network::{ContactedHost, Network, RefusedHost};
 pub use notes::{KernelEvents, Note, NoteEvidence, NoteKind};
 pub use operation::{Envelope, Operation, OperationRequest};
 pub use outcome::{CancelCause, Exit, KilledBy, Outcome, Status, failure};
+pub use ports::{ListeningPort, PortList, Ports};
+pub use previews::{PORT_TOKEN, Preview, PreviewRequest, TCP_PROTOCOL};
 pub use problem::{InvalidMember, Problem, ProblemKind, UnknownProblemKind};
 pub use process::{
     ProcessCommand, ProcessEnd, ProcessList, ProcessRequest, ProcessState, ProcessStop,
     ProcessView, PtyRequest, ReadFrom, ReadMode, SignalRequest, TerminalError, TerminalSize,
 };
+pub use sandbox_protocol::message::FileScope;
 pub use sandbox_protocol::message::{
     Access, AllowedPath, Confinement, IoErrors, Pty, ScriptError, Sign, SignalName, SignalTarget,
     TestCase, TestStatus, UnixSockets,
@@ -86,7 +93,9 @@ pub use spec::{
     DEFAULT_IDLE_LIMIT, DEFAULT_LIFETIME, DEFAULT_PROTECTED, Input, InputSource, Lifespan,
     PrivateIo, Processes, Pull, RootFs, SandboxSpec, Script, SpecError,
 };
+pub use stats::SandboxStats;
 pub use test_cases::test_failure;
 pub use time::millis;
 pub use timing::{StartKind, Timing};
+pub use watch::{FileChange, FileEvent, WatchRecord, WatchRequest};
 pub use workload::{Workload, WorkloadError};

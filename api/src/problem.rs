@@ -140,6 +140,8 @@ problem_kinds! {
     QuotaExceeded = "quota_exceeded", 429, "quota exceeded";
     /// A mistake of the server.
     Internal = "internal", 500, "internal error";
+    /// Nothing in the sandbox listens on the port, or what listens accepts no connection.
+    PortClosed = "port_closed", 502, "port closed";
     /// The queue is full.
     Full = "full", 503, "server full";
     /// The server cannot do it now: its engine does not answer, or it is shutting down.

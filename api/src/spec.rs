@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_VALUE_DEPTH};
-use sandbox_protocol::message::{AllowedPath, IoErrors};
+use sandbox_protocol::message::{AllowedPath, FileScope, IoErrors};
 use sandbox_protocol::path::MAX_PATH_BYTES;
 use sandbox_protocol::{User, WireString};
 use schemars::JsonSchema;
@@ -15,6 +15,7 @@ use crate::encoding::Encoding;
 use crate::hosts::Allowlist;
 use crate::json::{In, Millis};
 use crate::limits::Limits;
+use crate::ports::Ports;
 use crate::secrets::Secrets;
 
 /// The default maximum lifetime of a sandbox.
@@ -234,6 +235,12 @@ pub struct SandboxSpec {
     /// Whether processes may live on after the request that started them.
     #[serde(skip_serializing_if = "Processes::is_default")]
     pub processes: Processes,
+    /// The TCP ports of its loopback that may be connected to from outside. Needs programs.
+    #[serde(skip_serializing_if = "Ports::is_default")]
+    pub ports: Ports,
+    /// Where file operations may go.
+    #[serde(skip_serializing_if = "FileScope::is_default")]
+    pub files: FileScope,
 }
 
 /// How long the processes of a sandbox live.
@@ -357,6 +364,8 @@ impl Default for SandboxSpec {
             title: None,
             allow: Allowlist::default(),
             processes: Processes::default(),
+            ports: Ports::default(),
+            files: FileScope::default(),
         }
     }
 }
@@ -465,6 +474,20 @@ impl SandboxSpec {
     #[must_use]
     pub fn input(mut self, input: Input) -> Self {
         self.inputs.push(input);
+        self
+    }
+
+    /// Lets these TCP ports of its loopback be connected to from outside.
+    #[must_use]
+    pub fn ports(mut self, ports: Ports) -> Self {
+        self.ports = ports;
+        self
+    }
+
+    /// Sets where file operations may go.
+    #[must_use]
+    pub const fn files(mut self, files: FileScope) -> Self {
+        self.files = files;
         self
     }
 

@@ -1,14 +1,15 @@
 //! The clock of a sandbox, which stands still while the sandbox is paused: what has a time limit in it
 //! does not use that up then.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-/// A clock that can stand still.
-#[derive(Debug, Default)]
-pub(crate) struct Clock(watch::Sender<State>);
+/// A clock that can stand still. Clones are the same one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Clock(Arc<watch::Sender<State>>);
 
 #[derive(Debug, Clone, Copy, Default)]
 struct State {

@@ -246,6 +246,18 @@ pub enum Error {
     /// The sandbox's processes end with the command that started them.
     #[error("this sandbox keeps no processes after the command that started them")]
     ProcessesUnsupported,
+    /// A port that the sandbox's spec does not open.
+    #[error("the sandbox's spec does not list port {port}")]
+    PortNotListed {
+        /// The port.
+        port: u16,
+    },
+    /// Nothing in the sandbox accepts connections to the port.
+    #[error("nothing in the sandbox accepts connections to port {port}")]
+    PortClosed {
+        /// The port.
+        port: u16,
+    },
     /// The sandbox is paused.
     #[error("the sandbox is paused")]
     Paused,
@@ -346,6 +358,7 @@ impl Error {
             Self::OverCeiling(_)
             | Self::User { .. }
             | Self::RuleForPrograms { .. }
+            | Self::PortNotListed { .. }
             | Self::MountRefused { .. }
             | Self::MountLost { .. } => ErrorKind::Policy,
             Self::IoDir { .. }
@@ -363,6 +376,7 @@ impl Error {
             | Self::ExecUnsupported
             | Self::ProcessesUnsupported
             | Self::ImageId(_) => ErrorKind::Usage,
+            Self::PortClosed { .. } => ErrorKind::NotFound,
             Self::Paused | Self::TooMany { .. } => ErrorKind::Busy,
             Self::OverLimit { limit } => limit.kind,
             Self::KeepStaged { is_disk_full: true, .. } => ErrorKind::DiskFull,
@@ -495,6 +509,10 @@ impl Error {
             }
             Self::ProcessesUnsupported => {
                 "a sandbox keeps them if it is created so, as `sandbox create IMAGE` does"
+            }
+            Self::PortNotListed { .. } => "create one with `--port PORT`, or with `--port any`",
+            Self::PortClosed { .. } => {
+                "a server listens on 127.0.0.1, ::1 or on all addresses; it may still be starting"
             }
             Self::Paused => "resume it first",
             Self::ExecFailed { source } => match source.kind() {

@@ -39,6 +39,7 @@ mod gc;
 mod io_dir;
 mod mounts;
 mod pool;
+mod ports;
 mod process;
 mod sandbox;
 mod step;
@@ -55,10 +56,11 @@ pub use gc::state_dir::NAMES_DIR;
 pub use io_dir::staged::{FinishOptions, StagedEnd};
 pub use mounts::HostPlaces;
 pub use mounts::refusal::MountRefusal;
+pub use ports::PortStream;
 pub use process::{Process, ProcessEvents, StdinError, Until};
 pub use sandbox::artifacts::ArtifactCopy;
 pub use sandbox::prepared::PreparedSandbox;
-pub use sandbox::{LaunchInfo, Sandbox};
+pub use sandbox::{ContainerUse, LaunchInfo, Sandbox};
 pub use sandbox_api::{
     Command, DiskReserve, DiskReserveError, ImageInfo, ProcessCommand, ProgramImage, ReadFrom,
     ReadMode, Stdin,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use sandbox_protocol::message::FileScope;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -9,6 +10,7 @@ use serde_json::{Map, Value};
 use super::request::{Content, NetworkRequest};
 use super::time::Time;
 use crate::limits::LimitsRequest;
+use crate::ports::Ports;
 use crate::spec::Processes;
 
 /// A sandbox to create, or the one of this name if its spec is the same.
@@ -60,6 +62,14 @@ pub struct KeptSpec {
     /// Whether processes can be started that live on after the request: `kept`.
     #[serde(skip_serializing_if = "Processes::is_default")]
     pub processes: Processes,
+    /// The TCP ports of its loopback that may be connected to from outside: a list, or `any`. Its image
+    /// has programs then.
+    #[serde(skip_serializing_if = "Ports::is_default")]
+    pub ports: Ports,
+    /// Where file operations may go: `io`, its io dir and inputs, or `all`, wherever its programs may. Its
+    /// image has programs then.
+    #[serde(skip_serializing_if = "FileScope::is_default")]
+    pub files: FileScope,
     /// The name of what the server has prepared: a process that runs before the sandbox is asked for. Its
     /// image is the sandbox's, and its processes are kept.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -123,6 +133,7 @@ pub enum SandboxStatus {
     /// Its container is being started.
     Starting,
     /// Its container is there.
+    #[serde(alias = "running")]
     Ready,
     /// Its container is there, and is frozen: the next use thaws it.
     Paused,

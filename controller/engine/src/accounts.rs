@@ -20,17 +20,43 @@ pub fn plain_text(content: Vec<u8>) -> Option<String> {
 }
 
 /// The replacements of the files: path and content. None if the image has a name already.
+///
+/// A user of the image who has the sandbox's home is the sandbox's, whatever their number is there.
 #[must_use]
 pub fn replacements(image: &Accounts, user: User, home: &str) -> Vec<(&'static str, String)> {
     let [passwd, group] = image;
     let home = if home.contains([':', '\n']) { "/" } else { home };
     let (uid, gid) = (user.uid(), user.gid());
+    if let Some(own) = passwd.as_deref().and_then(|file| line_of_home(file, home)) {
+        return as_own(image, &own, user);
+    }
     let passwd = with_line(passwd.as_deref(), uid, |name| {
         format!("{name}:x:{uid}:{gid}:{name}:{home}:/bin/sh")
     });
     let group = with_line(group.as_deref(), gid, |name| format!("{name}:x:{gid}:"));
     let files = PATHS.into_iter().zip([passwd, group]);
     files.filter_map(|(path, content)| Some((path, content?))).collect()
+}
+
+/// The fields of the image's user who has the sandbox's home.
+fn line_of_home<'a>(passwd: &'a str, home: &str) -> Option<Vec<&'a str>> {
+    let mut lines = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    lines.find(|fields| fields.len() == 7 && fields[5] == home && home != "/")
+}
+
+/// The files with that user as the sandbox's own: the first line of an id has its name.
+fn as_own(image: &Accounts, own: &[&str], user: User) -> Vec<(&'static str, String)> {
+    let [passwd, group] = image;
+    let (name, uid, gid) = (own[0], user.uid().to_string(), user.gid().to_string());
+    let first = |file: Option<&str>, line: &str| {
+        let file = file?;
+        (file.lines().next() != Some(line)).then(|| format!("{line}\n{file}"))
+    };
+    let line = [name, own[1], &uid, &gid, own[4], own[5], own[6]].join(":");
+    let passwd = first(passwd.as_deref(), &line);
+    let group = first(group.as_deref(), &format!("{name}:x:{gid}:"));
+    let files = [passwd, group];
+    PATHS.into_iter().zip(files).filter_map(|(path, content)| Some((path, content?))).collect()
 }
 
 /// The file with a line for this id; `None` if it has one, or cannot be changed.
@@ -81,6 +107,24 @@ mod tests {
         let taken = replaced(&image("sandbox:x:1:1::/:\n", "sandbox:x:7:\n"), 7, "/io");
         assert_eq!(taken.len(), 1);
         assert!(taken[0].1.ends_with("\nsandbox7:x:7:7:sandbox7:/io:/bin/sh\n"), "{taken:?}");
+    }
+
+    #[test]
+    fn user_of_the_image_with_the_sandboxs_home_is_the_sandboxs() {
+        let of_image = image(
+            "root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000::/home/user:/bin/bash\n",
+            "root:x:0:\nuser:x:1000:\n",
+        );
+        for uid in [0, 60777] {
+            let own = replaced(&of_image, uid, "/home/user");
+            assert!(
+                own[0].1.starts_with(&format!("user:x:{uid}:{uid}::/home/user:/bin/bash\nroot:"))
+            );
+            assert!(own[1].1.starts_with(&format!("user:x:{uid}:\nroot:")));
+        }
+        assert!(
+            replaced(&of_image, 7, "/io")[0].1.ends_with("\nsandbox:x:7:7:sandbox:/io:/bin/sh\n")
+        );
     }
 
     #[test]

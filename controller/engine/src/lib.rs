@@ -58,7 +58,7 @@ pub use hardening::{MASKED_PATHS, READONLY_PATHS};
 pub use image::{ImageIdError, ImageSelector, Rebuild, seconds};
 pub use overlay::Layers;
 pub use program::Program;
-pub use sandbox_helper::cgroup::{Groups, Usage as GroupsUsage};
+pub use sandbox_helper::cgroup::{Current as GroupsCurrent, Groups, Usage as GroupsUsage};
 pub use sandbox_rootfs::{Progress, RootfsError};
 pub use store::{
     detach as detach_stores, directory as store_directory, examine as examine_programs,

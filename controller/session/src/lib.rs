@@ -25,10 +25,11 @@ use futures_util::StreamExt;
 use sandbox_engine::{Attached, Output};
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{
-    FIRST_TUNNEL, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, cut_encoded, encoded_len,
+    FIRST_DIAL, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, cut_encoded, encoded_len,
 };
 use sandbox_protocol::message::{
-    Call, CaseEnd, Chunk, Exited, Log, Page, Refused, Started, Touched,
+    Call, CaseEnd, Changes, Chunk, Dial, DialReply, Exited, Log, Page, Refused, Started, Touched,
+    Watched,
 };
 use sandbox_protocol::{FromAgent, ToAgent, WireError};
 use serde_json::value::RawValue;
@@ -36,7 +37,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use self::outbound::{Sender, WeakSender};
 use self::streams::Streams;
-pub use self::streams::{Fin, Flow, Incoming, Outgoing};
+pub use self::streams::{Ended, Fin, Flow, Incoming, Outgoing};
 use self::tunnels::Tunnels;
 pub use self::tunnels::{ConnectHandler, Received, Tunnel};
 
@@ -96,6 +97,14 @@ pub trait NotificationHandler: Send + Sync {
     fn exited(&self, exited: Exited) -> Result<(), String> {
         Err(format!("the exit of an unknown command (id {})", exited.request))
     }
+    /// A watch is on: once, and before everything else of it.
+    fn watched(&self, watched: Watched) -> Result<(), String> {
+        Err(format!("the start of an unknown watch (id {})", watched.request))
+    }
+    /// What has changed in a watched directory.
+    fn changes(&self, changes: Changes) -> Result<(), String> {
+        Err(format!("changes for an unknown watch (id {})", changes.request))
+    }
 }
 
 /// The controller's end of a session.
@@ -131,20 +140,22 @@ struct Pending {
     deliver: Deliver,
     /// Handles the agent's notifications meanwhile.
     sink: Option<Arc<dyn NotificationHandler>>,
-    /// The streams that the request opened.
+    /// The streams that the request opened, or the tunnel that it dials.
     streams: Vec<u32>,
-    /// Of a kept command: what it has reported of itself.
+    /// Of a kept command or a watch: what it has reported of itself.
     kept: Option<Kept>,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// What a kept command has reported of itself. Each step is reported once, in this order, before the
-/// answer; an error before the first one means that it never ran.
+/// What a kept command or a watch has reported of itself. Each step is reported once, in this order,
+/// before the answer; an error before the first one means that it never ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kept {
     Requested,
     Started,
     Exited,
+    /// Of a watch, instead of the other two.
+    Watching,
 }
 
 /// A request that opens streams.
@@ -281,6 +292,26 @@ impl Session {
         self.begin_at(permit, params, sink).await
     }
 
+    /// Sends a request that is in progress until it is cancelled, and not among those in flight.
+    pub async fn begin_kept<C: Call>(
+        &self,
+        params: C,
+        sink: Arc<dyn NotificationHandler>,
+    ) -> Result<Reply<C::Reply>, CallError>
+    where
+        C::Reply: Send + 'static,
+    {
+        let open = |_: &mut Streams| Opening {
+            params,
+            streams: Vec::new(),
+            stream: None,
+            chunk: None,
+            ends: (),
+        };
+        let (permit, kept) = (InFlightPermit::of_kept(), Some(Kept::Requested));
+        self.open(permit, Some(sink), kept, open).await.map(|(reply, ())| reply)
+    }
+
     /// Sends a request with a permit.
     pub async fn begin_at<C: Call>(
         &self,
@@ -373,6 +404,35 @@ impl Session {
         };
         let is_kept = kept.as_ref().map(|_| Kept::Requested);
         self.open(permit, kept, is_kept, open).await
+    }
+
+    /// Connects to a port of the sandbox's loopback; `None` if there are as many connections as there may
+    /// be. It must be waited for: otherwise a tunnel without an owner is left.
+    pub async fn dial(&self, port: u16) -> Result<Option<Tunnel>, CallError> {
+        let Some(tunnel) = Tunnel::dial(&self.shared, self.outgoing.downgrade()) else {
+            return Ok(None);
+        };
+        let number = tunnel.number();
+        let open = |_: &mut Streams| Opening {
+            params: Dial { tunnel: number, port },
+            streams: vec![number],
+            stream: None,
+            chunk: None,
+            ends: (),
+        };
+        // It is bounded as tunnels are. Among the requests in flight, or those that must not wait for
+        // them, sockets that accept nothing would take their places.
+        let dialled = match self.open(InFlightPermit(None), None, None, open).await {
+            Ok((mut reply, ())) => reply.wait().await,
+            Err(error) => Err(error),
+        };
+        match dialled {
+            Ok(DialReply {}) => Ok(Some(tunnel)),
+            Err(error) => {
+                tunnel.forget();
+                Err(error)
+            }
+        }
     }
 
     /// Opens so many streams for one consumer, on which the agent sends at most `most` bytes together.
@@ -520,13 +580,18 @@ impl Shared {
                 let pending = {
                     let mut state = self.lock();
                     let pending = state.pending.remove(&id);
-                    let streams = pending.iter().flat_map(|pending| &pending.streams);
-                    streams.for_each(|&stream| state.streams.close(stream));
+                    for &stream in pending.iter().flat_map(|pending| &pending.streams) {
+                        match stream >= FIRST_DIAL {
+                            true => state.tunnels.answered(stream, result.is_ok()),
+                            false => state.streams.close(stream),
+                        }
+                    }
                     pending
                 };
                 let pending =
                     pending.ok_or_else(|| format!("an answer to an unknown request (id {id})"))?;
-                if !matches!(pending.kept, None | Some(Kept::Exited)) && result.is_ok() {
+                let may_answer = matches!(pending.kept, None | Some(Kept::Exited | Kept::Watching));
+                if !may_answer && result.is_ok() {
                     return Err(format!("an answer before the exit of its command (id {id})"));
                 }
                 (pending.deliver)(result)
@@ -559,10 +624,19 @@ impl Shared {
                 let sink = self.step(exited.request, Kept::Started, Kept::Exited)?;
                 sink.exited(exited)
             }
-            FromAgent::Chunk(chunk) if chunk.stream >= FIRST_TUNNEL => {
+            FromAgent::Watched(watched) => {
+                let sink = self.step(watched.request, Kept::Requested, Kept::Watching)?;
+                sink.watched(watched)
+            }
+            FromAgent::Changes(changes) => {
+                // It stays so until the answer.
+                let sink = self.step(changes.request, Kept::Watching, Kept::Watching)?;
+                sink.changes(changes)
+            }
+            FromAgent::Chunk(chunk) if chunk.stream >= FIRST_DIAL => {
                 self.lock().tunnels.chunk(&chunk)
             }
-            FromAgent::Credit(credit) if credit.stream >= FIRST_TUNNEL => {
+            FromAgent::Credit(credit) if credit.stream >= FIRST_DIAL => {
                 self.lock().tunnels.credit(&credit)
             }
             FromAgent::Chunk(chunk) => self.lock().streams.chunk(chunk),
@@ -576,7 +650,7 @@ impl Shared {
         self.lock().pending.get(&request)?.sink.clone()
     }
 
-    /// A kept command has taken a step, which its handler is told; an error is a breach.
+    /// A kept command or a watch has taken a step, which its handler is told; an error is a breach.
     fn step(
         &self,
         request: u64,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sandbox_protocol::ToAgent;
-use sandbox_protocol::limits::{CREDIT_STEP, FIRST_TUNNEL};
+use sandbox_protocol::limits::{CREDIT_STEP, FIRST_DIAL};
 use sandbox_protocol::message::{Chunk, Credit};
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
 use tokio::sync::{Notify, mpsc};
@@ -33,8 +33,9 @@ enum Open {
         /// How many more bytes an honest agent may send, on all streams that share this counter.
         left: Arc<AtomicU64>,
         flow: Arc<Flow>,
-        /// Bounded by the credit. The consumer may be gone.
-        pieces: Pieces,
+        /// Bounded by the credit. The consumer may be gone. None after the last one: the consumer sees the end of
+        /// its streams then, before there is an answer.
+        pieces: Option<Pieces>,
     },
     /// The controller sends.
     Outgoing {
@@ -71,8 +72,8 @@ impl Streams {
     fn number(&mut self) -> u32 {
         loop {
             let number = self.next;
-            // Higher numbers are the agent's.
-            self.next = (self.next + 1) % FIRST_TUNNEL;
+            // Higher numbers are those of tunnels.
+            self.next = (self.next + 1) % FIRST_DIAL;
             if !self.open.contains_key(&number) {
                 return number;
             }
@@ -84,7 +85,10 @@ impl Streams {
     pub fn incoming(&mut self, left: Arc<AtomicU64>, pieces: Pieces) -> ReceivedStream {
         let number = self.number();
         let (window, flow) = (ReceiveWindow::new(number), Arc::<Flow>::default());
-        self.open.insert(number, Open::Incoming { window, left, flow: flow.clone(), pieces });
+        self.open.insert(
+            number,
+            Open::Incoming { window, left, flow: flow.clone(), pieces: Some(pieces) },
+        );
         ReceivedStream { number, flow, owed: 0 }
     }
 
@@ -169,9 +173,12 @@ impl Streams {
         left.store(left_after, Ordering::Relaxed);
         flow.bytes.fetch_add(bytes, Ordering::Relaxed);
         flow.has_ended.store(chunk.last, Ordering::Relaxed);
-        if !chunk.data.0.is_empty() {
+        if let Some(to) = pieces.as_ref().filter(|_| !chunk.data.0.is_empty()) {
             // The consumer may be gone.
-            _ = pieces.send((number, chunk.data.0));
+            _ = to.send((number, chunk.data.0));
+        }
+        if chunk.last {
+            *pieces = None;
         }
         Ok(())
     }
@@ -283,6 +290,18 @@ impl Outgoing {
     /// Its number on the wire.
     pub const fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Sends all of `data`.
+    pub async fn send_all(&mut self, mut data: &[u8], then: Fin) -> Result<(), Ended> {
+        while !data.is_empty() || then == Fin::Nothing {
+            let sent = self.send(data, then).await?;
+            if sent == data.len() {
+                break;
+            }
+            data = &data[sent..];
+        }
+        Ok(())
     }
 
     /// Sends as much of `data` as fits in one chunk, once there is credit, and returns how much

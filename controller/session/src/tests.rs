@@ -1,6 +1,8 @@
-use sandbox_protocol::limits::MAX_FRAME_BYTES;
-use sandbox_protocol::message::{Cancel, CancelReply, Change, LogLevel, OperationName, Shutdown};
-use sandbox_protocol::{ErrorKind, message};
+use sandbox_protocol::limits::{FIRST_TUNNEL, MAX_DIALS, MAX_FRAME_BYTES};
+use sandbox_protocol::message::{
+    Cancel, CancelReply, Change, Close, ClosedReason, Credit, LogLevel, OperationName, Shutdown,
+};
+use sandbox_protocol::{Base64, ErrorKind, message};
 
 use super::testing::{FakeAgent, pipe};
 use super::*;
@@ -60,6 +62,9 @@ async fn protocol_breach_ends_the_session() {
         let end = message::ExecEnd::Exited(0);
         note(FromAgent::Exited(Exited { request, end, stopped: None }))
     };
+    let watched = |request| note(FromAgent::Watched(Watched { request }));
+    let changes =
+        |request| note(FromAgent::Changes(Changes { request, omitted: 0, entries: Vec::new() }));
     let refused = |request| {
         note(FromAgent::Refused(Refused {
             request,
@@ -81,6 +86,8 @@ async fn protocol_breach_ends_the_session() {
             (started(0), "Started of no such command (id 0)"),
             (exited(0), "Exited of no such command (id 0)"),
             (refused(0), "unknown run (id 0)"),
+            (watched(0), "Watching of no such command (id 0)"),
+            (changes(99), "Watching of no such command (id 99)"),
             (
                 r#"{"jsonrpc":"2.0","method":"chunk","params":{"stream":1,"seq":0,"data":"","last":true}}"#
                     .to_owned()
@@ -217,4 +224,164 @@ async fn a_dropped_session_ends_the_agents_stdin() {
     let (attached, mut agent) = pipe();
     drop(Session::start(attached, None).unwrap());
     assert!(agent.request().await.is_none());
+}
+
+/// A connection to a port, whose agent has said yes, and its number.
+async fn dialled(session: &Session, agent: &mut FakeAgent) -> (Tunnel, u32) {
+    let answer = async {
+        let (id, request) = agent.request().await.unwrap();
+        let message::Request::Dial(Dial { tunnel, port: 8080 }) = request else {
+            panic!("{request:?}")
+        };
+        agent.answer(id, DialReply {}).await;
+        tunnel
+    };
+    let (tunnel, number) = tokio::join!(session.dial(8080), answer);
+    (tunnel.unwrap().unwrap(), number)
+}
+
+fn line(message: FromAgent<'_>) -> Vec<u8> {
+    message.encode().unwrap()
+}
+
+fn chunk(stream: u32, seq: u64, data: &[u8], last: bool) -> Vec<u8> {
+    line(FromAgent::Chunk(Chunk { stream, seq, data: Base64(data.into()), last }))
+}
+
+#[tokio::test]
+async fn dialled_port_is_a_tunnel_whose_last_bytes_outlive_its_end() {
+    let (attached, mut agent) = pipe();
+    let session = Session::start(attached, None).unwrap();
+    let (tunnel, number) = dialled(&session, &mut agent).await;
+    assert!((FIRST_DIAL..FIRST_TUNNEL).contains(&number), "{number}");
+    tunnel.send(b"ask").await.unwrap();
+    tunnel.finish().await.unwrap();
+    for (data, last) in [(&b"ask"[..], false), (b"", true)] {
+        let said = agent.message().await.unwrap();
+        let ToAgent::Chunk(chunk) = said else { panic!("{said:?}") };
+        assert_eq!((chunk.stream, &chunk.data.0[..], chunk.last), (number, data, last));
+    }
+    // A server that answers, and resets what it has not read.
+    agent.send(chunk(number, 0, b"too large", false)).await;
+    agent.send(line(FromAgent::Close(Close { tunnel: number }))).await;
+    tunnel.broken().await;
+    assert_eq!(tunnel.receive().await, Ok(Received::Bytes(b"too large".into())));
+    assert_eq!(tunnel.receive().await, Err(Ended));
+    assert!(tunnel.send(b"more").await.is_err());
+    tunnel.close(ClosedReason::Reset, "").await;
+    let said = agent.message().await;
+    assert!(matches!(said, Some(ToAgent::Closed(closed)) if closed.tunnel == number));
+    assert_eq!(session.shared.lock().tunnels.len(), 0);
+    assert!(session.end().is_none());
+}
+
+#[tokio::test]
+async fn refused_dials_leave_nothing_and_there_are_so_many_connections() {
+    let (attached, mut agent) = pipe();
+    let session = Session::start(attached, None).unwrap();
+    let refuse = async {
+        let (id, _) = agent.request().await.unwrap();
+        let error = WireError::new(ErrorKind::NotFound, "nothing listens");
+        agent.send(FromAgent::encode_reply::<()>(id, Err(error)).unwrap()).await;
+    };
+    let (refused, ()) = tokio::join!(session.dial(8080), refuse);
+    assert!(
+        matches!(refused, Err(CallError::Refused(error)) if error.message == "nothing listens")
+    );
+    assert_eq!(session.shared.lock().tunnels.len(), 0);
+    let mut open = Vec::new();
+    for _ in 0..MAX_DIALS {
+        open.push(dialled(&session, &mut agent).await.0);
+    }
+    assert!(session.dial(8080).await.unwrap().is_none());
+    // One counts until both sides have closed it.
+    let number = open[0].number();
+    open.swap_remove(0).close(ClosedReason::Done, "").await;
+    assert!(session.dial(8080).await.unwrap().is_none());
+    let said = agent.message().await;
+    assert!(matches!(said, Some(ToAgent::Closed(_))), "{said:?}");
+    agent.send(line(FromAgent::Close(Close { tunnel: number }))).await;
+    let freed = async {
+        while session.shared.lock().tunnels.len() == MAX_DIALS {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), freed).await.unwrap();
+    let (_, again) = dialled(&session, &mut agent).await;
+    assert_ne!(again, number, "a number is not used again soon");
+}
+
+#[tokio::test]
+async fn agent_that_breaks_the_rules_of_a_dialled_port_ends_the_session() {
+    let whole = vec![7; sandbox_protocol::limits::MAX_CHUNK_BYTES];
+    for (what, words) in [
+        ("a chunk before the answer", "a chunk for an unknown tunnel"),
+        ("credit before the answer", "credit for an unknown tunnel"),
+        ("a close before the answer", "a close of an unknown tunnel"),
+        ("a chunk of another", "a chunk for an unknown tunnel"),
+        ("a close of another", "a close of an unknown tunnel"),
+        ("a second close", "a close of an unknown tunnel"),
+        ("a chunk after its close", "a chunk for an unknown tunnel"),
+        ("a second answer", "unknown request"),
+        ("a chunk after a refusal", "a chunk for an unknown tunnel"),
+        ("a chunk after the last", "chunk"),
+        ("a chunk out of order", "chunk"),
+        ("beyond its credit", "credit"),
+        ("a connection that it dials itself", "without network access"),
+    ] {
+        let (attached, mut agent) = pipe();
+        let session = Session::start(attached, None).unwrap();
+        let talk = async {
+            let (id, request) = agent.request().await.unwrap();
+            let message::Request::Dial(Dial { tunnel, .. }) = request else {
+                panic!("{request:?}")
+            };
+            let piece = |seq, last| chunk(tunnel, seq, b"x", last);
+            let close = |tunnel| line(FromAgent::Close(Close { tunnel }));
+            let credit = line(FromAgent::Credit(Credit { stream: tunnel, bytes: 1 }));
+            match what {
+                "a chunk before the answer" => agent.send(piece(0, false)).await,
+                "credit before the answer" => agent.send(credit).await,
+                "a close before the answer" => agent.send(close(tunnel)).await,
+                "a chunk after a refusal" => {
+                    let error = WireError::new(ErrorKind::Timeout, "late");
+                    agent.send(FromAgent::encode_reply::<()>(id, Err(error)).unwrap()).await;
+                    agent.send(piece(0, false)).await;
+                }
+                _ => agent.answer(id, DialReply {}).await,
+            }
+            match what {
+                "a chunk of another" => agent.send(chunk(tunnel + 1, 0, b"x", false)).await,
+                "a close of another" => agent.send(close(tunnel + 1)).await,
+                "a second close" => agent.send([close(tunnel), close(tunnel)].concat()).await,
+                "a chunk after its close" => {
+                    agent.send([close(tunnel), piece(0, false)].concat()).await;
+                }
+                "a second answer" => agent.answer(id, DialReply {}).await,
+                "a chunk after the last" => {
+                    agent.send([piece(0, true), piece(1, false)].concat()).await;
+                }
+                "a chunk out of order" => agent.send(piece(1, false)).await,
+                "beyond its credit" => {
+                    for seq in 0..=4 {
+                        agent.send(chunk(tunnel, seq, &whole, false)).await;
+                    }
+                }
+                "a connection that it dials itself" => {
+                    let (tunnel, host) = (FIRST_TUNNEL, "a".to_owned());
+                    let connect = message::Connect { tunnel, host, port: 80 };
+                    agent.send(line(FromAgent::Connect(connect))).await;
+                }
+                _ => {}
+            }
+            session.ended().await
+        };
+        let (tunnel, end) = tokio::join!(session.dial(8080), talk);
+        let SessionEnd::Breach(detail) = end else { panic!("{what}: {end:?}") };
+        assert!(detail.contains(words), "{what}: {detail}");
+        // Nobody waits for it any more.
+        if let Ok(Some(tunnel)) = tunnel {
+            while tunnel.receive().await.is_ok_and(|received| received != Received::End) {}
+        }
+    }
 }

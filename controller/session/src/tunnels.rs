@@ -1,17 +1,18 @@
-//! Tunnels: connections of commands in the sandbox, on the wire.
+//! Tunnels: connections of commands in the sandbox, and connections to its ports, on the wire.
 //!
 //! The task that reads the agent's messages checks them against the rules of the protocol, and
 //! stores the bytes until the connection's own task receives them. The bytes are bounded by credit,
 //! however small the chunks are; the number of tunnels is bounded too, and a tunnel counts until
-//! both sides have closed it. Which hosts may be reached is decided by the [`ConnectHandler`], not
-//! here.
+//! both sides have closed it. Which hosts may be reached is decided by the [`ConnectHandler`], and which
+//! ports by the caller of [`Session::dial`](super::Session::dial), not here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use sandbox_protocol::ToAgent;
 use sandbox_protocol::limits::{
-    CREDIT_STEP, FIRST_TUNNEL, MAX_CLOSED_MESSAGE_BYTES, MAX_HOST_BYTES, MAX_TUNNELS, cut_encoded,
+    CREDIT_STEP, FIRST_DIAL, FIRST_TUNNEL, MAX_CLOSED_MESSAGE_BYTES, MAX_DIALS, MAX_HOST_BYTES,
+    MAX_TUNNELS, cut_encoded,
 };
 use sandbox_protocol::message::{Chunk, Close, Closed, ClosedReason, Connect, Connected, Credit};
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
@@ -30,7 +31,11 @@ pub trait ConnectHandler: Send + Sync {
 
 /// The tunnels of a session, by their numbers.
 #[derive(Debug, Default)]
-pub(super) struct Tunnels(HashMap<u32, Open>);
+pub(super) struct Tunnels {
+    open: HashMap<u32, Open>,
+    /// Where the search for the number of a dialled one starts, from [`FIRST_DIAL`] on.
+    next_dial: u32,
+}
 
 /// A tunnel that at least one side has not closed.
 #[derive(Debug)]
@@ -80,32 +85,83 @@ impl Tunnels {
     /// Handles the agent's close of a tunnel; an error is a breach.
     pub fn close(&mut self, close: Close) -> Result<(), String> {
         let number = close.tunnel;
-        let open = self.0.get(&number).filter(|open| !open.broken.is_cancelled());
+        // One that is being dialled ends by the answer, if it does.
+        let may_close = |open: &&Open| {
+            !open.broken.is_cancelled() && (open.is_connected || !is_dialled(number))
+        };
+        let open = self.open.get(&number).filter(may_close);
         let open = open.ok_or_else(|| format!("a close of an unknown tunnel ({number})"))?;
         open.broken.cancel();
         if open.is_closed {
-            self.0.remove(&number);
+            self.open.remove(&number);
         }
         Ok(())
     }
 
     /// Closes all of them in the agent's stead.
     pub fn close_all(&mut self) {
-        self.0.retain(|_, open| {
+        self.open.retain(|_, open| {
             open.broken.cancel();
             !open.is_closed
         });
     }
 
-    /// The ends of those that the agent has closed and the controller has not.
+    /// The ends of those of commands that the agent has closed and the controller has not.
     pub fn ends(&self) -> Vec<CancellationToken> {
-        let left = self.0.values().filter(|open| open.broken.is_cancelled());
-        left.map(|open| open.ended.clone()).collect()
+        let is_left =
+            |(number, open): &(&u32, &Open)| !is_dialled(**number) && open.broken.is_cancelled();
+        self.open.iter().filter(is_left).map(|(_, open)| open.ended.clone()).collect()
+    }
+
+    /// Handles the answer to a `dial`: without a connection, there is no such tunnel.
+    pub fn answered(&mut self, number: u32, is_connected: bool) {
+        match self.open.get_mut(&number) {
+            Some(open) if is_connected => open.is_connected = true,
+            _ => _ = self.open.remove(&number),
+        }
+    }
+
+    /// A number for one that is dialled; `None` if there are as many as there may be.
+    fn dial_number(&mut self) -> Option<u32> {
+        if self.count(is_dialled) >= MAX_DIALS {
+            return None;
+        }
+        loop {
+            let number = FIRST_DIAL + self.next_dial;
+            self.next_dial = (self.next_dial + 1) % (FIRST_TUNNEL - FIRST_DIAL);
+            if !self.open.contains_key(&number) {
+                return Some(number);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    fn count(&self, which: impl Fn(u32) -> bool) -> usize {
+        self.open.keys().filter(|&&number| which(number)).count()
     }
 
     /// A tunnel on which the agent may send: connected, and not closed by the agent.
     fn talking(&mut self, number: u32) -> Option<&mut Open> {
-        self.0.get_mut(&number).filter(|open| open.is_connected && !open.broken.is_cancelled())
+        self.open.get_mut(&number).filter(|open| open.is_connected && !open.broken.is_cancelled())
+    }
+}
+
+/// Whether a tunnel of this number was dialled by the controller.
+const fn is_dialled(number: u32) -> bool {
+    number < FIRST_TUNNEL
+}
+
+impl Open {
+    /// What has arrived, or the end.
+    fn take(&mut self) -> Option<Received> {
+        match std::mem::take(&mut self.arrived) {
+            bytes if !bytes.is_empty() => Some(Received::Bytes(bytes)),
+            _ => self.incoming.is_ended().then_some(Received::End),
+        }
     }
 }
 
@@ -126,7 +182,7 @@ pub struct Tunnel {
 pub enum Received {
     /// Bytes.
     Bytes(Vec<u8>),
-    /// End of stream: the command sends no more.
+    /// End of stream: the other end sends no more.
     End,
 }
 
@@ -140,42 +196,62 @@ impl Tunnel {
         if number < FIRST_TUNNEL || connect.host.len() > MAX_HOST_BYTES {
             return Err(format!("a malformed connection ({number})"));
         }
+        let tunnel = {
+            let tunnels = &mut shared.lock().tunnels;
+            if tunnels.open.contains_key(&number) {
+                return Err(format!("a tunnel that is already open ({number})"));
+            }
+            if tunnels.count(|number| !is_dialled(number)) >= MAX_TUNNELS {
+                return Err("too many tunnels".to_owned());
+            }
+            Self::insert(shared, lines.clone(), number, tunnels)
+        };
+        gate.clone().open(tunnel, connect);
+        Ok(())
+    }
+
+    /// A tunnel that is to be dialled; `None` if there are as many as there may be.
+    pub(super) fn dial(shared: &Arc<Shared>, lines: WeakSender) -> Option<Self> {
+        let tunnels = &mut shared.lock().tunnels;
+        let number = tunnels.dial_number()?;
+        Some(Self::insert(shared, lines, number, tunnels))
+    }
+
+    fn insert(shared: &Arc<Shared>, lines: WeakSender, number: u32, tunnels: &mut Tunnels) -> Self {
         let ended = CancellationToken::new();
         let tunnel = Self {
             number,
             has_arrived: Arc::default(),
             has_credit: Arc::default(),
             broken: CancellationToken::new(),
-            lines: lines.clone(),
+            lines,
             shared: shared.clone(),
             _ended: ended.clone().drop_guard(),
         };
-        {
-            let open = &mut shared.lock().tunnels.0;
-            if open.contains_key(&number) {
-                return Err(format!("a tunnel that is already open ({number})"));
-            }
-            if open.len() >= MAX_TUNNELS {
-                return Err("too many tunnels".to_owned());
-            }
-            open.insert(
-                number,
-                Open {
-                    incoming: ReceiveWindow::new(number),
-                    outgoing: SendWindow::new(number),
-                    arrived: Vec::new(),
-                    owed: 0,
-                    has_arrived: tunnel.has_arrived.clone(),
-                    has_credit: tunnel.has_credit.clone(),
-                    broken: tunnel.broken.clone(),
-                    ended,
-                    is_connected: false,
-                    is_closed: false,
-                },
-            );
-        }
-        gate.clone().open(tunnel, connect);
-        Ok(())
+        let open = Open {
+            incoming: ReceiveWindow::new(number),
+            outgoing: SendWindow::new(number),
+            arrived: Vec::new(),
+            owed: 0,
+            has_arrived: tunnel.has_arrived.clone(),
+            has_credit: tunnel.has_credit.clone(),
+            broken: tunnel.broken.clone(),
+            ended,
+            is_connected: false,
+            is_closed: false,
+        };
+        tunnels.open.insert(number, open);
+        tunnel
+    }
+
+    /// Its number on the wire.
+    pub(super) const fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Forgets one that could not be dialled.
+    pub(super) fn forget(self) {
+        self.shared.lock().tunnels.open.remove(&self.number);
     }
 
     /// Whether the agent has closed the tunnel, or the session has ended.
@@ -194,16 +270,19 @@ impl Tunnel {
         self.say(&ToAgent::Connected(Connected { tunnel: self.number })).await
     }
 
-    /// Waits for data from the command. The consumer must return [credit](Self::consumed) for it.
+    /// Waits for data from the other end. The consumer must return [credit](Self::consumed) for it. What
+    /// a port sent before its connection broke is received too: a server may answer and then reset.
     pub async fn receive(&self) -> Result<Received, Ended> {
+        let mut is_over = false;
         loop {
-            let received = self.with(|open| match std::mem::take(&mut open.arrived) {
-                bytes if !bytes.is_empty() => Some(Received::Bytes(bytes)),
-                _ => open.incoming.is_ended().then_some(Received::End),
-            })?;
+            let received = match self.shared.lock().tunnels.open.get_mut(&self.number) {
+                Some(open) if is_dialled(self.number) || !self.is_broken() => open.take(),
+                _ => return Err(Ended),
+            };
             match received {
                 Some(received) => return Ok(received),
-                None => self.wait(&self.has_arrived).await?,
+                None if is_over => return Err(Ended),
+                None => is_over = self.wait(&self.has_arrived).await.is_err(),
             }
         }
     }
@@ -248,9 +327,9 @@ impl Tunnel {
     }
 
     /// Closes the controller's side.
-    pub async fn close(self, reason: ClosedReason, message: &str) {
+    pub async fn close(&self, reason: ClosedReason, message: &str) {
         {
-            let open = &mut self.shared.lock().tunnels.0;
+            let open = &mut self.shared.lock().tunnels.open;
             let Some(tunnel) = open.get_mut(&self.number) else { return };
             tunnel.is_closed = true;
             tunnel.arrived = Vec::new();
@@ -268,7 +347,7 @@ impl Tunnel {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Open) -> T) -> Result<T, Ended> {
-        match self.shared.lock().tunnels.0.get_mut(&self.number) {
+        match self.shared.lock().tunnels.open.get_mut(&self.number) {
             Some(open) if !self.broken.is_cancelled() => Ok(act(open)),
             _ => Err(Ended),
         }

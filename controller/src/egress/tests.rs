@@ -18,16 +18,17 @@ use sandbox_engine::{Attached, Output};
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{FIRST_TUNNEL, INITIAL_CREDIT, MAX_CHUNK_BYTES, MAX_TUNNELS};
 use sandbox_protocol::message::{
-    Chunk, Close, Closed, ClosedReason, Connect, Credit, Shutdown, ShutdownReply,
+    Chunk, Close, Closed, ClosedReason, Connect, Credit, DialReply, Request, Shutdown,
+    ShutdownReply,
 };
-use sandbox_protocol::{Base64, FromAgent, ToAgent};
+use sandbox_protocol::{Base64, FromAgent, ToAgent, WireError};
 use sandbox_session::testing::{FakeAgent, pipe};
 use tokio_util::io::ReaderStream;
 
 use super::gate::{Egress, EgressLimits, MORE_DIALS};
 use super::resolve::Resolve;
 use super::sni::tests::client_hello;
-use sandbox_session::{ConnectHandler, Session, SessionEnd};
+use sandbox_session::{CallError, ConnectHandler, Received, Session, SessionEnd};
 
 /// The timeout of every wait in a test.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -97,6 +98,11 @@ impl FrameSender for Mouth {
         // At the end of a test the socket may be closed.
         _ = self.0.lock().unwrap().write_all(&message.encode().unwrap());
     }
+
+    fn answer(&self, id: u64, result: Result<DialReply, WireError>) {
+        let answer = FromAgent::encode_reply(id, result).unwrap();
+        _ = self.0.lock().unwrap().write_all(&answer);
+    }
 }
 
 /// A sandbox that consists only of its proxy, and its controller.
@@ -133,7 +139,7 @@ impl World {
         let listener = listen(0).unwrap();
         let address = listener.local_addr().unwrap();
         let mouth = Mouth(Mutex::new(theirs.try_clone().unwrap()));
-        let proxy = Proxy::start(listener, Arc::new(mouth)).unwrap();
+        let proxy = Proxy::start(Some(listener), Arc::new(mouth)).unwrap();
         proxy.accept_clients();
         let listening = proxy.clone();
         std::thread::spawn(move || hear(theirs, &listening));
@@ -196,6 +202,9 @@ fn hear(mut socket: UnixStream, proxy: &Proxy) {
                 ToAgent::Connected(connected) => proxy.take_connected(connected),
                 ToAgent::Closed(closed) => proxy.take_closed(closed),
                 ToAgent::Heartbeat => {}
+                ToAgent::Request { id, request: Request::Dial(dial), .. } => {
+                    proxy.dial(id, dial).unwrap();
+                }
                 ToAgent::Request { .. } => panic!("{line}"),
             }
         }
@@ -343,6 +352,47 @@ fn bytes_and_end_of_a_program_arrive_whole() {
         (target, outcome, reason),
         (format!("ok.example:{port}"), "ok".into(), String::new())
     );
+}
+
+#[test]
+fn dialled_port_carries_all_bytes_in_both_directions_without_any_rule() {
+    let port = server(|mut client| {
+        let mut piece = [0; 10_000];
+        while let Ok(count @ 1..) = client.read(&mut piece) {
+            client.write_all(&piece[..count]).unwrap();
+        }
+    });
+    let free = {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    let world = World::new(&[]);
+    let bytes: Vec<u8> =
+        (0..4_u32 << 20).map(|at| at.to_le_bytes()[1] ^ (at >> 16) as u8).collect();
+    let exchanged = async {
+        let tunnel = world.session.dial(port).await.unwrap().unwrap();
+        let send = async {
+            tunnel.send(&bytes).await.unwrap();
+            tunnel.finish().await.unwrap();
+        };
+        let receive = async {
+            let mut received = Vec::new();
+            while let Received::Bytes(piece) = tunnel.receive().await.unwrap() {
+                received.extend_from_slice(&piece);
+                tunnel.consumed(piece.len() as u64).await.unwrap();
+            }
+            received
+        };
+        let ((), received) = tokio::join!(send, receive);
+        assert!(received == bytes, "{} bytes", received.len());
+        tunnel.close(ClosedReason::Done, "").await;
+        let refused = world.session.dial(free).await;
+        let Err(CallError::Refused(error)) = refused else { panic!("something listens") };
+        assert_eq!(error.kind().as_str(), "not_found");
+    };
+    world.runtime.block_on(async { tokio::time::timeout(TIMEOUT, exchanged).await.unwrap() });
+    assert!(world.session.end().is_none());
+    assert!(world.seen.audit.lock().unwrap().is_empty());
 }
 
 #[test]

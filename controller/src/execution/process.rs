@@ -20,15 +20,15 @@ use sandbox_protocol::message::{
     Call, Cancel, ControlReply, ExecEnd, ExecReply, ExecStop, Exited, Resize, Signal, Started,
 };
 use sandbox_session::{
-    CallError, Console, ConsoleSpec, Fin, Flow, InFlightPermit, NotificationHandler, Outgoing,
-    Reply,
+    CallError, Console, ConsoleSpec, Ended, Fin, Flow, InFlightPermit, NotificationHandler,
+    Outgoing, Reply,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::CONTROL_TIMEOUT;
-use super::command::{CLOCK_SKEW, CommandOutput, Term, request};
+use super::command::{CLOCK_SKEW, CommandOutput, Term, check_reply, printed, request};
 use super::judge::{SIGKILL, never_ran};
 use crate::audit::{self, Event};
 use crate::error::Error;
@@ -238,7 +238,7 @@ impl NotificationHandler for Reporter {
     }
 
     fn exited(&self, exited: Exited) -> Result<(), String> {
-        let printed = self.flows.get().map(|flows| sum(flows));
+        let printed = self.flows.get().map(|flows| printed(flows));
         _ = self.reported.send(Report::Exited(exited, printed));
         Ok(())
     }
@@ -314,7 +314,7 @@ impl Driver {
         match inner.clock.timeout(START_TIMEOUT, reported).await {
             Some(Ok(Report::Started(pid))) => Ok(pid),
             Some(Err(Err(CallError::Refused(mut source))))
-                if never_ran(source.kind()) && self.printed() == 0 =>
+                if never_ran(source.kind()) && printed(&self.flows) == 0 =>
             {
                 inner.redactions.text(&mut source.message);
                 Err(Error::ExecFailed { source })
@@ -345,6 +345,7 @@ impl Driver {
         let mut over = std::pin::pin!(inner.session().ended());
         let (mut pieces, mut passes_at) = (VecDeque::new(), inner.clock.now());
         let (mut exit, mut stopped, mut is_read) = (None::<(Exited, u64)>, None, false);
+        let mut is_silent = false;
         loop {
             if let Some((exited, printed)) = exit
                 && self.output.taken() >= printed
@@ -356,6 +357,10 @@ impl Driver {
                 }
                 pieces.push_back(ExecutionEvent::Exited(process_end(exited.end)));
                 stopped = process_stop(exited.stopped);
+            }
+            if is_read && pieces.is_empty() && exit.is_none() && !is_silent {
+                is_silent = true;
+                process.silent();
             }
             let is_hurried = self.is_hurried;
             let next = pieces.front().map(length);
@@ -380,8 +385,8 @@ impl Driver {
                 biased;
                 Some(request) = requests.recv() => self.serve(process, request),
                 Some(report) = self.reports.recv(), if exit.is_none() => {
-                    if let Report::Exited(exited, printed) = report {
-                        exit = Some((exited, printed.unwrap_or_else(|| self.printed())));
+                    if let Report::Exited(exited, by_then) = report {
+                        exit = Some((exited, by_then.unwrap_or_else(|| printed(&self.flows))));
                     }
                 }
                 _ = &mut over, if !is_hurried => self.is_hurried = true,
@@ -480,41 +485,31 @@ impl Driver {
         }
     }
 
-    /// How many bytes have come on its output streams.
-    fn printed(&self) -> u64 {
-        sum(&self.flows)
-    }
-
     /// Names what an honest agent would not answer.
     fn check(&self, process: &Process, reply: &ExecReply) -> Result<(), &'static str> {
         if process.end() != Some(process_end(reply.end)) {
             return Err("the answer has another end than was reported");
         }
-        if !self.flows.iter().all(|flow| flow.has_ended()) {
-            return Err("reply before end of output");
-        }
-        if reply.stdout_bytes.checked_add(reply.stderr_bytes) != Some(self.printed()) {
-            return Err("the reply's length does not match the data");
-        }
-        // The agent's clock does not stand still.
-        let has_timed_out =
-            || self.timeout.is_some_and(|it| self.began.elapsed() + CLOCK_SKEW >= it);
-        let is_possible = match reply.stopped {
-            None | Some(ExecStop::EvasionOfAnother) => true,
-            Some(ExecStop::Timeout) => has_timed_out(),
-            Some(ExecStop::Cancelled) => self.is_stopped || self.inner.is_closing(),
-            Some(ExecStop::OutputLimit) => false,
-        };
-        if is_possible { Ok(()) } else { Err("impossible stop reason") }
+        check_reply(reply, &self.flows, |stop| match stop {
+            ExecStop::EvasionOfAnother => true,
+            // The agent's clock does not stand still.
+            ExecStop::Timeout => {
+                self.timeout.is_some_and(|it| self.began.elapsed() + CLOCK_SKEW >= it)
+            }
+            ExecStop::Cancelled => self.is_stopped || self.inner.is_closing(),
+            ExecStop::OutputLimit => false,
+        })
     }
 
     fn serve(&mut self, process: &Process, request: Request) {
         let id = self.reply.id;
         match request {
+            Request::Attached => {
+                self.inner.audit().record(&Event::new(process.run_id(), "process.attach"));
+            }
             Request::Signal(signal, to, answer) => {
                 self.is_killed |= signal == SignalName::Kill;
-                let event = Event::new(process.run_id(), "process.signal");
-                self.inner.audit().record(&event);
+                self.inner.audit().record(&Event::new(process.run_id(), "process.signal"));
                 self.control(Signal { id, signal, to }, answer);
             }
             Request::Resize(size, answer) => {
@@ -571,10 +566,6 @@ impl Driver {
     }
 }
 
-fn sum(flows: &[Arc<Flow>]) -> u64 {
-    flows.iter().map(|flow| flow.bytes()).sum()
-}
-
 /// Why the sandbox ended a process, if the agent says that it did.
 fn process_stop(stopped: Option<ExecStop>) -> Option<ProcessStop> {
     match stopped? {
@@ -613,20 +604,12 @@ fn length(event: &ExecutionEvent) -> u64 {
 }
 
 /// Sends a process its input, first this and then what is written, as it reads it.
-async fn send(mut outgoing: Outgoing, first: Bytes, mut input: Option<Input>) {
-    let mut next = Some(first);
-    while let Some(mut bytes) = next {
-        while !bytes.is_empty() {
-            match outgoing.send(&bytes, Fin::More).await {
-                Ok(sent) => _ = bytes.split_to(sent),
-                // The answer has come: it reads no more.
-                Err(_) => return,
-            }
+async fn send(mut outgoing: Outgoing, first: Bytes, input: Option<Input>) -> Result<(), Ended> {
+    outgoing.send_all(&first, Fin::More).await?;
+    if let Some(mut input) = input {
+        while let Some(written) = input.recv().await {
+            outgoing.send_all(&written.bytes, Fin::More).await?;
         }
-        next = match &mut input {
-            Some(input) => input.recv().await.map(|written| written.bytes),
-            None => None,
-        };
     }
-    _ = outgoing.send(&[], Fin::Nothing).await;
+    outgoing.send_all(&[], Fin::Nothing).await
 }

@@ -19,7 +19,7 @@ use crate::sandbox::idle::Active;
 
 /// How much longer than the agent the controller waits: the agent's own timeout has a better
 /// message.
-const GRACE: Duration = Duration::from_secs(1);
+pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 /// The minimum transfer rate of content, in bytes per second: far below the slowest machine, but
 /// enough that no agent can delay a transfer for ever.
@@ -210,7 +210,7 @@ fn keep_timer(inner: &Inner) {
     }
 }
 
-fn late(limit: Duration) -> Error {
+pub(super) fn late(limit: Duration) -> Error {
     let message =
         format!("no answer within filesystem.timeout ({})", humantime::format_duration(limit));
     Error::Operation { source: WireError::new(ErrorKind::Timeout, message) }
@@ -221,7 +221,7 @@ fn breach(inner: &Inner, detail: &str) -> Error {
     inner.ended().unwrap_or_else(|| Error::Ended { detail: detail.to_owned() })
 }
 
-async fn failed(inner: &Inner, error: CallError) -> Error {
+pub(super) async fn failed(inner: &Inner, error: CallError) -> Error {
     match error {
         CallError::Refused(source) if source.kind() == ErrorKind::Cancelled => {
             match inner.is_closing() {

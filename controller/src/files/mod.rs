@@ -11,11 +11,14 @@
 mod call;
 mod search;
 mod transfer;
+mod watch;
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sandbox_api::files::{Entry, ImageView, ListData, ReadData, StatData, TextView, ViewData};
+use sandbox_api::files::{
+    Entry, EntryDetails, ImageView, ListData, ReadData, StatData, TextView, ViewData,
+};
 use sandbox_api::operation::{Envelope, OperationOutput, OperationRequest};
 use sandbox_api::{Encoding, EncodingError, Failure};
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_VIEW_BYTES};
@@ -34,23 +37,26 @@ use tokio::time::Instant;
 use self::call::OperationCall;
 pub use self::transfer::{FileReader, FileWriter};
 use self::transfer::{Reading, Writing};
+pub use self::watch::FileWatch;
 use crate::error::Error;
 use crate::sandbox::Sandbox;
 
 /// Every method takes a path in the syntax of scripts: relative to the working directory, `~/…`, or
-/// absolute under a mount. A path is bytes without NUL.
+/// absolute under a mount; in a sandbox whose [files](sandbox_api::SandboxSpec::files) are all of its
+/// container, under any directory. A path is bytes without NUL.
 ///
 /// Every method fails with [`Error::Operation`] if the operation is refused or fails in the
 /// sandbox, which changes nothing unless documented otherwise; and with [`Error::Ended`] if the
 /// sandbox has ended.
 impl Sandbox {
     /// Performs an operation whose reply is its result: `edit`, `mkdir`, `touch`, `remove`, `exists`,
-    /// `rename` or `copy`.
+    /// `rename`, `copy`, `chmod`, `symlink`, `read_link` or `set_metadata`.
     ///
     /// They change nothing on an error, but for what an error partway
-    /// through a directory leaves: a removal the entries that were not yet removed, a copy whole files, and
-    /// on an overlay, where a directory is moved entry by entry, a rename a part at the old path. None
-    /// follows a link.
+    /// through a directory leaves: a removal the entries that were not yet removed, a copy whole files,
+    /// `chmod` a part, and on an overlay, where a directory is moved entry by entry, a rename a part at the
+    /// old path. None follows a link, but in a sandbox whose [files](sandbox_api::SandboxSpec::files) are
+    /// all of its container: there links are followed inside it.
     ///
     /// # Errors
     ///
@@ -101,6 +107,10 @@ impl Sandbox {
             Operation::Stat(stat) => output(&self.stat(stat).await?),
             Operation::Rename(rename) => output(&self.call(rename).await?),
             Operation::Copy(copy) => output(&self.call(copy).await?),
+            Operation::Chmod(chmod) => output(&self.call(chmod).await?),
+            Operation::Symlink(symlink) => output(&self.call(symlink).await?),
+            Operation::ReadLink(read_link) => output(&self.call(read_link).await?),
+            Operation::SetMetadata(metadata) => output(&self.call(metadata).await?),
         }
     }
 
@@ -216,7 +226,7 @@ impl Sandbox {
         self.begin(&list).run(async |call| call.list(list).await).await
     }
 
-    /// Returns the metadata of a path. It does not follow a link.
+    /// Returns the metadata of a path. It follows a link at its end only if the request says so.
     ///
     /// # Errors
     ///
@@ -225,13 +235,14 @@ impl Sandbox {
         self.begin(&stat)
             .run(async |call| {
                 let reply = call.call(stat, None).await?;
-                let (owner, group) = self.inner().owner_names(reply.uid, reply.gid).await;
+                let names = (reply.owner, reply.group);
+                let (owner, group) = self.inner().owner_names(reply.uid, reply.gid, names).await;
                 Ok(StatData {
                     path: reply.path,
                     kind: reply.kind,
                     size: reply.size,
                     permissions: permissions_text(reply.permissions),
-                    mode: format!("{:04o}", reply.permissions & 0o7777),
+                    mode: mode_text(reply.permissions),
                     uid: reply.uid,
                     gid: reply.gid,
                     owner,
@@ -239,6 +250,8 @@ impl Sandbox {
                     modified: reply.modified,
                     accessed: reply.accessed,
                     created: reply.created,
+                    target: reply.target,
+                    metadata: reply.metadata,
                 })
             })
             .await
@@ -303,19 +316,30 @@ impl OperationCall {
         if reply.entries != listed.len() as u64 {
             return Err(self.breach("the reply's length does not match the data"));
         }
-        let entries = listed.into_iter().map(|entry| {
-            let path = self.below(&top, entry.name.as_bytes())?;
+        let mut entries = Vec::with_capacity(listed.len());
+        for message::Entry { name, kind, size, modified, details } in listed {
+            let path = self.below(&top, name.as_bytes())?;
             let (name, path) = (WireString::new(path.name()), WireString::from(&path));
-            let message::Entry { kind, size, modified, .. } = entry;
-            Ok(Entry { name, path, kind, size, modified })
-        });
-        let entries = entries.collect::<Result<_, Error>>()?;
+            let details = match details {
+                Some(details) => Some(self.details(details).await),
+                None => None,
+            };
+            entries.push(Entry { name, path, kind, size, modified, details });
+        }
         let note = self.note(reply.cut, limit);
         Ok(ListData { path: reply.path, entries, truncated: note.is_some(), note })
     }
 }
 
 impl OperationCall {
+    async fn details(&self, details: message::EntryDetails) -> EntryDetails {
+        let message::EntryDetails { permissions, uid, gid, owner, group, target, metadata } =
+            details;
+        let (owner, group) = self.inner().owner_names(uid, gid, (owner, group)).await;
+        let (permissions, mode) = (permissions_text(permissions), mode_text(permissions));
+        EntryDetails { permissions, mode, uid, gid, owner, group, target, metadata }
+    }
+
     /// What a result leaves out, if it is a part.
     fn note(&self, cut: Option<Cut>, limit: Option<u64>) -> Option<String> {
         cut.map(|cut| cut.text(limit, &self.inner().limits.for_agent()))
@@ -362,6 +386,11 @@ impl NotificationHandler for Pages {
 
 fn output(result: &(impl OperationStats + Serialize)) -> Result<OperationOutput, Error> {
     OperationOutput::new(result).map_err(|source| Error::Operation { source })
+}
+
+/// Permissions in octal: `0755`.
+fn mode_text(permissions: u32) -> String {
+    format!("{:04o}", permissions & 0o7777)
 }
 
 /// The MIME type of the content, by its bytes.

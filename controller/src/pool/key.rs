@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sandbox_api::{PrivateIo, Processes, RootFs, SandboxSpec};
+use sandbox_api::{FileScope, PrivateIo, Processes, RootFs, SandboxSpec};
 use sandbox_dirfd::Identity;
 use sandbox_engine::{ContainerSpec, Prepared, ProgramRoot, Programs};
 use sandbox_protocol::User;
@@ -31,6 +31,7 @@ pub(super) struct SlotKey {
     /// The user that the caller named; otherwise the owner of the io dir decides.
     user: Option<User>,
     processes: Processes,
+    files: FileScope,
     container: ContainerKey,
 }
 
@@ -135,6 +136,9 @@ impl SlotKey {
             // decides.
             allow: _,
             processes,
+            // The controller's own: any may be connected to.
+            ports: _,
+            files,
         } = spec;
         if !inputs.is_empty() {
             // A slot would have the files as of its start.
@@ -202,6 +206,7 @@ impl SlotKey {
             io,
             user: *user,
             processes: *processes,
+            files: *files,
             container: ContainerKey { args, memory, nano_cpus, pids, ulimits, programs },
         })
     }

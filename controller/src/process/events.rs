@@ -24,6 +24,7 @@ impl Process {
     /// [`Error::TooMany`] if it has 8 readers.
     pub fn attach(&self, from: ReadFrom, mode: ReadMode) -> Result<ProcessEvents, Error> {
         let reader = Reader::new(self.clone(), from, mode)?;
+        self.attached();
         let events = stream::unfold(Some(reader), |reader| async {
             let reader = reader?;
             let event = reader.next().await?;

@@ -65,6 +65,8 @@ pub(super) struct State {
     out_of_memory: Option<bool>,
     stopped: Option<ProcessStop>,
     usage: Option<Used>,
+    /// Nothing that is left of it can print.
+    is_silent: bool,
     pub ended: Option<Instant>,
 }
 
@@ -82,6 +84,8 @@ pub(crate) enum Request {
     Resize(TerminalSize, Answer),
     /// Ends it: with a grace, and the second time without.
     Stop,
+    /// Nothing: somebody reads its events, which the audit says.
+    Attached,
 }
 
 /// Whether there was such a process, or such a terminal.
@@ -92,6 +96,9 @@ pub(crate) type Answer = oneshot::Sender<Result<bool, Error>>;
 pub enum Until {
     /// The end of its program.
     Exited,
+    /// The end of its program, and that stdout and stderr are closed by all that it started: what is left
+    /// of it prints nothing more.
+    Silent,
     /// That nothing is left of what it started.
     Ended,
 }
@@ -103,6 +110,11 @@ impl fmt::Debug for Process {
 }
 
 impl Process {
+    /// Somebody reads its events. One that has ended is not in the audit any more.
+    pub(super) fn attached(&self) {
+        _ = self.0.requests.try_send(Request::Attached);
+    }
+
     /// A process that has just started, what it is asked for, and its input, if its stdin is open.
     pub(super) fn new(
         id: u32,
@@ -128,6 +140,7 @@ impl Process {
             out_of_memory: None,
             stopped: None,
             usage: None,
+            is_silent: false,
             ended: None,
         });
         let taken = Notify::new();
@@ -200,12 +213,13 @@ impl Process {
         _ = self.0.requests.send(Request::Stop).await;
     }
 
-    /// Waits for its exit or its end. The end of the sandbox is one.
+    /// Waits for this of it. The end of the sandbox is all of that.
     pub fn until(&self, what: Until) -> impl Future<Output = ()> + Send + use<> {
         let mut states = self.0.state.subscribe();
         async move {
             let is_there = |state: &State| match what {
                 Until::Exited => state.exited_at.is_some(),
+                Until::Silent => state.is_silent || state.ended.is_some(),
                 Until::Ended => state.ended.is_some(),
             };
             // It fails if the process is forgotten, which has then ended.
@@ -283,6 +297,11 @@ impl Process {
             (state.stopped, state.out_of_memory) = (stopped, out_of_memory);
             state.ring.push(ExecutionEvent::Exited(end).into(), now);
         });
+    }
+
+    /// It prints nothing any more: all of its output is in its events.
+    pub(crate) fn silent(&self) {
+        self.0.state.send_modify(|state| state.is_silent = true);
     }
 
     /// Nothing of it is left: its last event. Without `used` it ended with its sandbox, and

@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use sandbox_api::{
     Ceiling, Disk, Encoding, EngineInfo, FilesTouched, KernelEvents, Lifespan, Limits, Network,
-    Processes, StartKind, Timing, millis,
+    Ports, Processes, StartKind, Timing, millis,
 };
 use sandbox_engine::{Container, ContainerUsage, ExitEvidence, Groups, GroupsUsage, UserMapping};
-use sandbox_protocol::message::{Call, Confinement, Refused, ScriptError, Shutdown};
+use sandbox_protocol::message::{Call, Confinement, FileScope, Refused, ScriptError, Shutdown};
 use sandbox_protocol::path::GuestPath;
 use sandbox_redact::Redactions;
 use sandbox_session::{CallError, InFlightPermit, Session, SessionEnd};
@@ -26,6 +26,7 @@ use crate::io_dir::path_map::PathMap;
 use crate::io_dir::write_monitor::{Watched, WriteBaseline, WriteMonitor};
 use crate::mounts::{LOOK_INTERVAL, MountGuard, MountLooks, MountLost};
 use crate::process::ProcessTable;
+use crate::sandbox::CpuSample;
 use crate::sandbox::context::Shared;
 use crate::sandbox::idle::{Active, Activity};
 use crate::sandbox::removal::{Attempt, RemovalGuard};
@@ -70,6 +71,8 @@ pub(crate) struct Inner {
     /// How long its processes live.
     pub keeps: Processes,
     pub processes: ProcessTable,
+    /// Which ports of its loopback may be connected to.
+    pub ports: Ports,
     /// Whether a timer spares the runtime a wake for each operation.
     pub has_timer: Arc<AtomicBool>,
     /// A run has killed its container, which may take a while to end.
@@ -81,6 +84,7 @@ pub(crate) struct Inner {
     pub(super) cpu_reported: AtomicU64,
     /// What the kernel had counted at the end of the last command, in milliseconds.
     pub(super) cpu_counted: AtomicU64,
+    pub(super) cpu_sample: CpuSample,
     pub(super) io_dir: Option<Arc<IoDir>>,
     pub(super) io_mount: Option<GuestPath>,
     /// The default working directory of commands according to the image. `None` if there is an io
@@ -97,6 +101,7 @@ pub(crate) struct Inner {
     pub(super) path_map: PathMap,
     pub default_encoding: Encoding,
     pub(super) user_mapping: UserMapping,
+    pub(super) files: FileScope,
     /// The secrets that it was given.
     pub redactions: Arc<Redactions>,
     pub(super) mount_looks: MountLooks,
@@ -156,6 +161,7 @@ impl Inner {
             io_dir: io_dir.clone(),
             reserve: self.shared.disk_reserve,
             runtime: (self.shared.watch_runtime)(),
+            clock: self.clock.clone(),
         })
     }
 
@@ -184,12 +190,22 @@ impl Inner {
         GuestPath::resolve(written, &self.workdir, self.home.as_ref()).ok().map(|it| it.path)
     }
 
-    /// The names of an owner and a group, if the sandbox's ids are ids of this machine.
-    pub async fn owner_names(&self, uid: u32, gid: u32) -> (String, String) {
-        match self.user_mapping {
-            UserMapping::Identity => self.shared.owners.names(uid, gid).await,
-            _ => (uid.to_string(), gid.to_string()),
-        }
+    /// The names of an owner and a group: those in the sandbox where they are known, else those of this
+    /// machine if the sandbox's ids are ids of it.
+    pub async fn owner_names(
+        &self,
+        uid: u32,
+        gid: u32,
+        inside: (Option<String>, Option<String>),
+    ) -> (String, String) {
+        let (owner, group) = match (inside, self.user_mapping) {
+            ((Some(owner), Some(group)), _) => return (owner, group),
+            ((None, None), UserMapping::Identity) if self.files.is_default() => {
+                return self.shared.owners.names(uid, gid).await;
+            }
+            (inside, _) => inside,
+        };
+        (owner.unwrap_or_else(|| uid.to_string()), group.unwrap_or_else(|| gid.to_string()))
     }
 
     /// Why the controller has ended it without a request, if it has.
@@ -460,8 +476,8 @@ impl Inner {
 
     /// Whether memory has run out since then, if the kernel or the engine reports it soon.
     pub async fn ran_out_of_memory(&self, since: &KernelBaseline) -> bool {
-        if let (Some(before), Some((_, now))) = (since.counted, self.counted().await) {
-            return now.oom_kills > before.oom_kills;
+        if let Some(was_killed) = self.oom_since(since).await {
+            return was_killed;
         }
         let asked = self.container.ran_out_of_memory(since.time);
         matches!(tokio::time::timeout(EVIDENCE_TIMEOUT, asked).await, Ok(Some(true)))

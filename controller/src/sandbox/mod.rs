@@ -16,12 +16,15 @@ mod pause;
 pub(crate) mod plan;
 pub(crate) mod prepared;
 mod removal;
+mod stats;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod user;
 
 pub use self::inner::LaunchInfo;
 pub(crate) use self::inner::{EndCause, Inner, KernelBaseline};
+pub use self::stats::ContainerUse;
+pub(crate) use self::stats::CpuSample;
 use std::fmt;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};

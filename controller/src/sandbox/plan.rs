@@ -5,7 +5,7 @@ use sandbox_api::{Lifespan, SandboxSpec};
 use sandbox_engine::{Bind, ContainerSpec, Prepared, Programs, Source};
 use sandbox_protocol::User;
 use sandbox_protocol::argv::{AgentArgs, ConfinementPolicy, DiskSpace, Mode, Mount, PROXY_PORT};
-use sandbox_protocol::message::{self, Access, AllowedPath, Configure, Policy};
+use sandbox_protocol::message::{self, Access, AllowedPath, Configure, FileScope, Policy};
 use sandbox_protocol::path::{GuestPath, INPUTS, PathError};
 
 use crate::error::Error;
@@ -122,6 +122,14 @@ impl Plan {
         if spec.root.supports_exec() {
             check_rules_for_programs(spec, &mounts)?;
         }
+        let opens_more = spec.files == FileScope::All || !spec.ports.is_default();
+        if opens_more && !spec.root.supports_exec() {
+            return Err(Error::ExecUnsupported);
+        }
+        if spec.files == FileScope::All && spec.allowed_paths.is_some() {
+            // A rule about paths does not know links.
+            return Err(Error::RuleForPrograms { rule: "filesystem.allowed_paths" });
+        }
         let allowed_paths = spec.allowed_paths.clone().unwrap_or_else(|| {
             let above = GuestPath::new(INPUTS).expect("a constant path");
             let has_inputs = inputs.iter().any(|path| path.is_under(&above));
@@ -143,6 +151,7 @@ impl Plan {
                 io_errors: spec.io_errors,
                 allowed_paths,
                 protected: spec.protected.clone(),
+                files: spec.files,
             },
         };
         let mode = if spec.root.supports_exec() { Mode::Exec } else { Mode::Script };

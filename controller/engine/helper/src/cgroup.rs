@@ -290,6 +290,17 @@ fn mount_table() -> io::Result<String> {
     Ok(String::from_utf8_lossy(&table).into_owned())
 }
 
+/// What is used of a container's groups now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Current {
+    /// Memory in bytes, files in memory included, without the cache.
+    pub memory: u64,
+    /// The cache of files, in bytes.
+    pub cache: u64,
+    /// Processor time since their start.
+    pub cpu: Duration,
+}
+
 /// A container's groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Groups {
@@ -349,6 +360,32 @@ impl Groups {
                 })
             }
         }
+    }
+
+    /// What is used of them now; `None` if they are gone, or do not account memory.
+    #[must_use]
+    pub fn current(&self) -> Option<Current> {
+        let (memory, cache, cpu) = match &self.files {
+            Files::V1 { memory, cpuacct, .. } => {
+                let memory = memory.as_ref()?;
+                let stat = memory.join("memory.stat");
+                let cache = field(&stat, "total_cache").unwrap_or(0);
+                let shared = field(&stat, "total_shmem").unwrap_or(0);
+                let cpu = number(&cpuacct.as_ref()?.join("cpuacct.usage"))?;
+                let memory = number(&memory.join("memory.usage_in_bytes"))?;
+                (memory, cache.saturating_sub(shared), Duration::from_nanos(cpu))
+            }
+            Files::V2 { group } => {
+                let group = group.as_ref()?;
+                let stat = group.join("memory.stat");
+                let cache = field(&stat, "file").unwrap_or(0);
+                let shared = field(&stat, "shmem").unwrap_or(0);
+                let cpu = field(&group.join("cpu.stat"), "usage_usec")?;
+                let memory = number(&group.join("memory.current"))?;
+                (memory, cache.saturating_sub(shared), Duration::from_micros(cpu))
+            }
+        };
+        Some(Current { memory: memory.saturating_sub(cache), cache, cpu })
     }
 
     /// The name of the process that the kernel has killed last in them because memory ran out, if this
@@ -1023,6 +1060,30 @@ mod tests {
             cpu: Duration::from_micros(7),
         };
         assert_eq!(Hierarchies::parse(&v2).of("x").usage(), Some(expected));
+    }
+
+    #[test]
+    fn files_in_memory_are_no_cache() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        fs::create_dir_all(root.join("x")).unwrap();
+        let file = |name: &str, text: &str| fs::write(root.join("x").join(name), text).unwrap();
+        file("memory.current", "1000\n");
+        file("memory.stat", "anon 1\nfile 700\nshmem 300\n");
+        file("cpu.stat", "usage_usec 7\n");
+        let v2 = format!("1 2 0:1 / {} rw - cgroup2 cgroup2 rw\n", root.display());
+        let expected = Current { memory: 600, cache: 400, cpu: Duration::from_micros(7) };
+        assert_eq!(Hierarchies::parse(&v2).of("x").current(), Some(expected));
+        assert_eq!(Hierarchies::parse(&v2).of("y").current(), None);
+        for (name, text) in [
+            ("memory.usage_in_bytes", "1000\n"),
+            ("memory.stat", "cache 1\ntotal_cache 700\ntotal_shmem 300\n"),
+            ("cpuacct.usage", "7000\n"),
+        ] {
+            file(name, text);
+        }
+        let v1 = format!("1 2 0:1 / {} rw - cgroup cgroup rw,memory,cpuacct\n", root.display());
+        assert_eq!(Hierarchies::parse(&v1).of("x").current(), Some(expected));
     }
 
     #[test]

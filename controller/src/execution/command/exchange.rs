@@ -97,9 +97,8 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
         // The receiver may be gone.
         _ = begun.send(output);
         let check = |supervisor: &Supervisor, answer: &Reply| {
-            let flows = [flows.first(), flows.get(1)].map(|flow| flow.map(|flow| &**flow));
             let is_cancelled = supervisor.is_cancelled() || inner.is_closing();
-            check(answer, flows, limits, started.elapsed(), is_cancelled)
+            check(answer, &flows, limits, started.elapsed(), is_cancelled).map_err(str::to_owned)
         };
         let unwanted = async {
             inner.clock.sleep_until(kill_at - Self::GRACE + UNWANTED_AFTER).await;
@@ -165,37 +164,46 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
 /// Names what an honest agent would not send in an answer.
 fn check(
     answer: &Reply,
-    flows: [Option<&Flow>; 2],
+    flows: &[Arc<Flow>],
     limits: &Limits,
     elapsed: Duration,
     is_cancelled: bool,
-) -> Result<(), String> {
-    let refuse = |what: &str| Err(what.to_owned());
-    let [stdout, stderr] = flows.map(|flow| flow.map_or(0, Flow::bytes));
-    let reply = match answer {
-        Ok(reply) => reply,
-        Err(error) if error.kind() == sandbox_protocol::ErrorKind::Internal => return Ok(()),
-        Err(_) if stdout + stderr > 0 => {
-            return refuse("output without a started program");
-        }
-        Err(_) => return Ok(()),
-    };
-    if !flows.iter().flatten().all(|flow| flow.has_ended()) {
-        return refuse("reply before end of output");
+) -> Result<(), &'static str> {
+    match answer {
+        // A stopped command need not have been killed: if it has ended and its last output is unread,
+        // `stopped` describes the end of that output.
+        Ok(reply) => check_reply(reply, flows, |stop| match stop {
+            ExecStop::EvasionOfAnother => true,
+            ExecStop::Timeout => elapsed + CLOCK_SKEW >= limits.timeout,
+            ExecStop::Cancelled => is_cancelled,
+            ExecStop::OutputLimit => printed(flows) == limits.output_bytes.as_u64(),
+        }),
+        Err(error) if error.kind() == sandbox_protocol::ErrorKind::Internal => Ok(()),
+        Err(_) if printed(flows) > 0 => Err("output without a started program"),
+        Err(_) => Ok(()),
+    }
+}
+
+/// The same of the answer of a program that was executed, which may have been stopped for these reasons.
+pub(in crate::execution) fn check_reply(
+    reply: &ExecReply,
+    flows: &[Arc<Flow>],
+    is_possible: impl FnOnce(ExecStop) -> bool,
+) -> Result<(), &'static str> {
+    let [stdout, stderr] = [0, 1].map(|at| flows.get(at).map_or(0, |flow| flow.bytes()));
+    if !flows.iter().all(|flow| flow.has_ended()) {
+        return Err("reply before end of output");
     }
     if (stdout, stderr) != (reply.stdout_bytes, reply.stderr_bytes) {
-        return refuse("the reply's length does not match the data");
+        return Err("the reply's length does not match the data");
     }
-    // A stopped command need not have been killed: if it has ended and its last output is unread,
-    // `stopped` describes the end of that output.
-    let is_possible = match reply.stopped {
-        None | Some(ExecStop::EvasionOfAnother) => true,
-        Some(ExecStop::Timeout) => elapsed + CLOCK_SKEW >= limits.timeout,
-        Some(ExecStop::Cancelled) => is_cancelled,
-        Some(ExecStop::OutputLimit) => stdout + stderr == limits.output_bytes.as_u64(),
-    };
-    if !is_possible {
-        return refuse("impossible stop reason");
+    match reply.stopped.is_none_or(is_possible) {
+        true => Ok(()),
+        false => Err("impossible stop reason"),
     }
-    Ok(())
+}
+
+/// How many bytes have come on output streams.
+pub(in crate::execution) fn printed(flows: &[Arc<Flow>]) -> u64 {
+    flows.iter().map(|flow| flow.bytes()).sum()
 }

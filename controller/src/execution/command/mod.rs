@@ -18,7 +18,7 @@ use sandbox_session::Incoming;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
-pub(super) use self::exchange::{CLOCK_SKEW, OPERATION};
+pub(super) use self::exchange::{CLOCK_SKEW, OPERATION, check_reply, printed};
 use self::exchange::{CommandExecution, Request};
 pub(super) use self::request::{Term, request};
 pub use self::stdin::ExecStdin;

@@ -4,8 +4,8 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use sandbox_session::{Fin, Outgoing};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream};
+use sandbox_session::{Ended, Fin, Outgoing};
+use tokio::io::{AsyncReadExt as _, AsyncWrite, DuplexStream};
 
 /// How many bytes a writer buffers before it waits for the command.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -53,33 +53,19 @@ pub(super) enum Source {
 
 impl Source {
     /// Sends all bytes and the end of the stream, for as long as the agent accepts them.
-    pub async fn send(self, outgoing: Outgoing) {
-        match self {
-            Self::Bytes(bytes) => send(&*bytes, outgoing).await,
-            Self::Stream(stream) => send(stream, outgoing).await,
-        }
-    }
-}
-
-async fn send(mut input: impl AsyncRead + Unpin, mut outgoing: Outgoing) {
-    let mut piece = vec![0; BUFFER_BYTES];
-    loop {
-        // Dropping a pipe closes it: reading it does not fail.
-        let length = input.read(&mut piece).await.unwrap_or(0);
-        let then = if length == 0 { Fin::Nothing } else { Fin::More };
-        let mut rest = &piece[..length];
+    pub async fn send(self, mut outgoing: Outgoing) -> Result<(), Ended> {
+        let mut stream = match self {
+            Self::Bytes(bytes) => return outgoing.send_all(&bytes, Fin::Nothing).await,
+            Self::Stream(stream) => stream,
+        };
+        let mut piece = vec![0; BUFFER_BYTES];
         loop {
-            match outgoing.send(rest, then).await {
-                Ok(sent) => rest = &rest[sent..],
-                // The answer has arrived: the command reads no more.
-                Err(_) => return,
+            // Dropping a pipe closes it: reading it does not fail.
+            let length = stream.read(&mut piece).await.unwrap_or(0);
+            if length == 0 {
+                return outgoing.send_all(&[], Fin::Nothing).await;
             }
-            if rest.is_empty() {
-                break;
-            }
-        }
-        if then == Fin::Nothing {
-            return;
+            outgoing.send_all(&piece[..length], Fin::More).await?;
         }
     }
 }

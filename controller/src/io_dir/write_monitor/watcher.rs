@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::judge::{Reading, too_little};
 use super::scan::{Scanner, blocking, space_of};
 use super::schedule::{gone, rest, tick};
+use crate::clock::Clock;
 use crate::io_dir::IoDir;
 
 /// The monitored io dir, and how to monitor it.
@@ -21,6 +22,8 @@ pub(crate) struct Watched {
     pub reserve: DiskReserve,
     /// Where the watcher and its scans run.
     pub runtime: Handle,
+    /// The sandbox's: nothing is measured while it stands still.
+    pub clock: Clock,
 }
 
 /// How large the io dir may become in a run.
@@ -37,12 +40,13 @@ pub(super) struct Watcher {
 
 impl Watcher {
     pub fn start(watched: Watched, now: Reading) -> Arc<Self> {
-        let Watched { io_dir, reserve, runtime } = watched;
+        let Watched { io_dir, reserve, runtime, clock } = watched;
         let (measured, runs) = (watch::Sender::new(now), Arc::new(Runs::default()));
         let scanner = Scanner { io_dir, is_prompt: Arc::default(), runtime: runtime.clone() };
         let watch = Watch {
             scanner,
             reserve,
+            clock,
             ended: Instant::now(),
             took: Duration::ZERO,
             space: now.space,
@@ -88,6 +92,7 @@ impl Runs {
 struct Watch {
     scanner: Scanner,
     reserve: DiskReserve,
+    clock: Clock,
     /// When the last measurement ended, how long it took, and the free space before it.
     ended: Instant,
     took: Duration,
@@ -106,7 +111,8 @@ impl Watch {
                 bytes: least.bytes.saturating_sub(used.bytes),
                 entries: least.entries.saturating_sub(used.entries),
             };
-            tokio::time::sleep(tick(left, space, self.reserve)).await;
+            let next = self.clock.now() + tick(left, space, self.reserve);
+            self.clock.sleep_until(next).await;
             space = self.free_space().await;
             if self.ended.elapsed() >= rest(self.took, gone(self.space, space), left) {
                 self.measure(space, most.entries.saturating_add(1)).await;

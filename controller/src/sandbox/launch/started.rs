@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::io_dir::IoDir;
 use crate::io_dir::write_monitor::WriteBaseline;
 use crate::process::ProcessTable;
+use crate::sandbox::CpuSample;
 use crate::sandbox::confinement;
 use crate::sandbox::idle::Activity;
 use crate::sandbox::inner::{Inner, LaunchInfo, exited, how_it_ended};
@@ -258,12 +259,14 @@ impl Ready {
             paused: tokio::sync::Mutex::default(),
             keeps: spec.processes,
             processes: ProcessTable::default(),
+            ports: spec.ports,
             has_timer: Arc::default(),
             is_killed: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             runs: AtomicU64::new(0),
             cpu_reported: AtomicU64::new(0),
             cpu_counted: AtomicU64::new(0),
+            cpu_sample: CpuSample::new(),
             io_dir: about.io_dir,
             supports_exec: spec.root.supports_exec(),
             write_baseline: WriteBaseline::default(),
@@ -276,6 +279,7 @@ impl Ready {
             path_map: about.path_map,
             default_encoding: spec.default_encoding,
             user_mapping: about.user_mapping,
+            files: spec.files,
             redactions: egress.map(|egress| egress.redactions.clone()).unwrap_or_default(),
             mount_looks: mounts.looks(),
             removal,

@@ -18,7 +18,7 @@ use crate::controller::Controller;
 use sandbox_api::Command;
 
 /// The lines, without values that differ each time; the sandbox's id is `ID`.
-fn lines(file: &Path, id: &str) -> Vec<Value> {
+pub fn lines(file: &Path, id: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(file).unwrap().replace(id, "ID");
     let line = |line| {
         let mut line: Value = serde_json::from_str(line).unwrap();
@@ -30,14 +30,14 @@ fn lines(file: &Path, id: &str) -> Vec<Value> {
     text.lines().map(line).collect()
 }
 
-fn whole(operation: &str, outcome: &str, bytes: Option<u64>) -> Value {
+pub fn whole(operation: &str, outcome: &str, bytes: Option<u64>) -> Value {
     json!({
         "run_id": "ID", "operation": operation, "by": "caller", "path": null,
         "outcome": outcome, "bytes": bytes,
     })
 }
 
-async fn closed(world: &World) {
+pub async fn closed(world: &World) {
     let report = Controller::new(world.shared.clone(), Sweep::Never).close().await.unwrap();
     assert_eq!((report.lost, report.failure), (0, None));
 }

@@ -4,7 +4,9 @@ mod audited;
 mod exec;
 pub(crate) mod fake;
 mod operations;
+mod ports;
 mod processes;
+mod watch;
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;

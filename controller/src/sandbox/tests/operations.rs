@@ -35,6 +35,7 @@ fn page(request: u64, names: &[&str]) -> Line {
         kind: EntryKind::File,
         size: 1,
         modified: None,
+        details: None,
     };
     let entries = names.iter().map(entry).collect();
     FromAgent::Page(Page { request, entries }).encode().unwrap()

@@ -116,6 +116,26 @@ async fn a_process_reports_its_life_in_numbered_events() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_process_is_silent_once_its_outputs_are_closed_whatever_it_has_left() {
+    let (process, _sandbox, _world) = start(Command::new("x"), async |mut agent: Scripted, _| {
+        let mut program = Program::asked(&mut agent).await;
+        program.started(15).await;
+        program.write(0, "out").await;
+        program.exited(ExecEnd::Exited(0)).await;
+        program.last().await;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    process.until(Until::Silent).await;
+    assert_eq!(process.view().state, ProcessState::Left);
+    let mut events = read_all(&process);
+    // All of its output is there by then.
+    for expected in ["1 start", "2 out", "3 Code(0)"] {
+        assert_eq!(next(&mut events).await, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_process_that_was_not_executed_says_why() {
     let world = greeted(async |mut agent: Scripted, _| {
         Program::asked(&mut agent).await.refuse(ErrorKind::CommandNotFound).await;
