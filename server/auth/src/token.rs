@@ -10,6 +10,8 @@ use crate::caller::{Caller, Scope};
 
 /// How every token begins, so that scanners for leaked secrets find them.
 pub const TOKEN_PREFIX: &str = "sbx_";
+/// The prefix of the other spelling of the same token, for clients that take only prefix and hexadecimal digits.
+const HEX_PREFIX: &str = "e2b_";
 const ID_BYTES: usize = 8;
 const SECRET_BYTES: usize = 32;
 
@@ -74,7 +76,10 @@ impl Token {
     /// Reads a token; `None` if the text has not the form of one.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let (id, secret) = text.strip_prefix(TOKEN_PREFIX)?.split_once('_')?;
+        let (id, secret) = match text.strip_prefix(HEX_PREFIX) {
+            Some(digits) => digits.split_at_checked(2 * ID_BYTES)?,
+            None => text.strip_prefix(TOKEN_PREFIX)?.split_once('_')?,
+        };
         let is_hex = |text: &str, bytes: usize| {
             text.len() == 2 * bytes
                 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
@@ -93,6 +98,12 @@ impl Token {
     #[must_use]
     pub fn expose(&self) -> String {
         format!("{TOKEN_PREFIX}{}_{}", self.id, self.secret)
+    }
+
+    /// The same token as E2B's keys are spelt, which its older clients insist on: `e2b_` and hexadecimal digits.
+    #[must_use]
+    pub fn expose_as_e2b(&self) -> String {
+        format!("{HEX_PREFIX}{}{}", self.id, self.secret)
     }
 
     fn hash(&self) -> [u8; 32] {
@@ -175,6 +186,20 @@ mod tests {
         {
             assert_eq!(Token::parse(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn both_spellings_are_the_same_token() {
+        let token = Token::generate().token;
+        let other = token.expose_as_e2b();
+        assert!(other.strip_prefix("e2b_").unwrap().bytes().all(|it| it.is_ascii_hexdigit()));
+        assert_eq!(Token::parse(&other), Some(token.clone()));
+        for text in
+            ["e2b_", "e2b_é", &other[..20], &other[..other.len() - 1], &other.to_uppercase()]
+        {
+            assert_eq!(Token::parse(text), None, "{text}");
+        }
+        assert!(!format!("{token:?}").contains(&token.secret));
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod pool;
 mod postgres;
 mod retention;
 mod sandboxes;
+mod signing_key;
 mod sqlite;
 mod status;
 #[cfg(test)]
@@ -57,6 +58,7 @@ pub use postgres::{
     Standbys,
 };
 pub use sandboxes::SandboxRecord;
+pub use signing_key::SigningKey;
 pub use status::StoreStatus;
 pub use tokens::{Rotated, TokenRecord};
 pub use usage::Usage;

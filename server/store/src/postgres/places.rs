@@ -121,6 +121,31 @@ impl Cluster {
         rows.iter().map(elsewhere).collect()
     }
 
+    /// Whose a kept sandbox is, unless its time is over.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn owner_of_sandbox(&self, id: &str) -> Result<Option<Subject>, StoreError> {
+        let now = self.database.now().unix_millis();
+        let statement = "SELECT subject FROM sandboxes WHERE id = $1 AND expires_at > $2";
+        let rows = self.database.query(statement, &[bind(&id), bind(&now)])?;
+        rows.first().map(subject).transpose()
+    }
+
+    /// The kept sandboxes at other nodes than this one whose time is not over, and whose they are.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn owners_elsewhere(&self, node: &str) -> Result<Vec<(String, Subject)>, StoreError> {
+        let now = self.database.now().unix_millis();
+        let statement =
+            "SELECT id, subject FROM sandboxes WHERE node <> $1 AND expires_at > $2 ORDER BY id";
+        let rows = self.database.query(statement, &[bind(&node), bind(&now)])?;
+        rows.iter().map(|row| Ok((row.try_get("id")?, subject(row)?))).collect()
+    }
+
     /// Records whether a kept sandbox has a container, for the lists of other nodes.
     ///
     /// # Errors
@@ -148,4 +173,8 @@ impl Cluster {
             Ok(one(rows)?.try_get(0)?)
         })
     }
+}
+
+fn subject(row: &Row) -> Result<Subject, StoreError> {
+    Subject::new(row.try_get::<_, String>("subject")?).map_err(StoreError::row)
 }

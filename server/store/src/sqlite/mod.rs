@@ -6,6 +6,7 @@ mod restore;
 mod retention;
 mod sandboxes;
 mod schema;
+mod signing_key;
 mod status;
 mod tokens;
 mod usage;

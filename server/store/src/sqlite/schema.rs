@@ -134,6 +134,13 @@ const MIGRATIONS: &[&str] = &[
     "
     ALTER TABLE executions ADD COLUMN trace_parent TEXT;
     ",
+    // 8: the key that signs what the service gives out: one row.
+    "
+    CREATE TABLE signing_key (
+        number INTEGER PRIMARY KEY CHECK (number = 1),
+        hex TEXT NOT NULL
+    ) STRICT;
+    ",
 ];
 
 /// The newest version.
