@@ -1,5 +1,6 @@
 //! Configuration of a service: its posture, its bounds, and its quotas.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use crate::preparation::Preparation;
 /// The configuration of a service.
 #[derive(Debug, Clone)]
 pub struct ServiceConfig {
+    /// Where ports have hosts of their own for browsers, if anywhere.
+    pub previews: Option<PreviewConfig>,
     /// The directory of the service alone: its store, and below `files` what executions left, below
     /// `mcp` what agents keep. The
     /// controller's [`scratch_dir`](sandbox_controller::Config::scratch_dir) must be on the same file
@@ -26,6 +29,8 @@ pub struct ServiceConfig {
     pub sandbox: SandboxSpec,
     /// What programs run in where a request names no image; [`RootFs::Builtin`] refuses commands.
     pub default_root: RootFs,
+    /// What requests name like an image and an operator has defined, whatever images are allowed.
+    pub roots: BTreeMap<String, RootFs>,
     /// The images that requests may name, as patterns of [`sandbox_api::image_matches`].
     pub allowed_images: Vec<String>,
     /// When such an image is pulled.
@@ -76,6 +81,19 @@ pub struct ServiceConfig {
     pub node: Option<NewSession>,
     /// Whether times in its [counters](crate::Counters) are those of each subject.
     pub figures_by_subject: bool,
+}
+
+/// Where previews are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PreviewConfig {
+    /// The domain that their hosts are below, in lower case.
+    pub domain: String,
+    /// How browsers reach it: `https`, or `http`.
+    pub scheme: &'static str,
+    /// The port, if it is not that of the scheme.
+    pub port: Option<u16>,
+    /// Whether previews may be public.
+    pub may_be_public: bool,
 }
 
 /// The files of scripts. Commands always have a private io dir.
@@ -224,6 +242,7 @@ impl ServiceConfig {
             io: IoPosture::default(),
             sandbox: SandboxSpec::new(),
             default_root: RootFs::default(),
+            roots: BTreeMap::new(),
             allowed_images: Vec::new(),
             pull: Pull::default(),
             hosts: HostPolicy::default(),
@@ -247,6 +266,7 @@ impl ServiceConfig {
             prepared: Vec::new(),
             node: None,
             figures_by_subject: false,
+            previews: None,
         }
     }
 

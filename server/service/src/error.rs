@@ -46,6 +46,19 @@ impl ServiceError {
         Self::not_found("execution", id)
     }
 
+    /// A service that has no previews.
+    pub(crate) fn no_previews() -> Self {
+        Self::new(Kind::Invalid, "this service has no previews").with_hint(
+            "server.preview_domain is the domain of their hosts; `sandbox port` forwards a port",
+        )
+    }
+
+    /// A service whose previews all need a token.
+    pub(crate) fn no_public_previews() -> Self {
+        Self::new(Kind::Policy, "previews of this service are not public")
+            .with_hint("server.public_ports allows it; without `public` requests send a token")
+    }
+
     pub(crate) fn no_sandbox(id: &str) -> Self {
         Self::not_found("sandbox", id)
     }
@@ -229,6 +242,22 @@ impl ServiceError {
     #[must_use]
     pub fn no_terminal() -> Self {
         Self::new(Kind::Conflict, "the process has no terminal").with_hint("start it with `pty`")
+    }
+
+    /// A port that the sandbox's spec does not open.
+    #[must_use]
+    pub fn port_not_open(port: u16) -> Self {
+        Self::new(Kind::Policy, format!("the sandbox's spec does not list port {port}"))
+            .with_hint(format!("create a sandbox whose spec has `\"ports\": [{port}]`, or \"any\""))
+    }
+
+    /// Nothing in the sandbox accepts connections to a port.
+    #[must_use]
+    pub fn port_closed(port: u16) -> Self {
+        let detail = format!("nothing in the sandbox accepts connections to port {port}");
+        Self::new(Kind::PortClosed, detail).with_kind(ErrorKind::NotFound).with_hint(
+            "a server listens on 127.0.0.1, ::1 or on all addresses; it may still be starting",
+        )
     }
 
     /// The subject asks too often.

@@ -7,6 +7,7 @@
 
 mod process;
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -19,24 +20,29 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::stream::Stream;
 use sandbox_api::files::{WriteMode, WriteReply};
 use sandbox_api::operation::{Operation, OperationRequest, Read, Write};
 use sandbox_api::service::ExecutionKind;
 use sandbox_api::{
     Captured, Command, CommandLine, Confinement, EngineKind, Envelope, ErrorKind, ExecutionEvent,
-    ExecutionResult, Failure, FilesTouched, Limits, LogEntry, Outcome, OutputStream,
-    ProcessCommand, ResultBody, SandboxSpec, StartKind, Timing, UnixSockets, Usage, Workload,
+    ExecutionResult, Failure, FileChange, FileEvent, FilesTouched, Limits, ListeningPort, LogEntry,
+    Outcome, OutputStream, PortList, ProcessCommand, ResultBody, SandboxSpec, StartKind, Timing,
+    UnixSockets, Usage, WatchRecord, WatchRequest, Workload,
 };
-use sandbox_controller::{CancelHandle, PoolStats};
+use sandbox_controller::{CancelHandle, ContainerUse, PoolStats};
 use sandbox_protocol::WireString;
 use sandbox_store::Store;
 use serde_json::value::RawValue;
-use tokio::io::AsyncWrite;
-use tokio::sync::{Semaphore, watch};
+use tokio::io::{AsyncWrite, DuplexStream, duplex};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::config::ServiceConfig;
 use crate::error::ServiceError;
-use crate::launcher::{Called, ContentReader, ContentWriter, Guest, GuestProcess, Launcher, Sink};
+use crate::launcher::{
+    Called, Connection, ContentReader, ContentWriter, Guest, GuestProcess, GuestWatch, Launcher,
+    Sink,
+};
 use crate::service::Service;
 use process::FakeProcess;
 
@@ -79,6 +85,8 @@ pub struct FakeLauncher {
     pub resumes: AtomicUsize,
     /// Sandboxes cannot be paused while it is set.
     pub refuses_pauses: AtomicBool,
+    /// What listens in every sandbox.
+    listeners: Mutex<BTreeMap<u16, mpsc::UnboundedSender<DuplexStream>>>,
 }
 
 impl Default for FakeLauncher {
@@ -102,12 +110,26 @@ impl Default for FakeLauncher {
             pauses: AtomicUsize::new(0),
             resumes: AtomicUsize::new(0),
             refuses_pauses: AtomicBool::new(false),
+            listeners: Mutex::default(),
         }
+    }
+}
+
+/// What a connection holds in each direction.
+const CONNECTION_BYTES: usize = 64 << 10;
+
+impl FakeLauncher {
+    /// Listens on a port of every sandbox: each connection to it comes from here, until that is dropped.
+    pub fn listen(&self, port: u16) -> mpsc::UnboundedReceiver<DuplexStream> {
+        let (connected, connections) = mpsc::unbounded_channel();
+        self.listeners.lock().unwrap().insert(port, connected);
+        connections
     }
 }
 
 struct FakeGuest {
     launcher: Arc<FakeLauncher>,
+    generation: u64,
     is_closed: watch::Sender<bool>,
     is_paused: AtomicBool,
     /// The oldest first.
@@ -160,6 +182,28 @@ impl ContentWriter for FakeWriter {
         let Self { path, bytes } = *self;
         let written = WriteReply { path, bytes_written: bytes, created: true };
         async { Ok(written) }.boxed()
+    }
+}
+
+/// One that reports a write, and then nothing more.
+struct FakeWatch(u64);
+
+impl Stream for FakeWatch {
+    type Item = Result<WatchRecord, ServiceError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0 += 1;
+        if self.0 > 1 {
+            return Poll::Pending;
+        }
+        let (name, change) = ("out.txt".into(), FileChange::Write);
+        Poll::Ready(Some(Ok(WatchRecord::Event(FileEvent { seq: 1, name, change, kind: None }))))
+    }
+}
+
+impl GuestWatch for FakeWatch {
+    fn flushed(&self) -> BoxFuture<'static, ()> {
+        async {}.boxed()
     }
 }
 
@@ -259,10 +303,13 @@ impl Launcher for Shared {
             if let Some(path) = &spec.kept_at {
                 std::fs::create_dir_all(path).unwrap();
             }
+            let of = spec.id.as_deref().and_then(sandbox_api::generation_of);
+            let generation = of.map_or(1, |(_, generation)| generation);
             self.0.launched.lock().unwrap().push(spec);
             self.0.all_ended.store(false, Ordering::SeqCst);
             let guest = FakeGuest {
                 launcher: self.0.clone(),
+                generation,
                 is_closed: watch::Sender::new(false),
                 is_paused: AtomicBool::new(false),
                 processes: Mutex::default(),
@@ -394,12 +441,49 @@ impl Guest for FakeGuest {
         .boxed()
     }
 
+    fn dial(&self, port: u16) -> Called<'_, Box<dyn Connection>> {
+        async move {
+            self.check()?;
+            let (ours, theirs) = duplex(CONNECTION_BYTES);
+            let listeners = self.launcher.listeners.lock().unwrap();
+            let connected = listeners.get(&port).map(|listener| listener.send(theirs));
+            match connected {
+                Some(Ok(())) => Ok(Box::new(ours) as Box<dyn Connection>),
+                Some(Err(_)) | None => Err(ServiceError::port_closed(port)),
+            }
+        }
+        .boxed()
+    }
+
+    fn listening_ports(&self) -> Called<'_, PortList> {
+        async move {
+            self.check()?;
+            let listeners = self.launcher.listeners.lock().unwrap();
+            let open = listeners.iter().filter(|(_, listener)| !listener.is_closed());
+            let address = std::net::Ipv4Addr::LOCALHOST.into();
+            let ports = open.map(|(&port, _)| ListeningPort { port, address }).collect();
+            Ok(PortList { ports })
+        }
+        .boxed()
+    }
+
+    fn watch_files(&self, request: WatchRequest) -> Called<'_, Box<dyn GuestWatch>> {
+        async move {
+            self.check()?;
+            match request.path == "missing" {
+                true => Err(failed(ErrorKind::NotFound, "no such directory")),
+                false => Ok(Box::new(FakeWatch(0)) as Box<dyn GuestWatch>),
+            }
+        }
+        .boxed()
+    }
+
     fn start_process(&self, command: ProcessCommand) -> Called<'_, Arc<dyn GuestProcess>> {
         async move {
             self.check()?;
             let mut processes = self.processes.lock().unwrap();
             let id = u32::try_from(processes.len() + 1).unwrap();
-            let process = FakeProcess::start(id, command);
+            let process = FakeProcess::start(id, self.generation, command);
             processes.push(process.clone());
             Ok(Arc::new(process) as Arc<dyn GuestProcess>)
         }
@@ -414,6 +498,12 @@ impl Guest for FakeGuest {
 
     fn process(&self, id: u32) -> Option<Arc<dyn GuestProcess>> {
         self.processes().into_iter().find(|process| process.id() == id)
+    }
+
+    fn current_use(&self) -> BoxFuture<'_, Option<ContainerUse>> {
+        let used =
+            ContainerUse { cpu_used_ratio: 0.25, memory_bytes: 1 << 20, cache_bytes: 1 << 10 };
+        async move { Some(used) }.boxed()
     }
 
     fn pause(&self) -> Called<'_, ()> {

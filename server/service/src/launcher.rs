@@ -2,22 +2,24 @@
 //! that queues, recovery and events are tested without containers.
 
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use futures_util::stream::BoxStream;
+use futures_util::stream::{BoxStream, Stream};
 use futures_util::{FutureExt as _, StreamExt as _};
 use sandbox_api::files::WriteReply;
 use sandbox_api::operation::{OperationRequest, Read, Write};
 use sandbox_api::{
-    EngineKind, Envelope, EventRecord, ExecutionEvent, ExecutionResult, Failure, ProcessCommand,
-    ProcessState, ProcessView, ReadFrom, ReadMode, SandboxSpec, SignalRequest, TerminalSize,
-    Workload,
+    EngineKind, Envelope, EventRecord, ExecutionEvent, ExecutionResult, Failure, PortList,
+    ProcessCommand, ProcessState, ProcessView, ReadFrom, ReadMode, SandboxSpec, SignalRequest,
+    TerminalSize, WatchRecord, WatchRequest, Workload,
 };
-use sandbox_controller::files::FileWriter;
+use sandbox_controller::files::{FileWatch, FileWriter};
 use sandbox_controller::{
-    CancelHandle, Controller, Error, PoolStats, Process, Sandbox, StdinError, Until,
+    CancelHandle, ContainerUse, Controller, Error, PoolStats, Process, Sandbox, StdinError, Until,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -72,6 +74,15 @@ pub(crate) trait Guest: Send + Sync + 'static {
     /// Writes a file.
     fn writer(&self, write: Write) -> Called<'_, Box<dyn ContentWriter>>;
 
+    /// Connects to a port of its loopback.
+    fn dial(&self, port: u16) -> Called<'_, Box<dyn Connection>>;
+
+    /// What listens in it.
+    fn listening_ports(&self) -> Called<'_, PortList>;
+
+    /// Watches a directory. It ends with what this gives.
+    fn watch_files(&self, request: WatchRequest) -> Called<'_, Box<dyn GuestWatch>>;
+
     /// Starts a process.
     fn start_process(&self, command: ProcessCommand) -> Called<'_, Arc<dyn GuestProcess>>;
 
@@ -80,6 +91,11 @@ pub(crate) trait Guest: Send + Sync + 'static {
 
     /// The one of this id.
     fn process(&self, id: u32) -> Option<Arc<dyn GuestProcess>>;
+
+    /// What its container uses now, if that can be measured. No use.
+    fn current_use(&self) -> BoxFuture<'_, Option<ContainerUse>> {
+        async { None }.boxed()
+    }
 
     /// The bytes that are kept of the output of processes that have ended.
     fn ended_output(&self) -> u64 {
@@ -103,6 +119,11 @@ pub(crate) trait Guest: Send + Sync + 'static {
     /// Removes it.
     fn close(&self) -> BoxFuture<'_, Result<(), String>>;
 }
+
+/// A connection to a port of a sandbox.
+pub(crate) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<C: AsyncRead + AsyncWrite + Send + Unpin> Connection for C {}
 
 /// A process of a sandbox.
 pub(crate) trait GuestProcess: Send + Sync + 'static {
@@ -137,6 +158,14 @@ pub(crate) trait GuestProcess: Send + Sync + 'static {
     fn until(&self, what: Until) -> BoxFuture<'static, ()>;
 }
 
+/// What changes in a watched directory.
+pub(crate) trait GuestWatch:
+    Stream<Item = Result<WatchRecord, ServiceError>> + Send + Unpin
+{
+    /// Completes when all that was changed before is there to be read.
+    fn flushed(&self) -> BoxFuture<'static, ()>;
+}
+
 /// The content of a file.
 pub(crate) type ContentReader = Box<dyn AsyncRead + Send + Unpin>;
 
@@ -158,8 +187,11 @@ fn not_started(error: Error) -> ServiceError {
 
 /// A sandbox could not be used.
 fn failed(error: Error) -> ServiceError {
-    if let Error::TooMany { .. } = error {
-        return ServiceError::too_many_in_sandbox(failure_of(&error));
+    match error {
+        Error::TooMany { .. } => return ServiceError::too_many_in_sandbox(failure_of(&error)),
+        Error::PortClosed { port } => return ServiceError::port_closed(port),
+        Error::PortNotListed { port } => return ServiceError::port_not_open(port),
+        _ => {}
     }
     ServiceError::sandbox(failure_of(&error)).on_host(Failure::from(&error))
 }
@@ -274,6 +306,26 @@ impl Guest for Sandbox {
         .boxed()
     }
 
+    fn dial(&self, port: u16) -> Called<'_, Box<dyn Connection>> {
+        async move {
+            let connection = Self::dial(self, port).await.map_err(failed)?;
+            Ok(Box::new(connection) as Box<dyn Connection>)
+        }
+        .boxed()
+    }
+
+    fn listening_ports(&self) -> Called<'_, PortList> {
+        async move { Self::listening_ports(self).await.map_err(failed) }.boxed()
+    }
+
+    fn watch_files(&self, request: WatchRequest) -> Called<'_, Box<dyn GuestWatch>> {
+        async move {
+            let watch = Self::watch_files(self, request).await.map_err(failed)?;
+            Ok(Box::new(Watching(watch)) as Box<dyn GuestWatch>)
+        }
+        .boxed()
+    }
+
     fn start_process(&self, command: ProcessCommand) -> Called<'_, Arc<dyn GuestProcess>> {
         async move {
             let process = Self::start_process(self, command).await.map_err(failed)?;
@@ -289,6 +341,10 @@ impl Guest for Sandbox {
 
     fn process(&self, id: u32) -> Option<Arc<dyn GuestProcess>> {
         Self::process(self, id).map(|process| Arc::new(process) as Arc<dyn GuestProcess>)
+    }
+
+    fn current_use(&self) -> BoxFuture<'_, Option<ContainerUse>> {
+        Self::current_use(self).boxed()
     }
 
     fn pause(&self) -> Called<'_, ()> {
@@ -351,6 +407,24 @@ impl GuestProcess for Process {
 
     fn until(&self, what: Until) -> BoxFuture<'static, ()> {
         Self::until(self, what).boxed()
+    }
+}
+
+/// A watched directory of a sandbox.
+struct Watching(FileWatch);
+
+impl Stream for Watching {
+    type Item = Result<WatchRecord, ServiceError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let next = self.0.poll_next_unpin(context);
+        next.map(|next| next.map(|record| record.map_err(failed)))
+    }
+}
+
+impl GuestWatch for Watching {
+    fn flushed(&self) -> BoxFuture<'static, ()> {
+        self.0.flushed().boxed()
     }
 }
 

@@ -33,6 +33,7 @@ mod live;
 mod name_lock;
 mod plan;
 mod preparation;
+mod previews;
 mod rate;
 mod readers;
 mod records;
@@ -52,18 +53,22 @@ pub use admission::Submitted;
 pub use archive::Archive;
 pub use cluster::node::ClusterCounters;
 pub use cluster::place::{Location, Target};
-pub use config::{HostPolicy, IoPosture, KeptBounds, Quotas, RequestBounds, ServiceConfig};
+pub use config::{
+    HostPolicy, IoPosture, KeptBounds, PreviewConfig, Quotas, RequestBounds, ServiceConfig,
+};
 pub use counters::{Counters, Histogram};
 pub use error::ServiceError;
 pub use events::Events;
 pub use files::OpenFile;
 pub use idempotency::IdempotencyKey;
 pub use preparation::{Preparation, Ready};
+pub use previews::PreviewHost;
 pub use sandbox_controller::artifacts::ArchiveFormat;
 pub use sandbox_controller::{CancelHandle, PoolStats};
-pub use sandbox_store::{ExecutionQuery, NewSession, NodeSession, StoredExecution};
+pub use sandbox_store::{ExecutionQuery, NewSession, NodeSession, SigningKey, StoredExecution};
 pub use sandboxes::{
-    CreatedSandbox, InSandbox, KeptReader, KeptWriter, ProcessFilter, SandboxQuery,
+    CreatedSandbox, FileWatch, InSandbox, KeptReader, KeptWriter, PortStream, ProcessFilter,
+    SandboxQuery,
 };
 pub use service::{Service, WeakService};
 

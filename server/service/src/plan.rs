@@ -170,7 +170,11 @@ pub(crate) fn plan_kept(
     let limits = limits(spec.limits, usual, &ceiling)?;
     let allow = hosts(&spec.network, &root, config)?;
     check_env(&spec.env)?;
-    if !root.supports_exec() && (spec.processes == Processes::Kept || !spec.env.is_empty()) {
+    let needs_programs = spec.processes == Processes::Kept
+        || !spec.env.is_empty()
+        || !spec.ports.is_default()
+        || !spec.files.is_default();
+    if needs_programs && !root.supports_exec() {
         return Err(no_programs(config));
     }
     let kind = match root.supports_exec() {
@@ -182,6 +186,8 @@ pub(crate) fn plan_kept(
     let mut planned = config.sandbox.clone().root(root).limits(limits).allow(allow);
     planned.lifespan = Lifespan::ManyRuns;
     planned.processes = spec.processes;
+    planned.ports = spec.ports;
+    planned.files = spec.files;
     planned.inputs = inputs;
     match spec.host_dir {
         // Its links were resolved when it was created: one that a guest has made since leads nowhere.
@@ -274,6 +280,9 @@ fn limits(
 
 fn root(image: Option<&str>, config: &ServiceConfig) -> Result<RootFs, ServiceError> {
     let Some(image) = image else { return Ok(config.default_root.clone()) };
+    if let Some(root) = config.roots.get(image) {
+        return Ok(root.clone());
+    }
     if image.len() > MAX_IMAGE_BYTES || !is_image_reference(image) {
         return Err(ServiceError::invalid("image", "not the name of an image"));
     }
@@ -701,6 +710,8 @@ mod tests {
             serde_json::json!({ "image": "debian:13", "env": { "A": large } }),
             serde_json::json!({ "env": { "A": "1" } }),
             serde_json::json!({ "processes": "kept" }),
+            serde_json::json!({ "ports": [8080] }),
+            serde_json::json!({ "files": "all" }),
         ] {
             assert_eq!(kept(wrong).unwrap_err().problem().kind, Kind::Invalid);
         }

@@ -1,5 +1,7 @@
 //! Processes that sandboxes have before they are asked for, as an operator names them. Pure.
 
+use std::collections::BTreeMap;
+
 use sandbox_api::service::{CommandRequest, Content, KeptSpec};
 use sandbox_api::{ProcessRequest, Processes};
 use serde::{Deserialize, Serialize};
@@ -9,7 +11,7 @@ const MAX_COUNT: u16 = 64;
 const MAX_NAME: usize = 64;
 
 /// A process that sandboxes have before anybody asks for them: `[[pool.prepared]]`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preparation {
     /// By which `spec.prepared` of a request names it; the tag of its process.
@@ -23,6 +25,10 @@ pub struct Preparation {
     pub ready: Ready,
     /// How many sandboxes wait with it.
     pub count: u16,
+    /// What else its sandboxes are, for a front end that makes all of them alike. Then there need not be a command,
+    /// and without one a request may have an environment: it is that of later commands.
+    #[serde(skip)]
+    pub shape: Option<Box<KeptSpec>>,
 }
 
 /// When a process is ready.
@@ -31,8 +37,10 @@ pub struct Preparation {
 pub enum Ready {
     /// When it has printed this.
     Text(String),
-    /// When something in its sandbox listens on this TCP port. The image needs `cat`.
+    /// When something in its sandbox listens on this TCP port.
     Port(u16),
+    /// When it has been started.
+    Started,
 }
 
 impl Preparation {
@@ -43,7 +51,7 @@ impl Preparation {
     /// The problem.
     pub fn check(&self) -> Result<(), &'static str> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        let Self { name, image: _, command, ready, count } = self;
+        let Self { name, image: _, command, ready, count, shape: _ } = self;
         if !(1..=MAX_NAME).contains(&name.len()) || !name.bytes().all(is_plain) {
             return Err("a name has 1 to 64 letters, digits, '.', '_' and '-'");
         }
@@ -65,7 +73,17 @@ impl Preparation {
             prepared: Some(self.name.clone()),
             image: self.image.clone(),
             processes: Processes::Kept,
-            ..KeptSpec::default()
+            ..self.shape.as_deref().cloned().unwrap_or_default()
+        }
+    }
+
+    /// Whether one of the sandboxes that wait is what this spec asks for.
+    pub(crate) fn is_for(&self, spec: &KeptSpec) -> bool {
+        match &self.shape {
+            None => *spec == self.spec(),
+            // What runs already has no other environment.
+            Some(_) if !self.command.is_empty() => *spec == self.spec(),
+            Some(_) => KeptSpec { env: BTreeMap::new(), ..spec.clone() } == self.spec(),
         }
     }
 
@@ -94,6 +112,7 @@ pub(crate) mod tests {
             command: vec!["python3".to_owned(), "-i".to_owned()],
             ready: Ready::Text(">>> ".to_owned()),
             count: 2,
+            shape: None,
         }
     }
 
@@ -110,6 +129,22 @@ pub(crate) mod tests {
             Preparation { count: 65, ..preparation() },
         ] {
             assert!(wrong.check().is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn environment_of_a_request_matters_to_what_runs_already() {
+        let env = BTreeMap::from([("A".to_owned(), Content(b"1".to_vec()))]);
+        let shape = KeptSpec { mount_path: Some("/home/user".to_owned()), ..KeptSpec::default() };
+        let alike = Preparation { shape: Some(Box::new(shape)), ..preparation() };
+        let empty = Preparation { command: Vec::new(), ..alike.clone() };
+        for (preparation, is_for) in [(preparation(), false), (alike, false), (empty, true)] {
+            let spec = preparation.spec();
+            assert!(preparation.is_for(&spec));
+            let other = KeptSpec { env: env.clone(), ..spec.clone() };
+            assert_eq!(preparation.is_for(&other), is_for);
+            let other = KeptSpec { workdir: Some("/tmp".to_owned()), ..spec };
+            assert!(!preparation.is_for(&other));
         }
     }
 }

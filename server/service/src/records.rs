@@ -8,8 +8,8 @@ use sandbox_api::ErrorKind;
 use sandbox_api::service::{ExecutionList, ExecutionRequest, Subject, Time, UsageTotals};
 use sandbox_api::{EventRecord, Recorded};
 use sandbox_store::{
-    Accepted, ExecutionPage, ExecutionQuery, Finish, NewExecution, Recovered, SandboxRecord, Start,
-    Store, StoreError, StoredEvent, StoredExecution,
+    Accepted, ExecutionPage, ExecutionQuery, Finish, NewExecution, Recovered, SandboxRecord,
+    SigningKey, Start, Store, StoreError, StoredEvent, StoredExecution,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -21,6 +21,7 @@ use crate::error::ServiceError;
 #[derive(Debug, Clone)]
 pub(crate) struct Records {
     store: Store,
+    signing_key: SigningKey,
     /// For those who read a document, which may be large.
     documents: Arc<Semaphore>,
 }
@@ -29,8 +30,12 @@ pub(crate) struct Records {
 const DOCUMENTS: usize = 4;
 
 impl Records {
-    pub fn new(store: Store) -> Self {
-        Self { store, documents: Arc::new(Semaphore::new(DOCUMENTS)) }
+    pub fn new(store: Store, signing_key: SigningKey) -> Self {
+        Self { store, signing_key, documents: Arc::new(Semaphore::new(DOCUMENTS)) }
+    }
+
+    pub const fn signing_key(&self) -> &SigningKey {
+        &self.signing_key
     }
 
     async fn call<T: Send + 'static>(
@@ -339,8 +344,8 @@ mod tests {
     #[tokio::test]
     async fn document_of_an_end_is_read_within_the_bound_of_documents() {
         let dir = tempfile::tempdir().unwrap();
-        let records =
-            Records::new(Store::open(&dir.path().join("data"), Durability::Disk).unwrap());
+        let store = Store::open(&dir.path().join("data"), Durability::Disk).unwrap();
+        let records = Records::new(store.clone(), store.signing_key().unwrap());
         let (subject, time) = (Subject::new("me").unwrap(), Time::now());
         let new = NewExecution {
             id: "a".to_owned(),

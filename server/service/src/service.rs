@@ -11,7 +11,7 @@ use sandbox_api::service::{
     UsageTotals,
 };
 use sandbox_controller::{Controller, PoolStats};
-use sandbox_store::{ExecutionQuery, NewSession, Store, StoredExecution};
+use sandbox_store::{ExecutionQuery, NewSession, SigningKey, Store, StoredExecution};
 
 use crate::admission::Submitted;
 use crate::cluster::node::Node;
@@ -92,7 +92,11 @@ impl Service {
         if let Some(node) = &node {
             node.begin_session().await?;
         }
-        let records = Records::new(store);
+        let records = crate::blocking(move || {
+            let signing_key = store.signing_key()?;
+            Ok(Records::new(store, signing_key))
+        })
+        .await?;
         let begin = crate::work::begin;
         let core = Arc::new(Core::new(config, launcher, records, node, files, begin));
         core.recover().await?;
@@ -104,6 +108,12 @@ impl Service {
         core.prewarm().await;
         core.start_prepared();
         Ok(Self { core })
+    }
+
+    /// The key that signs what the service gives out.
+    #[must_use]
+    pub fn signing_key(&self) -> &SigningKey {
+        self.core.records.signing_key()
     }
 
     /// Accepts an execution, in a kept sandbox if one is named, otherwise in one of its own: it is

@@ -68,6 +68,18 @@ impl Node {
         self.call(move |cluster| cluster.sandboxes_elsewhere(&subject, &own)).await
     }
 
+    /// Whose a kept sandbox of any node is.
+    pub async fn owner_of_sandbox(&self, id: &str) -> Result<Option<Subject>, StoreError> {
+        let id = id.to_owned();
+        self.call(move |cluster| cluster.owner_of_sandbox(&id)).await
+    }
+
+    /// The kept sandboxes of other nodes, and whose they are.
+    pub async fn owners_elsewhere(&self) -> Result<Vec<(String, Subject)>, StoreError> {
+        let own = self.settings.node.clone();
+        self.call(move |cluster| cluster.owners_elsewhere(&own)).await
+    }
+
     /// Forgets a kept sandbox whose node is not there. Whether it did.
     pub async fn remove_away_sandbox(
         &self,

@@ -1,7 +1,8 @@
 //! Processes of a sandbox without a container: the first word of the line says what each does.
 //!
 //! `echo WORD...` prints each word and ends, `cat` prints what it is given until its stdin is closed, `sleep`
-//! runs until a signal ends it, `exit CODE` and anything else end at once.
+//! runs until a signal ends it, `leave` exits and leaves something behind that prints nothing and lives as long
+//! as the sandbox, `exit CODE` and anything else end at once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -55,21 +56,28 @@ impl State {
         matches!(self.view.state, ProcessState::Ended)
     }
 
-    fn end(&mut self, exit: Exit, stopped: Option<ProcessStop>) {
-        if self.has_ended() {
-            return;
-        }
+    /// Its program ends.
+    fn exit(&mut self, exit: Exit) {
         self.add(ExecutionEvent::Exited(exit));
         let (exit_code, signal) = match exit {
             Exit::Code(code) => (Some(code), None),
             Exit::Signal(signal) => (None, Some(signal)),
         };
+        let (state, exited_at) = (ProcessState::Left, Some(Time::now()));
+        self.view = ProcessView { state, exited_at, exit_code, signal, ..self.view.clone() };
+    }
+
+    fn end(&mut self, exit: Exit, stopped: Option<ProcessStop>) {
+        if self.has_ended() {
+            return;
+        }
+        if self.view.state == ProcessState::Running {
+            self.exit(exit);
+        }
+        let (exit_code, signal) = (self.view.exit_code, self.view.signal);
         let last_event = self.view.last_event + 1;
         self.view = ProcessView {
             state: ProcessState::Ended,
-            exited_at: Some(Time::now()),
-            exit_code,
-            signal,
             stopped,
             cpu_ms: Some(7),
             peak_memory_bytes: Some(1 << 20),
@@ -83,7 +91,7 @@ impl State {
 
 impl FakeProcess {
     /// The process of this id.
-    pub fn start(id: u32, command: ProcessCommand) -> Self {
+    pub fn start(id: u32, generation: u64, command: ProcessCommand) -> Self {
         let ProcessCommand { command, open_stdin, tag, scrollback: _ } = command;
         let words = match command.what {
             CommandLine::Shell(line) => vec![line],
@@ -95,7 +103,7 @@ impl FakeProcess {
         let view = ProcessView {
             id,
             pid: 100 + id,
-            generation: 0,
+            generation,
             command: line.clone(),
             tag,
             state: ProcessState::Running,
@@ -127,8 +135,11 @@ impl FakeProcess {
             "exit" => line.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0),
             _ => 0,
         };
-        if !(verb == "sleep" || is_echo && open_stdin) {
-            state.end(Exit::Code(code), None);
+        match verb {
+            "leave" => state.exit(Exit::Code(0)),
+            "sleep" => {}
+            "cat" if open_stdin => {}
+            _ => state.end(Exit::Code(code), None),
         }
         Self { state: Arc::new(Mutex::new(state)), changed: watch::Sender::new(()) }
     }
@@ -264,11 +275,15 @@ impl GuestProcess for FakeProcess {
         async {}.boxed()
     }
 
-    fn until(&self, _: Until) -> BoxFuture<'static, ()> {
+    fn until(&self, what: Until) -> BoxFuture<'static, ()> {
         let process = self.clone();
         async move {
             let mut changed = process.changed.subscribe();
-            while !process.state().has_ended() {
+            let is_there = |state: ProcessState| match what {
+                Until::Exited | Until::Silent => state != ProcessState::Running,
+                Until::Ended => state == ProcessState::Ended,
+            };
+            while !is_there(process.view().state) {
                 _ = changed.changed().await;
             }
         }

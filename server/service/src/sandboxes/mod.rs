@@ -7,14 +7,20 @@
 //! use. Each sandbox has a lock: uses that need a container wait for one launch.
 
 pub(crate) mod lifecycle;
+mod observe;
 mod operations;
+mod owners;
+mod ports;
 pub(crate) mod prepared;
 mod preparing;
 pub(crate) mod processes;
 pub(crate) mod registry;
 mod requests;
 mod start_keys;
+mod watching;
 
 pub use operations::{InSandbox, KeptReader, KeptWriter};
+pub use ports::PortStream;
 pub use processes::ProcessFilter;
 pub use requests::{CreatedSandbox, SandboxQuery};
+pub use watching::FileWatch;

@@ -110,7 +110,7 @@ impl PreparedSandboxes {
     /// Takes one for a creation with this spec, if one waits that is exactly this.
     pub fn claim(&self, spec: &KeptSpec) -> Option<Claimed> {
         let group = self.group(spec.prepared.as_deref()?)?;
-        if *spec != group.preparation.spec() {
+        if !group.preparation.is_for(spec) {
             return None;
         }
         let mut waiting = group.waiting();

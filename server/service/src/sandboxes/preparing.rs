@@ -13,10 +13,9 @@ use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use sandbox_api::service::KeptSpec;
 use sandbox_api::{
-    Command, ErrorKind, ExecutionEvent, Failure, ProcessState, ReadFrom, ReadMode, Recorded,
-    SandboxSpec, Workload, generation_id,
+    ErrorKind, ExecutionEvent, Failure, ProcessState, ReadFrom, ReadMode, Recorded, SandboxSpec,
+    generation_id,
 };
-use sandbox_controller::CancelHandle;
 use sandbox_dirfd::random_hex;
 
 use super::lifecycle::CLOSE_TIMEOUT;
@@ -56,13 +55,17 @@ impl Core {
         let group = kept.prepared.as_deref().and_then(|name| self.prepared.group(name));
         // What is not prepared any more starts without it.
         let Some(group) = group else { return Ok(()) };
-        let Preparation { name, ready, .. } = &group.preparation;
+        let Preparation { name, ready, command, .. } = &group.preparation;
+        if command.is_empty() {
+            return Ok(());
+        }
         let command = plan_process(group.preparation.process(), spec, &kept.env, &self.config)?;
         let process = guest.start_process(command).await?;
         let is_ready = async {
             match ready {
                 Ready::Text(text) => prints(&*process, text.as_bytes()).await,
                 Ready::Port(port) => listens(guest, &*process, *port).await,
+                Ready::Started => true,
             }
         };
         let why = match tokio::time::timeout(READY_TIMEOUT, is_ready).await {
@@ -183,37 +186,11 @@ async fn prints(process: &dyn GuestProcess, text: &[u8]) -> bool {
 /// Waits until something in a sandbox listens on this port; false if its process ends before.
 async fn listens(guest: &dyn Guest, process: &dyn GuestProcess, port: u16) -> bool {
     while process.view().state != ProcessState::Ended {
-        let tables = Command::new("cat").args(["/proc/net/tcp", "/proc/net/tcp6"]);
-        let ran = guest.run(Workload::Command(tables), CancelHandle::new(), &|_| {}).await;
-        if ran.is_ok_and(|ran| has_listener(&ran.stdout().bytes, port)) {
+        let listed = guest.listening_ports().await;
+        if listed.is_ok_and(|listed| listed.ports.iter().any(|it| it.port == port)) {
             return true;
         }
         tokio::time::sleep(LOOK_AT_PORT).await;
     }
     false
-}
-
-/// Whether the kernel's tables of sockets have one that listens on this port.
-fn has_listener(tables: &[u8], port: u16) -> bool {
-    let port = format!(":{port:04X}");
-    String::from_utf8_lossy(tables).lines().any(|line| {
-        // After a number: the local address, the remote one, and the state.
-        let mut fields = line.split_whitespace().skip(1);
-        fields.next().is_some_and(|local| local.ends_with(&port)) && fields.nth(1) == Some("0A")
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn listener_is_found_in_the_tables_of_the_kernel() {
-        let tables = b"  sl  local_address rem_address   st tx_queue\n\
-            \x20  0: 0100007F:1F90 00000000:0000 0A 00000000:00000000\n\
-            \x20  1: 0100007F:1F91 0100007F:D431 01 00000000:00000000\n\
-            \x20  0: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A\n";
-        assert!(has_listener(tables, 8080) && has_listener(tables, 80));
-        assert!(!has_listener(tables, 8081) && !has_listener(tables, 0x9000));
-    }
 }

@@ -40,10 +40,6 @@ impl SandboxLease {
     fn process(&self, id: u32) -> Result<Arc<dyn GuestProcess>, ServiceError> {
         self.guest.process(id).ok_or_else(|| ServiceError::no_process(id))
     }
-
-    fn view(&self, process: &dyn GuestProcess) -> ProcessView {
-        ProcessView { generation: self.generation, ..process.view() }
-    }
 }
 
 impl Core {
@@ -63,7 +59,7 @@ impl Core {
         let in_use = self.spawn_lease(kept.clone(), place.generation).await?;
         let Some(key) = key else {
             let process = self.start_in(&in_use, command).await?;
-            return Ok(done(in_use.view(&*process), &in_use));
+            return Ok(done(process.view(), &in_use));
         };
         // The same request under the same key waits for it.
         let mut keys = kept.keys.lock().await;
@@ -75,7 +71,7 @@ impl Core {
                 process
             }
         };
-        Ok(done(in_use.view(&*process), &in_use))
+        Ok(done(process.view(), &in_use))
     }
 
     /// Starts a process in a sandbox that is in use.
@@ -166,12 +162,11 @@ impl Service {
         let kept = self.core.kept.find_any(subject, &sandbox.id)?;
         let (guest, generation) = kept.guest(sandbox.generation)?;
         let processes = guest.map(|guest| guest.processes()).unwrap_or_default();
-        let view = |process: Arc<dyn GuestProcess>| ProcessView { generation, ..process.view() };
         let is_meant = |view: &ProcessView| {
             filter.state.is_none_or(|state| state == view.state)
                 && (filter.tag.is_none() || filter.tag == view.tag)
         };
-        let processes = processes.into_iter().map(view).filter(is_meant).collect();
+        let processes = processes.iter().map(|it| it.view()).filter(is_meant).collect();
         Ok(InSandbox { value: ProcessList { processes }, generation, restarted: false })
     }
 
@@ -193,13 +188,12 @@ impl Service {
             let (guest, generation) = kept.guest(sandbox.generation)?;
             let guest = guest.ok_or_else(|| ServiceError::not_running(&sandbox.id))?;
             let process = guest.process(id).ok_or_else(|| ServiceError::no_process(id))?;
-            let value = ProcessView { generation, ..process.view() };
-            return Ok(InSandbox { value, generation, restarted: false });
+            return Ok(InSandbox { value: process.view(), generation, restarted: false });
         }
         let reading = self.core.lease_current(subject, sandbox).await?.into_reader();
         let process = reading.process(id)?;
         _ = tokio::time::timeout(wait, process.until(Until::Exited)).await;
-        Ok(done(reading.view(&*process), &reading))
+        Ok(done(process.view(), &reading))
     }
 
     /// The events of a process: those that are kept, and then those that come, up to its end. The sandbox is
@@ -319,7 +313,7 @@ impl Service {
         process.stop().await;
         let reading = in_use.into_reader();
         _ = tokio::time::timeout(wait, process.until(Until::Ended)).await;
-        Ok(done(reading.view(&*process), &reading))
+        Ok(done(process.view(), &reading))
     }
 
     /// Pauses a sandbox: nothing in it runs, and its memory stays, until the next use. Those who read the

@@ -1,6 +1,6 @@
 //! The kept sandboxes of a service, as they are in memory: their states, and who uses them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -27,6 +27,8 @@ use crate::sandboxes::start_keys::StartKeys;
 
 /// How many sandboxes that are gone are known as such.
 const MAX_GONE: usize = 1024;
+/// How many connections to ports the sandboxes of a subject have at a time.
+const MAX_CONNECTIONS: usize = 512;
 /// All kept sandboxes.
 #[derive(Default)]
 pub(crate) struct KeptSandboxes {
@@ -86,6 +88,8 @@ pub(crate) struct Info {
     guest: Option<Weak<dyn Guest>>,
     /// The processes of this generation that are being started or have not ended.
     pub processes: usize,
+    /// The connections to its ports that are open or being made.
+    connections: usize,
     /// When it ends if it stays paused; also while it is being paused.
     pub paused_until: Option<Time>,
 }
@@ -247,6 +251,15 @@ impl Drop for LivingProcess {
     }
 }
 
+/// A connection to a port, which counts in its sandbox until this is dropped.
+pub(crate) struct OpenConnection(Arc<SandboxEntry>);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.info().connections -= 1;
+    }
+}
+
 impl SandboxEntry {
     pub fn new(record: SandboxRecord, spec: Result<SandboxSpec, ServiceError>) -> Self {
         let info = Info {
@@ -262,6 +275,7 @@ impl SandboxEntry {
             readers: 0,
             guest: None,
             processes: 0,
+            connections: 0,
             paused_until: None,
         };
         Self {
@@ -318,6 +332,15 @@ impl SandboxEntry {
             }
             _ => Ok((guest, info.generation)),
         }
+    }
+
+    /// The bytes of its files; none of one that a front end keeps.
+    pub async fn stored_bytes(&self, files: &Files) -> u64 {
+        if self.attached.is_some() {
+            return 0;
+        }
+        let is_in_use = self.info().is_in_use();
+        self.size.bytes_of(files.path(&self.record.id), is_in_use).await
     }
 
     /// Its container that was started before it was asked for, once.
@@ -485,6 +508,20 @@ impl KeptSandboxes {
         Ok(LivingProcess::begin(kept, generation))
     }
 
+    /// Counts a connection to a port, if the sandbox's subject may have one more.
+    pub fn begin_connection(
+        &self,
+        kept: &Arc<SandboxEntry>,
+    ) -> Result<OpenConnection, ServiceError> {
+        let state = self.state();
+        let open: usize = state.of(&kept.record.subject).map(|it| it.info().connections).sum();
+        if open >= MAX_CONNECTIONS {
+            return Err(ServiceError::quota_exceeded("connections", None));
+        }
+        kept.info().connections += 1;
+        Ok(OpenConnection(kept.clone()))
+    }
+
     /// The attached sandbox of this title, which is made if it is missing and there may be one more.
     pub fn attached(
         &self,
@@ -506,6 +543,11 @@ impl KeptSandboxes {
     /// Whether a front end keeps a sandbox of this subject.
     pub fn has_attached(&self, subject: &Subject) -> bool {
         self.state().of(subject).any(|kept| kept.attached.is_some())
+    }
+
+    /// The sandbox of this id, whosever it is.
+    pub fn get(&self, id: &str) -> Option<Arc<SandboxEntry>> {
+        self.state().by_id.get(id).cloned()
     }
 
     pub fn ids(&self) -> Vec<String> {
@@ -604,7 +646,8 @@ impl KeptSandboxes {
         {
             return match known.record.spec == record.spec {
                 true => Ok((known.clone(), false)),
-                false => Err(ServiceError::name_taken(name)),
+                false => Err(ServiceError::name_taken(name)
+                    .with_hint(what_differs(&known.record.spec, &record.spec))),
             };
         }
         state.check_room(&record.subject, quota, most)?;
@@ -642,4 +685,13 @@ impl KeptSandboxes {
         }
         bytes
     }
+}
+
+/// What to do about a sandbox of a name whose spec is another one.
+fn what_differs(known: &KeptSpec, asked: &KeptSpec) -> String {
+    let [known, asked] = [known, asked].map(|spec| serde_json::to_value(spec).unwrap_or_default());
+    let all = [&known, &asked].into_iter().filter_map(Value::as_object).flat_map(Map::keys);
+    let names: BTreeSet<_> = all.map(String::as_str).filter(|it| known[it] != asked[it]).collect();
+    let names = Vec::from_iter(names).join(", ");
+    format!("it differs in: {names}; delete it first, or use another name")
 }

@@ -2,6 +2,7 @@
 
 mod attached;
 mod cluster;
+mod ports;
 mod processes;
 mod sandboxes;
 mod simulator;

@@ -46,6 +46,8 @@ fn sandbox_of_a_name_is_created_once_and_another_spec_is_a_conflict() {
     different.spec = KeptSpec { mount_path: Some("/work".to_owned()), ..KeptSpec::default() };
     let error = world.create(different).unwrap_err();
     assert_eq!(error.problem().kind, ProblemKind::Conflict, "{error}");
+    let hint = error.problem().hint.clone().unwrap_or_default();
+    assert!(hint.starts_with("it differs in: mount_path; "), "{hint}");
     assert_eq!(
         world
             .block_on(world.service().sandboxes(me(), SandboxQuery::default()))

@@ -1,0 +1,67 @@
+//! Watched directories of kept sandboxes.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_util::StreamExt as _;
+use futures_util::stream::Stream;
+use sandbox_api::service::{SandboxRef, Subject};
+use sandbox_api::{WatchRecord, WatchRequest};
+
+use super::registry::SandboxLease;
+use crate::error::ServiceError;
+use crate::launcher::GuestWatch;
+use crate::service::Service;
+
+/// What changes in a watched directory of a kept sandbox, which is in use meanwhile. It ends when the
+/// directory is gone, and with an error when the sandbox is. Dropping it ends the watch.
+pub struct FileWatch {
+    watch: Box<dyn GuestWatch>,
+    in_use: SandboxLease,
+}
+
+impl FileWatch {
+    /// Completes when everything that was changed before is there to be read: after an operation is
+    /// answered, its changes are.
+    pub fn flushed(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        self.watch.flushed()
+    }
+}
+
+impl Stream for FileWatch {
+    type Item = Result<WatchRecord, ServiceError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let next = self.watch.poll_next_unpin(context);
+        next.map(|next| next.map(|record| record.map_err(|error| self.in_use.failed(error))))
+    }
+}
+
+impl fmt::Debug for FileWatch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("FileWatch").finish_non_exhaustive()
+    }
+}
+
+impl Service {
+    /// Watches a directory of a kept sandbox, whose container is started if it is missing. The watch is on
+    /// when this returns. As a reader it hinders neither the expiry of the sandbox nor a pause.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::sandbox`] if there is no such directory, or the sandbox has as many watches as it
+    /// may; as of [`perform`](Self::perform).
+    pub async fn watch_files(
+        &self,
+        subject: &Subject,
+        sandbox: &SandboxRef,
+        request: WatchRequest,
+    ) -> Result<FileWatch, ServiceError> {
+        let in_use = self.core.lease(subject, sandbox).await?;
+        let watch = in_use.guest.watch_files(request).await;
+        let watch = watch.map_err(|error| in_use.failed(error))?;
+        in_use.mark_restart_reported();
+        Ok(FileWatch { watch, in_use: in_use.into_reader() })
+    }
+}
