@@ -78,6 +78,12 @@ pub trait Authenticate: Send + Sync + 'static {
         headers: &'a HeaderMap,
         peer: Peer,
     ) -> BoxFuture<'a, Result<Caller, Unauthenticated>>;
+
+    /// Whether this word of an `Authorization` is a credential by which it would know a caller. API tokens are known
+    /// by their form.
+    fn is_credential(&self, _word: &str) -> bool {
+        false
+    }
 }
 
 /// A decision about a request, for the audit.
@@ -184,6 +190,16 @@ fn authority<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Result<&'a str> {
         (None, Some(host)) if !host.is_empty() => Ok(host),
         (None, _) => malformed("the request has no host"),
     }
+}
+
+/// The host that a request is for, if there is one.
+pub(crate) fn requested_host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    authority(uri, headers).ok().map(host_of)
+}
+
+/// What a host has before a domain.
+pub(crate) fn below<'a>(host: &'a str, domain: &str) -> Option<&'a str> {
+    host.strip_suffix(domain)?.strip_suffix('.')
 }
 
 /// Without the port, and without the brackets of IPv6.
@@ -304,6 +320,13 @@ impl InFlight {
         *count += 1;
         let by_subject = Arc::clone(&self.by_subject);
         Ok(InFlightRequest { _permit: permit, subject: subject.clone(), by_subject })
+    }
+}
+
+impl InFlightRequest {
+    /// Whose place it takes.
+    pub fn subject(&self) -> &Subject {
+        &self.subject
     }
 }
 

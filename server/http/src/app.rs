@@ -126,7 +126,7 @@ impl App {
             Limit::Small => SMALL_BODY,
             Limit::Request => self.0.config.max_request.as_u64(),
             Limit::Upload => self.0.config.max_upload.as_u64(),
-            Limit::Bytes(bytes) => bytes,
+            Limit::Bytes(bytes) | Limit::Stream(bytes) => bytes,
         }
     }
 }

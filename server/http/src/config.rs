@@ -3,10 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use axum::Router;
 use sandbox_api::ByteSize;
 
-use crate::access::{Audit, Scope};
+use crate::access::Audit;
 use crate::forward::peers::Peers;
 use crate::serve::ConnectionLimits;
 
@@ -39,6 +38,8 @@ pub struct HttpConfig {
     pub audit: Option<Audit>,
     /// The other nodes, in a cluster.
     pub peers: Option<Peers>,
+    /// Whether callers are authenticated. Without that there is no path of a port: any page could use it.
+    pub has_auth: bool,
 }
 
 impl Default for HttpConfig {
@@ -57,6 +58,7 @@ impl Default for HttpConfig {
             resource: None,
             audit: None,
             peers: None,
+            has_auth: true,
         }
     }
 }
@@ -92,18 +94,4 @@ impl ResourceMetadata {
     pub(crate) fn metadata_url_of(&self, path: &str) -> String {
         format!("{}/.well-known/oauth-protected-resource{path}", self.url.trim_end_matches('/'))
     }
-}
-
-/// Something that is served next to the API, with the same checks and bounds. It finds the
-/// [`Caller`](crate::Caller) in the extensions of its requests.
-#[derive(Debug, Clone)]
-pub struct Mount {
-    /// Its path, such as `/mcp`.
-    pub path: &'static str,
-    /// What serves it: its own routes have this path too.
-    pub service: Router,
-    /// What its callers need.
-    pub scope: Scope,
-    /// The most bytes of a request.
-    pub max_request: ByteSize,
 }

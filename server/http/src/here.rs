@@ -17,6 +17,7 @@ use crate::access::{Caller, InFlightRequest, Scope};
 use crate::app::App;
 use crate::forward::owner::Owner;
 use crate::limit::Limit;
+use crate::mount::Admit;
 use crate::refusal::{Refusal, Result};
 use crate::request::{MeteredBody, content_length, media_type, read_all, too_large};
 use crate::serve::body::BoundedBody;
@@ -35,6 +36,18 @@ pub(crate) struct RouteAccess {
     pub owner: Owner,
     /// The statuses in the document; `None` for what is mounted, which has none.
     pub statuses: Option<Arc<BTreeSet<u16>>>,
+    /// What decides in place of the scope.
+    pub own: Option<Arc<dyn Admit>>,
+}
+
+impl RouteAccess {
+    /// A refusal as its callers expect it.
+    pub fn refuse(&self, refusal: Refusal) -> Response {
+        match &self.own {
+            Some(own) => own.refuse(refusal),
+            None => refusal.into_response(),
+        }
+    }
 }
 
 /// The rest of the way of a request that was let in, at this node.
@@ -52,11 +65,11 @@ impl Here {
     pub async fn answer(self, mut request: Request) -> Response {
         let refused = match self.bound(&mut request) {
             Ok(refused) => refused,
-            Err(refusal) => return refusal.into_response(),
+            Err(refusal) => return self.gate.refuse(refusal),
         };
         let response = self.next.run(request).await;
         // Overrides its handler's reply to a body that could not be read.
-        refused.get().map_or(response, |refusal| refusal.clone().into_response())
+        refused.get().map_or(response, |refusal| self.gate.refuse(refusal.clone()))
     }
 
     /// The head and the whole body of a request, within the same bounds.
@@ -84,8 +97,9 @@ impl Here {
             return Err(refusal.at(name, "unknown parameter"));
         }
         let is_coded = |value: &HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"identity");
-        if gate.limit.is_some() && request.headers().get_all(CONTENT_ENCODING).iter().any(is_coded)
-        {
+        let is_stream = matches!(gate.limit, Some(Limit::Stream(_)));
+        let is_read = gate.limit.is_some() && !is_stream;
+        if is_read && request.headers().get_all(CONTENT_ENCODING).iter().any(is_coded) {
             let detail = "the body is encoded: send it without Content-Encoding";
             return Err(Refusal::new(ProblemKind::UnsupportedMediaType, detail));
         }
@@ -95,11 +109,15 @@ impl Here {
             return Err(too_large(limit));
         }
         let body = std::mem::take(request.body_mut());
-        let mut body = Body::new(BoundedBody::new(body, limit));
+        let mut body = Body::new(match is_stream {
+            true => BoundedBody::at_any_pace(body, limit),
+            false => BoundedBody::new(body, limit),
+        });
         let refused = Arc::default();
         // An upload is passed on as it comes.
         let caller = request.extensions().get::<Caller>();
-        if let (Some(caller), true) = (caller, gate.limit != Some(Limit::Upload)) {
+        let is_passed_on = is_stream || gate.limit == Some(Limit::Upload);
+        if let (Some(caller), false) = (caller, is_passed_on) {
             let held = app.requests().hold(&caller.subject);
             let metered = MeteredBody { held, refused: Arc::clone(&refused) };
             let is_form = media_type(request.headers()).as_deref() == Some("multipart/form-data");

@@ -14,7 +14,10 @@ mod here;
 mod limit;
 mod memory;
 mod metrics;
+mod mount;
 mod openapi;
+mod previews;
+mod proxy;
 mod refusal;
 mod request;
 mod response;
@@ -33,9 +36,12 @@ use tokio_util::sync::CancellationToken;
 pub use access::{
     AccessDecision, Audit, Authenticate, Caller, Peer, Scope, Sites, Unauthenticated,
 };
-pub use config::{HttpConfig, Mount, ResourceMetadata};
+pub use config::{HttpConfig, ResourceMetadata};
+pub use forward::create::NewSandbox;
 pub use forward::peers::Peers;
 pub use forward::places::Places;
+pub use mount::{Admit, Admitted, ByHost, Mount, MountAccess, with_path};
+pub use proxy::{Guard, HostHeader, ProxyError, ProxyOptions, proxy};
 pub use refusal::Refusal;
 pub use serve::{
     ConnectionLimits, Endpoint, InvalidEndpoint, ListenError, Listener, PeerIdentity,
@@ -69,12 +75,12 @@ impl Http {
         config: HttpConfig,
         service: Service,
         auth: Arc<dyn Authenticate>,
-        mount: Option<Mount>,
+        mounts: Vec<Mount>,
         shutdown: Shutdown,
     ) -> Self {
         let stop = shutdown.stop.clone();
         let app = App::new(config, service, auth, stop, &openapi_document());
-        let router = router::router(&app, mount);
+        let router = router::router(&app, mounts);
         Self { app, router, shutdown }
     }
 

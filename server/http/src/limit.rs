@@ -11,4 +11,6 @@ pub(crate) enum Limit {
     Upload,
     /// So many bytes.
     Bytes(u64),
+    /// So many bytes, encoded in any way and at any pace: they are passed on as they come.
+    Stream(u64),
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use axum::handler::Handler;
 use axum::http::Method;
 use axum::routing::{MethodFilter, MethodRouter, on};
-use sandbox_api::EventRecord;
 use sandbox_api::{ErrorKind, ProblemKind};
+use sandbox_api::{EventRecord, WatchRecord};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
 
@@ -45,17 +45,20 @@ pub(crate) enum Tag {
     Executions,
     Sandboxes,
     Processes,
+    Ports,
     Server,
 }
 
 impl Tag {
-    pub const ALL: &[Self] = &[Self::Executions, Self::Sandboxes, Self::Processes, Self::Server];
+    pub const ALL: &[Self] =
+        &[Self::Executions, Self::Sandboxes, Self::Processes, Self::Ports, Self::Server];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Executions => "Executions",
             Self::Sandboxes => "Sandboxes",
             Self::Processes => "Processes",
+            Self::Ports => "Ports",
             Self::Server => "Server",
         }
     }
@@ -73,6 +76,11 @@ impl Tag {
             Self::Processes => {
                 "Processes of kept sandboxes that live on after the request that started them. What they \
                  print is kept, the last of it, as long as they live and a little longer."
+            }
+            Self::Ports => {
+                "Servers in a sandbox, at the ports that its spec lists. Requests with any method to \
+                 `…/ports/{port}/http/PATH` of a sandbox go to the path `/PATH` of what listens there, upgrades \
+                 too. That is for programs: requests of pages are refused, and previews are for them."
             }
             Self::Server => "The server itself.",
         }
@@ -144,6 +152,24 @@ fn bytes(_: &mut SchemaGenerator) -> Schema {
 
 fn text(_: &mut SchemaGenerator) -> Schema {
     schemars::json_schema!({ "type": "string" })
+}
+
+/// A server-sent event of a watch: its data is a [`WatchRecord`] as JSON.
+fn watch_event(generator: &mut SchemaGenerator) -> Schema {
+    let record = generator.subschema_for::<WatchRecord>();
+    schemars::json_schema!({
+        "type": "object",
+        "required": ["event", "data"],
+        "properties": {
+            "id": { "type": "string", "description": "`seq` of a change." },
+            "event": { "type": "string", "description": "`event` of the data." },
+            "data": {
+                "type": "string",
+                "contentMediaType": "application/json",
+                "contentSchema": record,
+            },
+        },
+    })
 }
 
 /// A server-sent event: its data is an [`EventRecord`] as JSON.
@@ -334,6 +360,12 @@ impl Route {
         self.answer(200, description, vec![Content { media_type, schema, example: None }])
     }
 
+    /// The same of a watch.
+    pub fn answers_changes(self, description: &'static str) -> Self {
+        let (media_type, schema) = ("text/event-stream", watch_event as SchemaFn);
+        self.answer(200, description, vec![Content { media_type, schema, example: None }])
+    }
+
     pub fn answers_text(
         self,
         status: u16,
@@ -350,6 +382,11 @@ impl Route {
 
     /// The answer that turns the connection into a WebSocket.
     pub fn answers_websocket(self, description: &'static str) -> Self {
+        self.answer(101, description, Vec::new())
+    }
+
+    /// The answer that turns the connection into a tunnel.
+    pub fn answers_tunnel(self, description: &'static str) -> Self {
         self.answer(101, description, Vec::new())
     }
 

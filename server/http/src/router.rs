@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD,
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, ORIGIN, REFERRER_POLICY, TRANSFER_ENCODING, VARY,
-    X_CONTENT_TYPE_OPTIONS,
+    AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, ORIGIN, REFERRER_POLICY,
+    TRANSFER_ENCODING, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
@@ -25,19 +25,22 @@ use hyper::body::{Body as _, Frame, SizeHint};
 use opentelemetry::trace::FutureExt as _;
 use sandbox_api::ProblemKind;
 use sandbox_api::service::Subject;
+use sandbox_auth::Token;
 use tracing::Instrument as _;
 
 use crate::access::{
-    AccessDecision, Caller, FromNode, InFlightRequest, Peer, Reason, Unauthenticated, challenge,
-    lacks,
+    AccessDecision, Caller, FromNode, InFlightRequest, Peer, Reason, Scope, Unauthenticated,
+    challenge, lacks,
 };
 use crate::app::App;
-use crate::config::Mount;
 use crate::forward;
+use crate::forward::head::drop_undecided;
 use crate::forward::owner::{self, Owner};
 use crate::here::{Here, RouteAccess};
 use crate::limit::Limit;
 use crate::memory::Held;
+use crate::mount::{self, Admit, Admitted, Mount, MountAccess, Outside};
+use crate::previews;
 use crate::refusal::{Refusal, Result};
 use crate::request::id::{self, RequestId, X_REQUEST_ID};
 use crate::request::trace::RequestTrace;
@@ -54,7 +57,10 @@ const NO_ROUTE: &str = "none";
 struct RouteName(&'static str);
 
 /// The router of all routes, and of what is mounted next to them.
-pub(crate) fn router(app: &App, mount: Option<Mount>) -> Router {
+pub(crate) fn router(app: &App, mut mounts: Vec<Mount>) -> Router {
+    // The last: the others know their hosts.
+    mounts.extend(previews::mount(app));
+    let outside = Outside::new(app.service().previews().map(|it| &*it.domain), &mounts);
     let mut router = Router::new();
     for route in routes::table() {
         let path = route.router_path();
@@ -63,26 +69,50 @@ pub(crate) fn router(app: &App, mount: Option<Mount>) -> Router {
         let statuses = Some(Arc::new(route.statuses()));
         let Route { name, scope, body, owner, handler, .. } = route;
         let limit = body.map(|body| body.limit);
-        let gate = RouteAccess { name, scope, limit, has_query, resource: "", owner, statuses };
+        let own = None;
+        let gate =
+            RouteAccess { name, scope, limit, has_query, resource: "", owner, statuses, own };
         let gated = from_fn_with_state((app.clone(), gate), pass);
         router = router.route(&path, handler.route_layer(gated));
     }
     let mut router = router.with_state(app.clone());
-    if let Some(Mount { path, service, scope, max_request }) = mount {
+    let ports = RouteAccess {
+        name: "/v1/sandboxes/{id}/ports/{port}/http/{path}",
+        scope: Some(Scope::Sandboxes),
+        limit: Some(Limit::Stream(u64::MAX)),
+        has_query: true,
+        resource: "",
+        owner: Owner::Node(owner::sandbox),
+        statuses: None,
+        own: None,
+    };
+    let gated = from_fn_with_state((app.clone(), ports), pass);
+    router = router.merge(routes::ports::by_path().route_layer(gated).with_state(app.clone()));
+    for Mount { path, service, access, max_request } in mounts {
+        let max_request = max_request.as_u64();
+        let (scope, own, limit, owner) = match access {
+            MountAccess::Scope(scope) => {
+                (Some(scope), None, Limit::Bytes(max_request), Owner::Node(owner::workspace))
+            }
+            MountAccess::Own(own) => {
+                (None, Some(own), Limit::Stream(max_request), Owner::Node(owner::admitted))
+            }
+        };
         let gate = RouteAccess {
             name: path,
-            scope: Some(scope),
-            limit: Some(Limit::Bytes(max_request.as_u64())),
+            scope,
+            limit: Some(limit),
             has_query: true,
             resource: path,
-            owner: Owner::Node(owner::workspace),
+            owner,
             statuses: None,
+            own,
         };
         let gated = from_fn_with_state((app.clone(), gate), pass);
         // Its own routes have the path; the fallbacks are those of the API.
         router = router.merge(service.route_layer(gated));
     }
-    router
+    let routes = router
         .method_not_allowed_fallback(async |method: Method| {
             let detail = format!("this path has no {method}");
             Refusal::new(ProblemKind::MethodNotAllowed, detail)
@@ -90,10 +120,13 @@ pub(crate) fn router(app: &App, mount: Option<Mount>) -> Router {
         .fallback(async || {
             Refusal::new(ProblemKind::NotFound, "there is no such path")
                 .hint(Some("/v1/openapi.json lists all of them"))
-        })
+        });
+    // The routes are within: a request to another host gets its path before they are looked through.
+    Router::new()
+        .fallback_service(routes)
         // Ours says more, and bounds the time too.
         .layer(DefaultBodyLimit::disable())
-        .layer(from_fn_with_state(app.clone(), around))
+        .layer(from_fn_with_state((app.clone(), outside), around))
         .layer(from_fn(identify))
 }
 
@@ -109,7 +142,11 @@ async fn identify(request: Request, next: Next) -> Response {
 }
 
 /// Hosts and origins, or the header of a node; spans, figures, the audit, and headers of answers.
-async fn around(State(app): State<App>, request: Request, next: Next) -> Response {
+async fn around(
+    State((app, outside)): State<(App, Outside)>,
+    request: Request,
+    next: Next,
+) -> Response {
     let started = Instant::now();
     let in_flight = app.metrics().request_begun();
     let peer = request.extensions().get().copied().unwrap_or(Peer::UNKNOWN);
@@ -121,7 +158,9 @@ async fn around(State(app): State<App>, request: Request, next: Next) -> Respons
     let parent_span_id = callers.map(|(_, span)| span);
     let span = span(&method, &path, peer, trace_id.as_deref(), parent_span_id);
 
-    let handled = handle(&app, peer, request, next);
+    let site = Site::of(&outside, &request);
+    let is_own = !matches!(site, Site::Api);
+    let handled = handle(&app, &outside, site, peer, request, next);
     let handled = handled.instrument(span.clone()).with_context(trace.context.clone());
     let mut response = match AssertUnwindSafe(handled).catch_unwind().await {
         Ok(response) => response,
@@ -132,11 +171,12 @@ async fn around(State(app): State<App>, request: Request, next: Next) -> Respons
     let extensions = response.extensions_mut();
     let route = extensions.remove::<RouteName>().map(|route| route.0);
     let subject = extensions.remove::<Subject>();
+    let matched = extensions.remove::<MatchedPath>();
     let refused = extensions.remove::<ProblemKind>();
     let reason = extensions.remove::<Reason>();
     app.metrics().request_answered(route.unwrap_or(NO_ROUTE), status, started.elapsed());
     drop(in_flight);
-    trace.answered(status, subject.as_ref());
+    trace.answered(status, subject.as_ref(), matched.as_ref());
     span.record("status", status);
     if let Some(subject) = &subject {
         span.record("subject", subject.as_str());
@@ -157,8 +197,31 @@ async fn around(State(app): State<App>, request: Request, next: Next) -> Respons
             reason: reason.as_ref().map(|reason| reason.0.as_str()),
         });
     }
-    add_headers(&app, origin.as_ref(), response.headers_mut());
+    if !is_own {
+        add_headers(&app, origin.as_ref(), response.headers_mut());
+    }
     response
+}
+
+/// Whose a request is.
+enum Site {
+    Api,
+    /// Of a mount with access of its own.
+    Mount,
+    /// Of this host below the domain of previews.
+    Host(String),
+}
+
+impl Site {
+    fn of(outside: &Outside, request: &Request) -> Self {
+        // One of another node has its path already.
+        let is_from_node = request.extensions().get::<FromNode>().is_some();
+        match outside.host(request).filter(|_| !is_from_node) {
+            Some(host) => Self::Host(host),
+            None if outside.has(request.uri().path()) => Self::Mount,
+            None => Self::Api,
+        }
+    }
 }
 
 fn span(
@@ -182,7 +245,14 @@ fn span(
     )
 }
 
-async fn handle(app: &App, peer: Peer, mut request: Request, next: Next) -> Response {
+async fn handle(
+    app: &App,
+    outside: &Outside,
+    site: Site,
+    peer: Peer,
+    mut request: Request,
+    next: Next,
+) -> Response {
     if let (Some(FromNode), Some(peers)) = (request.extensions().get(), app.peers()) {
         match peers.verify(&request) {
             Ok(caller) => _ = request.extensions_mut().insert(caller),
@@ -192,7 +262,9 @@ async fn handle(app: &App, peer: Peer, mut request: Request, next: Next) -> Resp
                 return refused((refusal, Some(Reason(error.to_string()))));
             }
         }
-    } else if let Err(refusal) = app.sites().check(peer, request.uri(), request.headers()) {
+    } else if let Site::Api = site
+        && let Err(refusal) = app.sites().check(peer, request.uri(), request.headers())
+    {
         return refusal.into_response();
     }
     // What a proxy decodes would be another body than the one read here.
@@ -202,10 +274,14 @@ async fn handle(app: &App, peer: Peer, mut request: Request, next: Next) -> Resp
         let detail = "the only transfer coding is chunked";
         return Refusal::new(ProblemKind::Malformed, detail).into_response();
     }
-    if is_preflight(app, &request) {
-        return StatusCode::NO_CONTENT.into_response();
+    match site {
+        Site::Api if is_preflight(app, &request) => StatusCode::NO_CONTENT.into_response(),
+        Site::Api | Site::Mount => next.run(request).await,
+        Site::Host(host) => match outside.route(host, request).await {
+            Ok(request) => next.run(request).await,
+            Err(refusal) => refusal.into_response(),
+        },
     }
-    next.run(request).await
 }
 
 /// Whether a browser asks what pages of a configured origin may do.
@@ -223,8 +299,13 @@ async fn pass(
     next: Next,
 ) -> Response {
     let (mut subject, name, statuses) = (None, gate.name, gate.statuses.clone());
-    let mut response = match admit(&app, &gate, &mut request, &mut subject).await {
-        Err(refusal) => refused(refusal),
+    let matched = request.extensions().get::<MatchedPath>().cloned();
+    let admitted = match &gate.own {
+        Some(own) => admit_by(&**own, &app, &mut request, &mut subject).await,
+        None => admit(&app, &gate, &mut request, &mut subject).await.map_err(refused),
+    };
+    let mut response = match admitted {
+        Err(refused) => refused,
         Ok(in_flight) => {
             let caller = app.peers().and_then(|_| request.extensions().get::<Caller>().cloned());
             let here = Here { app: app.clone(), gate, next, in_flight: in_flight.clone() };
@@ -235,10 +316,10 @@ async fn pass(
                 }
                 _ => here.answer(request).await,
             };
-            match (in_flight, &subject) {
+            match in_flight {
                 // Its place is free when its last byte is sent.
-                (Some(held), Some(subject)) => answer(&app, subject, held, response),
-                _ => response,
+                Some(held) => answer(&app, held, response),
+                None => response,
             }
         }
     };
@@ -248,6 +329,10 @@ async fn pass(
         "{name}: {status} is not documented",
     );
     response.extensions_mut().insert(RouteName(name));
+    if let Some(matched) = matched {
+        // For its span, which is begun before a route is looked for.
+        response.extensions_mut().insert(matched);
+    }
     if let Some(subject) = subject {
         response.extensions_mut().insert(subject);
     }
@@ -284,6 +369,62 @@ async fn admit(
     Ok(Some(begun))
 }
 
+/// A request that what is mounted lets in. One of another node was let in there.
+async fn admit_by(
+    own: &dyn Admit,
+    app: &App,
+    request: &mut Request,
+    subject: &mut Option<Subject>,
+) -> Result<Option<Arc<InFlightRequest>>, Response> {
+    let Admitted { caller, is_public, target } = match request.extensions().get::<FromNode>() {
+        Some(FromNode) => {
+            let (target, is_public) = mount::target(request.headers());
+            Admitted { caller: request.extensions().get().cloned(), is_public, target }
+        }
+        None => {
+            let peer = request.extensions().get().copied().unwrap_or(Peer::UNKNOWN);
+            let (mut head, body) = std::mem::take(request).into_parts();
+            // Another node gets what is decided by here.
+            drop_undecided(&mut head);
+            let admitted = own.admit(&mut head, peer).await;
+            if has_credential(app, &head.headers) {
+                head.headers.remove(AUTHORIZATION);
+            }
+            *request = Request::from_parts(head, body);
+            admitted?
+        }
+    };
+    mount::name_target(request.headers_mut(), &target, is_public);
+    request.extensions_mut().insert(target);
+    let Some(caller) = caller else { return Ok(None) };
+    let begun = match is_public {
+        true => app.in_flight().begin(&strangers(&caller.subject)),
+        false => app.in_flight().begin(&caller.subject),
+    };
+    if !is_public {
+        *subject = Some(caller.subject.clone());
+    }
+    let begun = begun.map_err(|refusal| own.refuse(refusal))?;
+    let begun = Arc::new(begun);
+    request.extensions_mut().insert(caller);
+    // For what goes on after its answer.
+    request.extensions_mut().insert(begun.clone());
+    Ok(Some(begun))
+}
+
+/// Whose places requests take that anybody may send to what is this subject's.
+fn strangers(subject: &Subject) -> Subject {
+    let name = format!("public/{}", subject.directory_name());
+    Subject::new(name).unwrap_or_else(|_| subject.clone())
+}
+
+/// Whether there is a credential of the API, which what is mounted might pass on.
+fn has_credential(app: &App, headers: &HeaderMap) -> bool {
+    let values = headers.get_all(AUTHORIZATION).iter().filter_map(|value| value.to_str().ok());
+    let mut words = values.flat_map(|value| value.split([' ', ',']));
+    words.any(|word| Token::parse(word).is_some() || app.auth().is_credential(word))
+}
+
 /// A refusal, and why for the audit.
 fn refused((refusal, reason): (Refusal, Option<Reason>)) -> Response {
     let mut response = refusal.into_response();
@@ -311,15 +452,10 @@ fn metadata_url(app: &App, gate: &RouteAccess) -> Option<String> {
     app.config().resource.as_ref().map(|it| it.metadata_url_of(gate.resource))
 }
 
-/// An answer to this subject. One that is in memory whole takes its share before it is sent, and a
-/// piece of a stream when it comes.
-fn answer(
-    app: &App,
-    subject: &Subject,
-    in_flight: Arc<InFlightRequest>,
-    mut response: Response,
-) -> Response {
-    let memory = app.answers().hold(subject);
+/// An answer to the subject in whose place it is. One that is in memory whole takes its share before it is sent,
+/// and a piece of a stream when it comes.
+fn answer(app: &App, in_flight: Arc<InFlightRequest>, mut response: Response) -> Response {
+    let memory = app.answers().hold(in_flight.subject());
     let whole = response.body().size_hint().exact();
     if let Err(refusal) = memory.try_add(whole.unwrap_or(0)) {
         // Who is refused sends it again: not what was done.

@@ -133,7 +133,7 @@ fn refused(detail: &str) -> Refusal {
 }
 
 /// The items of a header that is a list.
-fn items(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
+pub(crate) fn items(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
     let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(str::trim).filter(|item| !item.is_empty())
 }

@@ -154,7 +154,7 @@ struct Page {
 
 /// What comes next in a walk.
 enum Pending {
-    File(Entry),
+    File(Box<Entry>),
     Directory(Vec<u8>),
 }
 
@@ -174,7 +174,7 @@ async fn page(workspace: &Workspace, after: Option<&[u8]>) -> Result<Page, Failu
                 break;
             }
             Pending::File(entry) => {
-                page.files.push(entry);
+                page.files.push(*entry);
                 continue;
             }
             // What is in it comes after it.
@@ -201,7 +201,9 @@ async fn page(workspace: &Workspace, after: Option<&[u8]>) -> Result<Page, Failu
         }
         // What is pushed last comes first.
         pending.extend(listed.entries.into_iter().rev().filter_map(|entry| match entry.kind {
-            EntryKind::File if is_after(entry.path.as_bytes(), after) => Some(Pending::File(entry)),
+            EntryKind::File if is_after(entry.path.as_bytes(), after) => {
+                Some(Pending::File(Box::new(entry)))
+            }
             EntryKind::Directory if by_directories && has_after(entry.path.as_bytes(), after) => {
                 Some(Pending::Directory(entry.path.into_bytes()))
             }
@@ -337,7 +339,7 @@ pub(crate) async fn latest(
             let stat = workspace.result_of(Stat::new(path)).await.map_err(failed)?;
             let StatData { path, kind, size, modified, .. } = stat;
             let name = WireString::default();
-            (vec![Entry { name, path, kind, size, modified }], None)
+            (vec![Entry { name, path, kind, size, modified, details: None }], None)
         }
         listed => {
             let ListData { entries, note, .. } = listed.map_err(failed)?;

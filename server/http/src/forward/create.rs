@@ -15,9 +15,20 @@ use serde::Deserialize;
 
 use super::exchange::{Attempt, Forward, RETRY_AFTER, away, lost};
 use crate::refusal::{Refusal, Result};
+use crate::serve::body::BoundedBody;
 
 /// How many nodes are asked before a sandbox is refused.
 const MAX_NODES: usize = 3;
+/// The most bytes of a request to what is mounted.
+const MAX_MOUNTED: u64 = 1 << 20;
+
+/// That a request to what is mounted makes a sandbox: the node answers that has the one of this name, or one with
+/// room. In the extensions of the request, when it was [admitted](crate::Admit::admit).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewSandbox {
+    /// The name, if it has one.
+    pub name: Option<String>,
+}
 
 /// What is read of a request to find its node; that node reads all of it.
 #[derive(Deserialize)]
@@ -27,8 +38,17 @@ struct Named {
 
 /// The answer of the node that has a sandbox of the name, or that made a new one.
 pub(super) async fn answer(forward: Forward, request: Request) -> Result<Response> {
+    let of_mount = request.extensions().get::<NewSandbox>().cloned();
+    let request = match of_mount {
+        // Elsewhere what is mounted streams.
+        Some(_) => request.map(|body| Body::new(BoundedBody::new(body, MAX_MOUNTED))),
+        None => request,
+    };
     let (head, body) = forward.here.read(request).await?;
-    let name = serde_json::from_slice::<Named>(without_bom(&body)).ok().and_then(|it| it.name);
+    let name = match of_mount {
+        Some(NewSandbox { name }) => name,
+        None => serde_json::from_slice::<Named>(without_bom(&body)).ok().and_then(|it| it.name),
+    };
     let target = name.map_or(Target::Here, Target::SandboxNamed);
     let nodes = match forward.place(&target).await? {
         Location::At(node) => vec![node],

@@ -155,17 +155,26 @@ impl Forward {
             if let Ok(came) = timeout(LOOK_INTERVAL, &mut awaited).await {
                 return Some(came);
             }
-            match self.place(target).await {
-                Ok(Location::At(now)) if now.id == node.id => {
+            let is_there = match self.place(target).await {
+                Ok(Location::At(now)) => Some(now.id == node.id),
+                // What is being made is nowhere yet.
+                Ok(Location::Here) => {
+                    Some(matches!(target, Target::Here | Target::SandboxNamed(_)))
+                }
+                Ok(Location::Away { .. }) => Some(false),
+                // That the store fails says nothing of that node.
+                Err(_) => None,
+            };
+            match is_there {
+                Some(true) => {
                     let is_unreachable = !self.peers.reach(node).await;
                     if is_unreachable && was_unreachable {
                         return None;
                     }
                     was_unreachable = is_unreachable;
                 }
-                Ok(_) => return None,
-                // That the store fails says nothing of that node.
-                Err(_) => {}
+                Some(false) => return None,
+                None => {}
             }
         }
     }

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
 
 use opentelemetry::global;
 use opentelemetry_http::HeaderInjector;
+use sandbox_service::Target;
 
 use crate::request::id::{self, X_REQUEST_ID};
 
@@ -36,8 +37,11 @@ pub(super) fn prepare(head: &mut Parts) {
     let host = head.uri.authority().and_then(|it| HeaderValue::from_str(it.as_str()).ok());
     let host = host.or_else(|| head.headers.get(HOST).cloned());
     drop_hop_by_hop(&mut head.headers, head.version == Version::HTTP_11);
-    // The credentials of the caller are for the node that it called, which also asked for the body.
-    head.headers.remove(AUTHORIZATION);
+    // The credentials of the caller are for the node that it called, which also asked for the body. What is mounted
+    // has removed its own, and may have something else there.
+    if head.extensions.get::<Target>().is_none() {
+        head.headers.remove(AUTHORIZATION);
+    }
     head.headers.remove(EXPECT);
     // The length is that of the body that is sent, which may have none: with that of another one, the node would
     // take the beginning of the next request on the connection for it.
@@ -55,8 +59,22 @@ pub(super) fn prepare(head: &mut Parts) {
     head.version = Version::HTTP_11;
 }
 
+/// Drops the headers of one connection from those that a decision is made by. What says how the request is read
+/// stays.
+pub(crate) fn drop_undecided(head: &mut Parts) {
+    let headers = &mut head.headers;
+    let kept =
+        [HOST, CONTENT_LENGTH, TRANSFER_ENCODING].map(|name| (headers.get(&name).cloned(), name));
+    drop_hop_by_hop(headers, head.version == Version::HTTP_11);
+    for (value, name) in kept {
+        if let Some(value) = value {
+            headers.insert(name, value);
+        }
+    }
+}
+
 /// Drops the headers of one connection. What it changes to stays, where it may.
-pub(super) fn drop_hop_by_hop(headers: &mut HeaderMap, may_upgrade: bool) {
+pub(crate) fn drop_hop_by_hop(headers: &mut HeaderMap, may_upgrade: bool) {
     let named = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let named = named.flat_map(|value| value.split(','));
     let named: Vec<_> = named.filter_map(|name| name.trim().parse::<HeaderName>().ok()).collect();

@@ -5,25 +5,26 @@
 //! caller's credentials; body and answer are streamed. A request is sent on once: a node that is not the owner
 //! answers 421, and the first one asks again where it is.
 
-mod create;
+pub(crate) mod create;
 mod events;
 mod exchange;
-mod head;
+pub(crate) mod head;
 mod node;
 pub(crate) mod owner;
 pub(crate) mod peers;
 pub(crate) mod places;
-mod tunnel;
+pub(crate) mod tunnel;
 
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
+use sandbox_api::ProblemKind;
 
+use self::create::NewSandbox;
 use self::exchange::Forward;
 use self::owner::Owner;
 use self::peers::Peers;
 use crate::access::{Caller, FromNode};
 use crate::here::Here;
-use crate::refusal::Refusal;
 
 /// The answer to a caller's request, from here or from the node that has what it is about.
 pub(crate) async fn answer(
@@ -33,7 +34,11 @@ pub(crate) async fn answer(
     request: Request,
 ) -> Response {
     let is_from_node = request.extensions().get::<FromNode>().is_some();
-    let owner = here.gate.owner;
+    let gate = here.gate.clone();
+    let owner = match request.extensions().get::<NewSandbox>() {
+        Some(_) => Owner::NewSandbox,
+        None => gate.owner,
+    };
     let forward = Forward { peers: peers.clone(), caller, here };
     let answered = match (owner, is_from_node) {
         (Owner::Any, _) | (Owner::NewSandbox, true) => return forward.here.answer(request).await,
@@ -45,5 +50,9 @@ pub(crate) async fn answer(
         (Owner::Events(of), false) => events::follow(forward, of, request).await,
         (Owner::NewSandbox, false) => create::answer(forward, request).await,
     };
-    answered.unwrap_or_else(Refusal::into_response)
+    answered.unwrap_or_else(|refusal| match refusal.problem().kind {
+        // For the other node.
+        ProblemKind::Misdirected => refusal.into_response(),
+        _ => gate.refuse(refusal),
+    })
 }

@@ -56,3 +56,8 @@ pub(crate) fn sandbox(head: &Parts) -> Target {
 pub(crate) fn workspace(_: &Parts) -> Target {
     Target::Workspace
 }
+
+/// What a request to something that is mounted was admitted for.
+pub(crate) fn admitted(head: &Parts) -> Target {
+    head.extensions.get().cloned().unwrap_or(Target::Here)
+}

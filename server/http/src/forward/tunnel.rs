@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Joins the connection of a caller and that of a node, once both have changed, until one of them ends or `stop`.
 /// What is held meanwhile is dropped then.
-pub(super) fn join(
+pub(crate) fn join(
     caller: OnUpgrade,
     node: OnUpgrade,
     stop: CancellationToken,

@@ -181,7 +181,7 @@ pub(crate) fn id_in_path(uri: &Uri) -> Option<String> {
 /// The number of a process in the path. What is no number is that of none: not found.
 pub(crate) struct ProcessId(pub u32);
 
-/// `/v1/sandboxes/{id}/processes/`.
+/// `/v1/sandboxes/{id}/processes/`, and `/v1/sandboxes/{id}/ports/`.
 const SEGMENTS_BEFORE_PROCESS: usize = 5;
 
 impl<S: Sync> FromRequestParts<S> for ProcessId {
@@ -191,6 +191,19 @@ impl<S: Sync> FromRequestParts<S> for ProcessId {
         let process = parts.uri.path().split('/').nth(SEGMENTS_BEFORE_PROCESS);
         let process = process.and_then(|process| process.parse().ok()).map(Self);
         process.ok_or_else(|| Refusal::new(ProblemKind::NotFound, "there is no such process"))
+    }
+}
+
+/// The port in the path. What is no port is that of none: not found.
+pub(crate) struct Port(pub u16);
+
+impl<S: Sync> FromRequestParts<S> for Port {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+        let port = parts.uri.path().split('/').nth(SEGMENTS_BEFORE_PROCESS);
+        let port = port.and_then(|port| port.parse().ok()).filter(|&port| port > 0).map(Self);
+        port.ok_or_else(|| Refusal::new(ProblemKind::NotFound, "there is no such port"))
     }
 }
 

@@ -30,6 +30,7 @@ pub(crate) struct RequestTrace {
     /// Its span is the current one in this.
     pub context: Context,
     since: Instant,
+    method: &'static str,
     /// Its method and its route; none, if nothing is sent of it.
     attributes: Vec<KeyValue>,
 }
@@ -38,22 +39,19 @@ impl RequestTrace {
     pub fn begin(request: &Request) -> Self {
         let (path, since) = (request.uri().path(), Instant::now());
         if PROBES.contains(&path) {
-            return Self { context: Context::new(), since, attributes: Vec::new() };
+            return Self { context: Context::new(), since, method: "", attributes: Vec::new() };
         }
         let caller = HeaderExtractor(request.headers());
         let parent = global::get_text_map_propagator(|it| it.extract(&caller));
         let method = known(request.method());
-        let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-        let name = route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}"));
-        let mut attributes = vec![KeyValue::new("http.request.method", method)];
-        attributes.extend(route.map(|route| KeyValue::new("http.route", route.to_owned())));
-        let span = SpanBuilder::from_name(name)
+        let attributes = vec![KeyValue::new("http.request.method", method)];
+        let span = SpanBuilder::from_name(method)
             .with_kind(SpanKind::Server)
             .with_attributes(attributes.clone())
             .start_with_context(&global::tracer(SCOPE), &parent);
         let context = parent.with_span(span);
         context.span().set_attribute(KeyValue::new("url.path", path.to_owned()));
-        Self { context, since, attributes }
+        Self { context, since, method, attributes }
     }
 
     /// The id of the trace, if it is recorded.
@@ -63,9 +61,16 @@ impl RequestTrace {
     }
 
     /// The head of its answer is there.
-    pub fn answered(mut self, status: u16, subject: Option<&Subject>) {
+    pub fn answered(mut self, status: u16, subject: Option<&Subject>, route: Option<&MatchedPath>) {
         let code = KeyValue::new("http.response.status_code", i64::from(status));
         let span = self.context.span();
+        if let (Some(route), false) = (route, self.attributes.is_empty()) {
+            let route = route.as_str().to_owned();
+            span.update_name(format!("{} {route}", self.method));
+            let route = KeyValue::new("http.route", route);
+            span.set_attribute(route.clone());
+            self.attributes.push(route);
+        }
         span.set_attribute(code.clone());
         if !self.attributes.is_empty() {
             self.attributes.push(code);

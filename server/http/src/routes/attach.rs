@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -17,35 +16,29 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::params::ProcessEventParams;
-use crate::access::Caller;
+use super::params::{At, ProcessEventParams};
 use crate::app::App;
 use crate::refusal::Result;
-use crate::request::{Id, Params, ProcessId};
+use crate::request::ProcessId;
 use crate::websocket::{Closing, Received, Receiver, Sender, WebSocket, WebSocketUpgrade};
 
 /// Refusals that wait to be sent. Then the next message of the client waits too.
 const MAX_REFUSALS: usize = 8;
 
 pub(super) async fn attach(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
-    ProcessId(process): ProcessId,
+    at: At<ProcessEventParams>,
     upgrade: Result<WebSocketUpgrade>,
-    Params(params): Params<ProcessEventParams>,
+    ProcessId(process): ProcessId,
 ) -> Result<Response> {
-    let (service, subject) = (app.service(), caller.subject);
-    let sandbox = SandboxRef { id, generation: params.generation };
-    let found = service.process(&subject, &sandbox, process, Duration::ZERO).await?;
+    let At { app, subject, sandbox, params } = at;
+    let found = app.service().process(&subject, &sandbox, process, Duration::ZERO).await?;
     let upgrade = upgrade?;
     upgrade.speaks(SUBPROTOCOL)?;
     // What comes later is for this process, not for one of its number in another generation.
     let sandbox = SandboxRef { generation: Some(found.generation), ..sandbox };
-    let mode = params.mode.unwrap_or(ReadMode::Wait);
-    let from = params.after.into();
-    let events = service.process_events(&subject, &sandbox, process, from, mode).await?;
-    let attached = Attached { app: app.clone(), subject, sandbox, process };
+    let (from, mode) = (params.after.into(), params.mode.unwrap_or(ReadMode::Wait));
+    let events = app.service().process_events(&subject, &sandbox, process, from, mode).await?;
+    let attached = Attached { app, subject, sandbox, process };
     Ok(upgrade.accept(SUBPROTOCOL, move |socket| attached.serve(socket, events)))
 }
 

@@ -7,9 +7,11 @@ mod executions;
 mod files;
 mod form;
 mod params;
+pub(crate) mod ports;
 mod processes;
 mod sandboxes;
 mod server;
+mod watch;
 
 use sandbox_api::changes::ChangeManifest;
 use sandbox_api::files::WriteReply;
@@ -18,12 +20,13 @@ use sandbox_api::service::{
     AcceptedExecution, Execution, ExecutionList, ExecutionRequest, ExtendRequest, FileList, Health,
     SandboxList, SandboxPatch, SandboxRequest, SandboxView, UsageTotals,
 };
+use sandbox_api::{PortList, Preview, PreviewRequest};
 use sandbox_api::{ProcessList, ProcessRequest, ProcessView, SignalRequest, TerminalSize};
 
 use self::params::{
     ArchiveParams, EventParams, GenerationParams, ListParams, ProcessEventParams,
-    ProcessListParams, SandboxListParams, SubmitInParams, WaitParams, event_headers, file_headers,
-    key_header, new_file_header, no_etag_header,
+    ProcessListParams, SandboxListParams, SubmitInParams, WaitParams, WatchParams, event_headers,
+    file_headers, key_header, new_file_header, no_etag_header,
 };
 use crate::access::Scope;
 use crate::forward::owner::{Owner, execution, sandbox};
@@ -43,6 +46,7 @@ pub(crate) fn table() -> Vec<Route> {
     let mut routes = executions();
     routes.extend(sandboxes());
     routes.extend(processes());
+    routes.extend(ports());
     routes.extend(server());
     routes
 }
@@ -183,7 +187,10 @@ fn sandboxes() -> Vec<Route> {
             Route::patch("/v1/sandboxes/{id}", "patch_sandbox", sandboxes::patch),
             "Change the lifetime or the metadata of a sandbox",
         )
-        .describe("What is left out stays. The lifetime may become shorter.")
+        .describe(
+            "What is left out stays. The lifetime may become shorter, and ends at `max_expires_at` at the \
+             latest.",
+        )
         .json_body::<SandboxPatch>(Limit::Small, sandboxes::example_patch)
         .answers::<SandboxView>(200, "The sandbox."),
         is(
@@ -237,6 +244,19 @@ fn sandboxes() -> Vec<Route> {
         .header("Sandbox-Restarted", RESTARTED)
         .uses_sandbox()
         .refuses([412]),
+        is(
+            Route::get("/v1/sandboxes/{id}/watch", "watch_files", watch::get),
+            "Watch a directory of a sandbox",
+        )
+        .describe(
+            "Server-sent events, from when the answer begins: `change` for each change of an entry, and \
+             `omitted` where some are missing, because the client was too slow, there were too many at \
+             once, or a directory could not be watched. Needs a sandbox with an image of programs, which \
+             has at most 8 watches. The stream ends when the directory is gone.",
+        )
+        .query::<WatchParams>()
+        .answers_changes("The changes.")
+        .uses_sandbox(),
         is(
             Route::post("/v1/sandboxes/{id}/executions", "run_in_sandbox", sandboxes::run),
             "Run a script or a command in a sandbox",
@@ -365,6 +385,41 @@ fn processes() -> Vec<Route> {
         .query::<GenerationParams>()
         .json_body::<SignalRequest>(Limit::Small, processes::example_signal)
         .answers_nothing(204, "It was sent."),
+    ]
+}
+
+fn ports() -> Vec<Route> {
+    let is = |route: Route, summary| route.is(Tag::Ports, Scope::Sandboxes, summary).uses_sandbox();
+    vec![
+        is(
+            Route::get("/v1/sandboxes/{id}/ports", "list_ports", ports::list),
+            "List the ports of a sandbox at which something listens",
+        )
+        .query::<GenerationParams>()
+        .answers::<PortList>(200, "The ports, whether the spec lists them or not.")
+        .header("Sandbox-Generation", "The generation that was used.")
+        .header("Sandbox-Restarted", RESTARTED),
+        is(
+            Route::post("/v1/sandboxes/{id}/ports/{port}/connect", "connect_port", ports::connect),
+            "Connect to a port of a sandbox",
+        )
+        .describe(
+            "Asks for `Upgrade: sandboxctl-tcp`, over HTTP/1.1. After the answer the connection is one to \
+             the port: the bytes are passed on as they are, both ways.",
+        )
+        .query::<GenerationParams>()
+        .answers_tunnel("The connection is one to the port."),
+        is(
+            Route::post("/v1/sandboxes/{id}/ports/{port}/previews", "open_preview", ports::preview),
+            "Open a preview of a port",
+        )
+        .describe(
+            "A host at which the port can be reached, by requests with the header `Sandbox-Port-Token`, or \
+             without it if the preview is public.",
+        )
+        .query::<GenerationParams>()
+        .json_body::<PreviewRequest>(Limit::Small, ports::example_preview)
+        .answers::<Preview>(201, "The preview."),
     ]
 }
 

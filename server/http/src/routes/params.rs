@@ -4,11 +4,18 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use sandbox_api::service::{ExecutionKind, ExecutionState, SandboxStatus};
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use sandbox_api::service::{ExecutionKind, ExecutionState, SandboxRef, SandboxStatus, Subject};
 use sandbox_api::{ProcessState, ReadFrom, ReadMode};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{Error as _, MapAccess, Visitor};
+use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+
+use crate::access::Caller;
+use crate::app::App;
+use crate::refusal::{Refusal, Result};
+use crate::request::{Id, Params};
 
 /// The longest wait, in seconds.
 const MAX_WAIT: u16 = 300;
@@ -87,6 +94,55 @@ pub(super) struct SubmitInParams {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GenerationParams {
+    /// The generation of the sandbox that is meant: another one is refused (410).
+    pub generation: Option<u64>,
+}
+
+/// A request about a kept sandbox: who asks, which of its generations is meant, and the other parameters.
+pub(super) struct At<P = GenerationParams> {
+    pub app: App,
+    pub subject: Subject,
+    pub sandbox: SandboxRef,
+    pub params: P,
+}
+
+/// Parameters, one of which is the generation of a sandbox.
+pub(super) trait OfGeneration: DeserializeOwned + Send {
+    fn generation(&self) -> Option<u64>;
+}
+
+macro_rules! of_generation {
+    ($($params:ident),+) => {
+        $(impl OfGeneration for $params {
+            fn generation(&self) -> Option<u64> {
+                self.generation
+            }
+        })+
+    };
+}
+
+of_generation!(GenerationParams, SubmitInParams, ProcessListParams, ProcessEventParams);
+
+impl<P: OfGeneration> FromRequestParts<App> for At<P> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
+        let Caller { subject, .. } = Caller::from_request_parts(parts, app).await?;
+        let Id(id) = Id::from_request_parts(parts, app).await?;
+        let Params(params) = Params::<P>::from_request_parts(parts, app).await?;
+        let sandbox = SandboxRef { id, generation: params.generation() };
+        Ok(Self { app: app.clone(), subject, sandbox, params })
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WatchParams {
+    /// The directory, as in a file operation; by default the working directory.
+    pub path: Option<String>,
+    /// Also watch the directories below it, and those that are created there.
+    #[serde(default)]
+    pub recursive: bool,
     /// The generation of the sandbox that is meant: another one is refused (410).
     pub generation: Option<u64>,
 }

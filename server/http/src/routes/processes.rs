@@ -3,41 +3,35 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use futures_util::StreamExt as _;
 use sandbox_api::service::{SandboxRef, Subject};
 use sandbox_api::{
     ProcessRequest, ProcessState, ProcessView, ReadFrom, ReadMode, SignalRequest, TerminalSize,
 };
-use sandbox_service::{InSandbox, ProcessFilter};
+use sandbox_service::{InSandbox, ProcessFilter, ServiceError};
 use serde_json::{Value, json};
 
 use super::events::{last_event, stream};
-use super::params::{GenerationParams, ProcessEventParams, ProcessListParams, SubmitInParams};
-use super::sandboxes::of_generation;
-use crate::access::Caller;
+use super::params::{At, ProcessEventParams, ProcessListParams, SubmitInParams};
+use super::sandboxes::answer;
 use crate::app::App;
 use crate::refusal::{Refusal, Result};
-use crate::request::{Id, IdempotencyKey, Json, Params, ProcessId, unreadable};
-use crate::response::json_response;
+use crate::request::{IdempotencyKey, Json, ProcessId, unreadable};
 
 /// How much of an input is sent at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
 pub(super) async fn start(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
+    at: At,
     key: Option<IdempotencyKey>,
-    Params(GenerationParams { generation }): Params<GenerationParams>,
     request: Json<ProcessRequest>,
 ) -> Result<Response> {
-    let sandbox = SandboxRef { id, generation };
-    let (service, key) = (app.service(), key.map(|key| key.0));
-    let started = service.start_process(&caller.subject, &sandbox, request.value, key).await?;
+    let (At { subject, sandbox, .. }, key) = (&at, key.map(|key| key.0));
+    let started = at.app.service().start_process(subject, sandbox, request.value, key).await?;
     let location = format!("/v1/sandboxes/{}/processes/{}", sandbox.id, started.value.id);
     let location = HeaderValue::from_str(&location)
         .map_err(|_| Refusal::internal("the id of a sandbox is not valid in a URL"))?;
@@ -46,52 +40,26 @@ pub(super) async fn start(
     Ok(response)
 }
 
-pub(super) async fn list(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
-    Params(params): Params<ProcessListParams>,
-) -> Result<Response> {
-    let ProcessListParams { generation, state, tag } = params;
-    let (sandbox, filter) = (SandboxRef { id, generation }, ProcessFilter { state, tag });
-    let listed = app.service().processes(&caller.subject, &sandbox, filter).await?;
-    let response = json_response(StatusCode::OK, &listed.value);
-    Ok(of_generation(response, listed.generation, listed.restarted))
+pub(super) async fn list(at: At<ProcessListParams>) -> Result<Response> {
+    let At { app, subject, sandbox, params: ProcessListParams { state, tag, .. } } = at;
+    let filter = ProcessFilter { state, tag };
+    let listed = app.service().processes(&subject, &sandbox, filter).await?;
+    Ok(answer(StatusCode::OK, &listed))
 }
 
-pub(super) async fn get(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
-    ProcessId(process): ProcessId,
-    Params(SubmitInParams { wait, generation }): Params<SubmitInParams>,
-) -> Result<Response> {
-    let sandbox = SandboxRef { id, generation };
-    let (service, subject) = (app.service(), &caller.subject);
-    let found = tokio::select! {
-        found = service.process(subject, &sandbox, process, wait.into()) => found?,
-        () = app.stop().cancelled() => {
-            service.process(subject, &sandbox, process, Duration::ZERO).await?
-        }
-    };
-    Ok(answer(StatusCode::OK, &found))
+pub(super) async fn get(at: At<SubmitInParams>, ProcessId(process): ProcessId) -> Result<Response> {
+    let At { app, subject, sandbox, params } = &at;
+    let waiting = app.service().process(subject, sandbox, process, params.wait.into());
+    Ok(answer(StatusCode::OK, &unless_stopping(&at, process, waiting).await?))
 }
 
 pub(super) async fn stop(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
+    at: At<SubmitInParams>,
     ProcessId(process): ProcessId,
-    Params(SubmitInParams { wait, generation }): Params<SubmitInParams>,
 ) -> Result<Response> {
-    let sandbox = SandboxRef { id, generation };
-    let (service, subject) = (app.service(), &caller.subject);
-    let stopped = tokio::select! {
-        stopped = service.stop_process(subject, &sandbox, process, wait.into()) => stopped?,
-        () = app.stop().cancelled() => {
-            service.process(subject, &sandbox, process, Duration::ZERO).await?
-        }
-    };
+    let At { app, subject, sandbox, params } = &at;
+    let stopping = app.service().stop_process(subject, sandbox, process, params.wait.into());
+    let stopped = unless_stopping(&at, process, stopping).await?;
     let status = match stopped.value.state {
         ProcessState::Ended => StatusCode::OK,
         ProcessState::Running | ProcessState::Left => StatusCode::ACCEPTED,
@@ -99,37 +67,42 @@ pub(super) async fn stop(
     Ok(answer(status, &stopped))
 }
 
+/// What comes of this, or the process as it is when the server stops.
+async fn unless_stopping<P>(
+    At { app, subject, sandbox, .. }: &At<P>,
+    process: u32,
+    waiting: impl Future<Output = Result<InSandbox<ProcessView>, ServiceError>>,
+) -> Result<InSandbox<ProcessView>, ServiceError> {
+    tokio::select! {
+        waited = waiting => waited,
+        () = app.stop().cancelled() => {
+            app.service().process(subject, sandbox, process, Duration::ZERO).await
+        }
+    }
+}
+
 pub(super) async fn events(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
+    at: At<ProcessEventParams>,
     ProcessId(process): ProcessId,
-    Params(params): Params<ProcessEventParams>,
     headers: HeaderMap,
 ) -> Result<Response> {
+    let At { app, subject, sandbox, params } = at;
     let from = last_event(&headers)?.map_or(params.after.into(), ReadFrom::After);
     let mode = params.mode.unwrap_or(ReadMode::Lossy);
-    let sandbox = SandboxRef { id, generation: params.generation };
-    let (service, subject) = (app.service(), &caller.subject);
-    let events = service.process_events(subject, &sandbox, process, from, mode).await?;
+    let events = app.service().process_events(&subject, &sandbox, process, from, mode).await?;
     Ok(stream(&app, events))
 }
 
 pub(super) async fn write_stdin(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
+    At { app, subject, sandbox, .. }: At,
     ProcessId(process): ProcessId,
-    Params(GenerationParams { generation }): Params<GenerationParams>,
     request: Request,
-) -> Result<Response> {
-    let (service, subject) = (app.service(), &caller.subject);
-    let sandbox = SandboxRef { id, generation };
-    let found = service.process(subject, &sandbox, process, Duration::ZERO).await?;
+) -> Result<StatusCode> {
+    let found = app.service().process(&subject, &sandbox, process, Duration::ZERO).await?;
     // What comes later is for this process, not for one of its number in another generation.
     let sandbox = SandboxRef { generation: Some(found.generation), ..sandbox };
-    write(&app, subject, &sandbox, process, request.into_body()).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    write(&app, &subject, &sandbox, process, request.into_body()).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Sends what arrives to a process, in its order.
@@ -161,47 +134,27 @@ async fn write(
     Ok(())
 }
 
-pub(super) async fn close_stdin(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
-    ProcessId(process): ProcessId,
-    Params(GenerationParams { generation }): Params<GenerationParams>,
-) -> Result<Response> {
-    let sandbox = SandboxRef { id, generation };
-    app.service().close_process_stdin(&caller.subject, &sandbox, process).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+pub(super) async fn close_stdin(at: At, ProcessId(process): ProcessId) -> Result<StatusCode> {
+    at.app.service().close_process_stdin(&at.subject, &at.sandbox, process).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 pub(super) async fn resize(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
+    at: At,
     ProcessId(process): ProcessId,
-    Params(GenerationParams { generation }): Params<GenerationParams>,
     request: Json<TerminalSize>,
-) -> Result<Response> {
-    let sandbox = SandboxRef { id, generation };
-    app.service().resize_process(&caller.subject, &sandbox, process, request.value).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+) -> Result<StatusCode> {
+    at.app.service().resize_process(&at.subject, &at.sandbox, process, request.value).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 pub(super) async fn signal(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
+    at: At,
     ProcessId(process): ProcessId,
-    Params(GenerationParams { generation }): Params<GenerationParams>,
     request: Json<SignalRequest>,
-) -> Result<Response> {
-    let sandbox = SandboxRef { id, generation };
-    app.service().signal_process(&caller.subject, &sandbox, process, request.value).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
-}
-
-fn answer(status: StatusCode, process: &InSandbox<ProcessView>) -> Response {
-    let response = json_response(status, &process.value);
-    of_generation(response, process.generation, process.restarted)
+) -> Result<StatusCode> {
+    at.app.service().signal_process(&at.subject, &at.sandbox, process, request.value).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 pub(super) fn example_request() -> Value {

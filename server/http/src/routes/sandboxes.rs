@@ -10,18 +10,17 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use sandbox_api::files::{WriteMode, WriteReply};
 use sandbox_api::operation::{OperationRequest, Published, Read, Write};
-use sandbox_api::service::{
-    ExecutionRequest, ExtendRequest, SandboxPatch, SandboxRef, SandboxRequest,
-};
+use sandbox_api::service::{ExecutionRequest, ExtendRequest, SandboxPatch, SandboxRequest};
 use sandbox_api::{ErrorKind, ProblemKind};
 use sandbox_service::{CreatedSandbox, InSandbox, KeptWriter, SandboxQuery};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 use tokio_util::io::ReaderStream;
 
 use super::content::{as_attachment, refuse_etags, write_mode};
 use super::executions::submit;
-use super::params::{GenerationParams, PageSize, SandboxListParams, SubmitInParams};
+use super::params::{At, PageSize, SandboxListParams, SubmitInParams};
 use crate::access::Caller;
 use crate::app::App;
 use crate::refusal::{Refusal, Result};
@@ -41,6 +40,11 @@ pub(super) fn of_generation(mut response: Response, generation: u64, restarted: 
     let restarted = if restarted { "true" } else { "false" };
     headers.insert(SANDBOX_RESTARTED, HeaderValue::from_static(restarted));
     response
+}
+
+/// The answer with what was done in a sandbox.
+pub(super) fn answer<T: Serialize>(status: StatusCode, done: &InSandbox<T>) -> Response {
+    of_generation(json_response(status, &done.value), done.generation, done.restarted)
 }
 
 pub(super) async fn create(
@@ -99,85 +103,51 @@ pub(super) async fn patch(
     Ok(json_response(StatusCode::OK, &sandbox))
 }
 
-pub(super) async fn pause(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
-    Params(GenerationParams { generation }): Params<GenerationParams>,
-) -> Result<Response> {
-    let sandbox = SandboxRef { id, generation };
-    let sandbox = app.service().pause_sandbox(&caller.subject, &sandbox).await?;
+pub(super) async fn pause(at: At) -> Result<Response> {
+    let sandbox = at.app.service().pause_sandbox(&at.subject, &at.sandbox).await?;
     Ok(json_response(StatusCode::OK, &sandbox))
 }
 
-pub(super) async fn resume(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
-    Params(GenerationParams { generation }): Params<GenerationParams>,
-) -> Result<Response> {
-    let sandbox = SandboxRef { id, generation };
-    let sandbox = app.service().resume_sandbox(&caller.subject, &sandbox).await?;
+pub(super) async fn resume(at: At) -> Result<Response> {
+    let sandbox = at.app.service().resume_sandbox(&at.subject, &at.sandbox).await?;
     Ok(json_response(StatusCode::OK, &sandbox))
 }
 
-pub(super) async fn operate(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
-    Params(GenerationParams { generation }): Params<GenerationParams>,
-    request: Json<OperationRequest>,
-) -> Result<Response> {
-    let sandbox = SandboxRef { id, generation };
-    let used = app.service().perform(&caller.subject, &sandbox, request.value).await?;
-    let response = json_response(StatusCode::OK, &used.value);
-    Ok(of_generation(response, used.generation, used.restarted))
+pub(super) async fn operate(at: At, request: Json<OperationRequest>) -> Result<Response> {
+    let done = at.app.service().perform(&at.subject, &at.sandbox, request.value).await?;
+    Ok(answer(StatusCode::OK, &done))
 }
 
-pub(super) async fn read(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
-    Params(GenerationParams { generation }): Params<GenerationParams>,
-    FilePath(path): FilePath,
-    headers: HeaderMap,
-) -> Result<Response> {
+pub(super) async fn read(at: At, FilePath(path): FilePath, headers: HeaderMap) -> Result<Response> {
     refuse_etags(&headers)?;
-    let sandbox = SandboxRef { id, generation };
-    let used = app.service().read_file(&caller.subject, &sandbox, Read::new(&*path)).await?;
+    let file = Read::new(&*path);
+    let InSandbox { value, generation, restarted } =
+        at.app.service().read_file(&at.subject, &at.sandbox, file).await?;
     // A content that breaks off is cut off: it has no end that could be taken for its own.
-    let content = ReaderStream::with_capacity(used.value, PIECE_BYTES);
+    let content = ReaderStream::with_capacity(value, PIECE_BYTES);
     let mut response = Body::from_stream(content).into_response();
     as_attachment(response.headers_mut(), &path);
-    Ok(of_generation(response, used.generation, used.restarted))
+    Ok(of_generation(response, generation, restarted))
 }
 
-pub(super) async fn write(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
-    Params(GenerationParams { generation }): Params<GenerationParams>,
-    FilePath(path): FilePath,
-    request: Request,
-) -> Result<Response> {
+pub(super) async fn write(at: At, FilePath(path): FilePath, request: Request) -> Result<Response> {
     let mode = write_mode(request.headers())?;
-    let sandbox = SandboxRef { id, generation };
     let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     let bytes = length.and_then(|length| length.parse().ok());
     let file = Write { mode, ..Write::new(&*path) };
-    let writer = app.service().write_file(&caller.subject, &sandbox, file, bytes).await;
+    let writer = at.app.service().write_file(&at.subject, &at.sandbox, file, bytes).await;
     let written = match writer {
         Ok(writer) => copy(request.into_body(), writer).await,
         Err(error) => Err(error.into()),
     };
-    let used = written.map_err(|refusal| match refusal.problem().kind {
+    let written = written.map_err(|refusal| match refusal.problem().kind {
         ProblemKind::Sandbox(ErrorKind::AlreadyExists) if mode == WriteMode::CreateNew => {
             Refusal::new(ProblemKind::PreconditionFailed, "the file exists")
         }
         _ => refusal,
     })?;
-    let response = json_response(StatusCode::OK, &Published(used.value));
-    Ok(of_generation(response, used.generation, used.restarted))
+    let InSandbox { value, generation, restarted } = written;
+    Ok(answer(StatusCode::OK, &InSandbox { value: Published(value), generation, restarted }))
 }
 
 /// Writes what arrives. Dropped without its end, nothing is written.
@@ -196,15 +166,12 @@ async fn copy(content: Body, mut writer: KeptWriter) -> Result<InSandbox<WriteRe
 }
 
 pub(super) async fn run(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
+    at: At<SubmitInParams>,
     key: Option<IdempotencyKey>,
-    Params(SubmitInParams { wait, generation }): Params<SubmitInParams>,
     request: Json<ExecutionRequest>,
 ) -> Result<Response> {
-    let sandbox = Some(SandboxRef { id, generation });
-    submit(&app, &caller.subject, request, key, sandbox, wait.into()).await
+    let At { app, subject, sandbox, params } = at;
+    submit(&app, &subject, request, key, Some(sandbox), params.wait.into()).await
 }
 
 pub(super) fn example_request() -> Value {

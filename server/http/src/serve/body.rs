@@ -36,11 +36,18 @@ pub(crate) struct BoundedBody {
     waited: Duration,
     /// Since when it waits for the sender, and until when it may.
     wait: Option<(Instant, Pin<Box<Sleep>>)>,
+    /// Whether it waits only so long.
+    is_timed: bool,
 }
 
 impl BoundedBody {
     pub fn new(inner: Body, limit: u64) -> Self {
-        Self { inner, limit, received: 0, waited: Duration::ZERO, wait: None }
+        Self { inner, limit, received: 0, waited: Duration::ZERO, wait: None, is_timed: true }
+    }
+
+    /// One whose sender may take its time: the reader bounds that.
+    pub fn at_any_pace(inner: Body, limit: u64) -> Self {
+        Self { is_timed: false, ..Self::new(inner, limit) }
     }
 
     /// How long it may wait from now on.
@@ -59,6 +66,9 @@ impl HttpBody for BoundedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(context) else {
+            if !self.is_timed {
+                return Poll::Pending;
+            }
             let patience = self.patience();
             let (_, until) =
                 self.wait.get_or_insert_with(|| (Instant::now(), Box::pin(sleep(patience))));

@@ -11,6 +11,7 @@ mod input;
 mod memory;
 mod nodes;
 mod peers;
+mod ports;
 mod processes;
 mod sockets;
 mod subjects;
@@ -62,6 +63,10 @@ impl Authenticate for Tokens {
             caller.map(|(name, scopes)| Caller { subject: Subject::new(name).unwrap(), scopes });
         Box::pin(std::future::ready(caller))
     }
+
+    fn is_credential(&self, word: &str) -> bool {
+        word == "of-an-issuer"
+    }
 }
 
 /// Of every file.
@@ -82,7 +87,15 @@ impl World {
 
     /// On the store in the folder `data` of this directory, if there is one.
     async fn at(dir: tempfile::TempDir) -> Self {
-        let mut config = ServiceConfig::new(dir.path().join("data"));
+        Self::with_config(dir, |config| config).await
+    }
+
+    /// The same with another configuration.
+    async fn with_config(
+        dir: tempfile::TempDir,
+        with: impl FnOnce(ServiceConfig) -> ServiceConfig,
+    ) -> Self {
+        let mut config = with(ServiceConfig::new(dir.path().join("data")));
         config.io = IoPosture::PrivatePerExecution;
         config.allowed_images = vec!["debian:13".to_owned()];
         config.request.metadata_bytes = 4 << 20;
@@ -153,7 +166,7 @@ async fn api() -> Api {
 async fn api_with(config: HttpConfig) -> Api {
     let (world, shutdown) = (World::new().await, Shutdown::default());
     let service = world.service.clone();
-    let http = Http::new(config, service, Arc::new(Tokens), None, shutdown.clone());
+    let http = Http::new(config, service, Arc::new(Tokens), Vec::new(), shutdown.clone());
     Api { router: http.router(), world, shutdown }
 }
 

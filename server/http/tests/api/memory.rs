@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use sandbox_api::{ByteSize, Problem};
-use sandbox_http::{Http, HttpConfig, Mount, Peer, Scope, Shutdown};
+use sandbox_http::{Http, HttpConfig, Mount, MountAccess, Peer, Scope, Shutdown};
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tower::ServiceExt as _;
@@ -134,10 +134,11 @@ async fn bodies_of_what_is_mounted_are_in_the_same_memory() {
     };
     let service = Router::new().route("/mcp", post(read));
     let max_request = ByteSize::b(2 << 20);
-    let mount = Mount { path: "/mcp", service, scope: Scope::Sandboxes, max_request };
+    let mount =
+        Mount { path: "/mcp", service, access: MountAccess::Scope(Scope::Sandboxes), max_request };
     let World { service, _dir, .. } = World::new().await;
     let http =
-        Http::new(small_memory(), service, Arc::new(Tokens), Some(mount), Shutdown::default());
+        Http::new(small_memory(), service, Arc::new(Tokens), vec![mount], Shutdown::default());
     let router = http.router();
     let send = async |subject: &str| {
         let (body, _) = script(MIB, true);
@@ -204,11 +205,15 @@ async fn piece_of_a_stream_waits_for_memory() {
         Body::from_stream(stream::iter(pieces).map(Ok::<_, Infallible>))
     };
     let service = Router::new().route("/mcp", post(stream));
-    let mount =
-        Mount { path: "/mcp", service, scope: Scope::Sandboxes, max_request: ByteSize::b(1000) };
+    let mount = Mount {
+        path: "/mcp",
+        service,
+        access: MountAccess::Scope(Scope::Sandboxes),
+        max_request: ByteSize::b(1000),
+    };
     let World { service, _dir, .. } = World::new().await;
     let http =
-        Http::new(small_memory(), service, Arc::new(Tokens), Some(mount), Shutdown::default());
+        Http::new(small_memory(), service, Arc::new(Tokens), vec![mount], Shutdown::default());
     let router = http.router();
     let begin = async || {
         let request = of("alice", Method::POST, "/mcp").body(Body::empty()).unwrap();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get, post};
@@ -19,7 +20,8 @@ use sandbox_api::ByteSize;
 use sandbox_api::attach::read_output_message;
 use sandbox_api::service::{Subject, Time};
 use sandbox_http::{
-    Endpoint, Http, HttpConfig, Listener, Mount, PeerIdentity, Peers, Places, Scope, Shutdown,
+    Admit, Admitted, Caller, Endpoint, Http, HttpConfig, Listener, Mount, MountAccess, NewSandbox,
+    Peer, PeerIdentity, Peers, Places, Refusal, Scope, Shutdown,
 };
 use sandbox_service::{Location, NodeSession, ServiceError, Target};
 use serde_json::json;
@@ -106,6 +108,12 @@ pub(super) struct Node {
 
 impl Node {
     pub async fn start(map: &Arc<Mutex<Map>>, world: World, mount: Router) -> Self {
+        let (max_request, access) = (ByteSize::b(u64::MAX), MountAccess::Scope(Scope::Sandboxes));
+        let mount = Mount { path: "/mcp", service: mount, access, max_request };
+        Self::start_with(map, world, vec![mount]).await
+    }
+
+    pub async fn start_with(map: &Arc<Mutex<Map>>, world: World, mounts: Vec<Mount>) -> Self {
         let identity = PeerIdentity::generate().unwrap();
         let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
         let id = map.lock().unwrap().nodes.len() as i64 + 1;
@@ -139,10 +147,7 @@ impl Node {
             ..HttpConfig::default()
         };
         let (service, shutdown) = (world.service.clone(), Shutdown::default());
-        let max_request = ByteSize::b(u64::MAX);
-        let scope = Scope::Sandboxes;
-        let mount = Mount { path: "/mcp", service: mount, scope, max_request };
-        let http = Http::new(config, service, Arc::new(Tokens), Some(mount), shutdown.clone());
+        let http = Http::new(config, service, Arc::new(Tokens), mounts, shutdown.clone());
         let task = tokio::spawn(http.serve_peers(listener));
         let api = Api { router: http.router(), world, shutdown };
         Self { api, session, audit, http, task }
@@ -181,7 +186,7 @@ impl Node {
 }
 
 /// Two nodes. What is mounted answers at the second one.
-async fn two_nodes(mount: Router) -> (Node, Node, Arc<Mutex<Map>>) {
+pub(super) async fn two_nodes(mount: Router) -> (Node, Node, Arc<Mutex<Map>>) {
     let map = Arc::<Mutex<Map>>::default();
     let other = Router::new().route("/mcp", any(async || "the wrong node"));
     let gateway = Node::start(&map, World::new().await, other).await;
@@ -190,11 +195,11 @@ async fn two_nodes(mount: Router) -> (Node, Node, Arc<Mutex<Map>>) {
     (gateway, owner, map)
 }
 
-fn nothing_mounted() -> Router {
+pub(super) fn nothing_mounted() -> Router {
     Router::new().route("/mcp", get(async || ""))
 }
 
-fn has(map: &Mutex<Map>, target: Target, node: &Node) {
+pub(super) fn has(map: &Mutex<Map>, target: Target, node: &Node) {
     let mut map = map.lock().unwrap();
     map.at.retain(|(it, _)| *it != target);
     map.at.push((target, node.session.id));
@@ -506,7 +511,7 @@ async fn node_that_is_lost_before_it_answers_may_have_done_something() {
 #[tokio::test]
 async fn connections_are_used_again() {
     let peer = any(async |request: Request| {
-        let peer: Option<&sandbox_http::Peer> = request.extensions().get();
+        let peer: Option<&Peer> = request.extensions().get();
         peer.unwrap().to_string()
     });
     let (gateway, _owner, _map) = two_nodes(Router::new().route("/mcp", peer)).await;
@@ -625,6 +630,71 @@ async fn new_sandbox_is_made_where_its_name_is_or_where_there_is_room() {
     // A mistake is refused wherever it arrives.
     assert_eq!(gateway.api.post("/v1/sandboxes", &json!({ "x": 1 })).await.problem().status, 422);
     assert_eq!(gateway.api.post_text("/v1/sandboxes", "{").await.problem().status, 400);
+}
+
+/// Lets everybody in, to make a sandbox of this name.
+struct Makes;
+
+impl Admit for Makes {
+    fn route<'a>(&'a self, _: &'a str, _: &'a mut Parts) -> BoxFuture<'a, bool> {
+        Box::pin(std::future::ready(false))
+    }
+
+    fn admit<'a>(
+        &'a self,
+        head: &'a mut Parts,
+        _: Peer,
+    ) -> BoxFuture<'a, Result<Admitted, Response>> {
+        let name = head.headers.get("x-name").map(|name| name.to_str().unwrap().to_owned());
+        head.extensions.insert(NewSandbox { name });
+        let subject = Subject::new("carol").unwrap();
+        let caller = Some(Caller { subject, scopes: vec![Scope::Sandboxes] });
+        let admitted = Admitted { caller, is_public: false, target: Target::Here };
+        Box::pin(std::future::ready(Ok(admitted)))
+    }
+
+    fn refuse(&self, refusal: Refusal) -> Response {
+        refusal.into_response()
+    }
+}
+
+#[tokio::test]
+async fn new_sandbox_of_a_mount_is_made_where_one_of_the_api_is() {
+    let map = Arc::<Mutex<Map>>::default();
+    let start = async |name: &'static str| {
+        let answer = post(async move |body: Bytes| match &body[..] {
+            b"full" if name == "owner" => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+            _ => format!("{name} has {}", body.len()).into_response(),
+        });
+        let mount = Mount {
+            path: "/own",
+            service: Router::new().route("/own", answer),
+            access: MountAccess::Own(Arc::new(Makes)),
+            max_request: ByteSize::b(u64::MAX),
+        };
+        Node::start_with(&map, World::new().await, vec![mount]).await
+    };
+    let (gateway, owner) = (start("gateway").await, start("owner").await);
+    let ask = async |name: Option<&str>, body: Vec<u8>| {
+        let mut request = request(Method::POST, "/own");
+        if let Some(name) = name {
+            request = request.header("x-name", name);
+        }
+        let response = gateway.api.router.clone().oneshot(request.body(Body::from(body)).unwrap());
+        let response = response.await.unwrap();
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    };
+    map.lock().unwrap().nodes[0].running = 3;
+    assert_eq!(ask(None, b"1234".to_vec()).await, (200, "owner has 4".to_owned()));
+    // By its name.
+    has(&map, Target::SandboxNamed("other".to_owned()), &owner);
+    map.lock().unwrap().nodes[1].sandboxes = 5;
+    assert_eq!(ask(Some("other"), b"12".to_vec()).await, (200, "owner has 2".to_owned()));
+    map.lock().unwrap().nodes[1].sandboxes = 0;
+    assert_eq!(ask(None, b"full".to_vec()).await, (200, "gateway has 4".to_owned()));
+    assert_eq!(ask(None, vec![b' '; (1 << 20) + 1]).await.0, 413);
 }
 
 #[tokio::test]

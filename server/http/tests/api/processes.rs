@@ -306,3 +306,30 @@ async fn life_of_a_sandbox_may_become_shorter_and_its_metadata_be_replaced() {
     let problem = patch(json!({ "ttl": 5 })).await.problem();
     assert_eq!((problem.status, &*problem.errors[0].pointer), (422, "#/ttl"));
 }
+
+#[tokio::test]
+async fn watch_streams_changes_from_when_it_is_on() {
+    let api = api().await;
+    let sandbox = api.living().await;
+    let watch = async |query: &str| {
+        let request = request(Method::GET, &format!("{sandbox}/watch{query}"));
+        api.router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+    };
+    let answer = watch("?path=a%20b&recursive=true").await;
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.headers()["content-type"], "text/event-stream");
+    let first = answer.into_body().frame().await.unwrap().unwrap().into_data().unwrap();
+    let first = std::str::from_utf8(&first).unwrap();
+    let data = r#"data: {"event":"change","seq":1,"name":"out.txt","change":"write"}"#;
+    for line in ["event: change", "id: 1", data] {
+        assert!(first.lines().any(|it| it == line), "{first}");
+    }
+    for (query, status) in [
+        ("?path=missing", 404),
+        ("?recursive=maybe", 422),
+        ("?depth=1", 422),
+        ("?generation=7", 410),
+    ] {
+        assert_eq!(watch(query).await.status(), status, "{query}");
+    }
+}

@@ -69,7 +69,7 @@ async fn serve_at(endpoint: &Endpoint, limits: ConnectionLimits, tls: Option<Arc
     let (world, shutdown) = (World::new().await, Shutdown::default());
     let config = HttpConfig { connections: limits, ..HttpConfig::default() };
     let service = world.service.clone();
-    let http = Http::new(config, service, Arc::new(Tokens), None, shutdown.clone());
+    let http = Http::new(config, service, Arc::new(Tokens), Vec::new(), shutdown.clone());
     let task = tokio::spawn(http.serve(vec![listener], tls));
     Running { endpoint, world, shutdown, task }
 }

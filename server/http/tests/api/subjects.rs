@@ -35,7 +35,11 @@ async fn send(api: &Api, token: &str, method: &str, path: &str, operation: &Valu
 }
 
 fn path_of(template: &str, id: &str) -> String {
-    template.replace("{id}", id).replace("{path}", "out.csv").replace("{process}", "1")
+    template
+        .replace("{id}", id)
+        .replace("{path}", "out.csv")
+        .replace("{process}", "1")
+        .replace("{port}", "8080")
 }
 
 #[tokio::test]

@@ -26,7 +26,12 @@ pub(super) fn operation(name: &str) -> JsonObject {
         return schema;
     };
     variant.remove("description");
-    properties(&mut variant).remove("operation");
+    let is_rename = name == "rename";
+    properties(&mut variant).retain(|member, _| match &**member {
+        "operation" | "permissions" => false,
+        "parents" => !is_rename,
+        member => !is_beyond_agents(member),
+    });
     if let Some(Value::Array(required)) = variant.get_mut("required") {
         required.retain(|name| name != "operation");
         if required.is_empty() {
@@ -34,6 +39,11 @@ pub(super) fn operation(name: &str) -> JsonObject {
         }
     }
     variant
+}
+
+/// Members that are for sandboxes whose operations go beyond the io dir, which those of agents do not.
+fn is_beyond_agents(name: &str) -> bool {
+    ["details", "follow", "metadata", "target", "target_b64"].contains(&name)
 }
 
 /// The schema of what a tool gives: its members and their types. What they mean, their names say, and the
@@ -53,6 +63,9 @@ fn shorten(value: &mut Value) {
     const MAX_WORDS: usize = 8;
     match value {
         Value::Object(object) => {
+            if let Some(Value::Object(members)) = object.get_mut("properties") {
+                members.retain(|name, _| !is_beyond_agents(name));
+            }
             object.retain(|name, value| match (&**name, value) {
                 ("description", Value::String(_))
                 | ("additionalProperties", Value::Bool(_))

@@ -60,32 +60,24 @@ pub enum ServeError {
 /// # Errors
 ///
 /// [`ServeError`] if the client is not one.
-pub async fn serve_lines<R, W>(
+pub async fn serve_lines(
     server: McpServer,
-    reader: R,
-    writer: W,
+    reader: impl AsyncRead + Send + Unpin + 'static,
+    writer: impl AsyncWrite + Send + Unpin + 'static,
     stop: impl Future<Output = ()>,
-) -> Result<(), ServeError>
-where
-    R: AsyncRead + Send + Unpin + 'static,
-    W: AsyncWrite + Send + Unpin + 'static,
-{
+) -> Result<(), ServeError> {
     let ended = server.connection().clone();
     serve(server, ended, reader, writer, stop).await
 }
 
 /// The same with any handler. `ended` ends its calls.
-async fn serve<R, W>(
+async fn serve(
     handler: impl ServerHandler,
     ended: CancellationToken,
-    reader: R,
-    writer: W,
+    reader: impl AsyncRead + Send + Unpin + 'static,
+    writer: impl AsyncWrite + Send + Unpin + 'static,
     stop: impl Future<Output = ()>,
-) -> Result<(), ServeError>
-where
-    R: AsyncRead + Send + Unpin + 'static,
-    W: AsyncWrite + Send + Unpin + 'static,
-{
+) -> Result<(), ServeError> {
     let token = CancellationToken::new();
     let transport = Lines::new(reader, writer, ended.clone());
     let broken = transport.shared.broken.clone();

@@ -15,8 +15,8 @@ use super::Workspace;
 const PROCESSES: &str = "mcp processes";
 /// The most that run at one time, what they leave behind included.
 pub(crate) const MAX_PROCESSES: usize = 16;
-/// The tag of those that only look at others, and are in no list.
-const WATCHER: &str = "watcher";
+/// How often the ports are looked at while one is awaited.
+const LOOK_AT_PORT: Duration = Duration::from_millis(100);
 
 impl Workspace {
     /// Starts a process.
@@ -43,12 +43,17 @@ impl Workspace {
         Ok(started.value)
     }
 
-    /// Starts a process that is in no list, beside those that there are.
-    pub(crate) async fn start_watcher(&self, request: ProcessRequest) -> Result<u32, Failure> {
+    /// Waits until something in their sandbox listens on this port.
+    pub(crate) async fn listens(&self, port: u16) -> Result<(), Failure> {
         let (service, subject, sandbox) = self.process_sandbox()?;
-        let request = ProcessRequest { tag: Some(WATCHER.to_owned()), ..request };
-        let started = service.start_process(subject, &sandbox, request, None).await;
-        Ok(started.map_err(|error| self.failure(&error))?.value.id)
+        loop {
+            let listed = service.listening_ports(subject, &sandbox).await;
+            let listed = listed.map_err(|error| self.failure(&error))?;
+            if listed.value.ports.iter().any(|it| it.port == port) {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK_AT_PORT).await;
+        }
     }
 
     /// Those that run and those that ended lately, the latest first.
@@ -57,11 +62,7 @@ impl Workspace {
             return Ok(Vec::new());
         };
         match service.processes(subject, &sandbox, ProcessFilter::default()).await {
-            Ok(listed) => {
-                let mut processes = listed.value.processes;
-                processes.retain(|view| view.tag.as_deref() != Some(WATCHER));
-                Ok(processes)
-            }
+            Ok(listed) => Ok(listed.value.processes),
             Err(error) if is_gone(&error) => Ok(Vec::new()),
             Err(error) => Err(self.failure(&error)),
         }

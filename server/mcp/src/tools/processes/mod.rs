@@ -231,20 +231,15 @@ async fn start(call: Call<'_>) -> Result<CallToolResult, Failure> {
     let process = workspace.start_process(request).await?.id;
     let mut events = workspace.process_events(process, 0).await?;
     let wait = ready.as_ref().map_or(FIRST_WAIT, |ready| ready.wait);
-    let (mut search, watcher) = match ready {
+    let has_condition = ready.is_some();
+    let (mut search, port) = match ready.map(|ready| ready.condition) {
         None => (None, None),
-        Some(Ready { condition: Condition::Text(text), .. }) => (Some(Search::new(text)), None),
-        Some(Ready { condition: Condition::Port(port), .. }) => {
-            (None, Some(workspace.start_watcher(port_watcher(port, wait)).await?))
-        }
+        Some(Condition::Text(text)) => (Some(Search::new(text)), None),
+        Some(Condition::Port(port)) => (None, Some(port.get())),
     };
-    let has_condition = search.is_some() || watcher.is_some();
     let listens = async {
-        match watcher {
-            Some(watcher) => {
-                let view = workspace.process(watcher, wait).await;
-                view.is_ok_and(|view| view.exit_code == Some(0))
-            }
+        match port {
+            Some(port) => workspace.listens(port).await,
             None => std::future::pending().await,
         }
     };
@@ -259,7 +254,7 @@ async fn start(call: Call<'_>) -> Result<CallToolResult, Failure> {
         tokio::select! {
             () = cancelled.cancelled() => break,
             listening = &mut listens => {
-                is_ready = listening;
+                is_ready = listening.is_ok();
                 break;
             }
             event = timeout_at(patience, events.next()) => {
@@ -275,10 +270,6 @@ async fn start(call: Call<'_>) -> Result<CallToolResult, Failure> {
             }
         }
     }
-    if let Some(watcher) = watcher {
-        // It would end by itself.
-        _ = workspace.stop_process(watcher, Duration::ZERO).await;
-    }
     let view = workspace.process(process, Duration::ZERO).await?;
     Ok(collected.shown(view, has_condition.then_some(is_ready)).result())
 }
@@ -288,19 +279,6 @@ fn output_of(event: &EventRecord) -> Option<&[u8]> {
         Recorded::Event(ExecutionEvent::Output { data, .. }) => Some(&data[..]),
         _ => None,
     }
-}
-
-/// What ends with code 0 once something listens on a port of the sandbox's loopback: in the kernel's tables of sockets
-/// a port is four digits in upper case, and 0A says that it listens.
-fn port_watcher(port: NonZeroU16, wait: Duration) -> ProcessRequest {
-    let script = format!(
-        "while :; do for table in /proc/net/tcp /proc/net/tcp6; do while read -r _ local _ state _; do \
-         case \"$local $state\" in *:{port:04X}\\ 0A) exit 0;; esac; done < \"$table\"; done 2> /dev/null; \
-         sleep 0.1 || exit 1; done"
-    );
-    let command =
-        CommandRequest { shell: Some(Content(script.into_bytes())), ..CommandRequest::default() };
-    ProcessRequest { command, timeout_ms: Some(millis(wait)), ..ProcessRequest::default() }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -447,16 +425,5 @@ mod tests {
             let message = read(wrong.clone()).unwrap_err();
             assert!(message.starts_with("start_process: `ready`: "), "{wrong}: {message}");
         }
-    }
-
-    #[test]
-    fn watcher_looks_for_the_port_as_the_kernel_writes_it() {
-        let watcher = port_watcher(NonZeroU16::new(8080).unwrap(), READY_WAIT);
-        let script = String::from_utf8(watcher.command.shell.unwrap().0).unwrap();
-        assert!(
-            script.contains(r#"case "$local $state" in *:1F90\ 0A) exit 0;; esac"#),
-            "{script}"
-        );
-        assert_eq!(watcher.timeout_ms, Some(10_000));
     }
 }

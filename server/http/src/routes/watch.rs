@@ -1,0 +1,42 @@
+//! Changes in a watched directory, as server-sent events.
+
+use axum::extract::State;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt as _;
+use sandbox_api::service::SandboxRef;
+use sandbox_api::{WatchRecord, WatchRequest};
+
+use super::params::WatchParams;
+use crate::access::Caller;
+use crate::app::App;
+use crate::refusal::{Refusal, Result};
+use crate::request::{Id, Params};
+
+pub(super) async fn get(
+    State(app): State<App>,
+    caller: Caller,
+    Id(id): Id,
+    Params(WatchParams { path, recursive, generation }): Params<WatchParams>,
+) -> Result<Response> {
+    let sandbox = SandboxRef { id, generation };
+    let request = WatchRequest { path: path.as_deref().unwrap_or(".").into(), recursive };
+    let watch = app.service().watch_files(&caller.subject, &sandbox, request).await?;
+    // A watch that fails is cut off: its client has to look itself at what has changed since.
+    let events =
+        watch.map(|record| message(&record?)).map(|event| event.map_err(axum::BoxError::from));
+    let events = events.take_until(app.stop().clone().cancelled_owned());
+    let keep_alive = KeepAlive::new().interval(app.config().keep_alive).text("");
+    Ok(Sse::new(events).keep_alive(keep_alive).into_response())
+}
+
+fn message(record: &WatchRecord) -> Result<Event> {
+    // JSON has no line breaks of its own.
+    let data =
+        record.to_json().map_err(|_| Refusal::internal("a change cannot be written as JSON"))?;
+    let event = Event::default().event(record.name()).data(data);
+    Ok(match record {
+        WatchRecord::Event(change) => event.id(change.seq.to_string()),
+        WatchRecord::Omitted { .. } => event,
+    })
+}
