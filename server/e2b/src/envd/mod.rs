@@ -1,0 +1,98 @@
+//! What a sandbox itself answers, as E2B's agent (envd) does: its processes and its files.
+//!
+//! Everything here is of one sandbox, which [`EnvdCaller`] says. A sandbox has one user: whoever is named
+//! acts as it, and only what a relative path means differs.
+
+mod files;
+mod filesystem;
+mod gzip;
+mod metrics;
+mod paths;
+mod process;
+mod watch;
+
+use std::sync::Arc;
+
+use axum::extract::{DefaultBodyLimit, FromRequestParts};
+use axum::http::StatusCode;
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use self::paths::User;
+use self::watch::Watchers;
+use crate::app::{App, EnvdCaller};
+use crate::connect::{Code, ConnectError};
+use crate::error::Error;
+
+/// The routes of a sandbox, without a prefix.
+pub(crate) fn router() -> Router<App> {
+    Router::new()
+        .route("/process.Process/{method}", post(process::call))
+        .route("/filesystem.Filesystem/{method}", post(filesystem::call))
+        .route("/files", get(files::read).post(files::write))
+        .route("/health", get(|| async { StatusCode::NO_CONTENT }))
+        .route("/metrics", get(metrics::metrics))
+        .route("/envs", get(metrics::envs))
+        .fallback(|| async { Error::not_offered("this of a sandbox") })
+        // Files are as large as the sandbox lets them be, and messages have a bound of their own.
+        .layer(DefaultBodyLimit::disable())
+        .layer(Extension(Arc::new(Watchers::default())))
+}
+
+/// A call in a sandbox.
+#[derive(Debug, Clone)]
+struct Call {
+    app: App,
+    caller: EnvdCaller,
+    user: User,
+    watchers: Arc<Watchers>,
+}
+
+impl FromRequestParts<App> for Call {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Error> {
+        let missing = || Error::new(StatusCode::INTERNAL_SERVER_ERROR, "a call of no sandbox");
+        let caller = parts.extensions.get::<EnvdCaller>().cloned().ok_or_else(missing)?;
+        let watchers = parts.extensions.get::<Arc<Watchers>>().cloned().ok_or_else(missing)?;
+        let name = match parts.headers.get(AUTHORIZATION) {
+            Some(header) => user_of(header.as_bytes()),
+            None => None,
+        };
+        let user = User::named(name.as_deref(), app.settings());
+        let user = user.map_err(|message| Error::new(StatusCode::UNAUTHORIZED, message))?;
+        Ok(Self { app: app.clone(), caller, user, watchers })
+    }
+}
+
+impl Call {
+    /// Whether the sandbox is there: it may have been killed since the call began.
+    async fn has_sandbox(&self) -> bool {
+        let (subject, id) = (&self.caller.subject, &self.caller.sandbox.id);
+        self.app.service().sandbox(subject, id).await.is_ok()
+    }
+}
+
+/// The user of `Authorization: Basic`, if it is that.
+fn user_of(header: &[u8]) -> Option<String> {
+    let (scheme, encoded) = header.split_at_checked(6)?;
+    if !scheme.eq_ignore_ascii_case(b"basic ") {
+        return None;
+    }
+    let pair = String::from_utf8(STANDARD.decode(encoded.trim_ascii()).ok()?).ok()?;
+    let (user, _) = pair.split_once(':')?;
+    Some(user.to_owned()).filter(|user| !user.is_empty())
+}
+
+/// What no method of a service is.
+fn unimplemented(service: &str, method: &str) -> ConnectError {
+    let method: String = method.chars().filter(|it| it.is_ascii_alphanumeric()).take(64).collect();
+    ConnectError::new(Code::Unimplemented, format!("this server does not offer {service}/{method}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,590 @@
+//! `process.Process`: processes by their pid inside or by their tag, and streams of what they print.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::extract::{Path, Request};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt as _, stream};
+use sandbox_api::process::PtyRequest;
+use sandbox_api::service::{CommandRequest, Content, SandboxRef, Time};
+use sandbox_api::{
+    ErrorKind, ExecutionEvent, Exit, OutputStream, ProcessRequest, ProcessState, ProcessStop,
+    ProcessView, ReadFrom, ReadMode, Recorded, SignalName, SignalRequest, SignalTarget,
+    TerminalSize,
+};
+use sandbox_service::{Events, ProcessFilter, ServiceError};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{Call, unimplemented};
+use crate::connect::json::{Base64, Name, Number, or_default};
+use crate::connect::{
+    Bounds, Code, ConnectError, Incoming, Messages, after, bounded, client_stream, server_stream,
+    to_json, unary,
+};
+
+/// For how long a process that has ended can be connected to.
+const REMEMBERED: Duration = Duration::from_secs(30);
+/// How long a kill waits for the end that it brings.
+const KILL_WAIT: Duration = Duration::from_secs(1);
+/// How long the output is read of what lives on when its parent was killed.
+const KILLED_READ: Duration = Duration::from_secs(1);
+/// What a stream says where nothing is printed.
+const KEEPALIVE: &[u8] = br#"{"event":{"keepalive":{}}}"#;
+/// The size of a terminal whose request has none.
+const USUAL_SIZE: (u16, u16) = (80, 24);
+/// What the SDKs start: the words of a list are cut there.
+const LOGIN_SHELL: &str = "/bin/bash -l -c ";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Start {
+    process: Option<Config>,
+    pty: Option<Pty>,
+    tag: Option<String>,
+    stdin: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Config {
+    #[serde(deserialize_with = "or_default")]
+    cmd: String,
+    #[serde(deserialize_with = "or_default")]
+    args: Vec<String>,
+    #[serde(deserialize_with = "or_default")]
+    envs: BTreeMap<String, String>,
+    cwd: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+struct Pty {
+    size: Option<Size>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+struct Size {
+    #[serde(deserialize_with = "or_default")]
+    cols: Number,
+    #[serde(deserialize_with = "or_default")]
+    rows: Number,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Selector {
+    pid: Option<Number>,
+    tag: Option<String>,
+}
+
+/// Of all calls that are about one process.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct About {
+    #[serde(deserialize_with = "or_default")]
+    process: Selector,
+    #[serde(deserialize_with = "or_default")]
+    input: Input,
+    signal: Option<Name>,
+    pty: Option<Pty>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Input {
+    stdin: Option<Base64>,
+    pty: Option<Base64>,
+}
+
+/// A message of `StreamInput`; a keepalive has neither.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct StreamInput {
+    start: Option<About>,
+    data: Option<About>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Nothing {}
+
+pub(super) async fn call(Path(method): Path<String>, call: Call, request: Request) -> Response {
+    match &*method {
+        "Start" => server_stream(request, |it, bounds| call.start(it, bounds)).await,
+        "Connect" => server_stream(request, |it, bounds| call.connect(it, bounds)).await,
+        "List" => unary(request, |_: Nothing| call.list()).await,
+        "SendInput" => unary(request, |it| call.send_input(it)).await,
+        "StreamInput" => client_stream(request, |it| call.stream_input(it)).await,
+        "CloseStdin" => unary(request, |it| call.close_stdin(it)).await,
+        "SendSignal" => unary(request, |it| call.send_signal(it)).await,
+        "Update" => unary(request, |it| call.update(it)).await,
+        _ => unimplemented("process.Process", &method).into_response(),
+    }
+}
+
+impl Call {
+    async fn start(self, asked: Start, bounds: Bounds) -> Result<Messages, ConnectError> {
+        let request = self.process_request(asked, bounds.timeout).await?;
+        let (subject, sandbox) = (&self.caller.subject, &self.caller.sandbox);
+        let started = self.app.service().start_process(subject, sandbox, request, None).await;
+        let view = match started {
+            Ok(started) => started.value,
+            // Its sandbox is there: so the program or the working directory is not.
+            Err(error) if is_callers(&error) && self.has_sandbox().await => {
+                return Err(ConnectError::from(error).with_code(Code::InvalidArgument));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.follow(view, ReadFrom::After(0), bounds).await
+    }
+
+    /// A process of the sandbox's environment, under that of the call.
+    async fn process_request(
+        &self,
+        asked: Start,
+        timeout: Option<Duration>,
+    ) -> Result<ProcessRequest, ConnectError> {
+        let Start { process, pty, tag, stdin } = asked;
+        let Config { cmd, args, envs, cwd } = process.unwrap_or_default();
+        if cmd.is_empty() {
+            return Err(ConnectError::invalid("process.cmd is missing"));
+        }
+        let cwd = match cwd.filter(|cwd| !cwd.is_empty()) {
+            Some(cwd) => Some(self.user.resolve(&cwd).map_err(ConnectError::invalid)?),
+            None => None,
+        };
+        let (subject, id) = (&self.caller.subject, &self.caller.sandbox.id);
+        let own = self.app.service().sandbox(subject, id).await?.spec.env;
+        let term = envs.get("TERM").cloned();
+        let mut env: BTreeMap<_, _> =
+            envs.into_iter().map(|(name, value)| (name, Content(value.into_bytes()))).collect();
+        for name in ["USER", "LOGNAME"] {
+            if !own.contains_key(name) {
+                let user = || Content::from(self.user.name());
+                env.entry(name.to_owned()).or_insert_with(user);
+            }
+        }
+        let command = CommandRequest {
+            program: Some(Content(cmd.into_bytes())),
+            args: args.into_iter().map(|arg| Content(arg.into_bytes())).collect(),
+            env,
+            cwd: cwd.map(|cwd| Content(cwd.into_bytes())),
+            ..CommandRequest::default()
+        };
+        let pty = match pty {
+            Some(pty) => {
+                let TerminalSize { cols, rows } = size_of(pty)?;
+                Some(PtyRequest { cols, rows, term })
+            }
+            None => None,
+        };
+        let timeout_ms = timeout.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX).max(1));
+        let stdin = stdin.unwrap_or(true);
+        Ok(ProcessRequest { command, tag, stdin, pty, timeout_ms, ..ProcessRequest::default() })
+    }
+
+    async fn connect(self, asked: About, bounds: Bounds) -> Result<Messages, ConnectError> {
+        let view = self.find(&asked.process).await?;
+        if let (ProcessState::Ended, Some(at)) = (view.state, view.exited_at)
+            && Time::now().since(at) > REMEMBERED
+        {
+            return Err(not_found(&asked.process));
+        }
+        // Nothing is repeated: what a process has printed was for those who were there.
+        self.follow(view, ReadFrom::Now, bounds).await
+    }
+
+    /// What a process prints, to its end or until the deadline.
+    async fn follow(
+        self,
+        view: ProcessView,
+        from: ReadFrom,
+        bounds: Bounds,
+    ) -> Result<Messages, ConnectError> {
+        let (service, subject) = (self.app.service(), &self.caller.subject);
+        let place = self.place(&view);
+        let mode = ReadMode::Wait;
+        let events = service.process_events(subject, &place, view.id, from, mode).await?;
+        let silent = service.process_silent(subject, &place, view.id)?;
+        let start = to_json(&json!({ "event": { "start": { "pid": view.pid } } }))?;
+        let mut following = Following {
+            call: self,
+            place,
+            id: view.id,
+            is_terminal: view.pty,
+            events,
+            silent,
+            is_silent: false,
+            end: None,
+            killed_at: None,
+        };
+        // An exit before the first event that is read.
+        if let Some(end) = following.view().await.ok().and_then(|view| end_of(&view)) {
+            following.ended(end);
+        }
+        let stop = following.call.app.stop().clone();
+        let rest = stream::unfold(Some(following), |following| async {
+            let mut following = following?;
+            match following.next().await {
+                Step::Message(message) => Some((Ok(message), Some(following))),
+                Step::Last(message) => Some((message, None)),
+            }
+        });
+        Ok(after(start, bounded(rest.boxed(), bounds, stop, KEEPALIVE)))
+    }
+
+    async fn list(self) -> Result<Value, ConnectError> {
+        let filter = ProcessFilter { state: Some(ProcessState::Running), tag: None };
+        let (subject, sandbox) = (&self.caller.subject, &self.caller.sandbox);
+        let found = self.app.service().processes(subject, sandbox, filter).await?.value.processes;
+        // What its template starts is none of its caller's.
+        let prepared = self.app.service().sandbox(subject, &sandbox.id).await?.spec.prepared;
+        let is_callers = |view: &&ProcessView| prepared.is_none() || view.tag != prepared;
+        let processes: Vec<_> = found.iter().filter(is_callers).map(listed).collect();
+        Ok(json!({ "processes": processes }))
+    }
+
+    async fn send_input(self, asked: About) -> Result<Value, ConnectError> {
+        let view = self.find(&asked.process).await?;
+        self.input(&view, asked.input).await?;
+        Ok(json!({}))
+    }
+
+    async fn stream_input(self, mut incoming: Incoming) -> Result<Value, ConnectError> {
+        let mut to = None;
+        while let Some(StreamInput { start, data }) = incoming.next().await? {
+            if let Some(start) = start {
+                to = Some(self.find(&start.process).await?);
+            }
+            if let Some(data) = data {
+                let missing = || ConnectError::invalid("input before the start of the stream");
+                self.input(to.as_ref().ok_or_else(missing)?, data.input).await?;
+            }
+        }
+        Ok(json!({}))
+    }
+
+    async fn input(&self, view: &ProcessView, input: Input) -> Result<(), ConnectError> {
+        let no_input = || ConnectError::invalid("there is no input");
+        let Base64(bytes) = input.stdin.or(input.pty).ok_or_else(no_input)?;
+        let (service, subject) = (self.app.service(), &self.caller.subject);
+        let place = self.place(view);
+        service.write_process_stdin(subject, &place, view.id, bytes.into()).await?;
+        Ok(())
+    }
+
+    async fn close_stdin(self, asked: About) -> Result<Value, ConnectError> {
+        let view = self.find(&asked.process).await?;
+        if view.pty {
+            let message = "the stdin of a terminal is not closed: send it ^D";
+            return Err(ConnectError::new(Code::FailedPrecondition, message));
+        }
+        let (service, subject) = (self.app.service(), &self.caller.subject);
+        service.close_process_stdin(subject, &self.place(&view), view.id).await?;
+        Ok(json!({}))
+    }
+
+    async fn send_signal(self, asked: About) -> Result<Value, ConnectError> {
+        let is = |name, number| asked.signal.as_ref().is_some_and(|signal| signal.is(name, number));
+        let signal = if is("SIGNAL_SIGKILL", 9) {
+            SignalName::Kill
+        } else if is("SIGNAL_SIGTERM", 15) {
+            SignalName::Term
+        } else {
+            return Err(ConnectError::invalid("a signal is SIGNAL_SIGKILL or SIGNAL_SIGTERM"));
+        };
+        let view = self.find(&asked.process).await?;
+        if view.state != ProcessState::Running {
+            return Err(not_found(&asked.process));
+        }
+        let (service, subject, place) =
+            (self.app.service(), &self.caller.subject, self.place(&view));
+        let request = SignalRequest { signal, to: SignalTarget::Process };
+        service.signal_process(subject, &place, view.id, request).await?;
+        if signal == SignalName::Kill {
+            // Who looks for it next does not find it.
+            _ = service.process(subject, &place, view.id, KILL_WAIT).await;
+        }
+        Ok(json!({}))
+    }
+
+    async fn update(self, asked: About) -> Result<Value, ConnectError> {
+        let view = self.find(&asked.process).await?;
+        if let Some(pty) = asked.pty {
+            let (service, subject) = (self.app.service(), &self.caller.subject);
+            let (place, size) = (self.place(&view), size_of(pty)?);
+            service.resize_process(subject, &place, view.id, size).await?;
+        }
+        Ok(json!({}))
+    }
+
+    /// The process that is meant: the latest of its pid or its tag.
+    async fn find(&self, selector: &Selector) -> Result<ProcessView, ConnectError> {
+        let pid = match selector {
+            Selector { pid: Some(Number(pid)), .. } => Some(*pid),
+            Selector { tag: Some(_), .. } => None,
+            _ => return Err(ConnectError::invalid("a process has a pid or a tag")),
+        };
+        let tag = selector.tag.clone().filter(|_| pid.is_none());
+        let (subject, sandbox) = (&self.caller.subject, &self.caller.sandbox);
+        let filter = ProcessFilter { state: None, tag };
+        let found = self.app.service().processes(subject, sandbox, filter).await?.value.processes;
+        let is_meant = |view: &ProcessView| pid.is_none_or(|pid| view.pid == pid);
+        found.into_iter().find(is_meant).ok_or_else(|| not_found(selector))
+    }
+
+    fn place(&self, view: &ProcessView) -> SandboxRef {
+        let id = self.caller.sandbox.id.clone();
+        SandboxRef { id, generation: Some(view.generation) }
+    }
+}
+
+/// What is sent next.
+enum Step {
+    Message(Bytes),
+    Last(Result<Bytes, ConnectError>),
+}
+
+/// A reader of a process. Without it the process goes on.
+struct Following {
+    call: Call,
+    place: SandboxRef,
+    id: u32,
+    is_terminal: bool,
+    events: Events,
+    /// Ready when the process has exited and nothing that it left can print.
+    silent: BoxFuture<'static, ()>,
+    is_silent: bool,
+    /// How its program ended, once that is known.
+    end: Option<Exit>,
+    /// When that was known, if it was killed.
+    killed_at: Option<Instant>,
+}
+
+impl Following {
+    fn ended(&mut self, end: Exit) {
+        self.end = Some(end);
+        self.killed_at = is_kill(end).then(Instant::now);
+    }
+
+    async fn next(&mut self) -> Step {
+        loop {
+            // What was killed is not waited for longer, as whoever has its output may live on, and print.
+            if self.killed_at.is_some_and(|at| at.elapsed() > KILLED_READ) {
+                return Step::Last(self.last().await);
+            }
+            let is_over = self.end.is_some() && (self.is_silent || self.killed_at.is_some());
+            let event = tokio::select! {
+                biased;
+                event = self.events.next() => event,
+                () = std::future::ready(()), if is_over => None,
+                () = &mut self.silent, if !self.is_silent => {
+                    // All of its output is in its events: those are read first.
+                    self.is_silent = true;
+                    continue;
+                }
+            };
+            let record = match event {
+                Some(Ok(record)) => record,
+                Some(Err(error)) => return Step::Last(Err(error.into())),
+                None => return Step::Last(self.last().await),
+            };
+            match &record.event {
+                Recorded::Event(ExecutionEvent::Output { stream, data }) => {
+                    return Step::Message(output(*stream, self.is_terminal, data));
+                }
+                Recorded::Event(ExecutionEvent::Exited(exit)) => self.ended(*exit),
+                Recorded::Event(ExecutionEvent::Omitted) => {
+                    let message = "output is missing: it was not read for 30 seconds";
+                    return Step::Last(Err(ConnectError::new(Code::DataLoss, message)));
+                }
+                Recorded::Event(_) => {}
+                Recorded::End { .. } => return Step::Last(self.last().await),
+            }
+        }
+    }
+
+    /// By an exclusive reference, since a shared one could not be sent between threads.
+    async fn view(&mut self) -> Result<ProcessView, ServiceError> {
+        let (service, subject) = (self.call.app.service(), &self.call.caller.subject);
+        let view = service.process(subject, &self.place, self.id, Duration::ZERO).await?;
+        Ok(view.value)
+    }
+
+    /// How it ended.
+    async fn last(&mut self) -> Result<Bytes, ConnectError> {
+        if !self.call.has_sandbox().await {
+            return Err(ConnectError::killed());
+        }
+        let view = self.view().await.ok();
+        if view.is_some_and(|view| view.stopped == Some(ProcessStop::Timeout)) {
+            return Err(ConnectError::too_late());
+        }
+        match self.end {
+            Some(exit) => to_json(&end_message(exit)),
+            None => {
+                let message = "the sandbox has ended, and the process with it";
+                Err(ConnectError::new(Code::Unavailable, message))
+            }
+        }
+    }
+}
+
+const fn is_kill(exit: Exit) -> bool {
+    matches!(exit, Exit::Signal(9 | 15))
+}
+
+fn end_of(view: &ProcessView) -> Option<Exit> {
+    match (view.exit_code, view.signal) {
+        (Some(code), _) => Some(Exit::Code(code)),
+        (None, Some(signal)) => Some(Exit::Signal(signal)),
+        (None, None) => None,
+    }
+}
+
+/// A piece of output.
+fn output(stream: OutputStream, is_terminal: bool, data: &[u8]) -> Bytes {
+    let name = match stream {
+        _ if is_terminal => "pty",
+        OutputStream::Stdout => "stdout",
+        OutputStream::Stderr => "stderr",
+    };
+    let mut json = format!(r#"{{"event":{{"data":{{"{name}":""#);
+    STANDARD.encode_string(data, &mut json);
+    json.push_str(r#""}}}"#);
+    json.into()
+}
+
+fn end_message(exit: Exit) -> Value {
+    let (code, exited, status) = match exit {
+        Exit::Code(code) => (i32::from(code), true, format!("exit status {code}")),
+        Exit::Signal(signal) => (-1, false, format!("signal: {}", signal_text(signal))),
+    };
+    let mut end = json!({ "exitCode": code, "exited": exited, "status": status });
+    if code != 0 {
+        end["error"] = status.into();
+    }
+    json!({ "event": { "end": end } })
+}
+
+/// The names of signals that E2B's clients see.
+fn signal_text(signal: u8) -> String {
+    let text = match signal {
+        1 => "hangup",
+        2 => "interrupt",
+        3 => "quit",
+        4 => "illegal instruction",
+        5 => "trace/breakpoint trap",
+        6 => "aborted",
+        7 => "bus error",
+        8 => "floating point exception",
+        9 => "killed",
+        10 => "user defined signal 1",
+        11 => "segmentation fault",
+        12 => "user defined signal 2",
+        13 => "broken pipe",
+        14 => "alarm clock",
+        15 => "terminated",
+        other => return format!("signal {other}"),
+    };
+    text.to_owned()
+}
+
+/// A process of a list, with what is known of its words.
+fn listed(view: &ProcessView) -> Value {
+    let (cmd, args): (_, Vec<_>) = match view.command.strip_prefix(LOGIN_SHELL) {
+        Some(line) => ("/bin/bash", vec!["-l", "-c", line]),
+        None => {
+            let mut words = view.command.split(' ');
+            (words.next().unwrap_or_default(), words.collect())
+        }
+    };
+    let mut listed = json!({ "config": { "cmd": cmd, "args": args }, "pid": view.pid });
+    if let Some(tag) = &view.tag {
+        listed["tag"] = tag.clone().into();
+    }
+    listed
+}
+
+fn size_of(pty: Pty) -> Result<TerminalSize, ConnectError> {
+    let Size { cols, rows } = pty.size.unwrap_or_default();
+    let side = |Number(side): Number, usual| match side {
+        0 => Ok(usual),
+        side => u16::try_from(side).map_err(|_| ConnectError::invalid("the terminal is too large")),
+    };
+    Ok(TerminalSize { cols: side(cols, USUAL_SIZE.0)?, rows: side(rows, USUAL_SIZE.1)? })
+}
+
+fn not_found(selector: &Selector) -> ConnectError {
+    let message = match selector {
+        Selector { pid: Some(Number(pid)), .. } => format!("process with pid {pid} not found"),
+        Selector { tag, .. } => {
+            let tag: String = tag.iter().flat_map(|tag| tag.chars()).take(64).collect();
+            format!("process with tag {tag} not found")
+        }
+    };
+    ConnectError::new(Code::NotFound, message)
+}
+
+/// Whether a program could not be executed by a mistake of the caller.
+fn is_callers(error: &ServiceError) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::NotFound
+            | ErrorKind::CommandNotFound
+            | ErrorKind::NotExecutable
+            | ErrorKind::NotADirectory
+            | ErrorKind::PermissionDenied
+            | ErrorKind::PathEscape
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_says_what_clients_look_at() {
+        let end = |exit| end_message(exit)["event"]["end"].clone();
+        let ok = json!({ "exitCode": 0, "exited": true, "status": "exit status 0" });
+        assert_eq!(end(Exit::Code(0)), ok);
+        let failed = json!({
+            "exitCode": 3, "exited": true, "status": "exit status 3", "error": "exit status 3",
+        });
+        assert_eq!(end(Exit::Code(3)), failed);
+        let killed = json!({
+            "exitCode": -1, "exited": false, "status": "signal: killed", "error": "signal: killed",
+        });
+        assert_eq!(end(Exit::Signal(9)), killed);
+        let data = output(OutputStream::Stderr, false, b"a\xff");
+        assert_eq!(&data[..], br#"{"event":{"data":{"stderr":"Yf8="}}}"#);
+    }
+
+    #[test]
+    fn a_request_is_read_as_every_client_writes_it() {
+        let start: Start = serde_json::from_str(
+            r#"{"process":{"cmd":"/bin/bash","args":["-i","-l"],"envs":{"A":"b"},"cwd":null},
+                "pty":{"size":{"cols":"80","rows":24}},"later":1}"#,
+        )
+        .unwrap();
+        assert_eq!((start.stdin, start.tag), (None, None));
+        let size = size_of(start.pty.unwrap()).unwrap();
+        assert_eq!(size, TerminalSize { cols: 80, rows: 24 });
+        assert!(
+            size_of(Pty { size: Some(Size { cols: Number(1 << 16), rows: Number(1) }) }).is_err()
+        );
+        let about: About = serde_json::from_str(
+            r#"{"process":{"pid":7},"input":{"pty":"YQ"},"signal":"SIGNAL_SIGTERM"}"#,
+        )
+        .unwrap();
+        assert_eq!(about.process.pid, Some(Number(7)));
+        assert_eq!(about.input.pty, Some(Base64(b"a".to_vec())));
+    }
+}
