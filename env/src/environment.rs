@@ -123,9 +123,15 @@ impl Environment {
     /// The default data directory of the embedded engine.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
-        if self.uid == 0 {
-            return EmbeddedConfig::DATA_DIR.into();
+        match self.uid {
+            0 => EmbeddedConfig::DATA_DIR.into(),
+            _ => self.user_data_dir(),
         }
+    }
+
+    /// The directory for what this user has made for sandboxes, also of root.
+    #[must_use]
+    pub fn user_data_dir(&self) -> PathBuf {
         // A relative path is invalid there.
         let data = self.path("XDG_DATA_HOME").filter(|data| data.is_absolute());
         let home = || self.path("HOME").filter(|home| home.is_absolute());

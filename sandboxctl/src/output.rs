@@ -254,6 +254,20 @@ impl Output {
         self.write(json.as_bytes())
     }
 
+    /// Writes a document to stdout: as JSON, or as text for this width.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub fn show(
+        &self,
+        as_json: bool,
+        value: &impl Serialize,
+        text: impl FnOnce(Option<usize>) -> String,
+    ) -> Result<(), Error> {
+        if as_json { self.document(value) } else { self.text(&text(self.width())) }
+    }
+
     /// Writes a JSON document to stdout: on a terminal over several lines, else on one.
     ///
     /// # Errors

@@ -10,24 +10,45 @@ use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use clap::{Args, ValueHint};
 use sandbox_protocol::limits::{MAX_COMMAND_BYTES, size_text};
 use sandbox_protocol::without_bom;
 
-use super::variable::Variable;
+use super::variable::{Variable, variable};
 use crate::error::Error;
 use crate::input::reason;
 
 /// What the caller does about a line that cannot be used.
 const HINT: &str = "a line is NAME=VALUE, or NAME to pass on your own; # begins a comment";
 
-/// The variables of files and of flags: the last one of a name counts.
-///
-/// # Errors
-///
-/// As [`read`].
-pub fn all(files: &[PathBuf], flags: &[Variable]) -> Result<Vec<Variable>, Error> {
-    let files = files.iter().map(|file| read(file)).collect::<Result<Vec<_>, _>>()?;
-    Ok(files.into_iter().flatten().chain(flags.iter().cloned()).collect())
+/// The environment variables of a command.
+#[derive(Debug, Args)]
+pub struct VariableArgs {
+    /// Set an environment variable, or pass on the caller's if no value is given; repeatable
+    #[arg(short, long, value_name = "NAME[=VALUE]", value_hint = ValueHint::Other,
+        value_parser = variable())]
+    env: Vec<Variable>,
+
+    /// Set the variables of this file: NAME=VALUE lines, as Docker reads them; --env wins; repeatable
+    #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    env_files: Vec<PathBuf>,
+}
+
+impl VariableArgs {
+    /// Those of files, and then those of flags: the last one of a name counts.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`].
+    pub fn read(&self) -> Result<Vec<Variable>, Error> {
+        let files = self.env_files.iter().map(|file| read(file)).collect::<Result<Vec<_>, _>>()?;
+        Ok(files.into_iter().flatten().chain(self.env.iter().cloned()).collect())
+    }
+
+    /// The files.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.env_files.iter().map(PathBuf::as_path)
+    }
 }
 
 /// The variables of a file, in order.

@@ -2,7 +2,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 
 use clap::{Arg, Args, ValueHint};
 use sandbox_api::RootFs;
@@ -11,7 +10,7 @@ use super::allow::AllowArgs;
 use super::artifacts::ArtifactArgs;
 use super::changes::ChangesArgs;
 use super::docker_flags::DockerFlags;
-use super::env_file;
+use super::env_file::VariableArgs;
 use super::limits::{CommandLimits, LimitArgs};
 use super::receipt::ReceiptArgs;
 use super::remote::RemoteArgs;
@@ -21,7 +20,6 @@ use super::sandbox::{BoundsArgs, FileArgs};
 use super::secret::SecretArgs;
 use super::values::text;
 pub use super::variable::Variable;
-use super::variable::variable;
 use super::volume::VolumeArgs;
 use crate::config::{Flags, Key, Scope, Settings, Value};
 use crate::error::Error;
@@ -50,14 +48,9 @@ pub struct ExecArgs {
     #[arg(long, value_name = "LINE", value_hint = ValueHint::Other, allow_hyphen_values = true)]
     shell: Option<OsString>,
 
-    /// Set an environment variable, or pass on the caller's if no value is given; repeatable
-    #[arg(short, long, value_name = "NAME[=VALUE]", value_hint = ValueHint::Other,
-        value_parser = variable())]
-    env: Vec<Variable>,
-
-    /// Set the variables of this file: NAME=VALUE lines, as Docker reads them; --env wins; repeatable
-    #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
-    env_files: Vec<PathBuf>,
+    /// Its variables.
+    #[command(flatten)]
+    pub variables: VariableArgs,
 
     /// Secrets for the script or command.
     #[command(flatten)]
@@ -192,20 +185,6 @@ impl ExecArgs {
     /// As [`VolumeArgs::add_to`].
     pub fn add_volumes(&mut self) -> Result<(), Error> {
         self.volumes.add_to(&mut self.files)
-    }
-
-    /// The files of environment variables.
-    pub fn env_files(&self) -> impl Iterator<Item = &Path> {
-        self.env_files.iter().map(PathBuf::as_path)
-    }
-
-    /// The environment variables, those of files first: the last one of a name counts.
-    ///
-    /// # Errors
-    ///
-    /// As [`env_file::all`].
-    pub fn variables(&self) -> Result<Vec<Variable>, Error> {
-        env_file::all(&self.env_files, &self.env)
     }
 
     /// What to run, and what in. Where no flag says what to run in, the first word is an image:
@@ -367,7 +346,10 @@ mod tests {
             let all = [&given, separator, &command].concat();
             assert_eq!(target(&all).unwrap().command, program(&command));
             let args = parse(&all).unwrap();
-            assert_eq!((args.json, args.stdin, args.env.len()), (false, false, 1));
+            assert_eq!(
+                (args.json, args.stdin, args.variables.read().unwrap().len()),
+                (false, false, 1)
+            );
         }
         let version = target(&["--image", "debian", "--", "--version"]).unwrap();
         assert_eq!(version.command, program(&["--version"]));
@@ -461,7 +443,10 @@ mod tests {
             name: name.into(),
             value: value.map(OsString::from),
         };
-        assert_eq!(args.env, [made("A", Some("b=c")), made("B", Some("")), made("C", None)]);
+        assert_eq!(
+            args.variables.read().unwrap(),
+            [made("A", Some("b=c")), made("B", Some("")), made("C", None)]
+        );
         for wrong in ["=x", ""] {
             let refusal = parse(&["-e", wrong, "true"]).unwrap_err();
             assert!(refusal.contains("no name") && refusal.contains("--env"), "{refusal}");

@@ -13,7 +13,7 @@ use clap::builder::{
 use clap::{Args, Subcommand, ValueHint};
 use sandbox_api::Encoding;
 use sandbox_api::files::Timestamp;
-use sandbox_api::operation::{Mkdir, Operation, Remove, Rename, Touch};
+use sandbox_api::operation::{Chmod, Mkdir, Operation, Remove, Rename, Touch};
 use sandbox_api::time::parse_rfc3339;
 use sandbox_protocol::WireString;
 
@@ -250,6 +250,26 @@ Examples:
         /// Replace an existing file
         #[arg(short = 'f', long, visible_alias = "force")]
         overwrite: bool,
+        /// Create missing directories above the new name
+        #[arg(short = 'p', long)]
+        parents: bool,
+    },
+
+    /// Set the permissions of a file or a directory
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl fs chmod 755 run.sh
+  sandboxctl fs chmod -R 700 private")]
+    Chmod {
+        /// The permissions, in octal
+        #[arg(value_name = "MODE", value_hint = ValueHint::Other, value_parser = permissions())]
+        permissions: u32,
+        /// The file or directory
+        #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+        path: OsString,
+        /// Do so for all that is in a directory too
+        #[arg(short = 'R', long)]
+        recursive: bool,
     },
 }
 
@@ -265,8 +285,11 @@ impl ChangeCommand {
             Self::Rm { path: ref removed, recursive, force } => {
                 Remove { path: path(removed), recursive, force }.into()
             }
-            Self::Mv { ref from, ref to, overwrite } => {
-                Rename { from: path(from), to: path(to), overwrite }.into()
+            Self::Mv { ref from, ref to, overwrite, parents } => {
+                Rename { from: path(from), to: path(to), overwrite, parents }.into()
+            }
+            Self::Chmod { path: ref changed, permissions, recursive } => {
+                Chmod { path: path(changed), permissions, recursive }.into()
             }
         }
     }
@@ -331,6 +354,10 @@ pub struct WriteArgs {
     /// Do not create missing parents
     #[arg(long)]
     pub no_parents: bool,
+
+    /// The permissions of a file that is created, in octal; an existing one keeps its own
+    #[arg(long, value_name = "MODE", value_hint = ValueHint::Other, value_parser = permissions())]
+    pub permissions: Option<u32>,
 
     /// Overwrite the existing file, which keeps its owner and its hard links; not atomic
     #[arg(long, conflicts_with_all = ["append", "create_new"])]
@@ -491,6 +518,15 @@ fn time() -> impl TypedValueParser<Value = Timestamp> {
 fn at_least_1() -> impl TypedValueParser<Value = NonZeroU64> {
     Utf8(StringValueParser::new().try_map(|text| {
         text.parse::<NonZeroU64>().map_err(|_| "expected a whole number, 1 or more")
+    }))
+}
+
+/// Reads permissions in octal.
+fn permissions() -> impl TypedValueParser<Value = u32> {
+    Utf8(StringValueParser::new().try_map(|text| {
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| digits && *mode <= 0o777);
+        mode.ok_or("expected permissions in octal, such as 644")
     }))
 }
 

@@ -20,7 +20,15 @@ const COMMANDS: &[Guess] = &[
         "a sandbox that was stopped starts again at its next use: `sandbox run ID COMMAND`",
     ),
     (
-        &["pause", "unpause", "freeze"],
+        &[
+            "pause",
+            "unpause",
+            "freeze",
+            "thaw",
+            "sandbox unpause",
+            "sandbox freeze",
+            "sandbox thaw",
+        ],
         "`sandbox pause ID` freezes a sandbox, and `sandbox resume ID` thaws it",
     ),
     (
@@ -88,7 +96,7 @@ const COMMANDS: &[Guess] = &[
     ),
     (
         &["port", "ports", "expose", "tunnel", "proxy"],
-        "nothing reaches into a sandbox; what it gives is its output and its files",
+        "`sandbox port ID PORT` forwards a port of a sandbox that was made with `sandbox create --port 8080`",
     ),
     (
         &["volume", "volumes", "mount"],
@@ -179,7 +187,7 @@ const FLAGS: &[Guess] = &[
     ),
     (
         &["-p", "--publish", "--expose", "--port"],
-        "nothing reaches into a sandbox; what it gives is its output and its files",
+        "`sandbox port ID PORT` forwards a port of a sandbox that was made with `sandbox create --port 8080`",
     ),
     (
         &["--privileged", "--cap-add", "--device", "--security-opt", "--pid", "--ipc"],

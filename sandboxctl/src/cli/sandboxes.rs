@@ -1,24 +1,25 @@
 //! `sandbox` and `local`: their subcommands, and their help.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
-use clap::builder::NonEmptyStringValueParser;
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueHint};
-use sandbox_api::SignalName;
+use sandbox_api::{FileScope, Ports, SignalName};
 
 use super::allow::AllowArgs;
-use super::env_file;
+use super::env_file::VariableArgs;
 use super::exec::CommandLine;
 use super::limits::{CommandLimits, LimitArgs, ProgramLimits, SandboxLimits};
 use super::remote::RemoteArgs;
 use super::root::LocalRootArgs;
 use super::secret::SecretArgs;
 use super::values::{Utf8, guest_path, input, text, time};
-use super::variable::{Variable, variable};
 use crate::config::{Flags, Scope};
-use crate::error::Error;
 use crate::input::{Argument, InputArgument};
 use crate::terminal::DetachKeys;
 
@@ -56,7 +57,7 @@ Examples:
   sandboxctl sandbox ls --metadata team=web -q
   sandboxctl sandbox ls --status paused --json")]
     Ls {
-        /// Only those with this status: starting, ready, paused, stopped
+        /// Only those with this status: starting, ready (or running), paused, stopped
         #[arg(long, value_name = "STATUS", value_hint = ValueHint::Other)]
         status: Option<String>,
         /// Only those with this metadata; repeatable
@@ -147,7 +148,7 @@ Examples:
     #[command(after_long_help = "\
 Examples:
   sandboxctl sandbox logs build 3
-  sandboxctl sandbox logs -f build 3 --after 120
+  sandboxctl sandbox logs -f build
   sandboxctl sandbox logs build 3 --json")]
     Logs {
         /// The process.
@@ -189,6 +190,29 @@ Examples:
         /// Send it to everything that the process has started, not to its group
         #[arg(long, requires = "signal")]
         tree: bool,
+    },
+
+    /// Forward ports of this machine to ports of a sandbox, until a signal
+    ///
+    /// `create --port` says which ports of a sandbox may be reached. Each connection here is one to the sandbox's
+    /// loopback.
+    #[command(after_long_help = "\
+Examples:
+  sandboxctl sandbox port web 8000
+  sandboxctl sandbox port web 80:8080 5432
+  sandboxctl sandbox port web 8000:0 --bind 0.0.0.0")]
+    Port {
+        /// The sandbox
+        #[arg(value_name = "ID", value_hint = ValueHint::Other)]
+        sandbox: String,
+        /// Its ports, and those of this machine [default: the same]; 0 for a free one
+        #[arg(value_name = "PORT[:LOCAL]", required = true, value_hint = ValueHint::Other,
+            value_parser = text::<PortPair>())]
+        ports: Vec<PortPair>,
+        /// The address of this machine that they listen at: others can use them at any but a loopback one
+        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1",
+            value_hint = ValueHint::Other)]
+        bind: IpAddr,
     },
 
     /// Copy a file into a sandbox, or out of it
@@ -297,18 +321,18 @@ pub struct CreateArgs {
     #[arg(long)]
     pub freeze: bool,
 
+    /// Let this port of its loopback be reached, or any; repeatable
+    #[arg(long, value_name = "PORT", value_hint = ValueHint::Other,
+        value_parser = text::<Ports>())]
+    port: Vec<Ports>,
+
     /// Kill a command's processes when it ends; disables run, shell and attach
     #[arg(long)]
     pub per_command: bool,
 
-    /// Set an environment variable of every command, or pass on the caller's; repeatable
-    #[arg(short, long, value_name = "NAME[=VALUE]", value_hint = ValueHint::Other,
-        value_parser = variable())]
-    env: Vec<Variable>,
-
-    /// Set the variables of this file; --env wins; repeatable
-    #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
-    env_files: Vec<PathBuf>,
+    /// The variables of every command.
+    #[command(flatten)]
+    pub variables: VariableArgs,
 
     /// Keep this with it; `sandbox ls --metadata` finds it; repeatable
     #[arg(long, value_name = "KEY=VALUE", value_parser = text::<Argument>())]
@@ -336,6 +360,10 @@ pub struct CreateArgs {
     #[arg(short, long, help_heading = "Files", value_name = "PATH", value_hint = ValueHint::Other,
         value_parser = guest_path())]
     pub workdir: Option<String>,
+
+    /// What file operations reach: its io dir and inputs, or all that its programs do [default: io]
+    #[arg(long, help_heading = "Files", value_name = "SCOPE", value_parser = file_scope())]
+    pub files: Option<FileScope>,
 
     /// What the local service runs programs in.
     #[command(flatten)]
@@ -368,19 +396,49 @@ impl CreateArgs {
         self.allow.add_flags(flags);
     }
 
+    /// The ports that may be reached.
+    #[must_use]
+    pub fn ports(&self) -> Ports {
+        self.port.iter().cloned().collect()
+    }
+
     /// Whether it is known to have programs. A service may have an image for sandboxes that name none.
     pub const fn has_programs(&self) -> bool {
         self.image.is_some() || self.root.is_named()
     }
+}
 
-    /// The environment variables, those of files first.
-    ///
-    /// # Errors
-    ///
-    /// As [`env_file::all`].
-    pub fn variables(&self) -> Result<Vec<Variable>, Error> {
-        env_file::all(&self.env_files, &self.env)
+/// Reads what file operations may reach.
+fn file_scope() -> impl TypedValueParser<Value = FileScope> {
+    let scope = |word: String| if word == "all" { FileScope::All } else { FileScope::Io };
+    Utf8(PossibleValuesParser::new(["io", "all"]).map(scope))
+}
+
+/// A port of a sandbox, and the one of this machine that leads to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortPair {
+    /// In the sandbox.
+    pub port: u16,
+    /// Here; 0 for a free one.
+    pub local: u16,
+}
+
+impl FromStr for PortPair {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (inside, local) = match text.split_once(':') {
+            Some((inside, local)) => (inside, Some(local)),
+            None => (text, None),
+        };
+        let port = port(inside)?.get();
+        let local = local.map_or(Ok(port), str::parse);
+        Ok(Self { port, local: local.map_err(|_| "it is not a port: 0 to 65535".to_owned())? })
     }
+}
+
+fn port(text: &str) -> Result<NonZeroU16, String> {
+    text.parse().map_err(|_| "it is not a port: 1 to 65535".to_owned())
 }
 
 /// What runs in a sandbox.
@@ -399,14 +457,9 @@ pub struct CommandInArgs {
     #[arg(long, value_name = "LINE", value_hint = ValueHint::Other, allow_hyphen_values = true)]
     shell: Option<OsString>,
 
-    /// Set an environment variable, or pass on the caller's if no value is given; repeatable
-    #[arg(short, long, value_name = "NAME[=VALUE]", value_hint = ValueHint::Other,
-        value_parser = variable())]
-    env: Vec<Variable>,
-
-    /// Set the variables of this file; --env wins; repeatable
-    #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
-    env_files: Vec<PathBuf>,
+    /// Its variables.
+    #[command(flatten)]
+    pub variables: VariableArgs,
 
     /// Working directory in the sandbox
     #[arg(short, long, value_name = "DIR", value_hint = ValueHint::Other)]
@@ -428,15 +481,6 @@ impl CommandInArgs {
             (None, Some((program, args))) => CommandLine::Program(program.clone(), args.to_vec()),
             (line, _) => CommandLine::Shell(line.clone().unwrap_or_default()),
         }
-    }
-
-    /// The environment variables, those of files first.
-    ///
-    /// # Errors
-    ///
-    /// As [`env_file::all`].
-    pub fn variables(&self) -> Result<Vec<Variable>, Error> {
-        env_file::all(&self.env_files, &self.env)
     }
 
     /// Adds the settings among these flags.
@@ -502,9 +546,9 @@ pub struct ProcessArgs {
     #[arg(value_name = "ID", value_hint = ValueHint::Other)]
     pub sandbox: String,
 
-    /// The process, as `sandbox ps` numbers it
+    /// The process, as `sandbox ps` numbers it [default: the last one that was started]
     #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
-    pub process: u32,
+    pub process: Option<u32>,
 }
 
 /// Reads the name of a signal, with or without SIG.
@@ -512,7 +556,7 @@ fn signal(text: &str) -> Result<SignalName, String> {
     let name = text.to_ascii_uppercase();
     let name = name.strip_prefix("SIG").unwrap_or(&name);
     serde_json::from_value(name.into()).map_err(|_| {
-        "it is none of HUP, INT, QUIT, KILL, USR1, USR2, TERM, CONT, STOP, TSTP, WINCH".to_owned()
+        "unknown signal: HUP, INT, QUIT, KILL, USR1, USR2, TERM, CONT, STOP, TSTP, WINCH".to_owned()
     })
 }
 
@@ -586,6 +630,26 @@ mod tests {
         {
             assert!(parse(wrong).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn port_leads_to_the_same_one_unless_another_is_named() {
+        let pair = |text: &str| text.parse().map(|PortPair { port, local }| (port, local));
+        assert_eq!(pair("8080"), Ok((8080, 8080)));
+        assert_eq!(pair("80:8080"), Ok((80, 8080)));
+        assert_eq!(pair("80:0"), Ok((80, 0)));
+        for wrong in ["", "0", "65536", "80:", "80:65536", ":80", "a"] {
+            assert!(pair(wrong).is_err(), "{wrong}");
+        }
+        let ports = |words: &[&str]| {
+            let all: Vec<_> = ["create"].iter().chain(words).copied().collect();
+            let Ok(SandboxCommand::Create(args)) = parse(&all) else { panic!("it is create") };
+            args.ports()
+        };
+        assert_eq!(ports(&[]), Ports::Listed(Vec::new()));
+        let [some, more] = [80, 443].map(|port| NonZeroU16::new(port).unwrap());
+        assert_eq!(ports(&["--port", "80", "--port", "443"]), Ports::Listed(vec![some, more]));
+        assert_eq!(ports(&["--port", "80", "--port", "any"]), Ports::Any);
     }
 
     #[test]

@@ -47,6 +47,10 @@ pub struct ServeArgs {
         "io_dir", "database"])]
     pub dev: bool,
 
+    /// Serve programs with E2B's SDKs too, at /e2b
+    #[arg(long, conflicts_with_all = ["private", "local", "insecure_no_auth"])]
+    pub e2b: bool,
+
     /// The database.
     #[command(flatten)]
     database: DatabaseArgs,
@@ -102,6 +106,7 @@ impl ServeArgs {
         let path = |path: &Option<PathBuf>| path.clone().map(Value::Path);
         flags.set(Key::PoolSize, self.pool.clone());
         flags.set(Key::ServerListen, self.listen.clone());
+        flags.set(Key::E2bEnabled, self.e2b.then_some(Value::Switch(true)));
         self.database.add_flags(flags);
         flags.set(Key::ServerPeerListen, self.peer_listen.clone());
         flags.set(Key::ServerAdvertise, self.advertise.clone());

@@ -62,6 +62,9 @@ Examples:
         #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, default_value = "90days",
             value_parser = text::<Expiry>())]
         expires: Expiry,
+        /// Print it as older SDKs of E2B take it, as E2B_API_KEY: the same token
+        #[arg(long)]
+        e2b: bool,
         /// The store.
         #[command(flatten)]
         store: StoreArgs,

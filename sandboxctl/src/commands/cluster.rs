@@ -183,10 +183,7 @@ fn status(context: &Context<'_>, database: &DatabaseArgs, json: bool) -> Result<
     let queued = store.status(now)?.queued;
     let lease_ms = millis(identity.lease);
     let status = ClusterStatus { cluster: &identity.id, lease_ms, queued, nodes };
-    match json {
-        true => context.output.document(&status)?,
-        false => context.output.text(&listing(&status.nodes, now, context.output.width()))?,
-    }
+    context.output.show(json, &status, |width| listing(&status.nodes, now, width))?;
     if queued > 0 && !json {
         context.output.notice(&format!(
             "executions that wait: {queued}; a subject runs at most server.subject_concurrency at one time, at all \

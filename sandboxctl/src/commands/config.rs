@@ -33,11 +33,8 @@ pub fn config(context: &Context<'_>, command: &ConfigCommand) -> Result<u8, crat
     };
     let keys = keys_named(keys)?;
     let settings = context.settings()?;
-    if *json {
-        context.output.document(&document(&settings, &keys))?;
-    } else {
-        context.output.text(&text(&settings, &keys, *origin))?;
-    }
+    let document = document(&settings, &keys);
+    context.output.show(*json, &document, |_| text(&settings, &keys, *origin))?;
     Ok(0)
 }
 

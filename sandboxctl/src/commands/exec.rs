@@ -51,7 +51,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     let (secrets, stdin) =
         args.secrets.read(&context.environment, args.stdin.then_some("--stdin"))?;
     let (key, stdin) = args.receipt.key(&context.environment, stdin)?;
-    let variables = args.variables()?;
+    let variables = args.variables.read()?;
     let twice = |name: &str| variables.iter().any(|variable| variable.name == name);
     if let Some((name, _)) = secrets.iter().find(|(name, _)| twice(name)) {
         return Err(Error::usage(
@@ -75,7 +75,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         (&args.reports, &args.receipt, &args.changes, &args.artifacts, &args.secrets),
         &spec,
     )?;
-    files.reads("--env-file", args.env_files());
+    files.reads("--env-file", args.variables.files());
     files.check()?;
     let artifacts = Artifacts::of(&args.artifacts, &spec)?;
     let is_listed = args.receipt.file.is_some() && artifacts.directory().is_none();
@@ -176,7 +176,7 @@ fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result
         title,
     };
     let mut request = options.request()?;
-    let command = command_request(context, args.workdir.as_deref(), &line, args.variables()?)?;
+    let command = command_request(context, args.workdir.as_deref(), &line, args.variables.read()?)?;
     let reports = Reports::of(&args.reports.reports, None, vec![subject])?;
     let client = remote::connect(context, client);
     let remote =

@@ -39,14 +39,10 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
                 ExecutionsCommand::Run(args) => return submit(output, &client, &args).await,
                 ExecutionsCommand::Ls { status, limit, quiet, json } => {
                     let executions = list(&client, status.as_deref(), limit).await?;
-                    match (json, quiet) {
-                        (true, _) => output.document(&executions)?,
-                        (false, true) => {
-                            let ids = executions.iter().map(|it| format!("{}\n", it.id));
-                            output.text(&ids.collect::<String>())?;
-                        }
-                        (false, false) => output.text(&listing(&executions, output.width()))?,
-                    }
+                    output.show(json, &executions, |width| match quiet {
+                        true => executions.iter().map(|it| format!("{}\n", it.id)).collect(),
+                        false => listing(&executions, width),
+                    })?;
                 }
                 ExecutionsCommand::Get { id, wait, json } => {
                     let execution = match wait {
@@ -73,10 +69,7 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
                 ExecutionsCommand::Cancel { ids } => return cancel(output, &client, &ids).await,
                 ExecutionsCommand::Files { id, json } => {
                     let files = client.files(id.as_str()).await?;
-                    match json {
-                        true => output.document(&files)?,
-                        false => output.text(&files_listing(&files, output.width()))?,
-                    }
+                    output.show(json, &files, |width| files_listing(&files, width))?;
                 }
                 ExecutionsCommand::Download { id, path, output: file } => {
                     context.check_output("--output", &file)?;

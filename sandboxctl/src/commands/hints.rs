@@ -6,6 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{FileType, fstat, tell};
 use rustix::io::ioctl_fionread;
+use sandbox_api::service::SandboxView;
 use sandbox_api::{ErrorKind, Input, Language, Secrets};
 use sandbox_controller::{Error as ControllerError, Patterns};
 
@@ -134,17 +135,22 @@ fn show(file: &str) -> Option<String> {
     Some(format!("{file} is a file of this machine: --in {file} shows it at /in/{name}"))
 }
 
-/// An image that cannot be used, where the first word of the command was read as its name.
-pub fn word_as_image(source: ControllerError, word: &str) -> Error {
+/// An image that cannot be used, where the first word of the command was read as its name. It may be a sandbox of
+/// the local service.
+pub fn word_as_image(source: ControllerError, word: &str, sandbox: Option<&SandboxView>) -> Error {
     let path = Path::new(word);
     let flag = match () {
         () if path.is_dir() => Some("--rootfs"),
         () if path.is_file() => Some("--image-archive"),
         () => None,
     };
-    let hint = match flag {
-        Some(flag) => format!("{word} is here: {flag} {word} -- COMMAND… runs in it"),
-        None => {
+    let hint = match (sandbox, flag) {
+        (Some(_), _) => format!(
+            "'{word}' is a sandbox: `sandboxctl sandbox exec {word} COMMAND…` runs in it, and \
+             `sandboxctl sandbox shell {word}` opens a shell"
+        ),
+        (None, Some(flag)) => format!("{word} is here: {flag} {word} -- COMMAND… runs in it"),
+        (None, None) => {
             let more = source.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
             format!("'{word}' is read as the image: sandboxctl exec IMAGE COMMAND…{more}")
         }

@@ -51,11 +51,7 @@ pub fn image(context: &Context<'_>, command: ImageCommand) -> Result<u8, Error> 
         ImageCommand::Save { file, json } => return save(context, &file, json),
         ImageCommand::Load { file, json } => return load(context, &file, json),
     };
-    if json {
-        output.document(&images)?;
-    } else {
-        output.text(&listing(&images, output.width()))?;
-    }
+    output.show(json, &images, |width| listing(&images, width))?;
     Ok(0)
 }
 

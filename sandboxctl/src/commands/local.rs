@@ -10,9 +10,11 @@ use hyper::StatusCode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use sandbox_api::service::SandboxView;
 use serde::Serialize;
 use serde_json::json;
 
+use super::sandbox::resolve::resolve;
 use super::serve::own::{FIXED, PROTOCOL, Place, Record};
 use super::{Context, block_on};
 use crate::cli::root::LocalRootArgs;
@@ -77,6 +79,16 @@ pub async fn connect(context: &Context<'_>, root: &LocalRootArgs) -> Result<Clie
         tokio::task::block_in_place(|| start(context, &place, &root))?;
         starts += 1;
     }
+}
+
+/// The sandbox of the service that a word means, if the service runs and has one.
+pub async fn sandbox_of(context: &Context<'_>, word: &str) -> Option<SandboxView> {
+    let place = Place::of(&context.environment);
+    if !place.is_served().unwrap_or(false) {
+        return None;
+    }
+    let all = client(&place).sandboxes(&SandboxQuery::default()).await.ok()?;
+    resolve(word, &all).ok().cloned()
 }
 
 fn client(place: &Place) -> Client {
@@ -250,11 +262,13 @@ fn stop(context: &Context<'_>, place: &Place) -> Result<u8, Error> {
         return Ok(0);
     }
     // One that has just been started says who it is as soon as it answers.
-    let alive = block_on(async { Ok(client(place).is_alive().await?) });
+    let sandboxes =
+        block_on(async { Ok(client(place).sandboxes(&SandboxQuery::default()).await?) });
     let record = match place.record() {
         Some(record) => record,
         None => {
-            return alive.and(Err(failed(io::Error::other("it has not written its status file"))));
+            let why = io::Error::other("it has not written its status file");
+            return sandboxes.and(Err(failed(why)));
         }
     };
     let pid = i32::try_from(record.pid).ok().and_then(Pid::from_raw);
@@ -264,10 +278,17 @@ fn stop(context: &Context<'_>, place: &Place) -> Result<u8, Error> {
     let limit = Timespec { tv_sec: END.as_secs().cast_signed(), tv_nsec: 0 };
     let mut ended = [PollFd::new(&process, PollFlags::IN)];
     let count = rustix::io::retry_on_intr(|| poll(&mut ended, Some(&limit)));
-    match count.map_err(|error| failed(error.into()))? {
-        0 => Err(failed(io::ErrorKind::TimedOut.into())),
-        _ => Ok(0),
+    if count.map_err(|error| failed(error.into()))? == 0 {
+        return Err(failed(io::ErrorKind::TimedOut.into()));
     }
+    let engine = record.settings.get(&Key::EngineKind.name());
+    if let (Ok([_, ..]), Some(engine)) = (sandboxes.as_deref(), engine) {
+        context.output.notice(&format!(
+            "its sandboxes keep their files, and need the engine {engine} again: --engine {engine} with the next \
+             command, unless it is the default"
+        ));
+    }
+    Ok(0)
 }
 
 #[cfg(test)]

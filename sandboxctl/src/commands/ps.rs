@@ -12,14 +12,10 @@ use crate::render;
 
 pub fn ps(context: &Context<'_>, args: &PsArgs) -> Result<u8, Error> {
     let sandboxes = context.with_reaper(Reaper::ps)?;
-    if args.json {
-        context.output.document(&sandboxes)?;
-    } else if args.quiet {
-        let ids: String = sandboxes.iter().map(|sandbox| format!("{}\n", sandbox.id)).collect();
-        context.output.text(&ids)?;
-    } else {
-        context.output.text(&listing(&sandboxes, context.output.width()))?;
-    }
+    context.output.show(args.json, &sandboxes, |width| match args.quiet {
+        true => sandboxes.iter().map(|sandbox| format!("{}\n", sandbox.id)).collect(),
+        false => listing(&sandboxes, width),
+    })?;
     Ok(0)
 }
 

@@ -11,8 +11,8 @@ use sandbox_api::receipt::{
     BuildType, Dependency, Provenance, Receipt, RecordedLine, RecordedOutcome, TestResult,
 };
 use sandbox_api::{
-    DEFAULT_LIFETIME, Lifespan, Outcome, PrivateIo, Processes, Pull, RootFs, SandboxSpec, Script,
-    Secrets, Status, Workload,
+    DEFAULT_LIFETIME, FileScope, Lifespan, Outcome, Ports, PrivateIo, Processes, Pull, RootFs,
+    SandboxSpec, Script, Secrets, Status, Workload,
 };
 use sandbox_controller::artifacts::{Reference, Request, Selection, Unmatched};
 use sandbox_controller::{Command, Execution, FinishOptions, Patterns, Sandbox, receipts};
@@ -368,6 +368,9 @@ fn spec(
         title: None,
         allow: recorded.allow.clone(),
         processes: Processes::PerCommand,
+        // Nobody connects to a run, and its file operations are over.
+        ports: Ports::default(),
+        files: FileScope::default(),
     };
     let mut inputs = args.inputs.clone();
     for volume in &args.volumes {

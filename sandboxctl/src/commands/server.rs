@@ -40,12 +40,8 @@ pub fn server(context: &Context<'_>, command: &ServerCommand) -> Result<u8, Erro
                 ..ExecutionQuery::default()
             };
             let found = store(context, args)?.list_all(subject.as_ref(), &query)?;
-            match json {
-                true => {
-                    context.output.document(&found.iter().map(Listed::of).collect::<Vec<_>>())?
-                }
-                false => context.output.text(&listing(&found, context.output.width()))?,
-            }
+            let all: Vec<_> = found.iter().map(Listed::of).collect();
+            context.output.show(*json, &all, |width| listing(&found, width))?;
             Ok(0)
         }
         ServerCommand::Status { store, remote, json } => status(context, store, remote, *json),
@@ -206,10 +202,7 @@ fn status(
         false => None,
     };
     let status = Status { data_dir, server };
-    match json {
-        true => context.output.document(&status)?,
-        false => context.output.text(&status.to_text())?,
-    }
+    context.output.show(json, &status, |_| status.to_text())?;
     let runs = status.data_dir.as_ref().is_none_or(|it| it.running);
     Ok(u8::from(!runs || !status.server.as_ref().is_none_or(|it| it.ready)))
 }

@@ -40,11 +40,6 @@ pub fn request(context: &Context<'_>) -> Result<PtyRequest, Error> {
     }
 }
 
-/// The size of the terminal.
-pub fn current_size() -> TerminalSize {
-    terminal::size()
-}
-
 /// While it exists a program has the terminal.
 pub struct Lent<'a> {
     /// `None` while it is dropped.
@@ -105,6 +100,14 @@ impl<'a> Lent<'a> {
                 }
             }
         }
+    }
+}
+
+/// The next size of the terminal, if it is lent. It may be dropped and called again.
+pub async fn next_size(lent: &mut Option<Lent<'_>>) -> TerminalSize {
+    match lent {
+        Some(lent) => lent.next_size().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -20,7 +20,7 @@ use crate::whole_file::MissingDirs;
 
 pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> {
     match command {
-        TokenCommand::Create { subject, scopes, expires, store: args, json } => {
+        TokenCommand::Create { subject, scopes, expires, e2b, store: args, json } => {
             let created = match place(context, &args)? {
                 Place::Database(database) => {
                     create(&Store::connect(&database)?, subject, scopes, expires)?
@@ -31,21 +31,18 @@ pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> 
                     })?
                 }
             };
-            print(context, &created, json)?;
+            let spelling = if e2b { Token::expose_as_e2b } else { Token::expose };
+            print(context, &created, spelling, json)?;
         }
         TokenCommand::Ls { store: args, json } => {
             let tokens = store(context, &args)?.tokens()?;
             let now = Time::now();
-            if json {
-                let shown: Vec<_> = tokens.iter().map(|token| Shown::of(token, now)).collect();
-                context.output.document(&shown)?;
-            } else {
-                context.output.text(&listing(&tokens, now, context.output.width()))?;
-            }
+            let shown: Vec<_> = tokens.iter().map(|token| Shown::of(token, now)).collect();
+            context.output.show(json, &shown, |width| listing(&tokens, now, width))?;
         }
         TokenCommand::Rotate { id, overlap, expires, store: args, json } => {
             let rotated = rotate(&store(context, &args)?, &id, overlap, expires)?;
-            print(context, &rotated, json)?;
+            print(context, &rotated, Token::expose, json)?;
             if !json {
                 let old = match overlap {
                     Some(time) => format!("valid until {} at the latest", Time::now().after(time)),
@@ -210,9 +207,10 @@ fn rotate(
 fn print(
     context: &Context<'_>,
     (record, token): &(TokenRecord, Token),
+    spelling: fn(&Token) -> String,
     json: bool,
 ) -> Result<(), Error> {
-    let token = token.expose();
+    let token = spelling(token);
     let TokenRecord { id, subject, scopes, created_at, expires_at, .. } = record;
     if json {
         return context.output.document(&Created {

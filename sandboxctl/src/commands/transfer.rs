@@ -164,21 +164,11 @@ impl Sink {
     /// # Errors
     ///
     /// If no thread can be started.
-    pub fn styled(
-        mut to: impl Write + IsTerminal + Send + 'static,
-        colour: bool,
-    ) -> io::Result<Self> {
-        if !to.is_terminal() {
-            return Self::new(to);
-        }
-        Self::start(move |pieces| {
-            let mut text = StyledText::new(colour);
-            while let Some(piece) = pieces.blocking_recv() {
-                to.write_all(text.take(&piece).as_bytes())?;
-                to.flush()?;
-            }
-            to.write_all(text.end().as_bytes())?;
-            to.flush()
+    pub fn styled(to: impl Write + IsTerminal + Send + 'static, colour: bool) -> io::Result<Self> {
+        let mut text = StyledText::new(colour);
+        Self::shown(to, move |piece| match piece {
+            Some(piece) => text.take(&piece),
+            None => text.end(),
         })
     }
 
@@ -200,18 +190,32 @@ impl Sink {
     /// # Errors
     ///
     /// If no thread can be started.
-    pub fn standard(mut to: impl Write + IsTerminal + Send + 'static) -> io::Result<Self> {
+    pub fn standard(to: impl Write + IsTerminal + Send + 'static) -> io::Result<Self> {
+        let mut text = TerminalText::default();
+        Self::shown(to, move |piece| match piece {
+            Some(piece) => text.take(&piece),
+            None => text.end(),
+        })
+    }
+
+    /// Writes pieces as they are, but to a terminal as this text, which has an end too.
+    fn shown(
+        mut to: impl Write + IsTerminal + Send + 'static,
+        mut text: impl FnMut(Option<Vec<u8>>) -> String + Send + 'static,
+    ) -> io::Result<Self> {
         if !to.is_terminal() {
             return Self::new(to);
         }
         Self::start(move |pieces| {
-            let mut text = TerminalText::default();
-            while let Some(piece) = pieces.blocking_recv() {
-                to.write_all(text.take(&piece).as_bytes())?;
+            loop {
+                let piece = pieces.blocking_recv();
+                let is_last = piece.is_none();
+                to.write_all(text(piece).as_bytes())?;
                 to.flush()?;
+                if is_last {
+                    return Ok(());
+                }
             }
-            to.write_all(text.end().as_bytes())?;
-            to.flush()
         })
     }
 

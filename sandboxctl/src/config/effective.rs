@@ -1,5 +1,6 @@
 //! The settings in the form that the controller uses.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Component, Path, PathBuf};
@@ -8,6 +9,7 @@ use std::time::Duration;
 use sandbox_api::hosts::Allowlist;
 use sandbox_api::{ByteSize, Encoding, LimitKey, LimitValue, PrivateIo, Pull};
 use sandbox_controller::{Config, ConfinementPolicy, PoolConfig};
+use sandbox_e2b::Template;
 use sandbox_env::Environment;
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 use sandbox_service::Preparation;
@@ -140,6 +142,21 @@ impl Settings {
         match &self.setting(Key::PoolPrepared).value {
             Some(Value::Preparations(preparations)) => preparations.clone(),
             _ => Vec::new(),
+        }
+    }
+
+    /// Whether E2B's SDKs can use a service.
+    #[must_use]
+    pub fn e2b(&self) -> bool {
+        matches!(self.setting(Key::E2bEnabled).value, Some(Value::Switch(true)))
+    }
+
+    /// The templates of E2B's sandboxes.
+    #[must_use]
+    pub fn e2b_templates(&self) -> BTreeMap<String, Template> {
+        match &self.setting(Key::E2bTemplates).value {
+            Some(Value::Templates(templates)) => templates.clone(),
+            _ => BTreeMap::new(),
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use sandbox_api::process::DEFAULT_SCROLLBACK;
 use sandbox_api::{Bounds, ByteSize, LimitKey, LimitValue};
 use sandbox_controller::{ConfinementPolicy, DiskReserve, RootlessLimits};
 use sandbox_mcp::DEFAULT_OUTPUT_BYTES;
@@ -57,6 +58,8 @@ pub enum Kind {
     GuestPaths,
     /// Processes that are started ahead.
     Preparations,
+    /// Templates of E2B's sandboxes, by name.
+    Templates,
     /// Names of files that are write-protected.
     ProtectedNames,
     /// Names, or patterns of names.
@@ -291,6 +294,15 @@ settings! {
     "Where clients reach the service: shows OAuth clients where to get tokens" {
         expects: "a URL such as \"https://sandbox.example.org\"",
     }
+    ServerPreviewDomain "server.preview_domain"
+    "Domain below which ports of sandboxes have hosts, for browsers" {
+        expects: "a domain such as \"preview.example.org\"",
+    }
+    ServerPublicPorts "server.public_ports"
+    "Whether ports may be public: a preview by its URL, one of E2B's sandboxes by its name" {
+        kind: Kind::Switch,
+        default: || Some(Value::Switch(false)),
+    }
     ServerTlsCert "server.tls_cert" "Certificate chain of the service, as PEM" {
         flag: Some("--tls-cert"),
         kind: Kind::AbsolutePath,
@@ -312,6 +324,10 @@ settings! {
         kind: COUNT,
         default: || count(1000),
     }
+    ServerSandboxes "server.sandboxes" "Kept sandboxes" {
+        kind: COUNT,
+        default: || count(64),
+    }
     ServerMaxTtl "server.max_ttl" "Longest life of a kept sandbox" {
         kind: TIME,
         default: || hours(24),
@@ -324,6 +340,10 @@ settings! {
     "How long a sandbox is paused until it is stopped, and its files are kept; with `idle: freeze` until it expires" {
         kind: TIME,
         default: || hours(1),
+    }
+    ServerScrollback "server.scrollback" "Output that is kept of a process, 64KiB to 16MiB" {
+        kind: SIZE,
+        default: || Some(Value::Limit(LimitValue::Size(DEFAULT_SCROLLBACK))),
     }
     ServerMaxConnections "server.max_connections" "Open connections" {
         kind: COUNT,
@@ -366,6 +386,10 @@ settings! {
     QuotaRate "server.quota.rate" "Submissions of one caller a minute" {
         kind: COUNT,
     }
+    QuotaSandboxes "server.quota.sandboxes" "Kept sandboxes of one caller" {
+        kind: COUNT,
+        default: || count(16),
+    }
     JwtIssuer "server.jwt.issuer" "`iss` of accepted tokens" {}
     JwtAudience "server.jwt.audience" "`aud` of accepted tokens" {}
     JwtJwksFile "server.jwt.jwks_file" "Public keys of the issuer, as a JWK set" {
@@ -402,6 +426,17 @@ settings! {
     ServerAdvertise "server.advertise"
     "Where the other nodes reach a node: HOST:PORT; by peer_listen, or the host name, if not set" {
         flag: Some("--advertise"),
+    }
+    E2bEnabled "server.e2b.enabled" "Whether E2B's SDKs can use the service, at /e2b" {
+        flag: Some("--e2b"),
+        kind: Kind::Switch,
+        default: || Some(Value::Switch(false)),
+    }
+    E2bTemplates "server.e2b.templates"
+    "What E2B's sandboxes are made of, by name: `base`, `code-interpreter-v1`" {
+        kind: Kind::Templates,
+        default: || Some(Value::Templates(Default::default())),
+        expects: "a table of templates: name = { image = \"…\" } or { archive = \"…\" }, with start, ready and prepared",
     }
 }
 
@@ -690,7 +725,7 @@ mod tests {
         let count = Key::all().count();
         assert_eq!(
             count,
-            63 + 2 * LimitKey::ALL.len() + 2 * EXEC.len(),
+            70 + 2 * LimitKey::ALL.len() + 2 * EXEC.len(),
             "a section of limits is missing"
         );
         assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);

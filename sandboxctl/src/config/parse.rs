@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use sandbox_api::hosts::AllowRuleError;
 use sandbox_api::{LimitValue, SandboxSpec};
 use sandbox_controller::DiskReserve;
+use sandbox_e2b::Template;
 use sandbox_protocol::message::AllowedPath;
 use sandbox_protocol::path::GuestPath;
 use sandbox_service::Preparation;
@@ -53,7 +54,7 @@ impl Value {
                     .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
                 Self::from_toml(key, &value)
             }
-            Kind::ProtectedNames | Kind::Names | Kind::Preparations => {
+            Kind::ProtectedNames | Kind::Names | Kind::Preparations | Kind::Templates => {
                 let value = DeValue::parse(text)
                     .map_err(|error| ValueError::Names(error.message().to_owned()))?;
                 Self::from_toml(key, &value)
@@ -118,6 +119,16 @@ impl Value {
                 }
                 Ok(Self::Preparations(preparations))
             }
+            (Kind::Templates, DeValue::Table(_)) => {
+                let source = ValueDeserializer::from(value.clone());
+                let templates = BTreeMap::<String, Template>::deserialize(source)
+                    .map_err(|error| ValueError::Names(error.message().to_owned()))?;
+                for (name, template) in &templates {
+                    let refused = |why| ValueError::Names(format!("'{name}': {why}"));
+                    template.check(name).map_err(refused)?;
+                }
+                Ok(Self::Templates(templates))
+            }
             (Kind::ProtectedNames, DeValue::Array(_)) => {
                 let names = Vec::<String>::deserialize(ValueDeserializer::from(value.clone()))
                     .map_err(|error| ValueError::Names(error.message().to_owned()))?;
@@ -163,6 +174,7 @@ impl Value {
             (
                 Kind::GuestPaths
                 | Kind::Preparations
+                | Kind::Templates
                 | Kind::ProtectedNames
                 | Kind::Dirs
                 | Kind::Names

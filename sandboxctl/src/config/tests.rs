@@ -274,6 +274,17 @@ fn any_line() -> impl Strategy<Value = String> {
                     format!("[{{ name = 'a', command = ['b', 'c'], ready = {ready}, count = 1 }}]")
                 }
             },
+            (_, Some(Value::Templates(_))) => match write {
+                true => "{}".to_owned(),
+                false => {
+                    let of = [
+                        "image = 'b:1', prepared = 2",
+                        "archive = '/c.tar'",
+                        "image = 'b', start = 'c'",
+                    ];
+                    format!("{{ base = {{ {} }} }}", of[number as usize % 3])
+                }
+            },
             (_, Some(Value::Presets(_))) => {
                 ["{}", "{ p = ['a.example'] }", "{ p = [], q = ['b.a.example'] }"]
                     [number as usize % 3]

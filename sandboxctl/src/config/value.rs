@@ -1,9 +1,11 @@
 //! Values of settings, and how they are printed as TOML.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
 use sandbox_api::LimitValue;
+use sandbox_e2b::Template;
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::PathError;
 use sandbox_service::Preparation;
@@ -34,6 +36,8 @@ pub enum Value {
     Presets(Presets),
     /// Processes that are started ahead.
     Preparations(Vec<Preparation>),
+    /// Templates of E2B's sandboxes.
+    Templates(BTreeMap<String, Template>),
 }
 
 /// Why a text or a TOML value is invalid for its key.
@@ -119,7 +123,8 @@ impl Value {
             | Self::Dirs(_)
             | Self::Hosts(_)
             | Self::Presets(_)
-            | Self::Preparations(_) => None,
+            | Self::Preparations(_)
+            | Self::Templates(_) => None,
         }
     }
 }
@@ -169,6 +174,10 @@ impl fmt::Display for Value {
                 let tables: Result<Vec<_>, _> = tables.collect();
                 toml::Value::Array(tables.map_err(|_| fmt::Error)?).fmt(formatter)
             }
+            Self::Templates(templates) if templates.is_empty() => formatter.write_str("{}"),
+            Self::Templates(templates) => {
+                toml::Value::try_from(templates).map_err(|_| fmt::Error)?.fmt(formatter)
+            }
             Self::Presets(presets) if presets.is_empty() => formatter.write_str("{}"),
             Self::Presets(presets) => {
                 let presets = presets.iter().map(|(name, rules)| {
@@ -202,6 +211,7 @@ impl Serialize for Value {
             }
             Self::Hosts(entries) => serializer.collect_seq(entries.iter().map(ToString::to_string)),
             Self::Preparations(preparations) => preparations.serialize(serializer),
+            Self::Templates(templates) => templates.serialize(serializer),
             Self::Presets(presets) => {
                 serializer.collect_map(presets.iter().map(|(name, rules)| {
                     (name, rules.iter().map(ToString::to_string).collect::<Vec<_>>())

@@ -405,11 +405,12 @@ impl Client {
         };
         let error = Error::refused(&self.server(), status, &body);
         match status {
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            StatusCode::SERVICE_UNAVAILABLE => AttemptError::Transient(error, after),
+            // A rate, or the same request that is being accepted: its connection was lost. A quota that only
+            // an end of something frees has no time.
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::CONFLICT if after.is_some() => {
                 AttemptError::Transient(error, after)
             }
-            // The same request is being accepted: its connection was lost.
-            StatusCode::CONFLICT if after.is_some() => AttemptError::Transient(error, after),
             _ => AttemptError::Permanent(error),
         }
     }

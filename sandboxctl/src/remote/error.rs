@@ -140,6 +140,8 @@ impl Error {
         match self.kind() {
             // 1 would look like a failure of the script.
             ErrorKind::Busy => sandbox_api::exit_code(ErrorKind::Engine),
+            // 123 says that changes were not committed.
+            ErrorKind::Conflict => sandbox_api::exit_code(ErrorKind::AlreadyExists),
             kind => sandbox_api::exit_code(kind),
         }
     }
@@ -345,6 +347,10 @@ mod tests {
 
         let error = Error::refused("s", StatusCode::SERVICE_UNAVAILABLE, br#"{"title":"full"}"#);
         assert_eq!((error.kind(), error.exit_code()), (ErrorKind::Busy, 125));
+        for (status, code) in [(StatusCode::CONFLICT, 1), (StatusCode::GONE, 1)] {
+            let error = Error::refused("s", status, br#"{"kind":"process_ended"}"#);
+            assert_eq!(error.exit_code(), code, "{status}");
+        }
         let error = Error::refused("http://s", StatusCode::BAD_GATEWAY, b"<html>");
         assert!(
             error.to_string().starts_with("unexpected response from http://s: 502 Bad Gateway")

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hyper::Method;
+use hyper::header::{CONNECTION, UPGRADE};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use sandbox_api::operation::OperationRequest;
 use sandbox_api::service::{SandboxList, SandboxPatch, SandboxRequest, SandboxView};
-use sandbox_api::{ProcessList, ProcessRequest, ProcessView, SignalRequest};
+use sandbox_api::{ProcessList, ProcessRequest, ProcessView, SignalRequest, TCP_PROTOCOL};
 use serde::Serialize;
 
 use super::client::{Call, Client, Stream};
@@ -57,6 +60,23 @@ impl ProcessRef {
 }
 
 impl Client {
+    /// Connects to a port of a sandbox.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]. It is not tried again.
+    pub async fn connect_port(&self, sandbox: &str, port: u16) -> Result<TokioIo<Upgraded>, Error> {
+        let path = format!("/v1/sandboxes/{}/ports/{port}/connect", encoded(sandbox));
+        let call = Call::new(Method::POST, path)
+            .header(CONNECTION, "Upgrade")
+            .header(UPGRADE, TCP_PROTOCOL);
+        let (headers, upgraded) = self.switch(&call).await?;
+        match headers.get(UPGRADE) {
+            Some(protocol) if protocol == TCP_PROTOCOL => Ok(TokioIo::new(upgraded)),
+            _ => Err(self.unexpected("a connection of another protocol")),
+        }
+    }
+
     /// Creates a sandbox, or gives the one of this name.
     ///
     /// # Errors

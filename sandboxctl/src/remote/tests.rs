@@ -129,6 +129,7 @@ async fn refusal_and_an_invalid_id_are_final() {
         Answer(json("403 Forbidden", "", r#"{"title":"no","kind":"policy"}"#)),
         Answer(json("202 Accepted", "", r#"{"id":"../e1"}"#)),
         Answer(json("302 Found", "location: http://192.0.2.1/\r\n", "")),
+        Answer(json("429 Too Many Requests", "", r#"{"kind":"quota_exceeded"}"#)),
     ])
     .await;
     let request = ExecutionRequest::default();
@@ -139,7 +140,10 @@ async fn refusal_and_an_invalid_id_are_final() {
     // A service cannot redirect scripts and tokens elsewhere.
     let elsewhere = service.client.submit(&request, None, "k").await.unwrap_err();
     assert!(elsewhere.to_string().contains("302 Found"), "{elsewhere}");
-    assert_eq!(service.requests().len(), 3);
+    // A quota that no time frees is not asked for again.
+    let used_up = service.client.submit(&request, None, "k").await.unwrap_err();
+    assert_eq!((used_up.kind(), used_up.exit_code()), (ErrorKind::Busy, 125));
+    assert_eq!(service.requests().len(), 4);
 }
 
 #[tokio::test]

@@ -22,12 +22,15 @@ use sandbox_api::process::{TERMINAL_SIZES, TerminalSize};
 use self::clipboard::ClipboardFilter;
 pub use self::keys::{DetachKeys, KeyMatcher, Typed};
 
-/// What programs may leave behind, undone: an unfinished string, keyboard modes of this screen and the other one
-/// (1047 leaves the cursor where it is), scrolling region and keypad (soft reset), mouse, focus, paste, size and
-/// colour reports, held updates; a cursor, no colours.
-const RESET: &[u8] = b"\x1b\\\x1b[<99u\x1b[?1047l\x1b[<99u\x1b[!p\x1b[?9l\x1b[?1000l\x1b[?1001l\x1b[?1002l\
+/// What programs may leave behind, undone: an unfinished string and keyboard modes, on the screen that is shown.
+const FINISH: &[u8] = b"\x1b\\\x1b[<99u";
+/// The same then: keyboard modes of the first screen (1047 leaves the cursor where it is), scrolling region and keypad
+/// (soft reset), mouse, focus, paste, size and colour reports, held updates; a cursor, no colours.
+const RESET: &[u8] = b"\x1b[?1047l\x1b[<99u\x1b[!p\x1b[?9l\x1b[?1000l\x1b[?1001l\x1b[?1002l\
     \x1b[?1003l\x1b[?1005l\x1b[?1006l\x1b[?1015l\x1b[?1016l\x1b[?1004l\x1b[?2004l\x1b[?2026l\x1b[?2031l\
     \x1b[?2048l\x1b[>4m\x1b[?25h\x1b[0m";
+/// To the other screen, where the cursor is saved, and back, where it is restored.
+const SCREENS: [&[u8]; 2] = [b"\x1b[?1049h", b"\x1b[?1049l"];
 /// Answers of the terminal to a program's last questions are awaited until it is silent for so long, and dropped:
 /// later they would be typed into the user's shell.
 const SILENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -42,6 +45,8 @@ const DEFAULT_SIZE: TerminalSize = TerminalSize { cols: 80, rows: 24 };
 static SAVED: Mutex<Option<Termios>> = Mutex::new(None);
 /// Something that is no plain text was written to it: modes of it may have changed.
 static IS_CHANGED: AtomicBool = AtomicBool::new(false);
+/// The other screen is shown.
+static IS_OTHER_SCREEN: AtomicBool = AtomicBool::new(false);
 
 /// While it exists the terminal is raw: every key is input, and none a signal.
 #[derive(Debug)]
@@ -101,7 +106,8 @@ pub fn restore() {
         && is_ready(&mut [PollFd::new(&stdout(), PollFlags::OUT)], &STUCK)
     {
         // Without the lock of stdout, which the thread that writes may hold.
-        _ = rustix::io::write(stdout(), RESET);
+        let back = if IS_OTHER_SCREEN.swap(false, Ordering::Relaxed) { SCREENS[1] } else { b"" };
+        _ = rustix::io::write(stdout(), &[FINISH, back, RESET].concat());
         for _ in 0..ANSWERS {
             if !is_ready(&mut [PollFd::new(&stdin(), PollFlags::IN)], &SILENCE) {
                 break;
@@ -145,11 +151,23 @@ pub fn size() -> TerminalSize {
 pub struct Screen<W> {
     to: W,
     filter: ClipboardFilter,
+    /// The last bytes, which may begin a sequence of [`SCREENS`].
+    tail: Vec<u8>,
 }
 
 impl<W> Screen<W> {
     pub const fn new(to: W) -> Self {
-        Self { to, filter: ClipboardFilter::new() }
+        Self { to, filter: ClipboardFilter::new(), tail: Vec::new() }
+    }
+
+    /// Notes which screen is shown. What enters it together with other modes is not seen.
+    fn note_screen(&mut self, piece: &[u8]) {
+        self.tail.extend_from_slice(piece);
+        let [other, first] = SCREENS.map(|it| self.tail.windows(it.len()).rposition(|at| at == it));
+        if other != first {
+            IS_OTHER_SCREEN.store(other > first, Ordering::Relaxed);
+        }
+        self.tail.drain(..self.tail.len().saturating_sub(SCREENS[0].len() - 1));
     }
 }
 
@@ -159,7 +177,9 @@ impl<W: Write> Write for Screen<W> {
         if piece.iter().any(|byte| matches!(byte, 0x1b | 0x80..=0x9f)) {
             IS_CHANGED.store(true, Ordering::Relaxed);
         }
-        self.to.write_all(&self.filter.take(piece))?;
+        let shown = self.filter.take(piece);
+        self.note_screen(&shown);
+        self.to.write_all(&shown)?;
         Ok(piece.len())
     }
 
@@ -178,5 +198,17 @@ mod tests {
         let mut screen = Screen::new(&mut shown);
         screen.write_all(b"a\x1b]52;c;aGk=\x07b").unwrap();
         assert_eq!(shown, b"ab");
+    }
+
+    #[test]
+    fn screen_that_a_program_has_entered_is_left_as_it_was_entered() {
+        let mut screen = Screen::new(Vec::new());
+        let mut is_other = |pieces: &[&[u8]]| {
+            pieces.iter().for_each(|piece| screen.write_all(piece).unwrap());
+            IS_OTHER_SCREEN.load(Ordering::Relaxed)
+        };
+        assert!(is_other(&[b"a\x1b[?10", b"49hb"]));
+        assert!(is_other(&[b"\x1b[?1049l\x1b[?1049h", b"c"]), "the last one counts");
+        assert!(!is_other(&[b"\x1b[?1049h\x1b[?104", b"9", b"l"]));
     }
 }

@@ -1,10 +1,8 @@
 //! Executions on an engine of this machine: launched, followed, and what they leave kept as asked for.
 
 use std::borrow::Cow;
-use std::future::pending;
 use std::pin::pin;
 
-use sandbox_api::process::TerminalSize;
 use sandbox_api::{CancelCause, DocumentBody, ErrorKind, ExecutionDocument, SandboxSpec, Workload};
 use sandbox_controller::{Config, Controller, Execution, Sandbox};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
@@ -12,8 +10,8 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use super::super::collect::Artifacts;
 use super::super::receipt::Issuer;
 use super::super::staging::Staging;
-use super::super::terminal::{Keyboard, Lent};
-use super::super::{Context, hints, launch};
+use super::super::terminal::{Keyboard, Lent, next_size};
+use super::super::{Context, hints, launch, local};
 use super::follow::{follow, in_order};
 use super::job::Job;
 use super::render::{Ended, Left, LocalFiles, Renderer, View};
@@ -56,7 +54,10 @@ impl<'a> Local<'a> {
         launch::with_engine(self.context, config, async |controller, signals| {
             let run = async |job: LocalJob<'a>| {
                 let index = job.0.index;
-                let ran = self.run_one(controller, job).await.map_err(|error| self.explain(error));
+                let ran = match self.run_one(controller, job).await {
+                    Ok(ran) => Ok(ran),
+                    Err(error) => Err(self.explain(error).await),
+                };
                 ran.inspect_err(|error| self.reports.failed(index, error))
             };
             let ended = in_order(jobs, self.at_once, run).await;
@@ -67,10 +68,11 @@ impl<'a> Local<'a> {
         .await
     }
 
-    fn explain(&self, error: Error) -> Error {
+    async fn explain(&self, error: Error) -> Error {
         match (error, self.image_word) {
             (Error::Controller(source), Some(word)) if source.kind() == ErrorKind::Image => {
-                hints::word_as_image(source, word)
+                let sandbox = local::sandbox_of(self.context, word).await;
+                hints::word_as_image(source, word, sandbox.as_ref())
             }
             (error, _) => error,
         }
@@ -211,12 +213,4 @@ async fn feed(
     // The command may also ignore the end of its stdin.
     _ = stdin.shutdown().await;
     Ok(InputEnd::Closed)
-}
-
-/// The next size of the terminal that the command has.
-async fn next_size(lent: &mut Option<Lent<'_>>) -> TerminalSize {
-    match lent {
-        Some(lent) => lent.next_size().await,
-        None => pending().await,
-    }
 }

@@ -116,7 +116,9 @@ impl<'a> PreparedOperation<'a> {
                     _ => WriteMode::Overwrite,
                 };
                 let (path, parents, atomic) = (path(&args.path), !args.no_parents, !args.in_place);
-                Self::Write(Write { path, mode, parents, atomic }, Content::of(args)?)
+                let permissions = args.permissions;
+                let write = Write { path, mode, parents, atomic, permissions };
+                Self::Write(write, Content::of(args)?)
             }
             FsCommand::Edit(args) => {
                 let edit = Edit {
@@ -130,7 +132,8 @@ impl<'a> PreparedOperation<'a> {
             FsCommand::Ls(args) => {
                 let (recursive, limit) = (args.recursive, args.limit.map(Into::into));
                 let max_depth = args.max_depth.map(Into::into);
-                Self::List(List { path: path(&args.path), recursive, max_depth, limit }, args.long)
+                let list = List { recursive, max_depth, limit, ..List::new(path(&args.path)) };
+                Self::List(list, args.long)
             }
             FsCommand::Glob(args) => Self::Glob(Glob {
                 globs: args.globs.clone(),
@@ -149,7 +152,7 @@ impl<'a> PreparedOperation<'a> {
             }),
             FsCommand::Change(change) => Self::Change(change.operation()),
             FsCommand::Exists { path: it } => Self::Exists(Exists { path: path(it) }),
-            FsCommand::Stat { path: it } => Self::Stat(Stat { path: path(it) }),
+            FsCommand::Stat { path: it } => Self::Stat(Stat::new(path(it))),
             FsCommand::Cp { to: Side::Stdio, .. } if args.json => {
                 return Err(Error::usage("--json", "stdout is taken by the file"));
             }

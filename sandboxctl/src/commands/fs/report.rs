@@ -230,7 +230,7 @@ mod tests {
     fn entry(path: &str, kind: EntryKind, size: u64) -> Entry {
         let name = path.rsplit('/').next().unwrap().into();
         let modified = Some(Timestamp { seconds: 1_790_000_000, nanoseconds: 5 });
-        Entry { name, path: path.into(), kind, size, modified }
+        Entry { name, path: path.into(), kind, size, modified, details: None }
     }
 
     fn some_list() -> ListData {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::Context;
 use super::super::execution::{Console, StdoutState, View};
-use super::super::terminal::{Keyboard, Lent};
+use super::super::terminal::{Keyboard, Lent, next_size};
 use crate::error::Error;
 use crate::remote::{
     AttachInput, AttachOutput, Client, Error as RemoteError, ProcessRef, Received,
@@ -279,13 +279,6 @@ async fn send(
 async fn next_input(keyboard: &mut Option<Keyboard>) -> std::io::Result<Option<Vec<u8>>> {
     match keyboard {
         Some(keyboard) => keyboard.next().await,
-        None => pending().await,
-    }
-}
-
-async fn next_size(lent: &mut Option<Lent<'_>>) -> TerminalSize {
-    match lent {
-        Some(lent) => lent.next_size().await,
         None => pending().await,
     }
 }

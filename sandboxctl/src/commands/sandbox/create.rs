@@ -6,9 +6,10 @@ use sandbox_api::service::{IdleAction, KeptSpec, SandboxRequest, SandboxStatus};
 use sandbox_api::{Processes, Secrets, millis};
 
 use super::super::Context;
+use super::super::exec::variables_of_request;
 use super::super::execution::remote::RequestOptions;
 use super::super::serve::own::Place;
-use super::{environment, listing};
+use super::listing;
 use crate::cli::sandboxes::CreateArgs;
 use crate::error::Error;
 use crate::input::reason;
@@ -63,7 +64,9 @@ pub async fn create(
             mount_path: args.mount_path.clone(),
             workdir: args.workdir.clone(),
             processes: if keeps { Processes::Kept } else { Processes::PerCommand },
-            env: environment(context, args.variables()?)?,
+            ports: args.ports(),
+            files: args.files.unwrap_or_default(),
+            env: variables_of_request(context, args.variables.read()?)?,
             host_dir,
             prepared: None,
         },
@@ -73,6 +76,15 @@ pub async fn create(
         metadata: metadata.collect(),
     };
     let sandbox = client.create_sandbox(&request).await?;
+    let lives = millis(sandbox.expires_at.since(sandbox.created_at));
+    if sandbox.metadata != request.metadata
+        || sandbox.idle != request.idle
+        || request.ttl_ms.is_some_and(|ttl| ttl != lives)
+    {
+        context.output.notice(
+            "it was there already, and --ttl, --idle, --freeze and --metadata have not changed it",
+        );
+    }
     match args.json {
         true => context.output.document(&sandbox)?,
         false => {

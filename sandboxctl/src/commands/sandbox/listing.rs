@@ -63,7 +63,9 @@ pub fn processes(processes: &[ProcessView], width: Option<usize>) -> String {
 /// When a sandbox ends.
 pub fn expiry(sandbox: &SandboxView) -> String {
     let left = render::age(sandbox.expires_at.since(Time::now()));
-    format!("it is removed at {}, in {left}", sandbox.expires_at)
+    let is_last = sandbox.expires_at >= sandbox.max_expires_at;
+    let most = if is_last { ", the longest that it may exist" } else { "" };
+    format!("it is removed at {}, in {left}{most}", sandbox.expires_at)
 }
 
 #[cfg(test)]
@@ -104,5 +106,8 @@ pub mod tests {
         ");
         assert_eq!(ids(&all), "7f3c9a1be2d40586\n");
         assert!(expiry(&all[0]).ends_with(", in 1h"), "{}", expiry(&all[0]));
+        let [it] = all;
+        let last = expiry(&SandboxView { expires_at: it.max_expires_at, ..it });
+        assert!(last.ends_with("h, the longest that it may exist"), "{last}");
     }
 }

@@ -5,18 +5,18 @@ mod copy;
 mod create;
 mod exec;
 mod listing;
+mod port;
 mod process;
-mod resolve;
+pub mod resolve;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sandbox_api::service::{Content, SandboxPatch, SandboxView};
+use sandbox_api::service::{SandboxPatch, SandboxView};
 use sandbox_api::{ProcessState, ProcessView, SignalRequest, SignalTarget, millis};
 
 use self::resolve::Unresolved;
-use super::{Context, block_on, exec as one_shot, execution, local};
-use crate::cli::exec::Variable;
+use super::{Context, block_on, execution, local};
 use crate::cli::root::LocalRootArgs;
 use crate::cli::sandboxes::{SandboxCommand, SandboxesArgs};
 use crate::error::Error;
@@ -80,20 +80,16 @@ async fn perform(
             let metadata: BTreeMap<_, _> = metadata.iter().map(|it| it.parts()).collect();
             let query = SandboxQuery { status: status.as_deref(), metadata };
             let sandboxes = client.sandboxes(&query).await?;
-            match (json, quiet) {
-                (true, _) => output.document(&sandboxes)?,
-                (false, true) => output.text(&listing::ids(&sandboxes))?,
-                (false, false) => output.text(&listing::sandboxes(&sandboxes, output.width()))?,
-            }
+            output.show(json, &sandboxes, |width| match quiet {
+                true => listing::ids(&sandboxes),
+                false => listing::sandboxes(&sandboxes, width),
+            })?;
         }
         SandboxCommand::Ps { sandbox, all, json } => {
             let id = find(&client, &sandbox).await?.id;
             let mut processes = client.processes(&id).await?;
             processes.retain(|it| all || it.state != ProcessState::Ended);
-            match json {
-                true => output.document(&processes)?,
-                false => output.text(&listing::processes(&processes, output.width()))?,
-            }
+            output.show(json, &processes, |width| listing::processes(&processes, width))?;
         }
         SandboxCommand::Logs { process, follow, after, raw, json } => {
             let id = find(&client, &process.sandbox).await?.id;
@@ -116,6 +112,9 @@ async fn perform(
                     None => client.stop_process(&process).await?,
                 }
             }
+        }
+        SandboxCommand::Port { sandbox, ports, bind } => {
+            return port::forward(context, &client, &sandbox, &ports, bind).await;
         }
         SandboxCommand::Cp { from, to } => {
             return copy::copy(context, &client, &from, &to).await;
@@ -178,12 +177,4 @@ async fn living(client: &Client, sandbox: &str) -> Result<Vec<ProcessView>, Erro
     let mut processes = client.processes(sandbox).await?;
     processes.retain(|process| process.state != ProcessState::Ended);
     Ok(processes)
-}
-
-/// Variables as a request has them.
-fn environment(
-    context: &Context<'_>,
-    variables: Vec<Variable>,
-) -> Result<BTreeMap<String, Content>, Error> {
-    one_shot::variables_of_request(context, variables)
 }

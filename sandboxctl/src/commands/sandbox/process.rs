@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use rustix::fs::{fstat, stat};
 use sandbox_api::{
-    ExecutionEvent, LimitKey, ProcessRequest, ProcessState, PtyRequest, Recorded, TerminalSize,
-    millis,
+    ExecutionEvent, LimitKey, ProcessRequest, ProcessState, ProcessView, PtyRequest, Recorded,
+    TerminalSize, millis,
 };
 
 use super::super::execution::{Console, StdoutState, View};
@@ -39,7 +39,7 @@ pub async fn run(
     let is_timed = setting.layer == Layer::Flag;
     let pty = tty.then(|| terminal::request(context)).transpose()?;
     let workdir = command.workdir.as_deref();
-    let variables = command.variables()?;
+    let variables = command.variables.read()?;
     let request = ProcessRequest {
         command: one_shot::command_request(context, workdir, &command.line(), variables)?,
         stdin: command.stdin,
@@ -134,16 +134,17 @@ pub async fn attach(
 ) -> Result<u8, Error> {
     let mut signals = Signals::listen()?;
     let sandbox = signals.guard(find(&client, sandbox)).await??.id;
-    let view = signals.guard(client.find_process(&sandbox, *process)).await??;
+    let view = signals.guard(find_process(&client, &sandbox, *process)).await??;
     if view.state != ProcessState::Running && after.is_none() {
-        let error = Error::usage(format!("NUMBER {process}"), "the process has exited");
+        let error = Error::usage(format!("NUMBER {}", view.id), "the process has exited");
+        let process = view.id;
         return Err(error.with_hint(format!(
             "`sandboxctl sandbox logs {sandbox} {process}` prints what it has printed"
         )));
     }
     let process = ProcessRef::of(sandbox, &view);
     let is_typed = io::stdin().is_terminal();
-    let size = (view.pty && is_typed).then(terminal::current_size);
+    let size = (view.pty && is_typed).then(crate::terminal::size);
     let (keyboard, input) = match is_typed {
         true => (Some(open(Some(detach_keys))?), InputKind::Own),
         false if is_null(rustix::stdio::stdin()) => (None, InputKind::Own),
@@ -191,6 +192,22 @@ fn open(keys: Option<crate::terminal::DetachKeys>) -> Result<Keyboard, Error> {
     Keyboard::open(keys).map_err(|source| Error::System { what: "stdin".to_owned(), source })
 }
 
+/// The process of this number, or else the one that was started last.
+async fn find_process(
+    client: &Client,
+    sandbox: &str,
+    number: Option<u32>,
+) -> Result<ProcessView, Error> {
+    let Some(number) = number else {
+        let none = || {
+            Error::usage("NUMBER", "no process was started in the sandbox")
+                .with_hint("`sandboxctl sandbox run ID COMMAND` starts one")
+        };
+        return client.processes(sandbox).await?.into_iter().next().ok_or_else(none);
+    };
+    Ok(client.find_process(sandbox, number).await?)
+}
+
 /// What `logs` shows, and how.
 pub struct Shown {
     pub follow: bool,
@@ -203,11 +220,11 @@ pub async fn logs(
     context: &Context<'_>,
     client: Arc<Client>,
     sandbox: String,
-    process: u32,
+    process: Option<u32>,
     Shown { follow, after, raw, json }: Shown,
 ) -> Result<u8, Error> {
     let output = context.output;
-    let view = client.find_process(&sandbox, process).await?;
+    let view = find_process(&client, &sandbox, process).await?;
     let until = view.last_event;
     if !follow && until <= after {
         return Ok(0);

@@ -1,8 +1,11 @@
 //! Which sandbox is meant: by its id, the beginning of it, or its name.
 
+use hyper::StatusCode;
+use sandbox_api::ErrorKind;
 use sandbox_api::service::SandboxView;
 
 use crate::error::Error;
+use crate::remote::Error as RemoteError;
 
 /// The shortest beginning of an id that counts.
 const SHORTEST: usize = 4;
@@ -21,9 +24,18 @@ impl Unresolved {
     pub fn named(self, word: &str) -> Error {
         let what = format!("ID '{word}'");
         match self {
-            Self::Unknown => Error::usage(what, "there is no such sandbox").with_hint(
-                "`sandboxctl sandbox ls` lists them; of an id at least 4 characters count",
-            ),
+            // The same as a service says of an id.
+            Self::Unknown => RemoteError::Refused {
+                status: StatusCode::NOT_FOUND,
+                kind: ErrorKind::NotFound,
+                message: format!("{what}: there is no such sandbox"),
+                hint: Some(
+                    "`sandboxctl sandbox ls` lists them; of an id at least 4 characters count"
+                        .to_owned(),
+                ),
+                member: None,
+            }
+            .into(),
             Self::Several(ids) => {
                 Error::usage(what, format!("ambiguous ID: matches {}", ids.join(", ")))
                     .with_hint("use more characters")
@@ -73,6 +85,7 @@ mod tests {
         for word in ["fed", "", "none", "buil", "FEDC"] {
             assert_eq!(id(word), Err(Unresolved::Unknown), "{word}");
         }
+        assert_eq!(Unresolved::Unknown.named("x").exit_code(), 1);
         let Err(several) = id("7f3c") else { panic!("it is no id") };
         let text = several.named("7f3c").to_text();
         assert!(

@@ -158,6 +158,10 @@ impl Authenticate for Access {
         }
         .boxed()
     }
+
+    fn is_credential(&self, word: &str) -> bool {
+        self.check_jwt(word).is_ok()
+    }
 }
 
 /// Every caller, without authentication.

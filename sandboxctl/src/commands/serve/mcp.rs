@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use axum::extract::Request;
 use axum::middleware::map_request;
 use sandbox_api::ByteSize;
-use sandbox_http::{Caller, Mount, Scope};
+use sandbox_http::{Caller, Mount, MountAccess, Scope};
 use sandbox_mcp::{Access, Audience, HttpOptions, HttpServer, Settings};
 use sandbox_service::{HostPolicy, IoPosture, Service, ServiceConfig};
 
@@ -63,6 +63,7 @@ pub fn mount(service: &Service, options: HttpOptions) -> (HttpServer, Mount) {
     let service = server.router().route_layer(of_subject);
     // It bounds them by itself, and answers what is too long with the id of the request.
     let max_request = ByteSize::b(u64::MAX);
-    let mount = Mount { path: "/mcp", service, scope: Scope::Sandboxes, max_request };
+    let mount =
+        Mount { path: "/mcp", service, access: MountAccess::Scope(Scope::Sandboxes), max_request };
     (server, mount)
 }

@@ -2,6 +2,7 @@
 
 mod access;
 mod causes;
+mod e2b;
 mod listen;
 mod mcp;
 mod node;
@@ -18,6 +19,7 @@ use futures_util::future::OptionFuture;
 use sandbox_api::service::{ShutdownReport, Subject, Time};
 use sandbox_auth::{LOCAL_SUBJECT, Scope, Token};
 use sandbox_controller::{AccessRecord, Controller};
+use sandbox_e2b::E2b;
 use sandbox_http::{AccessDecision, Endpoint, Http, HttpConfig, Shutdown, Tls};
 use sandbox_service::{Service, ServiceConfig};
 use sandbox_store::{Durability, Store, StoreError};
@@ -127,7 +129,7 @@ async fn run(
         Owner::Developer(_) => Some(OwnToken::create(&store)?),
         _ => None,
     };
-    let service = ServiceConfig { node: node.as_ref().map(|it| it.session.clone()), ..service };
+    let mut service = ServiceConfig { node: node.as_ref().map(|it| it.session.clone()), ..service };
     let policy = if args.insecure_no_auth { Policy::NoCaller } else { Policy::Others };
     let access = Access::new(policy, store.clone(), jwt);
     let access = access.map_err(|error| plan::refused_keys(&error))?;
@@ -161,6 +163,33 @@ async fn run(
             return Err(error.into());
         }
     }
+    // What is configured is for the service of a team.
+    let offers_e2b = match owner {
+        Owner::Team => settings.e2b(),
+        Owner::Developer(_) => args.e2b,
+        Owner::Program(_) | Owner::User(_) => false,
+    };
+    let e2b = match offers_e2b {
+        true => {
+            let environment = &context.environment;
+            let is_developers = matches!(owner, Owner::Developer(_));
+            let public_ports = is_developers || plan::public_ports(settings);
+            if let Some(previews) = &mut service.previews {
+                previews.may_be_public = public_ports;
+            }
+            let offered =
+                e2b::settings(settings, environment, &controller, &mut service, public_ports);
+            offered.await.map(Some)
+        }
+        false => Ok(None),
+    };
+    let e2b = match e2b {
+        Ok(e2b) => e2b,
+        Err(error) => {
+            context.close(controller, &mut signals).await;
+            return Err(error);
+        }
+    };
     let controller = Arc::new(controller);
     if pool.size > 0 {
         controller.pool(pool);
@@ -191,9 +220,15 @@ async fn run(
         Some((peers, listener, dir)) => (Some(peers), Some(listener), Some(dir)),
         None => (None, None, None),
     };
-    let http = HttpConfig { audit: Some(Arc::new(audit)), peers, ..http };
+    let has_auth = policy == Policy::Others;
+    let http = HttpConfig { audit: Some(Arc::new(audit)), peers, has_auth, ..http };
     let (tools, mount) = mcp::mount(&service, tools);
-    let http = Http::new(http, service.clone(), access.clone(), Some(mount), shutdown);
+    let mut mounts = vec![mount];
+    if let Some(e2b) = e2b {
+        let app = sandbox_e2b::App::new(service.clone(), e2b, stop.clone());
+        mounts.extend(E2b::new(app, access.clone()).mounts());
+    }
+    let http = Http::new(http, service.clone(), access.clone(), mounts, shutdown);
     let addresses = listening.addresses(tls.is_some());
     if let Owner::User(place) | Owner::Developer(place) = &owner {
         // What it was started with is kept by now.
@@ -218,7 +253,11 @@ async fn run(
         notify(&[NotifyState::Ready]);
     }
     if let Some(OwnToken { token, .. }) = &own_token {
-        context.output.text(&next_steps(&addresses, token))?;
+        let server = server_of(&addresses);
+        context.output.text(&next_steps(server, token))?;
+        if offers_e2b {
+            context.output.text(&e2b::next_steps(server, token))?;
+        }
     }
     tracing::info!(addresses = addresses.join(" "), "ready");
 
@@ -327,10 +366,14 @@ impl OwnToken {
     }
 }
 
-/// What a developer types next.
-fn next_steps(addresses: &[String], token: &Token) -> String {
+/// Where a developer's programs find it.
+fn server_of(addresses: &[String]) -> &str {
     let server = addresses.iter().find(|address| address.starts_with("http"));
-    let server = server.or(addresses.first()).map_or("", String::as_str);
+    server.or(addresses.first()).map_or("", String::as_str)
+}
+
+/// What a developer types next.
+fn next_steps(server: &str, token: &Token) -> String {
     let token = token.expose();
     format!(
         "\nIn another terminal:\n  export SANDBOXCTL_SERVER={server} SANDBOXCTL_TOKEN={token}\n  \

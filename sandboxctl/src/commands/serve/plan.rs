@@ -3,13 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sandbox_api::process::SCROLLBACKS;
 use sandbox_api::{ByteSize, SandboxSpec};
 use sandbox_auth::{JwtConfig, JwtError, JwtKeys};
 use sandbox_controller::{Config, NAMES_DIR, PoolConfig};
 use sandbox_env::Environment;
 use sandbox_http::{ConnectionLimits, Endpoint, HttpConfig, ResourceMetadata, Tls, TlsError};
 use sandbox_mcp::PrivateDir;
-use sandbox_service::{HostPolicy, IoPosture, KeptBounds, Quotas, RequestBounds, ServiceConfig};
+use sandbox_service::{
+    HostPolicy, IoPosture, KeptBounds, PreviewConfig, Quotas, RequestBounds, ServiceConfig,
+};
 use sandbox_store::DatabaseConfig;
 
 use super::super::{Context, database};
@@ -76,6 +79,11 @@ impl Plan {
     pub fn of(context: &Context<'_>, args: &ServeArgs, settings: &Settings) -> Result<Self, Error> {
         let here = &context.environment.working_directory;
         let place = || Place::of(&context.environment);
+        if args.insecure_no_auth && settings.e2b() {
+            let why = "E2B's API has tokens: without them any page in a browser could use it";
+            return Err(Error::usage("--insecure-no-auth", why)
+                .with_hint("server.e2b.enabled = false, or authentication"));
+        }
         match (args.private, args.local, args.dev) {
             (false, false, false) => {}
             (true, ..) => {
@@ -177,7 +185,17 @@ impl Plan {
         controller.service_dir = Some(service_dir);
         let is_programs = matches!(owner, Owner::Program(_));
         let defaults = service(args, settings, data_dir)?;
+        let port = endpoints.iter().find_map(|endpoint| match endpoint {
+            Endpoint::Tcp(address) => Some(address.port()),
+            Endpoint::Unix(_) => None,
+        });
         let service = ServiceConfig {
+            // A developer's browser comes without TLS. Nobody's comes to a socket.
+            previews: defaults.previews.filter(|_| port.is_some()).map(|previews| PreviewConfig {
+                scheme: "http",
+                port,
+                ..previews
+            }),
             io: match settings.io_enabled() {
                 true => IoPosture::PrivatePerExecution,
                 false => IoPosture::Off,
@@ -333,8 +351,14 @@ fn service(
     let by_subject = &settings.setting(Key::ServerMetricsBySubject).value;
     let max_ttl = settings.time(Key::ServerMaxTtl).unwrap_or_default();
     let kept = KeptBounds::default();
+    let scrollback = settings.size(Key::ServerScrollback).unwrap_or(kept.scrollback);
+    if !SCROLLBACKS.contains(&scrollback.as_u64()) {
+        let key = settings.named(Key::ServerScrollback);
+        return Err(Error::usage(key, "it is from 64KiB to 16MiB"));
+    }
     let defaults = ServiceConfig::new(data_dir);
     Ok(ServiceConfig {
+        previews: previews(settings)?,
         io,
         sandbox,
         default_root: args.sandbox.root.root(settings),
@@ -350,10 +374,12 @@ fn service(
         retention: settings.time(Key::ServerRetention).unwrap_or_default(),
         max_stored: settings.size(Key::ServerMaxStored).unwrap_or(defaults.max_stored),
         kept: KeptBounds {
+            sandboxes: settings.count(Key::ServerSandboxes).unwrap_or(kept.sandboxes),
             max_ttl,
             ttl: kept.ttl.min(max_ttl),
             paused: settings.count(Key::ServerMaxPaused).unwrap_or(kept.paused),
             paused_for: settings.time(Key::ServerMaxPausedTime).unwrap_or(kept.paused_for),
+            scrollback,
             ..kept
         },
         prepared: settings.prepared(),
@@ -398,6 +424,54 @@ fn resource(settings: &Settings) -> Result<Option<ResourceMetadata>, Error> {
     }))
 }
 
+/// Where ports have hosts of their own. Pages of guests are there: no such host has to do with those of the API.
+fn previews(settings: &Settings) -> Result<Option<PreviewConfig>, Error> {
+    let key = Key::ServerPreviewDomain;
+    let Some(domain) = settings.text(key) else { return Ok(None) };
+    let domain = domain.to_ascii_lowercase();
+    let refuse = |why: String| Error::usage(settings.named(key), why);
+    let is_label = |label: &str| {
+        let is_of = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        matches!(label.len(), 1..=63) && label.bytes().all(is_of)
+    };
+    let is_domain = domain.len() <= 189 && domain.split('.').all(is_label);
+    if !is_domain || domain.rsplit('.').next().is_some_and(|last| last.parse::<u8>().is_ok()) {
+        return Err(refuse("it is not a domain".to_owned())
+            .with_hint("such as preview.example.org, for https://8080-ID.preview.example.org"));
+    }
+    let url = settings.text(Key::ServerUrl).and_then(|url| url.parse::<hyper::Uri>().ok());
+    let mut hosts = settings.names(Key::ServerAllowedHosts);
+    hosts.extend(url.as_ref().and_then(|url| url.host()).map(str::to_owned));
+    let is_below = |host: &str, other: &str| {
+        host == other || host.strip_suffix(other).is_some_and(|rest| rest.ends_with('.'))
+    };
+    for host in hosts {
+        let host = host.to_ascii_lowercase();
+        if is_below(&host, &domain) || is_below(&domain, &host) {
+            return Err(refuse(format!(
+                "it is not apart from {host}, a host of the service itself"
+            ))
+            .with_hint("pages of sandboxes need a domain that has nothing to do with the API's"));
+        }
+    }
+    if domain == "localhost" {
+        return Err(refuse("localhost is a host of the service itself".to_owned())
+            .with_hint("preview.localhost, for a browser on this machine"));
+    }
+    let scheme = match url.as_ref().and_then(|url| url.scheme_str()) {
+        Some("http") => "http",
+        _ => "https",
+    };
+    let port = url.as_ref().and_then(|url| url.port_u16());
+    let may_be_public = public_ports(settings);
+    Ok(Some(PreviewConfig { domain, scheme, port, may_be_public }))
+}
+
+/// Whether ports may be reached without a token.
+pub fn public_ports(settings: &Settings) -> bool {
+    matches!(settings.setting(Key::ServerPublicPorts).value, Some(Value::Switch(true)))
+}
+
 /// Whose tokens are accepted.
 fn jwt(settings: &Settings) -> Result<Option<JwtConfig>, Error> {
     let text = |key| settings.text(key).map(str::to_owned);
@@ -421,6 +495,50 @@ pub fn quotas(settings: &Settings) -> Quotas {
         rate_per_minute: settings.count(Key::QuotaRate).and_then(|rate| u32::try_from(rate).ok()),
         stored: settings.size(Key::QuotaStored),
         cpu_per_day: settings.time(Key::QuotaCpu),
-        ..Quotas::default()
+        sandboxes: settings.count(Key::QuotaSandboxes).unwrap_or(Quotas::default().sandboxes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Flags;
+
+    fn previews_of(values: &[(Key, &str)]) -> Option<PreviewConfig> {
+        let variables: Vec<_> = values.iter().map(|(key, text)| (key.variable(), *text)).collect();
+        let variables: Vec<_> = variables.iter().map(|(name, text)| (&**name, *text)).collect();
+        let environment = Environment::new(Path::new("/"), 1000, &variables);
+        previews(&Settings::load(&environment, Flags::default()).unwrap()).ok().flatten()
+    }
+
+    #[test]
+    fn previews_have_nothing_in_common_with_the_hosts_of_the_service() {
+        let url = (Key::ServerUrl, "https://Sandbox.Example.org:8443/api");
+        let hosts = (Key::ServerAllowedHosts, "['api.internal']");
+        let at = |domain: &str| previews_of(&[(Key::ServerPreviewDomain, domain), url, hosts]);
+        let found = at("Preview.Example.net").unwrap();
+        assert_eq!(
+            (&*found.domain, found.scheme, found.port),
+            ("preview.example.net", "https", Some(8443))
+        );
+        assert!(!found.may_be_public);
+        assert!(at("preview.example.org").is_some() && at("preview.localhost").is_some());
+        for refused in [
+            "sandbox.example.org",
+            "example.org",
+            "a.sandbox.example.org",
+            "internal",
+            "x.api.internal",
+            "localhost",
+            "https://preview.example.net",
+            "*.preview.example.net",
+            "preview..net",
+            "192.0.2.1",
+        ] {
+            assert_eq!(at(refused), None, "{refused}");
+        }
+        assert_eq!(previews_of(&[url]), None);
+        let plain = previews_of(&[(Key::ServerPreviewDomain, "preview.example.net")]).unwrap();
+        assert_eq!((plain.scheme, plain.port), ("https", None));
     }
 }
