@@ -4,7 +4,7 @@ import sys
 
 from sandboxctl.adapters.smolagents import SandboxctlExecutor
 
-executor = SandboxctlExecutor(image=sys.argv[1] if len(sys.argv) > 1 else "python:3.13-slim", timeout=30)
+executor = SandboxctlExecutor(image=sys.argv[1] if len(sys.argv) > 1 else None, timeout=30)
 # With a model: CodeAgent(tools=[], model=..., executor=executor)
 try:
     executor("rows = [1, 2, 3]\nprint('counted', len(rows))")

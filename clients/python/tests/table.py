@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import socket
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sandboxctl import AsyncProcess, AsyncSandbox, Process, ProcessEvent, Sandbox
+from sandboxctl import AsyncProcess, AsyncSandbox, Forward, Process, ProcessEvent, Sandbox
 
 TABLE = Path(__file__).parents[2] / "conformance"
 # Words that Python has for itself.
@@ -65,6 +67,14 @@ def target_of(sandbox: Any, name: str) -> Any:
     return target
 
 
+def exchange(forward: Forward, text: str) -> str:
+    """What a forwarded port answers to a text and the end of its direction."""
+    with forward, socket.create_connection((forward.host, forward.port), 20) as connection:
+        connection.sendall(text.encode())
+        connection.shutdown(socket.SHUT_WR)
+        return connection.makefile("rb").read().decode()
+
+
 class Read:
     """What was read of a process."""
 
@@ -103,6 +113,18 @@ def call(sandbox: Sandbox, step: dict[str, Any], **more: Any) -> Any:
             return read
         case "commands.follow":
             return list(sandbox.commands.run(**args, background=True))
+        case "files.watch":
+            during, last, seen = args.pop("during"), args.pop("last"), list[Any]()
+            with sandbox.files.watch(**args) as changes:
+                for each in during:
+                    call(sandbox, each)
+                for change in changes:
+                    seen.append(change)
+                    if [change.change, change.name] == last:
+                        break
+            return seen
+        case "ports.exchange":
+            return exchange(sandbox.ports.forward(args["port"]), args["text"])
         case name:
             result = target_of(sandbox, name)(**args)
             if isinstance(result, Process):
@@ -126,8 +148,20 @@ async def async_call(sandbox: AsyncSandbox, step: dict[str, Any], **more: Any) -
                     if read.add(event):
                         break
             return read
+        case "files.watch":
+            during, last, seen = args.pop("during"), args.pop("last"), list[Any]()
+            async with sandbox.files.watch(**args) as changes:
+                for each in during:
+                    await async_call(sandbox, each)
+                async for change in changes:
+                    seen.append(change)
+                    if [change.change, change.name] == last:
+                        break
+            return seen
         case "commands.follow":
             return [event async for event in await sandbox.commands.run(**args, background=True)]
+        case "ports.exchange":
+            return await asyncio.to_thread(exchange, await sandbox.ports.forward(args["port"]), args["text"])
         case name:
             result = await target_of(sandbox, name)(**args)
             if isinstance(result, AsyncProcess):

@@ -25,7 +25,8 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (Sandbox.create, {"root_dir": "root"}, "`rootfs`"),
     (Sandbox.create, {"archive": "x.tar"}, "`image_archive`"),
     (Sandbox.create, {"ttl": 60}, "`timeout`"),
-    (Sandbox.create, {"env": {}}, "`envs`"),
+    (Sandbox.create, {"env": ["A=1"]}, "names and their values"),
+    (Sandbox.create, {"env": {}, "envs": {}}, "`envs`"),
     (Sandbox.create, {"labels": {}}, "`metadata`"),
     (Sandbox.create, {"envs": ["A=1"]}, "names and their values"),
     (Sandbox.create, {"background": True}, r"`background` of commands\.run"),
@@ -38,7 +39,7 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (Sandbox.create, {"nothing": 1}, "there are image, rootfs, "),
     (Sandbox, {"template": "base"}, r"Sandbox\.create\(\)"),
     (Sandbox, {}, r"Sandbox\.create\(\)"),
-    (COMMANDS.run, {"command": "ls", "envs": {}}, "`env`"),
+    (COMMANDS.run, {"command": "ls", "envs": ["A=1"]}, "names and their values"),
     (COMMANDS.run, {"cmd": "ls"}, "`command`"),
     (COMMANDS.run, {"command": "ls", "detach": True}, "`background`"),
     (COMMANDS.run, {"command": "ls", "background": True, "check": True}, "iterate over the process"),
@@ -87,7 +88,7 @@ def test_wrong_argument_is_a_type_error_that_names_the_right_one(
         (AsyncSandbox.create, {"template": "base"}, "`image`"),
         (AsyncCommands(unopened).run, {"command": ["ls", "-l"]}, "`args`"),
         (AsyncFiles(unopened).list, {"depth": 1}, "`max_depth`"),
-        (sandboxctl.async_exec, {"command": "ls", "envs": {}}, r"exec\(\) has no argument `envs`: it is `env`"),
+        (sandboxctl.async_exec, {"command": "ls", "argv": []}, r"exec\(\) has no argument `argv`: is it `args`"),
     ],
 )
 def test_wrong_argument_of_a_coroutine_is_a_type_error_that_names_the_right_one(

@@ -29,7 +29,12 @@ CASES = rows("hostile")
 END = {"seq": 9, "time": "", "event": "end"}
 PROCESS = next(case["answer"] for case in CASES if case["of"] == "process")
 PROCESS_END = {**END, "document": PROCESS}
-EVENTS = {"log": ("events", END), "output": ("events", END), "process_output": ("process_events", PROCESS_END)}
+EVENTS = {
+    "log": ("events", END),
+    "output": ("events", END),
+    "process_output": ("process_events", PROCESS_END),
+    "change": ("changes", END),
+}
 # What each route answers, if nothing else is asked of it.
 USUAL: dict[str, Any] = {
     "sandbox": {"id": "s"},
@@ -44,6 +49,7 @@ USUAL: dict[str, Any] = {
     "process": PROCESS,
     "processes": {"processes": []},
     "process_events": b"",
+    "changes": b"",
 }
 SCRIPT, COMMAND = (
     next(case["answer"] for case in CASES if (case["of"], case["call"]) == ("document", name))
@@ -56,6 +62,7 @@ ROUTES = {
     f"POST {SANDBOX}/processes": "process",
     f"GET {SANDBOX}/processes": "processes",
     rf"GET {SANDBOX}/processes/3/events\?generation=2&after=0&mode=lossy": "process_events",
+    rf"GET {SANDBOX}/watch\?path=\.&recursive=false": "changes",
     f"DELETE {SANDBOX}": "removal",
     f"POST {SANDBOX}/operations": "operation",
     rf"POST {SANDBOX}/executions(\?wait=60)?": "execution",
@@ -444,6 +451,6 @@ def test_server_that_always_says_running_is_asked_after_ever_longer_pauses(
 
 
 def test_hostile_answers_are_made_of_every_route() -> None:
-    asked = {case["of"] for case in CASES} | {"content", "events", "process_events", "removal", "cancel"}
+    asked = {case["of"] for case in CASES} | {"content", "events", "process_events", "changes", "removal", "cancel"}
     assert set(ROUTES.values()) <= asked
     assert sys.getrecursionlimit() < DEEP

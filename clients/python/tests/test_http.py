@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import ssl
 import subprocess
 import threading
@@ -518,9 +519,9 @@ def test_process_is_waited_for_written_to_signalled_and_found(fake: Fake) -> Non
         # What a process has read is not sent again.
         assert [len(asked.body) for asked in fake.heard(f"POST {PROCESS}/stdin?generation=2")] == [65536, 4464, 4]
         process.close_stdin()
-        process.signal("INT", "foreground")
+        process.signal("SIGINT", "foreground")
         with pytest.raises(SandboxError) as failure:
-            process.signal("TERM")
+            process.signal(15)
         assert failure.value.kind == "process_ended"
         process.kill()
         signals = [json.loads(asked.body) for asked in fake.heard(f"POST {PROCESS}/signal?generation=2")]
@@ -634,3 +635,98 @@ def test_sandboxes_are_listed_found_ended_and_changed(fake: Fake) -> None:
     assert Sandbox.kill("s", server=fake.url)
     with pytest.raises(SandboxError, match="the same again"):
         list(Sandbox.list(server=fake.url))
+
+
+WATCH = "GET /v1/sandboxes/s/watch?path=d%2F%FF&recursive=true"
+
+
+def change(seq: int, name: str, **more: str) -> dict[str, Any]:
+    return {"seq": seq, "event": "change", "change": "create", "name": name, **more}
+
+
+def test_watch_gives_what_changes_and_what_is_missing(fake: Fake) -> None:
+    fake.answers[WATCH] = events(
+        change(1, "a", type="directory"),
+        {"seq": 2, "event": "of another version"},
+        change(3, "b", change="of another version"),
+        {"seq": 4, "event": "omitted", "events": 5},
+        change(9, "f\ufffd", name_b64="Zv8=", change="write"),
+    )
+    with Sandbox.create(server=fake.url) as sandbox:
+        with sandbox.files.watch(b"d/\xff", recursive=True) as changes:
+            assert len(fake.heard(WATCH)) == 1
+            found = list(changes)
+        assert [(it.change, it.name, it.type, it.seq, it.omitted) for it in found] == [
+            ("create", "a", "directory", 1, 0),
+            ("omitted", "", None, 0, 5),
+            ("write", "f\ufffd", None, 9, 0),
+        ]
+        assert [it.name_bytes for it in found] == [b"a", b"", b"f\xff"]
+        # Each of those that are left early gives its connection back: more than there may be at once.
+        for _ in range(70):
+            with sandbox.files.watch(b"d/\xff", recursive=True) as changes:
+                assert next(changes).name == "a"
+
+
+async def test_watch_that_is_refused_or_breaks_off_is_an_error_and_is_not_made_again(fake: Fake) -> None:
+    piece = f"data: {json.dumps(change(1, 'a'))}\n\n".encode()
+    cut = b"%x\r\n%s\r\n" % (len(piece), piece)
+    async with await AsyncSandbox.create(server=fake.url) as sandbox:
+        watch = lambda: sandbox.files.watch(b"d/\xff", recursive=True)  # noqa: E731
+        fake.answers[WATCH] = (200, {"Connection": "close", "Transfer-Encoding": "chunked"}, cut)
+        async with watch() as changes:
+            assert (await anext(changes)).name == "a"
+            with pytest.raises(ServerBusy):
+                await anext(changes)
+        assert len(fake.heard(WATCH)) == 1
+        for there, error in ((CREATED, NotFound), (problem(404, "not_found"), SandboxGone)):
+            fake.answers |= {WATCH: problem(404, "not_found"), "GET /v1/sandboxes/s": there}
+            with pytest.raises(error):
+                await watch().__aenter__()
+
+
+def test_forwarded_port_passes_on_what_comes_and_its_end(fake: Fake) -> None:
+    upgrade = {"Connection": "upgrade", "Upgrade": "sandboxctl-tcp"}
+    fake.answers |= {
+        "POST /v1/sandboxes/s/ports/5432/connect": (101, upgrade, b"greeting"),
+        "POST /v1/sandboxes/s/ports/22/connect": problem(502, "port_closed"),
+    }
+    with Sandbox.create(server=fake.url, token="t", ports=[5432]) as sandbox:
+        assert json.loads(fake.asked[0].body)["spec"]["ports"] == [5432]
+        with sandbox.ports.forward(5432) as forward:
+            with socket.create_connection((forward.host, forward.port), 10) as connection:
+                assert connection.makefile("rb").read() == b"greeting"
+            asked = fake.heard("POST /v1/sandboxes/s/ports/5432/connect")[0].headers
+            assert (asked["upgrade"], asked["authorization"]) == ("sandboxctl-tcp", "Bearer t")
+            with pytest.raises(SandboxError, match="cannot be listened at"):
+                sandbox.ports.forward(5432, local_port=forward.port)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((forward.host, forward.port), 10)
+        with sandbox.ports.forward(22) as refused, socket.create_connection((refused.host, refused.port), 10) as it:
+            assert it.makefile("rb").read() == b""
+        for wrong in (0, 65536, True):
+            with pytest.raises(ValueError, match="a number from 1 to 65535"):
+                sandbox.ports.forward(wrong)
+
+
+def test_preview_has_the_headers_of_its_requests_and_a_host(fake: Fake) -> None:
+    view = {"url": "https://8080-s.preview.example.org/", "expires_at": "2026-11-29T12:00:00.000Z"}
+
+    def answer(asked: Asked) -> Any:
+        token = None if json.loads(asked.body)["public"] else "secret"
+        return 201, {}, {**view, "token": token}
+
+    fake.answers["POST /v1/sandboxes/s/ports/8080/previews"] = answer
+    fake.answers["GET /v1/sandboxes/s/ports"] = (200, {}, {"ports": [{"port": 8080, "address": "::"}]})
+
+    async def use() -> None:
+        async with await AsyncSandbox.create(server=fake.url, ports="any") as sandbox:
+            preview = await sandbox.ports.preview(8080, timeout=1.5)
+            assert preview.headers == {"Sandbox-Port-Token": "secret"}
+            assert await sandbox.ports.url(8080) == view["url"]
+            assert await sandbox.get_host(8080) == "8080-s.preview.example.org"
+            assert [(it.port, it.address) for it in await sandbox.ports.list()] == [(8080, "::")]
+
+    asyncio.run(use())
+    asked = [json.loads(it.body) for it in fake.heard("POST /v1/sandboxes/s/ports/8080/previews")]
+    assert asked == [{"public": False, "ttl_ms": 1500}, {"public": True}, {"public": True}]

@@ -96,6 +96,11 @@ def test_sandbox_with_a_name_is_of_the_local_service_where_others_find_it(
     second = Sandbox.create(binary=binary, name="other")
     assert [info.name for info in Sandbox.list(binary=binary)] == ["web", "other"]
     assert [info.id for info in Sandbox.list(binary=binary, name="web")] == [first.id]
+    monkeypatch.setenv("SANDBOXCTL_BINARY", str(binary))
+    assert Sandbox.get_info("web").id == Sandbox.get_info(first.id).id == first.id
+    programs = Sandbox.create(name="programs", image="i", env={"C": "2"})
+    assert received(programs)["request"]["spec"] == {"image": "i", "env": {"C": "2"}, "processes": "kept"}
+    assert programs.kill()
     info = Sandbox.connect(second.id, binary=binary).get_info()
     assert (info.status, info.generation, info.processes, info.metadata) == ("ready", 7, 0, {})
     assert Sandbox.kill("web", binary=binary)

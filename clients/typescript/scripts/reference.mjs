@@ -24,7 +24,7 @@ function declarations(path) {
 }
 
 const all = new Map();
-const FILES = ["core/bytes", "core/errors", "core/executions", "core/processes", "files", "process", "sandbox", "tools", "ai"];
+const FILES = ["core/bytes", "core/errors", "core/executions", "core/processes", "files", "interpreter", "ports", "process", "sandbox", "tools", "ai"];
 for (const path of FILES) {
   for (const [name, declaration] of declarations(`dist/${path}.d.ts`)) all.set(name, declaration);
 }
@@ -44,6 +44,8 @@ const SECTIONS = [
     "Process", "BackgroundOptions", "ProcessOptions", "EventsOptions", "ProcessEvent", "ProcessInfo", "Pty", "Terminal",
     "TerminalOptions", "SignalName", "SignalTarget",
   ]],
+  ["The code interpreter", ["Interpreter", "CodeOptions", "CodeRun", "CodeValue", "CodeContext"]],
+  ["Ports", ["Ports", "ForwardOptions", "Forward", "PreviewOptions", "Preview", "ListeningPort"]],
   ["Errors", [
     "SandboxError", "Kind", "NotFound", "Timeout", "TimeoutOwner", "LimitExceeded", "PolicyDenied", "SandboxGone", "ServerBusy",
     "ErrorDetails",

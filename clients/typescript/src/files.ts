@@ -82,10 +82,47 @@ export interface FileStat extends Named {
   modified: string | null;
   accessed: string | null;
   created: string | null;
+  /** What a link points to, in a sandbox with `fileScope: "all"`. */
+  target?: string;
+  /** By namespace and key, such as `sbx.author`, in a sandbox with `fileScope: "all"`. */
+  metadata?: Record<string, string>;
 }
+
+/** A change in a watched directory. */
+export interface FileChange {
+  /**
+   * What has happened: `rename` to the old name, and `create` to the new one; `omitted` stands for changes that are
+   * missing.
+   */
+  change: "create" | "write" | "remove" | "rename" | "chmod" | "omitted";
+  /** The path in the watched directory; empty for that itself, which ends the watch. */
+  name: string;
+  nameBytes?: Uint8Array;
+  /** What it is, if that is known. */
+  type?: FileType;
+  /** Its number. Numbers that are missing were omitted. */
+  seq?: number;
+  /** How many are missing, or at least one that was not counted. */
+  omitted?: number;
+}
+
+const CHANGE: Shape = { seq: "integer", name: "text", "name_b64?": "text", change: "text", "type?": "text" };
+const CHANGES = ["create", "write", "remove", "rename", "chmod"];
 
 /** Content to be written: text in UTF-8, bytes, or pieces of bytes as they come. */
 export type FileContent = string | Uint8Array | AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
+
+/** How text and bytes are written. */
+export interface WriteOptions {
+  /** What happens to a file that is there: it is replaced, unless another is given. */
+  mode?: "overwrite" | "append" | "create_new";
+  /** Whether directories that are missing are created, as by default. */
+  parents?: boolean;
+  /** Whether readers see either the old file or the new one whole, as by default. */
+  atomic?: boolean;
+  /** The permissions of a file that is created, such as 0o640. */
+  permissions?: number;
+}
 
 interface Signal {
   signal?: AbortSignal | undefined;
@@ -125,9 +162,15 @@ const DATA: Readonly<Record<string, Shape>> = {
     group: "text",
     "accessed?": "text",
     "created?": "text",
+    "target?": "text",
+    "metadata?": {},
   },
   rename: { from: "text", to: "text" },
   copy: { from: "text", to: "text", entries: "integer", bytes: "integer" },
+  chmod: { ...NAMED, entries: "integer" },
+  symlink: NAMED,
+  read_link: { ...NAMED, target: "text" },
+  set_metadata: NAMED,
 };
 
 /** Files below the io dir: `a.txt`, or `/io/a.txt`. A path is text, or the bytes of one that is not UTF-8. */
@@ -163,12 +206,8 @@ export class Files {
    * Writes a file, whole or not at all. Text and bytes are sent in one request; what comes in pieces may be large, and
    * always replaces the file.
    */
-  async write(
-    path: Path,
-    content: FileContent,
-    options: { mode?: "overwrite" | "append" | "create_new"; parents?: boolean; atomic?: boolean } & Signal = {},
-  ): Promise<Written> {
-    expectOptions(arguments, 3, ["mode", "parents", "atomic", "signal"]);
+  async write(path: Path, content: FileContent, options: WriteOptions & Signal = {}): Promise<Written> {
+    expectOptions(arguments, 3, ["mode", "parents", "atomic", "permissions", "signal"]);
     const { signal, ...rest } = options;
     if (typeof content === "string" || content instanceof Uint8Array) {
       const body =
@@ -188,7 +227,7 @@ export class Files {
     if (Object.values(rest).some((value) => value !== undefined)) {
       throw errorOf({
         kind: "usage",
-        message: "content in pieces replaces the file: mode, parents and atomic are for text and bytes",
+        message: "content in pieces replaces the file: mode, parents, atomic and permissions are for text and bytes",
       });
     }
     const data = await this.#open().upload(this.#id, path, pieces(content), { signal });
@@ -243,13 +282,13 @@ export class Files {
     return data as unknown as Named & { removed: boolean; entries: number };
   }
 
-  /** Gives a file or a directory another name. */
+  /** Gives a file or a directory another name, and that its directories with `parents`. */
   async move(
     from: Path,
     to: Path,
-    options: { overwrite?: boolean } & Signal = {},
+    options: { overwrite?: boolean; parents?: boolean } & Signal = {},
   ): Promise<{ from: string; to: string }> {
-    expectOptions(arguments, 3, ["overwrite", "signal"]);
+    expectOptions(arguments, 3, ["overwrite", "parents", "signal"]);
     const { signal, ...rest } = options;
     const data = await this.#perform({ operation: "rename", ...pair(from, to), ...rest }, signal);
     return data as unknown as { from: string; to: string };
@@ -273,10 +312,36 @@ export class Files {
     return (await this.#do("exists", path, {}, options.signal)).exists === true;
   }
 
-  /** What is known of a file. */
-  async stat(path: Path, options: Signal = {}): Promise<FileStat> {
+  /** What is known of a file. With `follow` of what a link points to, in a sandbox with `fileScope: "all"`. */
+  async stat(path: Path, options: { follow?: boolean } & Signal = {}): Promise<FileStat> {
+    expectOptions(arguments, 2, ["follow", "signal"]);
+    const { signal, ...rest } = options;
+    return (await this.#do("stat", path, rest, signal)) as unknown as FileStat;
+  }
+
+  /** Sets the permissions of a file or a directory, such as 0o640. */
+  async chmod(path: Path, permissions: number, options: { recursive?: boolean } & Signal = {}): Promise<void> {
+    expectOptions(arguments, 3, ["recursive", "signal"]);
+    const { signal, ...rest } = options;
+    await this.#do("chmod", path, { permissions, ...rest }, signal);
+  }
+
+  /** Makes a symbolic link at `path`, in a sandbox with `fileScope: "all"`. */
+  async symlink(path: Path, target: Path, options: Signal = {}): Promise<void> {
+    expectOptions(arguments, 3, ["signal"]);
+    await this.#do("symlink", path, { target: toContent(target, "target") }, options.signal);
+  }
+
+  /** What a symbolic link points to, in a sandbox with `fileScope: "all"`. */
+  async readLink(path: Path, options: Signal = {}): Promise<string> {
     expectOptions(arguments, 2, ["signal"]);
-    return (await this.#do("stat", path, {}, options.signal)) as unknown as FileStat;
+    return (await this.#do("read_link", path, {}, options.signal)).target as string;
+  }
+
+  /** Replaces the metadata of a file or a directory, in a sandbox with `fileScope: "all"`. */
+  async setMetadata(path: Path, metadata: Record<string, string>, options: Signal = {}): Promise<void> {
+    expectOptions(arguments, 3, ["signal"]);
+    await this.#do("set_metadata", path, { metadata }, options.signal);
   }
 
   /** Finds paths by a pattern. `exclude` are globs of names, or with a slash of paths, to leave out. */
@@ -310,6 +375,25 @@ export class Files {
     return (await this.#do("grep", path, { pattern, ...rest }, signal)) as unknown as GrepResult;
   }
 
+  /**
+   * Watches a directory, and with `recursive` those below it too, also new ones: the changes from when this resolves,
+   * as they come. It needs a sandbox with an image. A reader that is slow, and a directory that cannot be watched, miss
+   * changes, which one `omitted` stands for. It ends when the directory is gone; a connection that is lost is thrown.
+   * Leaving the loop, or an abort, ends the watch.
+   */
+  async watch(
+    path: Path = ".",
+    options: { recursive?: boolean } & Signal = {},
+  ): Promise<AsyncGenerator<FileChange, void, undefined>> {
+    expectOptions(arguments, 2, ["recursive", "signal"]);
+    const { signal, recursive = false } = options;
+    const query = `path=${encodeURIComponent(textOf(path))}&recursive=${recursive}`;
+    const found = changes(this.#open().changes(this.#id, `watch?${query}`, { signal }));
+    // The first one says that it is on. One that was begun is ended by leaving it.
+    await found.next();
+    return found as AsyncGenerator<FileChange, void, undefined>;
+  }
+
   async #content(path: Path, encoding: string, options: { offset?: number; limit?: number } & Signal): Promise<string> {
     const { signal, ...rest } = options;
     const data = await this.#do("read", path, { encoding, ...rest }, signal);
@@ -325,11 +409,38 @@ export class Files {
     const answer = await this.#open().operation(this.#id, operation, { signal });
     const envelope = shaped(answer, ENVELOPE) as unknown as wire.Envelope;
     if (envelope.success) {
-      return camel(shaped(envelope.data, DATA[operation.operation] as Shape)) as Record<string, unknown>;
+      const data = shaped(envelope.data, DATA[operation.operation] as Shape);
+      const { metadata } = data;
+      // Its keys are not the API's.
+      return { ...(camel(data) as object), ...(metadata === undefined ? {} : { metadata }) };
     }
     if (!envelope.error) throw unexpected("a failure without an error");
     const { kind, message, hint } = envelope.error;
     throw errorOf({ kind, message, hint: hint ?? undefined, owner: "operation" });
+  }
+}
+
+/** The path of a query, which has only text. */
+function textOf(path: Path): string {
+  const content = toContent(path, "path");
+  if (typeof content === "string") return content;
+  throw errorOf({ kind: "usage", message: "the path of a directory to watch is UTF-8" });
+}
+
+async function* changes(events: AsyncIterable<unknown>): AsyncGenerator<FileChange | undefined, void, undefined> {
+  for await (const data of events) {
+    if (data === undefined) {
+      yield undefined;
+      continue;
+    }
+    const { event, ...rest } = shaped(data, { event: "text" });
+    if (event === "omitted") {
+      const { events: omitted } = shaped(rest, { events: "integer" }) as { events: number };
+      yield { change: "omitted", name: "", omitted };
+    } else if (event === "change") {
+      const change = camel(shaped(rest, CHANGE)) as FileChange;
+      if (CHANGES.includes(change.change)) yield change;
+    }
   }
 }
 

@@ -32,6 +32,15 @@ export type {
   TerminalOptions,
 } from "./core/processes.js";
 export * from "./files.js";
+export { type CodeContext, type CodeOptions, type CodeRun, type CodeValue, Interpreter } from "./interpreter.js";
+export {
+  Forward,
+  type ForwardOptions,
+  type ListeningPort,
+  Ports,
+  type Preview,
+  type PreviewOptions,
+} from "./ports.js";
 export { type EventsOptions, Process, Pty, Terminal } from "./process.js";
 export {
   type BackgroundOptions,

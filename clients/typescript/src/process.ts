@@ -10,6 +10,7 @@ import {
   processReader,
   type SignalName,
   type SignalTarget,
+  signalName,
   type TerminalOptions,
   terminalRequest,
 } from "./core/processes.js";
@@ -108,9 +109,10 @@ export class Process implements AsyncIterable<ProcessEvent> {
     await this.#ask("/stdin/close", { method: "POST", replay: true });
   }
 
-  /** Sends a signal. One that has ended is a `SandboxError` of kind `process_ended`. */
-  async signal(signal: SignalName, to: SignalTarget = "group"): Promise<void> {
-    await this.#ask("/signal", { method: "POST", json: { signal, to }, replay: false });
+  /** Sends a signal: `TERM`, `SIGTERM` or 15. One that has ended is a `SandboxError` of kind `process_ended`. */
+  async signal(signal: SignalName | NodeJS.Signals | number, to: SignalTarget = "group"): Promise<void> {
+    const json = { signal: signalName(signal), to };
+    await this.#ask("/signal", { method: "POST", json, replay: false });
   }
 
   /** Kills it, and all that it started. It has no effect on one that has ended. */
@@ -183,7 +185,20 @@ export class Terminal extends Process {
   }
 }
 
-const TERMINAL = ["cols", "rows", "onData", "command", "args", "env", "cwd", "secrets", "timeoutMs", "tag", "term"];
+const TERMINAL = [
+  "cols",
+  "rows",
+  "onData",
+  "command",
+  "args",
+  "env",
+  "envs",
+  "cwd",
+  "secrets",
+  "timeoutMs",
+  "tag",
+  "term",
+];
 
 /** The terminals of a sandbox, which keeps processes (`processes: "kept"`) and has programs. */
 export class Pty {

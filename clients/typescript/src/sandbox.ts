@@ -28,6 +28,8 @@ import {
 } from "./core/processes.js";
 import type * as wire from "./core/wire.js";
 import { Files } from "./files.js";
+import { Interpreter } from "./interpreter.js";
+import { Ports } from "./ports.js";
 import { Process, Pty } from "./process.js";
 import { connect } from "./transport/connect.js";
 import type { SandboxSpec, Transport } from "./transport/transport.js";
@@ -70,6 +72,8 @@ export interface SandboxOptions extends ConnectOptions {
   metadata?: Record<string, unknown> | undefined;
   /** Environment variables of all its commands. */
   envs?: Record<string, string | Uint8Array> | undefined;
+  /** The same. */
+  env?: Record<string, string | Uint8Array> | undefined;
   /** For how many milliseconds it exists, unless `setTimeout` says otherwise. */
   timeoutMs?: number | undefined;
   /**
@@ -77,8 +81,17 @@ export interface SandboxOptions extends ConnectOptions {
    * is frozen as it is (`freeze`). Its next use goes on.
    */
   idle?: "stop" | "freeze" | undefined;
-  /** `kept`: it has terminals, and processes that live on after their call. */
+  /**
+   * `kept`: it has terminals, and processes that live on after their call. The default of one with a `name` and programs.
+   */
   processes?: "per_command" | "kept" | undefined;
+  /** The ports of its loopback that may be reached: `sandbox.ports` has ways to them. */
+  ports?: readonly number[] | "any" | undefined;
+  /**
+   * Where operations on files may go: in the io dir and the inputs (`io`, the default), or wherever its programs may,
+   * also through links inside it (`all`).
+   */
+  fileScope?: "io" | "all" | undefined;
 }
 
 /** Which sandboxes a list has. */
@@ -88,7 +101,7 @@ export interface ListOptions extends ConnectOptions {
   /** The one of this name. */
   name?: string | undefined;
   /** Those of this status. */
-  status?: "starting" | "ready" | "paused" | "stopped" | undefined;
+  status?: "starting" | "ready" | "running" | "paused" | "stopped" | undefined;
 }
 
 /** How a call may be ended. */
@@ -133,6 +146,10 @@ export class Sandbox implements AsyncDisposable {
   readonly commands: Commands;
   /** Its terminals. */
   readonly pty: Pty;
+  /** The code interpreter of its image. */
+  readonly interpreter: Interpreter;
+  /** Its ports. */
+  readonly ports: Ports;
   readonly #transport: Transport;
   #closing: Promise<void> | undefined;
 
@@ -143,24 +160,35 @@ export class Sandbox implements AsyncDisposable {
     this.files = new Files(open, id);
     this.commands = new Commands(open, id);
     this.pty = new Pty(open, id);
+    this.interpreter = new Interpreter(open, id);
+    this.ports = new Ports(open, id);
   }
 
   /** Creates a sandbox, or finds the one of this name if it is the same. */
   static async create(options: SandboxOptions & SignalOption = {}): Promise<Sandbox> {
     expectOptions(arguments, 1, [...PLACE, ...KEPT]);
-    const { metadata, envs, timeoutMs, idle, processes, signal } = options;
+    const { metadata, name, timeoutMs, idle, fileScope, signal } = options;
+    const envs = options.envs ?? options.env;
     const env = envs && contents(envs, "envs");
+    // What runs in one with a name is for others to find.
+    const hasPrograms = options.image ?? options.rootfs ?? options.imageArchive;
+    const processes = options.processes ?? (name !== undefined && hasPrograms ? "kept" : undefined);
     const spec = {
       ...specOf(options),
-      name: options.name,
-      kept: { ...(env ? { env } : {}), ...(processes ? { processes } : {}) },
+      name,
+      kept: {
+        ...(env ? { env } : {}),
+        ...(processes ? { processes } : {}),
+        ...openPorts(options.ports),
+        ...(fileScope ? { files: fileScope } : {}),
+      },
       request: {
         ...(metadata ? { metadata } : {}),
         ...(timeoutMs === undefined ? {} : { ttl_ms: timeoutMs }),
         ...(idle ? { idle } : {}),
       },
     };
-    const transport = await connect(options, options.name === undefined ? "program" : "user");
+    const transport = await connect(options, name === undefined ? "program" : "user");
     return new Sandbox(transport, await transport.create(spec, { signal }));
   }
 
@@ -202,12 +230,44 @@ export class Sandbox implements AsyncDisposable {
     return true;
   }
 
+  /** What the sandbox of this id or name is, as `connect` finds it. */
+  static async getInfo(sandbox: string, options: ConnectOptions & SignalOption = {}): Promise<SandboxInfo> {
+    return (await Sandbox.connect(sandbox, options)).getInfo();
+  }
+
+  /** The same as `setTimeout` of a sandbox, by its id or name. */
+  static async setTimeout(
+    sandbox: string,
+    timeoutMs: number,
+    options: ConnectOptions & SignalOption = {},
+  ): Promise<SandboxInfo> {
+    return (await Sandbox.connect(sandbox, options)).setTimeout(timeoutMs);
+  }
+
+  /** The same as `pause` of a sandbox, by its id or name. */
+  static async pause(sandbox: string, options: ConnectOptions & SignalOption = {}): Promise<SandboxInfo> {
+    return (await Sandbox.connect(sandbox, options)).pause();
+  }
+
+  /** The same as `resume` of a sandbox, by its id or name. */
+  static async resume(sandbox: string, options: ConnectOptions & SignalOption = {}): Promise<SandboxInfo> {
+    return (await Sandbox.connect(sandbox, options)).resume();
+  }
+
   /** What it is, and its state. */
   async getInfo(): Promise<SandboxInfo> {
     return sandboxInfo(await this.#open().ask(this.id, { method: "GET", path: "", replay: true }, {}));
   }
 
-  /** Has it end so many milliseconds from now, whether that is later or sooner than before. */
+  /** The host of a public preview of this port: `https://` and this is `ports.url`. */
+  async getHost(port: number): Promise<string> {
+    return new URL(await this.ports.url(port)).host;
+  }
+
+  /**
+   * Has it end so many milliseconds from now, whether that is later or sooner than before; `expiresAt` of what this gives
+   * says when: a server has a longest life.
+   */
   async setTimeout(timeoutMs: number): Promise<SandboxInfo> {
     const json = { ttl_ms: timeoutMs };
     return sandboxInfo(await this.#open().ask(this.id, { method: "PATCH", path: "", json, replay: true }, {}));
@@ -256,12 +316,24 @@ export class Sandbox implements AsyncDisposable {
 const HERE = ["binary", "engine", "rootfs", "imageArchive"];
 const CONNECT = ["server", "token", ...HERE, "signal"];
 const PLACE = [...CONNECT, "image", "ioDir", "limits", "network"];
-const KEPT = ["name", "metadata", "envs", "timeoutMs", "idle", "processes"];
+const KEPT = ["name", "metadata", "env", "envs", "timeoutMs", "idle", "processes", "ports", "fileScope"];
 const START = ["secrets", "timeoutMs", "limits", "signal", "args"];
 const SCRIPT = [...START, "check", "onLog"];
-const COMMAND = [...START, "env", "cwd", "stdin"];
+const COMMAND = [...START, "env", "envs", "cwd", "stdin"];
 const RUN = [...COMMAND, "check", "onStdout", "onStderr", "background"];
-const BACKGROUND = ["args", "env", "cwd", "stdin", "secrets", "timeoutMs", "tag", "merge", "signal", "background"];
+const BACKGROUND = [
+  "args",
+  "env",
+  "envs",
+  "cwd",
+  "stdin",
+  "secrets",
+  "timeoutMs",
+  "tag",
+  "merge",
+  "signal",
+  "background",
+];
 
 type Execute = (
   request: wire.ExecutionRequest,
@@ -271,6 +343,11 @@ type Execute = (
     onEvent?: ((event: wire.ExecutionEvent) => void) | undefined;
   },
 ) => Promise<wire.ExecutionDocument>;
+
+function openPorts(ports: SandboxOptions["ports"]): { ports?: number[] | "any" } {
+  if (ports === undefined) return {};
+  return { ports: ports === "any" ? ports : [...ports] };
+}
 
 function specOf(options: SandboxOptions): SandboxSpec {
   return {

@@ -113,6 +113,7 @@ test("every operation has a method, but the one for people", async () => {
       path: "",
       from: "",
       to: "",
+      target: "",
       content: "",
       type: "file",
       permissions: "",
@@ -141,6 +142,10 @@ test("every operation has a method, but the one for people", async () => {
   await files.stat("a");
   await files.move("a", "b");
   await files.copy("a", "b");
+  await files.chmod("a", 0o600);
+  await files.symlink("a", "b");
+  await files.readLink("a");
+  await files.setMetadata("a", {});
   assert.deepEqual([...asked, "view"].sort(), [...OPERATIONS].sort());
 });
 

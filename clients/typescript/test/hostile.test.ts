@@ -42,6 +42,7 @@ const EVENTS = new Map([
   ["log", ["events", END]],
   ["output", ["events", END]],
   ["process_output", ["process_events", PROCESS_END]],
+  ["change", ["changes", END]],
 ] as const);
 
 /** What never ends by itself. */
@@ -70,6 +71,7 @@ const ROUTES: [RegExp, string][] = [
   [/^POST \/v1\/sandboxes\/[\w-]+\/processes$/, "process"],
   [/^GET \/v1\/sandboxes\/[\w-]+\/processes$/, "processes"],
   [/^GET \/v1\/sandboxes\/[\w-]+\/processes\/3\/events\?generation=2&after=0&mode=lossy$/, "process_events"],
+  [/^GET \/v1\/sandboxes\/[\w-]+\/watch\?path=\.&recursive=false$/, "changes"],
 ];
 
 /** What each route answers, if nothing else is asked of it. */
@@ -86,6 +88,7 @@ const USUAL: Record<string, Answer> = {
   process: reply(json(PROCESS)),
   processes: reply(json({ processes: [] })),
   process_events: last(STREAM + PROCESS_END),
+  changes: last(STREAM + END),
 };
 
 /** The answers of each server, by the first part of its URL, and requests that have no route. */

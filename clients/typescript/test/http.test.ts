@@ -1,13 +1,133 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
+import { subscribe, unsubscribe } from "node:diagnostics_channel";
+import { once } from "node:events";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import { createServer as createTlsServer } from "node:https";
-import type { AddressInfo } from "node:net";
+import { type AddressInfo, connect, Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type TestContext, test } from "node:test";
-import { LimitExceeded, Sandbox, SandboxError, SandboxGone, ServerBusy } from "../src/index.js";
+import {
+  type FileChange,
+  type Forward,
+  LimitExceeded,
+  NotFound,
+  Sandbox,
+  SandboxError,
+  SandboxGone,
+  ServerBusy,
+} from "../src/index.js";
+
+test("a forwarded port passes on what comes and its end, and a preview has headers", async (t) => {
+  const server = createServer((request, response) => {
+    const body = request.url === "/v1/sandboxes" ? { id: "s1" } : { ports: [{ port: 8080, address: "::" }] };
+    if (request.url !== "/v1/sandboxes/s1/ports/8080/previews") return json(response, 200, body);
+    let text = "";
+    request.on("data", (piece) => {
+      text += piece;
+    });
+    request.on("end", () => {
+      const token = JSON.parse(text).public ? null : "secret";
+      json(response, 201, {
+        url: "https://8080-s1.preview.example.org/",
+        token,
+        expires_at: "2026-11-29T12:00:00.000Z",
+      });
+    });
+  });
+  server.on("upgrade", (request, socket) => {
+    assert.equal(request.headers.upgrade, "sandboxctl-tcp");
+    const port = /ports\/([0-9]+)\/connect/.exec(request.url ?? "")?.[1];
+    if (port !== "5432") return socket.end("HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n");
+    socket.write("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: sandboxctl-tcp\r\n\r\nhello ");
+    socket.pipe(socket);
+    return undefined;
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  t.after(() => server.close());
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const sandbox = await Sandbox.create({ server: url, ports: [5432] });
+  const read = (port: number, sent: string) =>
+    new Promise<string>((resolve) => {
+      let text = "";
+      const socket = connect(port, "127.0.0.1", () => socket.end(sent));
+      socket.on("data", (piece) => {
+        text += piece;
+      });
+      socket.on("error", () => {});
+      socket.on("close", () => resolve(text));
+    });
+  const forward = await sandbox.ports.forward(5432);
+  assert.equal(await read(forward.port, "echo"), "hello echo");
+  await assert.rejects(sandbox.ports.forward(5432, { localPort: forward.port }), { kind: "usage" });
+  await forward.close();
+  const refused = await sandbox.ports.forward(22);
+  assert.equal(await read(refused.port, "echo"), "");
+  await refused.close();
+  await assert.rejects(sandbox.ports.forward(0), TypeError);
+  assert.deepEqual(await sandbox.ports.list(), [{ port: 8080, address: "::" }]);
+  const preview = await sandbox.ports.preview(8080, { timeoutMs: 1500 });
+  assert.deepEqual(preview.headers, { "sandbox-port-token": "secret" });
+  assert.equal(await sandbox.getHost(8080), "8080-s1.preview.example.org");
+  await sandbox.close();
+  server.closeAllConnections();
+});
+
+test("each direction of a forwarded connection ends by itself, and a slow reader gets the tail", {
+  timeout: 20_000,
+}, async (t) => {
+  // What is written to a connection that the client has accepted takes its time, as with a reader that is slow.
+  const slow = (message: unknown) => {
+    const { socket } = message as { socket: Socket };
+    if (socket.localPort !== forward?.port) return;
+    const write = Socket.prototype._write;
+    Object.assign(socket, { _writev: null });
+    socket._write = (...given) => void setTimeout(() => write.apply(socket, given), 100);
+  };
+  subscribe("net.server.socket", slow);
+  t.after(() => unsubscribe("net.server.socket", slow));
+  let forward: Forward | undefined;
+  let heard = "";
+  const server = createServer((_, response) => json(response, 200, { id: "s1" }));
+  const ended = new Promise<void>((resolve) => {
+    server.on("upgrade", (_, socket) => {
+      // It ends its direction first, and reads on.
+      socket.end("HTTP/1.1 101 X\r\nconnection: upgrade\r\nupgrade: sandboxctl-tcp\r\n\r\nthe tail");
+      socket.on("data", (piece: Buffer) => {
+        heard += piece;
+      });
+      socket.on("end", resolve);
+    });
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  t.after(() => server.close());
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const sandbox = await Sandbox.create({ server: url, ports: [5432] });
+  forward = await sandbox.ports.forward(5432);
+  const read = async (half: (socket: Socket) => void) => {
+    const socket = connect({ port: forward?.port as number, host: "127.0.0.1", allowHalfOpen: true });
+    half(socket);
+    let text = "";
+    socket.on("data", (piece) => {
+      text += piece;
+    });
+    await once(socket, "end");
+    return text;
+  };
+  assert.equal(
+    await read((socket) => socket.on("end", () => setTimeout(() => socket.end("after it"), 50))),
+    "the tail",
+  );
+  await ended;
+  assert.equal(heard, "after it");
+  // Both directions have ended at the server long before the tail is written.
+  assert.equal(await read((socket) => socket.end("before it")), "the tail");
+  await forward.close();
+  await sandbox.close();
+  server.closeAllConnections();
+});
 
 type Handler = (request: IncomingMessage & { text: string }, response: ServerResponse) => void;
 
@@ -58,6 +178,59 @@ async function sandboxAt(t: TestContext, handler: Handler): Promise<{ s: Sandbox
 }
 
 const envelope = (data: unknown) => ({ success: true, data, error: null, metadata: { duration_ms: 0 } });
+
+const change = (seq: number, name: string, more: object = {}) =>
+  `data: ${JSON.stringify({ seq, event: "change", change: "create", name, ...more })}\n\n`;
+
+test("a watch gives what changes and what is missing, and ends where it is left", { timeout: 20_000 }, async (t) => {
+  let closed = 0;
+  const { s, seen } = await sandboxAt(t, (_, response) => {
+    response.on("close", () => {
+      closed += 1;
+    });
+    response.writeHead(200, { "content-type": "text/event-stream" });
+    response.write(change(1, "a", { type: "directory" }));
+    response.write('data: {"event":"of another version"}\n\n');
+    response.write(change(3, "b", { change: "of another version" }));
+    response.write('data: {"event":"omitted","events":5}\n\n');
+    response.write(change(9, "f\ufffd", { name_b64: "Zv8=", change: "write" }));
+  });
+  const watch = (options = {}) => s.files.watch("d/\u00e4", { recursive: true, ...options });
+  const found: FileChange[] = [];
+  for await (const each of await watch()) {
+    found.push(each);
+    if (each.seq === 9) break;
+  }
+  assert.deepEqual(found, [
+    { seq: 1, change: "create", name: "a", type: "directory" },
+    { change: "omitted", name: "", omitted: 5 },
+    { seq: 9, change: "write", name: "f\ufffd", nameBytes: new Uint8Array([102, 255]) },
+  ]);
+  assert.equal(seen.at(-1), "GET /v1/sandboxes/s1/watch?path=d%2F%C3%A4&recursive=true");
+  // So does one of which nothing was read: these are more than there may be at once.
+  for (let i = 0; i < 70; i += 1) await (await watch()).return();
+  const stop = new AbortController();
+  const changes = await watch({ signal: stop.signal });
+  await changes.next();
+  stop.abort(new Error("enough"));
+  await assert.rejects(async () => {
+    for await (const _ of changes);
+  }, /enough/);
+  while (closed < 72) await new Promise((resolve) => setTimeout(resolve, 5));
+});
+
+test("a watch that is refused or breaks off is an error, and is not made again", async (t) => {
+  const { s, seen } = await sandboxAt(t, (request, response) => {
+    if (request.url?.includes("path=none")) return json(response, 404, { kind: "not_found", detail: "none" });
+    response.writeHead(200, { "content-type": "text/event-stream" });
+    return response.write(change(1, "a"), () => response.destroy());
+  });
+  const changes = await s.files.watch();
+  assert.equal((await changes.next()).value?.name, "a");
+  await assert.rejects(changes.next(), { kind: "unavailable" });
+  assert.equal(seen.length, 2);
+  await assert.rejects(s.files.watch("none"), NotFound);
+});
 
 test("a request that is refused for now is made again after the time that the server asks for", async (t) => {
   let calls = 0;

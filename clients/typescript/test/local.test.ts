@@ -147,7 +147,7 @@ test("wrong arguments are refused with what is expected", async (t) => {
   await assert.rejects(more.call(s.commands, "true", undefined, { timeoutMs: 5 }), /must be the last/);
   await assert.rejects(s.commands.run(odd(["ls", "-l"])), /`args`, as run\("ls"/);
   await assert.rejects(s.commands.run("ls", odd(["-l"])), /options: an object is expected/);
-  await assert.rejects(s.commands.run("ls", odd({ envs: {} })), /there is no option 'envs': it is 'env'/);
+  await assert.rejects(s.commands.run("ls", odd({ envVars: {} })), /there is no option 'envVars': it is 'env'/);
   await assert.rejects(s.commands.run("ls", { env: odd(["A=1"]) }), /names and their values are expected/);
   await assert.rejects(s.files.exists("a", odd({ depth: 1 })), /there is no option 'depth'/);
   await assert.rejects(Sandbox.create("base" as never), /options: an object is expected/);

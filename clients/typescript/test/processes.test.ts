@@ -180,8 +180,8 @@ test("a process is waited for, written to, signalled and found", async (t) => {
     [65_536, 4_464, 4],
   );
   await process.closeStdin();
-  await process.signal("INT", "foreground");
-  await assert.rejects(process.signal("TERM"), SandboxGone);
+  await process.signal("SIGINT", "foreground");
+  await assert.rejects(process.signal(15), SandboxGone);
   await process.kill();
   assert.deepEqual(
     bodies(of("signal"))
@@ -291,5 +291,5 @@ test("sandboxes are listed, found, ended and changed", async (t) => {
     for await (const _ of Sandbox.list(at));
   }, /the same again/);
   // @ts-expect-error: another name
-  await assert.rejects(Sandbox.create({ env: {} }), /it is 'envs'/);
+  await assert.rejects(Sandbox.create({ envVars: {} }), /it is 'env'/);
 });

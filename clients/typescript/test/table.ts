@@ -1,6 +1,7 @@
 /** The calls of the tables that the clients of all languages share: clients/conformance. */
 import { readFileSync } from "node:fs";
-import { Process, type ProcessEvent, type Sandbox, type Terminal } from "../src/index.js";
+import { connect } from "node:net";
+import { type FileChange, Process, type ProcessEvent, type Sandbox, type Terminal } from "../src/index.js";
 
 /** A call of a table. */
 export interface Call {
@@ -116,12 +117,30 @@ async function ofSandbox(s: Sandbox, method: string, args: Record<string, never>
       return files.grep(pattern as never, { ...options, ...(path === undefined ? {} : { path }) });
     case "files.list":
       return files.list(path ?? ".", options);
+    case "files.chmod":
+      return files.chmod(path as never, args.permissions as never, { recursive: args.recursive ?? false });
+    case "files.symlink":
+      return files.symlink(path as never, args.target as never);
+    case "files.set_metadata":
+      return files.setMetadata(path as never, args.metadata as never);
+    case "files.watch": {
+      const { during, last, ...how } = options as { during?: unknown; last?: unknown };
+      const seen: FileChange[] = [];
+      const changes = await files.watch(path, how);
+      for (const each of during as never as Call[]) await call(s, each);
+      for await (const change of changes) {
+        seen.push(change);
+        if (`${change.change},${change.name}` === String(last)) break;
+      }
+      return seen;
+    }
     case "files.read":
     case "files.read_bytes":
     case "files.mkdir":
     case "files.touch":
     case "files.remove":
     case "files.exists":
+    case "files.read_link":
     case "files.stat": {
       return files[camelName(method.slice("files.".length)) as "read"](path as never, options);
     }
@@ -138,6 +157,17 @@ async function ofSandbox(s: Sandbox, method: string, args: Record<string, never>
       return s.commands.list();
     case "commands.connect":
       return s.commands.connect(args.process as never);
+    case "ports.list":
+      return s.ports.list();
+    case "ports.exchange": {
+      const forward = await s.ports.forward(args.port as never);
+      const socket = connect({ port: forward.port, host: forward.host, allowHalfOpen: true });
+      socket.end(args.text);
+      let text = "";
+      for await (const piece of socket) text += piece;
+      await forward.close();
+      return text;
+    }
     case "pty.create":
       return s.pty.create(args);
     case "set_timeout":

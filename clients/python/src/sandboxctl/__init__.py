@@ -6,12 +6,18 @@ something in a sandbox of its own. A command or a script that fails is a result;
 """
 
 from ._async.files import AsyncFiles
+from ._async.interpreter import AsyncInterpreter
+from ._async.ports import AsyncPorts
 from ._async.process import AsyncProcess, AsyncPty, AsyncTerminal
 from ._async.sandbox import AsyncCommandHandle, AsyncCommands, AsyncSandbox, async_exec, async_run_script
+from ._core.code import CodeContext, CodeError, CodeRun, CodeValue
+from ._core.forward import Forward
 from ._core.requests import Limits
 from ._core.version import VERSION as __version__
 from ._core.wire import LimitsRequest
 from ._sync.files import Files
+from ._sync.interpreter import Interpreter
+from ._sync.ports import Ports
 from ._sync.process import Process, Pty, Terminal
 from ._sync.sandbox import CommandHandle, Commands, Sandbox, exec, run_script
 from .errors import LimitExceeded, NotFound, PolicyDenied, SandboxError, SandboxGone, ServerBusy, Timeout
@@ -21,6 +27,7 @@ from .results import (
     Created,
     Edited,
     Entry,
+    FileChange,
     Globbed,
     Grepped,
     Line,
@@ -33,16 +40,22 @@ from .results import (
     Touched,
     Written,
 )
-from .views import ProcessEvent, ProcessInfo, SandboxInfo
+from .views import ListeningPort, Preview, ProcessEvent, ProcessInfo, SandboxInfo
 
 __all__ = [
     "AsyncCommandHandle",
     "AsyncCommands",
     "AsyncFiles",
+    "AsyncInterpreter",
+    "AsyncPorts",
     "AsyncProcess",
     "AsyncPty",
     "AsyncSandbox",
     "AsyncTerminal",
+    "CodeContext",
+    "CodeError",
+    "CodeRun",
+    "CodeValue",
     "CommandHandle",
     "CommandResult",
     "Commands",
@@ -50,18 +63,24 @@ __all__ = [
     "Created",
     "Edited",
     "Entry",
+    "FileChange",
     "Files",
+    "Forward",
     "Globbed",
     "Grepped",
+    "Interpreter",
     "LimitExceeded",
     "Limits",
     "LimitsRequest",
     "Line",
     "Listed",
+    "ListeningPort",
     "Match",
     "Moved",
     "NotFound",
     "PolicyDenied",
+    "Ports",
+    "Preview",
     "Process",
     "ProcessEvent",
     "ProcessInfo",

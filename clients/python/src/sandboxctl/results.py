@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, overload
 
 from ._core.answers import Answer, unexpected
@@ -20,6 +20,7 @@ __all__ = [
     "Created",
     "Edited",
     "Entry",
+    "FileChange",
     "Globbed",
     "Grepped",
     "Line",
@@ -148,6 +149,24 @@ class Listed(_Found[Entry]):
 
 
 @dataclass(frozen=True)
+class FileChange:
+    """A change in a watched directory."""
+
+    change: Literal["create", "write", "remove", "rename", "chmod", "omitted"]
+    """What has happened: `rename` to the old name, and `create` to the new one; `omitted` stands for changes that are
+    missing."""
+    name: str
+    """The path in the watched directory; empty for that itself, which ends the watch."""
+    name_bytes: bytes = b""
+    type: FileType | None = None
+    """What it is, if that is known."""
+    seq: int = 0
+    """Its number. Numbers that are missing were omitted."""
+    omitted: int = 0
+    """How many are missing, or at least one that was not counted."""
+
+
+@dataclass(frozen=True)
 class Match:
     """A path that a pattern matches. `name` begins as the pattern does."""
 
@@ -219,6 +238,10 @@ class Stat:
     modified: str | None
     accessed: str | None
     created: str | None
+    target: str | None = None
+    """What a link points to, in a sandbox with `file_scope="all"`."""
+    metadata: dict[str, str] = field(default_factory=dict[str, str])
+    """By namespace and key, such as `sbx.author`, in a sandbox with `file_scope="all"`."""
 
 
 @dataclass(frozen=True)
@@ -301,6 +324,23 @@ def listed(data: Answer) -> Listed:
     return Listed(data.text("path"), entries, data.flag("truncated"), data.text_or_none("note"))
 
 
+def file_change(data: Answer) -> FileChange | None:
+    """A change, or None for an event that this version does not know."""
+    match data.text("event"):
+        case "omitted":
+            return FileChange("omitted", "", omitted=data.integer("events"))
+        case "change":
+            pass
+        case _:
+            return None
+    match data.text("change"):
+        case "create" | "write" | "remove" | "rename" | "chmod" as change:
+            kind = _type(data) if data.text_or_none("type") is not None else None
+            return FileChange(change, data.text("name"), data.raw("name"), kind, data.integer("seq"))
+        case _:
+            return None
+
+
 def _entry(data: Answer) -> Entry:
     return Entry(
         data.text("name"),
@@ -363,6 +403,8 @@ def stat(data: Answer) -> Stat:
         modified=data.text_or_none("modified"),
         accessed=data.text_or_none("accessed"),
         created=data.text_or_none("created"),
+        target=data.text_or_none("target"),
+        metadata=data.object_or_none("metadata") or {},
     )
 
 

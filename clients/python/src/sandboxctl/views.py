@@ -10,7 +10,7 @@ from ._core.answers import Answer, unexpected
 from .errors import error_of
 from .results import Json
 
-__all__ = ["ProcessEvent", "ProcessInfo", "SandboxInfo"]
+__all__ = ["ListeningPort", "Preview", "ProcessEvent", "ProcessInfo", "SandboxInfo"]
 
 ProcessState: TypeAlias = Literal["running", "left", "ended"]
 """`left`: it has exited, and processes that it started go on."""
@@ -93,6 +93,36 @@ class ProcessEvent:
     """The exit code, of `exit` and `end`; None if a signal ended the process."""
     signal: int | None = None
     """The signal that ended it."""
+
+
+@dataclass(frozen=True)
+class ListeningPort:
+    """A port of a sandbox at which something listens."""
+
+    port: int
+    address: str
+    """Where: `127.0.0.1`, `0.0.0.0` or `::`, for instance."""
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A host at which a port of a sandbox is reached."""
+
+    url: str
+    token: str | None
+    """What shows that a request may use it; None for a public one."""
+    expires_at: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that requests have."""
+        return {} if self.token is None else {"Sandbox-Port-Token": self.token}
+
+
+def preview(data: object) -> Preview:
+    """A preview, from its view."""
+    view = Answer(data)
+    return Preview(view.text("url"), view.text_or_none("token"), view.text("expires_at"))
 
 
 def sandbox_info(data: object) -> SandboxInfo:

@@ -13,7 +13,7 @@ from smolagents.utils import AgentError
 from sandboxctl import Sandbox
 from sandboxctl.adapters.smolagents import SandboxctlExecutor
 
-IMAGE = os.environ["CLIENTS_TEST_IMAGE"]
+IMAGE = os.environ["CLIENTS_TEST_INTERPRETER"]
 
 
 class Scripted(Model):
@@ -41,7 +41,7 @@ class Shout(Tool):
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox.create(image=IMAGE) as sandbox:
+    with Sandbox.create(image=IMAGE, ports=[49999], processes="kept") as sandbox:
         yield sandbox
 
 
@@ -84,18 +84,17 @@ def test_error_of_a_step_has_its_output_and_keeps_the_names(executor: Sandboxctl
     assert executor("kept").output == "7"
 
 
-def test_step_that_takes_too_long_ends_the_interpreter_alone(sandbox: Sandbox) -> None:
+def test_step_that_takes_too_long_is_interrupted_and_the_names_stay(sandbox: Sandbox) -> None:
     executor = SandboxctlExecutor(sandbox=sandbox, timeout=10)
     executor("kept = 7")
-    with pytest.raises(AgentError, match=r"within its 10 s.*new interpreter"):
+    with pytest.raises(AgentError, match="within its 10 s"):
         executor("while True: pass")
-    with pytest.raises(AgentError, match="NameError"):
-        executor("kept")
+    assert executor("kept").output == "7"
     executor.cleanup()
 
 
 def test_exit_of_the_interpreter_is_an_error_of_its_step(executor: SandboxctlExecutor) -> None:
-    with pytest.raises(AgentError, match="interpreter of the sandbox ended"):
+    with pytest.raises(AgentError, match="the kernel has ended"):
         executor("import os\nos._exit(3)")
     assert executor("1 + 1").output == "2"
     with pytest.raises(AgentError, match="SystemExit"):

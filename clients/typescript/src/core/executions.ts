@@ -104,6 +104,8 @@ export interface CommandOptions {
   args?: readonly (string | Uint8Array)[] | undefined;
   /** Environment variables. */
   env?: Record<string, string | Uint8Array> | undefined;
+  /** The same. */
+  envs?: Record<string, string | Uint8Array> | undefined;
   /** The working directory; by default the io dir. */
   cwd?: string | Uint8Array | undefined;
   /** What it reads on stdin; by default nothing. */
@@ -155,7 +157,7 @@ export function commandRequest(command: string | Uint8Array, options: CommandOpt
 /** What of a command is said of any: what runs, and where. */
 export function commandOf(
   command: string | Uint8Array,
-  options: Pick<CommandOptions, "args" | "env" | "cwd" | "stdin">,
+  options: Pick<CommandOptions, "args" | "env" | "envs" | "cwd" | "stdin">,
 ): wire.CommandRequest {
   if (Array.isArray(command)) {
     throw new TypeError('command: text is expected, not a list: a program has `args`, as run("ls", { args: ["-l"] })');
@@ -165,7 +167,8 @@ export function commandOf(
     options.args === undefined
       ? { shell: toContent(command, "command") }
       : { program: toContent(command, "command"), args: options.args.map((arg) => toContent(arg, "args")) };
-  if (options.env) what.env = contents(options.env, "env");
+  const env = options.env ?? options.envs;
+  if (env) what.env = contents(env, "env");
   if (options.cwd !== undefined) what.cwd = toContent(options.cwd, "cwd");
   if (options.stdin !== undefined) what.stdin = toContent(options.stdin, "stdin");
   return what;

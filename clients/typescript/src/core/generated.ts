@@ -1,7 +1,7 @@
 /** The types of the wire. Written by `npm run wire` from docs/src/reference/openapi.json; do not edit. */
 
 /** The operations on files. */
-export const OPERATIONS = ["read","view","write","edit","list","glob","grep","mkdir","touch","remove","exists","stat","rename","copy"] as const;
+export const OPERATIONS = ["read","view","write","edit","list","glob","grep","mkdir","touch","remove","exists","stat","rename","copy","chmod","symlink","read_link","set_metadata"] as const;
 
 /** What was copied out of the io dir after a run: the member `artifacts` of its document. */
 export type ArtifactsReport = {
@@ -333,6 +333,9 @@ export type Failure = {
 /** How a file changed. */
 export type FileOp = "write" | "append" | "remove";
 
+/** Where the file operations of a sandbox may go. */
+export type FileScope = "io" | "all";
+
 /** What happens to a sandbox that nothing has used for its idle time. */
 export type IdleAction = "stop" | "freeze";
 
@@ -366,6 +369,8 @@ export type IoRequest = {
 export type KeptSpec = {
   /** Environment variables of every command and process, which may replace them. They are stored and */
   env?: Record<string, Content>;
+  /** Where file operations may go: `io`, its io dir and inputs, or `all`, wherever its programs may. Its */
+  files?: FileScope;
   /** The image that commands run in; without one it runs scripts and file operations. */
   image?: string | null;
   /** Read-only files at `/in/NAME`, by name. */
@@ -376,6 +381,8 @@ export type KeptSpec = {
   mount_path?: string | null;
   /** The network of commands. */
   network?: NetworkRequest;
+  /** The TCP ports of its loopback that may be connected to from outside: a list, or `any`. Its image */
+  ports?: Ports;
   /** The name of what the server has prepared: a process that runs before the sandbox is asked for. Its */
   prepared?: string | null;
   /** Whether processes can be started that live on after the request: `kept`. */
@@ -388,6 +395,8 @@ export type KeptSpec = {
 export type KeptSpecInput = {
   /** Environment variables of every command and process, which may replace them. They are stored and */
   env?: Record<string, Content>;
+  /** Where file operations may go: `io`, its io dir and inputs, or `all`, wherever its programs may. Its */
+  files?: FileScope;
   /** The image that commands run in; without one it runs scripts and file operations. */
   image?: string | null;
   /** Read-only files at `/in/NAME`, by name. */
@@ -398,6 +407,8 @@ export type KeptSpecInput = {
   mount_path?: string | null;
   /** The network of commands. */
   network?: NetworkRequestInput;
+  /** The TCP ports of its loopback that may be connected to from outside: a list, or `any`. Its image */
+  ports?: Ports;
   /** The name of what the server has prepared: a process that runs before the sandbox is asked for. Its */
   prepared?: string | null;
   /** Whether processes can be started that live on after the request: `kept`. */
@@ -580,6 +591,8 @@ export type Operation = {
   parents?: boolean;
   /** The file. */
   path: Content;
+  /** The permissions of a file that is created, such as 0o640; an existing one keeps its own. */
+  permissions?: number | null;
 } | {
   /** The expected number of occurrences. */
   count?: number;
@@ -591,6 +604,8 @@ export type Operation = {
   /** The file. */
   path: Content;
 } | {
+  /** Whether each entry has the details that `stat` gives. */
+  details?: boolean;
   /** The maximum number of entries. */
   limit?: number | null;
   /** The maximum depth. */
@@ -655,6 +670,8 @@ export type Operation = {
   /** The path. */
   path: Content;
 } | {
+  /** Whether to follow a link at its end, in a sandbox with `files: all`. */
+  follow?: boolean;
   operation: "stat";
   /** The path. */
   path: Content;
@@ -664,6 +681,8 @@ export type Operation = {
   operation: "rename";
   /** Whether to replace an existing file or directory at the new path. */
   overwrite?: boolean;
+  /** Whether to create missing parent directories of the new path. */
+  parents?: boolean;
   /** The new path. */
   to: Content;
 } | {
@@ -676,6 +695,32 @@ export type Operation = {
   recursive?: boolean;
   /** The path of the copy. */
   to: Content;
+} | {
+  operation: "chmod";
+  /** The file or directory. */
+  path: Content;
+  /** The lowest nine bits of its mode, such as 0o640; no others. */
+  permissions: number;
+  /** Whether to do so for all that is in a directory too, but for links. */
+  recursive?: boolean;
+} | {
+  operation: "symlink";
+  /** The path of the link. */
+  path: Content;
+  /** What it points to, as it is stored. */
+  target: Content;
+} | {
+  operation: "read_link";
+  /** The path of the link. */
+  path: Content;
+} | {
+  /** Values by key: all that there are in the namespace from now on. */
+  metadata: Record<string, string>;
+  /** The namespace: `sbx` or `e2b`. */
+  namespace?: string;
+  operation: "set_metadata";
+  /** The file or directory. */
+  path: Content;
 };
 
 /** Statistics of an operation in its `Envelope`. */
@@ -693,6 +738,9 @@ export type OutputEncoding = "utf-8" | "base64";
 
 /** The stream of a command's output. */
 export type OutputStream = "stdout" | "stderr";
+
+/** The TCP ports of a sandbox's loopback that may be reached from outside: a list, or `any`. */
+export type Ports = number[] | "any";
 
 /** Why a request was refused or failed: the body of every answer with a status of 400 or more. */
 export type Problem = {
@@ -715,7 +763,7 @@ export type Problem = {
 };
 
 /** The kind of a problem. */
-export type ProblemKind = "malformed" | "unauthenticated" | "forbidden" | "policy" | "not_found" | "method_not_allowed" | "request_timeout" | "conflict" | "in_flight" | "no_stdin" | "stdin_full" | "process_ended" | "gone" | "precondition_failed" | "too_large" | "unsupported_media_type" | "range_not_satisfiable" | "misdirected" | "invalid_request" | "idempotency_key_reused" | "rate_limited" | "quota_exceeded" | "internal" | "full" | "unavailable" | "already_exists" | "is_directory" | "not_a_directory" | "not_empty" | "permission_denied" | "path_escape" | "invalid_path" | "not_allowed" | "protected" | "read_only" | "symlink" | "special_file" | "write_limit" | "too_many_files" | "too_many_handles" | "disk_full" | "encoding" | "out_of_memory" | "output_limit" | "source_too_large" | "result_too_large" | "syntax" | "runtime" | "result_not_json" | "not_executable" | "command_not_found" | "network_refused" | "timeout" | "cancelled" | "killed" | "busy" | "usage" | "config" | "engine" | "image" | "agent_lost";
+export type ProblemKind = "malformed" | "unauthenticated" | "forbidden" | "policy" | "not_found" | "method_not_allowed" | "request_timeout" | "conflict" | "in_flight" | "no_stdin" | "stdin_full" | "process_ended" | "gone" | "precondition_failed" | "too_large" | "unsupported_media_type" | "range_not_satisfiable" | "misdirected" | "invalid_request" | "idempotency_key_reused" | "rate_limited" | "quota_exceeded" | "internal" | "port_closed" | "full" | "unavailable" | "already_exists" | "is_directory" | "not_a_directory" | "not_empty" | "permission_denied" | "path_escape" | "invalid_path" | "not_allowed" | "protected" | "read_only" | "symlink" | "special_file" | "write_limit" | "too_many_files" | "too_many_handles" | "disk_full" | "encoding" | "out_of_memory" | "output_limit" | "source_too_large" | "result_too_large" | "syntax" | "runtime" | "result_not_json" | "not_executable" | "command_not_found" | "network_refused" | "timeout" | "cancelled" | "killed" | "busy" | "usage" | "config" | "engine" | "image" | "agent_lost";
 
 /** A process to start. Its output is kept in memory: the last mebibyte of it, unless the server has */
 export type ProcessRequest = {

@@ -16,7 +16,7 @@ const RIGHT: Record<string, string> = {
   background: "detach detached",
   onData: "onPty onOutput",
   cols: "size width columns",
-  env: "envs environment envVars",
+  env: "environment envVars",
   cwd: "workdir workingDir workingDirectory",
   stdin: "input",
   onStdout: "onOutput",

@@ -1,4 +1,5 @@
 /** Requests for processes and terminals, and what is known of them and of their sandboxes. */
+import { constants } from "node:os";
 import { type Shape, shaped, unexpected } from "./answers.js";
 import { errorOf } from "./errors.js";
 import { type CommandOptions, commandOf, contents, output } from "./executions.js";
@@ -59,7 +60,7 @@ export interface ProcessEvent {
 }
 
 /** What a process is given. */
-export interface ProcessOptions extends Pick<CommandOptions, "args" | "env" | "cwd" | "secrets"> {
+export interface ProcessOptions extends Pick<CommandOptions, "args" | "env" | "envs" | "cwd" | "secrets"> {
   /** What it reads on stdin; `true` leaves it open for `sendStdin`. By default it reads nothing. */
   stdin?: string | Uint8Array | boolean | undefined;
   /** After how many milliseconds it is stopped; by default it runs until it ends, or its sandbox does. */
@@ -84,6 +85,14 @@ export interface TerminalOptions extends Omit<ProcessOptions, "stdin" | "merge">
 
 /** The shell of a terminal: the one that people like best of those that there are. */
 const SHELL = "command -v bash >/dev/null && exec bash; exec sh";
+
+/** The name of a signal on the wire: of `TERM`, `SIGTERM` and 15. */
+export function signalName(signal: string | number): string {
+  const named = Object.entries(constants.signals).find(([, number]) => number === signal);
+  const name = typeof signal === "number" ? named?.[0] : signal.toUpperCase();
+  if (name === undefined) throw new TypeError(`signal: ${signal} is not the number of a signal`);
+  return name.replace(/^SIG/, "");
+}
 
 /** The request for a process. */
 export function processRequest(command: string | Uint8Array, options: ProcessOptions): wire.ProcessRequest {

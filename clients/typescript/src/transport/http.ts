@@ -2,6 +2,7 @@
 import { randomUUID } from "node:crypto";
 import type { IncomingMessage } from "node:http";
 import { resolve } from "node:path";
+import type { Duplex } from "node:stream";
 import { eventOf, identifier, isIdentifier, parsed, shaped, unexpected } from "../core/answers.js";
 import { encoded, type Path, pathSegment, textOf } from "../core/bytes.js";
 import { errorOf, NotFound, problemError, SandboxError, SandboxGone } from "../core/errors.js";
@@ -187,6 +188,28 @@ export class HttpTransport implements Transport {
     }
   }
 
+  async *changes(id: string, path: string, { signal }: CallOptions): AsyncGenerator<unknown, void, undefined> {
+    const release = await this.#slots.followers.acquire(signal);
+    let response: IncomingMessage | undefined;
+    try {
+      const headers = { accept: "text/event-stream" };
+      response = await this.#send({ method: "GET", path: this.#in(id, path), headers, replay: true, signal });
+      if (!isSuccess(response)) throw await refusal(response);
+      yield undefined;
+      const parser = new EventParser();
+      const text = decoder();
+      for await (const piece of pieces(response)) {
+        for (const { data } of parser.push(text(piece))) yield parsed(data);
+      }
+    } catch (error) {
+      throw await this.#named(error, signal);
+    } finally {
+      // Also where nothing of it was read.
+      response?.destroy();
+      release();
+    }
+  }
+
   async operation(id: string, operation: wire.Operation, { signal }: CallOptions): Promise<wire.Envelope> {
     const replay = READING.has(operation.operation);
     const answer = await this.#operate("POST", this.#in(id, "operations"), operation, replay, signal);
@@ -213,6 +236,30 @@ export class HttpTransport implements Transport {
     const { limits, ...rest } = this.#kept(spec);
     const body = { ...rest, ...request, limits: { ...limits, ...request.limits } };
     return this.#run("/v1/executions", body as wire.ExecutionRequest, options);
+  }
+
+  async *port(
+    id: string,
+    port: number,
+    { method, path, json, replay }: Ask,
+    options: CallOptions,
+  ): AsyncGenerator<Uint8Array, void, undefined> {
+    const release = await this.#slots.followers.acquire(options.signal);
+    const stop = new AbortController();
+    const { signal, release: detach } = linked([options.signal, stop.signal]);
+    try {
+      const body = json === undefined ? undefined : encoded(json);
+      const url = `/v1/sandboxes/${id}/ports/${port}/http/${path}`;
+      const response = await this.#send({ method, path: url, body, replay, signal });
+      if (!isSuccess(response)) throw await refusal(response);
+      yield* pieces(response);
+    } catch (error) {
+      throw await this.#named(error, options.signal);
+    } finally {
+      detach();
+      stop.abort();
+      release();
+    }
   }
 
   async *download(id: string, path: Path, options: CallOptions): AsyncGenerator<Uint8Array, void, undefined> {
@@ -269,6 +316,12 @@ export class HttpTransport implements Transport {
     } catch (error) {
       if (!(error instanceof NotFound || error instanceof SandboxGone)) throw error;
     }
+  }
+
+  tunnel(id: string, port: number): Promise<[Duplex, Buffer]> {
+    const headers = { ...this.#headers, connection: "Upgrade", upgrade: "sandboxctl-tcp", "content-length": "0" };
+    const path = this.#in(id, `ports/${port}/connect`);
+    return this.#where.connections.switch({ method: "POST", path, headers });
   }
 
   /** The path of a sandbox, or of something in it, which may name a generation itself. */

@@ -2,6 +2,7 @@
 import { once } from "node:events";
 import { Agent, type ClientRequest, type IncomingMessage, request as overHttp, type RequestOptions } from "node:http";
 import { request as overHttps, Agent as TlsAgent } from "node:https";
+import type { Duplex } from "node:stream";
 
 /** The time for a connection. */
 const CONNECT_MS = 10_000;
@@ -49,6 +50,27 @@ export class Connections {
       this.#prefix = server.pathname.replace(/\/+$/, "");
       this.#options = { agent, hostname: server.hostname.replace(/^\[|\]$/g, ""), port: server.port || undefined };
     }
+  }
+
+  /** The connection of a request that asks for another protocol, and what has come over it after the answer. */
+  switch({ method, path, headers }: Sent): Promise<[Duplex, Buffer]> {
+    return new Promise((resolve, reject) => {
+      // One of its own, each of whose directions ends by itself.
+      const own = { agent: false, allowHalfOpen: true };
+      const options: RequestOptions = { ...this.#options, ...own, method, path: this.#prefix + path, headers };
+      const request = (this.#isSecure ? overHttps : overHttp)(options);
+      request.setTimeout(CONNECT_MS, () => request.destroy(new Error("no connection in time")));
+      request.once("upgrade", (_, socket, head) => {
+        socket.setTimeout(0);
+        resolve([socket, head]);
+      });
+      request.once("response", (response) => {
+        reject(new Lost(new Error(`refused: ${response.statusCode}`), true));
+        response.resume();
+      });
+      request.once("error", (error) => reject(new Lost(error, true)));
+      request.end();
+    });
   }
 
   /** The answer to a request, whose body is to be read or given up. */

@@ -1,4 +1,5 @@
 /** What carries calls. */
+import type { Duplex } from "node:stream";
 import type { Path } from "../core/bytes.js";
 import type * as wire from "../core/wire.js";
 
@@ -52,12 +53,18 @@ export interface Transport {
   upload(id: string, path: Path, content: AsyncIterable<Uint8Array>, options: CallOptions): Promise<wire.WriteData>;
   /** The answer to a request of a sandbox. */
   ask(id: string, request: Ask, options: CallOptions): Promise<unknown>;
+  /** The answer of an HTTP server at a port of a sandbox, as it comes. */
+  port(id: string, port: number, request: Ask, options: CallOptions): AsyncIterable<Uint8Array>;
   /** Starts a process once, whatever happens to the connection, and returns its view. */
   startProcess(id: string, request: wire.ProcessRequest, options: CallOptions): Promise<unknown>;
   /** Waits until the process of a path has exited, and returns its view. */
   exited(id: string, path: string, options: CallOptions): Promise<unknown>;
   /** The events of a process after a number, or from now on, up to its end. */
   follow(id: string, path: string, after: number | undefined, options: CallOptions): AsyncIterable<wire.ExecutionEvent>;
+  /** The events of a watch, after `undefined` when it is on. A connection that is lost is not made again. */
+  changes(id: string, path: string, options: CallOptions): AsyncIterable<unknown>;
+  /** A connection to a port of a sandbox, and what has come over it already. */
+  tunnel(id: string, port: number): Promise<[Duplex, Buffer]>;
   /** Ends a sandbox; one that is gone already is not an error. */
   destroy(id: string): Promise<void>;
 }

@@ -56,7 +56,7 @@ test("the snippets of the guide and of the READMEs do what they say", { skip: !h
     writeFileSync("big", Buffer.alloc(10));
     const s = await Sandbox.create({ rootfs: ${JSON.stringify(place.options.rootfs)}, processes: "kept" });
   `;
-  const said = "10\n2\n1\nok 0 2\n1\n\ngot one\ngot two\n0\ntrue\ntrue\nbuild\ntrue\n";
+  const said = "10\ncreate src\ncreate src/new.txt\n2\n1\nok 0 2\n1\n\ngot one\ngot two\n0\ntrue\ntrue\nbuild\ntrue\n";
   assert.equal(await runPage("docs/src/guides/typescript.md", place, before), said);
   for (const page of ["README.md", "clients/typescript/README.md"]) {
     assert.equal(await runPage(page, place, ""), "ok hi\n");
@@ -66,7 +66,11 @@ test("the snippets of the guide and of the READMEs do what they say", { skip: !h
 for (const place of all) {
   test(`the examples of the guide do what they say: ${place.name}`, async () => {
     const cwd = mkdtempSync(join(tmpdir(), "sandboxctl-example-"));
-    assert.equal(await run(example("ai"), place, [], cwd), "{ exitCode: 0, stdout: '42\\n', stderr: '' }\nIt is 42.\n");
+    // It names no rootfs.
+    if (place !== here) {
+      const answer = "{ exitCode: 0, stdout: '42\\n', stderr: '' }\nIt is 42.\n";
+      assert.equal(await run(example("ai"), place, [], cwd), answer);
+    }
     // A server uses no directory of this machine.
     if (place.options.server === undefined) {
       const said = await run(example("quick-start"), place, place.options.image ? [place.options.image] : [], cwd);

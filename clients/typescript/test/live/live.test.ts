@@ -69,7 +69,7 @@ for (const { name, options } of await places()) {
       // @ts-expect-error: nor is a list a command
       await assert.rejects(s.commands.run(["ls", "-l"]), /`args`/);
       // @ts-expect-error: the name of another product
-      await assert.rejects(s.commands.run("true", { envs: { A: "1" } }), /there is no option 'envs': it is 'env'/);
+      await assert.rejects(s.commands.run("true", { envVars: {} }), /there is no option 'envVars': it is 'env'/);
       // @ts-expect-error: nor are its options a list
       await assert.rejects(s.commands.run("ls", ["-l"]), /an object is expected/);
       // @ts-expect-error: no option of this method

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from .._core.names import worded
-from .._core.requests import Path, Text, bytes_of, terminal_request
+from .._core.requests import Path, Text, bytes_of, signal_of, terminal_request
 from .._core.waiting import async_result, async_spawned
 from ..errors import SandboxError
 from ..views import EventReader, ProcessEvent, ProcessInfo, exited, process_info
@@ -98,9 +98,10 @@ class AsyncProcess:
         """Ends its stdin, after what was sent."""
         await self._ask("POST", "/stdin/close")
 
-    async def signal(self, signal: SignalName, to: SignalTarget = "group") -> None:
-        """Sends a signal. One that has ended is a `SandboxError` of kind `process_ended`."""
-        await self._ask("POST", "/signal", json={"signal": signal, "to": to}, repeatable=False)
+    async def signal(self, signal: SignalName | str | int, to: SignalTarget = "group") -> None:
+        """Sends a signal: `"TERM"`, `"SIGTERM"`, `signal.SIGTERM` or 15. One that has ended is a `SandboxError` of kind
+        `process_ended`."""
+        await self._ask("POST", "/signal", json={"signal": signal_of(signal), "to": to}, repeatable=False)
 
     async def kill(self) -> None:
         """Kills it, and all that it started. It has no effect on one that has ended."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from .. import results
 from .._core.answers import Answer
 from .._core.names import named, worded
 from .._core.requests import (
+    FileScope,
     IdleAction,
     Limits,
+    OpenPorts,
     Path,
     Processes,
     Spec,
@@ -31,6 +33,8 @@ from ..errors import NotFound, SandboxError, SandboxGone, error_of
 from ..results import CommandResult, Json, Listener, ScriptResult, checked
 from ..views import ProcessInfo, SandboxInfo, process_info, sandbox_info
 from .files import AsyncFiles
+from .interpreter import AsyncInterpreter
+from .ports import AsyncPorts
 from .process import AsyncProcess, AsyncPty
 from .transport import AsyncExecution, AsyncTransport, connect, connect_kept
 
@@ -231,12 +235,18 @@ class AsyncSandbox:
     """Its commands."""
     pty: AsyncPty
     """Its terminals."""
+    interpreter: AsyncInterpreter
+    """The code interpreter of its image."""
+    ports: AsyncPorts
+    """Its ports."""
 
     def __init__(self, transport: AsyncTransport, identifier: str) -> None:
         self.id = identifier
         self.files = AsyncFiles(self._open)
         self.commands = AsyncCommands(self._open)
         self.pty = AsyncPty(self._open)
+        self.interpreter = AsyncInterpreter(self._open)
+        self.ports = AsyncPorts(self._open)
         self._transport = transport
         self._closed = False
 
@@ -260,6 +270,8 @@ class AsyncSandbox:
         timeout: float | None = None,
         idle: IdleAction | None = None,
         processes: Processes | None = None,
+        ports: OpenPorts | None = None,
+        file_scope: FileScope | None = None,
     ) -> AsyncSandbox:
         """Creates a sandbox, or finds the one of this name if it is the same.
 
@@ -278,11 +290,17 @@ class AsyncSandbox:
         `metadata` is given back by `get_info` and `list`, `envs` are environment variables of all its commands, and
         `timeout` is for how many seconds it exists, unless `set_timeout` says otherwise. When nothing uses it for a
         while its processes end and its files are kept (`idle="stop"`), or it is frozen as it is (`"freeze"`); its next
-        use goes on. With `processes="kept"` it has terminals, and processes that live on after their call.
+        use goes on. With `processes="kept"`, the default of one with a `name` and programs, it has terminals, and
+        processes that live on after their call. `ports` are those that may be reached, a list or `"any"`:
+        `sandbox.ports` has ways to them. With `file_scope="all"` operations on files go wherever its programs may, and
+        follow links inside it; else they stay in the io dir and the inputs.
 
         Raises `SandboxError`: of kind `config` if the binary is missing or of another version, `engine` if it cannot
         start, `ServerBusy` if the server is not there or full.
         """
+        if processes is None and name is not None and (image or rootfs or image_archive):
+            # Others are to find what runs in it.
+            processes = "kept"
         spec = spec_of(
             image,
             io_dir,
@@ -294,6 +312,8 @@ class AsyncSandbox:
             timeout=timeout,
             idle=idle,
             processes=processes,
+            ports=ports,
+            file_scope=file_scope,
         )
         place = connect if name is None else connect_kept
         transport = place(server, token, binary, engine, root_of(image, rootfs, image_archive))
@@ -376,21 +396,34 @@ class AsyncSandbox:
             await transport.close()
         return True
 
-    async def get_info(self) -> SandboxInfo:
-        """What it is, and its state."""
-        return sandbox_info(await self._open().ask("GET", ""))
+    async def get_info(self: AsyncSandbox | str, *, server: str | None = None, token: str | None = None) -> SandboxInfo:
+        """What it is, and its state. `AsyncSandbox.get_info(id)` is about the sandbox of this id or name, which
+        `connect` finds."""
+        async with AsyncSandbox._of(self, server, token) as transport:
+            return sandbox_info(await transport.ask("GET", ""))
 
-    async def set_timeout(self, timeout: float) -> SandboxInfo:
-        """Has it end so many seconds from now, whether that is later or sooner than before."""
-        return sandbox_info(await self._open().ask("PATCH", "", json={"ttl_ms": ttl_of(timeout)}))
+    async def get_host(self, port: int) -> str:
+        """The host of a public preview of this port: `https://` and this is `ports.url`."""
+        return urlsplit(await self.ports.url(port)).netloc
 
-    async def pause(self) -> SandboxInfo:
-        """Freezes it, with its processes: they keep their memory, and run on with its next use."""
-        return sandbox_info(await self._open().ask("POST", "/pause"))
+    async def set_timeout(
+        self: AsyncSandbox | str, timeout: float, *, server: str | None = None, token: str | None = None
+    ) -> SandboxInfo:
+        """Has it end so many seconds from now, whether that is later or sooner than before; `expires_at` of what this
+        returns says when: a server has a longest life. `AsyncSandbox.set_timeout(id, 60)` does it by id or name."""
+        async with AsyncSandbox._of(self, server, token) as transport:
+            return sandbox_info(await transport.ask("PATCH", "", json={"ttl_ms": ttl_of(timeout)}))
 
-    async def resume(self) -> SandboxInfo:
-        """Has its processes run on."""
-        return sandbox_info(await self._open().ask("POST", "/resume"))
+    async def pause(self: AsyncSandbox | str, *, server: str | None = None, token: str | None = None) -> SandboxInfo:
+        """Freezes it, with its processes: they keep their memory, and run on with its next use.
+        `AsyncSandbox.pause(id)` does it by id or name."""
+        async with AsyncSandbox._of(self, server, token) as transport:
+            return sandbox_info(await transport.ask("POST", "/pause"))
+
+    async def resume(self: AsyncSandbox | str, *, server: str | None = None, token: str | None = None) -> SandboxInfo:
+        """Has its processes run on. `AsyncSandbox.resume(id)` does it by id or name."""
+        async with AsyncSandbox._of(self, server, token) as transport:
+            return sandbox_info(await transport.ask("POST", "/resume"))
 
     async def run_script(
         self,
@@ -437,6 +470,20 @@ class AsyncSandbox:
             # What ended the block is the error.
             if error is None:
                 raise
+
+    @staticmethod
+    @asynccontextmanager
+    async def _of(which: AsyncSandbox | str, server: str | None, token: str | None) -> AsyncGenerator[AsyncTransport]:
+        """The transport of a sandbox, or for a while that of the one of this id or name."""
+        if not isinstance(which, str):
+            yield which._open()
+            return
+        transport = connect_kept(server, token, None, None, None)
+        try:
+            await transport.find(which)
+            yield transport
+        finally:
+            await transport.close()
 
     def _open(self) -> AsyncTransport:
         if self._closed:

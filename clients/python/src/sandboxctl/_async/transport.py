@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode
 
 from .._core.answers import Answer, identifier, is_identifier, parsed, unexpected
 from .._core.connection import LOST, Exchange, Server
+from .._core.forward import Forward
 from .._core.limiter import Limiter, Slots
 from .._core.lines import Lines
 from .._core.local_service import local_service
@@ -225,6 +226,13 @@ class AsyncTransport:
         except NotFound as error:
             raise await self._missing(error) from error
 
+    async def forward(self, port: int, host: str, local_port: int) -> Forward:
+        """A port of this machine that leads to one of the sandbox."""
+        place = self._place
+        place.check()
+        path = f"{self._sandbox}/ports/{port}/connect{self._query}"
+        return await async_run(Forward, place.connections, path, place.headers, host, local_port)
+
     async def exited(self, path: str) -> Json:
         """Waits until a process has exited, and returns its view."""
         attempt = 0
@@ -245,6 +253,41 @@ class AsyncTransport:
                     yield event
         except NotFound as error:
             raise await self._missing(error) from error
+
+    async def changes(self, path: str) -> AsyncGenerator[Json]:
+        """The events of a watch, after an empty one when it is on. A connection that is lost is not made again: what
+        happened meanwhile is not known."""
+        path += self._query.replace("?", "&")
+        try:
+            async with (
+                _slot(self._slots.followers),
+                self._stream("GET", f"{self._sandbox}{path}", {"Accept": "text/event-stream"}) as exchange,
+            ):
+                yield {}
+                async with aclosing(_sent(exchange)) as events:
+                    async for event in events:
+                        yield event.data
+        except NotFound as error:
+            raise await self._missing(error) from error
+
+    @asynccontextmanager
+    async def port(
+        self, port: int, method: str, path: str, body: object = None, timeout: float | None = None
+    ) -> AsyncGenerator[Exchange]:
+        """The answer of an HTTP server at a port of the sandbox, as it comes. It may be silent for so many seconds."""
+        headers = {"Accept": "*/*", "Content-Type": "application/json"}
+        content = None if body is None else encoded(body)
+        async with _slot(self._slots.followers):
+            url = f"{self._sandbox}/ports/{port}/http{path}"
+            exchange = await self._send(
+                method, url, headers, content, None, repeatable=False, attempts=1, timeout=timeout
+            )
+            try:
+                yield exchange
+            except LOST as error:
+                raise await self._named(error) from error
+            finally:
+                exchange.close()
 
     async def download(self, path: Path) -> AsyncGenerator[bytes]:
         """The content of a file, in pieces of one consistent file."""
@@ -322,24 +365,16 @@ class AsyncTransport:
                 async with (
                     _slot(limiter or self._slots.executions),
                     self._stream("GET", path, headers) as exchange,
+                    aclosing(_sent(exchange)) as events,
                 ):
-                    data, lines = bytearray(), Lines()
-                    while piece := await async_run(exchange.read):
-                        for line in lines.push(piece):
-                            if line.startswith(b"data:"):
-                                data += line[5:] + b"\n"
-                            elif not line and data:
-                                event = Answer(parsed(bytes(data)))
-                                data.clear()
-                                number = event.integer("seq")
-                                if last is not None and number <= last:
-                                    continue
-                                last, attempt = number, 1
-                                yield event.data
-                                if event.text("event") == "end":
-                                    return
-                        if len(data) + lines.pending > _LONGEST_EVENT:
-                            raise unexpected("an event is too long")
+                    async for event in events:
+                        number = event.integer("seq")
+                        if last is not None and number <= last:
+                            continue
+                        last, attempt = number, 1
+                        yield event.data
+                        if event.text("event") == "end":
+                            return
             except SandboxError as error:
                 if not _is_passing(error):
                     raise
@@ -491,6 +526,21 @@ class AsyncTransport:
         except NotFound:
             return self._gone(error)
         return error
+
+
+async def _sent(exchange: Exchange) -> AsyncGenerator[Answer]:
+    """The server-sent events of an answer."""
+    data, lines = bytearray(), Lines()
+    while piece := await async_run(exchange.read):
+        for line in lines.push(piece):
+            if line.startswith(b"data:"):
+                data += line[5:] + b"\n"
+            elif not line and data:
+                event = Answer(parsed(bytes(data)))
+                data.clear()
+                yield event
+        if len(data) + lines.pending > _LONGEST_EVENT:
+            raise unexpected("an event is too long")
 
 
 @asynccontextmanager

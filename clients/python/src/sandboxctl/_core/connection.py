@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import select
@@ -59,6 +60,18 @@ class Connections:
                     return connection
                 connection.close()
         return _Connection(self._url, self._path, self._context)
+
+    @property
+    def host(self) -> str:
+        """The `Host` of requests."""
+        return "localhost" if self._url is None else self._url.netloc
+
+    async def streams(self, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection for a loop of its own."""
+        if self._url is None:
+            return await asyncio.open_unix_connection(self._path, limit=limit)
+        port = self._url.port or (80 if self._context is None else 443)
+        return await asyncio.open_connection(self._url.hostname, port, limit=limit, ssl=self._context)
 
     def give(self, connection: _Connection) -> None:
         """Gives a connection back for the next request."""

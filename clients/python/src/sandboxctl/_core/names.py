@@ -33,6 +33,7 @@ _ARGUMENTS: Final = {
     ),
     "metadata": ("Sandbox.create", "metadata labels"),
     "processes": ("Sandbox.create", "processes keep_processes"),
+    "ports": ("Sandbox.create", "ports encrypted_ports unencrypted_ports"),
     "idle": ("Sandbox.create", "idle on_timeout auto_pause"),
     "sandbox": ("Sandbox.connect", "sandbox"),
     "background": ("commands.run", "background detach detached"),
@@ -62,7 +63,7 @@ _EXAMPLES: Final = {"limits": ', such as {"memory_bytes": 1 << 29}'}
 _SENTENCES: Final = {
     "user": "the image says as whom its commands run",
     "remove auto_remove rm": "a sandbox is removed at the end of its block, or by `close`",
-    "ports expose": "nothing reaches a port of a sandbox",
+    "expose exposed_ports": "`ports` of `Sandbox.create` says what may be reached",
     "tty pty interactive": "`pty.create` starts a command in a terminal",
     "stdin_open": "with `background=True`, `stdin=True` leaves it open",
     "format encoding": "`read` gives text in UTF-8, and `read_bytes` gives bytes",
@@ -78,13 +79,13 @@ _MEMBERS: Final = {
         "sandbox_id container_id": "`id`",
         "extend": "`set_timeout`",
         "unpause": "`resume`",
-        "run_code": "`run_script` for Luau, and `commands.run` for programs",
+        "run_code": "`interpreter.run_code`, `run_script` for Luau, and `commands.run` for programs",
         "exec exec_run run execute run_command process cmd": "`commands.run`",
         "filesystem fs": "`files`",
         "put_archive upload upload_file": "`files.write`",
         "get_archive download download_file": "`files.stream` and `files.read_bytes`",
         "logs": "the result of `commands.run` or `run_script`",
-        "get_host get_url": "nothing: nothing reaches a port of a sandbox",
+        "get_url get_preview_link": "`ports.url`",
     },
     "Files": {
         "make_dir makedirs make_directory create_dir": "`mkdir`",
@@ -119,6 +120,7 @@ _MEMBERS: Final = {
         "disconnect": "nothing: a process goes on, whoever reads it",
     },
     "Terminal": {"write send_input": "`send`", "disconnect": "nothing: a terminal goes on, whoever reads it"},
+    "Ports": {"expose open": "`preview`, or `forward` on this machine", "get get_host": "`url`"},
     "Pty": {
         "kill resize send_stdin send_input": "the terminal that `create` gives",
         "connect": "`commands.connect`",
@@ -158,6 +160,10 @@ def _wrong(function: str, name: str, known: Iterable[str]) -> TypeError:
     return TypeError(f"{function}() has no argument `{name}`: {right}")
 
 
+# Either is taken for the other: other packages have the one or the other.
+_SAME: Final = {"env": "envs", "envs": "env"}
+
+
 def named(function: Function) -> Function:
     """A function that says what an argument is called that it does not have."""
     code = inspect.unwrap(function).__code__
@@ -167,9 +173,11 @@ def named(function: Function) -> Function:
     said = function.__name__.removeprefix("async_")
 
     def check(given: dict[str, Any], count: int) -> None:
-        for name in given:
-            if name not in known:
+        for name in [name for name in given if name not in known]:
+            same = _SAME.get(name, "")
+            if same not in known or same in given:
                 raise _wrong(said, name, known)
+            given[same] = given.pop(name)
         if count > code.co_argcount:
             named_only = ", ".join(known[len(known) - code.co_kwonlyargcount :])
             raise TypeError(f"{said}() has arguments that are given by their names: {named_only}")

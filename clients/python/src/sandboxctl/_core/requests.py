@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import signal as signals
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENGINES",
+    "FileScope",
     "IdleAction",
     "Limits",
+    "OpenPorts",
     "Path",
     "Processes",
     "Spec",
@@ -34,6 +37,7 @@ __all__ = [
     "spec_of",
     "terminal_request",
     "text_bytes",
+    "signal_of",
     "ttl_of",
 ]
 
@@ -50,6 +54,14 @@ Limits: TypeAlias = "wire.LimitsRequest | Mapping[str, int | float]"
 
 Processes: TypeAlias = Literal["per_command", "kept"]
 """Whether what a command started ends with it, or a sandbox keeps the processes that are started in the background."""
+
+
+FileScope: TypeAlias = Literal["io", "all"]
+"""Where file operations may go: to the io dir and the inputs, or wherever the programs of the sandbox may."""
+
+
+OpenPorts: TypeAlias = Sequence[int] | Literal["any"]
+"""The ports of a sandbox that may be reached."""
 
 
 IdleAction: TypeAlias = Literal["stop", "freeze"]
@@ -90,12 +102,19 @@ def spec_of(
     timeout: float | None = None,
     idle: IdleAction | None = None,
     processes: Processes | None = None,
+    ports: OpenPorts | None = None,
+    file_scope: FileScope | None = None,
 ) -> Spec:
     """A sandbox of these arguments."""
     if isinstance(network, (str, bool, Mapping)):
         raise TypeError(f'network: a list of hosts is expected, such as ["example.org:443"], not {_kind(network)}')
     limits = None if limits is None else _mapping(limits, "limits")
-    kept = {"env": _contents(envs, "envs") if envs else None, "processes": processes}
+    kept = {
+        "env": _contents(envs, "envs") if envs else None,
+        "processes": processes,
+        "ports": _ports(ports),
+        "files": file_scope,
+    }
     request = {
         "metadata": _mapping(metadata, "metadata") if metadata else None,
         "ttl_ms": None if timeout is None else ttl_of(timeout),
@@ -105,11 +124,27 @@ def spec_of(
     return Spec(image, directory, limits, network, name, _given(kept), _given(request))
 
 
+def _ports(ports: OpenPorts | None) -> list[int] | str | None:
+    if ports is None:
+        return None
+    if isinstance(ports, str) and ports == "any":
+        return "any"
+    if isinstance(ports, (str, bool, int)):
+        raise TypeError(f'ports: a list such as [8080] is expected, or "any", not {_kind(ports)}')
+    return [*ports]
+
+
 def ttl_of(timeout: float) -> int:
     """A time in seconds, as whole milliseconds."""
     if not timeout > 0:
         raise ValueError(f"timeout: seconds above 0 are expected, not {timeout!r}")
     return max(1, round(timeout * 1000))
+
+
+def signal_of(signal: str | int) -> str:
+    """The name of a signal on the wire: of `TERM`, `SIGTERM`, `signal.SIGTERM` and 15."""
+    name = signals.Signals(signal).name if isinstance(signal, int) else signal
+    return name.upper().removeprefix("SIG")
 
 
 def filter_of(metadata: Mapping[str, Any] | None, name: str | None, status: str | None) -> dict[str, str]:

@@ -311,6 +311,8 @@ class KeptSpec(TypedDict):
     """What a kept sandbox is. Its io dir is its own, and outlives its processes."""
     env: NotRequired[Dict[str, Content]]
     """Environment variables of every command and process, which may replace them. They are stored and given back: what is secret is a secret of a request."""
+    files: NotRequired[FileScope]
+    """Where file operations may go: `io`, its io dir and inputs, or `all`, wherever its programs may. Its image has programs then."""
     image: NotRequired[Union[str, None]]
     """The image that commands run in; without one it runs scripts and file operations."""
     inputs: NotRequired[Dict[str, Content]]
@@ -321,6 +323,8 @@ class KeptSpec(TypedDict):
     """The path of its io dir in it; by default `/io`."""
     network: NotRequired[NetworkRequest]
     """The network of commands."""
+    ports: NotRequired[Ports]
+    """The TCP ports of its loopback that may be connected to from outside: a list, or `any`. Its image has programs then."""
     prepared: NotRequired[Union[str, None]]
     """The name of what the server has prepared: a process that runs before the sandbox is asked for. Its image is the sandbox's, and its processes are kept."""
     processes: NotRequired[Processes]
@@ -333,6 +337,8 @@ class KeptSpecInput(TypedDict):
     """What a kept sandbox is. Its io dir is its own, and outlives its processes."""
     env: NotRequired[Dict[str, Content]]
     """Environment variables of every command and process, which may replace them. They are stored and given back: what is secret is a secret of a request."""
+    files: NotRequired[FileScope]
+    """Where file operations may go: `io`, its io dir and inputs, or `all`, wherever its programs may. Its image has programs then."""
     image: NotRequired[Union[str, None]]
     """The image that commands run in; without one it runs scripts and file operations."""
     inputs: NotRequired[Dict[str, Content]]
@@ -343,6 +349,8 @@ class KeptSpecInput(TypedDict):
     """The path of its io dir in it; by default `/io`."""
     network: NotRequired[NetworkRequestInput]
     """The network of commands."""
+    ports: NotRequired[Ports]
+    """The TCP ports of its loopback that may be connected to from outside: a list, or `any`. Its image has programs then."""
     prepared: NotRequired[Union[str, None]]
     """The name of what the server has prepared: a process that runs before the sandbox is asked for. Its image is the sandbox's, and its processes are kept."""
     processes: NotRequired[Processes]
@@ -821,6 +829,10 @@ FileOp = Literal["write", "append", "remove"]
 """How a file changed."""
 
 
+FileScope = Literal["io", "all"]
+"""Where the file operations of a sandbox may go."""
+
+
 IdleAction = Literal["stop", "freeze"]
 """What happens to a sandbox that nothing has used for its idle time."""
 
@@ -882,6 +894,8 @@ class OperationWrite(TypedDict):
     """Whether to create missing parent directories."""
     path: Content
     """The file."""
+    permissions: NotRequired[Union[int, None]]
+    """The permissions of a file that is created, such as 0o640; an existing one keeps its own."""
 
 
 class OperationEdit(TypedDict):
@@ -899,6 +913,8 @@ class OperationEdit(TypedDict):
 
 class OperationList(TypedDict):
     """Lists a directory."""
+    details: NotRequired[bool]
+    """Whether each entry has the details that `stat` gives."""
     limit: NotRequired[Union[int, None]]
     """The maximum number of entries."""
     max_depth: NotRequired[Union[int, None]]
@@ -984,6 +1000,8 @@ class OperationExists(TypedDict):
 
 class OperationStat(TypedDict):
     """Returns the metadata of a path."""
+    follow: NotRequired[bool]
+    """Whether to follow a link at its end, in a sandbox with `files: all`."""
     operation: Literal["stat"]
     path: Content
     """The path."""
@@ -995,6 +1013,7 @@ OperationRename = TypedDict(
         "from": "Content",
         "operation": "Literal[\"rename\"]",
         "overwrite": "NotRequired[bool]",
+        "parents": "NotRequired[bool]",
         "to": "Content",
     },
 )
@@ -1014,7 +1033,45 @@ OperationCopy = TypedDict(
 """Copies a file or a directory."""
 
 
-Operation = Union[OperationRead, OperationView, OperationWrite, OperationEdit, OperationList, OperationGlob, OperationGrep, OperationMkdir, OperationTouch, OperationRemove, OperationExists, OperationStat, OperationRename, OperationCopy]
+class OperationChmod(TypedDict):
+    """Sets the permissions of a file or a directory."""
+    operation: Literal["chmod"]
+    path: Content
+    """The file or directory."""
+    permissions: int
+    """The lowest nine bits of its mode, such as 0o640; no others."""
+    recursive: NotRequired[bool]
+    """Whether to do so for all that is in a directory too, but for links."""
+
+
+class OperationSymlink(TypedDict):
+    """Creates a symbolic link, in a sandbox with `files: all`."""
+    operation: Literal["symlink"]
+    path: Content
+    """The path of the link."""
+    target: Content
+    """What it points to, as it is stored."""
+
+
+class OperationReadLink(TypedDict):
+    """Returns what a symbolic link points to, in a sandbox with `files: all`."""
+    operation: Literal["read_link"]
+    path: Content
+    """The path of the link."""
+
+
+class OperationSetMetadata(TypedDict):
+    """Replaces the metadata of a file or a directory, in a sandbox with `files: all`."""
+    metadata: Dict[str, str]
+    """Values by key: all that there are in the namespace from now on."""
+    namespace: NotRequired[str]
+    """The namespace: `sbx` or `e2b`."""
+    operation: Literal["set_metadata"]
+    path: Content
+    """The file or directory."""
+
+
+Operation = Union[OperationRead, OperationView, OperationWrite, OperationEdit, OperationList, OperationGlob, OperationGrep, OperationMkdir, OperationTouch, OperationRemove, OperationExists, OperationStat, OperationRename, OperationCopy, OperationChmod, OperationSymlink, OperationReadLink, OperationSetMetadata]
 """A file operation with all of its options, read from `{"operation": "read", "path": "a.txt", …}`."""
 
 
@@ -1026,7 +1083,11 @@ OutputStream = Literal["stdout", "stderr"]
 """The stream of a command's output."""
 
 
-ProblemKind = Literal["malformed", "unauthenticated", "forbidden", "policy", "not_found", "method_not_allowed", "request_timeout", "conflict", "in_flight", "no_stdin", "stdin_full", "process_ended", "gone", "precondition_failed", "too_large", "unsupported_media_type", "range_not_satisfiable", "misdirected", "invalid_request", "idempotency_key_reused", "rate_limited", "quota_exceeded", "internal", "full", "unavailable", "already_exists", "is_directory", "not_a_directory", "not_empty", "permission_denied", "path_escape", "invalid_path", "not_allowed", "protected", "read_only", "symlink", "special_file", "write_limit", "too_many_files", "too_many_handles", "disk_full", "encoding", "out_of_memory", "output_limit", "source_too_large", "result_too_large", "syntax", "runtime", "result_not_json", "not_executable", "command_not_found", "network_refused", "timeout", "cancelled", "killed", "busy", "usage", "config", "engine", "image", "agent_lost"]
+Ports = Union[List[int], Literal["any"]]
+"""The TCP ports of a sandbox's loopback that may be reached from outside: a list, or `any`."""
+
+
+ProblemKind = Literal["malformed", "unauthenticated", "forbidden", "policy", "not_found", "method_not_allowed", "request_timeout", "conflict", "in_flight", "no_stdin", "stdin_full", "process_ended", "gone", "precondition_failed", "too_large", "unsupported_media_type", "range_not_satisfiable", "misdirected", "invalid_request", "idempotency_key_reused", "rate_limited", "quota_exceeded", "internal", "port_closed", "full", "unavailable", "already_exists", "is_directory", "not_a_directory", "not_empty", "permission_denied", "path_escape", "invalid_path", "not_allowed", "protected", "read_only", "symlink", "special_file", "write_limit", "too_many_files", "too_many_handles", "disk_full", "encoding", "out_of_memory", "output_limit", "source_too_large", "result_too_large", "syntax", "runtime", "result_not_json", "not_executable", "command_not_found", "network_refused", "timeout", "cancelled", "killed", "busy", "usage", "config", "engine", "image", "agent_lost"]
 """The kind of a problem."""
 
 
@@ -1093,6 +1154,10 @@ OperationName = Literal[
     "stat",
     "rename",
     "copy",
+    "chmod",
+    "symlink",
+    "read_link",
+    "set_metadata",
 ]
 """The name of an operation on files."""
 
@@ -1112,5 +1177,9 @@ OPERATIONS = (
     "stat",
     "rename",
     "copy",
+    "chmod",
+    "symlink",
+    "read_link",
+    "set_metadata",
 )
 """The operations on files."""

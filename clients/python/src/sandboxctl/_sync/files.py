@@ -4,18 +4,32 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Generator, Iterator, Callable, Sequence
+from collections.abc import Generator, Iterator, Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import quote
 
 from .. import results
 from .._core.answers import Answer, base64_bytes
 from .._core.names import worded
-from .._core.requests import Path, path_of, text_bytes
+from .._core.requests import Path, path_bytes, path_of, text_bytes
 from .._core.waiting import Pieces
 from .._core.wire import OperationName
 from ..errors import LimitExceeded, error_of
-from ..results import Copied, Created, Edited, Globbed, Grepped, Json, Listed, Moved, Removed, Stat, Written
+from ..results import (
+    Copied,
+    Created,
+    Edited,
+    FileChange,
+    Globbed,
+    Grepped,
+    Json,
+    Listed,
+    Moved,
+    Removed,
+    Stat,
+    Written,
+)
 from .transport import Transport
 
 __all__ = ["Files"]
@@ -77,13 +91,15 @@ class Files:
         mode: Literal["overwrite", "append", "create_new"] | None = None,
         parents: bool | None = None,
         atomic: bool | None = None,
+        permissions: int | None = None,
     ) -> Written:
-        """Writes a file, whole or not at all, with its directories.
+        """Writes a file, whole or not at all, with its directories. One that is created has these `permissions`, such
+        as 0o640.
 
-        What comes in pieces, or from a file, may be of any size and replaces the file: `mode`, `parents` and `atomic`
-        are for text and bytes.
+        What comes in pieces, or from a file, may be of any size and replaces the file: `mode`, `parents`, `atomic` and
+        `permissions` are for text and bytes.
         """
-        options = {"mode": mode, "parents": parents, "atomic": atomic}
+        options = {"mode": mode, "parents": parents, "atomic": atomic, "permissions": permissions}
         plain = all(value is None for value in options.values())
         if isinstance(content, str):
             if len(content) <= _WHOLE or not plain:
@@ -98,7 +114,8 @@ class Files:
             raise TypeError(f"content: text, bytes or pieces of bytes are expected, not {type(content).__name__}")
         elif not plain:
             raise error_of(
-                "usage", "content in pieces replaces the file: mode, parents and atomic are for text and bytes"
+                "usage",
+                "content in pieces replaces the file: mode, parents, atomic and permissions are for text and bytes",
             )
         return results.written(Answer(self._opened().upload(path, content)))
 
@@ -172,9 +189,11 @@ class Files:
         data = self._do("remove", path, recursive=recursive, force=force)
         return Removed(data.text("path"), data.flag("removed"), data.integer("entries"))
 
-    def move(self, source: Path, target: Path, *, overwrite: bool = False) -> Moved:
-        """Gives a file or a directory another path."""
-        data = self._perform({"operation": "rename", **_both(source, target), "overwrite": overwrite})
+    def move(self, source: Path, target: Path, *, overwrite: bool = False, parents: bool = False) -> Moved:
+        """Gives a file or a directory another path, and that its directories with `parents`."""
+        data = self._perform(
+            {"operation": "rename", **_both(source, target), "overwrite": overwrite, "parents": parents}
+        )
         return Moved(data.text("from"), data.text("to"))
 
     def copy(self, source: Path, target: Path, *, recursive: bool = False, overwrite: bool = False) -> Copied:
@@ -188,9 +207,43 @@ class Files:
         """Whether there is something with this path."""
         return (self._do("exists", path)).flag("exists")
 
-    def stat(self, path: Path) -> Stat:
-        """What is known of a file."""
-        return results.stat(self._do("stat", path))
+    def stat(self, path: Path, *, follow: bool = False) -> Stat:
+        """What is known of a file. With `follow` of what a link points to, in a sandbox with `file_scope="all"`."""
+        return results.stat(self._do("stat", path, follow=follow))
+
+    def chmod(self, path: Path, permissions: int, *, recursive: bool = False) -> None:
+        """Sets the permissions of a file or a directory, such as 0o640."""
+        self._do("chmod", path, permissions=permissions, recursive=recursive)
+
+    def symlink(self, path: Path, target: Path) -> None:
+        """Makes a symbolic link at `path`, in a sandbox with `file_scope="all"`."""
+        self._do("symlink", path, target=path_of(target))
+
+    def read_link(self, path: Path) -> str:
+        """What a symbolic link points to, in a sandbox with `file_scope="all"`."""
+        return (self._do("read_link", path)).text("target")
+
+    def set_metadata(self, path: Path, metadata: Mapping[str, str]) -> None:
+        """Replaces the metadata of a file or a directory, in a sandbox with `file_scope="all"`."""
+        self._do("set_metadata", path, metadata=dict(metadata))
+
+    @contextmanager
+    def watch(self, path: Path = ".", *, recursive: bool = False) -> Generator[Iterator[FileChange]]:
+        """What changes in a directory, from now on: a context that gives an iterator. With `recursive` in the
+        directories below it too, also in new ones. It needs a sandbox with an image.
+
+        A reader that is slow, and a directory that cannot be watched, miss changes, which one `omitted` stands for. The
+        iterator ends when the directory is gone; a connection that is lost is an error.
+        """
+        query = f"?path={quote(path_bytes(path), safe='')}&recursive={'true' if recursive else 'false'}"
+        events = self._opened().changes(f"/watch{query}")
+        try:
+            # The first one says that it is on.
+            for _ in events:
+                break
+            yield _changes(events)
+        finally:
+            events.close()
 
     def _large(self, path: Path, offset: int, limit: int | None, error: LimitExceeded) -> bytes:
         """A file of more than an operation reads."""
@@ -215,6 +268,13 @@ class Files:
         if not envelope.flag("success"):
             raise results.failure(envelope.data.get("error"), "operation")
         return Answer(envelope.data.get("data"))
+
+
+def _changes(events: Generator[Json]) -> Generator[FileChange]:
+    for event in events:
+        change = results.file_change(Answer(event))
+        if change is not None:
+            yield change
 
 
 def _globs(exclude: str | Sequence[str]) -> list[str]:

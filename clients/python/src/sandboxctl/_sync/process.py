@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from .._core.names import worded
-from .._core.requests import Path, Text, bytes_of, terminal_request
+from .._core.requests import Path, Text, bytes_of, signal_of, terminal_request
 from .._core.waiting import result, spawned
 from ..errors import SandboxError
 from ..views import EventReader, ProcessEvent, ProcessInfo, exited, process_info
@@ -99,9 +99,10 @@ class Process:
         """Ends its stdin, after what was sent."""
         self._ask("POST", "/stdin/close")
 
-    def signal(self, signal: SignalName, to: SignalTarget = "group") -> None:
-        """Sends a signal. One that has ended is a `SandboxError` of kind `process_ended`."""
-        self._ask("POST", "/signal", json={"signal": signal, "to": to}, repeatable=False)
+    def signal(self, signal: SignalName | str | int, to: SignalTarget = "group") -> None:
+        """Sends a signal: `"TERM"`, `"SIGTERM"`, `signal.SIGTERM` or 15. One that has ended is a `SandboxError` of kind
+        `process_ended`."""
+        self._ask("POST", "/signal", json={"signal": signal_of(signal), "to": to}, repeatable=False)
 
     def kill(self) -> None:
         """Kills it, and all that it started. It has no effect on one that has ended."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from .. import results
 from .._core.answers import Answer
 from .._core.names import named, worded
 from .._core.requests import (
+    FileScope,
     IdleAction,
     Limits,
+    OpenPorts,
     Path,
     Processes,
     Spec,
@@ -32,6 +34,8 @@ from ..errors import NotFound, SandboxError, SandboxGone, error_of
 from ..results import CommandResult, Json, Listener, ScriptResult, checked
 from ..views import ProcessInfo, SandboxInfo, process_info, sandbox_info
 from .files import Files
+from .interpreter import Interpreter
+from .ports import Ports
 from .process import Process, Pty
 from .transport import Execution, Transport, connect, connect_kept
 
@@ -232,12 +236,18 @@ class Sandbox:
     """Its commands."""
     pty: Pty
     """Its terminals."""
+    interpreter: Interpreter
+    """The code interpreter of its image."""
+    ports: Ports
+    """Its ports."""
 
     def __init__(self, transport: Transport, identifier: str) -> None:
         self.id = identifier
         self.files = Files(self._open)
         self.commands = Commands(self._open)
         self.pty = Pty(self._open)
+        self.interpreter = Interpreter(self._open)
+        self.ports = Ports(self._open)
         self._transport = transport
         self._closed = False
 
@@ -261,6 +271,8 @@ class Sandbox:
         timeout: float | None = None,
         idle: IdleAction | None = None,
         processes: Processes | None = None,
+        ports: OpenPorts | None = None,
+        file_scope: FileScope | None = None,
     ) -> Sandbox:
         """Creates a sandbox, or finds the one of this name if it is the same.
 
@@ -279,11 +291,17 @@ class Sandbox:
         `metadata` is given back by `get_info` and `list`, `envs` are environment variables of all its commands, and
         `timeout` is for how many seconds it exists, unless `set_timeout` says otherwise. When nothing uses it for a
         while its processes end and its files are kept (`idle="stop"`), or it is frozen as it is (`"freeze"`); its next
-        use goes on. With `processes="kept"` it has terminals, and processes that live on after their call.
+        use goes on. With `processes="kept"`, the default of one with a `name` and programs, it has terminals, and
+        processes that live on after their call. `ports` are those that may be reached, a list or `"any"`:
+        `sandbox.ports` has ways to them. With `file_scope="all"` operations on files go wherever its programs may, and
+        follow links inside it; else they stay in the io dir and the inputs.
 
         Raises `SandboxError`: of kind `config` if the binary is missing or of another version, `engine` if it cannot
         start, `ServerBusy` if the server is not there or full.
         """
+        if processes is None and name is not None and (image or rootfs or image_archive):
+            # Others are to find what runs in it.
+            processes = "kept"
         spec = spec_of(
             image,
             io_dir,
@@ -295,6 +313,8 @@ class Sandbox:
             timeout=timeout,
             idle=idle,
             processes=processes,
+            ports=ports,
+            file_scope=file_scope,
         )
         place = connect if name is None else connect_kept
         transport = place(server, token, binary, engine, root_of(image, rootfs, image_archive))
@@ -377,21 +397,34 @@ class Sandbox:
             transport.close()
         return True
 
-    def get_info(self) -> SandboxInfo:
-        """What it is, and its state."""
-        return sandbox_info(self._open().ask("GET", ""))
+    def get_info(self: Sandbox | str, *, server: str | None = None, token: str | None = None) -> SandboxInfo:
+        """What it is, and its state. `Sandbox.get_info(id)` is about the sandbox of this id or name, which
+        `connect` finds."""
+        with Sandbox._of(self, server, token) as transport:
+            return sandbox_info(transport.ask("GET", ""))
 
-    def set_timeout(self, timeout: float) -> SandboxInfo:
-        """Has it end so many seconds from now, whether that is later or sooner than before."""
-        return sandbox_info(self._open().ask("PATCH", "", json={"ttl_ms": ttl_of(timeout)}))
+    def get_host(self, port: int) -> str:
+        """The host of a public preview of this port: `https://` and this is `ports.url`."""
+        return urlsplit(self.ports.url(port)).netloc
 
-    def pause(self) -> SandboxInfo:
-        """Freezes it, with its processes: they keep their memory, and run on with its next use."""
-        return sandbox_info(self._open().ask("POST", "/pause"))
+    def set_timeout(
+        self: Sandbox | str, timeout: float, *, server: str | None = None, token: str | None = None
+    ) -> SandboxInfo:
+        """Has it end so many seconds from now, whether that is later or sooner than before; `expires_at` of what this
+        returns says when: a server has a longest life. `Sandbox.set_timeout(id, 60)` does it by id or name."""
+        with Sandbox._of(self, server, token) as transport:
+            return sandbox_info(transport.ask("PATCH", "", json={"ttl_ms": ttl_of(timeout)}))
 
-    def resume(self) -> SandboxInfo:
-        """Has its processes run on."""
-        return sandbox_info(self._open().ask("POST", "/resume"))
+    def pause(self: Sandbox | str, *, server: str | None = None, token: str | None = None) -> SandboxInfo:
+        """Freezes it, with its processes: they keep their memory, and run on with its next use.
+        `Sandbox.pause(id)` does it by id or name."""
+        with Sandbox._of(self, server, token) as transport:
+            return sandbox_info(transport.ask("POST", "/pause"))
+
+    def resume(self: Sandbox | str, *, server: str | None = None, token: str | None = None) -> SandboxInfo:
+        """Has its processes run on. `Sandbox.resume(id)` does it by id or name."""
+        with Sandbox._of(self, server, token) as transport:
+            return sandbox_info(transport.ask("POST", "/resume"))
 
     def run_script(
         self,
@@ -438,6 +471,20 @@ class Sandbox:
             # What ended the block is the error.
             if error is None:
                 raise
+
+    @staticmethod
+    @contextmanager
+    def _of(which: Sandbox | str, server: str | None, token: str | None) -> Generator[Transport]:
+        """The transport of a sandbox, or for a while that of the one of this id or name."""
+        if not isinstance(which, str):
+            yield which._open()
+            return
+        transport = connect_kept(server, token, None, None, None)
+        try:
+            transport.find(which)
+            yield transport
+        finally:
+            transport.close()
 
     def _open(self) -> Transport:
         if self._closed:

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 
 from .._core.answers import Answer, identifier, is_identifier, parsed, unexpected
 from .._core.connection import LOST, Exchange, Server
+from .._core.forward import Forward
 from .._core.limiter import Limiter, Slots
 from .._core.lines import Lines
 from .._core.local_service import local_service
@@ -226,6 +227,13 @@ class Transport:
         except NotFound as error:
             raise self._missing(error) from error
 
+    def forward(self, port: int, host: str, local_port: int) -> Forward:
+        """A port of this machine that leads to one of the sandbox."""
+        place = self._place
+        place.check()
+        path = f"{self._sandbox}/ports/{port}/connect{self._query}"
+        return run(Forward, place.connections, path, place.headers, host, local_port)
+
     def exited(self, path: str) -> Json:
         """Waits until a process has exited, and returns its view."""
         attempt = 0
@@ -246,6 +254,41 @@ class Transport:
                     yield event
         except NotFound as error:
             raise self._missing(error) from error
+
+    def changes(self, path: str) -> Generator[Json]:
+        """The events of a watch, after an empty one when it is on. A connection that is lost is not made again: what
+        happened meanwhile is not known."""
+        path += self._query.replace("?", "&")
+        try:
+            with (
+                _slot(self._slots.followers),
+                self._stream("GET", f"{self._sandbox}{path}", {"Accept": "text/event-stream"}) as exchange,
+            ):
+                yield {}
+                with closing(_sent(exchange)) as events:
+                    for event in events:
+                        yield event.data
+        except NotFound as error:
+            raise self._missing(error) from error
+
+    @contextmanager
+    def port(
+        self, port: int, method: str, path: str, body: object = None, timeout: float | None = None
+    ) -> Generator[Exchange]:
+        """The answer of an HTTP server at a port of the sandbox, as it comes. It may be silent for so many seconds."""
+        headers = {"Accept": "*/*", "Content-Type": "application/json"}
+        content = None if body is None else encoded(body)
+        with _slot(self._slots.followers):
+            url = f"{self._sandbox}/ports/{port}/http{path}"
+            exchange = self._send(
+                method, url, headers, content, None, repeatable=False, attempts=1, timeout=timeout
+            )
+            try:
+                yield exchange
+            except LOST as error:
+                raise self._named(error) from error
+            finally:
+                exchange.close()
 
     def download(self, path: Path) -> Generator[bytes]:
         """The content of a file, in pieces of one consistent file."""
@@ -323,24 +366,16 @@ class Transport:
                 with (
                     _slot(limiter or self._slots.executions),
                     self._stream("GET", path, headers) as exchange,
+                    closing(_sent(exchange)) as events,
                 ):
-                    data, lines = bytearray(), Lines()
-                    while piece := run(exchange.read):
-                        for line in lines.push(piece):
-                            if line.startswith(b"data:"):
-                                data += line[5:] + b"\n"
-                            elif not line and data:
-                                event = Answer(parsed(bytes(data)))
-                                data.clear()
-                                number = event.integer("seq")
-                                if last is not None and number <= last:
-                                    continue
-                                last, attempt = number, 1
-                                yield event.data
-                                if event.text("event") == "end":
-                                    return
-                        if len(data) + lines.pending > _LONGEST_EVENT:
-                            raise unexpected("an event is too long")
+                    for event in events:
+                        number = event.integer("seq")
+                        if last is not None and number <= last:
+                            continue
+                        last, attempt = number, 1
+                        yield event.data
+                        if event.text("event") == "end":
+                            return
             except SandboxError as error:
                 if not _is_passing(error):
                     raise
@@ -492,6 +527,21 @@ class Transport:
         except NotFound:
             return self._gone(error)
         return error
+
+
+def _sent(exchange: Exchange) -> Generator[Answer]:
+    """The server-sent events of an answer."""
+    data, lines = bytearray(), Lines()
+    while piece := run(exchange.read):
+        for line in lines.push(piece):
+            if line.startswith(b"data:"):
+                data += line[5:] + b"\n"
+            elif not line and data:
+                event = Answer(parsed(bytes(data)))
+                data.clear()
+                yield event
+        if len(data) + lines.pending > _LONGEST_EVENT:
+            raise unexpected("an event is too long")
 
 
 @contextmanager
