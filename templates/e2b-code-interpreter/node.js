@@ -1,0 +1,77 @@
+// The kernel of JavaScript and TypeScript: cells come at one descriptor, each ended by a zero byte, and a line of JSON
+// at another says what has become of each. Node's own REPL evaluates them, so that names are kept and `await` works.
+"use strict";
+const fs = require("fs");
+const { Module } = require("module");
+const { PassThrough } = require("stream");
+const { inspect } = require("util");
+
+const [language, cells, replies] = process.argv.slice(2);
+const shell = require("repl").start({
+  input: new PassThrough(),
+  output: new PassThrough(),
+  terminal: false,
+  useGlobal: true,
+  prompt: "",
+});
+
+// A REPL has no `import` statements: they become calls.
+const IMPORT = /^([ \t]*)import\s+(?:([\w$]+)\s*,?\s*)?(?:\*\s*as\s+([\w$]+)|\{([^}]*)\})?\s*(?:from\s*)?(["'][^"']+["'])\s*;?/gm;
+const imported = (_, indent, whole, space, names, from) => {
+  const parts = names ? names.split(",").filter((name) => name.trim()) : [];
+  const wanted = parts.map((name) => name.trim().replace(/\s+as\s+/, ": "));
+  if (whole) wanted.unshift(`default: ${whole}`);
+  const target = space ?? (wanted.length > 0 ? `{ ${wanted.join(", ")} }` : null);
+  return `${indent}${target ? `const ${target} = ` : ""}await import(${from});`;
+};
+
+const javascript = (code) => {
+  if (language !== "typescript") return code;
+  if (Module.stripTypeScriptTypes) return Module.stripTypeScriptTypes(code);
+  const options = { compilerOptions: { target: "es2022", module: "esnext" } };
+  return require("typescript").transpileModule(code, options).outputText;
+};
+
+const evaluated = (code) =>
+  new Promise((resolve, reject) => {
+    shell.eval(code, shell.context, "cell", (error, value) => (error ? reject(error) : resolve(value)));
+  });
+
+const failed = (error) => {
+  const known = error?.err ?? error;
+  const name = known?.name ?? "Error";
+  return { name, value: String(known?.message ?? known), traceback: String(known?.stack ?? "") };
+};
+
+const run = async ({ code, env }) => {
+  const kept = Object.fromEntries(Object.keys(env).map((name) => [name, process.env[name]]));
+  Object.assign(process.env, env);
+  try {
+    const value = await evaluated(javascript(code).replace(IMPORT, imported));
+    return value === undefined ? {} : { result: inspect(value) };
+  } catch (error) {
+    return { error: failed(error) };
+  } finally {
+    for (const [name, value] of Object.entries(kept)) {
+      if (value === undefined) delete process.env[name];
+      else process.env[name] = value;
+    }
+  }
+};
+
+// What goes wrong in a callback is said, and ends nothing.
+process.on("uncaughtException", (error) => console.error(error));
+let pending = "";
+let turn = Promise.resolve();
+const input = fs.createReadStream(null, { fd: Number(cells), encoding: "utf8" });
+input.on("data", (data) => {
+  const parts = (pending + data).split("\0");
+  pending = parts.pop();
+  for (const cell of parts) {
+    turn = turn.then(async () => {
+      const reply = await run(JSON.parse(cell));
+      fs.writeSync(Number(replies), `${JSON.stringify(reply)}\n`);
+    });
+  }
+});
+input.on("end", () => process.exit());
