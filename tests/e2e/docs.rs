@@ -141,6 +141,7 @@ pages! {
     living_sandboxes: "docs/src/guides/living-sandboxes.md",
     mcp: "docs/src/guides/mcp.md",
     pipelines: "docs/src/guides/pipelines.md",
+    ports: "docs/src/guides/ports.md",
     receipts: "docs/src/guides/receipts.md",
     reports: "docs/src/guides/reports.md",
     service: "docs/src/guides/service.md",

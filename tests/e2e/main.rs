@@ -51,6 +51,7 @@ mod newcomer;
 
 mod agent;
 mod collector;
+mod e2b;
 mod engine;
 mod engines;
 mod fixture;

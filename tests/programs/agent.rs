@@ -109,7 +109,7 @@ impl Agent {
     }
 
     fn hello(&mut self, id: u64, request: &str) {
-        let protocol = if self.name == "another-version" { 99 } else { 13 };
+        let protocol = if self.name == "another-version" { 99 } else { 14 };
         let mut mounts = Vec::new();
         let mut args = self.args.iter();
         while let Some(arg) = args.next() {

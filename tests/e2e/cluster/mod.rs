@@ -4,6 +4,7 @@
 //! database of its own, three nodes on it, and a proxy before everything that a node talks to.
 
 mod database;
+mod e2b;
 mod history;
 mod keys;
 mod kills;

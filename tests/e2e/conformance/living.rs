@@ -194,7 +194,7 @@ impl<'a> Living<'a> {
 pub(super) struct Reader(BufReader<TcpStream>);
 
 impl Reader {
-    fn open(url: &str, path: &str) -> Self {
+    pub(super) fn open(url: &str, path: &str) -> Self {
         let address = url.strip_prefix("http://").unwrap();
         let mut connection = TcpStream::connect(address).unwrap();
         connection.set_read_timeout(Some(TIMEOUT)).unwrap();

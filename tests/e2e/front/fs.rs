@@ -388,7 +388,7 @@ fn invalid_batch_operation_names_its_line_and_error() {
         ),
         (br#"{"operation":"read","path":1}"#, "line 2: read: path: invalid type"),
         (br#"{"operation":"read","path":"a","encoding":"utf-7"}"#, "unknown encoding 'utf-7'"),
-        (br#"{"operation":"chmod","path":"a"}"#, "line 4: unknown operation 'chmod'"),
+        (br#"{"operation":"chown","path":"a"}"#, "line 4: unknown operation 'chown'"),
         (br#"{"path":"a"}"#, "line 5: missing field `operation`"),
         (br#"["read"]"#, "line 6: not a JSON object"),
         (b"\xff", "line 7: it is not UTF-8 text"),

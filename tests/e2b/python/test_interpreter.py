@@ -1,0 +1,43 @@
+"""What programs with E2B's code interpreter do, at a service of ours: scripts/e2b-suite --code-interpreter."""
+
+import base64
+
+import pytest
+from e2b import TimeoutException
+from e2b_code_interpreter import Sandbox
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox.create(timeout=300, envs={"GIVEN": "to all"}) as sandbox:
+        yield sandbox
+
+
+def test_names_are_kept_and_the_last_value_is_the_result(sandbox):
+    sandbox.run_code("import os; x = 40")
+    ran = sandbox.run_code("print('counted'); x + len(os.environ['GIVEN'][:2])")
+    assert (ran.text, ran.logs.stdout, ran.error) == ("42", ["counted\n"], None)
+    assert sandbox.run_code("1 / 0").error.name == "ZeroDivisionError"
+
+
+def test_figure_and_table_are_rich_results(sandbox):
+    ran = sandbox.run_code("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")
+    assert base64.b64decode(ran.results[0].png).startswith(b"\x89PNG")
+    table = sandbox.run_code("import pandas; pandas.DataFrame({'a': [1, 2]})").results[0]
+    assert "<table" in table.html
+    assert table.data == {"a": [1, 2]}
+
+
+def test_contexts_and_languages_are_apart(sandbox):
+    context = sandbox.create_code_context(cwd="/tmp")
+    assert sandbox.run_code("import os; os.getcwd()", context=context).text == "/tmp"
+    assert sandbox.run_code("x", context=context).error.name == "NameError"
+    assert sandbox.run_code("pwd", language="bash").logs.stdout == ["/home/user\n"]
+    assert sandbox.run_code("await Promise.resolve(6 * 7)", language="js").text == "42"
+    sandbox.remove_code_context(context)
+
+
+def test_code_whose_caller_has_gone_is_interrupted(sandbox):
+    with pytest.raises(TimeoutException):
+        sandbox.run_code("import time; time.sleep(300)", timeout=1)
+    assert sandbox.run_code("1 + 1", timeout=20).text == "2"
