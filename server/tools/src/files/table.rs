@@ -140,7 +140,8 @@ file_tools! {
     }
     |sandbox, args| {
         let ListDirectoryArgs { path, recursive, limit, max_depth, .. } = args;
-        let list = sandbox.list(List { path, recursive, max_depth, limit }).await?;
+        let list = List { recursive, max_depth, limit, ..List::new(path) };
+        let list = sandbox.list(list).await?;
         let items = list.entries.len() as u64;
         let entries = list.entries.into_iter().map(|entry| EntryData {
             name: entry.name,
@@ -240,7 +241,7 @@ file_tools! {
         created_at: Option<String>,
     }
     |sandbox, args| {
-        let stat = sandbox.stat(Stat { path: args.path }).await?;
+        let stat = sandbox.stat(Stat::new(args.path)).await?;
         // The last component of a normalised path.
         let name = stat.path.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         Ok(FileInfoData {
