@@ -301,15 +301,8 @@ impl Session {
     where
         C::Reply: Send + 'static,
     {
-        let open = |_: &mut Streams| Opening {
-            params,
-            streams: Vec::new(),
-            stream: None,
-            chunk: None,
-            ends: (),
-        };
         let (permit, kept) = (InFlightPermit::of_kept(), Some(Kept::Requested));
-        self.open(permit, Some(sink), kept, open).await.map(|(reply, ())| reply)
+        self.begin_without_streams(permit, params, Some(sink), kept).await
     }
 
     /// Sends a request with a permit.
@@ -322,6 +315,19 @@ impl Session {
     where
         C::Reply: Send + 'static,
     {
+        self.begin_without_streams(permit, params, sink, None).await
+    }
+
+    async fn begin_without_streams<C: Call>(
+        &self,
+        permit: InFlightPermit,
+        params: C,
+        sink: Option<Arc<dyn NotificationHandler>>,
+        kept: Option<Kept>,
+    ) -> Result<Reply<C::Reply>, CallError>
+    where
+        C::Reply: Send + 'static,
+    {
         let open = |_: &mut Streams| Opening {
             params,
             streams: Vec::new(),
@@ -329,7 +335,7 @@ impl Session {
             chunk: None,
             ends: (),
         };
-        self.open(permit, sink, None, open).await.map(|(reply, ())| reply)
+        self.open(permit, sink, kept, open).await.map(|(reply, ())| reply)
     }
 
     /// Sends a request that opens a stream, on which the agent sends at most `most` bytes.
