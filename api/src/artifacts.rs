@@ -238,51 +238,29 @@ pub struct LineDifference {
     pub actual: Option<String>,
 }
 
-/// How a directory differs from its manifest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum CheckDifference {
-    /// The manifest has a file that is not there.
-    Missing,
-    /// Its content is another, or it is no regular file any more.
-    Changed,
-    /// The manifest has no such file.
-    Unexpected,
-}
-
-impl CheckDifference {
-    /// Its name in documents.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Changed => "changed",
-            Self::Unexpected => "unexpected",
-        }
+sandbox_protocol::words! {
+    /// How a directory differs from its manifest.
+    #[derive(JsonSchema)]
+    pub enum CheckDifference {
+        /// The manifest has a file that is not there.
+        Missing = "missing",
+        /// Its content is another, or it is no regular file any more.
+        Changed = "changed",
+        /// The manifest has no such file.
+        Unexpected = "unexpected",
     }
 }
 
-/// How a file of the second directory differs from the first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum DiffChange {
-    /// Only the second directory has it.
-    Added,
-    /// Only the first directory has it.
-    Removed,
-    /// Its content or its mode is another.
-    Changed,
-}
-
-impl DiffChange {
-    /// Its name in documents.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Added => "added",
-            Self::Removed => "removed",
-            Self::Changed => "changed",
-        }
+sandbox_protocol::words! {
+    /// How a file of the second directory differs from the first.
+    #[derive(JsonSchema)]
+    pub enum DiffChange {
+        /// Only the second directory has it.
+        Added = "added",
+        /// Only the first directory has it.
+        Removed = "removed",
+        /// Its content or its mode is another.
+        Changed = "changed",
     }
 }
 

@@ -235,23 +235,10 @@ pub enum LimitParseError {
 }
 
 /// What is meant as no limit elsewhere.
-const NO_LIMIT: [&str; 12] = [
-    "0",
-    "-1",
-    "none",
-    "no",
-    "off",
-    "never",
-    "unlimited",
-    "infinite",
-    "infinity",
-    "inf",
-    "max",
-    "false",
-];
+const NO_LIMIT: &str = "0 -1 none no off never unlimited infinite infinity inf max false";
 
 /// The value of a limit, of any type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub enum LimitValue {
     /// A duration.
     Time(Duration),
@@ -284,61 +271,37 @@ trait Field: Copy {
     fn parse(text: &str) -> Result<Self, LimitParseError>;
 }
 
-impl Field for Duration {
-    type Json = Millis;
+macro_rules! fields {
+    ($($kind:ty as $variant:ident in $json:ty, by $parse:expr;)+) => {
+        $(impl Field for $kind {
+            type Json = $json;
 
-    fn value(self) -> LimitValue {
-        LimitValue::Time(self)
-    }
-    fn from_value(value: LimitValue) -> Option<Self> {
-        match value {
-            LimitValue::Time(time) => Some(time),
-            LimitValue::Size(_) | LimitValue::Cpus(_) | LimitValue::Count(_) => None,
-        }
-    }
-    fn parse(text: &str) -> Result<Self, LimitParseError> {
-        let text = text.trim();
-        humantime::parse_duration(text).map_err(|error| match error {
-            humantime::DurationError::NumberOverflow => {
-                LimitParseError::TooLarge { text: text.to_owned() }
+            fn value(self) -> LimitValue {
+                LimitValue::$variant(self)
             }
-            _ => LimitParseError::Time { text: text.to_owned() },
-        })
-    }
+            fn from_value(value: LimitValue) -> Option<Self> {
+                if let LimitValue::$variant(value) = value { Some(value) } else { None }
+            }
+            fn parse(text: &str) -> Result<Self, LimitParseError> {
+                $parse(text)
+            }
+        })+
+    };
+}
+fields! {
+    Duration as Time in Millis, by parse_time;
+    ByteSize as Size in Self, by str::parse;
+    Cpus as Cpus in Self, by str::parse;
 }
 
-impl Field for ByteSize {
-    type Json = Self;
-
-    fn value(self) -> LimitValue {
-        LimitValue::Size(self)
-    }
-    fn from_value(value: LimitValue) -> Option<Self> {
-        match value {
-            LimitValue::Size(size) => Some(size),
-            LimitValue::Time(_) | LimitValue::Cpus(_) | LimitValue::Count(_) => None,
+fn parse_time(text: &str) -> Result<Duration, LimitParseError> {
+    let text = text.trim();
+    humantime::parse_duration(text).map_err(|error| match error {
+        humantime::DurationError::NumberOverflow => {
+            LimitParseError::TooLarge { text: text.to_owned() }
         }
-    }
-    fn parse(text: &str) -> Result<Self, LimitParseError> {
-        text.parse()
-    }
-}
-
-impl Field for Cpus {
-    type Json = Self;
-
-    fn value(self) -> LimitValue {
-        LimitValue::Cpus(self)
-    }
-    fn from_value(value: LimitValue) -> Option<Self> {
-        match value {
-            LimitValue::Cpus(cpus) => Some(cpus),
-            LimitValue::Time(_) | LimitValue::Size(_) | LimitValue::Count(_) => None,
-        }
-    }
-    fn parse(text: &str) -> Result<Self, LimitParseError> {
-        text.parse()
-    }
+        _ => LimitParseError::Time { text: text.to_owned() },
+    })
 }
 
 impl Field for NonZeroU32 {
@@ -541,10 +504,10 @@ macro_rules! limits {
             ///
             /// [`LimitParseError`], which describes a valid value.
             pub fn parse(self, text: &str) -> Result<LimitValue, LimitParseError> {
-                let is_meant = |word: &&str| text.trim().eq_ignore_ascii_case(word);
+                let is_meant = |word: &str| text.trim().eq_ignore_ascii_case(word);
                 // Where nothing may be written, 0 lacks its unit.
                 let may_be_0 = self.smallest() == LimitValue::Size(ByteSize(0));
-                if NO_LIMIT.iter().any(|word| is_meant(word) && !(may_be_0 && *word == "0")) {
+                if NO_LIMIT.split(' ').any(|word| is_meant(word) && !(may_be_0 && word == "0")) {
                     return Err(self.no_limit(text));
                 }
                 let value = match self {
@@ -725,13 +688,7 @@ impl LimitKey {
 
 /// Whether `value` is above `bound`. Values of different types never are.
 fn is_over(value: LimitValue, bound: LimitValue) -> bool {
-    match (value, bound) {
-        (LimitValue::Time(value), LimitValue::Time(bound)) => value > bound,
-        (LimitValue::Size(value), LimitValue::Size(bound)) => value > bound,
-        (LimitValue::Cpus(value), LimitValue::Cpus(bound)) => value > bound,
-        (LimitValue::Count(value), LimitValue::Count(bound)) => value > bound,
-        _ => false,
-    }
+    std::mem::discriminant(&value) == std::mem::discriminant(&bound) && value > bound
 }
 
 /// What a sandbox may use: by default, and at most.

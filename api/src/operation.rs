@@ -93,7 +93,7 @@ impl JsonSchema for OperationRequest {
 }
 
 fn invalid(message: impl AsRef<str>) -> WireError {
-    WireError::new(ErrorKind::InvalidRequest, message)
+    WireError::invalid(message)
 }
 
 /// Decodes an operation's options; an error names the key.

@@ -17,6 +17,7 @@ use crate::json::{In, Millis};
 use crate::limits::Limits;
 use crate::ports::Ports;
 use crate::secrets::Secrets;
+use crate::setters::setters;
 
 /// The default maximum lifetime of a sandbox.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_secs(3600);
@@ -477,49 +478,6 @@ impl SandboxSpec {
         self
     }
 
-    /// Lets these TCP ports of its loopback be connected to from outside.
-    #[must_use]
-    pub fn ports(mut self, ports: Ports) -> Self {
-        self.ports = ports;
-        self
-    }
-
-    /// Sets where file operations may go.
-    #[must_use]
-    pub const fn files(mut self, files: FileScope) -> Self {
-        self.files = files;
-        self
-    }
-
-    /// Sets all limits.
-    #[must_use]
-    pub fn limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self
-    }
-
-    /// Sets how `io` reports OS errors.
-    #[must_use]
-    pub fn io_errors(mut self, io_errors: IoErrors) -> Self {
-        self.io_errors = io_errors;
-        self
-    }
-
-    /// Sets the guest path prefixes that may be used; by default the mounts, each with its access.
-    #[must_use]
-    pub fn allowed_paths(mut self, paths: Vec<AllowedPath>) -> Self {
-        self.allowed_paths = Some(paths);
-        self
-    }
-
-    /// Sets file names that may not be written anywhere, such as `.bashrc` or `.git/hooks`,
-    /// compared without case; none by default. [`DEFAULT_PROTECTED`] is a recommended list.
-    #[must_use]
-    pub fn protected(mut self, names: Vec<String>) -> Self {
-        self.protected = names;
-        self
-    }
-
     /// Checks a name for [`protected`](Self::protected): it must be one path component, or several
     /// separated by `/`. A launch checks it too.
     ///
@@ -540,36 +498,6 @@ impl SandboxSpec {
             return refuse("a part of it is empty, '.' or '..'");
         }
         Ok(())
-    }
-
-    /// Sets the user to run as; by default the owner of the io dir.
-    #[must_use]
-    pub fn user(mut self, user: Option<User>) -> Self {
-        self.user = user;
-        self
-    }
-
-    /// Sets the maximum lifetime of the sandbox; [`DEFAULT_LIFETIME`] by default.
-    #[must_use]
-    pub fn lifetime(mut self, lifetime: Duration) -> Self {
-        self.lifetime = lifetime;
-        self
-    }
-
-    /// Sets the idle timeout, after which a sandbox without requests ends; none by default. Use
-    /// [`DEFAULT_IDLE_LIMIT`] for a sandbox that is kept open for other callers.
-    #[must_use]
-    pub fn idle_limit(mut self, limit: Option<Duration>) -> Self {
-        self.idle_limit = limit;
-        self
-    }
-
-    /// Sets the encoding of `Sandbox::read` and of [`Operation`](crate::Operation)s that do not
-    /// specify one; UTF-8 by default.
-    #[must_use]
-    pub fn default_encoding(mut self, encoding: Encoding) -> Self {
-        self.default_encoding = encoding;
-        self
     }
 
     /// Sets the id of the sandbox: the container is `sandboxctl-ID-gN`. A launch fails if it is not of
@@ -595,32 +523,47 @@ impl SandboxSpec {
         self
     }
 
-    /// Sets how many runs the sandbox serves; [`Lifespan::ManyRuns`] by default.
-    #[must_use]
-    pub fn lifespan(mut self, lifespan: Lifespan) -> Self {
-        self.lifespan = lifespan;
-        self
-    }
-
     /// Whether commands can run in it.
     #[must_use]
     pub const fn supports_exec(&self) -> bool {
         self.root.supports_exec()
     }
+}
 
-    /// Sets the hosts that commands may reach; none by default. A launch fails if the list is not
-    /// empty and the sandbox does not support commands: scripts have no network.
-    #[must_use]
-    pub fn allow(mut self, hosts: Allowlist) -> Self {
-        self.allow = hosts;
-        self
+setters! {
+    SandboxSpec {
+        /// Lets these TCP ports of its loopback be connected to from outside.
+        ports: Ports,
+        /// Sets where file operations may go.
+        files: FileScope,
+        /// Sets all limits.
+        limits: Limits,
+        /// Sets how `io` reports OS errors.
+        io_errors: IoErrors,
+        /// Sets file names that may not be written anywhere, such as `.bashrc` or `.git/hooks`,
+        /// compared without case; none by default. [`DEFAULT_PROTECTED`] is a recommended list.
+        protected: Vec<String>,
+        /// Sets the user to run as; by default the owner of the io dir.
+        user: Option<User>,
+        /// Sets the maximum lifetime of the sandbox; [`DEFAULT_LIFETIME`] by default.
+        lifetime: Duration,
+        /// Sets the idle timeout, after which a sandbox without requests ends; none by default. Use
+        /// [`DEFAULT_IDLE_LIMIT`] for a sandbox that is kept open for other callers.
+        idle_limit: Option<Duration>,
+        /// Sets the encoding of `Sandbox::read` and of [`Operation`](crate::Operation)s that do not
+        /// specify one; UTF-8 by default.
+        default_encoding: Encoding,
+        /// Sets how many runs the sandbox serves; [`Lifespan::ManyRuns`] by default.
+        lifespan: Lifespan,
+        /// Sets the hosts that commands may reach; none by default. A launch fails if the list is not
+        /// empty and the sandbox does not support commands: scripts have no network.
+        allow: Allowlist,
+        /// Sets whether processes may live on after the request that started them; by default not.
+        processes: Processes,
     }
-
-    /// Sets whether processes may live on after the request that started them; by default not.
-    #[must_use]
-    pub fn processes(mut self, processes: Processes) -> Self {
-        self.processes = processes;
-        self
+    some {
+        /// Sets the guest path prefixes that may be used; by default the mounts, each with its access.
+        allowed_paths: Vec<AllowedPath>,
     }
 }
 
@@ -702,42 +645,6 @@ impl Script {
         Self { source: source.into(), ..Self::default() }
     }
 
-    /// Sets the script's `args`.
-    #[must_use]
-    pub fn args(mut self, args: Map<String, Value>) -> Self {
-        self.args = args;
-        self
-    }
-
-    /// Sets the secrets, which the script reads as `secrets.NAME`.
-    #[must_use]
-    pub fn secrets(mut self, secrets: Secrets) -> Self {
-        self.secrets = secrets;
-        self
-    }
-
-    /// Sets the time limit, in place of the sandbox's [`Limits::timeout`] and under the same
-    /// ceiling.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-
-    /// Gives `math.random` this seed, so that a script draws the same numbers each time.
-    #[must_use]
-    pub const fn seed(mut self, seed: Option<u32>) -> Self {
-        self.seed = seed;
-        self
-    }
-
-    /// Sets what `os.time` and `os.date` give, in seconds since 1970, and lets `os.clock` begin at 0.
-    #[must_use]
-    pub const fn now(mut self, now: Option<u64>) -> Self {
-        self.now = now;
-        self
-    }
-
     /// Checks whether a script accepts these `args`. A run checks them too, before it begins.
     ///
     /// # Errors
@@ -755,6 +662,24 @@ impl Script {
             return Err(SpecError::ArgsTooLarge { max: MAX_ARGS_BYTES });
         }
         Ok(())
+    }
+}
+
+setters! {
+    Script {
+        /// Sets the script's `args`.
+        args: Map<String, Value>,
+        /// Sets the secrets, which the script reads as `secrets.NAME`.
+        secrets: Secrets,
+        /// Gives `math.random` this seed, so that a script draws the same numbers each time.
+        seed: Option<u32>,
+        /// Sets what `os.time` and `os.date` give, in seconds since 1970, and lets `os.clock` begin at 0.
+        now: Option<u64>,
+    }
+    some {
+        /// Sets the time limit, in place of the sandbox's [`Limits::timeout`] and under the same
+        /// ceiling.
+        timeout: Duration,
     }
 }
 

@@ -7,24 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::millis;
 
-/// How a sandbox was started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum StartKind {
-    /// It was started ahead, and taken from a pool.
-    Warm,
-    /// It was started when it was asked for.
-    Cold,
-}
-
-impl StartKind {
-    /// Its name in documents.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Warm => "warm",
-            Self::Cold => "cold",
-        }
+sandbox_protocol::words! {
+    /// How a sandbox was started.
+    #[derive(JsonSchema)]
+    pub enum StartKind {
+        /// It was started ahead, and taken from a pool.
+        Warm = "warm",
+        /// It was started when it was asked for.
+        Cold = "cold",
     }
 }
 

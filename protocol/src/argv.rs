@@ -28,37 +28,16 @@ pub enum Mode {
     Check,
 }
 
-/// What happens if the agent cannot confine itself as required.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum ConfinementPolicy {
-    /// The agent exits, unless its system call filter is in force, and Landlock if the kernel has
-    /// it.
-    #[default]
-    Required,
-    /// The agent continues and reports which layer is missing.
-    BestEffort,
-}
-
-impl ConfinementPolicy {
-    /// Both policies.
-    pub const ALL: [Self; 2] = [Self::Required, Self::BestEffort];
-
-    /// The policy's name on the command line and in configuration.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Required => "required",
-            Self::BestEffort => "best-effort",
-        }
-    }
-
-    /// The policy of that name.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|policy| policy.as_str() == word)
+crate::words! {
+    /// What happens if the agent cannot confine itself as required.
+    #[derive(Default)]
+    pub enum ConfinementPolicy {
+        /// The agent exits, unless its system call filter is in force, and Landlock if the kernel has
+        /// it.
+        #[default]
+        Required = "required",
+        /// The agent continues and reports which layer is missing.
+        BestEffort = "best-effort",
     }
 }
 

@@ -33,6 +33,7 @@ pub mod syscalls;
 pub mod time;
 pub mod user;
 mod wire_string;
+mod words;
 
 pub use base64_bytes::Base64;
 pub use envelope::{DecodeError, FromAgent, HEARTBEAT, ToAgent};

@@ -123,6 +123,11 @@ pub const MAX_GREP_LINE_BYTES: usize = 2 << 10;
 /// Most lines of context on each side of a match.
 pub const MAX_GREP_CONTEXT: u64 = 100;
 
+/// The most bytes of keys and values that a file may have in both namespaces together.
+pub const MAX_METADATA_BYTES: usize = 4096;
+/// The most keys that a file may have in both namespaces together.
+pub const MAX_METADATA_KEYS: usize = 64;
+
 /// Initial credit of a stream, in bytes: what the sender may send before the first `credit`.
 pub const INITIAL_CREDIT: u64 = 256 << 10;
 
@@ -193,7 +198,7 @@ const _: () = assert!(MAX_CHUNK_BYTES.div_ceil(3) * 4 + ENVELOPE <= MAX_FRAME_BY
 // A name that is not UTF-8 is sent as base64. Beside its names and its metadata, an entry needs less
 // than 512 bytes.
 const LONGEST_NAME: usize = crate::path::MAX_PATH_BYTES * 6;
-const MOST_METADATA: usize = (crate::operation::MAX_METADATA_BYTES + 256) * 6;
+const MOST_METADATA: usize = (MAX_METADATA_BYTES + 256) * 6;
 const _: () = assert!(
     LIST_PAGE_BYTES + 2 * LONGEST_NAME + MOST_METADATA + LIST_PAGE * 512 + ENVELOPE
         <= MAX_FRAME_BYTES

@@ -21,6 +21,7 @@ pub use self::results::{
     TruncatedBy, ViewContent, WriteMode, permissions_text,
 };
 use crate::WireString;
+pub use crate::limits::{MAX_METADATA_BYTES, MAX_METADATA_KEYS};
 use crate::path::{MAX_PATH_BYTES, join_written, split_glob};
 pub use crate::time::Timestamp;
 
@@ -203,21 +204,9 @@ macro_rules! operations {
             }
         }
 
-        /// The name of a file operation.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        pub enum OperationName {
-            $($(#[$doc])* #[serde(rename = $word)] $request,)+
-        }
-
-        impl OperationName {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$request),+];
-
-            /// As text.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$request => $word,)+ }
-            }
+        $crate::words! {
+            /// The name of a file operation.
+            pub enum OperationName { $($(#[$doc])* $request = $word,)+ }
         }
 
         /// Reads an answer as the reply to each operation.
@@ -676,10 +665,6 @@ fn here() -> WireString {
 
 /// The namespaces of [`SetMetadata`].
 pub const METADATA_NAMESPACES: [&str; 2] = ["sbx", "e2b"];
-/// The most bytes of keys and values that a file may have in both namespaces together.
-pub const MAX_METADATA_BYTES: usize = 4096;
-/// The most keys that a file may have in both namespaces together.
-pub const MAX_METADATA_KEYS: usize = 64;
 
 fn own_namespace() -> String {
     METADATA_NAMESPACES[0].to_owned()

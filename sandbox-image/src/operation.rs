@@ -83,7 +83,7 @@ impl Operations {
     ) -> Result<ThreadJob, WireError> {
         let mut state = self.shared.state.lock().unwrap();
         if state.closing {
-            return Err(WireError::new(ErrorKind::Busy, "the session ends"));
+            return Err(WireError::busy("the session ends"));
         }
         let open = |(number, way)| self.shared.streams.open(number, way, None);
         let stream = stream.zip(operation.stream()).map(open).transpose()?;

@@ -109,10 +109,10 @@ impl Runner {
     pub fn start(&self, job: Job) -> Result<(), WireError> {
         let mut state = self.shared.state.lock().unwrap();
         if state.shutdown.is_some() {
-            return Err(WireError::new(ErrorKind::Busy, "the session is ending"));
+            return Err(WireError::busy("the session is ending"));
         }
         if state.running.is_some() {
-            return Err(WireError::new(ErrorKind::Busy, "another run is in progress"));
+            return Err(WireError::busy("another run is in progress"));
         }
         let (sender, events) = channel();
         let stop = Arc::new(StopFlag::default());
@@ -137,7 +137,7 @@ impl Runner {
     pub fn shutdown(&self, id: u64) {
         let mut state = self.shared.state.lock().unwrap();
         if state.shutdown.is_some() {
-            let error = WireError::new(ErrorKind::Busy, "the session is ending");
+            let error = WireError::busy("the session is ending");
             return self.shared.replier.answer::<ShutdownReply>(id, Err(error));
         }
         state.shutdown = Some(id);

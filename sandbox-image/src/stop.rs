@@ -29,7 +29,7 @@ impl StopReason {
             Self::Timeout => (ErrorKind::Timeout, "script timed out"),
             Self::Cancelled => (ErrorKind::Cancelled, "the run was cancelled"),
         };
-        ScriptError { kind, message: message.to_owned(), line: None, traceback: None, value: None }
+        ScriptError::new(kind, message)
     }
 }
 
@@ -96,5 +96,5 @@ impl StopFlag {
 pub fn no_thread(error: std::io::Error) -> WireError {
     let message =
         format!("no thread can be started, as where there are limits.pids of them: {error}");
-    WireError::new(ErrorKind::Busy, message)
+    WireError::busy(message)
 }

@@ -52,7 +52,7 @@ pub enum DocumentBody<'a> {
 }
 
 /// The members that the document of a script has.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ScriptBody<'a> {
     /// The exit code of sandboxctl.
     pub exit_code: u8,
@@ -70,7 +70,7 @@ pub struct ScriptBody<'a> {
 }
 
 /// The members that the document of a command has.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CommandBody<'a> {
     /// The exit code of the command itself, like `signal`: never one of sandboxctl.
     pub exit_code: Option<i32>,
@@ -96,7 +96,7 @@ pub struct CommandBody<'a> {
 
 /// The members that both documents have: an [`ExecutionResult`] after its status, or a failure
 /// before it began.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CommonMembers<'a> {
     /// The files that changed.
     pub files_touched: Cow<'a, [TouchedFile]>,
@@ -176,9 +176,10 @@ pub enum ExecSchema {
 }
 
 /// The encoding of a command's output in the document.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum OutputEncoding {
     /// As text.
+    #[default]
     #[serde(rename = "utf-8")]
     Utf8,
     /// The output is not text, or not where it was cut.
@@ -202,7 +203,8 @@ impl<'a> From<&'a ExecutionResult> for ExecutionDocument<'a> {
                 })
             }
             ResultBody::Command { exit_code, signal, stdout, stderr } => {
-                let none = CommandBody::none(result.failed()).with_output(stdout, stderr);
+                let none = CommandBody { failed: result.failed(), ..CommandBody::default() };
+                let none = none.with_output(stdout, stderr);
                 let (exit_code, signal, timed_out) = (*exit_code, *signal, result.timed_out());
                 DocumentBody::Command(CommandBody { exit_code, signal, timed_out, ..none })
             }
@@ -228,8 +230,7 @@ impl<'a> From<&'a ExecutionResult> for ExecutionDocument<'a> {
             committed: changes.map(|changes| changes.committed),
             staging: changes.map(|changes| changes.staging),
             changes: changes.map(|changes| Cow::Borrowed(&changes.manifest)),
-            artifacts: None,
-            receipt: None,
+            ..CommonMembers::default()
         };
         let (id, status) = (Some(Cow::Borrowed(&*result.id)), result.outcome.status());
         Self { id, status, body, common }
@@ -242,18 +243,13 @@ impl ExecutionDocument<'_> {
     pub fn failed(kind: ExecutionKind, error: Failure, exit_code: u8) -> Self {
         let (body, source) = match kind {
             ExecutionKind::Script => {
-                let body = ScriptBody {
-                    exit_code,
-                    result: None,
-                    logs: Vec::new(),
-                    logs_truncated: false,
-                    tests: Cow::Borrowed(&[]),
-                };
+                let body = ScriptBody { exit_code, ..ScriptBody::default() };
                 (DocumentBody::Script(body), TouchedSource::Observed)
             }
-            ExecutionKind::Command => {
-                (DocumentBody::Command(CommandBody::none(true)), TouchedSource::Scan)
-            }
+            ExecutionKind::Command => (
+                DocumentBody::Command(CommandBody { failed: true, ..CommandBody::default() }),
+                TouchedSource::Scan,
+            ),
         };
         Self {
             id: None,
@@ -264,25 +260,9 @@ impl ExecutionDocument<'_> {
             },
             body,
             common: CommonMembers {
-                files_touched: Cow::Borrowed(&[]),
                 files_touched_source: source,
-                files_touched_truncated: false,
                 error: Some(error),
-                engine: None,
-                engine_notice: None,
-                io_dir: None,
-                disk: None,
-                network: None,
-                limits: None,
-                usage: None,
-                notes: Cow::Borrowed(&[]),
-                timing: None,
-                confinement: None,
-                committed: None,
-                staging: None,
-                changes: None,
-                artifacts: None,
-                receipt: None,
+                ..CommonMembers::default()
             },
         }
     }
@@ -378,21 +358,6 @@ impl ExecutionDocument<'_> {
 }
 
 impl CommandBody<'_> {
-    const fn none(failed: bool) -> Self {
-        Self {
-            exit_code: None,
-            signal: None,
-            failed,
-            timed_out: false,
-            stdout: Cow::Borrowed(""),
-            stdout_encoding: OutputEncoding::Utf8,
-            stdout_truncated: false,
-            stderr: Cow::Borrowed(""),
-            stderr_encoding: OutputEncoding::Utf8,
-            stderr_truncated: false,
-        }
-    }
-
     /// The same with the beginning of its output.
     #[must_use]
     pub fn with_output<'b>(self, stdout: &'b Captured, stderr: &'b Captured) -> CommandBody<'b> {

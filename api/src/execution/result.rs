@@ -358,27 +358,16 @@ impl TouchedFile {
     }
 }
 
-/// How a file changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum FileOp {
-    /// Created or overwritten.
-    Write,
-    /// It existed before, and was only appended to.
-    Append,
-    /// Removed; also if the run itself created it.
-    Remove,
-}
-
-impl FileOp {
-    /// Its name in documents.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Write => "write",
-            Self::Append => "append",
-            Self::Remove => "remove",
-        }
+sandbox_protocol::words! {
+    /// How a file changed.
+    #[derive(JsonSchema)]
+    pub enum FileOp {
+        /// Created or overwritten.
+        Write = "write",
+        /// It existed before, and was only appended to.
+        Append = "append",
+        /// Removed; also if the run itself created it.
+        Remove = "remove",
     }
 }
 

@@ -252,13 +252,10 @@ impl NotificationHandler for Record {
 /// The outcome of a script that is too long. Its exact length is not needed.
 pub(crate) fn source_too_large() -> ScriptError {
     let max = sandbox_api::ByteSize::b(MAX_SOURCE_BYTES as u64);
-    ScriptError {
-        kind: ErrorKind::SourceTooLarge,
-        message: format!("the script is longer than {MAX_SOURCE_BYTES} bytes ({max})"),
-        line: None,
-        traceback: None,
-        value: None,
-    }
+    ScriptError::new(
+        ErrorKind::SourceTooLarge,
+        format!("the script is longer than {MAX_SOURCE_BYTES} bytes ({max})"),
+    )
 }
 
 /// Names a part of the answer that is longer than an honest agent sends.

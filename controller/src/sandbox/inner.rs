@@ -26,10 +26,10 @@ use crate::io_dir::path_map::PathMap;
 use crate::io_dir::write_monitor::{Watched, WriteBaseline, WriteMonitor};
 use crate::mounts::{LOOK_INTERVAL, MountGuard, MountLooks, MountLost};
 use crate::process::ProcessTable;
-use crate::sandbox::CpuSample;
 use crate::sandbox::context::Shared;
 use crate::sandbox::idle::{Active, Activity};
 use crate::sandbox::removal::{Attempt, RemovalGuard};
+use crate::sandbox::stats::CpuSample;
 use crate::step::Step;
 
 /// How a sandbox was started.

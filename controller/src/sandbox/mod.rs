@@ -24,12 +24,12 @@ pub(crate) mod user;
 pub use self::inner::LaunchInfo;
 pub(crate) use self::inner::{EndCause, Inner, KernelBaseline};
 pub use self::stats::ContainerUse;
-pub(crate) use self::stats::CpuSample;
 use std::fmt;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use sandbox_api::Outcome;
 use sandbox_engine::EngineFacts;
@@ -41,7 +41,7 @@ use crate::error::Error;
 use crate::failpoint::{Point, hold};
 use crate::io_dir::IoDir;
 use crate::io_dir::staged::{FinishOptions, StagedEnd};
-use crate::sandbox::removal::Attempt;
+use crate::sandbox::removal::{Attempt, EVIDENCE_TIMEOUT};
 use crate::step::Step;
 
 /// A sandbox: one container, used by this sandbox alone. Dropping it without [`close`](Self::close)
@@ -124,6 +124,20 @@ impl Sandbox {
     #[must_use]
     pub fn host_path(&self, guest: impl AsRef<[u8]>) -> Option<PathBuf> {
         self.inner.path_map.host(&self.inner.resolve(guest.as_ref())?)
+    }
+
+    /// What its container uses now, if its control groups are on this machine. A paused one is asked too.
+    pub async fn current_use(&self) -> Option<ContainerUse> {
+        let inner = &self.inner;
+        let groups =
+            tokio::time::timeout(EVIDENCE_TIMEOUT, inner.container.groups()).await.ok()??;
+        let current = groups.current()?;
+        let processors = f64::from(inner.limits.cpus);
+        Some(ContainerUse {
+            cpu_used_ratio: inner.cpu_sample.ratio(Instant::now(), current.cpu, processors),
+            memory_bytes: current.memory,
+            cache_bytes: current.cache,
+        })
     }
 
     pub(crate) const fn inner(&self) -> &Arc<Inner> {

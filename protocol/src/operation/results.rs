@@ -139,31 +139,18 @@ impl EntryDetails {
     }
 }
 
-/// The type of an entry. Links are never followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum EntryKind {
-    /// A regular file.
-    File,
-    /// A directory.
-    Directory,
-    /// A symbolic link, wherever it points to.
-    Symlink,
-    /// A FIFO, a socket, a device.
-    Other,
-}
-
-impl EntryKind {
-    /// The type's name on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::File => "file",
-            Self::Directory => "directory",
-            Self::Symlink => "symlink",
-            Self::Other => "other",
-        }
+crate::words! {
+    /// The type of an entry. Links are never followed.
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    pub enum EntryKind {
+        /// A regular file.
+        File = "file",
+        /// A directory.
+        Directory = "directory",
+        /// A symbolic link, wherever it points to.
+        Symlink = "symlink",
+        /// A FIFO, a socket, a device.
+        Other = "other",
     }
 }
 

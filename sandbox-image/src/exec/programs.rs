@@ -118,7 +118,7 @@ impl RunningPermit {
         if *running > 0 && !programs.context.marks.tell_apart() {
             let message =
                 "another program is running, and this kernel cannot distinguish their processes";
-            return Err(WireError::new(ErrorKind::Busy, message));
+            return Err(WireError::busy(message));
         }
         if *running == 0 {
             programs.proxy.iter().for_each(|proxy| proxy.accept_clients());

@@ -11,7 +11,7 @@ use sandbox_protocol::message::{Cut, CutBy, EntryKind};
 use sandbox_protocol::path::{GuestPath, join_written};
 
 use super::access::Files;
-use super::entries::{has_path, read_directory};
+use super::entries::{has_path, read_watched};
 use super::error::{FileError, beneath};
 use super::mounts::{Inputs, MountTarget};
 use super::names::kind_of;
@@ -219,13 +219,8 @@ impl Walk<'_> {
         let above = self.path.as_bytes().len() + 1 + below.len() + usize::from(!is_top);
         let mut returned = First::new(self.room.saturating_add(1));
         let mut entered = First::new(self.max_pending.saturating_sub(self.pending.len()) + 1);
-        let (visit, watch, cut) = (self.visit, self.watch, &mut self.cut);
-        let mut stopped = None;
-        let read = read_directory(&directory, |name, kind| {
-            if let Err(error) = watch.check() {
-                stopped = Some(error);
-                return Err(Errno::INTR);
-            }
+        let (visit, cut) = (self.visit, &mut self.cut);
+        let read = read_watched(&directory, self.watch, |name, kind| {
             let is_directory = kind == FileType::Directory;
             let visit = match is_temporary(name) {
                 true => Visit::SKIP,
@@ -233,8 +228,7 @@ impl Walk<'_> {
             };
             let is_entered = visit.entered && is_directory;
             if (visit.returned || is_entered) && !has_path(above, name) {
-                Cut::add(cut, CutBy::Name, below);
-                return Ok(());
+                return Cut::add(cut, CutBy::Name, below);
             }
             if visit.returned {
                 returned.add(name);
@@ -242,11 +236,7 @@ impl Walk<'_> {
             if is_entered {
                 entered.add(name);
             }
-            Ok(())
-        });
-        if let Some(error) = stopped {
-            return Err(error);
-        }
+        })?;
         match read {
             // The directory was removed while it was read, or it is not one that may be read.
             Err(Errno::NOENT | Errno::ACCESS) if !is_top => {}
@@ -281,17 +271,17 @@ impl Walk<'_> {
 }
 
 /// The first names in order, as many as are wanted.
-struct First {
+pub(super) struct First {
     names: BinaryHeap<Vec<u8>>,
     most: usize,
 }
 
 impl First {
-    fn new(most: usize) -> Self {
+    pub fn new(most: usize) -> Self {
         Self { names: BinaryHeap::new(), most }
     }
 
-    fn add(&mut self, name: &[u8]) {
+    pub fn add(&mut self, name: &[u8]) {
         if self.names.len() < self.most {
             self.names.push(name.to_vec());
         } else if let Some(mut last) = self.names.peek_mut()
@@ -301,7 +291,7 @@ impl First {
         }
     }
 
-    fn in_order(self) -> Vec<Vec<u8>> {
+    pub fn in_order(self) -> Vec<Vec<u8>> {
         self.names.into_sorted_vec()
     }
 }

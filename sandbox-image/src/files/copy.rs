@@ -7,11 +7,11 @@ use sandbox_protocol::message::{CutBy, EntryKind, List, Mkdir, Write, WriteMode}
 use sandbox_protocol::path::{GuestPath, join_written};
 
 use super::access::Files;
-use super::error::{FileError, beneath};
+use super::error::{FileError, beneath, special};
 use super::follow::LastLink;
 use super::list::{Depth, ListedEntry};
 use super::mounts::MountTarget;
-use super::open::{Absent, special};
+use super::open::Absent;
 use super::open_mode::OpenMode;
 use super::remove::RemoveScope;
 use super::temporary::Existing;
@@ -59,7 +59,7 @@ impl Files {
         }
         if target == source || target.is_under(&source) {
             let reason = format!("cannot copy '{source}' into itself");
-            return Err(FileError::rule(ErrorKind::InvalidRequest, reason, to));
+            return Err(FileError::invalid(reason, to));
         }
         match facts.kind {
             EntryKind::File => {

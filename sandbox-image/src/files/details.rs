@@ -172,7 +172,7 @@ impl Files {
     pub fn set_metadata(&self, request: &SetMetadata) -> Result<GuestPath, FileError> {
         let written = request.path.as_bytes();
         self.expect_following(written)?;
-        let refuse = |reason: String| FileError::rule(ErrorKind::InvalidRequest, reason, written);
+        let refuse = |reason: String| FileError::invalid(reason, written);
         let SetMetadata { namespace, metadata: wanted, .. } = request;
         if !METADATA_NAMESPACES.contains(&&**namespace) {
             return Err(refuse(format!("no namespace of metadata is called '{namespace}'")));

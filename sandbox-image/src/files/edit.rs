@@ -38,7 +38,7 @@ impl Files {
     pub fn edit(&self, request: &Edit, watch: &Watch) -> Result<GuestPath, FileError> {
         let Edit { path, old, new, count } = request;
         let (written, count) = (path.as_bytes(), count.get());
-        let refuse = |reason: &str| FileError::rule(ErrorKind::InvalidRequest, reason, written);
+        let refuse = |reason: &str| FileError::invalid(reason, written);
         if old.is_empty() {
             return Err(refuse("the text to replace is empty"));
         }

@@ -15,10 +15,9 @@ use sandbox_protocol::path::{GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, joi
 
 use super::access::Files;
 use super::calls::count_call;
-use super::error::{FileError, beneath, not_allowed, protected};
+use super::error::{FileError, beneath, not_allowed, protected, special};
 use super::follow::LastLink;
 use super::mounts::{LocatedPath, MountTarget};
-use super::open::special;
 use super::temporary::{Existing, is_temporary, rename_to_nothing};
 use super::touched::Pending;
 use super::watch::Watch;
@@ -472,6 +471,24 @@ pub(super) fn read_directory(
         each(name, kind)?;
     }
     Ok(())
+}
+
+/// The same, until the operation is to stop: that error is the outer one.
+pub(super) fn read_watched(
+    directory: &OwnedFd,
+    watch: &Watch,
+    mut each: impl FnMut(&[u8], FileType),
+) -> Result<rustix::io::Result<()>, FileError> {
+    let mut stopped = Ok(());
+    let read = read_directory(directory, |name, kind| {
+        stopped = watch.check();
+        if stopped.is_err() {
+            return Err(Errno::INTR);
+        }
+        each(name, kind);
+        Ok(())
+    });
+    stopped.map(|()| read)
 }
 
 fn cannot_remove_directory(written: &[u8]) -> FileError {

@@ -70,6 +70,11 @@ impl FileError {
     pub fn rule(kind: ErrorKind, reason: impl Into<String>, path: &[u8]) -> Self {
         Self { kind, errno: None, reason: reason.into(), path: path.to_vec() }
     }
+
+    /// A request that is wrong in itself.
+    pub fn invalid(reason: impl Into<String>, path: &[u8]) -> Self {
+        Self::rule(ErrorKind::InvalidRequest, reason, path)
+    }
 }
 
 impl fmt::Display for FileError {
@@ -130,6 +135,10 @@ pub(super) fn read_only_inputs(written: &[u8]) -> FileError {
 
 pub(super) fn protected(written: &[u8]) -> FileError {
     FileError::rule(ErrorKind::Protected, "a protected name", written)
+}
+
+pub(super) fn special(written: &[u8]) -> FileError {
+    FileError::rule(ErrorKind::SpecialFile, "not a regular file", written)
 }
 
 /// An error of [`sandbox_dirfd`]; two error numbers mean that a rule of the sandbox was broken.

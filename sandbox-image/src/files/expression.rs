@@ -61,9 +61,7 @@ impl Expression {
                 .which_captures(WhichCaptures::None)
                 .nfa_size_limit(Some(MAX_COMPILED_BYTES));
             let built = thompson::Compiler::new().syntax(syntax).configure(config).build(pattern);
-            built.map_err(|error| {
-                FileError::rule(ErrorKind::InvalidRequest, error.to_string(), pattern.as_bytes())
-            })
+            built.map_err(|error| FileError::invalid(error.to_string(), pattern.as_bytes()))
         };
         self.nfa.get_or_init(build).as_ref().map_err(FileError::clone)
     }

@@ -4,7 +4,7 @@
 //! kept by name; there are never more than may still be returned, because the last ones in order are
 //! dropped first. So a directory of any size uses no more memory than the limits allow.
 
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{AtFlags, FileType, OFlags, fstat, statat};
@@ -14,8 +14,9 @@ use sandbox_protocol::message::{Cut, CutBy, EntryDetails, EntryKind, List, Times
 use sandbox_protocol::path::{GuestPath, join_written};
 
 use super::access::Files;
+use super::breadth::First;
 use super::details::Owners;
-use super::entries::{has_path, read_directory};
+use super::entries::{has_path, read_directory, read_watched};
 use super::error::{FileError, beneath};
 use super::mounts::{Inputs, MountTarget};
 use super::names::{kind_of, modified, size_of};
@@ -98,7 +99,7 @@ impl Files {
         let (written, depth, limit) = (request.path.as_bytes(), request.depth(), request.limit);
         if depth == Some(0) || limit == Some(0) {
             let reason = "`limit` and `max_depth` must be at least 1";
-            return Err(FileError::rule(ErrorKind::InvalidRequest, reason, written));
+            return Err(FileError::invalid(reason, written));
         }
         let located = match self.locate_directory(written) {
             Ok(located) => located,
@@ -284,38 +285,24 @@ impl Walk<'_> {
         let above = self.path.as_bytes().len() + 1 + below.len() + usize::from(!is_top);
         let Some(directory) = self.open(below)? else { return Ok(()) };
         // The first entries in order, as many as there is room for, and one more, which is not returned.
-        let mut first: BinaryHeap<Vec<u8>> = BinaryHeap::new();
-        let mut stopped = None;
-        let read = read_directory(&directory, |name, _| {
-            if let Err(error) = self.watch.check() {
-                stopped = Some(error);
-                return Err(Errno::INTR);
-            }
+        let mut first = First::new(self.room.saturating_add(1));
+        let cut = &mut self.cut;
+        let read = read_watched(&directory, self.watch, |name, _| {
             if is_temporary(name) {
-                return Ok(());
+                return;
             }
-            if !has_path(above, name) {
-                Cut::add(&mut self.cut, CutBy::Name, below);
-                return Ok(());
+            if has_path(above, name) {
+                first.add(name);
+            } else {
+                Cut::add(cut, CutBy::Name, below);
             }
-            if first.len() <= self.room {
-                first.push(name.to_vec());
-            } else if let Some(mut last) = first.peek_mut()
-                && name < last.as_slice()
-            {
-                *last = name.to_vec();
-            }
-            Ok(())
-        });
-        if let Some(error) = stopped {
-            return Err(error);
-        }
+        })?;
         match read {
             // The directory was removed while it was read.
             Err(Errno::NOENT) if !is_top => {}
             read => read.map_err(|errno| beneath(errno, &join_written(self.written, below)))?,
         }
-        for name in first.into_sorted_vec().into_iter().rev() {
+        for name in first.in_order().into_iter().rev() {
             match retry(|| statat(&directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)) {
                 Ok(stat) => {
                     self.pending.push_back(Pending {

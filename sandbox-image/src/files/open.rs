@@ -12,7 +12,7 @@ use sandbox_protocol::message::{Access, Change, Timestamp, Touch};
 use sandbox_protocol::path::GuestPath;
 
 use super::access::Files;
-use super::error::{FileError, beneath, not_allowed};
+use super::error::{FileError, beneath, not_allowed, special};
 use super::follow::LastLink;
 use super::mounts::{LocatedPath, MountTarget};
 use super::open_mode::OpenMode;
@@ -369,10 +369,6 @@ fn deepest<'a>(root: &Root<'a>, parents: &[&[u8]]) -> rustix::io::Result<(Direct
         }
     }
     Ok((directory, parents.len()))
-}
-
-pub(super) fn special(written: &[u8]) -> FileError {
-    FileError::rule(ErrorKind::SpecialFile, "not a regular file", written)
 }
 
 /// Why `a/`, or the root, cannot be opened as a file; if nothing exists there, no file can be

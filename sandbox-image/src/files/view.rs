@@ -30,7 +30,7 @@ impl Files {
     pub fn view(&self, request: &View, watch: &Watch) -> Result<Viewed, FileError> {
         let written = request.path.as_bytes();
         let ViewLines { offset: first, limit } = request.lines;
-        let refuse = |reason: &str| FileError::rule(ErrorKind::InvalidRequest, reason, written);
+        let refuse = |reason: &str| FileError::invalid(reason, written);
         if first == 0 {
             return Err(refuse("lines are counted from 1"));
         }

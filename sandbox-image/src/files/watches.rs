@@ -23,7 +23,7 @@ use sandbox_protocol::message::{self, ChangedEntry, EntryKind, FileChange};
 use sandbox_protocol::path::{GuestPath, join_written};
 
 use super::access::Files;
-use super::entries::read_directory;
+use super::entries::{read_directory, read_watched};
 use super::error::{FileError, beneath};
 use super::mounts::MountTarget;
 use super::names::kind_of;
@@ -184,23 +184,15 @@ impl Watches {
                 }
             };
             let Some(directory) = opened else { continue };
-            let (mut stopped, mut is_cut) = (None, false);
-            let read = read_directory(&directory, |name, kind| {
-                if let Err(error) = time.check() {
-                    stopped = Some(error);
-                    return Err(Errno::INTR);
-                }
+            let mut is_cut = false;
+            let read = read_watched(&directory, time, |name, kind| {
                 if kind == FileType::Directory {
                     match pending.len() < MAX_WATCHED_DIRECTORIES {
                         true => pending.push((join_written(&path, name), None)),
                         false => is_cut = true,
                     }
                 }
-                Ok(())
-            });
-            if let Some(error) = stopped {
-                return Err(error);
-            }
+            })?;
             if is_cut || read.is_err_and(|errno| errno != Errno::NOENT) {
                 self.state.lock().unwrap().omit(id);
             }

@@ -22,11 +22,11 @@ use sandbox_protocol::message::{Change, Write, WriteMode};
 use sandbox_protocol::path::GuestPath;
 
 use super::access::Files;
-use super::error::{FileError, beneath};
+use super::error::{FileError, beneath, special};
 use super::follow::LastLink;
 use super::modes::mode_of;
 use super::mounts::{LocatedPath, MountTarget};
-use super::open::{Absent, ParentDir, explain, make_parents, no_file, special};
+use super::open::{Absent, ParentDir, explain, make_parents, no_file};
 use super::path_locks::PathLock;
 use super::read::Version;
 use super::temporary::{Existing, Temporary};

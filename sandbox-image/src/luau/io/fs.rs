@@ -14,7 +14,7 @@ use sandbox_protocol::message::{
 use sandbox_protocol::path::join_written;
 use sandbox_protocol::time::parse_rfc3339;
 
-use super::arguments::{audited, path};
+use super::arguments::{path, perform};
 use super::failure::{Failure, raise, raised};
 use crate::files::{Absent, Existing, FileError, ListedEntry, RemoveScope, Watch};
 use crate::luau::ffi::{Call, Kind, Raise, Results, Slot};
@@ -54,8 +54,7 @@ pub(super) fn watch(call: &Call<'_>) -> Watch {
 fn read(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "read")?;
     let watch = watch(call);
-    let reading = audited(call, OperationName::Read, |files| files.read(&path, 0, None))?;
-    let mut reading = reading.map_err(|error| raised(&error))?;
+    let mut reading = perform(call, OperationName::Read, |files| files.read(&path, 0, None))?;
     call.push_text(|text| {
         // Reserved at once: a string that is too large fails before it is read.
         text.reserve(usize::try_from(reading.left()).unwrap_or(usize::MAX))?;
@@ -88,11 +87,10 @@ fn write(call: &mut Call<'_>) -> Results {
     };
     let request = Write { mode, ..Write::new(path) };
     let watch = watch(call);
-    let written = audited(call, OperationName::Write, |files| {
+    perform(call, OperationName::Write, |files| {
         let content = call.string(data).unwrap_or_default();
         files.write_all(request, content, &watch).map(drop)
     })?;
-    written.map_err(|error| raised(&error))?;
     call.push_boolean(true);
     Ok(call.results(1))
 }
@@ -113,7 +111,7 @@ fn list(call: &mut Call<'_>) -> Results {
     let request = List { recursive, max_depth, ..List::new(&*directory) };
     let watch = watch(call);
     let mut entries = Vec::new();
-    let listed = audited(call, OperationName::List, |files| {
+    let listed = perform(call, OperationName::List, |files| {
         files.list_entries(&request, &watch, |entry| {
             entries.push(entry);
             Ok(())
@@ -127,13 +125,18 @@ fn list(call: &mut Call<'_>) -> Results {
     let array = call.push_table(entries.len(), 0);
     for (index, ListedEntry { path, kind, size, .. }) in entries.iter().enumerate() {
         let entry = call.push_table(0, 4);
-        call.push_string(path.rsplit(|&byte| byte == b'/').next().unwrap_or_default());
-        call.set_field(entry, c"name");
+        call.set_string(
+            entry,
+            c"name",
+            path.rsplit(|&byte| byte == b'/').next().unwrap_or_default(),
+        );
         let above = end.path.as_bytes();
-        call.push_string([above, if above == b"/" { b"" } else { b"/" }, path].concat());
-        call.set_field(entry, c"path");
-        call.push_string(kind.as_str());
-        call.set_field(entry, c"type");
+        call.set_string(
+            entry,
+            c"path",
+            [above, if above == b"/" { b"" } else { b"/" }, path].concat(),
+        );
+        call.set_string(entry, c"type", kind.as_str());
         push_integer(call, *size);
         call.set_field(entry, c"size");
         call.set_element(array, index + 1)?;
@@ -147,8 +150,7 @@ fn mkdir(call: &mut Call<'_>) -> Results {
     options(call, table, "mkdir", &["parents"])?;
     let parents = flag(call, table, "parents")? != Some(false);
     let request = Mkdir { parents, ..Mkdir::new(path) };
-    let made = audited(call, OperationName::Mkdir, |files| files.mkdir(&request))?;
-    let (_, created) = made.map_err(|error| raised(&error))?;
+    let (_, created) = perform(call, OperationName::Mkdir, |files| files.mkdir(&request))?;
     call.push_boolean(created);
     Ok(call.results(1))
 }
@@ -165,8 +167,7 @@ fn touch(call: &mut Call<'_>) -> Results {
         Some(Timestamp { seconds, nanoseconds })
     })?;
     let request = Touch { mtime, ..Touch::new(path) };
-    let touched = audited(call, OperationName::Touch, |files| files.touch(&request))?;
-    let (_, created) = touched.map_err(|error| raised(&error))?;
+    let (_, created) = perform(call, OperationName::Touch, |files| files.touch(&request))?;
     call.push_boolean(created);
     Ok(call.results(1))
 }
@@ -180,18 +181,16 @@ fn remove(call: &mut Call<'_>) -> Results {
         Some(false) | None => RemoveScope::Entry,
     };
     let watch = watch(call);
-    let removed = audited(call, OperationName::Remove, |files| {
+    perform(call, OperationName::Remove, |files| {
         files.remove_entry(&path, scope, Absent::Refuse, &watch)
     })?;
-    removed.map_err(|error| raised(&error))?;
     call.push_boolean(true);
     Ok(call.results(1))
 }
 
 fn exists(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "exists")?;
-    let found = audited(call, OperationName::Exists, |files| files.exists(&path))?;
-    let (_, kind) = found.map_err(|error| raised(&error))?;
+    let (_, kind) = perform(call, OperationName::Exists, |files| files.exists(&path))?;
     match kind {
         Some(kind) => call.push_string(kind.as_str()),
         None => call.push_boolean(false),
@@ -201,21 +200,15 @@ fn exists(call: &mut Call<'_>) -> Results {
 
 fn stat(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "stat")?;
-    let facts = audited(call, OperationName::Stat, |files| files.stat(&path))?;
-    let facts = facts.map_err(|error| raised(&error))?;
+    let facts = perform(call, OperationName::Stat, |files| files.stat(&path))?;
     let table = call.push_table(0, 9);
-    call.push_string(facts.path.as_bytes());
-    call.set_field(table, c"path");
-    call.push_string(facts.kind.as_str());
-    call.set_field(table, c"type");
+    call.set_string(table, c"path", facts.path.as_bytes());
+    call.set_string(table, c"type", facts.kind.as_str());
     push_integer(call, facts.size);
     call.set_field(table, c"size");
-    call.push_string(permissions_text(facts.permissions));
-    call.set_field(table, c"permissions");
-    call.push_number(facts.uid.into());
-    call.set_field(table, c"uid");
-    call.push_number(facts.gid.into());
-    call.set_field(table, c"gid");
+    call.set_string(table, c"permissions", permissions_text(facts.permissions));
+    call.set_number(table, c"uid", facts.uid.into());
+    call.set_number(table, c"gid", facts.gid.into());
     push_time(call, facts.modified);
     call.set_field(table, c"modified");
     push_time(call, facts.accessed);
@@ -236,8 +229,7 @@ fn glob(call: &mut Call<'_>) -> Results {
         ..Glob::new(pattern)
     };
     let watch = watch(call);
-    let found = audited(call, OperationName::Glob, |files| files.glob(&request, &watch))?;
-    let found = found.map_err(|error| raised(&error))?;
+    let found = perform(call, OperationName::Glob, |files| files.glob(&request, &watch))?;
     let (top, directory, _) = request.split();
     let note = part(call, found.cut, request.limit, &top)?;
     let array = call.push_table(found.found.len(), 0);
@@ -273,22 +265,18 @@ fn grep(call: &mut Call<'_>) -> Results {
         ..Grep::new(pattern)
     };
     let watch = watch(call);
-    let found = audited(call, OperationName::Grep, |files| files.grep(&request, &watch))?;
-    let found = found.map_err(|error| raised(&error))?;
+    let found = perform(call, OperationName::Grep, |files| files.grep(&request, &watch))?;
     let note = part(call, found.cut, request.limit, begin)?;
     let array = call.push_table(found.found.len(), 0);
     for (index, line) in found.found.iter().enumerate() {
         let entry = call.push_table(0, 3);
-        call.push_string(join_written(&top, line.name.as_bytes()));
-        call.set_field(entry, c"path");
+        call.set_string(entry, c"path", join_written(&top, line.name.as_bytes()));
         push_integer(call, line.line);
         call.set_field(entry, c"line");
-        call.push_string(&line.text);
-        call.set_field(entry, c"text");
+        call.set_string(entry, c"text", &line.text);
         for (name, is_set) in [(c"context", line.context), (c"cut", line.cut)] {
             if is_set {
-                call.push_boolean(true);
-                call.set_field(entry, name);
+                call.set_boolean(entry, name, true);
             }
         }
         call.set_element(array, index + 1)?;
@@ -308,10 +296,7 @@ fn copy(call: &mut Call<'_>) -> Results {
     };
     let existing = existing(call, table)?;
     let watch = watch(call);
-    let copied = audited(call, OperationName::Copy, |files| {
-        files.copy(&from, &to, scope, existing, &watch)
-    })?;
-    copied.map_err(|error| raised(&error))?;
+    perform(call, OperationName::Copy, |files| files.copy(&from, &to, scope, existing, &watch))?;
     call.push_boolean(true);
     Ok(call.results(1))
 }
@@ -323,10 +308,9 @@ fn rename(call: &mut Call<'_>) -> Results {
     options(call, table, "rename", &["overwrite"])?;
     let existing = existing(call, table)?;
     let watch = watch(call);
-    let renamed = audited(call, OperationName::Rename, |files| {
+    perform(call, OperationName::Rename, |files| {
         files.rename_entry(&from, &to, existing, &watch).map(drop)
     })?;
-    renamed.map_err(|error| raised(&error))?;
     call.push_boolean(true);
     Ok(call.results(1))
 }
