@@ -99,10 +99,7 @@ impl Controller {
         let state = StateDir::open(&config.state_dir, &config.scratch_dir, &boot_id)?;
         let since = std::time::Instant::now();
         let engine = sandbox_engine::connect(
-            &config.engine,
-            &config.agent,
-            &config.state_dir,
-            config.disk_reserve,
+            &config.engine, &config.agent, &config.state_dir, config.disk_reserve,
         )
         .await?;
         let EngineInfo { kind, endpoint, why, .. } = engine.info();

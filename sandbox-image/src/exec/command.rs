@@ -399,14 +399,8 @@ mod tests {
         assert_eq!(
             env,
             [
-                "EMPTY=",
-                "HOME=/io",
-                "HOSTNAME=sandbox",
-                "LANG=C.UTF-8",
-                "PATH=/x",
-                "RUST_MIN_STACK=1",
-                "TMPDIR=/tmp",
-                "image:A=b"
+                "EMPTY=", "HOME=/io", "HOSTNAME=sandbox", "LANG=C.UTF-8", "PATH=/x",
+                "RUST_MIN_STACK=1", "TMPDIR=/tmp", "image:A=b"
             ]
         );
     }

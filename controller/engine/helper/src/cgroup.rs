@@ -982,12 +982,8 @@ mod tests {
         let group = dir.path().join("x");
         fs::create_dir(&group).unwrap();
         for file in [
-            "memory.limit_in_bytes",
-            "pids.max",
-            "cpu.cfs_period_us",
-            "cpu.cfs_quota_us",
-            "devices.deny",
-            "devices.allow",
+            "memory.limit_in_bytes", "pids.max", "cpu.cfs_period_us", "cpu.cfs_quota_us",
+            "devices.deny", "devices.allow",
         ] {
             fs::write(group.join(file), "").unwrap();
         }
