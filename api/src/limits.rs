@@ -701,12 +701,6 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Those of sandboxes without programs.
-    #[must_use]
-    pub fn for_scripts() -> Self {
-        Self { limits: Limits::default(), ceiling: Ceiling::default() }
-    }
-
     /// Those of sandboxes with programs, for their commands and their scripts.
     #[must_use]
     pub fn for_programs() -> Self {

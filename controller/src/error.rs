@@ -526,21 +526,7 @@ impl Error {
                 "--io-dir names a directory of your own; what you may read is an input: --in or \
                  -v DIR:/src:ro"
             }
-            Self::IoDir { .. }
-            | Self::GuestPath { .. }
-            | Self::MountTaken { .. }
-            | Self::WorkdirOutside { .. }
-            | Self::Command { .. }
-            | Self::Cancelled
-            | Self::Ended { .. }
-            | Self::Refused { .. }
-            | Self::Check { .. }
-            | Self::ImageStream { .. }
-            | Self::NoFreshIoDir
-            | Self::NotPooled { .. }
-            | Self::TooMany { .. }
-            | Self::OverLimit { .. }
-            | Self::NoIoDir => return None,
+            _ => return None,
         };
         Some(hint.to_owned())
     }

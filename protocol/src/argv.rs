@@ -17,15 +17,16 @@ pub const IMAGE_VARIABLE: &str = "image:";
 /// that does not read proxy variables can be configured once.
 pub const PROXY_PORT: u16 = 3128;
 
-/// What the agent does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Serves a session that runs scripts.
-    Script,
-    /// Serves a session that also runs commands of the image.
-    Exec,
-    /// Reads one script from stdin and reports whether it compiles ([`CheckReply`]). No session.
-    Check,
+crate::words! {
+    /// What the agent does.
+    pub enum Mode {
+        /// Serves a session that runs scripts.
+        Script = "script",
+        /// Serves a session that also runs commands of the image.
+        Exec = "exec",
+        /// Reads one script from stdin and reports whether it compiles ([`CheckReply`]). No session.
+        Check = "check",
+    }
 }
 
 crate::words! {
@@ -164,12 +165,7 @@ impl AgentArgs {
     /// The arguments after the program's name.
     #[must_use]
     pub fn to_args(&self) -> Vec<String> {
-        let mode = match self.mode {
-            Mode::Script => "script",
-            Mode::Exec => "exec",
-            Mode::Check => "check",
-        };
-        let mut args = vec![mode.to_owned()];
+        let mut args = vec![self.mode.to_string()];
         if let Some(user) = self.user {
             args.extend(["--user".to_owned(), user.to_string()]);
         }
@@ -209,12 +205,7 @@ impl AgentArgs {
     /// [`ArgsError`] for anything that [`to_args`](Self::to_args) does not produce.
     pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Self, ArgsError> {
         let mut args = args.into_iter();
-        let mode = match args.next().as_deref() {
-            Some("script") => Mode::Script,
-            Some("exec") => Mode::Exec,
-            Some("check") => Mode::Check,
-            _ => return Err(ArgsError::Mode),
-        };
+        let mode = args.next().as_deref().and_then(Mode::from_word).ok_or(ArgsError::Mode)?;
         let mut parsed = Self {
             mode,
             user: None,

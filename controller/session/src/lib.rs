@@ -573,6 +573,15 @@ impl Session {
     }
 }
 
+/// A request that is not under way, or has no handler: whatever is told of it is a breach.
+struct Unknown;
+
+impl NotificationHandler for Unknown {
+    fn touched(&self, touched: Touched) -> Result<(), String> {
+        Err(format!("a changed path for an unknown run (id {})", touched.request))
+    }
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // The state is consistent between any two statements that can panic.
@@ -602,26 +611,11 @@ impl Shared {
                 }
                 (pending.deliver)(result)
             }
-            FromAgent::Log(log) => match self.sink(log.request) {
-                Some(sink) => sink.log(log),
-                None => Err(format!("a log entry for an unknown run (id {})", log.request)),
-            },
-            FromAgent::Case(end) => match self.sink(end.request) {
-                Some(sink) => sink.case(end),
-                None => Err(format!("a test case for an unknown run (id {})", end.request)),
-            },
-            FromAgent::Touched(touched) => match self.sink(touched.request) {
-                Some(sink) => sink.touched(touched),
-                None => Err(format!("a changed path for an unknown run (id {})", touched.request)),
-            },
-            FromAgent::Refused(refused) => match self.sink(refused.request) {
-                Some(sink) => sink.refused(refused),
-                None => Err(format!("a refusal for an unknown run (id {})", refused.request)),
-            },
-            FromAgent::Page(page) => match self.sink(page.request) {
-                Some(sink) => sink.page(page),
-                None => Err(format!("entries for an unknown list (id {})", page.request)),
-            },
+            FromAgent::Log(log) => self.sink(log.request).log(log),
+            FromAgent::Case(end) => self.sink(end.request).case(end),
+            FromAgent::Touched(touched) => self.sink(touched.request).touched(touched),
+            FromAgent::Refused(refused) => self.sink(refused.request).refused(refused),
+            FromAgent::Page(page) => self.sink(page.request).page(page),
             FromAgent::Started(started) => {
                 let sink = self.step(started.request, Kept::Requested, Kept::Started)?;
                 sink.started(started)
@@ -652,8 +646,9 @@ impl Shared {
         }
     }
 
-    fn sink(&self, request: u64) -> Option<Arc<dyn NotificationHandler>> {
-        self.lock().pending.get(&request)?.sink.clone()
+    fn sink(&self, request: u64) -> Arc<dyn NotificationHandler> {
+        let sink = self.lock().pending.get(&request).and_then(|pending| pending.sink.clone());
+        sink.unwrap_or_else(|| Arc::new(Unknown))
     }
 
     /// A kept command or a watch has taken a step, which its handler is told; an error is a breach.

@@ -12,6 +12,7 @@ use sandbox_session::{CallError, Reply, SessionEnd};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::clock::or_never;
 use crate::error::Error;
 use crate::execution::judge::{AgentReport, Evidence, KillReason};
 use crate::io_dir::write_monitor::WriteMonitor;
@@ -168,19 +169,8 @@ impl Supervisor {
         monitor: Option<&WriteMonitor>,
         check: impl Fn(&Self, &Result<T, WireError>) -> Result<(), String>,
     ) -> Result<Option<Result<T, WireError>>, Error> {
-        let passed = async {
-            match monitor {
-                Some(monitor) => monitor.passed().await,
-                None => std::future::pending().await,
-            }
-        };
-        let overrun = async {
-            match monitor {
-                Some(monitor) => monitor.overrun().await,
-                None => std::future::pending().await,
-            }
-        };
-        let (mut passed, mut overrun) = (std::pin::pin!(passed), std::pin::pin!(overrun));
+        let mut passed = std::pin::pin!(or_never(monitor.map(WriteMonitor::passed)));
+        let mut overrun = std::pin::pin!(or_never(monitor.map(WriteMonitor::overrun)));
         let mut is_overrun = false;
         let inner = self.inner.clone();
         let clock = &inner.clock;
