@@ -174,7 +174,7 @@ const MODULES: &[Row] = &[
 ];
 
 /// Lines of the controller, its tests apart.
-const MAX_LINES: usize = 17_100;
+const MAX_LINES: usize = 16_500;
 /// Lines of code in one file, its tests apart.
 const MAX_FILE_LINES: usize = 700;
 /// Source files side by side in one folder.
@@ -415,9 +415,6 @@ fn modules_of_the_controller_use_only_those_below() {
 
 /// Files that import each other until they are moved apart.
 const CIRCLES: &[&[&str]] = &[
-    &["limits", "operation", "operation/results"],
-    &["files/access", "files/follow", "files/mounts", "files/open"],
-    &["sandbox", "sandbox/inner", "sandbox/stats"],
     &["control", "control/create", "control/network"],
     &["envd", "envd/watch"],
 ];

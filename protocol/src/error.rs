@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn every_kind_is_its_own_word_on_the_wire() {
-        for &kind in ErrorKind::ALL {
+        for kind in ErrorKind::ALL {
             let json = serde_json::to_string(&kind).unwrap();
             assert_eq!(json, format!("\"{kind}\""));
             assert_eq!(kind.as_str().parse(), Ok(kind));

@@ -21,7 +21,6 @@ use crate::error::Error;
 use crate::io_dir::IoDir;
 use crate::io_dir::write_monitor::WriteBaseline;
 use crate::process::ProcessTable;
-use crate::sandbox::CpuSample;
 use crate::sandbox::confinement;
 use crate::sandbox::idle::Activity;
 use crate::sandbox::inner::{Inner, LaunchInfo, exited, how_it_ended};
