@@ -33,6 +33,7 @@ const CRATES: &[Row] = &[
     ("sandbox-rootfs", "image archives", &["sandbox-api", "sandbox-dirfd"]),
     ("sandbox-warm-pool", "which sandboxes are started ahead", &[]),
     ("sandbox-staging", "io dirs that change whole or not", &["sandbox-api", "sandbox-dirfd"]),
+    ("sandbox-tls", "the server name of a connection", &["sandbox-api"]),
     ("sandbox-helper", "one container of the embedded engine", &[]),
     (
         "sandbox-engine",
@@ -54,6 +55,7 @@ const CRATES: &[Row] = &[
             "sandbox-redact",
             "sandbox-session",
             "sandbox-staging",
+            "sandbox-tls",
             "sandbox-warm-pool",
         ],
     ),

@@ -264,7 +264,9 @@ impl<'a> FromAgent<'a> {
         }
         let it = envelope(line)?;
         match (it.id, it.stream, it.method, it.params, it.result, it.error) {
-            (Some(id), None, None, None, Some(raw), None) => Ok(Self::Reply { id, result: Ok(raw) }),
+            (Some(id), None, None, None, Some(raw), None) => {
+                Ok(Self::Reply { id, result: Ok(raw) })
+            }
             (Some(id), None, None, None, None, Some(error)) => {
                 Ok(Self::Reply { id, result: Err(error) })
             }
