@@ -75,11 +75,7 @@ impl Files {
                 return Ok(inputs.into_iter().map(|(name, _)| name.to_vec()).collect());
             }
         };
-        let MountTarget::Beneath(root, relative) = &located.target else {
-            return Err(FileError::system(Errno::NOTDIR, written));
-        };
-        let directory = root.open(relative, OFlags::RDONLY | OFlags::DIRECTORY);
-        let directory = directory.map_err(|errno| beneath(errno, written))?;
+        let directory = located.open_directory(written)?;
         let above = located.path.as_bytes().len() + 1;
         let mut names = Vec::new();
         read_directory(&directory, |name, _| {

@@ -46,6 +46,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod text;
+mod top;
 mod touched;
 mod view;
 mod watch;

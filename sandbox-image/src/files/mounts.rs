@@ -108,7 +108,22 @@ pub enum MountTarget<'a> {
     File,
 }
 
-impl LocatedPath<'_> {
+impl<'a> LocatedPath<'a> {
+    /// Where it is beneath the mount of a directory.
+    pub(super) fn beneath(&self, written: &[u8]) -> Result<(&Root<'a>, &[u8]), FileError> {
+        match &self.target {
+            MountTarget::Beneath(root, relative) => Ok((root, relative)),
+            MountTarget::File => Err(FileError::system(Errno::NOTDIR, written)),
+        }
+    }
+
+    /// Opens it as a directory, to be read.
+    pub(super) fn open_directory(&self, written: &[u8]) -> Result<OwnedFd, FileError> {
+        let (root, relative) = self.beneath(written)?;
+        let opened = root.open(relative, OFlags::RDONLY | OFlags::DIRECTORY);
+        opened.map_err(|errno| beneath(errno, written))
+    }
+
     /// Refuses what is not a directory if the path was written as one: a link with the usual error,
     /// the rest as "Not a directory".
     pub(super) fn expect_directory(

@@ -25,7 +25,6 @@ use sandbox_protocol::path::{GuestPath, join_written};
 use super::access::Files;
 use super::entries::{read_directory, read_watched};
 use super::error::{FileError, beneath};
-use super::mounts::MountTarget;
 use super::names::kind_of;
 use super::temporary::is_temporary;
 use super::watch::Watch;
@@ -107,11 +106,7 @@ impl Files {
     /// Opens a directory to be read and watched.
     pub(super) fn open_directory(&self, written: &[u8]) -> Result<(GuestPath, OwnedFd), FileError> {
         let located = self.locate_directory(written)?;
-        let MountTarget::Beneath(root, relative) = &located.target else {
-            return Err(FileError::system(Errno::NOTDIR, written));
-        };
-        let directory = root.open(relative, OFlags::RDONLY | OFlags::DIRECTORY);
-        let directory = directory.map_err(|errno| beneath(errno, written))?;
+        let directory = located.open_directory(written)?;
         Ok((located.path, directory))
     }
 }
