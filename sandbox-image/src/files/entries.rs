@@ -109,19 +109,12 @@ impl Files {
             kind => refuse_special(kind, written)?,
         }
         let pending = self.announced.announce(&located.path, true, Change::Remove);
-        match retry(|| unlinkat(&entry.directory, entry.name, AtFlags::empty())) {
-            Ok(()) => {
-                pending.done();
-                Ok(())
-            }
-            Err(errno) => {
-                pending.failed();
-                match errno {
-                    Errno::ISDIR => Err(cannot_remove_directory(written)),
-                    errno => Err(fail(errno)),
-                }
-            }
-        }
+        let removed = retry(|| unlinkat(&entry.directory, entry.name, AtFlags::empty()));
+        pending.end(removed.is_ok());
+        removed.map_err(|errno| match errno {
+            Errno::ISDIR => cannot_remove_directory(written),
+            errno => fail(errno),
+        })
     }
 
     /// Renames within one mount, as `rename(2)` does; a symbolic link is moved itself.

@@ -233,13 +233,9 @@ impl Files {
         let mut size = u64::try_from(stat.st_size).unwrap_or(0);
         if mode.truncates() {
             let pending = self.announced.announce(&path, true, mode.change());
-            if size > 0
-                && let Err(errno) = retry(|| ftruncate(&fd, 0))
-            {
-                pending.failed();
-                return Err(FileError::system(errno, written));
-            }
-            pending.done();
+            let truncated = if size > 0 { retry(|| ftruncate(&fd, 0)) } else { Ok(()) };
+            pending.end(truncated.is_ok());
+            truncated.map_err(|errno| FileError::system(errno, written))?;
             size = 0;
         }
         Ok(OpenFile { fd, path, mode, size })
@@ -267,17 +263,11 @@ impl Files {
                 mode.flags() | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             retry(|| openat(&directory, name, flags, Mode::from_raw_mode(0o666)))
         });
+        self.quota.give_back_entries(wanted - made - u64::from(created.is_ok()));
+        pending.end(created.is_ok());
         match created {
-            Ok(fd) => {
-                self.quota.give_back_entries(wanted - made - 1);
-                pending.done();
-                Ok(Some(fd))
-            }
-            Err(errno) => {
-                self.quota.give_back_entries(wanted - made);
-                pending.failed();
-                if errno == Errno::EXIST { Ok(None) } else { Err(beneath(errno, written)) }
-            }
+            Err(Errno::EXIST) => Ok(None),
+            created => created.map(Some).map_err(|errno| beneath(errno, written)),
         }
     }
 
