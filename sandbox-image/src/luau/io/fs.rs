@@ -74,8 +74,8 @@ fn write(call: &mut Call<'_>) -> Results {
         return Err(Raise::expected(call, data, "write", "string"));
     }
     options(call, table, "write", &["append", "create_new"])?;
-    let append = flag(call, table, "append")? == Some(true);
-    let create_new = flag(call, table, "create_new")? == Some(true);
+    let append = flag(call, table, "append", false)?;
+    let create_new = flag(call, table, "create_new", false)?;
     let mode = match (append, create_new) {
         (false, false) => WriteMode::Overwrite,
         (true, false) => WriteMode::Append,
@@ -91,8 +91,7 @@ fn write(call: &mut Call<'_>) -> Results {
         let content = call.string(data).unwrap_or_default();
         files.write_all(request, content, &watch).map(drop)
     })?;
-    call.push_boolean(true);
-    Ok(call.results(1))
+    answer(call, true)
 }
 
 fn list(call: &mut Call<'_>) -> Results {
@@ -102,7 +101,7 @@ fn list(call: &mut Call<'_>) -> Results {
     };
     let table = Slot::arg(2);
     options(call, table, "list", &["recursive", "max_depth"])?;
-    let recursive = flag(call, table, "recursive")? == Some(true);
+    let recursive = flag(call, table, "recursive", false)?;
     let max_depth = count(call, table, "max_depth", 1)?;
     if max_depth.is_some() && !recursive {
         let message = "the option 'max_depth' is for lists that are recursive";
@@ -111,13 +110,12 @@ fn list(call: &mut Call<'_>) -> Results {
     let request = List { recursive, max_depth, ..List::new(&*directory) };
     let watch = watch(call);
     let mut entries = Vec::new();
-    let listed = perform(call, OperationName::List, |files| {
+    let end = perform(call, OperationName::List, |files| {
         files.list_entries(&request, &watch, |entry| {
             entries.push(entry);
             Ok(())
         })
     })?;
-    let end = listed.map_err(|error| raised(&error))?;
     if let Some(cut) = end.cut.filter(|cut| cut.by != CutBy::Name) {
         let reason = cut.text(None, &call.host().limits);
         return Err(raised(&FileError::rule(ErrorKind::TooLarge, reason, &directory)));
@@ -148,11 +146,10 @@ fn mkdir(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "mkdir")?;
     let table = Slot::arg(2);
     options(call, table, "mkdir", &["parents"])?;
-    let parents = flag(call, table, "parents")? != Some(false);
+    let parents = flag(call, table, "parents", true)?;
     let request = Mkdir { parents, ..Mkdir::new(path) };
     let (_, created) = perform(call, OperationName::Mkdir, |files| files.mkdir(&request))?;
-    call.push_boolean(created);
-    Ok(call.results(1))
+    answer(call, created)
 }
 
 fn touch(call: &mut Call<'_>) -> Results {
@@ -168,24 +165,19 @@ fn touch(call: &mut Call<'_>) -> Results {
     })?;
     let request = Touch { mtime, ..Touch::new(path) };
     let (_, created) = perform(call, OperationName::Touch, |files| files.touch(&request))?;
-    call.push_boolean(created);
-    Ok(call.results(1))
+    answer(call, created)
 }
 
 fn remove(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "remove")?;
     let table = Slot::arg(2);
     options(call, table, "remove", &["recursive"])?;
-    let scope = match flag(call, table, "recursive")? {
-        Some(true) => RemoveScope::Tree,
-        Some(false) | None => RemoveScope::Entry,
-    };
+    let scope = scope(call, table)?;
     let watch = watch(call);
     perform(call, OperationName::Remove, |files| {
         files.remove_entry(&path, scope, Absent::Refuse, &watch)
     })?;
-    call.push_boolean(true);
-    Ok(call.results(1))
+    answer(call, true)
 }
 
 fn exists(call: &mut Call<'_>) -> Results {
@@ -224,7 +216,7 @@ fn glob(call: &mut Call<'_>) -> Results {
     options(call, table, "glob", &["exclude", "hidden", "limit"])?;
     let request = Glob {
         exclude: exclude(call, table)?,
-        hidden: flag(call, table, "hidden")? == Some(true),
+        hidden: flag(call, table, "hidden", false)?,
         limit: count(call, table, "limit", 1)?,
         ..Glob::new(pattern)
     };
@@ -259,8 +251,8 @@ fn grep(call: &mut Call<'_>) -> Results {
         glob,
         exclude: exclude(call, table)?,
         context: count(call, table, "context", 0)?.unwrap_or(0),
-        ignore_case: flag(call, table, "ignore_case")? == Some(true),
-        hidden: flag(call, table, "hidden")? == Some(true),
+        ignore_case: flag(call, table, "ignore_case", false)?,
+        hidden: flag(call, table, "hidden", false)?,
         limit: count(call, table, "limit", 1)?,
         ..Grep::new(pattern)
     };
@@ -290,15 +282,11 @@ fn copy(call: &mut Call<'_>) -> Results {
     let to = path(call, Slot::arg(2), "copy")?;
     let table = Slot::arg(3);
     options(call, table, "copy", &["recursive", "overwrite"])?;
-    let scope = match flag(call, table, "recursive")? {
-        Some(true) => RemoveScope::Tree,
-        Some(false) | None => RemoveScope::Entry,
-    };
+    let scope = scope(call, table)?;
     let existing = existing(call, table)?;
     let watch = watch(call);
     perform(call, OperationName::Copy, |files| files.copy(&from, &to, scope, existing, &watch))?;
-    call.push_boolean(true);
-    Ok(call.results(1))
+    answer(call, true)
 }
 
 fn rename(call: &mut Call<'_>) -> Results {
@@ -311,16 +299,22 @@ fn rename(call: &mut Call<'_>) -> Results {
     perform(call, OperationName::Rename, |files| {
         files.rename_entry(&from, &to, existing, &watch).map(drop)
     })?;
-    call.push_boolean(true);
-    Ok(call.results(1))
+    answer(call, true)
 }
 
 /// The option `overwrite`.
 fn existing(call: &mut Call<'_>, table: Slot) -> Result<Existing, Raise> {
-    Ok(match flag(call, table, "overwrite")? {
-        Some(true) => Existing::Replace,
-        Some(false) | None => Existing::Refuse,
-    })
+    Ok(if flag(call, table, "overwrite", false)? { Existing::Replace } else { Existing::Refuse })
+}
+
+/// What to remove or copy, by the option `recursive`.
+fn scope(call: &mut Call<'_>, table: Slot) -> Result<RemoveScope, Raise> {
+    Ok(if flag(call, table, "recursive", false)? { RemoveScope::Tree } else { RemoveScope::Entry })
+}
+
+fn answer(call: &mut Call<'_>, is_so: bool) -> Results {
+    call.push_boolean(is_so);
+    Ok(call.results(1))
 }
 
 /// A pattern.
