@@ -38,7 +38,7 @@ use crate::{Base64, ErrorKind, WireString};
 /// A request's parameters, with the method and the type of the answer.
 pub trait Call: Into<Request> {
     /// The type of the agent's answer.
-    type Reply: DeserializeOwned;
+    type Reply: DeserializeOwned + Send + 'static;
     /// The request is about others, and does not count towards the [requests in
     /// flight](crate::limits::MAX_IN_FLIGHT).
     const IS_CONTROL: bool;

@@ -25,7 +25,7 @@ use sandbox_protocol::message::{
     ShutdownReply,
 };
 use sandbox_protocol::{Base64, FromAgent, ToAgent, WireError};
-use sandbox_session::testing::{FakeAgent, pipe};
+use sandbox_session::fake::{FakeAgent, pipe};
 use tokio_util::io::ReaderStream;
 
 use self::hello::client_hello;

@@ -81,11 +81,7 @@ impl Started {
     }
 
     /// Sends one request of the launch, within the time limit of its step.
-    async fn call<C: Call<Reply: Send + 'static>>(
-        &self,
-        step: Step,
-        request: C,
-    ) -> Result<C::Reply, Error> {
+    async fn call<C: Call>(&self, step: Step, request: C) -> Result<C::Reply, Error> {
         let after = step.time_limit();
         let since = tokio::time::Instant::now();
         let reply = tokio::time::timeout(after, self.session.call(request)).await;
