@@ -319,12 +319,8 @@ impl SandboxSpec {
     /// Sets the directory on the host that scripts read and write. It is created if it is missing,
     /// and removed again if a sandbox leaves it empty.
     #[must_use]
-    pub fn io_dir(mut self, dir: impl Into<PathBuf>) -> Self {
-        self.io_dir = Some(dir.into());
-        self.io_is_off = false;
-        self.private_io = None;
-        self.kept_at = None;
-        self
+    pub fn io_dir(self, dir: impl Into<PathBuf>) -> Self {
+        Self { io_dir: Some(dir.into()), ..self.without_io_dir() }
     }
 
     /// Uses a private io dir that is kept at this path when the sandbox ends, and that other sandboxes
@@ -358,22 +354,18 @@ impl SandboxSpec {
         self.private(PrivateIo::Disk)
     }
 
-    fn private(mut self, private: PrivateIo) -> Self {
-        self.io_dir = None;
-        self.io_is_off = false;
-        self.private_io = Some(private);
-        self.kept_at = None;
-        self
+    fn private(self, private: PrivateIo) -> Self {
+        Self { private_io: Some(private), ..self.without_io_dir() }
+    }
+
+    fn without_io_dir(self) -> Self {
+        Self { io_dir: None, io_is_off: false, private_io: None, kept_at: None, ..self }
     }
 
     /// Disables files entirely: a sandbox with inputs is then refused.
     #[must_use]
-    pub fn no_io(mut self) -> Self {
-        self.io_dir = None;
-        self.io_is_off = true;
-        self.private_io = None;
-        self.kept_at = None;
-        self
+    pub fn no_io(self) -> Self {
+        Self { io_is_off: true, ..self.without_io_dir() }
     }
 
     /// Refuses a symbolic link in the paths of the io dir and the inputs, also one that is made while
@@ -388,13 +380,6 @@ impl SandboxSpec {
     #[must_use]
     pub fn mount_path(mut self, path: impl Into<String>) -> Self {
         self.mount_path = path.into();
-        self
-    }
-
-    /// Sets the working directory, to which relative paths are resolved; the io dir by default.
-    #[must_use]
-    pub fn workdir(mut self, path: impl Into<String>) -> Self {
-        self.workdir = Some(path.into());
         self
     }
 
@@ -425,29 +410,6 @@ impl SandboxSpec {
             return refuse("a part of it is empty, '.' or '..'");
         }
         Ok(())
-    }
-
-    /// Sets the id of the sandbox: the container is `sandboxctl-ID-gN`. A launch fails if it is not of
-    /// the form of a [`generation_id`](crate::generation_id).
-    #[must_use]
-    pub fn id(mut self, id: impl Into<String>) -> Self {
-        self.id = Some(id.into());
-        self
-    }
-
-    /// Sets the name of the container in lists of containers: its label `sandboxctl.name`.
-    #[must_use]
-    pub fn container_name(mut self, name: impl Into<String>) -> Self {
-        self.container_name = Some(name.into());
-        self
-    }
-
-    /// Says in lists what the sandbox is made for: the label `sandboxctl.title`. Everyone who may use
-    /// the engine can read it.
-    #[must_use]
-    pub fn title(mut self, title: impl Into<String>) -> Self {
-        self.title = Some(title.into());
-        self
     }
 
     /// Whether commands can run in it.
@@ -491,6 +453,18 @@ setters! {
     some {
         /// Sets the guest path prefixes that may be used; by default the mounts, each with its access.
         allowed_paths: Vec<AllowedPath>,
+    }
+    text {
+        /// Sets the working directory, to which relative paths are resolved; the io dir by default.
+        workdir,
+        /// Sets the id of the sandbox: the container is `sandboxctl-ID-gN`. A launch fails if it is not of
+        /// the form of a [`generation_id`](crate::generation_id).
+        id,
+        /// Sets the name of the container in lists of containers: its label `sandboxctl.name`.
+        container_name,
+        /// Says in lists what the sandbox is made for: the label `sandboxctl.title`. Everyone who may use
+        /// the engine can read it.
+        title,
     }
 }
 
