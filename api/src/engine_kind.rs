@@ -1,7 +1,5 @@
 //! Kinds of engines.
 
-use std::fmt;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

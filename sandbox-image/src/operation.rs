@@ -15,7 +15,7 @@ use sandbox_protocol::message::{
     StatReply, SymlinkReply, TouchReply, View, ViewContent, ViewReply, Write, WriteReply,
 };
 use sandbox_protocol::operation::OperationReply;
-use sandbox_protocol::{ErrorKind, FromAgent, WireError, WireString};
+use sandbox_protocol::{FromAgent, WireError, WireString};
 
 use crate::files::{
     Absent, Existing, FileError, Files, LastLink, ListedEntry, Reading, RemoveScope, Viewed, Watch,

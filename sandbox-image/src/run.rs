@@ -16,10 +16,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use sandbox_protocol::WireError;
 use sandbox_protocol::message::{
     AgentUsage, IoErrors, Limits, Run, RunEnd, RunReply, ShutdownReply,
 };
-use sandbox_protocol::{ErrorKind, WireError};
 
 use crate::exec::Programs;
 use crate::files::Files;

@@ -12,7 +12,7 @@ use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{Chunk, Credit};
 use sandbox_protocol::operation::Way;
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow, StreamError};
-use sandbox_protocol::{ErrorKind, FromAgent, WireError};
+use sandbox_protocol::{FromAgent, WireError};
 
 use crate::files::{FileError, Watch};
 use crate::outbox::Outbox;

@@ -10,9 +10,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use sandbox_protocol::WireError;
 use sandbox_protocol::argv::AgentArgs;
 use sandbox_protocol::message::ListeningPort;
-use sandbox_protocol::{ErrorKind, WireError};
 
 use super::command::{Defaults, own_name};
 use super::reaper::Reaper;

@@ -7,9 +7,9 @@ use rustix::fs::OFlags;
 use rustix::process::Pid;
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcgetpgrp, tcsetwinsize};
+use sandbox_protocol::WireError;
 use sandbox_protocol::limits::{MAX_TERM_BYTES, MAX_TERMINAL_SIZE};
 use sandbox_protocol::message::Pty;
-use sandbox_protocol::{ErrorKind, WireError};
 
 /// The most bytes that the kernel holds of a terminal's output: what its programs print after that waits
 /// for the agent. More than the kernel's own figures.
@@ -92,6 +92,7 @@ fn size(cols: u16, rows: u16) -> Result<Winsize, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sandbox_protocol::ErrorKind;
 
     #[test]
     fn size_and_name_of_a_terminal_are_checked_before_it_is_made() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use sandbox_protocol::{ErrorKind, WireError};
+use sandbox_protocol::WireError;
 
 use super::pty::Terminal;
 

@@ -12,7 +12,7 @@ use sandbox_protocol::message::{
     Started, WatchReply, Watched as WatchIsOn,
 };
 use sandbox_protocol::operation::Way;
-use sandbox_protocol::{ErrorKind, FromAgent, WireError};
+use sandbox_protocol::{FromAgent, WireError};
 
 use super::changes::{Answers, Asked, Reading};
 use super::poller::{Poller, Source};

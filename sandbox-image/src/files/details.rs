@@ -16,10 +16,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use sandbox_dirfd::{Root, retry, split};
+use sandbox_protocol::WireString;
 use sandbox_protocol::message::{EntryDetails, SetMetadata};
 use sandbox_protocol::operation::{MAX_METADATA_BYTES, MAX_METADATA_KEYS, METADATA_NAMESPACES};
 use sandbox_protocol::path::GuestPath;
-use sandbox_protocol::{ErrorKind, WireString};
 
 use super::access::Files;
 use super::error::FileError;

@@ -6,7 +6,6 @@ use std::borrow::Cow;
 
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
-use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Edit, Write};
 use sandbox_protocol::path::GuestPath;
 

@@ -235,13 +235,13 @@ impl Files {
         };
         match renamed {
             Ok(()) => {
-                pending.into_iter().for_each(Pending::done);
+                pending.into_iter().for_each(|it| it.end(true));
                 drop((old, new, paths));
                 Ok((source.path, target.path))
             }
             Err(errno) if in_part => {
                 // Each entry is at one of its two paths, which the controller looks at.
-                pending.into_iter().for_each(Pending::done);
+                pending.into_iter().for_each(|it| it.end(true));
                 let stopped = watch.check().err().filter(|_| errno == Errno::TIMEDOUT);
                 let error = stopped.unwrap_or_else(|| fail(errno));
                 let reason = format!("{} (the directory has been moved in part)", error.reason);
@@ -354,7 +354,7 @@ impl Files {
 /// Withdraws announcements, the last one first: each can be withdrawn only while it is the last one
 /// for its path.
 fn withdraw(pending: Vec<Pending<'_>>) {
-    pending.into_iter().rev().for_each(Pending::failed);
+    pending.into_iter().rev().for_each(|it| it.end(false));
 }
 
 /// Moves a directory entry by entry: a filesystem that is an overlay renames no directory that was

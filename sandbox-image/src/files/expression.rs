@@ -9,7 +9,6 @@ use std::cell::OnceCell;
 use regex::bytes::{Regex, RegexBuilder};
 use regex_automata::nfa::thompson::{self, NFA, State, WhichCaptures};
 use regex_automata::util::syntax;
-use sandbox_protocol::ErrorKind;
 
 use super::error::FileError;
 use super::pattern::{MAX_COMPILED_BYTES, MAX_NESTING, cause};
@@ -129,6 +128,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use sandbox_protocol::ErrorKind;
 
     fn watch(limit: Duration) -> Watch {
         Watch::new(Arc::default(), limit)

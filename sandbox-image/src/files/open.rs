@@ -7,7 +7,6 @@ use rustix::fs::{
     futimens, mkdirat, openat,
 };
 use rustix::io::Errno;
-use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Access, Change, Timestamp, Touch};
 use sandbox_protocol::path::GuestPath;
 
@@ -16,7 +15,6 @@ use super::error::{FileError, beneath, not_allowed, special};
 use super::follow::LastLink;
 use super::mounts::{LocatedPath, MountTarget};
 use super::open_mode::OpenMode;
-use super::touched::Pending;
 use sandbox_dirfd::{Directory, Root, retry, split};
 
 /// How often an open is retried because the file appeared or vanished in between.
@@ -159,11 +157,9 @@ impl Files {
                 FileType::Directory => None,
                 _ => return Err(special(written)),
             };
-            if let Err(errno) = set_modified(&fd, request.mtime) {
-                pending.into_iter().for_each(Pending::failed);
-                return Err(FileError::system(errno, written));
-            }
-            pending.into_iter().for_each(Pending::done);
+            let set = set_modified(&fd, request.mtime);
+            pending.into_iter().for_each(|it| it.end(set.is_ok()));
+            set.map_err(|errno| FileError::system(errno, written))?;
             return Ok((located.path, false));
         }
         Err(FileError::system(Errno::AGAIN, written))

@@ -1,6 +1,5 @@
 //! A window of a file for people and models.
 
-use sandbox_protocol::ErrorKind;
 use sandbox_protocol::media::image_type;
 use sandbox_protocol::message::{TextWindow, View, ViewLines};
 use sandbox_protocol::path::GuestPath;

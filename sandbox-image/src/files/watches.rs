@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
-use rustix::fs::{AtFlags, FileType, OFlags, statat};
+use rustix::fs::{AtFlags, FileType, statat};
 use rustix::io::Errno;
 use sandbox_dirfd::retry;
 use sandbox_protocol::ErrorKind;
@@ -24,7 +24,7 @@ use sandbox_protocol::path::{GuestPath, join_written};
 
 use super::access::Files;
 use super::entries::{read_directory, read_watched};
-use super::error::{FileError, beneath};
+use super::error::FileError;
 use super::names::kind_of;
 use super::temporary::is_temporary;
 use super::watch::Watch;
