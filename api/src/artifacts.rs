@@ -62,13 +62,11 @@ pub enum ArtifactMode {
 
 impl ArtifactMode {
     /// By the permissions of the original: its owner's right to execute it counts.
-    #[must_use]
     pub const fn of(mode: u32) -> Self {
         if mode & 0o100 == 0 { Self::Plain } else { Self::Executable }
     }
 
     /// The permission bits.
-    #[must_use]
     pub const fn bits(self) -> u32 {
         match self {
             Self::Plain => 0o644,
@@ -79,7 +77,6 @@ impl ArtifactMode {
 
 impl Artifact {
     /// The bytes of its path.
-    #[must_use]
     pub fn path(&self) -> &[u8] {
         exact(&self.path, self.path_b64.as_ref())
     }
@@ -100,14 +97,12 @@ pub struct OmittedEntry {
 
 impl OmittedEntry {
     /// The entry at this path.
-    #[must_use]
     pub fn new(path: &[u8], reason: OmitReason) -> Self {
         let (path, path_b64) = text_and_bytes(path);
         Self { path, path_b64, reason }
     }
 
     /// The bytes of its path.
-    #[must_use]
     pub fn path(&self) -> &[u8] {
         exact(&self.path, self.path_b64.as_ref())
     }
@@ -131,7 +126,6 @@ pub enum OmitReason {
 
 impl OmitReason {
     /// What the entry is, for messages.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Symlink => "a symbolic link",
@@ -204,7 +198,6 @@ pub struct PathDifference<T> {
 
 impl<T> PathDifference<T> {
     /// A difference at this path.
-    #[must_use]
     pub fn new(path: &[u8], change: T) -> Self {
         let (path, path_b64) = text_and_bytes(path);
         Self { path, path_b64, change, expected: None, actual: None }
@@ -218,7 +211,6 @@ impl<T> PathDifference<T> {
     }
 
     /// The bytes of its path.
-    #[must_use]
     pub fn path(&self) -> &[u8] {
         exact(&self.path, self.path_b64.as_ref())
     }
@@ -265,7 +257,6 @@ sandbox_protocol::words! {
 }
 
 /// A path as documents have it.
-#[must_use]
 pub fn text_and_bytes(path: &[u8]) -> (String, Option<Base64>) {
     let (text, bytes) = WireString::parts(path);
     (text.into_owned(), bytes)

@@ -142,7 +142,6 @@ pub enum StagingMethod {
 
 impl ChangeManifest {
     /// Whether nothing changed.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }

@@ -131,7 +131,6 @@ impl Command {
     }
 
     /// The program to execute.
-    #[must_use]
     pub fn program(&self) -> &[u8] {
         match &self.what {
             CommandLine::Program { program, .. } => program,

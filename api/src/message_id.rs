@@ -40,7 +40,6 @@ enum Place {
 
 impl IdReader {
     /// The id of a message: a string or a number.
-    #[must_use]
     pub fn id_of(message: &[u8]) -> Option<Value> {
         let mut reader = Self::default();
         reader.feed(message);
@@ -48,13 +47,11 @@ impl IdReader {
     }
 
     /// The id, if it has been read.
-    #[must_use]
     pub const fn id(&self) -> Option<&Value> {
         self.id.as_ref()
     }
 
     /// Whether more bytes make no difference.
-    #[must_use]
     pub fn is_settled(&self) -> bool {
         self.id.is_some() || self.place == Place::End
     }

@@ -91,7 +91,6 @@ pub enum CancelCause {
 
 impl CancelCause {
     /// The message of what it cancelled.
-    #[must_use]
     pub const fn message(self) -> &'static str {
         match self {
             Self::Interrupt => "interrupted",
@@ -142,7 +141,6 @@ impl Outcome {
     }
 
     /// Its status.
-    #[must_use]
     pub const fn status(&self) -> Status {
         match self {
             Self::Ok { .. } => Status::Ok,
@@ -159,7 +157,6 @@ impl Outcome {
     }
 
     /// The exit code of a process that ends with this outcome.
-    #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Ok { .. } => 0,
@@ -178,7 +175,6 @@ impl Outcome {
     }
 
     /// The failure; `None` without one, and for a command's own exit code.
-    #[must_use]
     pub fn failure(&self) -> Option<ScriptError> {
         match self {
             Self::Ok { .. } | Self::Exit(_) => None,
@@ -206,7 +202,6 @@ impl Outcome {
 }
 
 /// A failure of this kind, with its message cut to the maximum length of the wire format.
-#[must_use]
 pub fn failure(kind: ErrorKind, message: impl AsRef<str>) -> ScriptError {
     let message = cut_encoded(message.as_ref(), MAX_MESSAGE_BYTES).to_owned();
     ScriptError::new(kind, message)

@@ -92,7 +92,6 @@ pub enum SpecError {
 
 impl SpecError {
     /// A suggested next step, if there is one.
-    #[must_use]
     pub const fn hint(&self) -> Option<&'static str> {
         match self {
             Self::ArgsTooLarge { .. } => Some("give large data as an input: --in SRC[:NAME]"),
@@ -184,7 +183,6 @@ pub enum Processes {
 
 impl Processes {
     /// Whether they end with their command.
-    #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::PerCommand
     }
@@ -226,13 +224,11 @@ pub enum RootFs {
 
 impl RootFs {
     /// Whether commands can run in it.
-    #[must_use]
     pub const fn supports_exec(&self) -> bool {
         !matches!(self, Self::Builtin)
     }
 
     /// The limits of a sandbox that is made from it, unless others are set.
-    #[must_use]
     pub fn default_limits(&self) -> Limits {
         match self.supports_exec() {
             true => Limits::for_programs(),
@@ -300,7 +296,6 @@ impl Default for SandboxSpec {
 
 impl SandboxSpec {
     /// A sandbox with the default limits and no files.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -413,7 +408,6 @@ impl SandboxSpec {
     }
 
     /// Whether commands can run in it.
-    #[must_use]
     pub const fn supports_exec(&self) -> bool {
         self.root.supports_exec()
     }
@@ -490,26 +484,22 @@ pub enum InputSource {
 
 impl Input {
     /// An input from a file or directory on the host.
-    #[must_use]
     pub fn path(source: impl Into<PathBuf>, name: impl Into<String>) -> Self {
         Self { name: name.into(), source: InputSource::Path(source.into()) }
     }
 
     /// An input from bytes, which appear as a file. They are stored below the controller's state
     /// directory for the life of the sandbox.
-    #[must_use]
     pub fn bytes(name: impl Into<String>, content: Vec<u8>) -> Self {
         Self { name: name.into(), source: InputSource::Bytes(content) }
     }
 
     /// Whether its name is a path of its own, not a name below `/in`.
-    #[must_use]
     pub fn is_at_a_path(&self) -> bool {
         self.name.starts_with('/')
     }
 
     /// The default name of an input from `source`: its last path component.
-    #[must_use]
     pub fn default_name(source: &Path) -> Option<&str> {
         source.file_name().and_then(|name| name.to_str())
     }
@@ -541,7 +531,6 @@ pub struct Script {
 
 impl Script {
     /// A script with this source code.
-    #[must_use]
     pub fn new(source: impl Into<Vec<u8>>) -> Self {
         Self { source: source.into(), ..Self::default() }
     }

@@ -35,7 +35,6 @@ pub struct Timing {
 impl Timing {
     /// Of an execution that no queue held up. `start` is how its sandbox was started for it, and how
     /// long that took.
-    #[must_use]
     pub fn new(start: Option<(StartKind, Duration)>, run_ms: u64) -> Self {
         Self {
             queued_ms: None,

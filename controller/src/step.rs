@@ -45,7 +45,6 @@ sandbox_protocol::words! {
 
 impl Step {
     /// The time limit of the step. It is generous: an engine under load is slow, not dead.
-    #[must_use]
     pub const fn time_limit(self) -> Duration {
         let seconds = match self {
             Self::Connect => return sandbox_engine::CONNECT_TIMEOUT,

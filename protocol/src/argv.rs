@@ -157,13 +157,11 @@ pub const MAX_CHECK_WARNINGS: usize = 50;
 impl AgentArgs {
     /// The base of relative paths: the working directory, else the home, else `/` if there is no
     /// mount.
-    #[must_use]
     pub fn base(&self) -> GuestPath {
         self.workdir.clone().or_else(|| self.home.clone()).unwrap_or_else(GuestPath::root)
     }
 
     /// The arguments after the program's name.
-    #[must_use]
     pub fn to_args(&self) -> Vec<String> {
         let mut args = vec![self.mode.to_string()];
         if let Some(user) = self.user {

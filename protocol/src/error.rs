@@ -98,13 +98,11 @@ crate::words! {
 impl ErrorKind {
     /// Whether the same call may succeed when it is repeated. A `timeout` is retryable only for
     /// operations that read, which the caller knows.
-    #[must_use]
     pub const fn is_retryable(self) -> bool {
         matches!(self, Self::Busy | Self::Engine | Self::AgentLost)
     }
 
     /// Whether this error means that a run hit a limit (status `limit`).
-    #[must_use]
     pub const fn is_limit(self) -> bool {
         matches!(
             self,
@@ -120,13 +118,11 @@ impl ErrorKind {
 
     /// Whether a file error of this kind, if the script does not catch it, becomes the kind of the
     /// script's error: a rule of the sandbox was broken. OS errors become `runtime`.
-    #[must_use]
     pub const fn is_sandbox_rule(self) -> bool {
         self.is_limit() || self.is_refusal() || matches!(self, Self::InvalidPath | Self::TooLarge)
     }
 
     /// Whether a rule of the sandbox refused access to a path.
-    #[must_use]
     pub const fn is_refusal(self) -> bool {
         matches!(
             self,
@@ -180,7 +176,6 @@ pub struct WireErrorData {
 
 impl WireError {
     /// An error of `kind`; a message that is too long is cut.
-    #[must_use]
     pub fn new(kind: ErrorKind, message: impl AsRef<str>) -> Self {
         let code = match kind {
             ErrorKind::InvalidRequest => -32602,
@@ -203,7 +198,6 @@ impl WireError {
     }
 
     /// The kind of the error.
-    #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.data.kind
     }

@@ -221,7 +221,6 @@ pub const IO_IS_OFF: &str = "the sandbox has no io dir, because io is off";
 
 /// A size in messages: bytes below 1 KiB, else the largest unit, with a decimal where it is not
 /// whole.
-#[must_use]
 pub fn size_text(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
@@ -240,7 +239,6 @@ pub fn size_text(bytes: u64) -> String {
 }
 
 /// The number of bytes of `text` in a JSON string, without the quotes, as this crate writes it.
-#[must_use]
 pub fn encoded_len(text: &str) -> usize {
     text.bytes().map(encoded_byte_len).sum()
 }
@@ -254,7 +252,6 @@ fn encoded_byte_len(byte: u8) -> usize {
 }
 
 /// The longest prefix of `text` of at most `max` encoded bytes, cut between characters.
-#[must_use]
 pub fn cut_encoded(text: &str, max: usize) -> &str {
     let mut used = 0;
     for (index, character) in text.char_indices() {

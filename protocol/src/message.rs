@@ -59,7 +59,6 @@ macro_rules! requests {
             pub const METHODS: &[&str] = &[$($method),+];
 
             /// The method's name on the wire.
-            #[must_use]
             pub const fn method(&self) -> &'static str {
                 match self {
                     $(Self::$variant(_) => $method,)+

@@ -117,7 +117,6 @@ macro_rules! operations {
 
             impl $request {
                 /// With the defaults of what is not given.
-                #[must_use]
                 pub fn new($($required: impl Into<$required_kind>),*) -> Self {
                     Self { $($required: $required.into(),)* $($option: $value,)* }
                 }
@@ -220,13 +219,11 @@ macro_rules! operations {
             pub const NAMES: &[&str] = &[$($word),+];
 
             /// Its name.
-            #[must_use]
             pub const fn name(&self) -> &'static str {
                 match self { $(Self::$request(_) => $word,)+ }
             }
 
             /// The paths that it names, as they are written.
-            #[must_use]
             pub fn paths(&self) -> Paths<'_> {
                 match self { $(Self::$request(request) => request.paths(),)+ }
             }
@@ -672,7 +669,6 @@ fn own_namespace() -> String {
 
 impl Operation {
     /// The stream that it opens.
-    #[must_use]
     pub fn stream(&self) -> Option<Way> {
         match self.traits() {
             traits if traits.contains(&Trait::Out) => Some(Way::Out),
@@ -682,13 +678,11 @@ impl Operation {
     }
 
     /// Whether it changes files.
-    #[must_use]
     pub fn changes_files(&self) -> bool {
         self.traits().contains(&Trait::Changes)
     }
 
     /// Whether it may make what is stored larger.
-    #[must_use]
     pub fn stores(&self) -> bool {
         self.traits().contains(&Trait::Stores)
     }
@@ -696,7 +690,6 @@ impl Operation {
 
 impl List {
     /// How deep it goes, where it says so.
-    #[must_use]
     pub const fn depth(&self) -> Option<u64> {
         if self.recursive { self.max_depth } else { Some(1) }
     }
@@ -705,7 +698,6 @@ impl List {
 impl Glob {
     /// Where the search begins, as it is written; the directory that the pattern names; and the pattern
     /// below that.
-    #[must_use]
     pub fn split(&self) -> (Vec<u8>, &str, &str) {
         let (directory, below) = split_glob(&self.pattern);
         let top = match (directory.as_bytes(), self.path.as_bytes()) {
@@ -716,7 +708,6 @@ impl Glob {
     }
 
     /// Which of the paths are taken, and after `!` which not.
-    #[must_use]
     pub fn selection(&self) -> Vec<String> {
         selection(&self.globs, None, &self.exclude)
     }
@@ -724,7 +715,6 @@ impl Glob {
 
 impl Grep {
     /// Which of the files are taken, and after `!` which not.
-    #[must_use]
     pub fn selection(&self) -> Vec<String> {
         selection(&self.globs, self.glob.as_ref(), &self.exclude)
     }

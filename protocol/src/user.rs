@@ -50,13 +50,11 @@ impl User {
     }
 
     /// The uid.
-    #[must_use]
     pub const fn uid(self) -> u32 {
         self.uid
     }
 
     /// The gid.
-    #[must_use]
     pub const fn gid(self) -> u32 {
         self.gid
     }

@@ -61,7 +61,6 @@ impl Running {
 
 impl Operations {
     /// Starts without operations.
-    #[must_use]
     pub fn new(outbox: Arc<Outbox>, streams: Arc<Streams>) -> Self {
         let shared = Shared { state: Mutex::default(), outbox, streams };
         Self { shared: Arc::new(shared) }

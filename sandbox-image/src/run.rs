@@ -95,7 +95,6 @@ pub struct Job {
 
 impl Runner {
     /// An idle runner.
-    #[must_use]
     pub fn new(outbox: Arc<Outbox>, replier: Replier, proc: Arc<Proc>) -> Self {
         let shared = Shared { state: Mutex::default(), outbox, replier, proc };
         Self { shared: Arc::new(shared) }

@@ -22,7 +22,6 @@ pub enum StopReason {
 
 impl StopReason {
     /// The error of a run that was stopped for this reason.
-    #[must_use]
     pub fn error(self) -> ScriptError {
         let (kind, message) = match self {
             Self::None => (ErrorKind::Internal, "the run was not stopped"),
@@ -44,7 +43,6 @@ pub struct StopFlag {
 
 impl StopFlag {
     /// Why the run must end: one atomic load.
-    #[must_use]
     pub fn reason(&self) -> StopReason {
         match self.reason.load(Ordering::Relaxed) {
             0 => StopReason::None,
@@ -54,7 +52,6 @@ impl StopFlag {
     }
 
     /// Whether processes are killed without a grace.
-    #[must_use]
     pub fn is_at_once(&self) -> bool {
         self.at_once.load(Ordering::Relaxed)
     }
@@ -75,7 +72,6 @@ impl StopFlag {
     }
 
     /// A flag of work that waits for `wake`, which a stop also wakes.
-    #[must_use]
     pub fn waking(wake: &Arc<Wake>) -> Self {
         Self { waiting: Mutex::new(Some(wake.clone())), ..Self::default() }
     }

@@ -44,7 +44,6 @@ enum End {
 
 impl Streams {
     /// Starts with none. One of `threads` delivers what arrives.
-    #[must_use]
     pub fn new(threads: Arc<Threads>) -> Self {
         Self { open: Mutex::default(), threads }
     }

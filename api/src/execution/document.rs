@@ -239,7 +239,6 @@ impl<'a> From<&'a ExecutionResult> for ExecutionDocument<'a> {
 
 impl ExecutionDocument<'_> {
     /// The document of a failure before anything ran. A command's has no exit code.
-    #[must_use]
     pub fn failed(kind: ExecutionKind, error: Failure, exit_code: u8) -> Self {
         let (body, source) = match kind {
             ExecutionKind::Script => {
@@ -268,7 +267,6 @@ impl ExecutionDocument<'_> {
     }
 
     /// The document of an execution that did not run, or whose end was not observed.
-    #[must_use]
     pub fn ended(kind: ExecutionKind, id: &str, status: Status, error: Failure) -> Self {
         let exit_code = match status {
             // As of outcomes: whatever the kind of the error says.
@@ -280,7 +278,6 @@ impl ExecutionDocument<'_> {
     }
 
     /// What it is of.
-    #[must_use]
     pub const fn kind(&self) -> ExecutionKind {
         match self.body {
             DocumentBody::Script(_) => ExecutionKind::Script,
@@ -289,7 +286,6 @@ impl ExecutionDocument<'_> {
     }
 
     /// The exit code of a process that forwards the result.
-    #[must_use]
     pub fn process_exit_code(&self) -> u8 {
         match &self.body {
             DocumentBody::Script(body) => body.exit_code,
@@ -309,7 +305,6 @@ impl ExecutionDocument<'_> {
     }
 
     /// The entries of a script's log, as far as its lines say what they were.
-    #[must_use]
     pub fn log_entries(&self) -> Vec<LogEntry> {
         let DocumentBody::Script(body) = &self.body else { return Vec::new() };
         let mut entries: Vec<_> = body.logs.iter().map(|line| LogEntry::from_line(line)).collect();
@@ -359,7 +354,6 @@ impl ExecutionDocument<'_> {
 
 impl CommandBody<'_> {
     /// The same with the beginning of its output.
-    #[must_use]
     pub fn with_output<'b>(self, stdout: &'b Captured, stderr: &'b Captured) -> CommandBody<'b> {
         let Self { exit_code, signal, failed, timed_out, .. } = self;
         let encode = |it: &'b Captured| OutputEncoding::encode(&it.bytes, it.truncated);
@@ -433,7 +427,6 @@ impl<'de> Deserialize<'de> for ExecutionDocument<'static> {
 impl OutputEncoding {
     /// The output as text, if it is UTF-8; otherwise as base64. Of output that is truncated, a
     /// character that was cut is dropped.
-    #[must_use]
     pub fn encode(output: &[u8], truncated: bool) -> (Cow<'_, str>, Self) {
         let text = match std::str::from_utf8(output) {
             Ok(text) => Some(text),
@@ -449,7 +442,6 @@ impl OutputEncoding {
     }
 
     /// The output that is encoded in `text`; empty if `text` is malformed.
-    #[must_use]
     pub fn decode(self, text: &str) -> Vec<u8> {
         match self {
             Self::Utf8 => text.as_bytes().to_vec(),

@@ -21,7 +21,6 @@ pub struct Mistake {
 
 impl Mistake {
     /// What is wrong, in words of JSON, without its place.
-    #[must_use]
     pub fn what(&self) -> String {
         let text = self.error.to_string();
         // Of what is no JSON the position is all there is to say.

@@ -184,7 +184,6 @@ pub struct InFlightPermit(Option<OwnedSemaphorePermit>);
 
 impl InFlightPermit {
     /// That of a kept command, which may be in flight as long as its sandbox lives.
-    #[must_use]
     pub const fn of_kept() -> Self {
         Self(None)
     }

@@ -82,13 +82,11 @@ impl Sandbox {
 
     /// Its processes, the latest first: those that live, and of those that have ended the last 256, for
     /// 10 minutes.
-    #[must_use]
     pub fn processes(&self) -> Vec<Process> {
         self.inner().processes.all()
     }
 
     /// The process with this id, if it is one of [`processes`](Self::processes).
-    #[must_use]
     pub fn process(&self, id: u32) -> Option<Process> {
         self.processes().into_iter().find(|process| process.id() == id)
     }

@@ -45,7 +45,6 @@ struct Cancelled {
 
 impl CancelHandle {
     /// A handle for something that is to be started.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -60,7 +59,6 @@ impl CancelHandle {
     }
 
     /// Why it was cancelled; `None` if it was not.
-    #[must_use]
     pub fn cause(&self) -> Option<CancelCause> {
         self.0.borrow().cause
     }

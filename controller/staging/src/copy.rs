@@ -156,13 +156,11 @@ impl NewDirectory {
     }
 
     /// Its path, as it was given.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The directory that it will be in.
-    #[must_use]
     pub fn parent(&self) -> BorrowedFd<'_> {
         self.parent.as_fd()
     }

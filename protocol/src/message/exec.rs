@@ -252,7 +252,6 @@ impl Exec {
 
     /// The size that [`MAX_COMMAND_BYTES`](crate::limits::MAX_COMMAND_BYTES) limits: the bytes of
     /// every string, and eight more for each, as the kernel counts them.
-    #[must_use]
     pub fn command_bytes(&self) -> usize {
         self.words().map(|word| word.as_bytes().len() + 8).sum()
     }

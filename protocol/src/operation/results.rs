@@ -129,7 +129,6 @@ pub struct EntryDetails {
 
 impl EntryDetails {
     /// How many bytes it takes in a frame, at most, beyond its numbers.
-    #[must_use]
     pub fn encoded_len(&self) -> usize {
         let text = |text: &str| crate::limits::encoded_len(text) + 4;
         let names = self.owner.iter().chain(&self.group).map(|name| text(name));
@@ -197,7 +196,6 @@ impl Cut {
     }
 
     /// What is left out, and what gives it, where a request asked for at most so many entries.
-    #[must_use]
     pub fn text(&self, limit: Option<u64>, limits: &Limits) -> String {
         let (most, depth) = (limits.list_entries, limits.list_depth);
         // No longer than a path, also from a hostile agent.
@@ -249,7 +247,6 @@ pub struct GrepLine {
 }
 
 /// Permissions as `ls` shows them, without the type: `rwxr-xr-x`.
-#[must_use]
 pub fn permissions_text(permissions: u32) -> String {
     let bits = [0o4000, 0o2000, 0o1000].into_iter().enumerate().flat_map(|(who, special)| {
         let shift = 6 - 3 * who;

@@ -83,7 +83,6 @@ struct Job {
 
 impl Execs {
     /// Starts without commands.
-    #[must_use]
     pub fn new(outbox: Arc<Outbox>, streams: Arc<Streams>) -> Self {
         Self(Arc::new(Shared { state: Mutex::default(), outbox, streams }))
     }

@@ -50,7 +50,6 @@ pub struct Files {
 
 impl Files {
     /// The files of the run or operation `request`, which starts now.
-    #[must_use]
     pub fn new(
         mounts: Arc<Mounts>,
         policy: Arc<PathPolicy>,
@@ -92,7 +91,6 @@ impl Files {
     }
 
     /// Bytes written in this run, as counted towards the limit.
-    #[must_use]
     pub fn written(&self) -> u64 {
         self.quota.written()
     }
@@ -241,7 +239,6 @@ impl Files {
     }
 
     /// The error of an operation that cannot be repeated.
-    #[must_use]
     pub fn settled(&self, error: FileError) -> FileError {
         if !self.follows || !is_race(&error) {
             return error;
@@ -250,13 +247,11 @@ impl Files {
     }
 
     /// The normalised form of a path, if it is valid.
-    #[must_use]
     pub fn meant(&self, written: &[u8]) -> Option<GuestPath> {
         self.mounts.meant(written)
     }
 
     /// Whether links are followed, to anywhere in the container.
-    #[must_use]
     pub const fn follows(&self) -> bool {
         self.follows
     }

@@ -215,7 +215,6 @@ impl Mounts {
     }
 
     /// Which resolver this process can use under its current confinement.
-    #[must_use]
     pub fn probe_resolver(&self) -> Resolver {
         sandbox_dirfd::probe(self.mounts.first().map_or(CWD, |mount| match &mount.target {
             Target::Directory(fd) | Target::File { parent: fd, .. } => fd.as_fd(),
@@ -234,7 +233,6 @@ impl Mounts {
     }
 
     /// How paths are resolved.
-    #[must_use]
     pub const fn resolver(&self) -> Resolver {
         self.resolver
     }
@@ -250,7 +248,6 @@ impl Mounts {
 
     /// Reads and removes the controller's nonce file in the root of the home mount: if the agent
     /// reads what the controller wrote, both see the same directory.
-    #[must_use]
     pub fn take_nonce(&self, name: &str) -> Option<String> {
         let path = self.home.as_ref()?.join(name.as_bytes()).ok()?;
         let located = self.locate(path.as_bytes()).ok()?;
