@@ -149,7 +149,7 @@ const MODULES: &[Row] = &[
     (
         "execution",
         "scripts, commands and processes in a sandbox",
-        &["audit", "error", "failpoint", "io_dir", "mounts", "process", "sandbox", "step"],
+        &["audit", "clock", "error", "failpoint", "io_dir", "mounts", "process", "sandbox", "step"],
     ),
     ("pool", "sandboxes that are started ahead", &["error", "io_dir", "sandbox"]),
     ("ports", "connections to a sandbox's ports", &["audit", "error", "sandbox"]),
