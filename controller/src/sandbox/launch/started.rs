@@ -25,6 +25,7 @@ use crate::sandbox::confinement;
 use crate::sandbox::idle::Activity;
 use crate::sandbox::inner::{Inner, LaunchInfo, exited, how_it_ended};
 use crate::sandbox::plan::Plan;
+use crate::sandbox::stats::CpuSample;
 use crate::step::Step;
 use sandbox_session::{CallError, ConnectHandler, Session, SessionEnd};
 
