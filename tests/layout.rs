@@ -23,7 +23,7 @@ const CRATES: &[Row] = &[
     (
         "sandbox-receipts",
         "the inputs and outputs of a run",
-        &["sandbox-api", "sandbox-artifacts", "sandbox-dirfd"],
+        &["sandbox-api", "sandbox-dirfd"],
     ),
     (
         "sandbox-redact",
