@@ -23,7 +23,7 @@ const CRATES: &[Row] = &[
     (
         "sandbox-receipts",
         "the inputs and outputs of a run",
-        &["sandbox-api", "sandbox-artifacts", "sandbox-dirfd"],
+        &["sandbox-api", "sandbox-dirfd"],
     ),
     (
         "sandbox-redact",
@@ -33,6 +33,7 @@ const CRATES: &[Row] = &[
     ("sandbox-rootfs", "image archives", &["sandbox-api", "sandbox-dirfd"]),
     ("sandbox-warm-pool", "which sandboxes are started ahead", &[]),
     ("sandbox-staging", "io dirs that change whole or not", &["sandbox-api", "sandbox-dirfd"]),
+    ("sandbox-tls", "the server name of a connection", &["sandbox-api"]),
     ("sandbox-helper", "one container of the embedded engine", &[]),
     (
         "sandbox-engine",
@@ -54,6 +55,7 @@ const CRATES: &[Row] = &[
             "sandbox-redact",
             "sandbox-session",
             "sandbox-staging",
+            "sandbox-tls",
             "sandbox-warm-pool",
         ],
     ),
@@ -147,7 +149,7 @@ const MODULES: &[Row] = &[
     (
         "execution",
         "scripts, commands and processes in a sandbox",
-        &["audit", "error", "failpoint", "io_dir", "mounts", "process", "sandbox", "step"],
+        &["audit", "clock", "error", "failpoint", "io_dir", "mounts", "process", "sandbox", "step"],
     ),
     ("pool", "sandboxes that are started ahead", &["error", "io_dir", "sandbox"]),
     ("ports", "connections to a sandbox's ports", &["audit", "error", "sandbox"]),
@@ -174,7 +176,7 @@ const MODULES: &[Row] = &[
 ];
 
 /// Lines of the controller, its tests apart.
-const MAX_LINES: usize = 17_100;
+const MAX_LINES: usize = 16_500;
 /// Lines of code in one file, its tests apart.
 const MAX_FILE_LINES: usize = 700;
 /// Source files side by side in one folder.
@@ -415,9 +417,6 @@ fn modules_of_the_controller_use_only_those_below() {
 
 /// Files that import each other until they are moved apart.
 const CIRCLES: &[&[&str]] = &[
-    &["limits", "operation", "operation/results"],
-    &["files/access", "files/follow", "files/mounts", "files/open"],
-    &["sandbox", "sandbox/inner", "sandbox/stats"],
     &["control", "control/create", "control/network"],
     &["envd", "envd/watch"],
 ];

@@ -22,7 +22,6 @@ use sandbox_dirfd::hex;
 use sha2::{Digest as _, Sha256};
 
 /// The SHA-256 of some bytes, in lower-case hexadecimal.
-#[must_use]
 pub fn sha256(bytes: impl AsRef<[u8]>) -> String {
     hex(&Sha256::digest(bytes))
 }

@@ -12,7 +12,6 @@ pub fn files(artifacts: &[Artifact]) -> Vec<Subject> {
 }
 
 /// The files that a run created or changed, as subjects.
-#[must_use]
 pub fn changed_files(manifest: &ChangeManifest) -> Vec<Subject> {
     let files = manifest.changes.iter().filter(|it| {
         it.kind == ChangeType::File && matches!(it.op, ChangeOp::Created | ChangeOp::Modified)
@@ -28,7 +27,6 @@ pub fn changed_files(manifest: &ChangeManifest) -> Vec<Subject> {
 pub type FoundFile = (Vec<u8>, Option<String>);
 
 /// How files differ from a receipt's, sorted by path.
-#[must_use]
 pub fn differences(
     receipt: &Receipt,
     found: impl IntoIterator<Item = FoundFile>,
@@ -56,7 +54,6 @@ pub fn differences(
 }
 
 /// The files among subjects, with their digests.
-#[must_use]
 pub fn digests(subjects: Vec<Subject>) -> Vec<FoundFile> {
     let file = |it: Subject| Some((it.path()?.to_vec(), Some(it.digest.sha256.clone())));
     subjects.into_iter().filter_map(file).collect()

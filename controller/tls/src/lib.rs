@@ -27,15 +27,19 @@
 //!
 //! Pure, and bounded: it holds at most [`MAX_HELD`], and reads each byte once.
 
+#![deny(unsafe_code)]
+
 #[cfg(any(test, fuzzing))]
-#[path = "sni/tests/fuzz.rs"]
-pub(crate) mod fuzz;
+pub mod fuzz;
 mod sessions;
+#[cfg(test)]
+mod tests;
 
 use sandbox_api::hosts::Host;
 use sandbox_api::hosts::first_bytes::{Beginning, DECISIVE};
 
-pub(crate) use sessions::{Session, Sessions};
+use sessions::Session;
+pub use sessions::Sessions;
 
 /// The maximum size of a ClientHello. Today's have 0.3 to 2 KiB; tickets make them longer.
 const MAX_HELLO: usize = 64 << 10;
@@ -79,7 +83,7 @@ const SUPPORTED_VERSIONS: u16 = 43;
 
 /// Why a command's data is not forwarded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum TlsRefusal {
+pub enum TlsRefusal {
     /// Something other than TLS, to the HTTPS port of a name.
     #[error("only TLS is passed to port 443 of a name")]
     NoTls,
@@ -114,7 +118,7 @@ pub(crate) enum TlsRefusal {
 
 /// Checks the data that a command sends to the requested host.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub struct Guard {
     host: Host,
     port: u16,
     /// Whether only TLS is allowed.
@@ -734,6 +738,3 @@ fn take_vector<'a>(rest: &mut &'a [u8], length_bytes: usize) -> Option<&'a [u8]>
     let length = take_number(rest, length_bytes)?;
     take(rest, length)
 }
-
-#[cfg(test)]
-pub(crate) mod tests;

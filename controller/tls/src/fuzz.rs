@@ -1,10 +1,12 @@
 //! The property that holds for any bytes on both sides of a connection: the body of the fuzz target
 //! `tls`.
+//!
+//! Compiled for `fuzz/`, and for this crate's tests, which replay the corpus.
 
 use sandbox_api::hosts::Host;
 use sandbox_api::hosts::first_bytes::{Beginning, DECISIVE};
 
-use super::{
+use crate::{
     ALERT, CHANGE_CIPHER_SPEC, CLIENT_HELLO, CLIENT_KEY_EXCHANGE, Guard, HANDSHAKE, MAJOR_VERSION,
     MAX_HELD, MAX_PLAIN_RECORD, RETRY, SERVER_HELLO, SERVER_NAME, SUPPORTED_VERSIONS, Sessions,
     TlsRefusal,
@@ -240,5 +242,19 @@ fn names(host: &Host, hello: &[u8]) {
             assert_eq!(name.parse::<Host>().as_ref(), Ok(host));
         }
         (found, _) => panic!("{} names went out", found.len()),
+    }
+}
+
+#[cfg(test)]
+#[path = "../../../fuzz/corpus.rs"]
+mod corpus;
+
+#[cfg(test)]
+mod tests {
+    use super::corpus;
+
+    #[test]
+    fn tls_properties_hold_for_the_corpus() {
+        corpus::replay("tls", super::tls);
     }
 }

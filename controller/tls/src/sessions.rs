@@ -25,11 +25,11 @@ type Known = (Host, u16, [u8; 32]);
 
 /// The sessions of a sandbox, for all of its connections.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sessions(Arc<Mutex<VecDeque<Known>>>);
+pub struct Sessions(Arc<Mutex<VecDeque<Known>>>);
 
 impl Sessions {
     /// Adds a session that a server has issued; an empty id or ticket does not count.
-    pub fn add(&self, host: &Host, port: u16, session: Session<'_>) {
+    pub(crate) fn add(&self, host: &Host, port: u16, session: Session<'_>) {
         let known = known(host, port, session);
         let mut sessions = self.lock();
         let (Session::Id(bytes) | Session::Ticket(bytes)) = session;
@@ -43,7 +43,7 @@ impl Sessions {
     }
 
     /// Whether it was issued by this host, on this port. If so, marks it as used last.
-    pub fn has(&self, host: &Host, port: u16, session: Session<'_>) -> bool {
+    pub(crate) fn has(&self, host: &Host, port: u16, session: Session<'_>) -> bool {
         renew(&mut self.lock(), &known(host, port, session))
     }
 

@@ -1,47 +1,11 @@
 mod client_hellos;
 mod first_bytes;
+mod hello;
 
 use proptest::prelude::*;
 
+use self::hello::{client_hello, extension, message, records, server_name, vector};
 use super::*;
-
-fn vector(length_bytes: usize, bytes: &[u8]) -> Vec<u8> {
-    let length = (bytes.len() as u32).to_be_bytes();
-    [&length[4 - length_bytes..], bytes].concat()
-}
-
-fn extension(kind: u16, data: &[u8]) -> Vec<u8> {
-    [&kind.to_be_bytes()[..], &vector(2, data)].concat()
-}
-
-fn server_name(name: &str) -> Vec<u8> {
-    extension(SERVER_NAME, &vector(2, &[&[0][..], &vector(2, name.as_bytes())].concat()))
-}
-
-/// A ClientHello handshake message with these extensions.
-fn message(extensions: &[Vec<u8>]) -> Vec<u8> {
-    let body = [
-        &[3, 3][..],
-        &[7; 32],
-        &vector(1, &[9; 32]),
-        &vector(2, &[0x13, 0x01, 0x13, 0x02]),
-        &vector(1, &[0]),
-        &vector(2, &extensions.concat()),
-    ]
-    .concat();
-    [&[CLIENT_HELLO][..], &vector(3, &body)].concat()
-}
-
-fn records(kind: u8, message: &[u8], size: usize) -> Vec<u8> {
-    let record = |piece: &[u8]| [&[kind, 3, 1][..], &vector(2, piece)].concat();
-    message.chunks(size).flat_map(record).collect()
-}
-
-/// A ClientHello for this name, in one record.
-pub(crate) fn client_hello(name: &str) -> Vec<u8> {
-    let versions = extension(43, &[2, 3, 4]);
-    records(HANDSHAKE, &message(&[versions, server_name(name)]), MAX_PLAIN_RECORD)
-}
 
 fn server_hello(random: [u8; 32]) -> Vec<u8> {
     let version = vector(2, &extension(SUPPORTED_VERSIONS, &[3, 4]));
