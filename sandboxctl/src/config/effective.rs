@@ -24,13 +24,11 @@ use crate::ci::variables::FILE_VARIABLES;
 
 impl Settings {
     /// Whether scripts can use files.
-    #[must_use]
     pub fn io_enabled(&self) -> bool {
-        matches!(self.setting(Key::IoEnabled).value, Some(Value::Switch(true)))
+        self.is_on(Key::IoEnabled)
     }
 
     /// How `io` reports OS errors.
-    #[must_use]
     pub fn io_errors(&self) -> IoErrors {
         match self.text(Key::IoErrors) {
             Some("return") => IoErrors::Return,
@@ -39,25 +37,21 @@ impl Settings {
     }
 
     /// The same, if something sets it.
-    #[must_use]
     pub fn chosen_io_errors(&self) -> Option<IoErrors> {
         (self.setting(Key::IoErrors).layer != Layer::Default).then(|| self.io_errors())
     }
 
     /// Which guest paths may be used, if configured; otherwise all mounts.
-    #[must_use]
     pub fn allowed_paths(&self) -> Option<Vec<AllowedPath>> {
-        match self.setting(Key::AllowedPaths) {
-            setting if setting.layer == Layer::Default => None,
-            setting => match &setting.value {
-                Some(Value::Paths(paths)) => Some(paths.clone()),
-                _ => None,
-            },
-        }
+        let Setting { value: Some(Value::Paths(paths)), layer, .. } =
+            self.setting(Key::AllowedPaths)
+        else {
+            return None;
+        };
+        (*layer != Layer::Default).then(|| paths.clone())
     }
 
     /// Where sandboxes that support commands have their io dir if none is named; `None` if one is.
-    #[must_use]
     pub fn private_io(&self) -> Option<PrivateIo> {
         match (self.setting(Key::IoDir).layer, self.text(Key::IoPrivate)) {
             (Layer::Default, Some("tmpfs")) => Some(PrivateIo::Memory),
@@ -86,7 +80,6 @@ impl Settings {
     }
 
     /// The default encoding of file operations.
-    #[must_use]
     pub fn default_encoding(&self) -> Encoding {
         // The value was checked when it was parsed.
         let word = self.text(Key::DefaultEncoding);
@@ -94,13 +87,11 @@ impl Settings {
     }
 
     /// The protected names.
-    #[must_use]
     pub fn protected(&self) -> Vec<String> {
         self.names(Key::Protected)
     }
 
     /// When images for commands are pulled.
-    #[must_use]
     pub fn pull(&self) -> Pull {
         match self.text(Key::Pull) {
             Some("never") => Pull::Never,
@@ -111,7 +102,6 @@ impl Settings {
 
     /// When images that a tool call names are pulled. The caller may be a model, so the default is
     /// never: a request to a registry reveals the name to it.
-    #[must_use]
     pub fn tools_pull(&self) -> Pull {
         match self.setting(Key::Pull).layer {
             Layer::Default => Pull::Never,
@@ -120,44 +110,35 @@ impl Settings {
     }
 
     /// The images that `sandbox_init` may use.
-    #[must_use]
     pub fn allowed_images(&self) -> Vec<String> {
         self.names(Key::AllowedImages)
     }
 
     /// How many sandboxes are started ahead; none if nothing asks for some.
-    #[must_use]
     pub fn pool(&self) -> PoolConfig {
         let default = PoolConfig::default();
         PoolConfig {
             size: self.count(Key::PoolSize).unwrap_or(default.size),
             max_age: self.time(Key::PoolMaxAge).unwrap_or(default.max_age),
             max_keys: self.count(Key::PoolMaxKeys).unwrap_or(default.max_keys),
-            adaptive: matches!(self.setting(Key::PoolAdaptive).value, Some(Value::Switch(true))),
+            adaptive: self.is_on(Key::PoolAdaptive),
         }
     }
 
     /// The processes that are started ahead.
     pub fn prepared(&self) -> Vec<Preparation> {
-        match &self.setting(Key::PoolPrepared).value {
-            Some(Value::Preparations(preparations)) => preparations.clone(),
-            _ => Vec::new(),
-        }
-    }
-
-    /// Whether E2B's SDKs can use a service.
-    #[must_use]
-    pub fn e2b(&self) -> bool {
-        matches!(self.setting(Key::E2bEnabled).value, Some(Value::Switch(true)))
+        let Some(Value::Preparations(preparations)) = &self.setting(Key::PoolPrepared).value else {
+            return Vec::new();
+        };
+        preparations.clone()
     }
 
     /// The templates of E2B's sandboxes.
-    #[must_use]
     pub fn e2b_templates(&self) -> BTreeMap<String, Template> {
-        match &self.setting(Key::E2bTemplates).value {
-            Some(Value::Templates(templates)) => templates.clone(),
-            _ => BTreeMap::new(),
-        }
+        let Some(Value::Templates(templates)) = &self.setting(Key::E2bTemplates).value else {
+            return BTreeMap::new();
+        };
+        templates.clone()
     }
 
     /// The named lists of hosts.
@@ -187,7 +168,6 @@ impl Settings {
     }
 
     /// Whether the command line itself requests hosts, as opposed to settings for every command.
-    #[must_use]
     pub fn asks_for_hosts(&self) -> bool {
         self.setting(Key::Allow).layer == Layer::Flag
     }
@@ -201,7 +181,7 @@ impl Settings {
     /// Engines require paths in UTF-8.
     pub fn io_dir(&self, working_directory: &Path) -> Result<PathBuf, Error> {
         let setting = self.setting(Key::IoDir);
-        let dir = self.path(Key::IoDir);
+        let dir = self.path_of(Key::IoDir).unwrap_or_default();
         let path = self.without_links(Key::IoDir, setting.layer, &dir, working_directory)?;
         // Links are followed here if the user chose the path, and never when it is opened.
         let path = match may_have_links(setting.layer, &dir) {
@@ -259,7 +239,6 @@ impl Settings {
     }
 
     /// The name of a setting in messages: the flag that sets it, or the key and its position.
-    #[must_use]
     pub fn named(&self, key: Key) -> String {
         match &self.setting(key).origin {
             Origin::Flag(flag) => (*flag).to_owned(),
@@ -268,14 +247,12 @@ impl Settings {
     }
 
     /// What happens if an agent cannot confine itself as required.
-    #[must_use]
     pub fn confinement(&self) -> ConfinementPolicy {
         // The value was checked when it was parsed.
         self.text(Key::Confinement).and_then(ConfinementPolicy::from_word).unwrap_or_default()
     }
 
     /// The configuration of the controller.
-    #[must_use]
     pub fn controller(&self, environment: &Environment) -> Config {
         let setting = |name: &str| {
             let key = Key::from_name(name)?;
@@ -298,61 +275,47 @@ impl Settings {
         }
     }
 
-    /// The path of a key that has a default, so that it is always set.
-    fn path(&self, key: Key) -> PathBuf {
-        match &self.setting(key).value {
-            Some(Value::Path(path)) => path.clone(),
-            _ => PathBuf::new(),
-        }
+    /// Whether a switch is on.
+    pub fn is_on(&self, key: Key) -> bool {
+        matches!(self.setting(key).value, Some(Value::Switch(true)))
     }
 
     /// The path of a key, if it is set.
-    #[must_use]
     pub fn path_of(&self, key: Key) -> Option<PathBuf> {
-        match &self.setting(key).value {
-            Some(Value::Path(path)) => Some(path.clone()),
-            _ => None,
-        }
+        let Some(Value::Path(path)) = &self.setting(key).value else { return None };
+        Some(path.clone())
     }
 
     /// The names of a key; none if it is not set.
-    #[must_use]
     pub fn names(&self, key: Key) -> Vec<String> {
-        match &self.setting(key).value {
-            Some(Value::Names(names)) => names.clone(),
-            _ => Vec::new(),
-        }
+        let Some(Value::Names(names)) = &self.setting(key).value else { return Vec::new() };
+        names.clone()
+    }
+
+    fn limit(&self, key: Key) -> Option<LimitValue> {
+        let Some(Value::Limit(value)) = self.setting(key).value else { return None };
+        Some(value)
     }
 
     /// The count of a key, if it is set.
-    #[must_use]
     pub fn count(&self, key: Key) -> Option<usize> {
-        match self.setting(key).value {
-            Some(Value::Limit(LimitValue::Count(count))) => usize::try_from(count).ok(),
-            _ => None,
-        }
+        let Some(LimitValue::Count(count)) = self.limit(key) else { return None };
+        usize::try_from(count).ok()
     }
 
     /// The time of a key, if it is set.
-    #[must_use]
     pub fn time(&self, key: Key) -> Option<Duration> {
-        match self.setting(key).value {
-            Some(Value::Limit(LimitValue::Time(time))) => Some(time),
-            _ => None,
-        }
+        let Some(LimitValue::Time(time)) = self.limit(key) else { return None };
+        Some(time)
     }
 
     /// The size of a key, if it is set.
-    #[must_use]
     pub fn size(&self, key: Key) -> Option<ByteSize> {
-        match self.setting(key).value {
-            Some(Value::Limit(LimitValue::Size(size))) => Some(size),
-            _ => None,
-        }
+        let Some(LimitValue::Size(size)) = self.limit(key) else { return None };
+        Some(size)
     }
 
     /// The text of a key, if it is set.
-    #[must_use]
     pub fn text(&self, key: Key) -> Option<&str> {
         self.setting(key).value.as_ref().and_then(Value::as_text)
     }
@@ -366,7 +329,6 @@ fn may_have_links(layer: Layer, dir: &Path) -> bool {
 
 /// The path of an io dir that the caller named: absolute and without links, except that its last
 /// component is not to be one.
-#[must_use]
 pub fn resolved_parents(path: &Path) -> PathBuf {
     let path = &std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let resolve = |(above, name): (&Path, &OsStr)| {

@@ -162,7 +162,6 @@ impl Error {
     }
 
     /// The next step, if there is one.
-    #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Unknown { hint, .. } => hint.clone(),

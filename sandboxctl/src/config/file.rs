@@ -37,7 +37,6 @@ pub struct Entry {
 }
 
 /// The path of the user's file, whether or not it exists.
-#[must_use]
 pub fn user(environment: &Environment) -> Option<PathBuf> {
     // The XDG specification: a relative path in the variable counts as not set.
     let folder = environment
@@ -49,7 +48,6 @@ pub fn user(environment: &Environment) -> Option<PathBuf> {
 
 /// The project's file: searched from `directory` upward to the root of its repository. Outside a
 /// repository only `directory` itself counts, so that no one can plant a file above it.
-#[must_use]
 pub fn find_project(directory: &Path) -> Option<PathBuf> {
     let root = directory.ancestors().find(|folder| folder.join(".git").exists());
     let last = root.unwrap_or(directory);

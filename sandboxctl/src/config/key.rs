@@ -1,6 +1,7 @@
 //! The table of settings: name, variable, flag, default, description. Parsing, `config show`, the
 //! flags' help and the documentation's table are all derived from it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sandbox_api::process::DEFAULT_SCROLLBACK;
@@ -17,8 +18,7 @@ struct Row {
     name: &'static str,
     description: &'static str,
     flag: Option<&'static str>,
-    /// None if the key has no default.
-    default: fn() -> Option<Value>,
+    default: DefaultValue,
     /// How its value is written.
     kind: Kind,
     /// The allowed values, if there are only a few.
@@ -27,15 +27,14 @@ struct Row {
     expects: &'static str,
 }
 
-const ROW: Row = Row {
-    name: "",
-    description: "",
-    flag: None,
-    default: || None,
-    kind: Kind::Text,
-    words: &[],
-    expects: "a string",
-};
+/// The value of a setting that nothing sets.
+enum DefaultValue {
+    None,
+    Switch(bool),
+    Text(&'static str),
+    Limit(LimitValue),
+    Other(fn() -> Value),
+}
 
 /// How the value of a setting is written, and what is checked of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,13 +80,72 @@ const COUNT: Kind = Kind::Limit(LimitKey::Entries);
 /// says how the figure came about.
 pub const MOST_PREWARMED: u16 = 64;
 
-fn text(text: &str) -> Option<Value> {
-    Some(Value::Text(text.to_owned()))
+/// Settings of a kind, without name and description.
+const TEXT: Row = Row {
+    name: "",
+    description: "",
+    flag: None,
+    default: DefaultValue::None,
+    kind: Kind::Text,
+    words: &[],
+    expects: "a string",
+};
+const PATH: Row = Row { kind: Kind::AbsolutePath, ..TEXT };
+const NAMES: Row = other(Kind::Names, || Value::Names(Vec::new()));
+
+const fn text_of(default: &'static str) -> Row {
+    Row { default: DefaultValue::Text(default), ..TEXT }
 }
 
-/// One row per setting; fields that are left out are as in [`ROW`].
+const fn word(default: &'static str, words: &'static [&'static str]) -> Row {
+    Row { kind: Kind::Word, words, ..text_of(default) }
+}
+
+const fn switch(default: bool) -> Row {
+    Row { kind: Kind::Switch, default: DefaultValue::Switch(default), ..TEXT }
+}
+
+const fn limit(kind: Kind, default: DefaultValue) -> Row {
+    Row { kind, default, ..TEXT }
+}
+
+const fn count(default: u64) -> Row {
+    limit(COUNT, DefaultValue::Limit(LimitValue::Count(default)))
+}
+
+const fn size(default: ByteSize) -> Row {
+    limit(SIZE, DefaultValue::Limit(LimitValue::Size(default)))
+}
+
+/// A time, whose default is in minutes.
+const fn time(minutes: u64) -> Row {
+    limit(TIME, DefaultValue::Limit(LimitValue::Time(Duration::from_secs(60 * minutes))))
+}
+
+const fn other(kind: Kind, default: fn() -> Value) -> Row {
+    Row { kind, default: DefaultValue::Other(default), ..TEXT }
+}
+
+impl Row {
+    const fn flag(self, flag: &'static str) -> Self {
+        Self { flag: Some(flag), ..self }
+    }
+
+    const fn expects(self, expects: &'static str) -> Self {
+        Self { expects, ..self }
+    }
+}
+
+fn io_and_inputs() -> Value {
+    Value::Paths(vec![
+        AllowedPath { path: "/io".into(), access: Access::Write },
+        AllowedPath { path: "/in".into(), access: Access::Read },
+    ])
+}
+
+/// One row per setting: its key, its name, what it is, and how its value is written.
 macro_rules! settings {
-    ($($key:ident $name:literal $description:literal { $($field:ident: $value:expr),* $(,)? })*) => {
+    ($($key:ident $name:literal $description:literal: $row:expr;)*) => {
         /// A setting.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Key {
@@ -107,390 +165,165 @@ macro_rules! settings {
 
         const fn row(key: Key) -> Row {
             match key {
-                $(Key::$key => Row { name: $name, description: $description, $($field: $value,)* ..ROW },)*
-                Key::Limit(_) | Key::Ceiling(_) | Key::Exec(_) | Key::ExecCeiling(_) => ROW,
+                $(Key::$key => Row { name: $name, description: $description, ..$row },)*
+                Key::Limit(_) | Key::Ceiling(_) | Key::Exec(_) | Key::ExecCeiling(_) => TEXT,
             }
         }
     };
 }
 
 settings! {
-    IoDir "io.dir" "Directory whose files the sandbox sees at /io" {
-        kind: Kind::IoDir,
-        flag: Some("--io-dir"),
-        default: || Some(Value::Path("./sandbox-files".into())),
-    }
-    IoPrivate "io.private"
-    "Where a fresh io dir is: on disk, or in memory (embedded engine only)" {
-        kind: Kind::Word,
-        default: || text("disk"),
-        words: &["disk", "tmpfs"],
-    }
-    IoScratchDir "io.scratch_dir"
-    "Directory for fresh io dirs; /var/tmp/sandboxctl-UID if not set" {
-        kind: Kind::AbsolutePath,
-    }
-    IoEnabled "io.enabled" "Whether scripts have files" {
-        kind: Kind::Switch,
-        flag: Some("--no-io"),
-        default: || Some(Value::Switch(true)),
-    }
-    IoErrors "io.errors" "How io reports OS errors: an error, or nil and a message" {
-        kind: Kind::Word,
-        flag: Some("--io-errors"),
-        default: || text("raise"),
-        words: &["raise", "return"],
-    }
-    DefaultEncoding "filesystem.default_encoding"
-    "Encoding of file operations; scripts always see bytes" {
-        kind: Kind::Word,
-        default: || text("utf-8"),
-        words: &["utf-8", "utf8", "base64", "hex", "latin1", "utf-16le", "utf-16be", "ascii"],
-    }
-    AllowedPaths "filesystem.allowed_paths" "Guest paths that may be used, by component" {
-        kind: Kind::GuestPaths,
-        default: || {
-            Some(Value::Paths(vec![
-                AllowedPath { path: "/io".into(), access: Access::Write },
-                AllowedPath { path: "/in".into(), access: Access::Read },
-            ]))
-        },
-        expects: "an array of { path = \"…\", access = \"read\" or \"write\" }",
-    }
-    Protected "filesystem.protected"
-    "Names that are write-protected at any depth; layers add up" {
-        kind: Kind::ProtectedNames,
-        flag: Some("--protect"),
-        default: || Some(Value::Names(Vec::new())),
-        expects: "an array of names such as \".bashrc\" or \".git/hooks\"",
-    }
-    DiskReserve "limits.disk_reserve"
-    "Space that stays free on disks of io dirs and images; auto: 1 GiB or 5 %, the smaller" {
-        kind: Kind::DiskReserve,
-        default: || text(DiskReserve::AUTO),
-        expects: "a size such as \"1GiB\", or \"auto\"",
-    }
-    Allow "network.allow" "Hosts that programs may reach: HOST[:PORT], *.DOMAIN or @PRESET" {
-        kind: Kind::Hosts,
-        flag: Some("--allow"),
-        default: || Some(Value::Hosts(Vec::new())),
-        expects: "an array of hosts such as \"example.org\", or of presets such as \"@name\"",
-    }
-    Presets "network.presets" "Lists of hosts, by name" {
-        kind: Kind::Presets,
-        default: || Some(Value::Presets(Presets::new())),
-        expects: "a table of arrays of hosts: name = [\"example.org\"]",
-    }
-    Confinement "policy.confinement"
-    "Require full confinement of the agent, or accept what the kernel supports" {
-        kind: Kind::Word,
-        flag: Some("--confinement"),
-        default: || text(ConfinementPolicy::Required.as_str()),
-        words: &["required", "best-effort"],
-    }
-    AuditFile "audit.file"
-    "File that a JSON line is appended to for each operation and refusal" {
-        kind: Kind::AbsolutePath,
-        flag: Some("--audit"),
-    }
-    EngineKind "engine.kind" "Container engine" {
-        kind: Kind::Word,
-        flag: Some("--engine"),
-        default: || text("auto"),
-        words: &["auto", "docker", "embedded"],
-    }
-    EngineHost "engine.host" "Address of the Docker engine: unix:///run/docker.sock, tcp://…" {
-        flag: Some("--host"),
-    }
-    EngineRuntime "engine.runtime" "OCI runtime of the engine, such as runsc" {
-        flag: Some("--runtime"),
-    }
-    EngineImage "engine.image" "Image to run the agent in, instead of the built-in one" {}
-    EngineDataDir "engine.data_dir"
-    "Data directory of the embedded engine (its user's alone, not noexec); /var/lib/sandboxctl of root, else sandboxctl in $XDG_DATA_HOME" {
-        kind: Kind::AbsolutePath,
-    }
-    RootlessLimits "engine.rootless_limits"
-    "Without root, require limits by control groups, or accept weaker ones" {
-        kind: Kind::Word,
-        flag: Some("--limits"),
-        default: || text(RootlessLimits::default().as_str()),
-        words: &["required", "best-effort"],
-    }
-    Pull "programs.pull"
-    "When to pull an image; never for the tools, unless set" {
-        kind: Kind::Word,
-        flag: Some("--pull"),
-        default: || text("missing"),
-        words: &["missing", "never", "always"],
-    }
-    AllowedOutPaths "tools.allowed_out_paths" "Directories below which sandbox_init may mount" {
-        kind: Kind::Dirs,
-        default: || Some(Value::Dirs(vec![".".into()])),
-        expects: "an array of paths such as [\".\"]",
-    }
-    AllowedImages "tools.allowed_images"
-    "Images that sandbox_init may name; * is any text without a /" {
-        kind: Kind::Names,
-        default: || Some(Value::Names(vec!["*".into()])),
-        expects: "an array of images' names such as \"python:*\"",
-    }
-    McpOutput "mcp.output_bytes"
-    "Bytes of output that one call of an AI agent's tool gives; at most 128 KiB" {
-        flag: Some("--max-output"),
-        kind: SIZE,
-        default: || Some(Value::Limit(LimitValue::Size(ByteSize::b(DEFAULT_OUTPUT_BYTES as u64)))),
-    }
-    PoolSize "pool.size" "Sandboxes that are started ahead, of each kind that is often asked for; at most 64" {
-        kind: COUNT,
-        flag: Some("--pool"),
-        default: || count(0),
-    }
-    PoolMaxAge "pool.max_age" "Age at which a sandbox that is started ahead is replaced" {
-        kind: TIME,
-        default: || Some(Value::Limit(minutes(30))),
-    }
-    PoolMaxKeys "pool.max_keys" "Kinds of sandboxes that are started ahead" {
-        kind: COUNT,
-        default: || count(4),
-    }
-    PoolAdaptive "pool.adaptive" "Whether kinds are learnt from use; `tools` always learns them, `serve` starts with scripts" {
-        kind: Kind::Switch,
-        default: || Some(Value::Switch(false)),
-    }
-    PoolPrepared "pool.prepared" "Processes that sandboxes of `serve` have before they are asked for" {
-        kind: Kind::Preparations,
-        default: || Some(Value::Preparations(Vec::new())),
-        expects: "tables with name, command, ready and count",
-    }
-    ServerListen "server.listen" "Where `serve` listens: ADDRESS:PORT, or unix:PATH" {
-        flag: Some("--listen"),
-        default: || text("127.0.0.1:8470"),
-    }
-    ServerDataDir "server.data_dir"
-    "Database of the service, and files of executions" {
-        flag: Some("--data-dir"),
-        kind: Kind::AbsolutePath,
-    }
-    ServerAllowedImages "server.allowed_images"
-    "Images that callers may name; * is any text without a /" {
-        flag: Some("--allowed-image"),
-        kind: Kind::Names,
-        default: || Some(Value::Names(Vec::new())),
-        expects: "an array of images' names such as \"python:*\"",
-    }
-    ServerAllowedHosts "server.allowed_hosts"
-    "Further host names of the service" {
-        kind: Kind::Names,
-        default: || Some(Value::Names(Vec::new())),
-        expects: "an array of names such as \"sandbox.example.org\"",
-    }
-    ServerAllowedOrigins "server.allowed_origins" "Web origins whose pages may call the service" {
-        kind: Kind::Names,
-        default: || Some(Value::Names(Vec::new())),
-        expects: "an array of origins such as \"https://console.example.org\"",
-    }
-    ServerUrl "server.url"
-    "Where clients reach the service: shows OAuth clients where to get tokens" {
-        expects: "a URL such as \"https://sandbox.example.org\"",
-    }
-    ServerPreviewDomain "server.preview_domain"
-    "Domain below which ports of sandboxes have hosts, for browsers" {
-        expects: "a domain such as \"preview.example.org\"",
-    }
-    ServerPublicPorts "server.public_ports"
-    "Whether ports may be public: a preview by its URL, one of E2B's sandboxes by its name" {
-        kind: Kind::Switch,
-        default: || Some(Value::Switch(false)),
-    }
-    ServerTlsCert "server.tls_cert" "Certificate chain of the service, as PEM" {
-        flag: Some("--tls-cert"),
-        kind: Kind::AbsolutePath,
-    }
-    ServerTlsPrivate "server.tls_key" "Private key of the certificate, as PEM" {
-        flag: Some("--tls-key"),
-        kind: Kind::AbsolutePath,
-    }
-    ServerConcurrency "server.concurrency" "Concurrent executions" {
-        kind: COUNT,
-        default: || count(16),
-    }
-    ServerSubjectConcurrency "server.subject_concurrency"
-    "Concurrent executions of one caller" {
-        kind: COUNT,
-        default: || count(4),
-    }
-    ServerMaxQueued "server.max_queued" "Queued executions" {
-        kind: COUNT,
-        default: || count(1000),
-    }
-    ServerSandboxes "server.sandboxes" "Kept sandboxes" {
-        kind: COUNT,
-        default: || count(64),
-    }
-    ServerMaxTtl "server.max_ttl" "Longest life of a kept sandbox" {
-        kind: TIME,
-        default: || hours(24),
-    }
-    ServerMaxPaused "server.max_paused" "Paused sandboxes, whose memory stays in use" {
-        kind: COUNT,
-        default: || count(8),
-    }
-    ServerMaxPausedTime "server.max_paused_time"
-    "How long a sandbox is paused until it is stopped, and its files are kept; with `idle: freeze` until it expires" {
-        kind: TIME,
-        default: || hours(1),
-    }
-    ServerScrollback "server.scrollback" "Output that is kept of a process, 64KiB to 16MiB" {
-        kind: SIZE,
-        default: || Some(Value::Limit(LimitValue::Size(DEFAULT_SCROLLBACK))),
-    }
-    ServerMaxConnections "server.max_connections" "Open connections" {
-        kind: COUNT,
-        default: || count(1000),
-    }
-    ServerMaxConnectionsOfAnAddress "server.max_connections_of_an_address"
-    "Open connections from one address; a reverse proxy is one" {
-        kind: COUNT,
-        default: || count(256),
-    }
-    ServerRetention "server.retention" "How long results and files are kept" {
-        kind: TIME,
-        default: || hours(7 * 24),
-    }
-    ServerMaxStored "server.max_stored_bytes" "Bytes of kept results and files" {
-        kind: SIZE,
-        default: || Some(Value::Limit(gib(10))),
-    }
-    ServerShutdownTimeout "server.shutdown_timeout"
-    "How long running executions may go on after SIGTERM" {
-        flag: Some("--shutdown-timeout"),
-        kind: TIME,
-        default: || Some(Value::Limit(LimitValue::Time(Duration::from_secs(30)))),
-    }
-    ServerMetricsBySubject "server.metrics_by_subject"
-    "Whether /metrics has times by caller, of the first thousand" {
-        kind: Kind::Switch,
-        default: || Some(Value::Switch(false)),
-    }
-    ServerOtlpEndpoint "server.otlp_endpoint"
-    "OpenTelemetry collector that traces and metrics are sent to, by OTLP over HTTP" {
-        expects: "a URL such as \"http://127.0.0.1:4318\"",
-    }
-    QuotaStored "server.quota.stored_bytes" "Bytes of kept results and files of one caller" {
-        kind: SIZE,
-    }
-    QuotaCpu "server.quota.cpu_time" "Processor time of one caller a day" {
-        kind: TIME,
-    }
-    QuotaRate "server.quota.rate" "Submissions of one caller a minute" {
-        kind: COUNT,
-    }
-    QuotaSandboxes "server.quota.sandboxes" "Kept sandboxes of one caller" {
-        kind: COUNT,
-        default: || count(16),
-    }
-    JwtIssuer "server.jwt.issuer" "`iss` of accepted tokens" {}
-    JwtAudience "server.jwt.audience" "`aud` of accepted tokens" {}
-    JwtJwksFile "server.jwt.jwks_file" "Public keys of the issuer, as a JWK set" {
-        kind: Kind::AbsolutePath,
-    }
-    JwtSecretFile "server.jwt.secret_file" "Secret shared with the issuer, for HS256" {
-        kind: Kind::AbsolutePath,
-    }
-    ServerDatabase "server.database" "PostgreSQL database that the nodes of a cluster share" {
-        flag: Some("--database"),
-        expects: "a URL such as \"postgres://sandboxctl@db.example.org/sandboxctl\"",
-    }
-    ServerDatabasePasswordFile "server.database_password_file" "Password of the database" {
-        kind: Kind::AbsolutePath,
-    }
-    ServerDatabaseCa "server.database_ca"
-    "Authority that signed the database's certificate, as PEM; the machine's if not set" {
-        kind: Kind::AbsolutePath,
-    }
-    ServerDatabaseConnections "server.database_connections"
-    "Connections of a node that read; four more write, claim and listen" {
-        kind: COUNT,
-        default: || count(8),
-    }
-    ServerDatabaseListen "server.database_listen"
-    "Whether a node is notified by the database; false behind a pooler of transactions" {
-        kind: Kind::Switch,
-        default: || Some(Value::Switch(true)),
-    }
-    ServerPeerListen "server.peer_listen" "Where a node listens for the other nodes: ADDRESS:PORT" {
-        flag: Some("--peer-listen"),
-        default: || text("0.0.0.0:8471"),
-    }
-    ServerAdvertise "server.advertise"
-    "Where the other nodes reach a node: HOST:PORT; by peer_listen, or the host name, if not set" {
-        flag: Some("--advertise"),
-    }
-    E2bEnabled "server.e2b.enabled" "Whether E2B's SDKs can use the service, at /e2b" {
-        flag: Some("--e2b"),
-        kind: Kind::Switch,
-        default: || Some(Value::Switch(false)),
-    }
-    E2bTemplates "server.e2b.templates"
-    "What E2B's sandboxes are made of, by name: `base`, `code-interpreter-v1`" {
-        kind: Kind::Templates,
-        default: || Some(Value::Templates(Default::default())),
-        expects: "a table of templates: name = { image = \"…\" } or { archive = \"…\" }, with start, ready and prepared",
-    }
+    IoDir "io.dir" "Directory whose files the sandbox sees at /io":
+        other(Kind::IoDir, || Value::Path("./sandbox-files".into())).flag("--io-dir");
+    IoPrivate "io.private" "Where a fresh io dir is: on disk, or in memory (embedded engine only)":
+        word("disk", &["disk", "tmpfs"]);
+    IoScratchDir "io.scratch_dir" "Directory for fresh io dirs; /var/tmp/sandboxctl-UID if not set":
+        PATH;
+    IoEnabled "io.enabled" "Whether scripts have files": switch(true).flag("--no-io");
+    IoErrors "io.errors" "How io reports OS errors: an error, or nil and a message":
+        word("raise", &["raise", "return"]).flag("--io-errors");
+    DefaultEncoding "filesystem.default_encoding" "Encoding of file operations; scripts always see bytes":
+        word("utf-8", &["utf-8", "utf8", "base64", "hex", "latin1", "utf-16le", "utf-16be", "ascii"]);
+    AllowedPaths "filesystem.allowed_paths" "Guest paths that may be used, by component":
+        other(Kind::GuestPaths, io_and_inputs)
+            .expects("an array of { path = \"…\", access = \"read\" or \"write\" }");
+    Protected "filesystem.protected" "Names that are write-protected at any depth; layers add up":
+        other(Kind::ProtectedNames, || Value::Names(Vec::new())).flag("--protect")
+            .expects("an array of names such as \".bashrc\" or \".git/hooks\"");
+    DiskReserve "limits.disk_reserve" "Space that stays free on disks of io dirs and images; auto: 1 GiB or 5 %, the smaller":
+        Row { kind: Kind::DiskReserve, ..text_of(DiskReserve::AUTO) }
+            .expects("a size such as \"1GiB\", or \"auto\"");
+    Allow "network.allow" "Hosts that programs may reach: HOST[:PORT], *.DOMAIN or @PRESET":
+        other(Kind::Hosts, || Value::Hosts(Vec::new())).flag("--allow")
+            .expects("an array of hosts such as \"example.org\", or of presets such as \"@name\"");
+    Presets "network.presets" "Lists of hosts, by name":
+        other(Kind::Presets, || Value::Presets(Presets::new()))
+            .expects("a table of arrays of hosts: name = [\"example.org\"]");
+    Confinement "policy.confinement" "Require full confinement of the agent, or accept what the kernel supports":
+        word(ConfinementPolicy::Required.as_str(), &["required", "best-effort"]).flag("--confinement");
+    AuditFile "audit.file" "File that a JSON line is appended to for each operation and refusal":
+        PATH.flag("--audit");
+    EngineKind "engine.kind" "Container engine":
+        word("auto", &["auto", "docker", "embedded"]).flag("--engine");
+    EngineHost "engine.host" "Address of the Docker engine: unix:///run/docker.sock, tcp://…":
+        TEXT.flag("--host");
+    EngineRuntime "engine.runtime" "OCI runtime of the engine, such as runsc":
+        TEXT.flag("--runtime");
+    EngineImage "engine.image" "Image to run the agent in, instead of the built-in one": TEXT;
+    EngineDataDir "engine.data_dir" "Data directory of the embedded engine (its user's alone, not noexec); /var/lib/sandboxctl of root, else sandboxctl in $XDG_DATA_HOME":
+        PATH;
+    RootlessLimits "engine.rootless_limits" "Without root, require limits by control groups, or accept weaker ones":
+        word(RootlessLimits::Required.as_str(), &["required", "best-effort"]).flag("--limits");
+    Pull "programs.pull" "When to pull an image; never for the tools, unless set":
+        word("missing", &["missing", "never", "always"]).flag("--pull");
+    AllowedOutPaths "tools.allowed_out_paths" "Directories below which sandbox_init may mount":
+        other(Kind::Dirs, || Value::Dirs(vec![".".into()])).expects("an array of paths such as [\".\"]");
+    AllowedImages "tools.allowed_images" "Images that sandbox_init may name; * is any text without a /":
+        other(Kind::Names, || Value::Names(vec!["*".into()]))
+            .expects("an array of images' names such as \"python:*\"");
+    McpOutput "mcp.output_bytes" "Bytes of output that one call of an AI agent's tool gives; at most 128 KiB":
+        size(ByteSize::b(DEFAULT_OUTPUT_BYTES as u64)).flag("--max-output");
+    PoolSize "pool.size" "Sandboxes that are started ahead, of each kind that is often asked for; at most 64":
+        count(0).flag("--pool");
+    PoolMaxAge "pool.max_age" "Age at which a sandbox that is started ahead is replaced": time(30);
+    PoolMaxKeys "pool.max_keys" "Kinds of sandboxes that are started ahead": count(4);
+    PoolAdaptive "pool.adaptive" "Whether kinds are learnt from use; `tools` always learns them, `serve` starts with scripts":
+        switch(false);
+    PoolPrepared "pool.prepared" "Processes that sandboxes of `serve` have before they are asked for":
+        other(Kind::Preparations, || Value::Preparations(Vec::new()))
+            .expects("tables with name, command, ready and count");
+    ServerListen "server.listen" "Where `serve` listens: ADDRESS:PORT, or unix:PATH":
+        text_of("127.0.0.1:8470").flag("--listen");
+    ServerDataDir "server.data_dir" "Database of the service, and files of executions":
+        PATH.flag("--data-dir");
+    ServerAllowedImages "server.allowed_images" "Images that callers may name; * is any text without a /":
+        NAMES.flag("--allowed-image").expects("an array of images' names such as \"python:*\"");
+    ServerAllowedHosts "server.allowed_hosts" "Further host names of the service":
+        NAMES.expects("an array of names such as \"sandbox.example.org\"");
+    ServerAllowedOrigins "server.allowed_origins" "Web origins whose pages may call the service":
+        NAMES.expects("an array of origins such as \"https://console.example.org\"");
+    ServerUrl "server.url" "Where clients reach the service: shows OAuth clients where to get tokens":
+        TEXT.expects("a URL such as \"https://sandbox.example.org\"");
+    ServerPreviewDomain "server.preview_domain" "Domain below which ports of sandboxes have hosts, for browsers":
+        TEXT.expects("a domain such as \"preview.example.org\"");
+    ServerPublicPorts "server.public_ports" "Whether ports may be public: a preview by its URL, one of E2B's sandboxes by its name":
+        switch(false);
+    ServerTlsCert "server.tls_cert" "Certificate chain of the service, as PEM":
+        PATH.flag("--tls-cert");
+    ServerTlsPrivate "server.tls_key" "Private key of the certificate, as PEM":
+        PATH.flag("--tls-key");
+    ServerConcurrency "server.concurrency" "Concurrent executions": count(16);
+    ServerSubjectConcurrency "server.subject_concurrency" "Concurrent executions of one caller":
+        count(4);
+    ServerMaxQueued "server.max_queued" "Queued executions": count(1000);
+    ServerSandboxes "server.sandboxes" "Kept sandboxes": count(64);
+    ServerMaxTtl "server.max_ttl" "Longest life of a kept sandbox": time(24 * 60);
+    ServerMaxPaused "server.max_paused" "Paused sandboxes, whose memory stays in use": count(8);
+    ServerMaxPausedTime "server.max_paused_time" "How long a sandbox is paused until it is stopped, and its files are kept; with `idle: freeze` until it expires":
+        time(60);
+    ServerScrollback "server.scrollback" "Output that is kept of a process, 64KiB to 16MiB":
+        size(DEFAULT_SCROLLBACK);
+    ServerMaxConnections "server.max_connections" "Open connections": count(1000);
+    ServerMaxConnectionsOfAnAddress "server.max_connections_of_an_address" "Open connections from one address; a reverse proxy is one":
+        count(256);
+    ServerRetention "server.retention" "How long results and files are kept": time(7 * 24 * 60);
+    ServerMaxStored "server.max_stored_bytes" "Bytes of kept results and files":
+        size(ByteSize::b(10 << 30));
+    ServerShutdownTimeout "server.shutdown_timeout" "How long running executions may go on after SIGTERM":
+        limit(TIME, DefaultValue::Limit(LimitValue::Time(Duration::from_secs(30)))).flag("--shutdown-timeout");
+    ServerMetricsBySubject "server.metrics_by_subject" "Whether /metrics has times by caller, of the first thousand":
+        switch(false);
+    ServerOtlpEndpoint "server.otlp_endpoint" "OpenTelemetry collector that traces and metrics are sent to, by OTLP over HTTP":
+        TEXT.expects("a URL such as \"http://127.0.0.1:4318\"");
+    QuotaStored "server.quota.stored_bytes" "Bytes of kept results and files of one caller":
+        limit(SIZE, DefaultValue::None);
+    QuotaCpu "server.quota.cpu_time" "Processor time of one caller a day":
+        limit(TIME, DefaultValue::None);
+    QuotaRate "server.quota.rate" "Submissions of one caller a minute": limit(COUNT, DefaultValue::None);
+    QuotaSandboxes "server.quota.sandboxes" "Kept sandboxes of one caller": count(16);
+    JwtIssuer "server.jwt.issuer" "`iss` of accepted tokens": TEXT;
+    JwtAudience "server.jwt.audience" "`aud` of accepted tokens": TEXT;
+    JwtJwksFile "server.jwt.jwks_file" "Public keys of the issuer, as a JWK set": PATH;
+    JwtSecretFile "server.jwt.secret_file" "Secret shared with the issuer, for HS256": PATH;
+    ServerDatabase "server.database" "PostgreSQL database that the nodes of a cluster share":
+        TEXT.flag("--database").expects("a URL such as \"postgres://sandboxctl@db.example.org/sandboxctl\"");
+    ServerDatabasePasswordFile "server.database_password_file" "Password of the database": PATH;
+    ServerDatabaseCa "server.database_ca" "Authority that signed the database's certificate, as PEM; the machine's if not set":
+        PATH;
+    ServerDatabaseConnections "server.database_connections" "Connections of a node that read; four more write, claim and listen":
+        count(8);
+    ServerDatabaseListen "server.database_listen" "Whether a node is notified by the database; false behind a pooler of transactions":
+        switch(true);
+    ServerPeerListen "server.peer_listen" "Where a node listens for the other nodes: ADDRESS:PORT":
+        text_of("0.0.0.0:8471").flag("--peer-listen");
+    ServerAdvertise "server.advertise" "Where the other nodes reach a node: HOST:PORT; by peer_listen, or the host name, if not set":
+        TEXT.flag("--advertise");
+    E2bEnabled "server.e2b.enabled" "Whether E2B's SDKs can use the service, at /e2b":
+        switch(false).flag("--e2b");
+    E2bTemplates "server.e2b.templates" "What E2B's sandboxes are made of, by name: `base`, `code-interpreter-v1`":
+        other(Kind::Templates, || Value::Templates(BTreeMap::new()))
+            .expects("a table of templates: name = { image = \"…\" } or { archive = \"…\" }, with start, ready and prepared");
 }
 
 /// A limit for which sandboxes with programs have settings of their own: builds and tests need more
-/// than a script.
-struct ExecRow {
-    limit: LimitKey,
-    name: &'static str,
-    description: &'static str,
-}
-
-fn count(count: u64) -> Option<Value> {
-    Some(Value::Limit(LimitValue::Count(count)))
-}
-
-fn hours(hours: u64) -> Option<Value> {
-    Some(Value::Limit(minutes(60 * hours)))
-}
-
-const fn minutes(minutes: u64) -> LimitValue {
-    LimitValue::Time(Duration::from_secs(60 * minutes))
-}
-
-const fn gib(gib: u64) -> LimitValue {
-    LimitValue::Size(ByteSize::b(gib << 30))
-}
+/// than a script. Its name and its description.
+struct ExecRow(LimitKey, &'static str, &'static str);
 
 /// One row per limit of sandboxes with programs; the others are those of `[limits]`.
 const EXEC: &[ExecRow] = &[
-    ExecRow {
-        limit: LimitKey::Timeout,
-        name: "timeout",
-        description: "Time of a script or command, with programs",
-    },
-    ExecRow { limit: LimitKey::Memory, name: "memory", description: "Memory, with programs" },
-    ExecRow {
-        limit: LimitKey::MaxWrite,
-        name: "max_bytes",
-        description: "Bytes that a script or command may write, with programs",
-    },
-    ExecRow {
-        limit: LimitKey::Entries,
-        name: "entries",
-        description: "Files and directories made, with programs",
-    },
-    ExecRow {
-        limit: LimitKey::Pids,
-        name: "pids",
-        description: "Processes and threads, with programs",
-    },
+    ExecRow(LimitKey::Timeout, "timeout", "Time of a script or command, with programs"),
+    ExecRow(LimitKey::Memory, "memory", "Memory, with programs"),
+    ExecRow(
+        LimitKey::MaxWrite,
+        "max_bytes",
+        "Bytes that a script or command may write, with programs",
+    ),
+    ExecRow(LimitKey::Entries, "entries", "Files and directories made, with programs"),
+    ExecRow(LimitKey::Pids, "pids", "Processes and threads, with programs"),
 ];
 
 fn exec_row(limit: LimitKey) -> &'static ExecRow {
-    let row = EXEC.iter().find(|row| row.limit == limit);
+    let row = EXEC.iter().find(|row| row.0 == limit);
     row.expect("a key of exec is made from a row of its table")
 }
 
@@ -506,16 +339,14 @@ pub enum Scope {
 
 impl Scope {
     /// The key of a limit, and the key of its ceiling.
-    #[must_use]
     pub fn keys(self, limit: LimitKey) -> (Key, Key) {
-        match self == Self::Exec && EXEC.iter().any(|row| row.limit == limit) {
+        match self == Self::Exec && EXEC.iter().any(|row| row.0 == limit) {
             true => (Key::Exec(limit), Key::ExecCeiling(limit)),
             false => (Key::Limit(limit), Key::Ceiling(limit)),
         }
     }
 
     /// The scope of sandboxes with programs, or without.
-    #[must_use]
     pub const fn of_programs(has_programs: bool) -> Self {
         if has_programs { Self::Exec } else { Self::Limits }
     }
@@ -551,7 +382,7 @@ impl Key {
             .chain(limits("network."))
             .chain(LimitKey::ALL.iter().copied().map(Self::Ceiling))
             .chain(Self::exec())
-            .chain(EXEC.iter().map(|row| Self::ExecCeiling(row.limit)))
+            .chain(EXEC.iter().map(|row| Self::ExecCeiling(row.0)))
             .chain(settings(&[
                 "policy.",
                 "audit.",
@@ -566,11 +397,10 @@ impl Key {
 
     /// The limits of sandboxes with programs.
     pub fn exec() -> impl Iterator<Item = Self> {
-        EXEC.iter().map(|row| Self::Exec(row.limit))
+        EXEC.iter().map(|row| Self::Exec(row.0))
     }
 
     /// The key's name in a configuration file, with dots.
-    #[must_use]
     pub fn name(self) -> String {
         match self {
             Self::Limit(limit) => limit.key().into(),
@@ -578,26 +408,23 @@ impl Key {
                 let name = limit.key();
                 format!("limits.ceiling.{}", name.strip_prefix("limits.").unwrap_or(name))
             }
-            Self::Exec(limit) => format!("exec.{}", exec_row(limit).name),
-            Self::ExecCeiling(limit) => format!("exec.ceiling.{}", exec_row(limit).name),
+            Self::Exec(limit) => format!("exec.{}", exec_row(limit).1),
+            Self::ExecCeiling(limit) => format!("exec.ceiling.{}", exec_row(limit).1),
             _ => row(self).name.into(),
         }
     }
 
     /// The key with that name.
-    #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::all().find(|key| key.name() == name)
     }
 
     /// The key's environment variable: `limits.timeout` is `SANDBOXCTL_LIMITS_TIMEOUT`.
-    #[must_use]
     pub fn variable(self) -> String {
         sandbox_env::variable_of(&self.name())
     }
 
     /// The flag, if there is one.
-    #[must_use]
     pub fn flag(self) -> Option<&'static str> {
         match self {
             Self::Limit(limit) | Self::Exec(limit) => limit.flag(),
@@ -606,7 +433,6 @@ impl Key {
     }
 
     /// The documented default; none if the key has no default.
-    #[must_use]
     pub fn default(self) -> Option<Value> {
         match self {
             Self::Limit(limit) => Some(Value::Limit(limit.default_value())),
@@ -615,12 +441,17 @@ impl Key {
             Self::ExecCeiling(limit) => {
                 Some(Value::Limit(Bounds::for_programs().ceiling.0.get(limit)))
             }
-            _ => (row(self).default)(),
+            _ => match row(self).default {
+                DefaultValue::None => None,
+                DefaultValue::Switch(on) => Some(Value::Switch(on)),
+                DefaultValue::Text(text) => Some(Value::Text(text.to_owned())),
+                DefaultValue::Limit(value) => Some(Value::Limit(value)),
+                DefaultValue::Other(value) => Some(value()),
+            },
         }
     }
 
     /// How its value is written.
-    #[must_use]
     pub const fn kind(self) -> Kind {
         match self {
             Self::Limit(limit)
@@ -632,13 +463,11 @@ impl Key {
     }
 
     /// The allowed values, if there are only a few.
-    #[must_use]
     pub const fn words(self) -> &'static [&'static str] {
         row(self).words
     }
 
     /// The type that is required in a configuration file, for error messages.
-    #[must_use]
     pub fn expects(self) -> &'static str {
         match self.kind() {
             Kind::Limit(limit) => match limit.default_value() {
@@ -653,18 +482,16 @@ impl Key {
     }
 
     /// What the key means, in one line.
-    #[must_use]
     pub fn description(self) -> &'static str {
         match self {
             Self::Limit(limit) => limit_description(limit),
-            Self::Exec(limit) => exec_row(limit).description,
+            Self::Exec(limit) => exec_row(limit).2,
             Self::Ceiling(_) | Self::ExecCeiling(_) => "What that limit may be raised to",
             _ => row(self).description,
         }
     }
 
     /// [`description`](Self::description) with the default, for `--help`.
-    #[must_use]
     pub fn help(self) -> String {
         let description = self.description();
         match (self, self.default()) {

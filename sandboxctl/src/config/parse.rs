@@ -10,7 +10,7 @@ use sandbox_e2b::Template;
 use sandbox_protocol::message::AllowedPath;
 use sandbox_protocol::path::GuestPath;
 use sandbox_service::Preparation;
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
 
@@ -49,19 +49,16 @@ impl Value {
                 "false" => Ok(Self::Switch(false)),
                 _ => Err(ValueError::Choice { text: text.into(), words: &["true", "false"] }),
             },
-            Kind::GuestPaths | Kind::Dirs => {
+            Kind::GuestPaths
+            | Kind::Dirs
+            | Kind::ProtectedNames
+            | Kind::Names
+            | Kind::Preparations
+            | Kind::Templates
+            | Kind::Hosts
+            | Kind::Presets => {
                 let value = DeValue::parse(text)
-                    .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
-                Self::from_toml(key, &value)
-            }
-            Kind::ProtectedNames | Kind::Names | Kind::Preparations | Kind::Templates => {
-                let value = DeValue::parse(text)
-                    .map_err(|error| ValueError::Names(error.message().to_owned()))?;
-                Self::from_toml(key, &value)
-            }
-            Kind::Hosts | Kind::Presets => {
-                let value = DeValue::parse(text)
-                    .map_err(|error| ValueError::Hosts(error.message().to_owned()))?;
+                    .map_err(|error| ValueError::Content(error.message().to_owned()))?;
                 Self::from_toml(key, &value)
             }
             Kind::Word => {
@@ -94,10 +91,10 @@ impl Value {
     pub fn from_toml(key: Key, value: &Spanned<DeValue<'_>>) -> Result<Self, ValueError> {
         let expected = key.expects();
         let wrong_type = || ValueError::Type { expected, found: type_name(value.get_ref()) };
+        let wrong_list = |_| ValueError::Content(format!("expected {expected}"));
         match (key.kind(), value.get_ref()) {
             (Kind::GuestPaths, DeValue::Array(_)) => {
-                let paths = Vec::<AllowedPath>::deserialize(ValueDeserializer::from(value.clone()))
-                    .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
+                let paths: Vec<AllowedPath> = read(value)?;
                 for AllowedPath { path, access: _ } in &paths {
                     GuestPath::new(path)
                         .map_err(|source| ValueError::GuestPath { path: path.clone(), source })?;
@@ -105,9 +102,7 @@ impl Value {
                 Ok(Self::Paths(paths))
             }
             (Kind::Preparations, DeValue::Array(_)) => {
-                let source = ValueDeserializer::from(value.clone());
-                let preparations = Vec::<Preparation>::deserialize(source)
-                    .map_err(|error| ValueError::Names(error.message().to_owned()))?;
+                let preparations: Vec<Preparation> = read(value)?;
                 for (at, preparation) in preparations.iter().enumerate() {
                     let name = &preparation.name;
                     let is_same = |it: &Preparation| it.name == *name;
@@ -115,55 +110,47 @@ impl Value {
                         true => Err("it is there twice"),
                         false => preparation.check(),
                     };
-                    problem.map_err(|why| ValueError::Names(format!("'{name}': {why}")))?;
+                    problem.map_err(|why| ValueError::Content(format!("'{name}': {why}")))?;
                 }
                 Ok(Self::Preparations(preparations))
             }
             (Kind::Templates, DeValue::Table(_)) => {
-                let source = ValueDeserializer::from(value.clone());
-                let templates = BTreeMap::<String, Template>::deserialize(source)
-                    .map_err(|error| ValueError::Names(error.message().to_owned()))?;
+                let templates: BTreeMap<String, Template> = read(value)?;
                 for (name, template) in &templates {
-                    let refused = |why| ValueError::Names(format!("'{name}': {why}"));
+                    let refused = |why| ValueError::Content(format!("'{name}': {why}"));
                     template.check(name).map_err(refused)?;
                 }
                 Ok(Self::Templates(templates))
             }
             (Kind::ProtectedNames, DeValue::Array(_)) => {
-                let names = Vec::<String>::deserialize(ValueDeserializer::from(value.clone()))
-                    .map_err(|error| ValueError::Names(error.message().to_owned()))?;
+                let names: Vec<String> = read(value)?;
                 for name in &names {
                     SandboxSpec::check_protected_name(name)
-                        .map_err(|error| ValueError::Names(error.to_string()))?;
+                        .map_err(|error| ValueError::Content(error.to_string()))?;
                 }
                 Ok(Self::Names(names))
             }
             (Kind::Names, DeValue::Array(_)) => {
-                let names = Vec::<String>::deserialize(ValueDeserializer::from(value.clone()))
-                    .map_err(|error| ValueError::Names(error.message().to_owned()))?;
+                let names: Vec<String> = read(value)?;
                 match names.iter().any(String::is_empty) {
                     true => Err(ValueError::Empty),
                     false => Ok(Self::Names(names)),
                 }
             }
             (Kind::Dirs, DeValue::Array(_)) => {
-                let dirs = Vec::<PathBuf>::deserialize(ValueDeserializer::from(value.clone()))
-                    .map_err(|error| ValueError::Paths(error.message().to_owned()))?;
+                let dirs: Vec<PathBuf> = read(value)?;
                 match dirs.iter().any(|dir| dir.as_os_str().is_empty()) {
                     true => Err(ValueError::Empty),
                     false => Ok(Self::Dirs(dirs)),
                 }
             }
             (Kind::Hosts, DeValue::Array(_)) => {
-                let entries = Vec::<String>::deserialize(ValueDeserializer::from(value.clone()))
-                    .map_err(|_| ValueError::Hosts(format!("expected {expected}")))?;
+                let entries: Vec<String> = read(value).map_err(wrong_list)?;
                 let entries = entries.iter().map(|entry| entry.parse());
                 Ok(Self::Hosts(entries.collect::<Result<_, AllowError>>()?))
             }
             (Kind::Presets, DeValue::Table(_)) => {
-                let source = ValueDeserializer::from(value.clone());
-                let presets = BTreeMap::<String, Vec<String>>::deserialize(source)
-                    .map_err(|_| ValueError::Hosts(format!("expected {expected}")))?;
+                let presets: BTreeMap<String, Vec<String>> = read(value).map_err(wrong_list)?;
                 let presets = presets.into_iter().map(|(name, rules)| {
                     let rules = rules.iter().map(|rule| rule.parse());
                     let rules = rules.collect::<Result<_, AllowRuleError>>();
@@ -171,19 +158,7 @@ impl Value {
                 });
                 Ok(Self::Presets(presets.collect::<Result<_, AllowError>>()?))
             }
-            (
-                Kind::GuestPaths
-                | Kind::Preparations
-                | Kind::Templates
-                | Kind::ProtectedNames
-                | Kind::Dirs
-                | Kind::Names
-                | Kind::Hosts
-                | Kind::Presets,
-                _,
-            ) => Err(wrong_type()),
             (Kind::Switch, DeValue::Boolean(switch)) => Ok(Self::Switch(*switch)),
-            (Kind::Switch, _) => Err(wrong_type()),
             (Kind::Limit(limit), DeValue::Integer(number)) => {
                 match limit.default_value() {
                     LimitValue::Count(_) | LimitValue::Cpus(_) => {}
@@ -194,16 +169,29 @@ impl Value {
                     .map_err(|_| wrong_type())?;
                 Self::from_text(key, &digits.to_string())
             }
-            (Kind::Limit(limit), DeValue::Float(number)) => match limit.default_value() {
-                LimitValue::Cpus(_) => Self::from_text(key, number.as_str()),
-                LimitValue::Count(_) | LimitValue::Size(_) | LimitValue::Time(_) => {
-                    Err(wrong_type())
-                }
-            },
-            (_, DeValue::String(text)) => Self::from_text(key, text),
+            (Kind::Limit(limit), DeValue::Float(number))
+                if matches!(limit.default_value(), LimitValue::Cpus(_)) =>
+            {
+                Self::from_text(key, number.as_str())
+            }
+            (
+                Kind::Limit(_)
+                | Kind::Word
+                | Kind::Text
+                | Kind::AbsolutePath
+                | Kind::IoDir
+                | Kind::DiskReserve,
+                DeValue::String(text),
+            ) => Self::from_text(key, text),
             _ => Err(wrong_type()),
         }
     }
+}
+
+/// What a table or an array has.
+fn read<T: DeserializeOwned>(value: &Spanned<DeValue<'_>>) -> Result<T, ValueError> {
+    T::deserialize(ValueDeserializer::from(value.clone()))
+        .map_err(|error| ValueError::Content(error.message().to_owned()))
 }
 
 /// A key whose name says that it is in bytes accepts a bare number of them.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use sandbox_api::{Bounds, Ceiling, LimitKey, LimitValue, Limits, OverCeiling};
+use sandbox_api::{Bounds, Ceiling, LimitKey, Limits, OverCeiling};
 use sandbox_dirfd::Links;
 use sandbox_env::{Environment, VARIABLE_PREFIX};
 
@@ -230,7 +230,6 @@ impl Settings {
     }
 
     /// Why the value of a limit's key is refused: it is above its ceiling.
-    #[must_use]
     pub fn refusal(&self, key: Key) -> Option<Error> {
         let (ceiling, section) = match key {
             Key::Limit(limit) => (Key::Ceiling(limit), "limits.ceiling"),
@@ -242,7 +241,6 @@ impl Settings {
     }
 
     /// The key by which the command is limited.
-    #[must_use]
     pub fn limit_key(&self, limit: LimitKey) -> Key {
         self.scope.keys(limit).0
     }
@@ -270,14 +268,12 @@ impl Settings {
     }
 
     /// The effective setting of a key.
-    #[must_use]
     pub fn setting(&self, key: Key) -> &Setting {
         // `defaults` has inserted every key.
         &self.settings[&key]
     }
 
     /// The effective limits.
-    #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits_of(self.scope)
     }
@@ -291,13 +287,11 @@ impl Settings {
     }
 
     /// The effective ceilings.
-    #[must_use]
     pub fn ceiling(&self) -> Ceiling {
         self.ceiling_of(self.scope)
     }
 
     /// The effective ceilings of this scope.
-    #[must_use]
     pub fn ceiling_of(&self, scope: Scope) -> Ceiling {
         let mut ceiling = Ceiling::default();
         for &limit in LimitKey::ALL {
@@ -307,12 +301,8 @@ impl Settings {
     }
 
     fn put(&self, limits: &mut Limits, limit: LimitKey, key: Key) {
-        let value: Option<LimitValue> = match self.setting(key).value {
-            Some(Value::Limit(value)) => Some(value),
-            _ => None,
-        };
         // Every value was parsed by its own key, so it has the right type and range.
-        if let Some(value) = value {
+        if let Some(Value::Limit(value)) = self.setting(key).value {
             let set = limits.set(limit, value);
             debug_assert!(set.is_ok(), "{set:?}");
         }

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 
 use sandbox_api::LimitValue;
 use sandbox_e2b::Template;
-use sandbox_protocol::message::{Access, AllowedPath};
+use sandbox_protocol::message::AllowedPath;
 use sandbox_protocol::path::PathError;
 use sandbox_service::Preparation;
 use serde::{Serialize, Serializer};
+use toml::ser::ValueSerializer;
 
 use super::network::{Allow, AllowError, Presets};
 
@@ -87,15 +88,9 @@ pub enum ValueError {
     /// directory.
     #[error("it is not an absolute path")]
     Relative,
-    /// An invalid list of allowed paths.
+    /// An invalid list or table, or an invalid entry of one.
     #[error("{0}")]
-    Paths(String),
-    /// An invalid list of names, or an invalid name.
-    #[error("{0}")]
-    Names(String),
-    /// An invalid list of hosts, or an invalid entry.
-    #[error("{0}")]
-    Hosts(String),
+    Content(String),
     /// An invalid rule, or an invalid name of a preset.
     #[error(transparent)]
     Allow(#[from] AllowError),
@@ -111,20 +106,10 @@ pub enum ValueError {
 
 impl Value {
     /// The text of a [`Value::Text`].
-    #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
-            Self::Limit(_)
-            | Self::Switch(_)
-            | Self::Path(_)
-            | Self::Paths(_)
-            | Self::Names(_)
-            | Self::Dirs(_)
-            | Self::Hosts(_)
-            | Self::Presets(_)
-            | Self::Preparations(_)
-            | Self::Templates(_) => None,
+            _ => None,
         }
     }
 }
@@ -132,59 +117,18 @@ impl Value {
 /// As TOML, so that what `config show` prints is a configuration file.
 impl fmt::Display for Value {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let quoted = |text: String| toml::Value::String(text).to_string();
         match self {
             Self::Limit(value @ (LimitValue::Count(_) | LimitValue::Cpus(_))) => {
                 value.fmt(formatter)
             }
-            Self::Limit(value @ (LimitValue::Size(_) | LimitValue::Time(_))) => {
-                formatter.write_str(&quoted(value.to_string()))
+            // Their members are sorted.
+            Self::Preparations(_) | Self::Templates(_) => {
+                toml::Value::try_from(self).map_err(|_| fmt::Error)?.fmt(formatter)
             }
-            Self::Switch(switch) => switch.fmt(formatter),
-            Self::Text(text) => formatter.write_str(&quoted(text.clone())),
-            Self::Path(path) => formatter.write_str(&quoted(path.to_string_lossy().into_owned())),
-            Self::Paths(paths) => {
-                formatter.write_str("[")?;
-                for (index, AllowedPath { path, access }) in paths.iter().enumerate() {
-                    let comma = if index == 0 { "" } else { ", " };
-                    let access = match access {
-                        Access::Read => "read",
-                        Access::Write => "write",
-                    };
-                    let path = quoted(path.clone());
-                    write!(formatter, "{comma}{{ path = {path}, access = \"{access}\" }}")?;
-                }
-                formatter.write_str("]")
-            }
-            Self::Names(names) => {
-                let names: Vec<_> = names.iter().map(|name| quoted(name.clone())).collect();
-                write!(formatter, "[{}]", names.join(", "))
-            }
-            Self::Dirs(dirs) => {
-                let dirs = dirs.iter().map(|dir| quoted(dir.to_string_lossy().into_owned()));
-                write!(formatter, "[{}]", dirs.collect::<Vec<_>>().join(", "))
-            }
-            Self::Hosts(entries) => {
-                let entries = entries.iter().map(|entry| quoted(entry.to_string()));
-                write!(formatter, "[{}]", entries.collect::<Vec<_>>().join(", "))
-            }
-            Self::Preparations(preparations) => {
-                // TOML's inline tables, as those of paths.
-                let tables = preparations.iter().map(toml::Value::try_from);
-                let tables: Result<Vec<_>, _> = tables.collect();
-                toml::Value::Array(tables.map_err(|_| fmt::Error)?).fmt(formatter)
-            }
-            Self::Templates(templates) if templates.is_empty() => formatter.write_str("{}"),
-            Self::Templates(templates) => {
-                toml::Value::try_from(templates).map_err(|_| fmt::Error)?.fmt(formatter)
-            }
-            Self::Presets(presets) if presets.is_empty() => formatter.write_str("{}"),
-            Self::Presets(presets) => {
-                let presets = presets.iter().map(|(name, rules)| {
-                    let rules = rules.iter().map(|rule| quoted(rule.to_string()));
-                    format!("{name} = [{}]", rules.collect::<Vec<_>>().join(", "))
-                });
-                write!(formatter, "{{ {} }}", presets.collect::<Vec<_>>().join(", "))
+            _ => {
+                let mut text = String::new();
+                self.serialize(ValueSerializer::new(&mut text)).map_err(|_| fmt::Error)?;
+                formatter.write_str(&text)
             }
         }
     }
