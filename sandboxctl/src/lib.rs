@@ -37,7 +37,6 @@ use cli::{Cli, Json};
 use output::{Output, Verbosity};
 
 /// Executes the process's arguments.
-#[must_use]
 pub fn main() -> ExitCode {
     if commands::completions::answered() {
         return ExitCode::SUCCESS;
@@ -61,7 +60,7 @@ pub fn main() -> ExitCode {
     let output = Output::new(verbosity);
     trace::start(&cli, &output);
     raise_descriptor_limit();
-    let json = cli.command.json();
+    let json = cli.json;
     let code = commands::run(cli, &output).unwrap_or_else(|error| {
         let code = error.exit_code();
         if !json.is_some_and(|json| failed(&output, json, error.document(), code, since)) {

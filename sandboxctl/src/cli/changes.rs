@@ -30,14 +30,12 @@ pub struct ChangesArgs {
 
 impl ChangesArgs {
     /// Whether the changes are kept apart from the io dir until the end.
-    #[must_use]
     pub fn is_staged(&self) -> bool {
         let in_place = matches!(self.commit, None | Some(CommitPolicy::Always));
         self.file.is_some() || self.diff.is_some() || self.keep_staged.is_some() || !in_place
     }
 
     /// The file that the diff is written to, unless it is printed.
-    #[must_use]
     pub fn diff_file(&self) -> Option<&Path> {
         self.diff.as_ref()?.as_deref()
     }

@@ -12,8 +12,8 @@ use clap::error::ErrorKind;
 use sandbox_api::LimitKey;
 use serde_json::Value;
 
-use super::Cli;
-use super::parse::command;
+use crate::cli::Cli;
+use crate::cli::parse::command;
 use crate::config::{Key, OTHER_VARIABLES};
 
 /// The folders whose messages people read.
@@ -93,7 +93,7 @@ fn sources() -> Vec<(PathBuf, String)> {
                     ["tests", "testing", "examples", "snapshots", "target"].contains(&name);
                 folders.extend((!is_test).then_some(path));
             } else if name.ends_with(".rs")
-                && !["tests.rs", "testing.rs", "fixture.rs", "named.rs"].contains(&name)
+                && !["tests.rs", "testing.rs", "fixture.rs"].contains(&name)
                 && !OTHERS.contains(&name)
             {
                 let text = fs::read_to_string(&path).unwrap();
@@ -337,7 +337,7 @@ fn value_after(flag: &str, rest: &str) -> Option<String> {
 }
 
 /// What of a message does not work when it is followed word for word.
-pub(super) fn mistakes(whole: &Command, message: &str) -> Vec<String> {
+pub fn mistakes(whole: &Command, message: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     for (line, is_whole) in command_lines(whole, message) {
         // The first of alternatives; and an id for what another command prints.
