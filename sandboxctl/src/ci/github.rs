@@ -18,19 +18,16 @@ const MAX_MESSAGE: usize = 4 << 10;
 const MAX_OUTPUT: usize = 1 << 20;
 
 /// Begins a group, and stops the reading of commands.
-#[must_use]
 pub fn open(title: &str, token: &str) -> String {
     format!("::group::{}\n::stop-commands::{token}\n", data(title))
 }
 
 /// Resumes the reading of commands on a line of its own, and ends the group.
-#[must_use]
 pub fn close(token: &str) -> String {
     format!("\n::{token}::\n::endgroup::\n")
 }
 
 /// Errors with their positions, as many as are shown.
-#[must_use]
 pub fn annotations(entries: &[Entry]) -> String {
     let findings = entries.iter().flat_map(Entry::findings);
     findings.take(MAX_ANNOTATIONS).map(|finding| annotation(&finding)).collect()
@@ -54,7 +51,6 @@ fn annotation(finding: &Finding) -> String {
 }
 
 /// The outputs of a step, as lines of the runner's file.
-#[must_use]
 pub fn outputs(entries: &[Entry], token: &str) -> String {
     let first = entries.iter().find(|entry| entry.failed()).or(entries.first());
     let Some(first) = first else { return String::new() };
@@ -78,7 +74,6 @@ pub fn outputs(entries: &[Entry], token: &str) -> String {
 }
 
 /// Whether the runner finds a command in this text.
-#[must_use]
 pub fn has_command(text: &str) -> bool {
     text.split(['\n', '\r']).any(is_command)
 }
@@ -93,7 +88,6 @@ fn is_blank(char: char) -> bool {
 }
 
 /// Lines without commands: a space is in each.
-#[must_use]
 pub fn without_commands(text: &[u8]) -> Cow<'_, [u8]> {
     if !String::from_utf8_lossy(text).split(['\n', '\r']).any(is_command) {
         return Cow::Borrowed(text);
@@ -117,7 +111,6 @@ fn neutral_line(line: &[u8]) -> Vec<u8> {
 }
 
 /// JSON without commands that stand in a line, and the same value.
-#[must_use]
 pub fn json(json: &str) -> Cow<'_, str> {
     match json.contains("##[") {
         true => json.replace("##[", "#\\u0023[").into(),
@@ -146,7 +139,7 @@ fn property(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing::{HOSTILE, all_entries, failed_script, tested_script};
+    use crate::report::tests::samples::{HOSTILE, all_entries, failed_script, tested_script};
 
     #[test]
     fn annotation_has_file_line_and_columns_on_one_line() {

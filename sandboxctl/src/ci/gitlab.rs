@@ -9,7 +9,6 @@ use crate::render::escaped_line;
 pub static MARK: LogMarker = LogMarker { read: b"section_", neutral: b"section-" };
 
 /// Begins a section that is collapsed.
-#[must_use]
 pub fn open(title: &str, token: &str, time: u64) -> String {
     let title = without_marks(escaped_line(title).as_bytes()).into_owned();
     let title = String::from_utf8_lossy(&title).into_owned();
@@ -17,19 +16,16 @@ pub fn open(title: &str, token: &str, time: u64) -> String {
 }
 
 /// Ends it on a line of its own.
-#[must_use]
 pub fn close(token: &str, time: u64) -> String {
     format!("\n\u{1b}[0Ksection_end:{time}:sandboxctl_{token}\r\u{1b}[0K\n")
 }
 
 /// Whether the runner finds a mark in this text.
-#[must_use]
 pub fn has_mark(text: &str) -> bool {
     MARK.is_in(text.as_bytes())
 }
 
 /// JSON without section marks, and the same value.
-#[must_use]
 pub fn json(json: &str) -> Cow<'_, str> {
     match has_mark(json) {
         true => json.replace("section_", "section\\u005f").into(),
@@ -38,7 +34,6 @@ pub fn json(json: &str) -> Cow<'_, str> {
 }
 
 /// Text without section marks.
-#[must_use]
 pub fn without_marks(bytes: &[u8]) -> Cow<'_, [u8]> {
     MARK.removed_from(bytes)
 }

@@ -1,7 +1,6 @@
 //! Receipts: the flags `--receipt` and `--sign`, and the commands `keys` and `receipt`.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -25,7 +24,7 @@ use serde::Serialize;
 use serde_json::Map;
 
 use super::Context;
-use super::artifacts::{cancellable, count, list};
+use super::artifacts::{cancellable, list};
 use super::collect::{Artifacts, Copied};
 use super::staging::Staging;
 use crate::cli::receipt::{KeysCommand, ReceiptArgs, ReceiptCommand};
@@ -219,7 +218,7 @@ impl Issuer {
             output.notice(&format!(
                 "the io dir had {} before the run: a replay needs a copy of them as they were \
                  (--io-dir)",
-                count(self.earlier_files)
+                render::count(self.earlier_files, "file", "files")
             ));
         }
     }
@@ -636,7 +635,7 @@ pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Er
     list(context, &differences, CheckDifference::as_str)?;
     if differences.is_empty() {
         let files = opened.receipt.subject.iter().filter(|it| it.path().is_some()).count();
-        let files = count(files as u64);
+        let files = render::count(files, "file", "files");
         let done = match (&verified, artifacts) {
             (Some(_), Some(_)) => format!("verified the signature and {files}\n"),
             (Some(_), None) => format!("verified the signature; the receipt is of {files}\n"),
@@ -676,11 +675,7 @@ fn show(context: &Context<'_>, file: &Path, json: bool) -> Result<u8, Error> {
     if json {
         return context.output.document(&opened.receipt).map(|()| 0);
     }
-    let mut text = String::new();
-    for (name, value) in facts(&opened) {
-        _ = writeln!(text, "{name:<10} {}", render::escaped_line(&value));
-    }
-    context.output.text(&text)?;
+    context.output.text(&render::facts(10, facts(&opened)))?;
     context
         .output
         .notice("nothing is verified: `sandboxctl receipt verify RECEIPT --key PUB` does it");

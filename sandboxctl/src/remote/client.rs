@@ -206,24 +206,15 @@ impl Client {
         let until = Instant::now() + RETRY_FOR;
         loop {
             let (response, connection) = self.attempt(call, until).await?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), MAX_BODY_BYTES);
-            match timeout(BODY_TIMEOUT, body.collect()).await {
-                Ok(Ok(body)) => {
-                    if connection.is_open() {
-                        *self.idle.lock().await = Some(connection);
-                    }
-                    return Ok(BufferedResponse { status, body: body.to_bytes() });
-                }
-                Ok(Err(error))
-                    if error.is::<LengthLimitError>()
-                        || !call.is_repeatable()
-                        || Instant::now() > until =>
+            match self.buffered(response, connection).await {
+                Err(Error::Lost { source, .. })
+                    if !source.is::<LengthLimitError>()
+                        && call.is_repeatable()
+                        && Instant::now() <= until =>
                 {
-                    return Err(self.lost(error));
+                    sleep(jittered(BACKOFF[0])).await;
                 }
-                Ok(Err(_)) => sleep(jittered(BACKOFF[0])).await,
-                Err(_) => return Err(self.no_response(BODY_TIMEOUT)),
+                done => return done,
             }
         }
     }
@@ -235,21 +226,23 @@ impl Client {
     /// [`Error`] if there is no response.
     pub async fn call_once(&self, call: &Call) -> Result<BufferedResponse, Error> {
         let (response, connection) = self.send(call).await.map_err(AttemptError::into_error)?;
-        let response = self.buffered(response).await?;
+        self.buffered(response, connection).await
+    }
+
+    /// Reads a response. The connection is kept for the next request.
+    async fn buffered(
+        &self,
+        response: Response<Incoming>,
+        connection: Connection,
+    ) -> Result<BufferedResponse, Error> {
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect();
+        let body = timeout(BODY_TIMEOUT, body).await.map_err(|_| self.no_response(BODY_TIMEOUT))?;
+        let body = body.map_err(|error| self.lost(error))?.to_bytes();
         if connection.is_open() {
             *self.idle.lock().await = Some(connection);
         }
-        Ok(response)
-    }
-
-    async fn buffered(&self, response: Response<Incoming>) -> Result<BufferedResponse, Error> {
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect();
-        match timeout(BODY_TIMEOUT, body).await {
-            Ok(Ok(body)) => Ok(BufferedResponse { status, body: body.to_bytes() }),
-            Ok(Err(error)) => Err(self.lost(error)),
-            Err(_) => Err(self.no_response(BODY_TIMEOUT)),
-        }
+        Ok(BufferedResponse { status, body })
     }
 
     /// Sends a request whose response is read as it comes.
@@ -274,7 +267,7 @@ impl Client {
         let response = sent.map_err(|_| self.no_response(within))?;
         let response = response.map_err(|error| self.lost(error))?;
         match response.status().is_success() {
-            true => self.buffered(response).await,
+            true => self.buffered(response, connection).await,
             false => Err(self.refusal(response).await.into_error()),
         }
     }

@@ -27,7 +27,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub type RequestBody = UnsyncBoxBody<Bytes, io::Error>;
 
 /// A body that is there already.
-#[must_use]
 pub fn whole(bytes: Bytes) -> RequestBody {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }

@@ -118,7 +118,6 @@ pub enum Error {
 
 impl Error {
     /// The kind of the error.
-    #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::Connect { .. }
@@ -135,7 +134,6 @@ impl Error {
     }
 
     /// The exit code of a command that fails with it.
-    #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self.kind() {
             // 1 would look like a failure of the script.
@@ -147,7 +145,6 @@ impl Error {
     }
 
     /// The next step, if there is one.
-    #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Connect { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {

@@ -177,7 +177,6 @@ impl Client {
 }
 
 /// A unique key for one submission.
-#[must_use]
 pub fn new_key() -> String {
     let random = |_| RandomState::new().hash_one(std::process::id());
     let [one, two] = [0, 1].map(random);

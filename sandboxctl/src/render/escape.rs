@@ -7,20 +7,17 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// Shows control characters and direction marks of `text` as `\u{1b}`; newlines and tabs stay.
-#[must_use]
 pub fn escaped_text(text: &str) -> Cow<'_, str> {
     escape(text, |character| steers(character) && !matches!(character, '\n' | '\t'))
 }
 
 /// The same for text that must stay on one line: newlines are escaped too.
-#[must_use]
 pub fn escaped_line(text: &str) -> Cow<'_, str> {
     escape(text, steers)
 }
 
 /// Escapes the characters in JSON text that `serde_json` leaves unescaped (DEL, C1, direction
 /// marks) as JSON does, so that the value is the same.
-#[must_use]
 pub fn json_for_terminal(json: &str) -> Cow<'_, str> {
     if !json.contains(|character| steers(character) && !matches!(character, '\n' | '\t')) {
         return Cow::Borrowed(json);

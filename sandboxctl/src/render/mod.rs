@@ -11,5 +11,5 @@ pub use diff::diff;
 pub use escape::{escaped_line, escaped_text, json_for_terminal};
 pub use script_error::{call_stack, columns, script_error};
 pub use styled::StyledText;
-pub use table::{age, size, table};
+pub use table::{age, cell, count, facts, size, table, word};
 pub use usage::usage_error;

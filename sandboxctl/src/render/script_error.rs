@@ -12,7 +12,6 @@ const WIDTH: usize = 120;
 
 /// The error as `error: script:3: message`, the source line with a mark under the part that the
 /// message refers to, and the call stack if it is deeper than the position itself.
-#[must_use]
 pub fn script_error(error: &ScriptError, name: &str, source: &[u8], colour: bool) -> String {
     // Escaped first: the renderer shows most control characters, but not all of them.
     let message = match error.kind {
@@ -42,7 +41,6 @@ pub fn script_error(error: &ScriptError, name: &str, source: &[u8], colour: bool
 }
 
 /// The call stack, if it is deeper than the position that the error names.
-#[must_use]
 pub fn call_stack(error: &ScriptError) -> Option<&str> {
     let traceback = error.traceback.as_deref()?;
     let levels = traceback.lines().filter(|line| line.contains("script:")).count();
@@ -50,7 +48,6 @@ pub fn call_stack(error: &ScriptError) -> Option<&str> {
 }
 
 /// The columns of a line, from 1 and without the second, that a message refers to, in characters.
-#[must_use]
 pub fn columns(source: &[u8], line: u32, message: &str) -> Option<(usize, usize)> {
     let line = line_of(source, line)?;
     let mark = marked(&line, message);

@@ -19,15 +19,22 @@ pub struct StyledText {
     pending: Vec<u8>,
     /// Whether colours pass; they are dropped otherwise.
     colour: bool,
+    /// Nothing but text passes.
+    is_plain: bool,
     /// A colour may be in force.
     is_styled: bool,
 }
 
 impl StyledText {
     /// Nothing has been printed yet.
-    #[must_use]
     pub fn new(colour: bool) -> Self {
-        Self { parser: Parser::<Utf8Parser>::new(), pending: Vec::new(), colour, is_styled: false }
+        let (parser, pending) = (Parser::<Utf8Parser>::new(), Vec::new());
+        Self { parser, pending, colour, is_plain: false, is_styled: false }
+    }
+
+    /// The same for content of files: everything but text, tabs and newlines is shown.
+    pub fn plain() -> Self {
+        Self { is_plain: true, ..Self::new(false) }
     }
 
     /// The next piece.
@@ -58,8 +65,8 @@ impl StyledText {
     fn flush(&mut self, seen: Seen, text: &mut String) {
         let pending = std::mem::take(&mut self.pending);
         match (seen, pending.as_slice()) {
-            (Seen::Control, b"\r" | b"\x08") => text.push(char::from(pending[0])),
-            (Seen::Sequence, sequence) if passes(sequence) => {
+            (Seen::Control, b"\r" | b"\x08") if !self.is_plain => text.push(char::from(pending[0])),
+            (Seen::Sequence, sequence) if !self.is_plain && passes(sequence) => {
                 let is_colour = sequence.ends_with(b"m");
                 if !is_colour || self.colour {
                     text.push_str(&String::from_utf8_lossy(sequence));

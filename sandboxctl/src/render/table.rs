@@ -1,7 +1,12 @@
-//! Tables, sizes and ages.
+//! Tables, facts, counts, sizes and ages.
 
 use std::borrow::Cow;
 use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::escape::escaped_line;
 
 /// The narrowest that a column is made so that a table fits.
 const NARROW: usize = 8;
@@ -11,9 +16,10 @@ const NARROW: usize = 8;
 #[must_use]
 pub fn table<const N: usize>(
     headings: [&str; N],
-    rows: &[[String; N]],
+    rows: impl IntoIterator<Item = [String; N]>,
     fit: Option<usize>,
 ) -> String {
+    let rows: Vec<_> = rows.into_iter().collect();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([headings[column].len()]).max().unwrap_or(0)
@@ -37,7 +43,7 @@ pub fn table<const N: usize>(
         line
     };
     let mut text = line(&headings);
-    for row in rows {
+    for row in &rows {
         text.push_str(&line(&std::array::from_fn(|column| row[column].as_str())));
     }
     text
@@ -51,8 +57,34 @@ fn cut(text: &str, width: usize) -> Cow<'_, str> {
     }
 }
 
+/// Text of others as a cell of a table: on one line, and a dash where there is none.
+pub fn cell(text: Option<&str>) -> String {
+    text.map_or_else(|| "-".to_owned(), |text| escaped_line(text).into_owned())
+}
+
+/// The word of a value that is one in JSON.
+pub fn word(value: impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(Value::String(word)) => word,
+        _ => String::new(),
+    }
+}
+
+/// A line for each fact: its name, in a column of this width, and what it is.
+pub fn facts<'a>(width: usize, facts: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    let line = |(name, fact): (&str, String)| format!("{name:<width$} {}\n", escaped_line(&fact));
+    facts.into_iter().map(line).collect()
+}
+
+/// How many there are: `1 file`, `3 files`.
+pub fn count(count: impl TryInto<u64>, one: &str, many: &str) -> String {
+    match count.try_into().unwrap_or(u64::MAX) {
+        1 => format!("1 {one}"),
+        count => format!("{count} {many}"),
+    }
+}
+
 /// A human-readable size: `1.2 KiB`.
-#[must_use]
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -70,7 +102,6 @@ pub fn size(bytes: u64) -> String {
 }
 
 /// A human-readable age, in its largest unit: `3h`.
-#[must_use]
 pub fn age(age: Duration) -> String {
     match age.as_secs() {
         seconds @ 0..60 => format!("{seconds}s"),
@@ -87,18 +118,18 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_what_is_in_them() {
         let rows = [["é".to_owned(), "running".to_owned()], ["longer".to_owned(), String::new()]];
-        assert_eq!(table(["ID", "STATE"], &rows, None), "ID      STATE\né       running\nlonger\n");
-        assert_eq!(table(["ID"], &[], None), "ID\n");
+        assert_eq!(table(["ID", "STATE"], rows, None), "ID      STATE\né       running\nlonger\n");
+        assert_eq!(table(["ID"], [], None), "ID\n");
     }
 
     #[test]
     fn widest_columns_are_cut_where_the_terminal_is_narrow() {
         let rows = [["da2442acca66".to_owned(), "/a/very/long/path".to_owned()]];
         assert_eq!(
-            table(["ID", "PATH"], &rows, Some(24)),
+            table(["ID", "PATH"], rows.clone(), Some(24)),
             "ID           PATH\nda2442acca…  /a/very/lo…\n"
         );
-        let narrow = table(["ID", "PATH"], &rows, Some(1));
+        let narrow = table(["ID", "PATH"], rows, Some(1));
         assert_eq!(narrow, "ID        PATH\nda2442a…  /a/very…\n");
     }
 

@@ -47,7 +47,7 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    use crate::report::testing::{failed_script, incomplete_scripts};
+    use crate::report::tests::samples::{failed_script, incomplete_scripts};
 
     #[test]
     fn artifacts_and_receipt_that_cannot_be_written_have_the_kind_of_their_error() {

@@ -10,7 +10,6 @@ use super::entry::Entry;
 use crate::render::escaped_text;
 
 /// The results as JUnit's XML.
-#[must_use]
 pub fn junit(entries: &[Entry]) -> String {
     let suites: Vec<_> = entries.iter().map(Suite::of).collect();
     let sum = |count: fn(&Suite) -> usize| suites.iter().map(count).sum::<usize>();
@@ -189,7 +188,7 @@ fn attribute(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing::{
+    use crate::report::tests::samples::{
         all_entries, failed_script, incomplete_scripts, tested_script, xmllint,
     };
 

@@ -24,7 +24,6 @@ impl ReportKind {
     pub const ALL: [Self; 5] = [Self::Json, Self::Ndjson, Self::Junit, Self::Markdown, Self::Sarif];
 
     /// Its name on the command line.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Json => "json",

@@ -19,7 +19,6 @@ const MAX_ROW: usize = 16;
 const TESTS_SHOWN: usize = 50;
 
 /// The results as Markdown.
-#[must_use]
 pub fn markdown(entries: &[Entry]) -> String {
     let failed = entries.iter().filter(|entry| entry.failed()).count();
     let verdict = match (entries.len(), failed) {
@@ -84,9 +83,9 @@ fn detail(text: &mut String, entry: &Entry) {
     if let Some(artifacts) =
         entry.document.common.artifacts.as_ref().filter(|it| it.error.is_none())
     {
-        let files = if artifacts.files == 1 { "file" } else { "files" };
-        let (count, size) = (artifacts.files, render::size(artifacts.bytes));
-        _ = writeln!(section, "Artifacts: {count} {files} ({size}) in {}\n", code(&artifacts.dir));
+        let files = render::count(artifacts.files, "file", "files");
+        let (size, dir) = (render::size(artifacts.bytes), code(&artifacts.dir));
+        _ = writeln!(section, "Artifacts: {files} ({size}) in {dir}\n");
     }
     let refused = entry.document.common.network.iter().flat_map(|network| &network.refused);
     for host in refused.take(10) {
@@ -164,7 +163,7 @@ fn longest_run(text: &str, of: char) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing::{
+    use crate::report::tests::samples::{
         all_entries, failed_script, incomplete_scripts, ok_script, tested_script,
     };
 

@@ -11,8 +11,6 @@ mod junit;
 mod kind;
 mod markdown;
 mod sarif;
-#[cfg(test)]
-pub mod testing;
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -165,7 +163,6 @@ impl Reports {
 }
 
 /// The exit code of a command that ended with `code`, and of whose reports some failed.
-#[must_use]
 pub const fn exit_code(code: u8, has_failures: bool) -> u8 {
     if code == 0 && has_failures { FAILED } else { code }
 }
@@ -198,13 +195,15 @@ fn render(kind: ReportKind, entries: &[Entry]) -> Result<String, serde_json::Err
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
+    pub mod samples;
+
     use std::path::PathBuf;
 
     use sandbox_api::{SecretValue, Secrets};
 
     use super::*;
-    use testing::{failed_script, ok_script};
+    use samples::{failed_script, ok_script};
 
     #[test]
     fn json_is_a_line_for_each_result() {

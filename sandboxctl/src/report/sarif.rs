@@ -94,7 +94,7 @@ fn uri(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing::{all_entries, failed_script};
+    use crate::report::tests::samples::{all_entries, failed_script};
 
     #[test]
     fn every_outcome_is_valid_by_the_published_schema() {

@@ -44,7 +44,6 @@ enum State {
 }
 
 impl ClipboardFilter {
-    #[must_use]
     pub const fn new() -> Self {
         Self { state: State::Text, held: Vec::new(), rest: 0 }
     }

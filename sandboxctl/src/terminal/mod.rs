@@ -134,7 +134,6 @@ fn is_in_foreground() -> bool {
 }
 
 /// The size of the terminal.
-#[must_use]
 pub fn size() -> TerminalSize {
     let sizes = [tcgetwinsize(stdout()), tcgetwinsize(stdin())].into_iter().flatten();
     let (least, most) = TERMINAL_SIZES.into_inner();

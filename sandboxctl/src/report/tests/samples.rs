@@ -10,7 +10,7 @@ use sandbox_api::{
     ReceiptReport, ScriptBody, Secrets, Status, TestCase, TestStatus, TouchedFile,
 };
 
-use super::{Entry, Subject};
+use crate::report::{Entry, Subject};
 
 /// Text with which a guest tries to leave its place in a format.
 pub const HOSTILE: &str = "]]></system-out>&\"'<b>\u{0}\u{1b}[31m\u{fffe}\r\n```\n| a | b |\n\
