@@ -15,13 +15,12 @@ use sandbox_api::receipt::{
 };
 use sandbox_api::{
     CommandLine, ErrorKind, ExecutionResult, Failure, InputSource, ReceiptReport, RootFs,
-    SandboxSpec, Script, Status, Workload,
+    SandboxSpec, Status, Workload,
 };
 use sandbox_controller::artifacts::{self, digest_input};
 use sandbox_controller::receipts::{self, Opened, PublicKey, ReceiptError, SigningKey};
 use sandbox_controller::{AGENT_SHA256, AgentSource, Command, MASK, Patterns, Sandbox};
 use serde::Serialize;
-use serde_json::Map;
 
 use super::Context;
 use super::artifacts::{cancellable, list};
@@ -264,16 +263,10 @@ impl Issuer {
         }
         let facts = sandbox.engine_facts().await?;
         let mut made_of = self.made_of.clone();
+        made_of.extend(receipts::materials(workload));
         let (build_type, seed, now) = match workload {
-            Workload::Script(script) => {
-                made_of.push(script_dependency(script));
-                made_of.push(Dependency::new(Dependency::ARGS, args_digest(&script.args)));
-                (BuildType::Script, script.seed, script.now.and_then(moment))
-            }
-            Workload::Command(command) => {
-                made_of.extend(command_dependencies(command));
-                (BuildType::Command, None, None)
-            }
+            Workload::Script(it) => (BuildType::Script, it.seed, it.now.and_then(moment)),
+            Workload::Command(_) => (BuildType::Command, None, None),
         };
         let image = sandbox.image_id();
         if let (Some(id), RootFs::Image { reference, .. }) = (image, &self.spec.root) {
@@ -378,26 +371,9 @@ fn may_name_a_secret(workload: &Workload, name: &str) -> bool {
 /// The results of the test cases, if a script has some.
 fn tests_of(workload: &Workload, result: &ExecutionResult) -> Option<TestResult> {
     match workload {
-        Workload::Script(script) => TestResult::new(script_dependency(script), result.tests()),
+        Workload::Script(script) => TestResult::new(receipts::script(script), result.tests()),
         Workload::Command(_) => None,
     }
-}
-
-/// A script as a dependency.
-pub fn script_dependency(script: &Script) -> Dependency {
-    Dependency::new(Dependency::SCRIPT, receipts::sha256(&script.source))
-}
-
-/// A command as dependencies.
-pub fn command_dependencies(command: &Command) -> impl Iterator<Item = Dependency> {
-    let env = (!command.env.is_empty()).then(|| env_digest(&command.env));
-    let env = env.map(|digest| Dependency::new(Dependency::ENV, digest));
-    let cwd = command.cwd.as_ref().map(receipts::sha256);
-    let cwd = cwd.map(|digest| Dependency::new(Dependency::CWD, digest));
-    [Dependency::new(Dependency::COMMAND, command_digest(command))]
-        .into_iter()
-        .chain(env)
-        .chain(cwd)
 }
 
 impl Issued {
@@ -442,39 +418,6 @@ fn described(name: &str, digest: &artifacts::InputDigest) -> Dependency {
         described.annotations.insert("bytes".to_owned(), digest.bytes.into());
     }
     described
-}
-
-/// Of the arguments as JSON without spaces, its keys sorted.
-pub fn args_digest(args: &Map<String, serde_json::Value>) -> String {
-    let mut value = serde_json::Value::Object(args.clone());
-    value.sort_all_objects();
-    receipts::sha256(value.to_string())
-}
-
-/// Of the words of a command, each with a zero byte at its end.
-fn command_digest(command: &Command) -> String {
-    let mut words = Vec::new();
-    match &command.what {
-        CommandLine::Shell(line) => words.extend([&b"sh"[..], b"-c", line]),
-        CommandLine::Program { program, args } => {
-            words.push(program);
-            words.extend(args.iter().map(Vec::as_slice));
-        }
-    }
-    let mut text = Vec::new();
-    for word in words {
-        text.extend_from_slice(word);
-        text.push(0);
-    }
-    receipts::sha256(text)
-}
-
-/// Of the variables that the caller set, sorted: `NAME=VALUE`, each with a zero byte at its end.
-fn env_digest(variables: &[(Vec<u8>, Vec<u8>)]) -> String {
-    let mut lines: Vec<Vec<u8>> =
-        variables.iter().map(|(name, value)| [&**name, b"=", value, b"\0"].concat()).collect();
-    lines.sort_unstable();
-    receipts::sha256(lines.concat())
 }
 
 fn moment(seconds: u64) -> Option<String> {
