@@ -133,7 +133,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
 
-    #[arg(long, global = true, value_name = "ENGINE", help = Key::EngineKind.help(),
+    #[arg(long, global = true, help = Key::EngineKind.help(),
         value_parser = word_of(Key::EngineKind))]
     engine: Option<Value>,
 
@@ -425,7 +425,7 @@ sandboxctl man | man -l -
 sandboxctl man --dir ~/.local/share/man/man1")]
     Man {
         /// Write a page for every command into this directory
-        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        #[arg(long, value_hint = ValueHint::DirPath)]
         dir: Option<PathBuf>,
     },
 }
@@ -474,7 +474,7 @@ pub struct RunArgs {
     scripts: Vec<PathBuf>,
 
     /// Run this code instead of a SCRIPT
-    #[arg(short, long, value_name = "CODE", conflicts_with = "scripts", allow_hyphen_values = true,
+    #[arg(short, long, conflicts_with = "scripts", allow_hyphen_values = true,
         value_parser = text::<String>())]
     code: Option<String>,
 
@@ -603,7 +603,7 @@ impl RunArgs {
 #[derive(Debug, Args)]
 pub struct ToolArgs {
     /// The tool
-    #[arg(value_name = "NAME", value_parser = tool_name(), hide_possible_values = true)]
+    #[arg(value_parser = tool_name(), hide_possible_values = true)]
     pub name: String,
 
     /// Arguments of the tool as JSON; @FILE reads a file, - stdin
@@ -660,7 +660,7 @@ impl ToolsArgs {
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     /// The script, or - for stdin
-    #[arg(value_name = "SCRIPT", value_hint = ValueHint::FilePath)]
+    #[arg(value_hint = ValueHint::FilePath)]
     pub script: PathBuf,
 
     /// Print JSON: {"ok", "error"}
@@ -773,7 +773,7 @@ sandboxctl image save sandbox.tar
 sandboxctl image save - | ssh host sandboxctl image load -")]
     Save {
         /// The file, or - for stdout
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
         /// Print JSON
         #[arg(long)]
@@ -785,7 +785,7 @@ sandboxctl image load sandbox.tar
 sandboxctl image load - < sandbox.tar")]
     Load {
         /// The file, or - for stdin
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
         /// Print JSON
         #[arg(long)]

@@ -17,7 +17,7 @@ pub struct ArtifactArgs {
 
     /// Where artifacts are copied to, with manifest.json and SHA256SUMS: a directory that is missing
     /// or empty
-    #[arg(long = "artifacts-dir", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(long = "artifacts-dir", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 
     /// Ignore globs that match no file
@@ -37,7 +37,7 @@ sandboxctl artifacts verify dist
 sandboxctl artifacts verify dist --json")]
     Verify {
         /// The artifacts directory
-        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
         /// Print JSON: {"files", "bytes", "differences": [{"path", "change"}]}
         #[arg(long)]
@@ -51,7 +51,7 @@ sandboxctl artifacts ls dist
 sandboxctl artifacts ls -l dist")]
     Ls {
         /// The artifacts directory
-        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
         /// Print a table of mode, size, SHA-256 and MIME type
         #[arg(short, long)]
@@ -70,7 +70,7 @@ sandboxctl artifacts archive dist -o dist.tar.gz
 sandboxctl artifacts archive dist -o dist.zip")]
     Archive {
         /// The artifacts directory
-        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
         /// The archive: FILE.tar.zst, FILE.tar.gz or FILE.zip
         #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]

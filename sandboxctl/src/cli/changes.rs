@@ -12,7 +12,7 @@ use sandbox_api::changes::CommitPolicy;
 pub struct ChangesArgs {
     /// Write what the run changed in the io dir to this file as JSON (sandboxctl.changes/1); - is
     /// stdout
-    #[arg(long = "changes", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long = "changes", value_hint = ValueHint::FilePath)]
     pub file: Option<PathBuf>,
 
     /// When to keep the changes; without this and --changes they are made in place

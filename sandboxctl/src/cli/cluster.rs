@@ -56,7 +56,6 @@ sandboxctl cluster drain m1-3f9c
 sandboxctl cluster drain m1-3f9c --evict")]
     Drain {
         /// The node, as `cluster status` shows it
-        #[arg(value_name = "NODE")]
         node: String,
         /// Delete its kept sandboxes, with their files
         #[arg(long)]
@@ -70,7 +69,6 @@ sandboxctl cluster drain m1-3f9c --evict")]
     #[command(after_long_help = "sandboxctl cluster undrain m1-3f9c")]
     Undrain {
         /// The node, as `cluster status` shows it
-        #[arg(value_name = "NODE")]
         node: String,
         /// The database.
         #[command(flatten)]
@@ -83,7 +81,6 @@ sandboxctl cluster drain m1-3f9c --evict")]
     #[command(after_long_help = "sandboxctl cluster forget m1-3f9c")]
     Forget {
         /// The node, as `cluster status` shows it
-        #[arg(value_name = "NODE")]
         node: String,
         /// The database.
         #[command(flatten)]

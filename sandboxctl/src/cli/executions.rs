@@ -41,7 +41,7 @@ sandboxctl executions ls --status running -q
 sandboxctl executions ls --limit 1000 --json")]
     Ls {
         /// Only those with this status: queued, running, ok, script_error, exit, limit, …
-        #[arg(long, value_name = "STATUS")]
+        #[arg(long)]
         status: Option<String>,
         /// At most this many
         #[arg(long, value_name = "NUMBER", default_value = "50",
@@ -61,7 +61,7 @@ sandboxctl executions get 7f3c9a1be2d40586
 sandboxctl executions get 7f3c9a1be2d40586 --wait --json")]
     Get {
         /// The execution
-        #[arg(value_name = "ID", value_parser = text::<ExecutionId>())]
+        #[arg(value_parser = text::<ExecutionId>())]
         id: ExecutionId,
         /// Wait until it has ended
         #[arg(long)]
@@ -77,7 +77,7 @@ sandboxctl executions events 7f3c9a1be2d40586
 sandboxctl executions events 7f3c9a1be2d40586 --after 100 --json")]
     Events {
         /// The execution
-        #[arg(value_name = "ID", value_parser = text::<ExecutionId>())]
+        #[arg(value_parser = text::<ExecutionId>())]
         id: ExecutionId,
         /// Begin after the event with this number
         #[arg(long, value_name = "SEQ")]
@@ -103,7 +103,7 @@ sandboxctl executions files 7f3c9a1be2d40586
 sandboxctl executions files 7f3c9a1be2d40586 --json")]
     Files {
         /// The execution
-        #[arg(value_name = "ID", value_parser = text::<ExecutionId>())]
+        #[arg(value_parser = text::<ExecutionId>())]
         id: ExecutionId,
         /// Print JSON
         #[arg(long)]
@@ -117,10 +117,9 @@ sandboxctl executions download 7f3c9a1be2d40586 -o - | tar xz -C out
 sandboxctl executions download 7f3c9a1be2d40586 report.csv -o report.csv")]
     Download {
         /// The execution
-        #[arg(value_name = "ID", value_parser = text::<ExecutionId>())]
+        #[arg(value_parser = text::<ExecutionId>())]
         id: ExecutionId,
         /// The file; without it all of them, as a tar.gz
-        #[arg(value_name = "PATH")]
         path: Option<String>,
         /// Where to write it; - is stdout
         #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -132,12 +131,12 @@ sandboxctl executions download 7f3c9a1be2d40586 report.csv -o report.csv")]
 #[derive(Debug, Args)]
 pub struct SubmitArgs {
     /// The script, or - for stdin
-    #[arg(value_name = "SCRIPT", value_hint = ValueHint::FilePath,
+    #[arg(value_hint = ValueHint::FilePath,
         required_unless_present_any = ["code", "request"])]
     pub script: Option<PathBuf>,
 
     /// Run this code instead of a SCRIPT
-    #[arg(short, long, value_name = "CODE", conflicts_with = "script", allow_hyphen_values = true,
+    #[arg(short, long, conflicts_with = "script", allow_hyphen_values = true,
         value_parser = text::<String>())]
     pub code: Option<String>,
 

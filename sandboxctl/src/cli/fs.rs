@@ -128,7 +128,7 @@ sandboxctl fs exists out.csv && echo yes
 sandboxctl fs exists out.csv --json")]
     Exists {
         /// The path
-        #[arg(value_name = "PATH", value_parser = guest())]
+        #[arg(value_parser = guest())]
         path: OsString,
     },
 
@@ -138,7 +138,7 @@ sandboxctl fs stat out.csv
 sandboxctl fs stat out.csv --json")]
     Stat {
         /// The path
-        #[arg(value_name = "PATH", value_parser = guest())]
+        #[arg(value_parser = guest())]
         path: OsString,
     },
 
@@ -154,10 +154,10 @@ sandboxctl fs cp :report.pdf - | lpr
 sandboxctl fs cp -r :template :project")]
     Cp {
         /// The file to copy
-        #[arg(value_name = "FROM", value_hint = ValueHint::FilePath, value_parser = side())]
+        #[arg(value_hint = ValueHint::FilePath, value_parser = side())]
         from: Side,
         /// The destination
-        #[arg(value_name = "TO", value_hint = ValueHint::AnyPath, value_parser = side())]
+        #[arg(value_hint = ValueHint::AnyPath, value_parser = side())]
         to: Side,
         /// Copy a directory with its contents; within the sandbox only
         #[arg(short, long)]
@@ -181,7 +181,7 @@ pub enum ChangeCommand {
     #[command(after_long_help = "sandboxctl fs mkdir reports/2026")]
     Mkdir {
         /// The directory
-        #[arg(value_name = "PATH", value_parser = guest())]
+        #[arg(value_parser = guest())]
         path: OsString,
         /// Do not create missing parents
         #[arg(long)]
@@ -197,7 +197,7 @@ sandboxctl fs touch done
 sandboxctl fs touch report.csv --mtime 2026-11-22T06:11:28Z")]
     Touch {
         /// The file or directory
-        #[arg(value_name = "PATH", value_parser = guest())]
+        #[arg(value_parser = guest())]
         path: OsString,
         /// The time in RFC 3339, in place of now
         #[arg(long, value_name = "TIME", value_parser = time())]
@@ -210,7 +210,7 @@ sandboxctl fs rm old.csv
 sandboxctl fs rm -rf cache")]
     Rm {
         /// What to remove
-        #[arg(value_name = "PATH", value_parser = guest())]
+        #[arg(value_parser = guest())]
         path: OsString,
         /// Remove a directory and its contents
         #[arg(short, long)]
@@ -226,10 +226,10 @@ sandboxctl fs mv draft.csv report.csv
 sandboxctl fs mv -f draft.csv report.csv")]
     Mv {
         /// The old name
-        #[arg(value_name = "FROM", value_parser = guest())]
+        #[arg(value_parser = guest())]
         from: OsString,
         /// The new name
-        #[arg(value_name = "TO", value_parser = guest())]
+        #[arg(value_parser = guest())]
         to: OsString,
         /// Replace an existing file
         #[arg(short = 'f', long, visible_alias = "force")]
@@ -248,7 +248,7 @@ sandboxctl fs chmod -R 700 private")]
         #[arg(value_name = "MODE", value_parser = permissions())]
         permissions: u32,
         /// The file or directory
-        #[arg(value_name = "PATH", value_parser = guest())]
+        #[arg(value_parser = guest())]
         path: OsString,
         /// Do so for all that is in a directory too
         #[arg(short = 'R', long)]
@@ -286,7 +286,7 @@ pub fn path(written: &OsStr) -> WireString {
 #[derive(Debug, Args)]
 pub struct ReadArgs {
     /// The file
-    #[arg(value_name = "PATH", value_parser = guest())]
+    #[arg(value_parser = guest())]
     pub path: OsString,
 
     /// Print these lines only, counted from 1: 3, 3:7, 3: or :7
@@ -303,7 +303,7 @@ pub struct ReadArgs {
     pub limit: Option<u64>,
 
     /// Print the content as text: base64 or hex of the bytes, or UTF-8 of text in another encoding
-    #[arg(long, value_name = "ENCODING", value_parser = encoding())]
+    #[arg(long, value_parser = encoding())]
     pub encoding: Option<Encoding>,
 }
 
@@ -311,7 +311,7 @@ pub struct ReadArgs {
 #[derive(Debug, Args)]
 pub struct WriteArgs {
     /// The file
-    #[arg(value_name = "PATH", value_parser = guest())]
+    #[arg(value_parser = guest())]
     pub path: OsString,
 
     /// Write this text instead of stdin
@@ -319,7 +319,7 @@ pub struct WriteArgs {
     pub content: Option<OsString>,
 
     /// Decode the content from base64 or hex, or encode it from UTF-8 to another encoding
-    #[arg(long, value_name = "ENCODING", value_parser = encoding())]
+    #[arg(long, value_parser = encoding())]
     pub encoding: Option<Encoding>,
 
     /// Append to the file
@@ -347,7 +347,7 @@ pub struct WriteArgs {
 #[derive(Debug, Args)]
 pub struct EditArgs {
     /// The file
-    #[arg(value_name = "PATH", value_parser = guest())]
+    #[arg(value_parser = guest())]
     pub path: OsString,
 
     /// The text to replace
@@ -378,7 +378,7 @@ pub struct EditArgs {
 #[derive(Debug, Args)]
 pub struct LsArgs {
     /// The directory
-    #[arg(value_name = "PATH", default_value = ".", value_parser = guest())]
+    #[arg(default_value = ".", value_parser = guest())]
     pub path: OsString,
 
     /// List subdirectories recursively
@@ -403,7 +403,7 @@ pub struct LsArgs {
 #[derive(Debug, Args)]
 pub struct GlobArgs {
     /// The pattern
-    #[arg(value_name = "PATTERN", value_parser = Utf8(StringValueParser::new()))]
+    #[arg(value_parser = Utf8(StringValueParser::new()))]
     pub pattern: String,
 
     /// Print only paths of which the name, or with a slash the path, matches this glob too; `!GLOB` leaves
@@ -424,11 +424,11 @@ pub struct GlobArgs {
 #[derive(Debug, Args)]
 pub struct GrepArgs {
     /// The regular expression
-    #[arg(value_name = "PATTERN", value_parser = Utf8(StringValueParser::new()))]
+    #[arg(value_parser = Utf8(StringValueParser::new()))]
     pub pattern: String,
 
     /// The file or directory to search
-    #[arg(value_name = "PATH", default_value = ".", value_parser = guest())]
+    #[arg(default_value = ".", value_parser = guest())]
     pub path: OsString,
 
     /// Ignore case
@@ -457,7 +457,7 @@ pub struct GrepArgs {
 #[derive(Debug, Args)]
 pub struct BatchArgs {
     /// The operations, or - for stdin
-    #[arg(value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
+    #[arg(default_value = "-", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
 
     /// Continue after a failure; the exit code is the first failure's

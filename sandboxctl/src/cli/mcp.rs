@@ -104,8 +104,7 @@ pub struct InstallArgs {
     pub print: bool,
 
     /// The name of the entry
-    #[arg(long, value_name = "NAME", default_value = "sandboxctl",
-        value_parser = text::<clients::EntryName>())]
+    #[arg(long, default_value = "sandboxctl", value_parser = text::<clients::EntryName>())]
     pub name: clients::EntryName,
 
     /// The io dir, which the entry names by its absolute path [default: ./sandbox-files]

@@ -143,7 +143,7 @@ sandboxctl run build.luau --artifact dist --artifacts-dir dist --receipt receipt
 sandboxctl receipt verify receipt.json --key release.key.pub --artifacts dist")]
     New {
         /// Where the private key is written
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },
 }
@@ -161,7 +161,7 @@ sandboxctl receipt verify receipt.json
 sandboxctl receipt verify receipt.json --key release.key.pub --artifacts dist --require-ok")]
     Verify {
         /// The receipt
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
         /// The public key that must have signed it
         #[arg(long, value_name = "PUB", value_hint = ValueHint::FilePath)]
@@ -186,7 +186,7 @@ sandboxctl receipt show receipt.json
 sandboxctl receipt show receipt.json --json")]
     Show {
         /// The receipt
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
         /// Print its statement as JSON, without the envelope of a signature
         #[arg(long)]
@@ -198,11 +198,11 @@ sandboxctl receipt show receipt.json --json")]
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
     /// The receipt
-    #[arg(value_name = "RECEIPT", value_hint = ValueHint::FilePath)]
+    #[arg(value_hint = ValueHint::FilePath)]
     pub receipt: PathBuf,
 
     /// The command that ran, if it was one and the receipt does not have it (--receipt-argv)
-    #[arg(value_name = "COMMAND", last = true, num_args = 1..,
+    #[arg(last = true, num_args = 1..,
         conflicts_with_all = ["script", "shell"])]
     pub command: Vec<OsString>,
 

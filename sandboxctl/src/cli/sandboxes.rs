@@ -56,7 +56,7 @@ sandboxctl sandbox ls --metadata team=web -q
 sandboxctl sandbox ls --status paused --json")]
     Ls {
         /// Only those with this status: starting, ready (or running), paused, stopped
-        #[arg(long, value_name = "STATUS")]
+        #[arg(long)]
         status: Option<String>,
         /// Only those with this metadata; repeatable
         #[arg(long, value_name = "KEY=VALUE", value_parser = text::<Argument>())]
@@ -174,7 +174,7 @@ sandboxctl sandbox kill build")]
         #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
         process: Option<u32>,
         /// Only send this signal: TERM, INT, HUP, KILL, …
-        #[arg(short, long, value_name = "SIGNAL", value_parser = Utf8(signal))]
+        #[arg(short, long, value_parser = Utf8(signal))]
         signal: Option<SignalName>,
         /// Send it to everything that the process has started, not to its group
         #[arg(long, requires = "signal")]
@@ -211,10 +211,10 @@ sandboxctl sandbox cp build:out/report.pdf .
 tar c src | sandboxctl sandbox cp - build:src.tar")]
     Cp {
         /// What is copied
-        #[arg(value_name = "FROM", value_hint = ValueHint::FilePath)]
+        #[arg(value_hint = ValueHint::FilePath)]
         from: OsString,
         /// Where to
-        #[arg(value_name = "TO", value_hint = ValueHint::AnyPath)]
+        #[arg(value_hint = ValueHint::AnyPath)]
         to: OsString,
     },
 
@@ -265,11 +265,11 @@ sandboxctl sandbox rm -f $(sandboxctl sandbox ls -q)")]
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     /// The image of its programs; without one it runs scripts
-    #[arg(value_name = "IMAGE", value_parser = Utf8(NonEmptyStringValueParser::new()))]
+    #[arg(value_parser = Utf8(NonEmptyStringValueParser::new()))]
     pub image: Option<String>,
 
     /// Name. An existing sandbox with this name and the same spec is used
-    #[arg(long, value_name = "NAME", value_parser = text::<String>())]
+    #[arg(long, value_parser = text::<String>())]
     pub name: Option<String>,
 
     /// How long it exists at most [default: 1h]
@@ -286,7 +286,7 @@ pub struct CreateArgs {
     pub freeze: bool,
 
     /// Let this port of its loopback be reached, or any; repeatable
-    #[arg(long, value_name = "PORT", value_parser = text::<Ports>())]
+    #[arg(long, value_parser = text::<Ports>())]
     port: Vec<Ports>,
 
     /// Kill a command's processes when it ends; disables run, shell and attach

@@ -92,7 +92,7 @@ sandboxctl token rotate --data-dir /var/lib/sandboxctl 5f0c7a1be2d40586
 sandboxctl token rotate --data-dir /var/lib/sandboxctl 5f0c7a1be2d40586 --overlap 1h --expires 90days")]
     Rotate {
         /// The old token: the id that `token ls` shows
-        #[arg(value_name = "ID", value_parser = text::<TokenId>())]
+        #[arg(value_parser = text::<TokenId>())]
         id: TokenId,
         /// How long the old token stays valid, such as 1h [default: it is revoked at once]
         #[arg(long, value_name = "TIME", value_parser = Utf8(time))]
@@ -138,7 +138,7 @@ pub enum ServerCommand {
 sandboxctl server backup /backup/sandboxctl.db --data-dir /var/lib/sandboxctl")]
     Backup {
         /// The file, which must not exist; only this user can read it
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
         /// The store.
         #[command(flatten)]
@@ -154,7 +154,7 @@ sandboxctl server backup /backup/sandboxctl.db --data-dir /var/lib/sandboxctl")]
 sandboxctl server restore /backup/sandboxctl.db --data-dir /var/lib/sandboxctl")]
     Restore {
         /// The backup
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
         /// The store.
         #[command(flatten)]
@@ -173,7 +173,7 @@ sandboxctl server executions --subject ci --limit 1000 --json")]
         #[arg(long, value_name = "NAME", value_parser = subject())]
         subject: Option<Subject>,
         /// Only those with this status: queued, running, ok, script_error, exit, limit, …
-        #[arg(long, value_name = "STATUS", value_parser = state(), hide_possible_values = true)]
+        #[arg(long, value_parser = state(), hide_possible_values = true)]
         status: Option<ExecutionState>,
         /// At most this many
         #[arg(long, value_name = "NUMBER", default_value = "50",
