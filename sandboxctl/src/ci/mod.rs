@@ -7,10 +7,6 @@
 //! printed: section marks on GitLab, and on GitHub the marks of which its page makes groups.
 
 mod files;
-pub mod github;
-pub mod gitlab;
-pub mod log_markers;
-pub mod variables;
 
 use std::borrow::Cow;
 use std::io::{self, Write as _};
@@ -24,11 +20,12 @@ use sandbox_api::{Failure, OutputStream};
 use sandbox_controller::Config;
 use sandbox_dirfd::{Links, random_hex};
 
-use self::log_markers::{LogMarker, MarkFilter};
-use self::variables::{FILE_VARIABLES, OUTPUTS, SUMMARY};
+use crate::config::{RUNNER_FILES, STEP_OUTPUTS, STEP_SUMMARY};
 use crate::error::Error;
 use crate::report::{self, Entry};
 use crate::target;
+use sandbox_render::ci::log_markers::{LogMarker, MarkFilter};
+use sandbox_render::ci::{github, gitlab};
 
 /// `--ci`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -132,10 +129,7 @@ impl Ci {
             stream,
             is_one_stream,
             token: random_hex::<16>(),
-            files: FILE_VARIABLES
-                .into_iter()
-                .filter_map(|name| Some((name, file(name)?)))
-                .collect(),
+            files: RUNNER_FILES.into_iter().filter_map(|name| Some((name, file(name)?))).collect(),
             // The location of the io dir is not known yet.
             links: Mutex::new(Some(Links::Refuse)),
             annotations: Mutex::default(),
@@ -199,11 +193,11 @@ impl Ci {
         let links = *self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(links) = links else { return Vec::new() };
         let written = self.files().filter_map(|(name, file)| match name {
-            SUMMARY => {
+            STEP_SUMMARY => {
                 let written = files::append_summary(file, &report::markdown(entries), links);
                 Some((file, "the step summary", written))
             }
-            OUTPUTS => {
+            STEP_OUTPUTS => {
                 let written = files::append(file, &github::outputs(entries, &self.token), links);
                 Some((file, "the outputs", written))
             }

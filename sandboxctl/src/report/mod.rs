@@ -1,16 +1,10 @@
 //! Reports: files that contain the results of `run` and `exec`, in addition to the live output.
 //!
-//! Each format is a file here with a pure function from the results to its text. Reports are
+//! Each format is a function of `sandbox-render` from the results to its text. Reports are
 //! written at the end, for any outcome, and replace their file only when they are complete. Only
 //! `ndjson` is written during the run.
 
-mod entry;
 mod events;
-mod findings;
-mod junit;
-mod kind;
-mod markdown;
-mod sarif;
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,11 +16,9 @@ use serde_json::value::RawValue;
 
 use crate::error::Error;
 use crate::target::Place;
-pub use entry::{Entry, Subject};
 use events::EventLog;
-pub use findings::Finding;
-pub use kind::{ReportArgument, ReportKind};
-pub use markdown::markdown;
+pub use sandbox_render::report::{Entry, ReportArgument, ReportKind, Subject, markdown};
+use sandbox_render::report::{junit, sarif};
 
 /// The exit code if a report cannot be written, and nothing else failed.
 const FAILED: u8 = 125;
@@ -188,22 +180,25 @@ fn render(kind: ReportKind, entries: &[Entry]) -> Result<String, serde_json::Err
             lines.collect()
         }
         ReportKind::Ndjson => Ok(String::new()),
-        ReportKind::Junit => Ok(junit::junit(entries)),
+        ReportKind::Junit => Ok(junit(entries)),
         ReportKind::Markdown => Ok(markdown(entries)),
-        ReportKind::Sarif => sarif::sarif(entries),
+        ReportKind::Sarif => sarif(entries),
     }
 }
 
 #[cfg(test)]
-pub mod tests {
-    pub mod samples;
+#[expect(dead_code, reason = "the others are for the tests of the formats")]
+#[path = "../../render/src/report/tests/samples.rs"]
+mod samples;
 
+#[cfg(test)]
+mod tests {
     use std::path::PathBuf;
 
     use sandbox_api::{SecretValue, Secrets};
 
+    use super::samples::{failed_script, ok_script};
     use super::*;
-    use samples::{failed_script, ok_script};
 
     #[test]
     fn json_is_a_line_for_each_result() {

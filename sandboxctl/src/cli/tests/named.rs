@@ -18,7 +18,7 @@ use crate::config::{Key, OTHER_VARIABLES};
 
 /// The folders whose messages people read.
 const FOLDERS: &[&str] =
-    &["api/src", "controller", "env/src", "sandbox-image/src", "server", "sandboxctl/src"];
+    &["api/src", "controller", "env/src", "sandbox-image/src", "server", "sandboxctl"];
 /// Files in which flags are those of other programs, or of the build.
 const OTHERS: &[&str] = &["build.rs", "guess.rs", "page.rs"];
 /// Flags of other programs that messages and examples have.

@@ -9,6 +9,7 @@ use sandbox_api::{
     FileOp, LogEntry, LogLevel, Note, NoteKind, OutputStream, ScriptBody, ScriptError, Status,
     TestCase, TestStatus, TouchedFile,
 };
+use sandbox_render::ci::log_markers::MarkFilter;
 
 use super::super::collect::Copied;
 use super::super::receipt::Issued;
@@ -18,7 +19,6 @@ use super::super::{Context, hints, network, touched, truncation};
 use super::job::{Job, Program};
 use super::tail::Tail;
 use crate::ci::Ci;
-use crate::ci::log_markers::MarkFilter;
 use crate::error::Error;
 use crate::input::ScriptSource;
 use crate::output::Output;

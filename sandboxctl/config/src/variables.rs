@@ -25,3 +25,11 @@ pub const OTHER_VARIABLES: [&str; 7] = [
     SERVER_VARIABLE,
     TOKEN_VARIABLE,
 ];
+
+/// The files that a runner of GitHub's reads after a step, by their variables.
+pub const RUNNER_FILES: [&str; 5] =
+    [STEP_SUMMARY, STEP_OUTPUTS, "GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE"];
+/// The summary of a step.
+pub const STEP_SUMMARY: &str = "GITHUB_STEP_SUMMARY";
+/// The outputs of a step.
+pub const STEP_OUTPUTS: &str = "GITHUB_OUTPUT";

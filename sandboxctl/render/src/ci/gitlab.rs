@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::log_markers::LogMarker;
-use crate::render::escaped_line;
+use crate::escaped_line;
 
 /// The start of a marker. With another last character it is not a marker.
 pub static MARK: LogMarker = LogMarker { read: b"section_", neutral: b"section-" };

@@ -9,7 +9,7 @@ mod effective;
 mod error;
 mod file;
 #[cfg(any(test, fuzzing))]
-pub(crate) mod fuzz;
+pub mod fuzz;
 mod key;
 mod network;
 mod origin;
@@ -28,8 +28,7 @@ pub use network::Allow;
 pub use origin::{Layer, Origin};
 pub use settings::{Flags, Settings};
 pub use value::Value;
-#[cfg(test)]
-pub use variables::OTHER_VARIABLES;
 pub use variables::{
-    CA_VARIABLE, DATABASE_PASSWORD_VARIABLE, LOG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE,
+    CA_VARIABLE, DATABASE_PASSWORD_VARIABLE, LOG_VARIABLE, OTHER_VARIABLES, RUNNER_FILES,
+    SERVER_VARIABLE, STEP_OUTPUTS, STEP_SUMMARY, TOKEN_VARIABLE,
 };

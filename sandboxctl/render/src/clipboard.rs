@@ -17,7 +17,7 @@ const OSC: u8 = 0x9d;
 const ST: u8 = 0x9c;
 
 /// Leaves out such commands, in output that comes in pieces. Everything else passes as it is.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ClipboardFilter {
     state: State,
     /// What has been held back.
@@ -26,8 +26,9 @@ pub struct ClipboardFilter {
     rest: u8,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum State {
+    #[default]
     Text,
     /// After an escape.
     Escape,
@@ -44,10 +45,6 @@ enum State {
 }
 
 impl ClipboardFilter {
-    pub const fn new() -> Self {
-        Self { state: State::Text, held: Vec::new(), rest: 0 }
-    }
-
     /// The next piece, without what is left out.
     pub fn take(&mut self, piece: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(piece.len() + self.held.len());
@@ -148,7 +145,7 @@ mod tests {
     use super::*;
 
     fn filtered(pieces: &[&[u8]]) -> Vec<u8> {
-        let mut filter = ClipboardFilter::new();
+        let mut filter = ClipboardFilter::default();
         pieces.iter().flat_map(|piece| filter.take(piece)).collect()
     }
 

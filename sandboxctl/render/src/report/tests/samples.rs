@@ -143,7 +143,7 @@ pub fn all_entries() -> Vec<Entry> {
 /// Validates JUnit's XML against the published schema.
 #[track_caller]
 pub fn xmllint(xml: &str) {
-    let schema = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/schemas/junit-10.xsd");
+    let schema = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/schemas/junit-10.xsd");
     let mut child = Command::new("xmllint")
         .args(["--noout", "--schema", schema, "-"])
         .stdin(Stdio::piped())

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use sandbox_api::{DocumentBody, TestStatus};
 
 use super::entry::Entry;
-use crate::render::{self, escaped_line, escaped_text};
+use crate::{count, escaped_line, escaped_text, size};
 
 /// Bytes of a result, an error or an output that are shown.
 const SHOWN: usize = 4 << 10;
@@ -83,8 +83,8 @@ fn detail(text: &mut String, entry: &Entry) {
     if let Some(artifacts) =
         entry.document.common.artifacts.as_ref().filter(|it| it.error.is_none())
     {
-        let files = render::count(artifacts.files, "file", "files");
-        let (size, dir) = (render::size(artifacts.bytes), code(&artifacts.dir));
+        let files = count(artifacts.files, "file", "files");
+        let (size, dir) = (size(artifacts.bytes), code(&artifacts.dir));
         _ = writeln!(section, "Artifacts: {files} ({size}) in {dir}\n");
     }
     let refused = entry.document.common.network.iter().flat_map(|network| &network.refused);

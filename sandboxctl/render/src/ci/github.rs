@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use sandbox_api::DocumentBody;
 
 use super::log_markers::LogMarker;
-use crate::render::escaped_text;
+use crate::escaped_text;
 use crate::report::{Entry, Finding};
 
 /// Most annotations of a step that GitHub shows.

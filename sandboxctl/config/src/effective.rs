@@ -20,7 +20,7 @@ use super::network::{self, Presets};
 use super::origin::{Layer, Origin};
 use super::settings::{Setting, Settings};
 use super::value::Value;
-use crate::ci::variables::FILE_VARIABLES;
+use super::variables::RUNNER_FILES;
 
 impl Settings {
     /// Whether scripts can use files.
@@ -265,7 +265,7 @@ impl Settings {
         let config = environment.config_with(setting);
         let config = config.expect("values are checked when they are parsed");
         // For any runner: these variables decide about the next steps of the job.
-        let files = FILE_VARIABLES.into_iter().filter_map(|name| environment.variable(name));
+        let files = RUNNER_FILES.into_iter().filter_map(|name| environment.variable(name));
         let reserved_files = files.map(|file| environment.working_directory.join(file)).collect();
         Config {
             ceiling: self.ceiling_of(Scope::Limits),

@@ -6,7 +6,7 @@ use std::error::Error as _;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue};
 
-use super::escape::escaped_line;
+use crate::render::escaped_line;
 
 /// The error as it is printed, with clap's own styles.
 pub fn usage_error(mut error: clap::Error) -> String {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::entry::Entry;
 use super::findings::Finding;
-use crate::render::escaped_text;
+use crate::escaped_text;
 
 /// The results as SARIF.
 ///
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn every_outcome_is_valid_by_the_published_schema() {
-        let schema = include_str!("../../../tests/schemas/sarif-2.1.0.json");
+        let schema = include_str!("../../../../tests/schemas/sarif-2.1.0.json");
         let mut schema: Value = serde_json::from_str(schema).unwrap();
         // Not a regular expression of ECMA-262: it has a bracket too many.
         for of in ["run", "toolComponent"] {

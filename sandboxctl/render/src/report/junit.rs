@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use sandbox_api::{DocumentBody, OutputEncoding, Status, TestCase, TestStatus};
 
 use super::entry::Entry;
-use crate::render::escaped_text;
+use crate::escaped_text;
 
 /// The results as JUnit's XML.
 pub fn junit(entries: &[Entry]) -> String {

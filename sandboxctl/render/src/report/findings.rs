@@ -1,7 +1,7 @@
 //! What failed, with positions: for the formats that show errors in a source.
 
 use super::entry::Entry;
-use crate::render;
+use crate::columns;
 
 /// An error, and where it is.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Entry {
     fn finding(&self, rule: String, message: String, line: Option<u32>) -> Finding {
         let source = self.subject.source.as_deref();
         let line = line.filter(|&line| line > 0);
-        let columns = source.zip(line).and_then(|(it, line)| render::columns(it, line, &message));
+        let columns = source.zip(line).and_then(|(it, line)| columns(it, line, &message));
         let file = self.subject.is_file.then(|| self.subject.name.clone());
         Finding { rule, message, file, line, columns }
     }

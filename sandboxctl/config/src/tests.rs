@@ -53,9 +53,22 @@ impl Machine {
     /// The error, without this machine's directory.
     fn refused(&self, variables: &[(&str, &str)], flags: Flags) -> String {
         let error = self.load(variables, flags).unwrap_err();
-        let error = crate::error::Error::from(error);
-        error.to_text().replace(&*self.folder.path().to_string_lossy(), "")
+        to_text(&error).replace(&*self.folder.path().to_string_lossy(), "")
     }
+}
+
+/// The error as it is printed: with its causes, and its hint on a line of its own.
+fn to_text(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        if !text.ends_with(&cause.to_string()) {
+            text = format!("{text}: {cause}");
+        }
+        source = cause.source();
+    }
+    let hint = error.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+    sandbox_render::escaped_text(&text).into_owned() + &hint
 }
 
 /// A value of the limit that a key's value is written as.

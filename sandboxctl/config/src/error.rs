@@ -130,7 +130,7 @@ pub enum Error {
 
 impl Error {
     /// An unknown key or section.
-    pub(crate) fn unknown_key(origin: Origin, name: String, is_table: bool) -> Self {
+    pub fn unknown_key(origin: Origin, name: String, is_table: bool) -> Self {
         let (what, known): (_, BTreeSet<String>) = if is_table {
             ("section", sections())
         } else {
