@@ -1,0 +1,159 @@
+/** The frame of every page: who is signed in, where to go, and what to do when a page fails. */
+import { Component, type ComponentChildren, type ComponentType } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import icon from "./icon.svg";
+import { safe } from "./lib/format";
+import { href, type Route, replace, useRoute } from "./lib/route";
+import { loadSession, returnPath, signOut, useSession, useSignedIn } from "./lib/session";
+import { useStore } from "./lib/store";
+import { chooseTheme, type Theme, theme } from "./lib/theme";
+import SignIn from "./pages/sign-in";
+import { s } from "./strings";
+import { Button, Empty, ErrorBox, Page, Spinner } from "./ui";
+
+export type PageProps = { route: Route };
+type PageModule = { default: ComponentType<PageProps> };
+
+/** The pages, by the first part of the path; each is loaded when it is first shown. */
+const PAGES: Record<string, () => Promise<PageModule>> = {
+  executions: () => import("./pages/executions"),
+  sandboxes: () => import("./pages/sandboxes"),
+  playground: () => import("./pages/playground"),
+  service: () => import("./pages/service"),
+  reference: () => import("./pages/reference"),
+};
+
+export function App() {
+  const signedIn = useSignedIn();
+  const [error, setError] = useState<unknown>();
+  const route = useRoute();
+  const name = route.path[0] ?? "";
+  const load = () => {
+    setError(undefined);
+    loadSession().catch(setError);
+  };
+  useEffect(load, []);
+  useEffect(() => {
+    if (signedIn === "yes" && (name === "" || (name === "sign-in" && !route.query.has("code")))) {
+      replace(returnPath(route.query));
+    }
+    if (signedIn === "no" && name !== "sign-in") {
+      replace(href(["sign-in"], { return: name === "" ? undefined : location.hash }));
+    }
+  }, [signedIn, route]);
+  if (error !== undefined) {
+    return (
+      <main>
+        <ErrorBox error={error} onRetry={load} />
+      </main>
+    );
+  }
+  if (name === "sign-in")
+    return signedIn === "unknown" && !route.query.has("code") ? <Spinner /> : <SignIn route={route} />;
+  if (signedIn !== "yes") return <Spinner />;
+  return (
+    <>
+      <TopBar current={name} />
+      <main id="main" tabIndex={-1}>
+        <Boundary key={name}>
+          <Shown name={name} route={route} />
+        </Boundary>
+      </main>
+    </>
+  );
+}
+
+function TopBar({ current }: { current: string }) {
+  const session = useSession();
+  const places: [string, string][] = [
+    ["executions", s.app.executions],
+    ["sandboxes", s.app.sandboxes],
+    ["playground", s.app.playground],
+  ];
+  if (session.can("admin")) places.push(["service", s.app.service]);
+  places.push(["reference", s.app.reference]);
+  return (
+    <header class="topbar">
+      <button type="button" class="skip button" onClick={() => document.getElementById("main")?.focus()}>
+        {s.app.skip}
+      </button>
+      <a class="brand" href={href(["executions"])}>
+        <img src={icon} alt="" />
+        {s.app.name}
+      </a>
+      <nav aria-label={s.app.navigation}>
+        <ul>
+          {places.map(([name, label]) => (
+            <li key={name}>
+              <a href={href([name])} aria-current={name === current ? "page" : undefined}>
+                {label}
+              </a>
+            </li>
+          ))}
+        </ul>
+      </nav>
+      <div class="who">
+        <span class="subject muted small" title={s.app.signedInAs(safe(session.subject))}>
+          <bdi>{safe(session.subject)}</bdi>
+        </span>
+        <ThemeChoice />
+        <Button kind="quiet" onClick={() => void signOut()}>
+          {s.app.signOut}
+        </Button>
+      </div>
+    </header>
+  );
+}
+
+function ThemeChoice() {
+  const chosen = useStore(theme);
+  return (
+    <select
+      aria-label={s.app.theme}
+      value={chosen}
+      onChange={(event) => chooseTheme(event.currentTarget.value as Theme)}
+    >
+      {Object.entries(s.app.themes).map(([value, label]) => (
+        <option key={value} value={value}>
+          {label}
+        </option>
+      ))}
+    </select>
+  );
+}
+
+/** A page by its name, once it is loaded. */
+function Shown({ name, route }: { name: string; route: Route }) {
+  const [loaded, setLoaded] = useState<{ page: ComponentType<PageProps> }>();
+  const [error, setError] = useState<unknown>();
+  const load = PAGES[name];
+  useEffect(() => {
+    load?.().then((module) => setLoaded({ page: module.default }), setError);
+  }, [load]);
+  if (!load) {
+    return (
+      <Page title={s.app.notFound}>
+        <Empty title={s.app.notFoundText} />
+      </Page>
+    );
+  }
+  if (error !== undefined) return <ErrorBox error={error} onRetry={() => location.reload()} />;
+  return loaded ? <loaded.page route={route} /> : <Spinner />;
+}
+
+/** An error of a page ends that page alone. */
+class Boundary extends Component<{ children: ComponentChildren }, { error?: Error }> {
+  static override getDerivedStateFromError(error: Error) {
+    return { error };
+  }
+
+  override render({ children }: { children: ComponentChildren }, { error }: { error?: Error }) {
+    if (!error) return children;
+    return (
+      <Page title={s.app.crashed} actions={<Button onClick={() => location.reload()}>{s.app.reload}</Button>}>
+        <p>{s.app.crashedText}</p>
+        <ErrorBox error={error} />
+      </Page>
+    );
+  }
+}

@@ -1,0 +1,7 @@
+export * from "./basic";
+export * from "./dialog";
+export * from "./file";
+export * from "./output";
+export * from "./table";
+export * from "./tabs";
+export * from "./tree";

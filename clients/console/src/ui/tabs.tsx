@@ -1,0 +1,61 @@
+/** Tabs: arrow keys, Home and End move between them. */
+import type { ComponentChildren } from "preact";
+import { useId, useRef } from "preact/hooks";
+
+export type Tab = { id: string; label: string; content: () => ComponentChildren };
+
+export function Tabs(props: { label: string; tabs: readonly Tab[]; active: string; onChange: (id: string) => void }) {
+  const base = useId();
+  const list = useRef<HTMLDivElement>(null);
+  const index = Math.max(
+    0,
+    props.tabs.findIndex((tab) => tab.id === props.active),
+  );
+  const active = props.tabs[index];
+  const move = (event: KeyboardEvent) => {
+    const last = props.tabs.length - 1;
+    const targets: Record<string, number> = {
+      ArrowRight: index === last ? 0 : index + 1,
+      ArrowLeft: index === 0 ? last : index - 1,
+      Home: 0,
+      End: last,
+    };
+    const target = targets[event.key];
+    const tab = target === undefined ? undefined : props.tabs[target];
+    if (!tab) return;
+    event.preventDefault();
+    props.onChange(tab.id);
+    (list.current?.children[target ?? 0] as HTMLElement | undefined)?.focus();
+  };
+  return (
+    <div class="tabs">
+      <div role="tablist" aria-label={props.label} ref={list} onKeyDown={move}>
+        {props.tabs.map((tab) => (
+          <button
+            key={tab.id}
+            type="button"
+            role="tab"
+            id={`${base}-${tab.id}`}
+            aria-selected={tab === active}
+            aria-controls={tab === active ? `${base}-panel` : undefined}
+            tabIndex={tab === active ? 0 : -1}
+            onClick={() => props.onChange(tab.id)}
+          >
+            {tab.label}
+          </button>
+        ))}
+      </div>
+      {active && (
+        <div
+          key={active.id}
+          role="tabpanel"
+          id={`${base}-panel`}
+          aria-labelledby={`${base}-${active.id}`}
+          tabIndex={-1}
+        >
+          {active.content()}
+        </div>
+      )}
+    </div>
+  );
+}
