@@ -28,9 +28,13 @@ const rootfs = required("CLIENTS_TEST_ROOTFS");
 const ends = [];
 const atEnd = (end) => ends.push(end);
 
-after(async () => {
-  for (const end of ends.reverse()) await end();
-});
+/** Ends everything. */
+export async function end() {
+  for (const it of ends.splice(0).reverse()) await it();
+}
+
+// Pictures are made outside of a test.
+if (process.env.NODE_TEST_CONTEXT) after(end);
 
 /** Waits until `probe` gives something that is true, and returns that. */
 export async function until(what, probe, timeout = 20_000) {
@@ -59,8 +63,11 @@ export class Service {
     const service = new Service();
     service.#args = args;
     chmodSync(service.#directory, 0o700);
-    // Scripts have files too, so that pages have them to show.
-    writeFileSync(join(service.#directory, "config.toml"), "[io]\nenabled = true\n");
+    // Scripts have files too, and commands a host to reach, so that pages have them to show.
+    writeFileSync(
+      join(service.#directory, "config.toml"),
+      '[io]\nenabled = true\n[network]\nallow = ["example.org"]\n',
+    );
     // A service does not start without a way to authenticate its callers.
     await service.token("nobody", ["executions:read"]);
     await service.resume();
@@ -264,6 +271,17 @@ export async function visit(service, token, options, use) {
   } finally {
     await visitor.leave();
   }
+}
+
+/** Opens the terminal of the sandbox that is shown, and waits for its shell. */
+export async function openTerminal(page) {
+  const screen = page.locator(".xterm-rows");
+  await page.getByRole("tab", { name: /terminal/i }).click();
+  const start = page.getByRole("button", { name: /(open|new|start).*(terminal|shell)/i });
+  await start.or(screen).first().waitFor();
+  if (await start.count()) await start.first().click();
+  await until("a prompt", async () => /[#$] *$/.test((await screen.textContent()).trimEnd()));
+  await page.locator(".xterm-helper-textarea").focus();
 }
 
 /** A relay of TCP connections, which cuts those that there are, and may refuse new ones. */
