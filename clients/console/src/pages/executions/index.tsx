@@ -1,10 +1,9 @@
-import { s } from "../../strings";
-import { Empty, Page } from "../../ui";
+/** Executions: a list, and one of them. */
+import type { PageProps } from "../../app";
+import { ExecutionPage } from "./execution";
+import { ExecutionList } from "./list";
 
-export default function Executions() {
-  return (
-    <Page title={s.app.executions}>
-      <Empty title={s.ui.loading} />
-    </Page>
-  );
+export default function Executions({ route }: PageProps) {
+  const id = route.path[1];
+  return id === undefined ? <ExecutionList route={route} /> : <ExecutionPage key={id} id={id} route={route} />;
 }

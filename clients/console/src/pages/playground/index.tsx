@@ -1,10 +1,109 @@
+/** Try a script or a command: what it makes is shown below. */
+import { useEffect, useState } from "preact/hooks";
+import type { PageProps } from "../../app";
+import { href, replace } from "../../lib/route";
+import { useSession } from "../../lib/session";
+import type { ExecutionRequest } from "../../lib/wire";
 import { s } from "../../strings";
-import { Empty, Page } from "../../ui";
+import { Button, Empty, ErrorBox, Page, Spinner, Tabs } from "../../ui";
+import { submit } from "../executions/requests";
+import { useExecution } from "../executions/use";
+import { ExecutionView } from "../executions/view";
+import { type CommandDraft, CommandForm, commandRequest } from "./command";
+import { type ScriptDraft, ScriptForm, scriptRequest } from "./script";
 
-export default function Playground() {
+/** What was written stays while other pages are looked at. */
+const drafts: { script: ScriptDraft; command: CommandDraft; ran?: string } = {
+  script: { source: s.playground.example, args: "", timeout: "", memory: "" },
+  command: { image: "", shell: "", stdin: "", env: "", allow: "", inputs: [], timeout: "", memory: "" },
+};
+
+export default function Playground({ route }: PageProps) {
+  const session = useSession();
+  const kind = route.query.get("kind") === "command" ? "command" : "script";
+  const [script, setScript] = useState(drafts.script);
+  const [command, setCommand] = useState(drafts.command);
+  const [ran, setRan] = useState(drafts.ran);
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState<unknown>();
+  useEffect(() => {
+    Object.assign(drafts, { script, command, ran });
+  }, [script, command, ran]);
+  if (!session.can("executions:write")) {
+    return (
+      <Page title={s.playground.title}>
+        <Empty title={s.playground.scope} />
+      </Page>
+    );
+  }
+  const run = async () => {
+    if (busy) return;
+    setBusy(true);
+    setError(undefined);
+    try {
+      const request: ExecutionRequest = kind === "script" ? scriptRequest(script) : await commandRequest(command);
+      setRan(await submit(request));
+    } catch (failure) {
+      setError(failure);
+    }
+    setBusy(false);
+  };
   return (
-    <Page title={s.app.playground}>
-      <Empty title={s.ui.loading} />
+    <Page
+      title={s.playground.title}
+      actions={
+        <Button kind="primary" busy={busy} onClick={() => void run()} title={s.playground.keys}>
+          {s.playground.run}
+        </Button>
+      }
+    >
+      {/* biome-ignore lint/a11y/noStaticElementInteractions: a shortcut for the button above. */}
+      <div
+        onKeyDown={(event) => {
+          if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+          event.preventDefault();
+          void run();
+        }}
+      >
+        <Tabs
+          label={s.playground.kinds}
+          active={kind}
+          onChange={(id) => replace(href(["playground"], { kind: id === "command" ? id : undefined }))}
+          tabs={[
+            {
+              id: "script",
+              label: s.playground.script,
+              content: () => <ScriptForm draft={script} onChange={setScript} />,
+            },
+            {
+              id: "command",
+              label: s.playground.command,
+              content: () => <CommandForm draft={command} onChange={setCommand} />,
+            },
+          ]}
+        />
+      </div>
+      {error !== undefined && <ErrorBox error={error} />}
+      {ran && <Ran key={ran} id={ran} />}
     </Page>
+  );
+}
+
+function Ran({ id }: { id: string }) {
+  const execution = useExecution(id);
+  const [tab, setTab] = useState<string>();
+  return (
+    <div class="stack ran">
+      <header class="row">
+        <h2>{s.playground.ran}</h2>
+        <a href={href(["executions", id])}>{s.playground.open}</a>
+      </header>
+      {execution.error !== undefined && <ErrorBox error={execution.error} onRetry={execution.reload} />}
+      {execution.document ? (
+        <ExecutionView id={id} execution={execution} tab={tab} onTab={setTab} />
+      ) : (
+        execution.error === undefined && <Spinner />
+      )}
+    </div>
   );
 }

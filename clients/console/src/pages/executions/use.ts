@@ -1,0 +1,52 @@
+/** An execution that is followed until its end. */
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { OutputBuffer } from "../../lib/ansi";
+import { follow, get, type StreamEvent } from "../../lib/api";
+import { useLoad } from "../../lib/load";
+import type { Execution, ExecutionEvent } from "../../lib/wire";
+import { s } from "../../strings";
+
+export type Followed = {
+  document?: Execution & { id: string };
+  error?: unknown;
+  output: OutputBuffer;
+  connection: "live" | "lost" | "ended";
+  reload: () => void;
+};
+
+export function useExecution(id: string): Followed {
+  const path = `/executions/${encodeURIComponent(id)}`;
+  const { data, error, reload } = useLoad((signal) => get<Execution & { id: string }>(path, {}, signal), [id]);
+  const [connection, setConnection] = useState<Followed["connection"]>("live");
+  const [streamError, setStreamError] = useState<unknown>();
+  const output = useMemo(() => new OutputBuffer(), [id]);
+  useEffect(() => {
+    const abort = new AbortController();
+    const write = writer(output);
+    setConnection("live");
+    setStreamError(undefined);
+    const on = ({ event, data: record }: StreamEvent) => {
+      write(record as ExecutionEvent);
+      if (event === "start" || event === "end") reload();
+      if (event === "end") setConnection("ended");
+    };
+    follow(`${path}/events`, on, { signal: abort.signal, onState: setConnection }).catch(setStreamError);
+    return () => abort.abort();
+  }, [id, output]);
+  return { document: data, error: error ?? streamError, output, connection, reload };
+}
+
+/** Writes events into a buffer. Output that is not UTF-8 is decoded, a stream each. */
+function writer(output: OutputBuffer): (event: ExecutionEvent) => void {
+  const decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() };
+  return ({ event, text, stream, encoding, level }) => {
+    if (event === "omitted") output.line(s.execution.omitted, "note");
+    if (typeof text !== "string") return;
+    if (event === "log") output.line(text, level === "warn" ? "warn" : level === "truncated" ? "note" : "log");
+    if (event === "output") {
+      const source = stream ?? "stdout";
+      const bytes = encoding === "base64" ? Uint8Array.from(atob(text), (c) => c.charCodeAt(0)) : undefined;
+      output.push(bytes ? decoders[source].decode(bytes, { stream: true }) : text, source);
+    }
+  };
+}
