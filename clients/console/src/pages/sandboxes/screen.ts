@@ -1,0 +1,111 @@
+/** The screen of a terminal: xterm.js on an `Attachment`. A chunk of its own, which is loaded with the first terminal. */
+import { FitAddon } from "@xterm/addon-fit";
+import { Terminal } from "@xterm/xterm";
+import "@xterm/xterm/css/xterm.css";
+import { Attachment, type AttachState } from "./attach";
+import type { ProcessView } from "./wire";
+
+const SCROLLBACK = 5_000;
+const RESIZE_DELAY = 100;
+/** Titles, links and the clipboard: what a program prints changes nothing but the screen. */
+const IGNORED_OSC = [0, 1, 2, 8, 52];
+
+export interface ScreenEvents {
+  state(state: AttachState, why?: unknown): void;
+  exit(code: number | null, signal: number | null): void;
+  omitted(): void;
+  problem(detail: string): void;
+  /** The user has asked for a way out: Tab is a key of the terminal. */
+  leave(): void;
+}
+
+export interface Screen {
+  focus(): void;
+  readAloud(on: boolean): void;
+  dispose(): void;
+}
+
+export function openScreen(host: HTMLElement, sandbox: string, process: ProcessView, events: ScreenEvents): Screen {
+  const terminal = new Terminal({
+    scrollback: SCROLLBACK,
+    fontFamily: getComputedStyle(host).fontFamily,
+    fontSize: 13,
+    minimumContrastRatio: 4.5,
+    theme: themeOf(host),
+    linkHandler: { activate: () => {} },
+  });
+  for (const code of IGNORED_OSC) terminal.parser.registerOscHandler(code, () => true);
+  const fit = new FitAddon();
+  terminal.loadAddon(fit);
+  terminal.open(host);
+  fit.fit();
+
+  let replaying = 0;
+  const attachment = new Attachment(sandbox, process, {
+    output(bytes, done) {
+      const isReplay = attachment.isReplay;
+      if (isReplay) replaying += 1;
+      terminal.write(bytes, () => {
+        if (isReplay) replaying -= 1;
+        done();
+      });
+    },
+    event(event) {
+      if (event.event === "exit") events.exit(event.exit_code ?? null, event.signal ?? null);
+      if (event.event === "omitted") events.omitted();
+    },
+    problem: (problem) => events.problem(problem.detail),
+    state(state, why) {
+      if (state === "ended" || state === "gone") terminal.options.disableStdin = true;
+      events.state(state, why);
+    },
+  });
+  attachment.resize(terminal.cols, terminal.rows);
+
+  // The terminal's answers to questions of long ago are input too: a shell would take them for what was typed.
+  const send = (bytes: Uint8Array) => replaying === 0 && attachment.input(bytes);
+  const encoder = new TextEncoder();
+  terminal.onData((text) => send(encoder.encode(text)));
+  terminal.onBinary((text) => send(Uint8Array.from(text, (character) => character.charCodeAt(0))));
+  terminal.onResize(({ cols, rows }) => attachment.resize(cols, rows));
+  terminal.attachCustomKeyEventHandler((event) => {
+    if (event.key !== "F6" || !event.shiftKey) return true;
+    event.preventDefault();
+    if (event.type === "keydown") events.leave();
+    return false;
+  });
+
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const resizes = new ResizeObserver(() => {
+    clearTimeout(timer);
+    timer = setTimeout(() => fit.fit(), RESIZE_DELAY);
+  });
+  resizes.observe(host);
+  const recolour = () => {
+    terminal.options.theme = themeOf(host);
+  };
+  const themes = new MutationObserver(recolour);
+  themes.observe(document.documentElement, { attributes: true });
+  const scheme = matchMedia("(prefers-color-scheme: dark)");
+  scheme.addEventListener("change", recolour);
+
+  return {
+    focus: () => terminal.focus(),
+    readAloud(on) {
+      terminal.options.screenReaderMode = on;
+    },
+    dispose() {
+      clearTimeout(timer);
+      resizes.disconnect();
+      themes.disconnect();
+      scheme.removeEventListener("change", recolour);
+      attachment.close();
+      terminal.dispose();
+    },
+  };
+}
+
+function themeOf(host: HTMLElement) {
+  const { backgroundColor, color } = getComputedStyle(host);
+  return { background: backgroundColor, foreground: color, cursor: color, selectionBackground: "#7aa2f755" };
+}
