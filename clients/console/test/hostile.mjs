@@ -1,4 +1,5 @@
 /** What a hostile guest puts wherever it may choose a text. */
+import assert from "node:assert/strict";
 
 /** The page that a script of a guest would call; nothing listens there. */
 const ELSEWHERE = "http://127.0.0.1:9/stolen";
@@ -96,4 +97,50 @@ export function harmOf() {
     }
   }
   return [...new Set(found)];
+}
+
+/** Visits every tab of a page; on each nothing of the guest is more than text, and of `shown`, by tabs, it is text. */
+export async function assertHarmless(page, shown = {}) {
+  const tabs = page.getByRole("main").getByRole("tab");
+  if (Object.keys(shown).length > 0) await tabs.first().waitFor();
+  const count = await tabs.count();
+  const missing = new Set(Object.keys(shown));
+  for (let index = 0; index < Math.max(count, 1); index += 1) {
+    if (count) await tabs.nth(index).click();
+    const name = count ? await tabs.nth(index).textContent() : "the page";
+    const key = [...missing].find((it) => name.toLowerCase().includes(it));
+    if (key) {
+      await page.getByRole("main").getByText(shown[key]).first().waitFor();
+      missing.delete(key);
+    }
+    await settled(page);
+    assert.deepEqual(await page.evaluate(harmOf), [], name);
+    // Long texts are shown from their end on, and only what of them is in view.
+    for (const part of [0, 0.3, 0.6]) {
+      await page.evaluate((part) => {
+        for (const it of document.querySelectorAll("main *")) {
+          if (it.scrollHeight > it.clientHeight + 50) it.scrollTop = it.scrollHeight * part;
+        }
+      }, part);
+      await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
+      assert.deepEqual(await page.evaluate(harmOf), [], name);
+    }
+  }
+  assert.deepEqual([...missing], [], "no such tabs");
+  assert.match(await page.title(), /sandboxctl$/);
+}
+
+/** Waits until nothing has changed on the page for a moment, or for two seconds if something always does. */
+export function settled(page) {
+  return page.evaluate(
+    () =>
+      new Promise((resolve) => {
+        let quiet = setTimeout(resolve, 300);
+        new MutationObserver(() => {
+          clearTimeout(quiet);
+          quiet = setTimeout(resolve, 300);
+        }).observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
+        setTimeout(resolve, 2000);
+      }),
+  );
 }

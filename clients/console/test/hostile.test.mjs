@@ -2,21 +2,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 import { ALL_SCOPES, openTerminal, Service, until, visit } from "./harness.mjs";
-import { ESCAPES, harmOf, MARKUP, NAMES, printing, TEXTS } from "./hostile.mjs";
-
-/** Visits every tab of a page; on each nothing of the guest is more than text. */
-async function assertHarmless(page) {
-  const tabs = page.getByRole("main").getByRole("tab");
-  const count = await tabs.count();
-  for (let index = 0; index < Math.max(count, 1); index += 1) {
-    if (count) await tabs.nth(index).click();
-    // Whatever is loaded late.
-    await page.waitForLoadState("networkidle");
-    const name = count ? await tabs.nth(index).textContent() : "the page";
-    assert.deepEqual(await page.evaluate(harmOf), [], name);
-  }
-  assert.match(await page.title(), /sandboxctl$/);
-}
+import { assertHarmless, ESCAPES, harmOf, MARKUP, NAMES, printing, settled, TEXTS } from "./hostile.mjs";
 
 describe("a hostile guest", () => {
   let service;
@@ -30,15 +16,42 @@ describe("a hostile guest", () => {
     for (const { id } of sandboxes) await service.call(token, "DELETE", `/v1/sandboxes/${id}`);
   });
 
+  test("what these tests look for is found if it is there", async () => {
+    await visit(service, token, {}, async (page, visitor) => {
+      await page.evaluate(
+        (all) => {
+          document.body.innerHTML = all.map((text) => `<p>${text}</p>`).join("");
+        },
+        TEXTS.filter((text) => !text.includes("refresh")),
+      );
+      await until("its request elsewhere", () =>
+        visitor.offences.some((it) => it.startsWith("policy: img-src") || it.startsWith("policy: script-src")),
+      );
+      const found = (await page.evaluate(harmOf)).join("\n");
+      for (const what of [
+        "an element: <img",
+        "a handler: <img",
+        "an address: <a",
+        "unseen U+202e",
+        "unseen U+7",
+        "iframe: ",
+      ]) {
+        assert.ok(found.includes(what), `${what}: ${found}`);
+      }
+      visitor.offences.length = 0;
+    });
+  });
+
   test("a command's output, names, metadata and arguments", async () => {
     const script = [...TEXTS, ...ESCAPES].map((text) => `${printing(text)}; echo; ${printing(text)} >&2`);
     const files = NAMES.map((name, index) => `mkdir -p d${index}; ${printing(TEXTS[index])} > "$(${printing(name)})"`);
-    const command = { shell: [...script, ...files, "exit 7"].join("\n"), env: { [`X_${1}`]: MARKUP[0] } };
-    const ran = await service.execute(token, { command, metadata: { [MARKUP[1]]: TEXTS, list: MARKUP } });
+    // Longer than a line for the shell may be.
+    const inputs = { "attack.sh": [...script, ...files, `printf '\\a'; ${printing(MARKUP[0])}`, "exit 7"].join("\n") };
+    const command = { shell: "sh /in/attack.sh", env: { X: MARKUP[0] } };
+    const ran = await service.execute(token, { command, inputs, metadata: { [MARKUP[1]]: TEXTS, list: MARKUP } });
     assert.equal(ran.status, "exit", JSON.stringify(ran.error));
     await visit(service, token, { hash: `executions/${ran.id}` }, async (page) => {
-      await page.getByText(MARKUP[0]).first().waitFor();
-      await assertHarmless(page);
+      await assertHarmless(page, { output: MARKUP[0], files: NAMES[0], changes: NAMES[0] });
       await page.goto(`${service.url}/#/executions`);
       await page.getByRole("main").locator(`a[href*="${ran.id}"]`).first().waitFor();
       await assertHarmless(page);
@@ -94,7 +107,7 @@ describe("a hostile guest", () => {
           .or(page.getByRole("main").getByRole("link", { name, exact: false }))
           .first()
           .click();
-        await page.waitForLoadState("networkidle");
+        await settled(page);
         assert.deepEqual(await page.evaluate(harmOf), [], name);
         const pictures = await page.evaluate(() =>
           [...document.images].filter((it) => it.src.startsWith("blob:")).map((it) => it.naturalWidth),
@@ -115,14 +128,12 @@ describe("a hostile guest", () => {
     const files = NAMES.map((name) => `mkdir -p "dir-$(${printing(name)})"; : > "$(${printing(name)})"`);
     await service.call(token, "POST", `${at}/executions?wait=60`, { command: { shell: files.join("\n") } });
     for (const [index, text] of MARKUP.entries()) {
-      const command = {
-        shell: `${printing(text)}; ${printing(ESCAPES[index % ESCAPES.length])}; exec sleep 600 # ${text}`,
-      };
-      await service.call(token, "POST", `${at}/processes`, { command, tag: `t${index}` });
+      const shell = `# ${text}\n${printing(text)}; ${printing(ESCAPES[index % ESCAPES.length])}; exec sleep 600`;
+      await service.call(token, "POST", `${at}/processes`, { command: { shell }, tag: `t${index}` });
     }
     await visit(service, token, { hash: `sandboxes/${sandbox.id}` }, async (page) => {
       await page.getByRole("heading", { level: 1 }).waitFor();
-      await assertHarmless(page);
+      await assertHarmless(page, { overview: MARKUP[2], processes: MARKUP[0], files: NAMES[0] });
       await page.goto(`${service.url}/#/sandboxes`);
       await page.getByRole("main").locator(`a[href*="${sandbox.id}"]`).first().waitFor();
       await assertHarmless(page);
