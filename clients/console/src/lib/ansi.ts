@@ -106,9 +106,12 @@ export function spans(text: string, style: Style = PLAIN): Span[] {
 const MAX_ROWS = 200_000;
 const MAX_CHARACTERS = 16 * 1024 * 1024;
 /** Longer lines go on in the next row. */
-const MAX_ROW = 2000;
+const MAX_ROW = 500;
 
-/** The output so far. Listeners are called at most once in a frame. */
+/** How long changes are collected until listeners are called, in milliseconds. */
+const NOTIFY_MS = 80;
+
+/** The output so far. */
 export class OutputBuffer {
   /** The rows that are kept. */
   rows: Row[] = [];
@@ -118,7 +121,7 @@ export class OutputBuffer {
   #open: Row | null = null;
   #style: Style = PLAIN;
   #listeners = new Set<() => void>();
-  #frame = 0;
+  #timer = 0;
 
   /** Adds output; its last line may go on in the next piece. */
   push(text: string, source: Source = "stdout"): void {
@@ -224,10 +227,10 @@ export class OutputBuffer {
   }
 
   #notify(): void {
-    if (this.#frame !== 0) return;
-    this.#frame = requestAnimationFrame(() => {
-      this.#frame = 0;
+    if (this.#timer !== 0) return;
+    this.#timer = window.setTimeout(() => {
+      this.#timer = 0;
       for (const listener of [...this.#listeners]) listener();
-    });
+    }, NOTIFY_MS);
   }
 }

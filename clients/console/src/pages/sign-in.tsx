@@ -39,39 +39,41 @@ export default function SignIn({ route }: PageProps) {
 
   return (
     <main class="sign-in">
-      <Page title={s.signIn.title}>
-        <form
-          class="card form"
-          onSubmit={(event) => {
-            event.preventDefault();
-            if (token.trim() !== "") void attempt({ token: token.trim() }, s.signIn.refused, target);
-          }}
-        >
-          <p class="brand">
-            <img src={icon} alt="" />
-            {s.app.name}
-          </p>
-          {route.query.has("expired") && <p role="status">{s.signIn.expired}</p>}
-          <p class="muted">{s.signIn.text}</p>
-          <Field
-            label={s.signIn.token}
-            type="password"
-            value={token}
-            onInput={setToken}
-            hint={s.signIn.hint}
-            required
-            disabled={busy}
-          />
-          {error !== undefined && <ErrorBox error={error} />}
-          {busy ? (
-            <Spinner label={s.signIn.link} />
-          ) : (
-            <Button kind="primary" submit>
-              {s.signIn.submit}
-            </Button>
-          )}
-        </form>
-      </Page>
+      <p class="brand">
+        <img src={icon} alt="" />
+        {s.app.name}
+      </p>
+      <div class="card">
+        <Page title={s.signIn.title}>
+          <form
+            class="form"
+            onSubmit={(event) => {
+              event.preventDefault();
+              if (token.trim() !== "") void attempt({ token: token.trim() }, s.signIn.refused, target);
+            }}
+          >
+            {route.query.has("expired") && <p role="status">{s.signIn.expired}</p>}
+            <p class="muted">{s.signIn.text}</p>
+            <Field
+              label={s.signIn.token}
+              type="password"
+              value={token}
+              onInput={setToken}
+              hint={s.signIn.hint}
+              required
+              disabled={busy}
+            />
+            {error !== undefined && <ErrorBox error={error} />}
+            {busy ? (
+              <Spinner label={s.signIn.busy} />
+            ) : (
+              <Button kind="primary" submit>
+                {s.signIn.submit}
+              </Button>
+            )}
+          </form>
+        </Page>
+      </div>
     </main>
   );
 }

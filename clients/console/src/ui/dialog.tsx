@@ -5,7 +5,7 @@ import { s } from "../strings";
 import { Button, ErrorBox } from "./basic";
 
 /** An open dialog. It is closed by its owner, who is asked to by Escape or the close button. */
-export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren }) {
+export function Dialog(props: { title: string; size?: "wide"; onClose: () => void; children: ComponentChildren }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const id = useId();
   useEffect(() => {
@@ -20,6 +20,7 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
   return (
     <dialog
       ref={dialog}
+      class={props.size}
       aria-labelledby={id}
       onCancel={(event) => {
         event.preventDefault();

@@ -102,7 +102,7 @@ function Shown({ name, bytes, type, total }: ShownProps) {
   return (
     <>
       {preview.cut && <p class="muted">{s.file.cut(size(MAX_TEXT), size(total))}</p>}
-      <Output buffer={preview.text} label={s.file.content(safe(name))} empty={s.file.empty} />
+      <Output buffer={preview.text} label={s.file.content(safe(name))} empty={s.file.empty} from="start" />
     </>
   );
 }

@@ -6,15 +6,23 @@ import { Copy } from "./basic";
 
 /** The height of a row in pixels, as `.output-row` has it. */
 const ROW = 20;
-const MARGIN_ROWS = 20;
+const MARGIN_ROWS = 8;
 const ANNOUNCE_MS = 5000;
 const MAX_COPY = 200_000;
 
-export function Output({ buffer, label, empty }: { buffer: OutputBuffer; label: string; empty?: string }) {
+type OutputProps = {
+  buffer: OutputBuffer;
+  label: string;
+  empty?: string;
+  /** Where it begins: what grows is followed at its end. */
+  from?: "start" | "end";
+};
+
+export function Output({ buffer, label, empty, from = "end" }: OutputProps) {
   const [, render] = useState(0);
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(400);
-  const [following, setFollowing] = useState(true);
+  const [following, setFollowing] = useState(from === "end");
   const [announced, setAnnounced] = useState("");
   const view = useRef<HTMLElement>(null);
 
@@ -67,8 +75,15 @@ export function Output({ buffer, label, empty }: { buffer: OutputBuffer; label: 
         )}
         {count > 0 && count < MAX_COPY && <CopyAll buffer={buffer} />}
       </div>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls has to be reached by keyboard. */}
-      <section ref={view} class="output-view" aria-label={label} tabIndex={0} onScroll={onScroll}>
+      <section
+        ref={view}
+        class="output-view"
+        aria-label={label}
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls has to be reached by keyboard.
+        tabIndex={0}
+        onScroll={onScroll}
+        style={{ height: `min(55vh, ${Math.max(count, 3) * ROW + 16}px)` }}
+      >
         {count === 0 && <p class="muted output-empty">{empty ?? s.output.empty}</p>}
         <div class="output-rows" style={{ height: `${count * ROW}px` }}>
           {buffer.rows.slice(first, last).map((row, index) => (

@@ -1,6 +1,6 @@
 /** Tabs: arrow keys, Home and End move between them. */
 import type { ComponentChildren } from "preact";
-import { useId, useRef } from "preact/hooks";
+import { useEffect, useId, useRef } from "preact/hooks";
 
 export type Tab = { id: string; label: string; content: () => ComponentChildren };
 
@@ -12,6 +12,12 @@ export function Tabs(props: { label: string; tabs: readonly Tab[]; active: strin
     props.tabs.findIndex((tab) => tab.id === props.active),
   );
   const active = props.tabs[index];
+  // On a narrow page the list scrolls.
+  useEffect(() => {
+    const tab = list.current?.children[index];
+    if (list.current && tab instanceof HTMLElement)
+      list.current.scrollLeft = tab.offsetLeft - list.current.offsetLeft - 40;
+  }, [index]);
   const move = (event: KeyboardEvent) => {
     const last = props.tabs.length - 1;
     const targets: Record<string, number> = {

@@ -10,6 +10,7 @@ import {
   Button,
   Bytes,
   type Column,
+  Dialog,
   Empty,
   ErrorBox,
   FileView,
@@ -94,14 +95,19 @@ export function Files({ id }: { id: string }) {
             <More left={data.files.length - shown} onClick={() => setShown(shown + SHOWN)} />
           </Section>
           {open && (
-            <Section title={safe(open.path)} actions={<Button onClick={() => setOpen(undefined)}>{s.ui.close}</Button>}>
+            <Dialog size="wide" title={safe(open.path)} onClose={() => setOpen(undefined)}>
               <FileView
                 name={open.path}
                 bytes={open.bytes}
                 version={keyOf(open)}
                 load={(signal) => blob(`${base}/files/${address(open)}`, {}, signal)}
               />
-            </Section>
+              <footer class="actions">
+                <a class="button" href={url(`${base}/files/${address(open)}`)} download>
+                  {s.left.download}
+                </a>
+              </footer>
+            </Dialog>
           )}
         </div>
       )}
@@ -141,12 +147,12 @@ const CHANGES: Column<Change>[] = [
     class: "tight",
     cell: (change) => s.left.types[change.type] ?? safe(change.type),
   },
-  { key: "before", head: s.left.before, class: "number", cell: ({ before }) => before && <Bytes n={before.bytes} /> },
+  { key: "before", head: s.left.before, class: "number", cell: ({ before }) => before && <Size n={before.bytes} /> },
   {
     key: "after",
     head: s.left.after,
     class: "number",
-    cell: ({ op, bytes }) => op !== "removed" && <Bytes n={bytes} />,
+    cell: ({ op, bytes }) => op !== "removed" && <Size n={bytes} />,
   },
   { key: "mode", head: s.left.mode, class: "tight", cell: ({ mode }) => <code>{safe(mode ?? s.ui.none)}</code> },
   {
@@ -156,6 +162,11 @@ const CHANGES: Column<Change>[] = [
     cell: ({ sha256 }) => <code title={sha256 ?? undefined}>{sha256 ? `${sha256.slice(0, 12)}…` : s.ui.none}</code>,
   },
 ];
+
+/** What is no file has no size. */
+function Size({ n }: { n: number | null }) {
+  return n === null ? <span class="muted">{s.ui.none}</span> : <Bytes n={n} />;
+}
 
 export function Changes({ id }: { id: string }) {
   const path = `/executions/${encodeURIComponent(id)}/changes`;

@@ -8,7 +8,7 @@ import { useSession } from "../../lib/session";
 import type { ExecutionList as Entries, ExecutionKind, ExecutionStatus, ExecutionSummary } from "../../lib/wire";
 import { s } from "../../strings";
 import { Badge, Button, type Column, Empty, ErrorBox, Field, Page, Select, Spinner, Table, Time } from "../../ui";
-import { TimelineBar, Took } from "./timeline";
+import { ScaledBar, Took } from "./timeline";
 import { TONES, title, tone } from "./verdict";
 
 const POLL_MS = 2000;
@@ -68,7 +68,7 @@ function Runs({ row }: { row: ExecutionSummary }) {
       <a href={href(["executions", row.id])}>
         <bdi>{title(row)}</bdi>
       </a>
-      <code class="muted">{row.id}</code>
+      {title(row) !== row.id && <code class="muted">{row.id}</code>}
     </span>
   );
 }
@@ -97,7 +97,7 @@ function columns(hasSubjects: boolean, own: string): Column<ExecutionSummary>[] 
         </>
       ),
     },
-    { key: "timeline", head: s.executions.timeline, class: "bar", cell: (row) => <TimelineBar times={row} /> },
+    { key: "timeline", head: s.executions.timeline, class: "bar", cell: (row) => <ScaledBar times={row} /> },
     { key: "took", head: s.executions.took, class: "number", cell: (row) => <Took times={row} /> },
     { key: "created", head: s.executions.created, class: "tight", cell: (row) => <Time at={row.created_at} /> },
   ];

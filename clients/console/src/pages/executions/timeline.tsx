@@ -64,6 +64,17 @@ export function TimelineBar({ times }: { times: Times }) {
   );
 }
 
+/** A bar as long as it took, on one scale for all: logarithmic, from 1 ms to 10 minutes. */
+export function ScaledBar({ times }: { times: Times }) {
+  const end = times.ended_at ? Date.parse(times.ended_at) : Date.now();
+  const share = Math.log10(Math.max(end - Date.parse(times.created_at), 1)) / Math.log10(600_000);
+  return (
+    <div style={{ width: `${Math.min(Math.max(share, 0.05), 1) * 100}%` }}>
+      <TimelineBar times={times} />
+    </div>
+  );
+}
+
 /** From its begin to its end, or until now. */
 export function Took({ times }: { times: Times }) {
   const now = useNow(times.ended_at === null);

@@ -97,9 +97,10 @@ export function evidence(execution: Execution): string[] {
   const found: string[] = [];
   if (!hasEnded(execution)) return found;
   if (isCommand(execution)) {
-    if (execution.exit_code !== null) found.push(words.exitCode(execution.exit_code));
-    else if (execution.signal !== null) found.push(words.bySignal(signalName(execution.signal)));
-    else found.push(words.noExit);
+    const { exit_code: code, signal, status } = execution;
+    if (code === null && signal === null) found.push(words.noExit);
+    else if (status !== "ok" && status !== "exit")
+      found.push(code !== null ? words.exitCode(code) : words.bySignal(signalName(signal ?? 0)));
     if (execution.stdout_truncated) found.push(words.cut("stdout"));
     if (execution.stderr_truncated) found.push(words.cut("stderr"));
   } else if (execution.logs_truncated) found.push(words.cut(words.log));
@@ -108,6 +109,7 @@ export function evidence(execution: Execution): string[] {
     const failed = tests.filter((test) => test.status === "failed").length;
     found.push(failed > 0 ? words.testsFailed(failed, tests.length) : words.testsPassed(tests.length));
   }
+  if (execution.network?.refused.length) found.push(words.refused(execution.network.refused.length));
   if (execution.committed === true) found.push(words.committed);
   if (execution.committed === false) found.push(words.notCommitted);
   if (execution.restarted) found.push(words.restarted(execution.generation ?? 0));
@@ -127,8 +129,10 @@ export function limitName(name: keyof Limits | string): string {
   return name.replace(/_(ms|bytes)$/, "").replaceAll("_", " ");
 }
 
-/** What an execution is called: its title if its submitter gave one. */
-export function title(execution: { id: string | null; metadata: Record<string, unknown> }): string {
-  const given = execution.metadata.title;
-  return typeof given === "string" && given.trim() !== "" ? safe(cut(given, 200)) : (execution.id ?? "");
+/** What an execution is called: its title, or else what its submitter has noted, or its id. */
+export function title({ id, metadata }: { id: string | null; metadata: Record<string, unknown> }): string {
+  if (typeof metadata.title === "string" && metadata.title.trim() !== "") return safe(cut(metadata.title, 200));
+  const notes = Object.entries(metadata).filter(([, value]) => value !== null && typeof value !== "object");
+  const text = notes.map(([name, value]) => `${name}=${value}`).join(", ");
+  return safe(cut(text, 120)) || (id ?? "");
 }

@@ -41,9 +41,9 @@ const COLOURS = HighlightStyle.define([
 const THEME = EditorView.theme({
   "&": { backgroundColor: "var(--surface)", color: "var(--text)", fontSize: "13px" },
   "&.cm-focused": { outline: "2px solid var(--accent)" },
-  ".cm-content": { fontFamily: "var(--mono)", caretColor: "var(--text)", minHeight: "280px" },
+  ".cm-content": { fontFamily: "var(--mono)", caretColor: "var(--text)", minHeight: "220px" },
   ".cm-scroller": { maxHeight: "55vh" },
-  ".cm-gutters": { backgroundColor: "var(--raised)", color: "var(--muted)", border: "none" },
+  ".cm-gutters": { minHeight: "220px", backgroundColor: "var(--raised)", color: "var(--muted)", border: "none" },
   ".cm-activeLine": { backgroundColor: "color-mix(in srgb, var(--accent-soft) 45%, transparent)" },
   ".cm-cursor": { borderLeftColor: "var(--text)" },
   "&.cm-focused .cm-selectionBackground, .cm-selectionBackground": { background: "var(--accent-soft) !important" },

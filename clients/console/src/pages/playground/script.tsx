@@ -80,24 +80,26 @@ export function ScriptForm({ draft, onChange }: Props) {
   const change = (members: Partial<ScriptDraft>) => onChange({ ...draft, ...members });
   return (
     <div class="stack">
-      {Editor ? (
-        <Editor
-          label={s.playground.editor}
-          value={draft.source}
-          problems={problems}
-          onChange={(source) => change({ source })}
-        />
-      ) : (
-        <Field label={s.playground.editor} rows={16} value={draft.source} onInput={(source) => change({ source })} />
-      )}
-      <ul class="stack-tight" aria-live="polite" aria-label={s.playground.problems}>
-        {problems.map((problem) => (
-          <li key={`${problem.line}-${problem.message}`} class="row">
-            <Badge tone={problem.severity === "error" ? "bad" : "warn"}>{s.playground.line(problem.line)}</Badge>
-            <bdi>{safe(problem.message)}</bdi>
-          </li>
-        ))}
-      </ul>
+      <div class="stack-tight">
+        {Editor ? (
+          <Editor
+            label={s.playground.editor}
+            value={draft.source}
+            problems={problems}
+            onChange={(source) => change({ source })}
+          />
+        ) : (
+          <Field label={s.playground.editor} rows={16} value={draft.source} onInput={(source) => change({ source })} />
+        )}
+        <ul class="problems" aria-live="polite" aria-label={s.playground.problems}>
+          {problems.map((problem) => (
+            <li key={`${problem.line}-${problem.message}`} class="row">
+              <Badge tone={problem.severity === "error" ? "bad" : "warn"}>{s.playground.line(problem.line)}</Badge>
+              <bdi>{safe(problem.message)}</bdi>
+            </li>
+          ))}
+        </ul>
+      </div>
       <div class="card form-row">
         <Field
           label={s.playground.args}
