@@ -1,5 +1,5 @@
 /** The reference of the HTTP API, from the document that the service gives of itself. All of it is text. */
-import type { ComponentChildren } from "preact";
+import { type ComponentChildren, Fragment } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { shell } from "../lib/format";
 import { useLoad } from "../lib/load";
@@ -93,12 +93,18 @@ function Details({ route, document }: { route: Route; document: ApiDocument }) {
   const { operation } = route;
   const scopes = (operation.security ?? []).flatMap((it) => Object.values(it).flat());
   const parameters = operation.parameters ?? [];
+  const answers = Object.entries(operation.responses).map(
+    ([status, response]) =>
+      [status, (response.$ref && document.components.responses[nameOf(response.$ref)]) || response] as const,
+  );
   return (
     <div class="route">
       <Prose text={operation.description ?? ""} />
       <p>
         {s.reference.scope}: {scopes.length > 0 ? <Codes values={scopes} /> : s.reference.noScope}
       </p>
+      <h3>curl</h3>
+      <Curl route={route} />
       {parameters.length > 0 && <Parameters parameters={parameters} />}
       {Object.entries(operation.requestBody?.content ?? {}).map(([type, media]) => (
         <section key={type}>
@@ -110,18 +116,36 @@ function Details({ route, document }: { route: Route; document: ApiDocument }) {
         </section>
       ))}
       <h3>{s.reference.answers}</h3>
-      {Object.entries(operation.responses).map(([status, response]) => {
-        const answer = (response.$ref && document.components.responses[nameOf(response.$ref)]) || response;
-        const schema = Object.values(answer.content ?? {})[0]?.schema;
-        return (
-          <div key={status} class="answer">
-            <Badge>{status}</Badge> <Prose text={answer.description ?? ""} inline />
-            {schema && parts(schema).map((part, index) => <Nested key={index} schema={part} document={document} />)}
+      {answers
+        .filter(([status]) => status < "400")
+        .map(([status, response]) => (
+          <div key={status}>
+            <Badge tone="ok">{status}</Badge> <Prose text={response.description ?? ""} inline />
+            {Object.values(response.content ?? {})
+              .flatMap(({ schema }) => (schema ? parts(schema) : []))
+              .map((part, index) => (
+                <Nested key={index} schema={part} document={document} />
+              ))}
           </div>
-        );
-      })}
-      <h3>curl</h3>
-      <Curl route={route} />
+        ))}
+      <Lazy summary={s.reference.errors}>
+        {() => (
+          <dl class="members">
+            {answers
+              .filter(([status]) => status >= "400")
+              .map(([status, response]) => (
+                <Fragment key={status}>
+                  <dt>
+                    <Badge tone="bad">{status}</Badge>
+                  </dt>
+                  <dd>
+                    <Prose text={response.description ?? ""} inline />
+                  </dd>
+                </Fragment>
+              ))}
+          </dl>
+        )}
+      </Lazy>
       <p>
         <a href={href(["reference", operation.operationId])}>{s.reference.link}</a>
       </p>
@@ -226,10 +250,12 @@ function Lazy({ summary, open = false, children }: LazyProps) {
 function Curl({ route }: { route: Route }) {
   const text = curlOf(route, location.origin);
   return (
-    <div class="stack">
+    <>
       <pre class="code wrap">{text}</pre>
-      <Copy text={text} />
-    </div>
+      <div class="row">
+        <Copy text={text} />
+      </div>
+    </>
   );
 }
 

@@ -2,6 +2,7 @@
 import { get } from "../lib/api";
 import { bytes, duration, safe } from "../lib/format";
 import { keep, usePoll } from "../lib/load";
+import { href } from "../lib/route";
 import { useSession } from "../lib/session";
 import { s } from "../strings";
 import { Badge, type Column, Empty, ErrorBox, Meter, Page, Section, Spinner, Table, Time, type Tone } from "../ui";
@@ -101,18 +102,16 @@ function Shown({ figures }: { figures: Figures }) {
           {pool === null ? (
             <p class="muted">{words.noPool}</p>
           ) : (
-            <>
-              <Meter label={words.ready} value={pool.ready} bound={pool.target} />
-              <Facts
-                facts={[
-                  [words.kinds, pool.kinds],
-                  [words.starting, pool.starting],
-                  [words.claims, pool.claims],
-                  [words.hits, pool.hits],
-                  [words.failed, pool.failed],
-                ]}
-              />
-            </>
+            <Facts
+              facts={[
+                [words.ready, s.ui.of(String(pool.ready), String(pool.target))],
+                [words.kinds, pool.kinds],
+                [words.starting, pool.starting],
+                [words.claims, pool.claims],
+                [words.hits, pool.hits],
+                [words.failed, pool.failed],
+              ]}
+            />
           )}
         </Section>
       </div>
@@ -159,7 +158,16 @@ const number = (
 });
 
 const SUBJECTS: Column<Subject>[] = [
-  { key: "subject", head: s.service.subject, class: "name", cell: (it) => <bdi>{safe(it.subject)}</bdi> },
+  {
+    key: "subject",
+    head: s.service.subject,
+    class: "name",
+    cell: (it) => (
+      <a href={href(["executions"], { subject: it.subject })}>
+        <bdi>{safe(it.subject)}</bdi>
+      </a>
+    ),
+  },
   number("queued", s.service.queued),
   number("running", s.service.running),
   number("sandboxes", s.service.sandboxes),
@@ -176,9 +184,9 @@ const NODES: Column<Node>[] = [
     head: s.service.node,
     class: "name",
     cell: (it) => (
-      <>
+      <div>
         <bdi>{safe(it.name)}</bdi> <span class="muted small mono">{safe(it.node)}</span>
-      </>
+      </div>
     ),
   },
   {

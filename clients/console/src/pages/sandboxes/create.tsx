@@ -177,7 +177,9 @@ function Equivalent({ form }: { form: Form }) {
     <details>
       <summary>{s.newSandbox.request}</summary>
       <pre class="code wrap">{text}</pre>
-      <Copy text={text} />
+      <div class="row">
+        <Copy text={text} />
+      </div>
     </details>
   );
 }

@@ -351,35 +351,37 @@ function Upload({ sandbox, directory, onChange }: UploadProps) {
   };
   const current: Content = safe(directory.path);
   return (
-    // biome-ignore lint/a11y/noStaticElementInteractions: a drop is a second way to what the button does.
-    <div
-      class={`drop ${over ? "over" : ""}`}
-      onDragOver={(event) => {
-        event.preventDefault();
-        setOver(true);
-      }}
-      onDragLeave={() => setOver(false)}
-      onDrop={(event) => {
-        event.preventDefault();
-        setOver(false);
-        void upload([...(event.dataTransfer?.files ?? [])], false);
-      }}
-    >
-      <p class="wrap">{s.files.drop(current)}</p>
-      <Button onClick={() => input.current?.click()}>{s.files.upload}</Button>
-      <input
-        ref={input}
-        type="file"
-        multiple
-        hidden
-        aria-label={s.files.upload}
-        onChange={(event) => {
-          void upload([...(event.currentTarget.files ?? [])], false);
-          event.currentTarget.value = "";
+    <>
+      {/* biome-ignore lint/a11y/noStaticElementInteractions: a drop is a second way to what the button does. */}
+      <div
+        class={`drop ${over ? "over" : ""}`}
+        onDragOver={(event) => {
+          event.preventDefault();
+          setOver(true);
         }}
-      />
-      <p role="status">{status}</p>
-      {error !== undefined && <ErrorBox error={error} />}
+        onDragLeave={() => setOver(false)}
+        onDrop={(event) => {
+          event.preventDefault();
+          setOver(false);
+          void upload([...(event.dataTransfer?.files ?? [])], false);
+        }}
+      >
+        <p class="wrap">{s.files.drop(current)}</p>
+        <Button onClick={() => input.current?.click()}>{s.files.upload}</Button>
+        <input
+          ref={input}
+          type="file"
+          multiple
+          hidden
+          aria-label={s.files.upload}
+          onChange={(event) => {
+            void upload([...(event.currentTarget.files ?? [])], false);
+            event.currentTarget.value = "";
+          }}
+        />
+        <p role="status">{status}</p>
+        {error !== undefined && <ErrorBox error={error} />}
+      </div>
       {existing.length > 0 && (
         <Confirm
           title={s.files.exists}
@@ -394,6 +396,6 @@ function Upload({ sandbox, directory, onChange }: UploadProps) {
           ))}
         </Confirm>
       )}
-    </div>
+    </>
   );
 }

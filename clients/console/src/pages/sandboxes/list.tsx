@@ -36,12 +36,12 @@ const COLUMNS: Column<SandboxView>[] = [
 
 function Named({ view }: { view: SandboxView }) {
   return (
-    <>
+    <div>
       <a href={href(["sandboxes", view.id])}>
         <Safe text={view.name ?? view.id} />
       </a>
       {view.name !== null && <div class="muted small mono">{view.id}</div>}
-    </>
+    </div>
   );
 }
 

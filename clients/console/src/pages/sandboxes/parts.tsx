@@ -53,14 +53,14 @@ export function Gone({ error }: { error: ApiError }) {
 
 /** What wakes a sandbox is not done because a tab was looked at. */
 export function Awake({ view, children }: { view: SandboxView; children: () => ComponentChildren }) {
-  const isAsleep = view.status === "paused" || view.status === "stopped";
-  const [woken, setWoken] = useState(!isAsleep);
-  if (woken) return <>{children()}</>;
+  const { status } = view;
+  const [isAwake, setAwake] = useState(status !== "paused" && status !== "stopped");
+  if (isAwake || (status !== "paused" && status !== "stopped")) return <>{children()}</>;
   return (
-    <Empty title={s.sandboxes.wake(s.sandboxes.statuses[view.status])}>
-      <p>{view.status === "paused" ? s.sandboxes.wakePaused : s.sandboxes.wakeStopped}</p>
-      <Button kind="primary" onClick={() => setWoken(true)}>
-        {s.sandboxes.wakeAction}
+    <Empty title={s.sandboxes.wake(s.sandboxes.statuses[status])}>
+      <p>{status === "paused" ? s.sandboxes.wakePaused : s.sandboxes.wakeStopped}</p>
+      <Button kind="primary" onClick={() => setAwake(true)}>
+        {s.sandboxes.wakeActions[status]}
       </Button>
     </Empty>
   );

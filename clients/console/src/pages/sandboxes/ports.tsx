@@ -4,7 +4,7 @@ import { ApiError, get, send } from "../../lib/api";
 import { shell } from "../../lib/format";
 import { useLoad } from "../../lib/load";
 import { s } from "../../strings";
-import { Badge, Button, Copy, Dialog, Empty, ErrorBox, Section, Spinner, Time } from "../../ui";
+import { Badge, Button, type Column, Copy, Dialog, Empty, ErrorBox, Section, Spinner, Table, Time } from "../../ui";
 import { type PortList, type Preview, type SandboxView, sandboxPath } from "./wire";
 
 const TTL_MS = 3_600_000;
@@ -32,6 +32,23 @@ export function Ports({ view }: { view: SandboxView }) {
   };
   const mayReach = (port: number) => view.spec.ports === "any" || (view.spec.ports ?? []).includes(port);
   const ports = data?.ports ?? [];
+  const columns: Column<PortList["ports"][number]>[] = [
+    { key: "port", head: s.ports.port, class: "tight", cell: ({ port }) => port },
+    { key: "address", head: s.ports.address, cell: ({ address }) => <code>{address}</code> },
+    {
+      key: "reach",
+      head: s.ports.reach,
+      cell: ({ port }) => {
+        if (!mayReach(port)) return <span class="muted">{s.ports.closed}</span>;
+        if (!hasPreviews) return <Badge tone="ok">{s.ports.open}</Badge>;
+        return (
+          <Button busy={busy === port} onClick={() => void open(port)}>
+            {s.ports.preview}
+          </Button>
+        );
+      },
+    },
+  ];
   return (
     <Section
       title={s.ports.title}
@@ -45,39 +62,7 @@ export function Ports({ view }: { view: SandboxView }) {
       {!data && !error && <Spinner />}
       {data && ports.length === 0 && <Empty title={s.ports.none}>{s.ports.noneText}</Empty>}
       {ports.length > 0 && (
-        <div class="table-box">
-          <table>
-            <caption class="offscreen">{s.ports.title}</caption>
-            <thead>
-              <tr>
-                <th scope="col">{s.ports.port}</th>
-                <th scope="col">{s.ports.address}</th>
-                <th scope="col">{s.ports.reach}</th>
-              </tr>
-            </thead>
-            <tbody>
-              {ports.map(({ port, address }) => (
-                <tr key={`${address} ${port}`}>
-                  <td data-label={s.ports.port}>{port}</td>
-                  <td data-label={s.ports.address}>
-                    <code>{address}</code>
-                  </td>
-                  <td data-label={s.ports.reach}>
-                    {!mayReach(port) ? (
-                      <span class="muted">{s.ports.closed}</span>
-                    ) : hasPreviews ? (
-                      <Button busy={busy === port} onClick={() => void open(port)}>
-                        {s.ports.preview}
-                      </Button>
-                    ) : (
-                      <Badge tone="ok">{s.ports.open}</Badge>
-                    )}
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <Table caption={s.ports.title} columns={columns} rows={ports} keyOf={(it) => `${it.address} ${it.port}`} />
       )}
       {!hasPreviews && <Forward view={view} port={ports.find(({ port }) => mayReach(port))?.port} />}
       {shown && <PreviewDialog shown={shown} onClose={() => setShown(undefined)} />}
@@ -106,7 +91,9 @@ function Forward({ view, port }: { view: SandboxView; port: number | undefined }
     <>
       <p>{s.ports.noPreviews}</p>
       <pre class="code wrap">{text}</pre>
-      <Copy text={text} />
+      <div class="row">
+        <Copy text={text} />
+      </div>
     </>
   );
 }

@@ -100,18 +100,24 @@ function columnsOf(sandbox: string): Column<ProcessView>[] {
       key: "command",
       head: s.processes.command,
       class: "name",
-      cell: ({ id, command }) => (
-        <a href={href(["sandboxes", sandbox, "processes", String(id)])}>
-          <span class="muted">{id}</span>{" "}
-          <code>
-            <Safe text={command} />
-          </code>
-        </a>
+      cell: ({ id, command, tag }) => (
+        <div>
+          <a href={href(["sandboxes", sandbox, "processes", String(id)])}>
+            <span class="muted">{id}</span>{" "}
+            <code>
+              <Safe text={command} />
+            </code>
+          </a>
+          {tag !== null && (
+            <div class="muted small">
+              <Safe text={tag} />
+            </div>
+          )}
+        </div>
       ),
     },
     { key: "state", head: s.processes.state, class: "tight", cell: (process) => <State process={process} /> },
     { key: "exit", head: s.processes.exit, class: "tight", cell: exitOf },
-    { key: "tag", head: s.processes.tag, class: "name", cell: ({ tag }) => <Safe text={tag ?? s.ui.none} /> },
     {
       key: "cpu",
       head: s.processes.cpu,
@@ -278,7 +284,7 @@ function Controls({ sandbox, process, onDone }: { sandbox: string; process: Proc
   return (
     <>
       <form
-        class="filters"
+        class="line"
         onSubmit={(event) => {
           event.preventDefault();
           void perform("POST", "/stdin", new TextEncoder().encode(`${line}\n`));
@@ -289,7 +295,7 @@ function Controls({ sandbox, process, onDone }: { sandbox: string; process: Proc
         <Button onClick={() => void perform("POST", "/stdin/close")}>{s.processes.closeInput}</Button>
       </form>
       <form
-        class="filters"
+        class="line"
         onSubmit={(event) => {
           event.preventDefault();
           void perform("POST", "/signal", { signal, to });
@@ -340,7 +346,7 @@ function LiveOutput({ sandbox, id, generation, onEnd }: LiveProps) {
     return () => abort.abort();
   }, [buffer]);
   return (
-    <Section title={s.processes.output(id)}>
+    <Section title={s.processes.outputTitle}>
       {lost && <p role="status">{s.processes.lost}</p>}
       {error !== undefined && <ErrorBox error={error} />}
       <Output buffer={buffer} label={s.processes.output(id)} />
