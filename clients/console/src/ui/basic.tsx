@@ -241,6 +241,24 @@ export function Spinner({ label = s.ui.loading }: { label?: string }) {
   );
 }
 
+/** What is loaded; until then, or in place of it, why it is not there. */
+export function Loaded<T>(props: {
+  of: { data?: T; error?: Error; reload: () => void };
+  isEmpty?: (data: T) => boolean;
+  none?: string;
+  children: (data: T) => ComponentChildren;
+}) {
+  const { data, error, reload } = props.of;
+  const isNone = props.none && error instanceof ApiError && error.status === 404;
+  if (isNone || (data && props.isEmpty?.(data))) return <Empty title={props.none ?? ""} />;
+  return (
+    <>
+      {error && <ErrorBox error={error} onRetry={reload} />}
+      {data ? props.children(data) : !error && <Spinner />}
+    </>
+  );
+}
+
 /** A page: its heading gets the focus when it is shown, and names the window. */
 export function Page(props: { title: string; actions?: ComponentChildren; children: ComponentChildren }) {
   const heading = useRef<HTMLHeadingElement>(null);

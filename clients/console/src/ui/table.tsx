@@ -1,8 +1,9 @@
 /** A table whose rows are rendered again only when their entry changes. */
 import { Component, type ComponentChildren } from "preact";
 
+/** A column; its head names it. */
 export type Column<T> = {
-  key: string;
+  key?: string;
   head: string;
   cell: (row: T) => ComponentChildren;
   class?: string;
@@ -19,7 +20,7 @@ class TableRow<T> extends Component<RowProps<T>> {
     return (
       <tr>
         {columns.map((column) => (
-          <td key={column.key} class={column.class} data-label={column.head}>
+          <td key={column.head} class={column.class} data-label={column.head}>
             {column.cell(row)}
           </td>
         ))}
@@ -42,7 +43,7 @@ export function Table<T>(props: {
         <thead>
           <tr>
             {props.columns.map((column) => (
-              <th key={column.key} scope="col" class={column.class}>
+              <th key={column.head} scope="col" class={column.class}>
                 {column.head}
               </th>
             ))}

@@ -5,98 +5,81 @@ import type { ExecutionStatus, Timing } from "../../lib/wire";
 import { s } from "../../strings";
 import { tone } from "./verdict";
 
-type Times = {
-  status: ExecutionStatus;
-  created_at: string;
-  started_at: string | null;
-  ended_at: string | null;
-  timing?: Timing | null;
-};
+type Times = { status: ExecutionStatus; created_at: string; started_at: string | null; ended_at: string | null };
+type Props = { times: Times & { timing?: Timing | null } };
 
-type Part = { name: "queue" | "start" | "run"; ms: number };
+/** Now, or when it ended. It goes on only while something is under way. */
+function useEnd({ ended_at }: Times): number {
+  const [, tick] = useState(0);
+  useEffect(() => {
+    if (ended_at) return;
+    const timer = setInterval(() => tick((n) => n + 1), 1000);
+    return () => clearInterval(timer);
+  }, [ended_at]);
+  return ended_at ? Date.parse(ended_at) : Date.now();
+}
 
 /** The parts so far. Lists do not know how long the start took. */
-export function parts(times: Times, now: number): Part[] {
-  const { timing } = times;
-  const end = times.ended_at ? Date.parse(times.ended_at) : now;
-  if (timing && times.ended_at) {
-    return [
-      { name: "queue", ms: timing.queued_ms ?? 0 },
-      { name: "start", ms: timing.start_ms ?? 0 },
-      { name: "run", ms: timing.run_ms },
-    ];
-  }
+function parts({ times }: Props, end: number): { name: "queue" | "start" | "run"; ms: number; class: string }[] {
   const created = Date.parse(times.created_at);
   const started = times.started_at ? Date.parse(times.started_at) : end;
-  return [
-    { name: "queue", ms: Math.max(0, started - created) },
-    { name: "run", ms: Math.max(0, end - started) },
+  const run = `run ${tone(times.status)}`;
+  const known = times.ended_at && times.timing;
+  const found = [
+    { name: "queue" as const, ms: known ? (known.queued_ms ?? 0) : Math.max(0, started - created), class: "queue" },
+    { name: "start" as const, ms: known ? (known.start_ms ?? 0) : 0, class: "start" },
+    { name: "run" as const, ms: known ? known.run_ms : Math.max(0, end - started), class: run },
   ];
+  return known ? found : found.filter((part) => part.name !== "start");
 }
 
-/** Now; it goes on only while something is under way. */
-function useNow(isMoving: boolean): number {
-  const [now, setNow] = useState(Date.now);
-  useEffect(() => {
-    if (!isMoving) return;
-    const timer = setInterval(() => setNow(Date.now()), 1000);
-    return () => clearInterval(timer);
-  }, [isMoving]);
-  return isMoving ? Math.max(now, Date.now()) : now;
-}
+const text = (part: { name: "queue" | "start" | "run"; ms: number }) => `${s.timeline[part.name]} ${duration(part.ms)}`;
 
 /** A bar as wide as its place, with its parts in proportion; in words for those who do not see it. */
-export function TimelineBar({ times }: { times: Times }) {
-  const now = useNow(times.ended_at === null);
-  const all = parts(times, now);
-  const total = all.reduce((sum, part) => sum + part.ms, 0);
-  const text = all.map((part) => s.timeline.part(s.timeline[part.name], duration(part.ms))).join(", ");
+function Bar({ times }: Props) {
+  const all = parts({ times }, useEnd(times));
+  const label = all.map(text).join(", ");
   return (
-    <span class="timeline" role="img" aria-label={text} title={text}>
+    <span class="timeline" role="img" aria-label={label} title={label}>
       {all.map((part) => (
-        <span
-          key={part.name}
-          class={`${part.name} ${part.name === "run" ? tone(times.status) : ""}`}
-          style={{ flexGrow: total > 0 ? part.ms / total : 0 }}
-        />
+        <span key={part.name} class={part.class} style={{ flexGrow: part.ms }} />
       ))}
     </span>
   );
 }
 
 /** A bar as long as it took, on one scale for all: logarithmic, from 1 ms to 10 minutes. */
-export function ScaledBar({ times }: { times: Times }) {
-  const end = times.ended_at ? Date.parse(times.ended_at) : Date.now();
-  const share = Math.log10(Math.max(end - Date.parse(times.created_at), 1)) / Math.log10(600_000);
+export function ScaledBar({ times }: Props) {
+  const ms = useEnd(times) - Date.parse(times.created_at);
+  const share = Math.log10(Math.max(ms, 1)) / Math.log10(600_000);
   return (
     <div style={{ width: `${Math.min(Math.max(share, 0.05), 1) * 100}%` }}>
-      <TimelineBar times={times} />
+      <Bar times={times} />
     </div>
   );
 }
 
 /** From its begin to its end, or until now. */
-export function Took({ times }: { times: Times }) {
-  const now = useNow(times.ended_at === null);
+export function Took({ times }: Props) {
+  const end = useEnd(times);
   if (!times.started_at) return <span class="muted">{s.ui.none}</span>;
-  const end = times.ended_at ? Date.parse(times.ended_at) : now;
   return <span class="figure">{duration(Math.max(0, end - Date.parse(times.started_at)))}</span>;
 }
 
 /** The bar with what its parts mean. */
-export function Timeline({ times }: { times: Times }) {
-  const now = useNow(times.ended_at === null);
+export function Timeline({ times }: Props) {
+  const end = useEnd(times);
   return (
     <div class="timeline-box">
-      <TimelineBar times={times} />
+      <Bar times={times} />
       <ul class="row small timeline-keys">
-        {parts(times, now).map((part) => (
+        {parts({ times }, end).map((part) => (
           <li key={part.name} class="row">
-            <span class={`key ${part.name} ${part.name === "run" ? tone(times.status) : ""}`} />
-            {s.timeline.part(s.timeline[part.name], duration(part.ms))}
+            <span class={`key ${part.class}`} />
+            {text(part)}
           </li>
         ))}
-        {times.timing?.start && <li class="muted">{s.timeline.kinds[times.timing.start]}</li>}
+        {times.timing?.start && <li class="muted">{s.timeline[times.timing.start]}</li>}
       </ul>
     </div>
   );

@@ -1,98 +1,83 @@
 /** What an execution used of its limits, and the hosts that it reached and did not. */
 import { bytes, duration, safe } from "../../lib/format";
-import type { ContactedHost, Execution, Limits as LimitSet, Network, RefusedHost } from "../../lib/wire";
+import type { ContactedHost, Execution, Network, RefusedHost } from "../../lib/wire";
 import { s } from "../../strings";
 import { type Column, Copy, Empty, Meter, Section, Table } from "../../ui";
-import { limitName, limitText } from "./verdict";
+import { limitText, words } from "./verdict";
 
 export function Limits({ execution }: { execution: Execution }) {
   const { limits, usage, disk } = execution;
-  if (!limits) return <Empty title={s.execution.noLimits} />;
-  const shown = new Set<string>(["timeout_ms", "memory_bytes", "write_bytes"]);
-  const others = (Object.entries(limits) as [keyof LimitSet, number][]).filter(([name]) => !shown.has(name));
+  if (!limits) return <Empty title={s.usage.none} />;
+  const { timeout_ms, memory_bytes, write_bytes, ...others } = limits;
+  const cpu = timeout_ms * limits.cpus;
   return (
     <div class="columns">
-      <Section title={s.execution.usage}>
-        <Meter label={s.usage.time} value={usage?.wall_ms} bound={limits.timeout_ms} format={duration} />
-        <Meter
-          label={s.usage.cpu}
-          value={usage?.cpu_ms}
-          bound={limits.timeout_ms * limits.cpus}
-          format={(ms) =>
-            ms === limits.timeout_ms * limits.cpus ? s.usage.cpuBound(limits.cpus, duration(ms)) : duration(ms)
-          }
-        />
-        <Meter label={s.usage.memory} value={usage?.peak_memory_bytes} bound={limits.memory_bytes} format={bytes} />
-        <Meter label={s.usage.written} value={usage?.written_bytes} bound={limits.write_bytes} format={bytes} />
+      <Section title={s.usage.title}>
+        <Meter label={s.usage.time} value={usage?.wall_ms} bound={timeout_ms} format={duration} />
+        <Meter label={s.usage.cpu(limits.cpus)} value={usage?.cpu_ms} bound={cpu} format={duration} />
+        <Meter label={s.usage.memory} value={usage?.peak_memory_bytes} bound={memory_bytes} format={bytes} />
+        <Meter label={s.usage.written} value={usage?.written_bytes} bound={write_bytes} format={bytes} />
         {disk && (
           <p class="hint">
-            {s.usage.disk(bytes(disk.bytes), disk.entries, disk.bound)}
-            {disk.reason && ` ${safe(disk.reason)}`}
+            {s.usage.disk(bytes(disk.bytes), disk.entries, disk.bound)} {disk.reason && safe(disk.reason)}
           </p>
         )}
       </Section>
-      <Section title={s.execution.otherLimits}>
+      <Section title={s.usage.others}>
         <dl class="facts">
-          {others.map(([name, value]) => (
-            <>
-              <dt>{limitName(name)}</dt>
-              <dd class="figure">{limitText(name, value)}</dd>
-            </>
-          ))}
+          {Object.entries(others).map(([name, value]) => [
+            <dt key={name}>{words(name.replace(/_(ms|bytes)$/, ""))}</dt>,
+            <dd key={`${name}-value`} class="figure">
+              {limitText(name, value)}
+            </dd>,
+          ])}
         </dl>
       </Section>
     </div>
   );
 }
 
-const hostName = ({ host, port }: ContactedHost) => `${safe(host)}:${port}`;
-
-const CONTACTED: Column<ContactedHost>[] = [
-  { key: "host", head: s.execution.host, class: "name", cell: (row) => <bdi class="mono">{hostName(row)}</bdi> },
-];
+const keyOf = ({ host, port }: ContactedHost) => `${host}:${port}`;
+const host = {
+  head: s.hosts.host,
+  class: "name",
+  cell: (row: ContactedHost) => <bdi class="mono">{safe(keyOf(row))}</bdi>,
+};
 
 const REFUSED: Column<RefusedHost>[] = [
-  { key: "host", head: s.execution.host, class: "name", cell: (row) => <bdi class="mono">{hostName(row)}</bdi> },
-  { key: "reason", head: s.execution.reason, cell: (row) => <bdi>{safe(row.reason)}</bdi> },
-  {
-    key: "allow",
-    head: s.execution.allow,
-    cell: ({ allow }) =>
-      allow.length === 0 ? (
-        <span class="muted">{s.execution.noRule}</span>
-      ) : (
-        <ul class="stack-tight">
-          {allow.map((rule) => (
-            <li key={rule} class="row">
-              <code>{safe(rule)}</code>
-              <Copy text={rule} label={s.execution.copyRule} />
-            </li>
-          ))}
-        </ul>
-      ),
-  },
+  host,
+  { head: s.hosts.reason, cell: (row) => <bdi>{safe(row.reason)}</bdi> },
+  { head: s.hosts.allow, cell: ({ allow }) => <Rules allow={allow} /> },
 ];
 
-const keyOf = ({ host, port }: ContactedHost) => `${host}:${port}`;
+function Rules({ allow }: { allow: string[] }) {
+  if (allow.length === 0) return <span class="muted">{s.hosts.noRule}</span>;
+  return (
+    <ul class="stack-tight">
+      {allow.map((rule) => (
+        <li key={rule} class="row">
+          <code>{safe(rule)}</code>
+          <Copy text={rule} label={s.hosts.copy} />
+        </li>
+      ))}
+    </ul>
+  );
+}
 
-export function Hosts({ network }: { network: Network }) {
+export function Hosts({ network: { refused, contacted, truncated } }: { network: Network }) {
+  const rows = (title: string, none: string, all: ContactedHost[], columns: readonly Column<never>[]) => (
+    <Section title={title}>
+      {all.length === 0 && <p class="muted">{none}</p>}
+      {all.length > 0 && (
+        <Table caption={title} columns={columns as Column<ContactedHost>[]} rows={all} keyOf={keyOf} />
+      )}
+    </Section>
+  );
   return (
     <div class="stack">
-      <Section title={s.execution.refused}>
-        {network.refused.length === 0 ? (
-          <p class="muted">{s.execution.noneRefused}</p>
-        ) : (
-          <Table caption={s.execution.refused} columns={REFUSED} rows={network.refused} keyOf={keyOf} />
-        )}
-      </Section>
-      <Section title={s.execution.contacted}>
-        {network.contacted.length === 0 ? (
-          <p class="muted">{s.execution.noneContacted}</p>
-        ) : (
-          <Table caption={s.execution.contacted} columns={CONTACTED} rows={network.contacted} keyOf={keyOf} />
-        )}
-      </Section>
-      {network.truncated && <p class="hint">{s.execution.moreHosts}</p>}
+      {rows(s.hosts.refused, s.hosts.noneRefused, refused, REFUSED)}
+      {rows(s.hosts.contacted, s.hosts.noneContacted, contacted, [host])}
+      {truncated && <p class="hint">{s.hosts.more}</p>}
     </div>
   );
 }

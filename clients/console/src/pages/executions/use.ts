@@ -7,8 +7,8 @@ import type { Execution, ExecutionEvent } from "../../lib/wire";
 import { s } from "../../strings";
 
 export type Followed = {
-  document?: Execution & { id: string };
-  error?: unknown;
+  data?: Execution;
+  error?: Error;
   output: OutputBuffer;
   connection: "live" | "lost" | "ended";
   reload: () => void;
@@ -16,9 +16,9 @@ export type Followed = {
 
 export function useExecution(id: string): Followed {
   const path = `/executions/${encodeURIComponent(id)}`;
-  const { data, error, reload } = useLoad((signal) => get<Execution & { id: string }>(path, {}, signal), [id]);
+  const { data, error, reload } = useLoad((signal) => get<Execution>(path, {}, signal), [id]);
   const [connection, setConnection] = useState<Followed["connection"]>("live");
-  const [streamError, setStreamError] = useState<unknown>();
+  const [streamError, setStreamError] = useState<Error>();
   const output = useMemo(() => new OutputBuffer(), [id]);
   useEffect(() => {
     const abort = new AbortController();
@@ -33,7 +33,7 @@ export function useExecution(id: string): Followed {
     follow(`${path}/events`, on, { signal: abort.signal, onState: setConnection }).catch(setStreamError);
     return () => abort.abort();
   }, [id, output]);
-  return { document: data, error: error ?? streamError, output, connection, reload };
+  return { data, error: error ?? streamError, output, connection, reload };
 }
 
 /** Writes events into a buffer. Output that is not UTF-8 is decoded, a stream each. */

@@ -5,7 +5,7 @@ import { href, replace } from "../../lib/route";
 import { useSession } from "../../lib/session";
 import type { ExecutionRequest } from "../../lib/wire";
 import { s } from "../../strings";
-import { Button, Empty, ErrorBox, Page, Spinner, Tabs } from "../../ui";
+import { Button, Empty, ErrorBox, Page, Tabs } from "../../ui";
 import { submit } from "../executions/requests";
 import { useExecution } from "../executions/use";
 import { ExecutionView } from "../executions/view";
@@ -98,12 +98,7 @@ function Ran({ id }: { id: string }) {
         <h2>{s.playground.ran}</h2>
         <a href={href(["executions", id])}>{s.playground.open}</a>
       </header>
-      {execution.error !== undefined && <ErrorBox error={execution.error} onRetry={execution.reload} />}
-      {execution.document ? (
-        <ExecutionView id={id} execution={execution} tab={tab} onTab={setTab} />
-      ) : (
-        execution.error === undefined && <Spinner />
-      )}
+      <ExecutionView id={id} execution={execution} tab={tab} onTab={setTab} />
     </div>
   );
 }
