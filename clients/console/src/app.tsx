@@ -65,13 +65,8 @@ export function App() {
 
 function TopBar({ current }: { current: string }) {
   const session = useSession();
-  const places: [string, string][] = [
-    ["executions", s.app.executions],
-    ["sandboxes", s.app.sandboxes],
-    ["playground", s.app.playground],
-  ];
-  if (session.can("admin")) places.push(["service", s.app.service]);
-  places.push(["reference", s.app.reference]);
+  // The page of the service is for those who run it.
+  const places = Object.keys(PAGES).filter((name) => name !== "service" || session.can("admin"));
   return (
     <header class="topbar">
       <button type="button" class="skip button" onClick={() => document.getElementById("main")?.focus()}>
@@ -83,10 +78,10 @@ function TopBar({ current }: { current: string }) {
       </a>
       <nav aria-label={s.app.navigation}>
         <ul>
-          {places.map(([name, label]) => (
+          {places.map((name) => (
             <li key={name}>
               <a href={href([name])} aria-current={name === current ? "page" : undefined}>
-                {label}
+                {s.app.pages[name as keyof typeof s.app.pages]}
               </a>
             </li>
           ))}
@@ -126,7 +121,7 @@ function ThemeChoice() {
 function Shown({ name, route }: { name: string; route: Route }) {
   const [loaded, setLoaded] = useState<{ page: ComponentType<PageProps> }>();
   const [error, setError] = useState<unknown>();
-  const load = PAGES[name];
+  const load = Object.hasOwn(PAGES, name) ? PAGES[name] : undefined;
   useEffect(() => {
     load?.().then((module) => setLoaded({ page: module.default }), setError);
   }, [load]);

@@ -4,16 +4,10 @@
  */
 import { safeText } from "./format";
 
+export const FLAGS = ["bold", "dim", "italic", "underline", "inverse"] as const;
+
 /** How text looks. `fg` and `bg` are 0-255 of the palette, or `#rrggbb`. */
-export type Style = {
-  fg?: number | string;
-  bg?: number | string;
-  bold?: boolean;
-  dim?: boolean;
-  italic?: boolean;
-  underline?: boolean;
-  inverse?: boolean;
-};
+export type Style = { fg?: number | string; bg?: number | string } & { [flag in (typeof FLAGS)[number]]?: boolean };
 
 export type Span = { text: string; style: Style };
 
@@ -29,45 +23,37 @@ const ESCAPE =
   // biome-ignore lint/suspicious/noControlCharactersInRegex: escape sequences begin with one.
   /(?:\u001b\[|\u009b)([0-?]{0,256})[ -/]{0,16}([@-~])|(?:\u001b[\]PX^_]|[\u0090\u0098\u009d-\u009f])[^\u0007\u001b\u009c]{0,4096}(?:\u0007|\u001b\\|\u009c)?|\u001b[ -/]{0,4}[0-Z\\`-~]?/g;
 
+const ON: Record<number, (typeof FLAGS)[number]> = { 1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "inverse" };
+const OFF: Record<number, (keyof Style)[]> = {
+  ...{ 22: ["bold", "dim"], 23: ["italic"], 24: ["underline"], 27: ["inverse"], 39: ["fg"], 49: ["bg"] },
+};
+
 /** The style after the parameters of an SGR sequence. */
 function styled(before: Style, parameters: string): Style {
   const codes = parameters.split(/[;:]/).map((part) => (part === "" ? 0 : Number(part)));
   let style: Style = { ...before };
   for (let i = 0; i < codes.length; i += 1) {
     const code = codes[i] ?? 0;
+    const on = ON[code];
+    const ground = code < 40 || (code >= 90 && code < 100) ? "fg" : "bg";
     if (code === 0) style = {};
-    else if (code === 1) style.bold = true;
-    else if (code === 2) style.dim = true;
-    else if (code === 3) style.italic = true;
-    else if (code === 4) style.underline = true;
-    else if (code === 7) style.inverse = true;
-    else if (code === 22) style = { ...style, bold: undefined, dim: undefined };
-    else if (code === 23) style.italic = undefined;
-    else if (code === 24) style.underline = undefined;
-    else if (code === 27) style.inverse = undefined;
-    else if (code >= 30 && code <= 37) style.fg = code - 30;
-    else if (code >= 90 && code <= 97) style.fg = code - 82;
-    else if (code === 39) style.fg = undefined;
-    else if (code >= 40 && code <= 47) style.bg = code - 40;
-    else if (code >= 100 && code <= 107) style.bg = code - 92;
-    else if (code === 49) style.bg = undefined;
-    else if (code === 38 || code === 48) {
-      let colour: number | string | undefined;
-      if (codes[i + 1] === 5) {
-        colour = Math.min(codes[i + 2] ?? 0, 255);
-        i += 2;
-      } else if (codes[i + 1] === 2) {
-        const parts = [codes[i + 2], codes[i + 3], codes[i + 4]];
-        colour = `#${parts
-          .map((part) =>
-            Math.min(part ?? 0, 255)
-              .toString(16)
-              .padStart(2, "0"),
-          )
-          .join("")}`;
-        i += 4;
-      }
-      if (colour !== undefined) style[code === 38 ? "fg" : "bg"] = colour;
+    else if (on) style[on] = true;
+    else if (OFF[code]) for (const name of OFF[code]) delete style[name];
+    else if (code >= 30 && code <= 47 && code % 10 < 8) style[ground] = code % 10;
+    else if (code >= 90 && code <= 107 && code % 10 < 8) style[ground] = (code % 10) + 8;
+    else if ((code === 38 || code === 48) && codes[i + 1] === 5) {
+      style[ground] = Math.min(codes[i + 2] ?? 0, 255);
+      i += 2;
+    } else if ((code === 38 || code === 48) && codes[i + 1] === 2) {
+      const parts = [codes[i + 2], codes[i + 3], codes[i + 4]];
+      style[ground] = `#${parts
+        .map((part) =>
+          Math.min(part ?? 0, 255)
+            .toString(16)
+            .padStart(2, "0"),
+        )
+        .join("")}`;
+      i += 4;
     }
   }
   return style;

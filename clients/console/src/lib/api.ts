@@ -104,16 +104,26 @@ export type FollowOptions = { after?: number; signal: AbortSignal; onState?: (st
 /** The waits between attempts to connect again, in milliseconds; the last one repeats. */
 const BACKOFF = [500, 1000, 2000, 5000, 10_000];
 
+/** The service sends a comment every 15 seconds. What is silent for longer is lost, whatever the network says. */
+const SILENCE_MS = 40_000;
+
 /** Follows server-sent events. A lost stream is resumed after the last event; ends at the event `end`, or when aborted. */
 export async function follow(path: string, on: (event: StreamEvent) => void, options: FollowOptions): Promise<void> {
   const { signal, onState } = options;
   let last = options.after ?? 0;
   let attempt = 0;
   while (!signal.aborted) {
+    const silence = new AbortController();
+    let timer = 0;
+    const heard = () => {
+      clearTimeout(timer);
+      timer = window.setTimeout(() => silence.abort(), SILENCE_MS);
+    };
     try {
+      heard();
       const headers: Record<string, string> = { Accept: "text/event-stream" };
       if (last > 0) headers["Last-Event-ID"] = String(last);
-      const response = await request(url(path), { headers, signal });
+      const response = await request(url(path), { headers, signal: AbortSignal.any([signal, silence.signal]) });
       if (!response.body) throw new ApiError(0, { detail: "the stream has no body" });
       onState?.("live");
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -121,6 +131,7 @@ export async function follow(path: string, on: (event: StreamEvent) => void, opt
       for (;;) {
         const { value, done } = await reader.read();
         if (done) break;
+        heard();
         attempt = 0;
         for (const { id, data } of parser.push(value)) {
           const parsed = JSON.parse(data);
@@ -136,6 +147,8 @@ export async function follow(path: string, on: (event: StreamEvent) => void, opt
       if (signal.aborted) return;
       // What the service refuses now, it refuses again.
       if (error instanceof ApiError && error.status >= 400 && error.status < 500 && error.status !== 429) throw error;
+    } finally {
+      clearTimeout(timer);
     }
     onState?.("lost");
     const wait = BACKOFF[Math.min(attempt, BACKOFF.length - 1)] ?? 10_000;

@@ -60,34 +60,13 @@ function Shown({ name, bytes, type, total }: ShownProps) {
     buffer.push(safeText(text.replaceAll("\r\n", "\n")));
     return { text: buffer, cut: total > bytes.length };
   }, [bytes, type, total]);
-  const [dimensions, setDimensions] = useState<string>();
-  const [broken, setBroken] = useState(false);
-  useEffect(() => {
-    setDimensions(undefined);
-    setBroken(false);
-    return () => {
+  useEffect(
+    () => () => {
       if ("picture" in preview) URL.revokeObjectURL(preview.picture);
-    };
-  }, [preview]);
-  if ("picture" in preview) {
-    return (
-      <figure class="picture">
-        {broken ? (
-          <Empty title={s.file.broken} />
-        ) : (
-          <img
-            src={preview.picture}
-            alt={safe(name)}
-            onLoad={(event) =>
-              setDimensions(`${event.currentTarget.naturalWidth} × ${event.currentTarget.naturalHeight}`)
-            }
-            onError={() => setBroken(true)}
-          />
-        )}
-        {dimensions && <figcaption class="muted small">{s.file.dimensions(dimensions, size(total))}</figcaption>}
-      </figure>
-    );
-  }
+    },
+    [preview],
+  );
+  if ("picture" in preview) return <Picture key={preview.picture} src={preview.picture} name={name} total={total} />;
   if ("hex" in preview) {
     return (
       <>
@@ -104,6 +83,23 @@ function Shown({ name, bytes, type, total }: ShownProps) {
       {preview.cut && <p class="muted">{s.file.cut(size(MAX_TEXT), size(total))}</p>}
       <Output buffer={preview.text} label={s.file.content(safe(name))} empty={s.file.empty} from="start" />
     </>
+  );
+}
+
+function Picture({ src, name, total }: { src: string; name: string; total: number }) {
+  const [text, setText] = useState("");
+  return (
+    <figure class="picture">
+      <img
+        src={src}
+        alt={safe(name)}
+        onLoad={({ currentTarget: { naturalWidth, naturalHeight } }) =>
+          setText(s.file.dimensions(`${naturalWidth} × ${naturalHeight}`, size(total)))
+        }
+        onError={() => setText(s.file.broken)}
+      />
+      <figcaption class="muted small">{text}</figcaption>
+    </figure>
   );
 }
 

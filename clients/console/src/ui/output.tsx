@@ -1,6 +1,6 @@
 /** Text of a guest in rows of one height, of which only those that are seen are rendered. */
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { type OutputBuffer, type Row, type Span, spans } from "../lib/ansi";
+import { FLAGS, type OutputBuffer, type Row, type Span, spans } from "../lib/ansi";
 import { s } from "../strings";
 import { Copy } from "./basic";
 
@@ -123,17 +123,11 @@ function OutputRow({ row, at }: { row: Row; at: number }) {
   );
 }
 
-function className({ style }: Span): string | undefined {
-  const names = [
-    style.bold && "bold",
-    style.dim && "dim",
-    style.italic && "italic",
-    style.underline && "underline",
-    style.inverse && "inverse",
-    typeof style.fg === "number" && style.fg < 16 && `fg${style.fg}`,
-    typeof style.bg === "number" && style.bg < 16 && `bg${style.bg}`,
-  ].filter(Boolean);
-  return names.length > 0 ? names.join(" ") : undefined;
+function className({ style: { fg, bg, ...style } }: Span): string {
+  const names: string[] = FLAGS.filter((flag) => style[flag]);
+  if (typeof fg === "number" && fg < 16) names.push(`fg${fg}`);
+  if (typeof bg === "number" && bg < 16) names.push(`bg${bg}`);
+  return names.join(" ");
 }
 
 /** The colours beyond the 16 of the theme: the cube and the greys of 256, and those given in full. */

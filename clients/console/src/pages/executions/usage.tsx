@@ -57,7 +57,7 @@ function Rules({ allow }: { allow: string[] }) {
       {allow.map((rule) => (
         <li key={rule} class="row">
           <code>{safe(rule)}</code>
-          <Copy text={rule} label={s.hosts.copy} />
+          <Copy text={safe(rule)} label={s.hosts.copy} />
         </li>
       ))}
     </ul>
