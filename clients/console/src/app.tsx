@@ -3,13 +3,14 @@ import { Component, type ComponentChildren, type ComponentType } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import icon from "./icon.svg";
 import { safe } from "./lib/format";
+import { useLoad } from "./lib/load";
 import { href, type Route, replace, useRoute } from "./lib/route";
 import { loadSession, returnPath, signOut, useSession, useSignedIn } from "./lib/session";
 import { useStore } from "./lib/store";
 import { chooseTheme, type Theme, theme } from "./lib/theme";
 import SignIn from "./pages/sign-in";
 import { s } from "./strings";
-import { Button, Empty, ErrorBox, Page, Spinner } from "./ui";
+import { Button, Empty, ErrorBox, Loaded, Page, Spinner } from "./ui";
 
 export type PageProps = { route: Route };
 type PageModule = { default: ComponentType<PageProps> };
@@ -119,21 +120,17 @@ function ThemeChoice() {
 
 /** A page by its name, once it is loaded. */
 function Shown({ name, route }: { name: string; route: Route }) {
-  const [loaded, setLoaded] = useState<{ page: ComponentType<PageProps> }>();
-  const [error, setError] = useState<unknown>();
   const load = Object.hasOwn(PAGES, name) ? PAGES[name] : undefined;
-  useEffect(() => {
-    load?.().then((module) => setLoaded({ page: module.default }), setError);
-  }, [load]);
-  if (!load) {
-    return (
-      <Page title={s.app.notFound}>
-        <Empty title={s.app.notFoundText} />
-      </Page>
-    );
-  }
-  if (error !== undefined) return <ErrorBox error={error} onRetry={() => location.reload()} />;
-  return loaded ? <loaded.page route={route} /> : <Spinner />;
+  const module = useLoad(async () => load?.() ?? { default: NotFound }, [name]);
+  return <Loaded of={module}>{({ default: Shown }) => <Shown route={route} />}</Loaded>;
+}
+
+function NotFound() {
+  return (
+    <Page title={s.app.notFound}>
+      <Empty title={s.app.notFoundText} />
+    </Page>
+  );
 }
 
 /** An error of a page ends that page alone. */

@@ -188,38 +188,25 @@ export function Button({ kind = "plain", busy, submit, children, class: extra, d
   );
 }
 
-/** Copies a text. */
-export function Copy({ text, label = s.ui.copy }: { text: string; label?: string }) {
-  const [state, setState] = useState<"idle" | "copied" | "failed">("idle");
-  const timer = useRef(0);
-  useEffect(() => () => clearTimeout(timer.current), []);
-  const copy = async () => {
-    setState((await toClipboard(text)) ? "copied" : "failed");
-    clearTimeout(timer.current);
-    timer.current = window.setTimeout(() => setState("idle"), 2000);
+/** Copies a text, which may be made only then. Sessions, and so this page, are on secure origins alone. */
+export function Copy({ text, label = s.ui.copy }: { text: string | (() => string); label?: string }) {
+  const [done, setDone] = useState<string>();
+  useEffect(() => {
+    const timer = setTimeout(() => setDone(undefined), 2000);
+    return () => clearTimeout(timer);
+  }, [done]);
+  const copy = () => {
+    const copied = navigator.clipboard.writeText(typeof text === "string" ? text : text());
+    copied.then(
+      () => setDone(s.ui.copied),
+      () => setDone(s.ui.copyFailed),
+    );
   };
   return (
-    <Button kind="quiet" class="copy" onClick={() => void copy()}>
-      <span aria-live="polite">{state === "copied" ? s.ui.copied : state === "failed" ? s.ui.copyFailed : label}</span>
+    <Button kind="quiet" class="copy" onClick={copy}>
+      <span aria-live="polite">{done ?? label}</span>
     </Button>
   );
-}
-
-/** The clipboard is there only on secure origins; elsewhere a selection is copied. */
-async function toClipboard(text: string): Promise<boolean> {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    const area = document.createElement("textarea");
-    area.value = text;
-    area.className = "offscreen";
-    document.body.append(area);
-    area.select();
-    const copied = document.execCommand("copy");
-    area.remove();
-    return copied;
-  }
 }
 
 /** There is nothing to show, and what to do about it. */

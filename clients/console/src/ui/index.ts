@@ -1,5 +1,6 @@
 export * from "./basic";
 export * from "./dialog";
+export * from "./drop";
 export * from "./file";
 export * from "./output";
 export * from "./table";

@@ -73,7 +73,7 @@ export function Output({ buffer, label, empty, from = "end" }: OutputProps) {
             {s.output.toEnd}
           </button>
         )}
-        {count > 0 && count < MAX_COPY && <CopyAll buffer={buffer} />}
+        {count > 0 && count < MAX_COPY && <Copy text={() => buffer.text()} />}
       </div>
       <section
         ref={view}
@@ -95,19 +95,6 @@ export function Output({ buffer, label, empty, from = "end" }: OutputProps) {
         {announced}
       </p>
     </div>
-  );
-}
-
-/** The text is made when it is copied, not while it grows. */
-function CopyAll({ buffer }: { buffer: OutputBuffer }) {
-  const [text, setText] = useState<string>();
-  useEffect(() => setText(undefined), [buffer]);
-  return text === undefined ? (
-    <button type="button" class="button quiet copy" onClick={() => setText(buffer.text())}>
-      {s.ui.copy}
-    </button>
-  ) : (
-    <Copy text={text} />
   );
 }
 

@@ -13,11 +13,8 @@ export function requestOf(id: string): ExecutionRequest | undefined {
 /** Submits it, once even if the answer is lost and it is sent again. */
 export async function submit(request: ExecutionRequest): Promise<string> {
   const titled = { ...request, metadata: { title: titleOf(request), ...request.metadata } };
-  // `crypto.randomUUID` is there only on secure origins.
-  const key = [...crypto.getRandomValues(new Uint8Array(16))]
-    .map((byte) => byte.toString(16).padStart(2, "0"))
-    .join("");
-  const { id } = await send<{ id: string }>("POST", "/executions", titled, { headers: { "Idempotency-Key": key } });
+  const headers = { "Idempotency-Key": crypto.randomUUID() };
+  const { id } = await send<{ id: string }>("POST", "/executions", titled, { headers });
   sent.set(id, request);
   const oldest = sent.keys().next().value;
   if (sent.size > MAX_KEPT && oldest !== undefined) sent.delete(oldest);

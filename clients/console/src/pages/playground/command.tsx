@@ -1,9 +1,8 @@
 /** A command: the image that it runs in, a line for its shell, and its inputs. */
-import { useRef, useState } from "preact/hooks";
 import { bytes, safe } from "../../lib/format";
 import type { CommandRequest, Content, ExecutionRequest } from "../../lib/wire";
 import { s } from "../../strings";
-import { Button, Field } from "../../ui";
+import { Button, Drop, Field } from "../../ui";
 import { LimitFields, limitsOf } from "./limits";
 
 export type CommandDraft = {
@@ -56,43 +55,35 @@ type Props = { draft: CommandDraft; onChange: (draft: CommandDraft) => void };
 
 export function CommandForm({ draft, onChange }: Props) {
   const change = (members: Partial<CommandDraft>) => onChange({ ...draft, ...members });
+  const p = s.playground;
+  const field = (name: "shell" | "stdin" | "env" | "allow", rows: number, placeholder?: string) => (
+    <Field
+      label={p[name]}
+      rows={rows}
+      value={draft[name]}
+      placeholder={placeholder}
+      onInput={(value) => change({ [name]: value })}
+    />
+  );
   return (
     <div class="stack">
       <div class="card form">
         <Field
-          label={s.playground.image}
+          label={p.image}
           value={draft.image}
           placeholder="python:3.13-slim"
-          hint={s.playground.imageHint}
+          hint={p.imageHint}
           onInput={(image) => change({ image })}
         />
-        <Field
-          label={s.playground.shell}
-          rows={5}
-          value={draft.shell}
-          placeholder="echo hello; ls /in"
-          onInput={(shell) => change({ shell })}
-        />
+        {field("shell", 5, "echo hello; ls /in")}
         <Inputs files={draft.inputs} onChange={(inputs) => change({ inputs })} />
       </div>
       <details class="card">
-        <summary>{s.playground.more}</summary>
+        <summary>{p.more}</summary>
         <div class="form-row">
-          <Field label={s.playground.stdin} rows={2} value={draft.stdin} onInput={(stdin) => change({ stdin })} />
-          <Field
-            label={s.playground.env}
-            rows={2}
-            value={draft.env}
-            placeholder="NAME=value"
-            onInput={(env) => change({ env })}
-          />
-          <Field
-            label={s.playground.allow}
-            rows={2}
-            value={draft.allow}
-            placeholder="pypi.org:443"
-            onInput={(allow) => change({ allow })}
-          />
+          {field("stdin", 2)}
+          {field("env", 2, "NAME=value")}
+          {field("allow", 2, "pypi.org:443")}
           <LimitFields draft={draft} onChange={change} />
         </div>
       </details>
@@ -100,60 +91,22 @@ export function CommandForm({ draft, onChange }: Props) {
   );
 }
 
-/** The files at `/in`: chosen or dropped. */
+/** The files at `/in`. A name is there once. */
 function Inputs({ files, onChange }: { files: File[]; onChange: (files: File[]) => void }) {
-  const chooser = useRef<HTMLInputElement>(null);
-  const [over, setOver] = useState(false);
-  const add = (more: FileList | null | undefined) => {
-    const added = [...(more ?? [])];
-    const names = new Set(added.map((file) => file.name));
-    if (added.length > 0) onChange([...files.filter((file) => !names.has(file.name)), ...added]);
-  };
+  const without = (names: string[]) => files.filter((file) => !names.includes(file.name));
+  const add = (more: File[]) => onChange([...without(more.map((file) => file.name)), ...more]);
   return (
-    <fieldset
-      class={`drop ${over ? "over" : ""}`}
-      onDragOver={(event) => {
-        event.preventDefault();
-        setOver(true);
-      }}
-      onDragLeave={() => setOver(false)}
-      onDrop={(event) => {
-        event.preventDefault();
-        setOver(false);
-        add(event.dataTransfer?.files);
-      }}
-    >
-      <legend>{s.playground.inputs}</legend>
-      <input
-        ref={chooser}
-        type="file"
-        multiple
-        hidden
-        aria-label={s.playground.inputs}
-        onChange={(event) => {
-          add(event.currentTarget.files);
-          event.currentTarget.value = "";
-        }}
-      />
-      <ul class="stack-tight">
-        {files.map((file) => (
-          <li key={file.name} class="row">
-            <bdi class="mono">/in/{safe(file.name)}</bdi>
-            <span class="muted small">{bytes(file.size)}</span>
-            <Button
-              kind="quiet"
-              aria-label={s.playground.removeOf(safe(file.name))}
-              onClick={() => onChange(files.filter((each) => each !== file))}
-            >
-              {s.playground.remove}
-            </Button>
-          </li>
-        ))}
-      </ul>
-      <div class="row">
-        <Button onClick={() => chooser.current?.click()}>{s.playground.choose}</Button>
-        <span class="hint">{s.playground.inputsHint}</span>
-      </div>
-    </fieldset>
+    <Drop label={s.playground.inputs} action={s.playground.choose} onFiles={add}>
+      <p class="muted">{s.playground.inputsHint}</p>
+      {files.map((file) => (
+        <div key={file.name} class="row">
+          <bdi class="mono">/in/{safe(file.name)}</bdi>
+          <span class="muted small">{bytes(file.size)}</span>
+          <Button kind="quiet" onClick={() => onChange(without([file.name]))}>
+            {s.playground.remove(safe(file.name))}
+          </Button>
+        </div>
+      ))}
+    </Drop>
   );
 }

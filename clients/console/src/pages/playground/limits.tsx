@@ -7,33 +7,20 @@ export type LimitsDraft = { timeout: string; memory: string };
 
 const MIB = 1024 * 1024;
 
-export function LimitFields({
-  draft,
-  onChange,
-}: {
-  draft: LimitsDraft;
-  onChange: (members: Partial<LimitsDraft>) => void;
-}) {
-  return (
-    <>
-      <Field
-        label={s.playground.timeout}
-        type="number"
-        min={1}
-        placeholder={s.playground.default}
-        value={draft.timeout}
-        onInput={(timeout) => onChange({ timeout })}
-      />
-      <Field
-        label={s.playground.memory}
-        type="number"
-        min={1}
-        placeholder={s.playground.default}
-        value={draft.memory}
-        onInput={(memory) => onChange({ memory })}
-      />
-    </>
-  );
+type Props = { draft: LimitsDraft; onChange: (members: Partial<LimitsDraft>) => void };
+
+export function LimitFields({ draft, onChange }: Props) {
+  return (["timeout", "memory"] as const).map((name) => (
+    <Field
+      key={name}
+      label={s.playground[name]}
+      type="number"
+      min={1}
+      placeholder={s.playground.default}
+      value={draft[name]}
+      onInput={(value) => onChange({ [name]: value })}
+    />
+  ));
 }
 
 /** What was entered; nothing for what was not, which is then the server's default. */
