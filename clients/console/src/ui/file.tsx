@@ -9,9 +9,8 @@ import { Output } from "./output";
 
 const MAX_PICTURE = 16 * 1024 * 1024;
 const MAX_TEXT = 1024 * 1024;
-const HEX_BYTES = 1024;
 
-type Preview = { picture: string } | { text: OutputBuffer; cut: boolean } | { hex: string };
+type Preview = { picture: string } | { text: OutputBuffer; cut: boolean } | { binary: true };
 
 /** `load` is called again when `name` or `version` changes. A file over 16 MiB is not loaded. */
 export function FileView(props: {
@@ -55,7 +54,7 @@ function Shown({ name, bytes, type, total }: ShownProps) {
   const preview = useMemo((): Preview => {
     if (type) return { picture: URL.createObjectURL(new Blob([bytes], { type })) };
     const text = decoded(bytes);
-    if (text === undefined) return { hex: hex(bytes.subarray(0, HEX_BYTES)) };
+    if (text === undefined) return { binary: true };
     const buffer = new OutputBuffer();
     buffer.push(safeText(text.replaceAll("\r\n", "\n")));
     return { text: buffer, cut: total > bytes.length };
@@ -67,17 +66,7 @@ function Shown({ name, bytes, type, total }: ShownProps) {
     [preview],
   );
   if ("picture" in preview) return <Picture key={preview.picture} src={preview.picture} name={name} total={total} />;
-  if ("hex" in preview) {
-    return (
-      <>
-        <p class="muted">{s.file.binary(size(total))}</p>
-        {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls has to be reached by keyboard. */}
-        <section class="code" aria-label={s.file.content(safe(name))} tabIndex={0}>
-          <pre>{preview.hex}</pre>
-        </section>
-      </>
-    );
-  }
+  if ("binary" in preview) return <Empty title={s.file.binary(size(total))}>{s.file.download}</Empty>;
   return (
     <>
       {preview.cut && <p class="muted">{s.file.cut(size(MAX_TEXT), size(total))}</p>}
@@ -110,15 +99,4 @@ function decoded(bytes: Uint8Array): string | undefined {
   const head = text.slice(0, 8192);
   const bad = head.split("\ufffd").length - 1;
   return bad > head.length / 20 ? undefined : text;
-}
-
-function hex(bytes: Uint8Array): string {
-  const lines: string[] = [];
-  for (let at = 0; at < bytes.length; at += 16) {
-    const part = [...bytes.subarray(at, at + 16)];
-    const digits = part.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
-    const text = part.map((byte) => (byte >= 0x20 && byte < 0x7f ? String.fromCharCode(byte) : ".")).join("");
-    lines.push(`${at.toString(16).padStart(6, "0")}  ${digits.padEnd(47)}  ${text}`);
-  }
-  return lines.join("\n");
 }
