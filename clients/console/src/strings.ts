@@ -96,7 +96,7 @@ export const s = {
       cancelled: "Cancelled by its caller",
       killed: "Something other than sandboxctl ended its container",
       agent_lost: "The agent in its sandbox disappeared",
-      error: "sandboxctl failed, not what was to run",
+      error: "It could not be run, or how it ended is unknown",
     },
     exitCode: (code: number) => `Exit code ${code}`,
     bySignal: (name: string) => `No exit code: ${name}`,

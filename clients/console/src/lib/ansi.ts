@@ -72,7 +72,8 @@ export function styleAfter(text: string, style: Style): Style {
 }
 
 /** A text as spans. */
-export function spans(text: string, style: Style = PLAIN): Span[] {
+export function spans(row: string, style: Style = PLAIN): Span[] {
+  const text = row.replace(/\r$/, "");
   const found: Span[] = [];
   let current = style;
   let end = 0;
@@ -105,16 +106,14 @@ export class OutputBuffer {
   dropped = 0;
   #characters = 0;
   #open: Row | null = null;
-  #style: Style = PLAIN;
+  /** How each source goes on. */
+  #styles = new Map<Source, Style>();
   #listeners = new Set<() => void>();
   #timer = 0;
 
   /** Adds output; its last line may go on in the next piece. */
   push(text: string, source: Source = "stdout"): void {
-    if (this.#open && this.#open.source !== source) {
-      this.#open = null;
-      this.#style = PLAIN;
-    }
+    if (this.#open?.source !== source) this.#leave();
     let start = 0;
     while (start < text.length) {
       const newline = text.indexOf("\n", start);
@@ -129,10 +128,9 @@ export class OutputBuffer {
 
   /** Adds whole lines, which no escape sequence colours. */
   line(text: string, source: Source): void {
-    this.#open = null;
-    this.#style = PLAIN;
+    this.#leave();
     this.push(`${text}\n`, source);
-    this.#style = PLAIN;
+    this.#styles.delete(source);
   }
 
   subscribe(listener: () => void): () => void {
@@ -158,7 +156,7 @@ export class OutputBuffer {
       this.#open ??= this.#row(source, false);
       let room = MAX_ROW - this.#open.text.length;
       if (room <= 0) {
-        this.#style = styleAfter(this.#open.text, this.#open.style);
+        this.#leave();
         this.#open = this.#row(source, true);
         room = MAX_ROW;
       }
@@ -171,29 +169,42 @@ export class OutputBuffer {
         if (begin > 0 && length - begin < 32 && !/[@-Z\\^-~]/.test(rest.slice(begin + 2, length))) length = begin;
       }
       this.#open.text += rest.slice(0, length);
+      this.#rewind(this.#open);
       this.#characters += length;
       rest = rest.slice(length);
       if (rest === "") break;
       if (length < room) {
-        this.#style = styleAfter(this.#open.text, this.#open.style);
+        this.#leave();
         this.#open = this.#row(source, true);
       }
     }
   }
 
-  /** Ends a line. A carriage return before its end begins it again, as progress bars do. */
+  /** A carriage return begins the line again, as progress bars do. */
+  #rewind(row: Row): void {
+    const end = row.text.endsWith("\r") ? row.text.length - 1 : row.text.length;
+    const last = row.text.lastIndexOf("\r", end - 1);
+    if (last < 0) return;
+    row.style = styleAfter(row.text.slice(0, last), row.style);
+    row.text = row.text.slice(last + 1);
+  }
+
   #close(source: Source): void {
     const row = this.#open ?? this.#row(source, false);
-    this.#style = styleAfter(row.text, row.style);
-    const text = row.text.endsWith("\r") ? row.text.slice(0, -1) : row.text;
-    const last = text.lastIndexOf("\r");
-    row.style = last < 0 ? row.style : styleAfter(text.slice(0, last), row.style);
-    row.text = text.slice(last + 1);
+    this.#open = row;
+    this.#leave();
+    row.text = row.text.replace(/\r$/, "");
+  }
+
+  /** The next output is in another row. */
+  #leave(): void {
+    const row = this.#open;
+    if (row) this.#styles.set(row.source, styleAfter(row.text, row.style));
     this.#open = null;
   }
 
   #row(source: Source, continued: boolean): Row {
-    const row: Row = { text: "", style: this.#style, source, continued };
+    const row: Row = { text: "", style: this.#styles.get(source) ?? PLAIN, source, continued };
     this.rows.push(row);
     return row;
   }

@@ -14,23 +14,18 @@ export type Schema = {
   enum?: unknown[];
   const?: unknown;
   default?: unknown;
-  format?: string;
   minimum?: number;
-  exclusiveMinimum?: number;
-  maximum?: number;
 };
 
-export type Parameter = {
+type Parameter = {
   name: string;
   in: "path" | "query" | "header";
   required?: boolean;
   description?: string;
   schema: Schema;
 };
-
-export type Media = { schema?: Schema; example?: unknown };
-
-export type Answer = { $ref?: string; description?: string; content?: Record<string, Media> };
+type Content = Record<string, { schema?: Schema; example?: unknown }>;
+type Answer = { $ref?: string; description?: string; content?: Content };
 
 export type Operation = {
   operationId: string;
@@ -38,13 +33,13 @@ export type Operation = {
   summary?: string;
   description?: string;
   parameters?: Parameter[];
-  requestBody?: { required?: boolean; content: Record<string, Media> };
+  requestBody?: { content: Content };
   responses: Record<string, Answer>;
   security?: Record<string, string[]>[];
 };
 
 export type ApiDocument = {
-  info: { title: string; summary?: string; description?: string };
+  info: { description?: string };
   tags: { name: string; description?: string }[];
   paths: Record<string, Record<string, Operation>>;
   components: { schemas: Record<string, Schema>; responses: Record<string, Answer> };
@@ -66,35 +61,28 @@ export function nameOf(reference: string): string {
   return reference.slice(reference.lastIndexOf("/") + 1);
 }
 
-/** A schema in a few words: `text`, `integer, at least 1`, `list of KeptSpec`. */
+/** What a reference in `among` leads to, and anything else as it is. */
+export function resolved<T extends { $ref?: string }>(value: T, among: Record<string, T>): T {
+  return (value.$ref && among[nameOf(value.$ref)]) || value;
+}
+
+/** A schema in a few words: `string | null`, `integer, at least 1`, `list of ListeningPort`. */
 export function typeOf(schema: Schema): string {
   if (schema.$ref) return nameOf(schema.$ref);
   if (schema.const !== undefined) return JSON.stringify(schema.const);
   if (schema.enum) return schema.enum.map((value) => JSON.stringify(value)).join(" | ");
   const choices = schema.oneOf ?? schema.anyOf;
   if (choices) return [...new Set(choices.map(typeOf))].join(" | ");
-  const types = [schema.type ?? []].flat().map((type) => {
-    if (type === "array") return `list of ${schema.items ? typeOf(schema.items) : "anything"}`;
-    if (type === "object" && typeof schema.additionalProperties === "object") {
-      return `object of ${typeOf(schema.additionalProperties)}`;
-    }
-    return type;
+  const members = schema.additionalProperties;
+  const types = [schema.type ?? "anything"].flat().map((type) => {
+    if (type === "array") return `list of ${typeOf(schema.items ?? {})}`;
+    return type === "object" && typeof members === "object" ? `object of ${typeOf(members)}` : type;
   });
-  const least = schema.minimum ? `, at least ${schema.minimum}` : "";
-  const most = schema.maximum !== undefined && schema.maximum <= 2 ** 32 ? `, at most ${schema.maximum}` : "";
-  const text = types.length > 0 ? types.join(" | ") : "anything";
-  return schema.format === "date-time" ? `${text} (time)` : `${text}${least}${most}`;
-}
-
-/** The schema that a reference leads to. */
-export function resolved(schema: Schema, document: ApiDocument): Schema {
-  return (schema.$ref && document.components.schemas[nameOf(schema.$ref)]) || schema;
+  return `${types.join(" | ")}${schema.minimum ? `, at least ${schema.minimum}` : ""}`;
 }
 
 /** What a schema consists of and is worth a look of its own. */
 export function parts(schema: Schema): Schema[] {
   const all = [schema, schema.items, schema.additionalProperties, ...(schema.oneOf ?? []), ...(schema.anyOf ?? [])];
-  return all.filter(
-    (it): it is Schema => typeof it === "object" && (it.$ref !== undefined || it.properties !== undefined),
-  );
+  return all.filter((it): it is Schema => typeof it === "object" && (it.$ref ?? it.properties) !== undefined);
 }

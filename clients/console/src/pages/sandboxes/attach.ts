@@ -2,9 +2,8 @@
  * A connection to a process of a sandbox, in the WebSocket subprotocol `sandboxctl.process.1`. It comes back after a
  * loss, and goes on after the last event that it had.
  */
-
 import { ApiError, get, url } from "../../lib/api";
-import type { ExecutionEvent, Problem, ProcessView, SignalRequest } from "../../lib/wire";
+import type { ExecutionEvent, Problem, ProcessView } from "../../lib/wire";
 import { processPath } from "./wire";
 
 /** What is sent of an input in one message; the service takes 64 KiB. */
@@ -18,7 +17,7 @@ const HEADER = 9;
 const FIRST_WAIT = 500;
 const LONGEST_WAIT = 10_000;
 
-/** `lost`: it is tried again. The others are the end: of the process, or of all that there was to connect to. */
+/** `lost`: it is tried again. `ended` and `gone` are the end: of the process, or of all that there was to connect to. */
 export type AttachState = "connecting" | "live" | "lost" | "ended" | "gone";
 
 export interface AttachEvents {
@@ -32,9 +31,6 @@ export interface AttachEvents {
 }
 
 export class Attachment {
-  readonly #sandbox: string;
-  readonly #process: ProcessView;
-  readonly #events: AttachEvents;
   #socket: WebSocket | undefined;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #wait = FIRST_WAIT;
@@ -42,139 +38,127 @@ export class Attachment {
   #after = 0;
   #waitingOutput = 0;
   /** Closed by us, until what came is shown. */
-  #catchingUp = false;
-  #closed = false;
-  #size: { cols: number; rows: number } | undefined;
+  #isCatchingUp = false;
+  #isClosed = false;
+  #size: string | undefined;
 
-  constructor(sandbox: string, process: ProcessView, events: AttachEvents) {
-    this.#sandbox = sandbox;
-    this.#process = process;
-    this.#events = events;
+  constructor(
+    readonly sandbox: string,
+    readonly process: ProcessView,
+    readonly events: AttachEvents,
+  ) {
     this.#connect();
   }
 
   /** Whether output is what was printed before this page came: what a terminal answers to it is not meant. */
   get isReplay(): boolean {
-    return this.#after <= this.#process.last_event;
+    return this.#after <= this.process.last_event;
   }
 
-  /** Sends input. It is false if it was not taken: keys that are typed into nothing must not arrive later. */
-  input(bytes: Uint8Array): boolean {
+  /** Sends input. It is not taken without a connection: keys that are typed into nothing must not arrive later. */
+  input(bytes: Uint8Array): void {
     const socket = this.#socket;
-    if (socket?.readyState !== WebSocket.OPEN) return false;
-    if (socket.bufferedAmount + bytes.byteLength > MAX_WAITING_INPUT) return false;
+    if (socket?.readyState !== WebSocket.OPEN) return;
+    if (socket.bufferedAmount + bytes.byteLength > MAX_WAITING_INPUT) return;
     for (let start = 0; start < bytes.byteLength; start += PIECE) socket.send(bytes.slice(start, start + PIECE));
-    return true;
   }
 
   resize(cols: number, rows: number): void {
-    this.#size = { cols, rows };
-    this.#send({ resize: this.#size });
-  }
-
-  signal(signal: SignalRequest): void {
-    this.#send({ signal });
+    this.#size = JSON.stringify({ resize: { cols, rows } });
+    if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(this.#size);
   }
 
   /** Ends the connection. The process goes on. */
   close(): void {
-    this.#closed = true;
+    this.#isClosed = true;
     clearTimeout(this.#timer);
-    this.#socket?.close(1000);
+    this.#drop();
   }
 
-  #send(message: { resize: { cols: number; rows: number } } | { signal: SignalRequest }): void {
-    if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify(message));
+  #drop(): void {
+    const socket = this.#socket;
+    this.#socket = undefined;
+    socket?.close(1000);
   }
 
   #connect(): void {
-    this.#events.state("connecting");
-    const { id, generation } = this.#process;
-    const target = new URL(
-      url(processPath(this.#sandbox, id, "/attach"), { after: this.#after, generation }),
-      location.href,
-    );
+    const { id, generation } = this.process;
+    const path = processPath(this.sandbox, id, "/attach");
+    const target = new URL(url(path, { after: this.#after, generation }), location.href);
     target.protocol = target.protocol === "https:" ? "wss:" : "ws:";
     const socket = new WebSocket(target, ["sandboxctl.process.1"]);
     this.#socket = socket;
     socket.binaryType = "arraybuffer";
     socket.onopen = () => {
       this.#wait = FIRST_WAIT;
-      this.#events.state("live");
-      if (this.#size) this.#send({ resize: this.#size });
+      this.events.state("live");
+      if (this.#size) socket.send(this.#size);
     };
     socket.onmessage = ({ data }) => {
-      if (this.#closed || this.#socket !== socket) return;
-      if (typeof data === "string") this.#text(data);
-      else this.#binary(new Uint8Array(data as ArrayBuffer));
+      if (this.#socket !== socket) return;
+      if (typeof data === "string") this.#text(JSON.parse(data));
+      else this.#binary(new Uint8Array(data));
     };
     socket.onclose = ({ code, reason }) => {
-      if (this.#closed || this.#socket !== socket) return;
-      this.#socket = undefined;
+      if (this.#socket !== socket) return;
       if (code === 1000) this.#finish("ended");
       else if (code === 1008 || code === 1009) this.#finish("gone", new Error(reason || `WebSocket ${code}`));
-      else if (!this.#catchingUp) this.#lost();
+      else this.#lost();
     };
   }
 
-  #text(data: string): void {
-    const message = JSON.parse(data) as ExecutionEvent | { problem: Problem };
+  #text(message: ExecutionEvent | { problem: Problem }): void {
     if ("problem" in message) {
-      this.#events.problem(message.problem);
+      this.events.problem(message.problem);
       return;
     }
     this.#after = Math.max(this.#after, message.seq);
-    this.#events.event(message);
+    this.events.event(message);
     // The service closes too, but a proxy between may lose that.
     if (message.event === "end") this.#finish("ended");
   }
 
   #binary(message: Uint8Array): void {
     if (message.byteLength < HEADER) return;
-    const view = new DataView(message.buffer);
-    this.#after = Number(view.getBigUint64(1));
+    this.#after = Number(new DataView(message.buffer).getBigUint64(1));
     const bytes = message.subarray(HEADER);
     this.#waitingOutput += bytes.byteLength;
-    this.#events.output(bytes, () => {
+    this.events.output(bytes, () => {
       this.#waitingOutput -= bytes.byteLength;
-      if (this.#catchingUp && this.#waitingOutput === 0) {
-        this.#catchingUp = false;
-        if (!this.#closed) this.#connect();
-      }
+      if (!this.#isCatchingUp || this.#waitingOutput > 0) return;
+      this.#isCatchingUp = false;
+      if (!this.#isClosed) this.#connect();
     });
-    if (this.#waitingOutput > MAX_WAITING_OUTPUT && !this.#catchingUp) {
-      this.#catchingUp = true;
-      const socket = this.#socket;
-      this.#socket = undefined;
-      socket?.close(1000);
+    if (this.#waitingOutput > MAX_WAITING_OUTPUT) {
+      this.#isCatchingUp = true;
+      this.#drop();
     }
   }
 
   #lost(): void {
-    this.#events.state("lost");
+    this.#socket = undefined;
+    this.events.state("lost");
     this.#timer = setTimeout(() => void this.#again(), this.#wait);
     this.#wait = Math.min(this.#wait * 2, LONGEST_WAIT);
   }
 
   /** A browser does not say why a WebSocket was refused, so the process is asked for first. */
   async #again(): Promise<void> {
-    const { id, generation } = this.#process;
-    try {
-      await get(processPath(this.#sandbox, id), { generation });
-    } catch (error) {
-      if (this.#closed) return;
-      // Anything that a service says of itself (503, a node that is away) may pass.
-      const isFinal = error instanceof ApiError && error.status >= 400 && error.status < 500 && error.status !== 429;
-      if (isFinal) this.#finish("gone", error);
-      else this.#lost();
-      return;
-    }
-    if (!this.#closed) this.#connect();
+    const { id, generation } = this.process;
+    const error = await get(processPath(this.sandbox, id), { generation }).then(
+      () => undefined,
+      (failure) => failure,
+    );
+    if (this.#isClosed) return;
+    // Anything that a service says of itself (503, a node that is away) may pass.
+    const isFinal = error instanceof ApiError && error.status >= 400 && error.status < 500 && error.status !== 429;
+    if (isFinal) this.#finish("gone", error);
+    else if (error) this.#lost();
+    else this.#connect();
   }
 
   #finish(state: "ended" | "gone", why?: unknown): void {
-    if (this.#closed) return;
     this.close();
-    this.#events.state(state, why);
+    this.events.state(state, why);
   }
 }

@@ -4,86 +4,47 @@ import { ApiError, blob, send, url } from "../../lib/api";
 import { bytes, safe } from "../../lib/format";
 import { useLoad } from "../../lib/load";
 import { s } from "../../strings";
-import {
-  Button,
-  Bytes,
-  Confirm,
-  Dialog,
-  Empty,
-  ErrorBox,
-  Field,
-  FileView,
-  Section,
-  Select,
-  Spinner,
-  Time,
-} from "../../ui";
-import { Safe } from "./parts";
-import {
-  type Content,
-  type Entry,
-  filePath,
-  joined,
-  type Listing,
-  operate,
-  parentOf,
-  pathOf,
-  type SandboxView,
-} from "./wire";
+import { Button, Confirm, Empty, ErrorBox, Field, FileView, Loaded, Section, Time } from "../../ui";
+import { Ask, Choice, Safe, useField } from "./parts";
+import { type Entry, filePath, joined, type Listing, operate, parentOf, pathOf, type SandboxView } from "./wire";
 
 /** Of one directory. */
 const MAX_ENTRIES = 1_000;
+const words = s.files;
 
-type Tree = {
-  sandbox: string;
-  chosen: Entry;
-  choose: (entry: Entry) => void;
-  /** It counts what has changed something: open directories are listed again. */
-  version: number;
-};
+/** `version` counts what has changed something: open directories are listed again. */
+type Tree = { sandbox: string; chosen: Entry; choose: (entry: Entry) => void; version: number };
 
-export function Files({ view }: { view: SandboxView }) {
-  const roots = rootsOf(view);
-  const [root, setRoot] = useState(roots[0]?.value ?? ".");
-  const [chosen, choose] = useState(directoryOf(root));
+export function Files({ view: { id: sandbox, spec } }: { view: SandboxView }) {
+  const [root, setRoot] = useState(directoryOf(spec.mount_path ?? "/io"));
+  const [chosen, choose] = useState(root);
   const [version, setVersion] = useState(0);
   const changed = () => setVersion((n) => n + 1);
-  const tree = { sandbox: view.id, chosen, choose, version };
+  const roots = {
+    [spec.mount_path ?? "/io"]: words.io,
+    ...(Object.keys(spec.inputs ?? {}).length > 0 && { "/in": words.inputs }),
+    ...(spec.files === "all" && { "/": words.whole }),
+  };
+  const begin = (path: string) => {
+    setRoot(directoryOf(path));
+    choose(directoryOf(path));
+  };
+  const refresh = (
+    <Button kind="quiet" onClick={changed}>
+      {words.refresh}
+    </Button>
+  );
   return (
     <div class="files">
-      <Section
-        title={s.files.tree}
-        actions={
-          <Button kind="quiet" onClick={changed}>
-            {s.files.refresh}
-          </Button>
-        }
-      >
-        {roots.length > 1 && (
-          <Select
-            label={s.files.root}
-            value={root}
-            options={roots}
-            onChange={(value) => {
-              setRoot(value);
-              choose(directoryOf(value));
-            }}
-          />
-        )}
+      <Section title={words.tree} actions={refresh}>
+        {Object.keys(roots).length > 1 && <Choice label={words.root} value={root.path} of={roots} onChange={begin} />}
         <div>
-          <Directory key={root} entry={directoryOf(root)} isRoot tree={tree} />
+          <Directory key={root.path} entry={root} isRoot tree={{ sandbox, chosen, choose, version }} />
         </div>
       </Section>
-      <Chosen key={keyOf(chosen)} sandbox={view.id} entry={chosen} root={root} choose={choose} onChange={changed} />
+      <Chosen key={keyOf(chosen)} sandbox={sandbox} entry={chosen} root={root} choose={choose} onChange={changed} />
     </div>
   );
-}
-
-function rootsOf({ spec }: SandboxView): { value: string; label: string }[] {
-  const roots = [{ value: spec.mount_path ?? "/io", label: s.files.io }];
-  if (Object.keys(spec.inputs ?? {}).length > 0) roots.push({ value: "/in", label: s.files.inputs });
-  if (spec.files === "all") roots.push({ value: "/", label: s.files.whole });
-  return roots;
 }
 
 function directoryOf(path: string): Entry {
@@ -98,19 +59,14 @@ function keyOf(entry: Entry): string {
 function Directory({ entry, isRoot = false, tree }: { entry: Entry; isRoot?: boolean; tree: Tree }) {
   const [open, setOpen] = useState(isRoot);
   const isChosen = keyOf(entry) === keyOf(tree.chosen);
+  const choose = () => {
+    // What is only looked at is not closed by it.
+    setOpen(isRoot || !(open && isChosen));
+    tree.choose(entry);
+  };
   return (
     <>
-      <button
-        type="button"
-        class="tree-toggle"
-        aria-expanded={open}
-        aria-current={isChosen}
-        onClick={() => {
-          // What is only looked at is not closed by it.
-          setOpen(isRoot || !(open && isChosen));
-          tree.choose(entry);
-        }}
-      >
+      <button type="button" class="tree-toggle" aria-expanded={open} aria-current={isChosen} onClick={choose}>
         <Safe text={`${entry.name.replace(/\/$/, "")}/`} />
       </button>
       {open && <Entries entry={entry} tree={tree} />}
@@ -119,147 +75,109 @@ function Directory({ entry, isRoot = false, tree }: { entry: Entry; isRoot?: boo
 }
 
 function Entries({ entry, tree }: { entry: Entry; tree: Tree }) {
-  const { sandbox, version } = tree;
-  const { data, error, reload } = useLoad(
+  const { sandbox, version, chosen, choose } = tree;
+  const loaded = useLoad(
     (signal) => operate<Listing>(sandbox, { operation: "list", path: pathOf(entry), limit: MAX_ENTRIES }, signal),
     [sandbox, keyOf(entry)],
   );
+  const { reload } = loaded;
   const seen = useRef(version);
   useEffect(() => {
     if (seen.current !== version) reload();
     seen.current = version;
   }, [version, reload]);
-  if (error) return <ErrorBox error={error} onRetry={reload} />;
-  if (!data) return <Spinner />;
+  const leaf = (child: Entry) => (
+    <button type="button" class="file-leaf" aria-current={keyOf(child) === keyOf(chosen)} onClick={() => choose(child)}>
+      <Safe text={child.name} />{" "}
+      <span class="muted small">{child.type === "file" ? bytes(child.size) : words.types[child.type]}</span>
+    </button>
+  );
   return (
-    <ul class="tree-list">
-      {data.entries.map((child) => (
-        <li key={keyOf(child)} class="file-node">
-          {child.type === "directory" ? (
-            <Directory entry={child} tree={tree} />
-          ) : (
-            <button
-              type="button"
-              class={`file-leaf ${child.type}`}
-              aria-current={keyOf(child) === keyOf(tree.chosen)}
-              onClick={() => tree.choose(child)}
-            >
-              <Safe text={child.name} />{" "}
-              <span class="muted small">{child.type === "file" ? bytes(child.size) : s.files.types[child.type]}</span>
-            </button>
-          )}
-        </li>
-      ))}
-      {data.entries.length === 0 && <li class="muted">{s.files.empty}</li>}
-      {data.truncated && (
-        <li class="muted">
-          {s.files.truncated} {data.note && <Safe text={data.note} />}
-        </li>
+    <Loaded of={loaded}>
+      {({ entries, truncated, note }) => (
+        <ul class="tree-list">
+          {entries.map((child) => (
+            <li key={keyOf(child)} class="file-node">
+              {child.type === "directory" ? <Directory entry={child} tree={tree} /> : leaf(child)}
+            </li>
+          ))}
+          {entries.length === 0 && <li class="muted">{words.empty}</li>}
+          {truncated && <li class="muted">{<Safe text={`${words.truncated} ${note ?? ""}`} />}</li>}
+        </ul>
       )}
-    </ul>
+    </Loaded>
   );
 }
 
 type ChosenProps = {
   sandbox: string;
   entry: Entry;
-  root: string;
+  root: Entry;
   choose: (entry: Entry) => void;
   onChange: () => void;
 };
 
-type Asked = "mkdir" | "rename" | "delete";
-
 /** What is chosen, and what can be done with it. */
 function Chosen({ sandbox, entry, root, choose, onChange }: ChosenProps) {
-  const [asked, setAsked] = useState<Asked>();
-  const isDirectory = entry.type === "directory";
-  const isRoot = entry.path === root;
-  const path = filePath(sandbox, pathOf(entry));
+  const [asked, setAsked] = useState<"mkdir" | "rename" | "delete">();
+  const { type, size, modified } = entry;
+  const isDirectory = type === "directory";
+  const content = pathOf(entry);
+  const path = filePath(sandbox, content);
   const close = () => setAsked(undefined);
-  const changed = (next: Entry) => {
+  const moved = () => {
     onChange();
-    choose(next);
+    choose(root);
   };
-  return (
-    <Section
-      title={safe(entry.path)}
-      actions={
+  const mkdir = (name: string) => operate(sandbox, { operation: "mkdir", path: joined(content, name) }).then(onChange);
+  const rename = (name: string) => {
+    const to = joined(parentOf(content), name);
+    return operate(sandbox, { operation: "rename", from: content, to }).then(moved);
+  };
+  const remove = () => operate(sandbox, { operation: "remove", path: content, recursive: isDirectory }).then(moved);
+  const actions = (
+    <>
+      {isDirectory && <Button onClick={() => setAsked("mkdir")}>{words.mkdir}</Button>}
+      {type === "file" && (
+        <a class="button" href={url(path)} download>
+          {words.download}
+        </a>
+      )}
+      {entry.path !== root.path && (
         <>
-          {isDirectory && <Button onClick={() => setAsked("mkdir")}>{s.files.mkdir}</Button>}
-          {entry.type === "file" && (
-            <a class="button" href={url(path)} download>
-              {s.files.download}
-            </a>
-          )}
-          {!isRoot && <Button onClick={() => setAsked("rename")}>{s.files.rename}</Button>}
-          {!isRoot && (
-            <Button kind="danger" onClick={() => setAsked("delete")}>
-              {s.files.delete}
-            </Button>
-          )}
+          <Button onClick={() => setAsked("rename")}>{words.rename}</Button>
+          <Button kind="danger" onClick={() => setAsked("delete")}>
+            {words.delete}
+          </Button>
         </>
-      }
-    >
-      {!isDirectory && (
-        <dl class="facts">
-          <dt>{s.files.size}</dt>
-          <dd>
-            <Bytes n={entry.size} />
-          </dd>
-          <dt>{s.files.modified}</dt>
-          <dd>
-            <Time at={entry.modified} />
-          </dd>
-        </dl>
       )}
+    </>
+  );
+  const name = entry.path_b64 === undefined ? entry.name : "";
+  return (
+    <Section title={safe(entry.path)} actions={actions}>
       {isDirectory && <Upload sandbox={sandbox} directory={entry} onChange={onChange} />}
-      {entry.type === "file" && (
-        <FileView
-          name={entry.name}
-          bytes={entry.size}
-          version={`${entry.path} ${entry.size} ${entry.modified}`}
-          load={(signal) => blob(path, {}, signal)}
-        />
+      {type === "file" && (
+        <>
+          <p class="muted">
+            {bytes(size)}, <Time at={modified} />
+          </p>
+          <FileView
+            name={entry.name}
+            bytes={size}
+            version={`${path} ${size} ${modified}`}
+            load={(signal) => blob(path, {}, signal)}
+          />
+        </>
       )}
-      {!isDirectory && entry.type !== "file" && <Empty title={s.files.special} />}
-      {asked === "mkdir" && (
-        <Naming
-          title={s.files.mkdir}
-          action={s.files.create}
-          name=""
-          onClose={close}
-          onName={async (name) => {
-            const made = joined(pathOf(entry), name);
-            await operate(sandbox, { operation: "mkdir", path: made });
-            onChange();
-          }}
-        />
-      )}
+      {!isDirectory && type !== "file" && <Empty title={words.special} />}
+      {asked === "mkdir" && <Naming title={words.mkdir} action={words.create} onName={mkdir} onClose={close} />}
       {asked === "rename" && (
-        <Naming
-          title={s.files.rename}
-          action={s.files.rename}
-          name={entry.path_b64 === undefined ? entry.name : ""}
-          onClose={close}
-          onName={async (name) => {
-            const to = joined(parentOf(pathOf(entry)), name);
-            await operate(sandbox, { operation: "rename", from: pathOf(entry), to });
-            changed(directoryOf(root));
-          }}
-        />
+        <Naming title={words.rename} action={words.rename} name={name} onName={rename} onClose={close} />
       )}
       {asked === "delete" && (
-        <Confirm
-          title={s.files.deleteTitle}
-          action={s.files.delete}
-          onClose={close}
-          onConfirm={async () => {
-            await operate(sandbox, { operation: "remove", path: pathOf(entry), recursive: isDirectory });
-            changed(directoryOf(root));
-          }}
-        >
-          <p class="wrap">{(isDirectory ? s.files.deleteDirectory : s.files.deleteFile)(safe(entry.path))}</p>
+        <Confirm title={words.deleteTitle} action={words.delete} onConfirm={remove} onClose={close}>
+          <p class="wrap">{(isDirectory ? words.deleteDirectory : words.deleteFile)(safe(entry.path))}</p>
         </Confirm>
       )}
     </Section>
@@ -269,45 +187,17 @@ function Chosen({ sandbox, entry, root, choose, onChange }: ChosenProps) {
 type NamingProps = {
   title: string;
   action: string;
-  name: string;
+  name?: string;
   onName: (name: string) => Promise<void>;
   onClose: () => void;
 };
 
-function Naming({ title, action, name: before, onName, onClose }: NamingProps) {
-  const [name, setName] = useState(before);
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState<unknown>();
-  const submit = async () => {
-    setBusy(true);
-    setError(undefined);
-    try {
-      await onName(name);
-      onClose();
-    } catch (failure) {
-      setError(failure);
-      setBusy(false);
-    }
-  };
+function Naming({ name, onName, ...rest }: NamingProps) {
+  const field = useField(name);
   return (
-    <Dialog title={title} onClose={onClose}>
-      <form
-        class="form"
-        onSubmit={(event) => {
-          event.preventDefault();
-          void submit();
-        }}
-      >
-        <Field label={s.files.name} value={name} onInput={setName} required />
-        {error !== undefined && <ErrorBox error={error} />}
-        <div class="actions">
-          <Button onClick={onClose}>{s.ui.cancel}</Button>
-          <Button kind="primary" submit busy={busy}>
-            {action}
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+    <Ask {...rest} onSubmit={() => onName(field.value)}>
+      <Field label={words.name} {...field} required />
+    </Ask>
   );
 }
 
@@ -317,66 +207,62 @@ type UploadProps = { sandbox: string; directory: Entry; onChange: () => void };
 function Upload({ sandbox, directory, onChange }: UploadProps) {
   const input = useRef<HTMLInputElement>(null);
   const abort = useRef(new AbortController());
-  const [over, setOver] = useState(false);
+  const [isOver, setOver] = useState(false);
   const [status, setStatus] = useState("");
   const [error, setError] = useState<unknown>();
   const [existing, setExisting] = useState<File[]>([]);
   useEffect(() => () => abort.current.abort(), []);
-  const put = async (file: File, replace: boolean) => {
-    const path = filePath(sandbox, joined(pathOf(directory), file.name));
-    const headers: Record<string, string> = replace ? {} : { "If-None-Match": "*" };
-    await send("PUT", path, file, { headers, signal: abort.current.signal });
-  };
-  const upload = async (files: File[], replace: boolean) => {
-    setError(undefined);
+  const upload = async (files: Iterable<File>, headers: Record<string, string> = { "If-None-Match": "*" }) => {
+    const { signal } = abort.current;
     const there: File[] = [];
     let done = 0;
+    setError(undefined);
     try {
-      for (const [index, file] of files.entries()) {
-        setStatus(s.files.uploading(index + 1, files.length, safe(file.name)));
-        try {
-          await put(file, replace);
-          done += 1;
-        } catch (failure) {
-          if (!(failure instanceof ApiError && failure.status === 412)) throw failure;
-          there.push(file);
-        }
+      for (const file of files) {
+        setStatus(words.uploading(safe(file.name)));
+        const path = filePath(sandbox, joined(pathOf(directory), file.name));
+        await send("PUT", path, file, { headers, signal }).then(
+          () => {
+            done += 1;
+          },
+          (failure) => {
+            if (!(failure instanceof ApiError && failure.status === 412)) throw failure;
+            there.push(file);
+          },
+        );
       }
     } catch (failure) {
-      if (!abort.current.signal.aborted) setError(failure);
+      if (!signal.aborted) setError(failure);
     }
-    setStatus(done > 0 ? s.files.uploaded(done) : "");
+    setStatus(done > 0 ? words.uploaded(done) : "");
     setExisting(there);
     if (done > 0) onChange();
   };
-  const current: Content = safe(directory.path);
+  const over = (isNow: boolean) => (event: DragEvent) => {
+    event.preventDefault();
+    setOver(isNow);
+    if (event.type === "drop") void upload([...(event.dataTransfer?.files ?? [])]);
+  };
   return (
     <>
       {/* biome-ignore lint/a11y/noStaticElementInteractions: a drop is a second way to what the button does. */}
       <div
-        class={`drop ${over ? "over" : ""}`}
-        onDragOver={(event) => {
-          event.preventDefault();
-          setOver(true);
-        }}
-        onDragLeave={() => setOver(false)}
-        onDrop={(event) => {
-          event.preventDefault();
-          setOver(false);
-          void upload([...(event.dataTransfer?.files ?? [])], false);
-        }}
+        class={`drop ${isOver ? "over" : ""}`}
+        onDragOver={over(true)}
+        onDragLeave={over(false)}
+        onDrop={over(false)}
       >
-        <p class="wrap">{s.files.drop(current)}</p>
-        <Button onClick={() => input.current?.click()}>{s.files.upload}</Button>
+        <p class="wrap">{words.drop(safe(directory.path))}</p>
+        <Button onClick={() => input.current?.click()}>{words.upload}</Button>
         <input
           ref={input}
           type="file"
           multiple
           hidden
-          aria-label={s.files.upload}
-          onChange={(event) => {
-            void upload([...(event.currentTarget.files ?? [])], false);
-            event.currentTarget.value = "";
+          aria-label={words.upload}
+          onChange={({ currentTarget }) => {
+            void upload([...(currentTarget.files ?? [])]);
+            currentTarget.value = "";
           }}
         />
         <p role="status">{status}</p>
@@ -384,16 +270,12 @@ function Upload({ sandbox, directory, onChange }: UploadProps) {
       </div>
       {existing.length > 0 && (
         <Confirm
-          title={s.files.exists}
-          action={s.files.replace}
-          onConfirm={() => upload(existing, true)}
+          title={words.exists}
+          action={words.replace}
+          onConfirm={() => upload(existing, {})}
           onClose={() => setExisting([])}
         >
-          {existing.map((file) => (
-            <p key={file.name} class="wrap">
-              {s.files.existsText(safe(file.name))}
-            </p>
-          ))}
+          <p class="wrap">{words.existsText(existing.map(({ name }) => safe(name)).join(", "))}</p>
         </Confirm>
       )}
     </>

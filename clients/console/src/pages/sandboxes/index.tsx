@@ -16,8 +16,8 @@ export default function Sandboxes({ route }: PageProps) {
       </Page>
     );
   }
-  const [, id, tab, item] = route.path;
+  const [, id, tab = "overview", item] = route.path;
   if (id === undefined) return <List query={route.query} />;
   if (id === "new") return <Create />;
-  return <Sandbox key={id} id={id} tab={tab ?? "overview"} item={item} />;
+  return <Sandbox key={id} id={id} tab={tab} item={/^\d{1,10}$/.test(item ?? "") ? Number(item) : undefined} />;
 }

@@ -2,6 +2,7 @@
 import { FitAddon } from "@xterm/addon-fit";
 import { Terminal } from "@xterm/xterm";
 import "@xterm/xterm/css/xterm.css";
+import { s } from "../../strings";
 import { Attachment, type AttachState } from "./attach";
 import type { ProcessView } from "./wire";
 
@@ -12,9 +13,7 @@ const IGNORED_OSC = [0, 1, 2, 8, 52];
 
 export interface ScreenEvents {
   state(state: AttachState, why?: unknown): void;
-  exit(code: number | null, signal: number | null): void;
-  omitted(): void;
-  problem(detail: string): void;
+  notice(text: string): void;
   /** The user has asked for a way out: Tab is a key of the terminal. */
   leave(): void;
 }
@@ -26,14 +25,9 @@ export interface Screen {
 }
 
 export function openScreen(host: HTMLElement, sandbox: string, process: ProcessView, events: ScreenEvents): Screen {
-  const terminal = new Terminal({
-    scrollback: SCROLLBACK,
-    fontFamily: getComputedStyle(host).fontFamily,
-    fontSize: 13,
-    minimumContrastRatio: 4.5,
-    theme: themeOf(host),
-    linkHandler: { activate: () => {} },
-  });
+  const { fontFamily } = getComputedStyle(host);
+  const terminal = new Terminal({ scrollback: SCROLLBACK, fontFamily, fontSize: 13, minimumContrastRatio: 4.5 });
+  terminal.options.linkHandler = { activate: () => {} };
   for (const code of IGNORED_OSC) terminal.parser.registerOscHandler(code, () => true);
   const fit = new FitAddon();
   terminal.loadAddon(fit);
@@ -51,10 +45,10 @@ export function openScreen(host: HTMLElement, sandbox: string, process: ProcessV
       });
     },
     event(event) {
-      if (event.event === "exit") events.exit(event.exit_code ?? null, event.signal ?? null);
-      if (event.event === "omitted") events.omitted();
+      if (event.event === "exit") events.notice(s.terminal.exited(event.exit_code, event.signal));
+      if (event.event === "omitted") events.notice(s.terminal.omitted);
     },
-    problem: (problem) => events.problem(problem.detail),
+    problem: (problem) => events.notice(problem.detail),
     state(state, why) {
       if (state === "ended" || state === "gone") terminal.options.disableStdin = true;
       events.state(state, why);
@@ -82,8 +76,10 @@ export function openScreen(host: HTMLElement, sandbox: string, process: ProcessV
   });
   resizes.observe(host);
   const recolour = () => {
-    terminal.options.theme = themeOf(host);
+    const { backgroundColor: background, color } = getComputedStyle(host);
+    terminal.options.theme = { background, foreground: color, cursor: color, selectionBackground: "#7aa2f755" };
   };
+  recolour();
   const themes = new MutationObserver(recolour);
   themes.observe(document.documentElement, { attributes: true });
   const scheme = matchMedia("(prefers-color-scheme: dark)");
@@ -103,9 +99,4 @@ export function openScreen(host: HTMLElement, sandbox: string, process: ProcessV
       terminal.dispose();
     },
   };
-}
-
-function themeOf(host: HTMLElement) {
-  const { backgroundColor, color } = getComputedStyle(host);
-  return { background: backgroundColor, foreground: color, cursor: color, selectionBackground: "#7aa2f755" };
 }

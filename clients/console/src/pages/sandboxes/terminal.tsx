@@ -2,120 +2,68 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { get, send } from "../../lib/api";
 import { useLoad } from "../../lib/load";
-import { href, replace } from "../../lib/route";
+import { replace } from "../../lib/route";
 import { s } from "../../strings";
-import { Button, type Column, Empty, ErrorBox, Field, Section, Table, Time } from "../../ui";
+import { Button, type Column, Empty, ErrorBox, Field, Loaded, Section, Table, Time } from "../../ui";
 import type { AttachState } from "./attach";
-import { Check, Safe } from "./parts";
+import { Check, Form, place, Safe, useField } from "./parts";
 import type { Screen } from "./screen";
-import {
-  type ProcessList,
-  type ProcessRequest,
-  type ProcessView,
-  processPath,
-  type SandboxView,
-  sandboxPath,
-} from "./wire";
+import { type ProcessList, type ProcessView, processPath, type SandboxView, sandboxPath, startProcess } from "./wire";
 
 /** The shell that people like best of those that there are. */
 const SHELL = "command -v bash >/dev/null && exec bash; exec sh";
-
 const TAG = "terminal";
+const words = s.terminal;
 
-type TerminalsProps = { view: SandboxView; item: string | undefined; onUse: () => void };
+type TerminalsProps = { view: SandboxView; item: number | undefined; onUse: () => void };
 
 export function Terminals({ view, item, onUse }: TerminalsProps) {
-  if (view.spec.processes !== "kept") return <Empty title={s.terminal.perCommand}>{s.terminal.perCommandText}</Empty>;
-  const chosen = item === undefined ? undefined : Number(item);
-  if (chosen !== undefined && Number.isInteger(chosen)) return <Terminal key={chosen} sandbox={view.id} id={chosen} />;
-  return <Choice sandbox={view.id} onUse={onUse} />;
+  if (view.spec.processes !== "kept") return <Empty title={words.perCommand}>{words.perCommandText}</Empty>;
+  if (item !== undefined) return <Terminal key={item} sandbox={view.id} id={item} />;
+  return <Terms sandbox={view.id} onUse={onUse} />;
 }
 
-function Choice({ sandbox, onUse }: { sandbox: string; onUse: () => void }) {
-  const [command, setCommand] = useState("");
-  const [busy, setBusy] = useState(false);
-  const [failure, setFailure] = useState<unknown>();
-  const { data, error, reload } = useLoad(
+function Terms({ sandbox, onUse }: { sandbox: string; onUse: () => void }) {
+  const command = useField();
+  const columns = useMemo(() => columnsOf(sandbox), [sandbox]);
+  const loaded = useLoad(
     (signal) => get<ProcessList>(sandboxPath(sandbox, "/processes"), { state: "running" }, signal),
     [sandbox],
   );
   const open = async () => {
-    setBusy(true);
-    setFailure(undefined);
-    const request: ProcessRequest = {
-      command: { shell: command.trim() || SHELL },
-      stdin: true,
-      tag: TAG,
-      pty: { cols: 80, rows: 24 },
-    };
-    try {
-      const { id } = await send<ProcessView>("POST", sandboxPath(sandbox, "/processes"), request);
-      onUse();
-      replace(href(["sandboxes", sandbox, "terminal", String(id)]));
-    } catch (problem) {
-      setFailure(problem);
-      setBusy(false);
-    }
+    const shell = command.value.trim() || SHELL;
+    const pty = { cols: 80, rows: 24 };
+    const { id } = await startProcess(sandbox, { command: { shell }, stdin: true, tag: TAG, pty });
+    onUse();
+    replace(place(sandbox, "terminal", id));
   };
-  const columns = useMemo(() => columnsOf(sandbox), [sandbox]);
-  const terminals = (data?.processes ?? []).filter((process) => process.pty);
   return (
-    <div class="stack">
-      <form
-        class="form narrow"
-        onSubmit={(event) => {
-          event.preventDefault();
-          void open();
+    <div class="stack narrow">
+      <Form action={words.open} onSubmit={open} onCancel={undefined}>
+        <p class="muted">{words.text}</p>
+        <Field label={words.command} hint={words.commandHint} {...command} />
+      </Form>
+      <Loaded of={loaded}>
+        {({ processes }) => {
+          const terminals = processes.filter((process) => process.pty);
+          if (terminals.length === 0) return null;
+          return (
+            <Section title={words.running}>
+              <Table caption={words.running} columns={columns} rows={terminals} keyOf={({ id }) => String(id)} />
+            </Section>
+          );
         }}
-      >
-        <p class="muted">{s.terminal.text}</p>
-        <Field label={s.terminal.command} hint={s.terminal.commandHint} value={command} onInput={setCommand} />
-        {failure !== undefined && <ErrorBox error={failure} />}
-        <div class="row">
-          <Button kind="primary" submit busy={busy}>
-            {s.terminal.open}
-          </Button>
-        </div>
-      </form>
-      {error && <ErrorBox error={error} onRetry={reload} />}
-      {terminals.length > 0 && (
-        <Section title={s.terminal.running}>
-          <Table
-            caption={s.terminal.running}
-            columns={columns}
-            rows={terminals}
-            keyOf={(process) => String(process.id)}
-          />
-        </Section>
-      )}
+      </Loaded>
     </div>
   );
 }
 
 function columnsOf(sandbox: string): Column<ProcessView>[] {
+  const link = ({ id }: ProcessView) => <a href={place(sandbox, "terminal", id)}>{s.processes.title(id)}</a>;
   return [
-    {
-      key: "process",
-      head: s.terminal.process,
-      class: "tight",
-      cell: ({ id }) => <a href={href(["sandboxes", sandbox, "terminal", String(id)])}>{s.processes.title(id)}</a>,
-    },
-    {
-      key: "command",
-      head: s.terminal.command,
-      class: "name",
-      cell: ({ command }) => (
-        <code>
-          <Safe text={command} />
-        </code>
-      ),
-    },
-    {
-      key: "started",
-      head: s.terminal.started,
-      class: "tight",
-      cell: ({ started_at }) => <Time at={started_at} />,
-    },
+    { head: words.process, class: "tight", cell: link },
+    { head: words.command, class: "name", cell: ({ command }) => <code>{<Safe text={command} />}</code> },
+    { head: words.started, class: "tight", cell: ({ started_at }) => <Time at={started_at} /> },
   ];
 }
 
@@ -126,66 +74,59 @@ function Terminal({ sandbox, id }: { sandbox: string; id: number }) {
   const screen = useRef<Screen | null>(null);
   const [state, setState] = useState<AttachState>("connecting");
   const [why, setWhy] = useState<unknown>();
-  const [exit, setExit] = useState<string>();
   const [notice, setNotice] = useState<string>();
   const [readAloud, setReadAloud] = useState(false);
 
   useEffect(() => {
     const abort = new AbortController();
+    const show = (now: AttachState, reason?: unknown) => {
+      setState(now);
+      setWhy(reason);
+    };
     const start = async () => {
+      const path = processPath(sandbox, id);
       const [{ openScreen }, process] = await Promise.all([
         import("./screen"),
-        get<ProcessView>(processPath(sandbox, id), {}, abort.signal),
+        get<ProcessView>(path, {}, abort.signal),
       ]);
       if (abort.signal.aborted || !host.current) return;
-      screen.current = openScreen(host.current, sandbox, process, {
-        state: (now, reason) => {
-          setState(now);
-          setWhy(reason);
-        },
-        exit: (code, signal) => setExit(s.terminal.exited(code, signal)),
-        omitted: () => setNotice(s.terminal.omitted),
-        problem: setNotice,
-        leave: () => leave.current?.focus(),
-      });
+      const leaveIt = () => leave.current?.focus();
+      screen.current = openScreen(host.current, sandbox, process, { state: show, notice: setNotice, leave: leaveIt });
       screen.current.focus();
     };
     start().catch((problem) => {
-      if (abort.signal.aborted) return;
-      setState("gone");
-      setWhy(problem);
+      if (!abort.signal.aborted) show("gone", problem);
     });
     return () => {
       abort.abort();
       screen.current?.dispose();
-      screen.current = null;
     };
   }, [sandbox, id]);
   useEffect(() => screen.current?.readAloud(readAloud), [readAloud]);
 
   const isOver = state === "ended" || state === "gone";
   return (
-    <div class="stack terminal">
+    <div class="stack">
       <div class="row">
         <p class={`terminal-state ${state}`} role="status">
-          {exit} {s.terminal.states[state]} {notice && <Safe text={notice} />}
+          {words.states[state]} {notice && <Safe text={notice} />}
         </p>
         <span class="actions">
-          <span class="muted small">{s.terminal.keys}</span>
+          <span class="muted small">{words.keys}</span>
           <button ref={leave} type="button" class="button quiet" onClick={() => screen.current?.focus()}>
-            {s.terminal.leave}
+            {words.leave}
           </button>
-          <Check label={s.terminal.screenReader} checked={readAloud} onChange={setReadAloud} />
+          <Check label={words.screenReader} checked={readAloud} onChange={setReadAloud} />
           {!isOver && (
             <Button kind="quiet" onClick={() => void send("DELETE", processPath(sandbox, id)).catch(setWhy)}>
-              {s.terminal.stop}
+              {words.stop}
             </Button>
           )}
-          <a href={href(["sandboxes", sandbox, "terminal"])}>{s.terminal.all}</a>
+          <a href={place(sandbox, "terminal")}>{words.all}</a>
         </span>
       </div>
       {why !== undefined && <ErrorBox error={why} />}
-      <section ref={host} class="terminal-screen" aria-label={s.terminal.label(id)} />
+      <section ref={host} class="terminal-screen" aria-label={words.label(id)} />
     </div>
   );
 }
