@@ -93,9 +93,7 @@ function TopBar({ current }: { current: string }) {
           <bdi>{safe(session.subject)}</bdi>
         </span>
         <ThemeChoice />
-        <Button kind="quiet" onClick={() => void signOut()}>
-          {s.app.signOut}
-        </Button>
+        <Button label={s.app.signOut} kind="quiet" onClick={() => void signOut()} />
       </div>
     </header>
   );
@@ -142,7 +140,7 @@ class Boundary extends Component<{ children: ComponentChildren }, { error?: Erro
   override render({ children }: { children: ComponentChildren }, { error }: { error?: Error }) {
     if (!error) return children;
     return (
-      <Page title={s.app.crashed} actions={<Button onClick={() => location.reload()}>{s.app.reload}</Button>}>
+      <Page title={s.app.crashed} actions={<Button label={s.app.reload} onClick={() => location.reload()} />}>
         <p>{s.app.crashedText}</p>
         <ErrorBox error={error} />
       </Page>

@@ -128,7 +128,7 @@ export const s = {
     change: "Change", from: (path: string) => `(was ${path})`, before: "Before", after: "After", mode: "Mode",
   },
   playground: {
-    title: "Playground", run: "Run", keys: "Ctrl+Enter", kinds: "What to run", script: "Luau script",
+    title: "Playground", leave: "Escape, then Tab, leaves the editor.", run: "Run", keys: "Ctrl+Enter", kinds: "What to run", script: "Luau script",
     command: "Command", scope: "Your token may not run anything: it lacks the scope executions:write.",
     example:
       '-- A script has its arguments in `args`, prints to its log, and returns its result.\nlocal name = args.name or "world"\nprint("hello " .. name)\n\nlocal squares = {}\nfor i = 1, 5 do\n  squares[i] = i * i\nend\n\nreturn { greeting = "hello " .. name, squares = squares }\n',
@@ -274,9 +274,9 @@ export const s = {
     history: "Figures are those of now; the history is in Prometheus, from /metrics.",
   },
   reference: {
-    title: "API", filter: "Filter", filterExample: "sandboxes, POST, files …", download: "openapi.json",
-    found: (n: number, all: number) => (n === all ? `${n} routes` : `${n} of ${all} routes`),
-    none: "No route has these words", scope: "Scope", noScope: "none", request: "Request", answers: "Answers",
+    title: "API", filter: "Filter", filterExample: "sandboxes, POST, files …",
+    found: (n: number, all: number) => `${n} of ${all} routes`,
+    scope: "Scope", noScope: "none", request: (type: string) => `Request, ${type}`, answers: "Answers",
     parameters: "Parameters", required: "required", default: (value: string) => `default ${value}`,
     in: { path: "in the path", query: "in the query", header: "as a header" }, link: "Link to this route",
     errors: "Errors, as Problem Details",

@@ -40,10 +40,11 @@ export async function signIn(credential: { token: string } | { code: string }): 
   session.set(await send<Session>("POST", "/session", credential));
 }
 
+/** Signs out. Nothing of this subject stays in the memory of the page for the next one. */
 export async function signOut(): Promise<void> {
   await send("DELETE", "/session").catch(() => {});
-  session.set(null);
-  replace(href(["sign-in"]));
+  history.replaceState(null, "", href(["sign-in"]));
+  location.reload();
 }
 
 /** Where to go after signing in: a place of this page, never another address. */

@@ -6,7 +6,7 @@ import { ApiError } from "../lib/api";
 import { href, replace } from "../lib/route";
 import { returnPath, signIn } from "../lib/session";
 import { s } from "../strings";
-import { Button, ErrorBox, Field, Page, Spinner } from "../ui";
+import { Button, ErrorBox, Field, Page } from "../ui";
 
 export default function SignIn({ route }: PageProps) {
   const [token, setToken] = useState("");
@@ -61,16 +61,9 @@ export default function SignIn({ route }: PageProps) {
               onInput={setToken}
               hint={s.signIn.hint}
               required
-              disabled={busy}
             />
             {error !== undefined && <ErrorBox error={error} />}
-            {busy ? (
-              <Spinner label={s.signIn.busy} />
-            ) : (
-              <Button kind="primary" submit>
-                {s.signIn.submit}
-              </Button>
-            )}
+            <Button label={busy ? s.signIn.busy : s.signIn.submit} kind="primary" submit busy={busy} />
           </form>
         </Page>
       </div>

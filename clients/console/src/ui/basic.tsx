@@ -91,7 +91,7 @@ export function ErrorBox({ error, onRetry }: { error: unknown; onRetry?: () => v
           {s.ui.request} <code>{safe(api.requestId)}</code>
         </p>
       )}
-      {onRetry && <Button onClick={onRetry}>{s.ui.retry}</Button>}
+      {onRetry && <Button label={s.ui.retry} onClick={onRetry} />}
     </div>
   );
 }
@@ -172,9 +172,20 @@ type ButtonProps = Omit<ButtonHTMLAttributes<HTMLButtonElement>, "type" | "label
   /** Waits for an answer: disabled, and says so. */
   busy?: boolean;
   submit?: boolean;
+  /** Its text, in place of children. */
+  label?: string;
 };
 
-export function Button({ kind = "plain", busy, submit, children, class: extra, disabled, ...rest }: ButtonProps) {
+export function Button({
+  kind = "plain",
+  busy,
+  submit,
+  label,
+  children,
+  class: extra,
+  disabled,
+  ...rest
+}: ButtonProps) {
   return (
     <button
       {...rest}
@@ -183,7 +194,7 @@ export function Button({ kind = "plain", busy, submit, children, class: extra, d
       disabled={disabled || busy}
       aria-busy={busy}
     >
-      {children}
+      {label ?? children}
     </button>
   );
 }

@@ -64,10 +64,8 @@ export function Confirm(props: {
       <div>{props.children}</div>
       {error !== undefined && <ErrorBox error={error} />}
       <footer class="actions">
-        <Button onClick={props.onClose}>{s.ui.cancel}</Button>
-        <Button kind="danger" busy={busy} onClick={() => void confirm()}>
-          {props.action}
-        </Button>
+        <Button label={s.ui.cancel} onClick={props.onClose} />
+        <Button label={props.action} kind="danger" busy={busy} onClick={() => void confirm()} />
       </footer>
     </Dialog>
   );

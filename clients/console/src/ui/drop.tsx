@@ -40,7 +40,7 @@ export function Drop(props: {
           currentTarget.value = "";
         }}
       />
-      <Button onClick={() => input.current?.click()}>{props.action}</Button>
+      <Button label={props.action} onClick={() => input.current?.click()} />
     </fieldset>
   );
 }

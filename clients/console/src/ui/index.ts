@@ -2,6 +2,7 @@ export * from "./basic";
 export * from "./dialog";
 export * from "./drop";
 export * from "./file";
+export * from "./form";
 export * from "./output";
 export * from "./table";
 export * from "./tabs";

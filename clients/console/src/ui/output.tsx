@@ -2,13 +2,12 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { FLAGS, type OutputBuffer, type Row, type Span, spans } from "../lib/ansi";
 import { s } from "../strings";
-import { Copy } from "./basic";
+import { Button, Copy } from "./basic";
 
 /** The height of a row in pixels, as `.output-row` has it. */
 const ROW = 20;
 const MARGIN_ROWS = 8;
 const ANNOUNCE_MS = 5000;
-const MAX_COPY = 200_000;
 
 type OutputProps = {
   buffer: OutputBuffer;
@@ -68,12 +67,8 @@ export function Output({ buffer, label, empty, from = "end" }: OutputProps) {
     <div class="output">
       <div class="output-bar">
         <span class="muted small">{buffer.dropped > 0 ? s.output.dropped(buffer.dropped) : s.output.lines(count)}</span>
-        {!following && (
-          <button type="button" class="button quiet" onClick={() => setFollowing(true)}>
-            {s.output.toEnd}
-          </button>
-        )}
-        {count > 0 && count < MAX_COPY && <Copy text={() => buffer.text()} />}
+        {!following && <Button label={s.output.toEnd} kind="quiet" onClick={() => setFollowing(true)} />}
+        {count > 0 && <Copy text={() => buffer.text()} />}
       </div>
       <section
         ref={view}

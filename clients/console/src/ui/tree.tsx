@@ -44,9 +44,7 @@ export function Tree({ value, name, depth = 0 }: { value: unknown; name?: string
           ))}
           {count > shown && (
             <li>
-              <Button kind="quiet" onClick={() => setShown(shown + PART)}>
-                {s.ui.more(count - shown)}
-              </Button>
+              <Button label={s.ui.more(count - shown)} kind="quiet" onClick={() => setShown(shown + PART)} />
             </li>
           )}
         </ul>

@@ -20,14 +20,13 @@ export function ExecutionPage({ id, route }: { id: string; route: Route }) {
   const actions = canWrite && (
     <>
       {data && !hasEnded(data) && (
-        <Button kind="danger" onClick={() => setCancelling(true)}>
-          {s.execution.cancel}
-        </Button>
+        <Button label={s.execution.cancel} kind="danger" onClick={() => setCancelling(true)} />
       )}
       {request && (
-        <Button onClick={() => submit(request).then((again) => go(href(["executions", again])), setError)}>
-          {s.execution.again}
-        </Button>
+        <Button
+          label={s.execution.again}
+          onClick={() => submit(request).then((again) => go(href(["executions", again])), setError)}
+        />
       )}
     </>
   );

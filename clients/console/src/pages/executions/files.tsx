@@ -133,7 +133,7 @@ function Rows<T extends { path: string; path_b64?: string | null }>({ caption, c
   return (
     <>
       <Table caption={caption} columns={columns} rows={rows.slice(0, shown)} keyOf={keyOf} />
-      {rows.length > shown && <Button onClick={() => setShown(shown + SHOWN)}>{s.ui.more(rows.length - shown)}</Button>}
+      {rows.length > shown && <Button label={s.ui.more(rows.length - shown)} onClick={() => setShown(shown + SHOWN)} />}
     </>
   );
 }

@@ -119,9 +119,9 @@ export function ExecutionList({ route }: { route: Route }) {
         )}
       </Loaded>
       <nav class="row" aria-label={s.executions.pages}>
-        {cursor && <Button onClick={() => go(place(filters))}>{s.executions.newest}</Button>}
-        {cursor && <Button onClick={() => history.back()}>{s.executions.newer}</Button>}
-        {next && <Button onClick={() => go(place(filters, next))}>{s.executions.older}</Button>}
+        {cursor && <Button label={s.executions.newest} onClick={() => go(place(filters))} />}
+        {cursor && <Button label={s.executions.newer} onClick={() => history.back()} />}
+        {next && <Button label={s.executions.older} onClick={() => go(place(filters, next))} />}
       </nav>
     </Page>
   );

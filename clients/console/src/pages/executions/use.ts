@@ -1,10 +1,11 @@
 /** An execution that is followed until its end. */
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { OutputBuffer } from "../../lib/ansi";
 import { follow, get, type StreamEvent } from "../../lib/api";
 import { useLoad } from "../../lib/load";
 import type { Execution, ExecutionEvent } from "../../lib/wire";
 import { s } from "../../strings";
+import { hasEnded } from "./verdict";
 
 export type Followed = {
   data?: Execution;
@@ -20,6 +21,8 @@ export function useExecution(id: string): Followed {
   const [connection, setConnection] = useState<Followed["connection"]>("live");
   const [streamError, setStreamError] = useState<Error>();
   const output = useMemo(() => new OutputBuffer(), [id]);
+  const latest = useRef(data);
+  latest.current = data;
   useEffect(() => {
     const abort = new AbortController();
     const write = writer(output);
@@ -27,7 +30,9 @@ export function useExecution(id: string): Followed {
     setStreamError(undefined);
     const on = ({ event, data: record }: StreamEvent) => {
       write(record as ExecutionEvent);
-      if (event === "start" || event === "end") reload();
+      // The events of what has ended are told from its begin, and its document is there.
+      const isNews = !latest.current || !hasEnded(latest.current);
+      if (isNews && (event === "start" || event === "end")) reload();
       if (event === "end") setConnection("ended");
     };
     follow(`${path}/events`, on, { signal: abort.signal, onState: setConnection }).catch(setStreamError);

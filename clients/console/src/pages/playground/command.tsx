@@ -102,9 +102,11 @@ function Inputs({ files, onChange }: { files: File[]; onChange: (files: File[]) 
         <div key={file.name} class="row">
           <bdi class="mono">/in/{safe(file.name)}</bdi>
           <span class="muted small">{bytes(file.size)}</span>
-          <Button kind="quiet" onClick={() => onChange(without([file.name]))}>
-            {s.playground.remove(safe(file.name))}
-          </Button>
+          <Button
+            label={s.playground.remove(safe(file.name))}
+            kind="quiet"
+            onClick={() => onChange(without([file.name]))}
+          />
         </div>
       ))}
     </Drop>

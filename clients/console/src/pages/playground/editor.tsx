@@ -22,6 +22,7 @@ import { tags } from "@lezer/highlight";
 import { useEffect, useRef } from "preact/hooks";
 import { safe } from "../../lib/format";
 import type { CheckProblem } from "../../lib/wire";
+import { s } from "../../strings";
 
 export type EditorProps = {
   label: string;
@@ -50,7 +51,7 @@ const THEME = EditorView.theme({
   ".cm-tooltip": { backgroundColor: "var(--raised)", color: "var(--text)", border: "1px solid var(--line)" },
 });
 
-/** Escape lets the Tab key leave the editor, as CodeMirror's own key for it does. */
+/** Escape lets the next Tab leave the editor: CodeMirror's own way out for those without a mouse. */
 export function Editor({ label, value, problems, onChange }: EditorProps) {
   const place = useRef<HTMLDivElement>(null);
   const view = useRef<EditorView | undefined>(undefined);
@@ -76,7 +77,7 @@ export function Editor({ label, value, problems, onChange }: EditorProps) {
           THEME,
           // Control or Command and Enter run it: that is the page's.
           keymap.of([...defaultKeymap.filter(({ key }) => key !== "Mod-Enter"), ...historyKeymap, indentWithTab]),
-          EditorView.contentAttributes.of({ "aria-label": label }),
+          EditorView.contentAttributes.of({ "aria-label": label, "aria-description": s.playground.leave }),
           EditorView.updateListener.of((update) => {
             if (update.docChanged) changed.current(update.state.doc.toString());
           }),

@@ -48,38 +48,27 @@ export default function Playground({ route }: PageProps) {
     }
     setBusy(false);
   };
+  const runButton = (
+    <Button label={s.playground.run} kind="primary" busy={busy} onClick={() => void run()} title={s.playground.keys} />
+  );
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    void run();
+  };
+  const scriptForm = () => <ScriptForm draft={script} onChange={setScript} />;
+  const commandForm = () => <CommandForm draft={command} onChange={setCommand} />;
   return (
-    <Page
-      title={s.playground.title}
-      actions={
-        <Button kind="primary" busy={busy} onClick={() => void run()} title={s.playground.keys}>
-          {s.playground.run}
-        </Button>
-      }
-    >
+    <Page title={s.playground.title} actions={runButton}>
       {/* biome-ignore lint/a11y/noStaticElementInteractions: a shortcut for the button above. */}
-      <div
-        onKeyDown={(event) => {
-          if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
-          event.preventDefault();
-          void run();
-        }}
-      >
+      <div onKeyDown={onKeyDown}>
         <Tabs
           label={s.playground.kinds}
           active={kind}
-          onChange={(id) => replace(href(["playground"], { kind: id === "command" ? id : undefined }))}
+          onChange={(id) => replace(href(["playground"], { kind: id }))}
           tabs={[
-            {
-              id: "script",
-              label: s.playground.script,
-              content: () => <ScriptForm draft={script} onChange={setScript} />,
-            },
-            {
-              id: "command",
-              label: s.playground.command,
-              content: () => <CommandForm draft={command} onChange={setCommand} />,
-            },
+            { id: "script", label: s.playground.script, content: scriptForm },
+            { id: "command", label: s.playground.command, content: commandForm },
           ]}
         />
       </div>
