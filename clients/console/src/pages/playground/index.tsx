@@ -60,20 +60,22 @@ export default function Playground({ route }: PageProps) {
   const commandForm = () => <CommandForm draft={command} onChange={setCommand} />;
   return (
     <Page title={s.playground.title} actions={runButton}>
-      {/* biome-ignore lint/a11y/noStaticElementInteractions: a shortcut for the button above. */}
-      <div onKeyDown={onKeyDown}>
-        <Tabs
-          label={s.playground.kinds}
-          active={kind}
-          onChange={(id) => replace(href(["playground"], { kind: id }))}
-          tabs={[
-            { id: "script", label: s.playground.script, content: scriptForm },
-            { id: "command", label: s.playground.command, content: commandForm },
-          ]}
-        />
-      </div>
       {error !== undefined && <ErrorBox error={error} />}
-      {ran && <Ran key={ran} id={ran} />}
+      <div class="playground">
+        {/* biome-ignore lint/a11y/noStaticElementInteractions: a shortcut for the button above. */}
+        <div onKeyDown={onKeyDown}>
+          <Tabs
+            label={s.playground.kinds}
+            active={kind}
+            onChange={(id) => replace(href(["playground"], { kind: id }))}
+            tabs={[
+              { id: "script", label: s.playground.script, content: scriptForm },
+              { id: "command", label: s.playground.command, content: commandForm },
+            ]}
+          />
+        </div>
+        {ran && <Ran key={ran} id={ran} />}
+      </div>
     </Page>
   );
 }
