@@ -43,6 +43,7 @@ export function Confirm(props: {
   title: string;
   children: ComponentChildren;
   action: string;
+  dismiss?: string;
   onConfirm: () => Promise<void> | void;
   onClose: () => void;
 }) {
@@ -64,7 +65,7 @@ export function Confirm(props: {
       <div>{props.children}</div>
       {error !== undefined && <ErrorBox error={error} />}
       <footer class="actions">
-        <Button label={s.ui.cancel} onClick={props.onClose} />
+        <Button label={props.dismiss ?? s.ui.cancel} onClick={props.onClose} />
         <Button label={props.action} kind="danger" busy={busy} onClick={() => void confirm()} />
       </footer>
     </Dialog>

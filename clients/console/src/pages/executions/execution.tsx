@@ -4,7 +4,7 @@ import { send } from "../../lib/api";
 import { go, href, type Route, replace } from "../../lib/route";
 import { useSession } from "../../lib/session";
 import { s } from "../../strings";
-import { Button, Confirm, ErrorBox, Page } from "../../ui";
+import { Button, Confirm, Page, useAction } from "../../ui";
 import { requestOf, submit } from "./requests";
 import { useExecution } from "./use";
 import { hasEnded, title } from "./verdict";
@@ -14,20 +14,16 @@ export function ExecutionPage({ id, route }: { id: string; route: Route }) {
   const canWrite = useSession().can("executions:write");
   const execution = useExecution(id);
   const [cancelling, setCancelling] = useState(false);
-  const [error, setError] = useState<unknown>();
+  const { busy, run, failure } = useAction();
   const request = requestOf(id);
   const { data } = execution;
+  const again = async () => request && go(href(["executions", await submit(request)]));
   const actions = canWrite && (
     <>
       {data && !hasEnded(data) && (
         <Button label={s.execution.cancel} kind="danger" onClick={() => setCancelling(true)} />
       )}
-      {request && (
-        <Button
-          label={s.execution.again}
-          onClick={() => submit(request).then((again) => go(href(["executions", again])), setError)}
-        />
-      )}
+      {request && <Button label={s.execution.again} busy={busy} onClick={() => run(again)} />}
     </>
   );
   const cancel = async () => {
@@ -36,7 +32,7 @@ export function ExecutionPage({ id, route }: { id: string; route: Route }) {
   };
   return (
     <Page title={data ? title(data) : s.execution.title(id)} actions={actions}>
-      {error !== undefined && <ErrorBox error={error} />}
+      {failure}
       <ExecutionView
         id={id}
         execution={execution}
@@ -46,7 +42,8 @@ export function ExecutionPage({ id, route }: { id: string; route: Route }) {
       {cancelling && (
         <Confirm
           title={s.execution.cancelTitle}
-          action={s.execution.cancel}
+          action={s.execution.cancelIt}
+          dismiss={s.execution.letRun}
           onClose={() => setCancelling(false)}
           onConfirm={cancel}
         >

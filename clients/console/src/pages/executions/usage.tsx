@@ -2,7 +2,7 @@
 import { bytes, duration, safe } from "../../lib/format";
 import type { ContactedHost, Execution, Network, RefusedHost } from "../../lib/wire";
 import { s } from "../../strings";
-import { type Column, Copy, Empty, Meter, Section, Table } from "../../ui";
+import { type Column, Copy, Empty, Facts, Meter, Section, Table } from "../../ui";
 import { limitText, words } from "./verdict";
 
 export function Limits({ execution }: { execution: Execution }) {
@@ -24,14 +24,12 @@ export function Limits({ execution }: { execution: Execution }) {
         )}
       </Section>
       <Section title={s.usage.others}>
-        <dl class="facts">
-          {Object.entries(others).map(([name, value]) => [
-            <dt key={name}>{words(name.replace(/_(ms|bytes)$/, ""))}</dt>,
-            <dd key={`${name}-value`} class="figure">
-              {limitText(name, value)}
-            </dd>,
+        <Facts
+          of={Object.entries(others).map(([name, value]) => [
+            words(name.replace(/_(ms|bytes)$/, "")),
+            limitText(name, value),
           ])}
-        </dl>
+        />
       </Section>
     </div>
   );

@@ -5,7 +5,7 @@ import { cut, safe, safeText } from "../../lib/format";
 import { href } from "../../lib/route";
 import type { Execution, ResultExecution } from "../../lib/wire";
 import { s } from "../../strings";
-import { Badge, Copy, Empty, Loaded, Output, Section, type Tab, Tabs, Time, Tree } from "../../ui";
+import { Badge, Copy, Empty, Facts, Loaded, Output, Section, type Tab, Tabs, Time, Tree } from "../../ui";
 import { Changes, Files } from "./files";
 import { commandLines, requestOf } from "./requests";
 import { Timeline } from "./timeline";
@@ -49,6 +49,26 @@ function Summary({ id, execution, isLost }: { id: string; execution: Execution; 
   const { status, sandbox, notes } = execution;
   const heading = useId();
   const known = evidence(execution);
+  const named = (
+    <span class="row">
+      <code>{id}</code>
+      <Copy text={id} />
+    </span>
+  );
+  const facts = [
+    [s.execution.id, named],
+    [s.executions.kind, isCommand(execution) ? s.kinds.command : s.kinds.script],
+    [s.executions.created, <Time key="created" at={execution.created_at} />],
+    [s.execution.ended, <Time key="ended" at={execution.ended_at} />],
+    [
+      s.execution.sandbox,
+      sandbox && (
+        <a key="sandbox" href={href(["sandboxes", sandbox])}>
+          {safe(sandbox)}
+        </a>
+      ),
+    ],
+  ] as const;
   return (
     <section class="card summary" aria-labelledby={heading}>
       <div class="row" role="status">
@@ -71,29 +91,7 @@ function Summary({ id, execution, isLost }: { id: string; execution: Execution; 
         </div>
       ))}
       <Timeline times={execution} />
-      <dl class="facts columns-2">
-        <dt>{s.execution.id}</dt>
-        <dd class="row">
-          <code>{id}</code>
-          <Copy text={id} />
-        </dd>
-        <dt>{s.executions.kind}</dt>
-        <dd>{isCommand(execution) ? s.kinds.command : s.kinds.script}</dd>
-        <dt>{s.executions.created}</dt>
-        <dd>
-          <Time at={execution.created_at} />
-        </dd>
-        <dt>{s.execution.ended}</dt>
-        <dd>
-          <Time at={execution.ended_at} />
-        </dd>
-        {sandbox && <dt>{s.execution.sandbox}</dt>}
-        {sandbox && (
-          <dd>
-            <a href={href(["sandboxes", sandbox])}>{safe(sandbox)}</a>
-          </dd>
-        )}
-      </dl>
+      <Facts of={facts} />
     </section>
   );
 }

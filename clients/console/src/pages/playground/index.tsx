@@ -3,9 +3,8 @@ import { useEffect, useState } from "preact/hooks";
 import type { PageProps } from "../../app";
 import { href, replace } from "../../lib/route";
 import { useSession } from "../../lib/session";
-import type { ExecutionRequest } from "../../lib/wire";
 import { s } from "../../strings";
-import { Button, Empty, ErrorBox, Page, Tabs } from "../../ui";
+import { Button, Empty, Page, Tabs, useAction } from "../../ui";
 import { submit } from "../executions/requests";
 import { useExecution } from "../executions/use";
 import { ExecutionView } from "../executions/view";
@@ -24,8 +23,7 @@ export default function Playground({ route }: PageProps) {
   const [script, setScript] = useState(drafts.script);
   const [command, setCommand] = useState(drafts.command);
   const [ran, setRan] = useState(drafts.ran);
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState<unknown>();
+  const { busy, run: start, failure } = useAction();
   useEffect(() => {
     Object.assign(drafts, { script, command, ran });
   }, [script, command, ran]);
@@ -36,31 +34,22 @@ export default function Playground({ route }: PageProps) {
       </Page>
     );
   }
-  const run = async () => {
-    if (busy) return;
-    setBusy(true);
-    setError(undefined);
-    try {
-      const request: ExecutionRequest = kind === "script" ? scriptRequest(script) : await commandRequest(command);
-      setRan(await submit(request));
-    } catch (failure) {
-      setError(failure);
-    }
-    setBusy(false);
-  };
+  const submitIt = async () =>
+    setRan(await submit(kind === "script" ? scriptRequest(script) : await commandRequest(command)));
+  const run = () => !busy && void start(submitIt);
   const runButton = (
-    <Button label={s.playground.run} kind="primary" busy={busy} onClick={() => void run()} title={s.playground.keys} />
+    <Button label={s.playground.run} kind="primary" busy={busy} onClick={run} title={s.playground.keys} />
   );
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
-    void run();
+    run();
   };
   const scriptForm = () => <ScriptForm draft={script} onChange={setScript} />;
   const commandForm = () => <CommandForm draft={command} onChange={setCommand} />;
   return (
     <Page title={s.playground.title} actions={runButton}>
-      {error !== undefined && <ErrorBox error={error} />}
+      {failure}
       <div class="playground">
         {/* biome-ignore lint/a11y/noStaticElementInteractions: a shortcut for the button above. */}
         <div onKeyDown={onKeyDown}>
