@@ -17,13 +17,8 @@ export type Schema = {
   minimum?: number;
 };
 
-type Parameter = {
-  name: string;
-  in: "path" | "query" | "header";
-  required?: boolean;
-  description?: string;
-  schema: Schema;
-};
+type Place = "path" | "query" | "header";
+type Parameter = { name: string; in: Place; required?: boolean; description?: string; schema: Schema };
 type Content = Record<string, { schema?: Schema; example?: unknown }>;
 type Answer = { $ref?: string; description?: string; content?: Content };
 
@@ -46,13 +41,20 @@ export type ApiDocument = {
 };
 
 let loading: Promise<ApiDocument> | undefined;
+let components: ApiDocument["components"] = { schemas: {}, responses: {} };
 
 /** It is the same as long as the page is: asked for once. */
 export function loadDocument(): Promise<ApiDocument> {
-  loading ??= get<ApiDocument>("/openapi.json").catch((error) => {
-    loading = undefined;
-    throw error;
-  });
+  loading ??= get<ApiDocument>("/openapi.json").then(
+    (document) => {
+      components = document.components;
+      return document;
+    },
+    (error) => {
+      loading = undefined;
+      throw error;
+    },
+  );
   return loading;
 }
 
@@ -61,9 +63,9 @@ export function nameOf(reference: string): string {
   return reference.slice(reference.lastIndexOf("/") + 1);
 }
 
-/** What a reference in `among` leads to, and anything else as it is. */
-export function resolved<T extends { $ref?: string }>(value: T, among: Record<string, T>): T {
-  return (value.$ref && among[nameOf(value.$ref)]) || value;
+/** What a reference leads to, in the document that was loaded, and anything else as it is. */
+export function resolved<T extends { $ref?: string }>(value: T, among: keyof typeof components): T {
+  return ((value.$ref && components[among][nameOf(value.$ref)]) || value) as T;
 }
 
 /** A schema in a few words: `string | null`, `integer, at least 1`, `list of ListeningPort`. */

@@ -6,7 +6,8 @@ import { shell } from "../lib/format";
 import { useLoad } from "../lib/load";
 import { href } from "../lib/route";
 import { s } from "../strings";
-import { Badge, Copy, Empty, Field, Loaded, Page, type Tone } from "../ui";
+import { Badge, Copy, Field, Loaded, Page, Section, type Tone } from "../ui";
+import { useField } from "../ui/form";
 import {
   type ApiDocument,
   loadDocument,
@@ -17,7 +18,6 @@ import {
   type Schema,
   typeOf,
 } from "./openapi";
-import { useField } from "./sandboxes/parts";
 
 const TONES: Record<string, Tone> = { GET: "info", POST: "ok", PUT: "warn", PATCH: "warn", DELETE: "bad" };
 const words = s.reference;
@@ -25,11 +25,7 @@ const words = s.reference;
 type Route = { method: string; path: string; operation: Operation; text: string };
 
 export default function Reference({ route }: PageProps) {
-  const download = (
-    <a class="button" href="/v1/openapi.json" download="openapi.json">
-      {words.download}
-    </a>
-  );
+  const download = <a href="/v1/openapi.json">openapi.json</a>;
   return (
     <Page title={words.title} actions={download}>
       <Loaded of={useLoad(loadDocument, [])}>
@@ -44,9 +40,19 @@ function Routes({ document, chosen }: { document: ApiDocument; chosen: string | 
   const routes = useMemo(() => routesOf(document), [document]);
   const wanted = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
   const found = routes.filter(({ text }) => wanted.every((word) => text.includes(word)));
-  const tagged = document.tags.map(({ name, description }) => {
-    return { name, description, members: found.filter(({ operation }) => operation.tags.includes(name)) };
-  });
+  const entry = (route: Route) => {
+    const { method, path, operation } = route;
+    const summary = (
+      <>
+        <Badge tone={TONES[method]}>{method}</Badge> <code>{path}</code> <span class="muted">{operation.summary}</span>
+      </>
+    );
+    return (
+      <Lazy key={operation.operationId} isChosen={operation.operationId === chosen} summary={summary}>
+        {() => <Details route={route} />}
+      </Lazy>
+    );
+  };
   return (
     <div class="stack reference">
       <Prose text={document.info.description} />
@@ -54,23 +60,16 @@ function Routes({ document, chosen }: { document: ApiDocument; chosen: string | 
         <Field label={words.filter} type="search" {...filter} placeholder={words.filterExample} />
       </div>
       <p role="status">{words.found(found.length, routes.length)}</p>
-      {found.length === 0 && <Empty title={words.none} />}
-      {tagged
-        .filter(({ members }) => members.length > 0)
-        .map(({ name, description, members }) => (
-          <section key={name} class="section" aria-labelledby={`tag-${name}`}>
-            <h2 id={`tag-${name}`}>{name}</h2>
+      {document.tags.map(({ name, description }) => {
+        const members = found.filter(({ operation }) => operation.tags.includes(name));
+        if (members.length === 0) return null;
+        return (
+          <Section key={name} title={name}>
             <Prose text={description} />
-            {members.map((route) => (
-              <RouteEntry
-                key={route.operation.operationId}
-                route={route}
-                document={document}
-                isChosen={route.operation.operationId === chosen}
-              />
-            ))}
-          </section>
-        ))}
+            {members.map(entry)}
+          </Section>
+        );
+      })}
     </div>
   );
 }
@@ -85,62 +84,28 @@ function routesOf(document: ApiDocument): Route[] {
   );
 }
 
-type EntryProps = { route: Route; document: ApiDocument; isChosen: boolean };
-
-function RouteEntry({ route, document, isChosen }: EntryProps) {
-  const { method, path, operation } = route;
-  const summary = (
-    <>
-      <Badge tone={TONES[method]}>{method}</Badge> <code>{path}</code> <span class="muted">{operation.summary}</span>
-    </>
-  );
-  const place = useRef<HTMLDivElement>(null);
-  useEffect(() => {
-    if (isChosen) place.current?.scrollIntoView();
-  }, [isChosen]);
-  return (
-    <div ref={place}>
-      <Lazy open={isChosen} summary={summary}>
-        {() => <Details route={route} document={document} />}
-      </Lazy>
-    </div>
-  );
-}
-
-function Details({ route, document }: { route: Route; document: ApiDocument }) {
+function Details({ route }: { route: Route }) {
   const { operationId, description, parameters = [], requestBody, responses, security = [] } = route.operation;
-  const { components } = document;
-  const scopes = security.flatMap((it) => Object.values(it).flat());
-  const answers = Object.entries(responses).map(([status, answer]) => {
-    return { status, ...resolved(answer, components.responses) };
-  });
+  const scopes = security.flatMap((it) => Object.values(it).flat()).join(" ");
+  const answers = Object.entries(responses).map(([status, answer]) => ({ status, ...resolved(answer, "responses") }));
   const curl = curlOf(route);
   return (
     <div class="route">
       <Prose text={description} />
       <p>
-        {words.scope}: {scopes.length > 0 ? <code>{scopes.join(" ")}</code> : words.noScope}
+        {words.scope}: <code>{scopes || words.noScope}</code>
       </p>
-      <h3>curl</h3>
       <pre class="code wrap">{curl}</pre>
       <div class="row">
         <Copy text={curl} />
         <a href={href(["reference", operationId])}>{words.link}</a>
       </div>
       {parameters.length > 0 && <h3>{words.parameters}</h3>}
-      <dl class="members">
-        {parameters.map((it) => (
-          <Member key={`${it.in} ${it.name}`} name={it.name} schema={it.schema} isRequired={it.required}>
-            <span class="muted">{words.in[it.in]}</span> <Prose text={it.description} isInline />
-          </Member>
-        ))}
-      </dl>
-      {Object.entries(requestBody?.content ?? {}).map(([type, { schema }]) => (
+      <List members={parameters.map((it) => ({ ...it, note: words.in[it.in] }))} />
+      {Object.entries(requestBody?.content ?? {}).map(([type, { schema = {} }]) => (
         <Fragment key={type}>
-          <h3>
-            {words.request} <code>{type}</code>
-          </h3>
-          {schema && <Members schema={schema} document={document} />}
+          <h3>{words.request(type)}</h3>
+          <Members schema={schema} />
         </Fragment>
       ))}
       <h3>{words.answers}</h3>
@@ -149,9 +114,7 @@ function Details({ route, document }: { route: Route; document: ApiDocument }) {
         .map(({ status, description: what, content = {} }) => (
           <div key={status}>
             <Badge tone="ok">{status}</Badge> <Prose text={what} isInline />
-            {Object.values(content).map(({ schema = {} }, index) => (
-              <Nested key={index} schemas={parts(schema)} document={document} />
-            ))}
+            <Nested schemas={Object.values(content).flatMap(({ schema = {} }) => parts(schema))} />
           </div>
         ))}
       <Lazy summary={words.errors}>
@@ -182,54 +145,49 @@ function curlOf({ method, path, operation }: Route): string {
   return [...lines, shell(`${location.origin}${place}`)].join(" \\\n  ");
 }
 
-type MemberProps = { name: string; schema: Schema; isRequired: boolean | undefined; children: ComponentChildren };
+type Member = { name: string; schema: Schema; required?: boolean; description?: string; note?: string };
 
-function Member({ name, schema, isRequired, children }: MemberProps) {
-  const initial = schema.default ?? undefined;
+function List({ members }: { members: Member[] }) {
   return (
-    <>
-      <dt>
-        <code>{name}</code> <span class="muted">{typeOf(schema)}</span>
-        {isRequired && <Badge>{words.required}</Badge>}
-      </dt>
-      <dd>
-        {children} {initial !== undefined && <code>{words.default(JSON.stringify(initial))}</code>}
-      </dd>
-    </>
+    <dl class="members">
+      {members.map(({ name, schema, required, description, note }) => (
+        <Fragment key={name}>
+          <dt>
+            <code>{name}</code> <span class="muted">{[typeOf(schema), note].filter(Boolean).join(", ")}</span>
+            {required && <Badge>{words.required}</Badge>}
+            {(schema.default ?? undefined) !== undefined && (
+              <Badge>{words.default(JSON.stringify(schema.default))}</Badge>
+            )}
+          </dt>
+          <dd>
+            <Prose text={description} isInline />
+            <Nested schemas={parts(schema)} />
+          </dd>
+        </Fragment>
+      ))}
+    </dl>
   );
 }
 
 /** The members of an object, or the forms that something may have. What they refer to is looked up when it is opened. */
-function Members({ schema: given, document }: { schema: Schema; document: ApiDocument }) {
-  const schema = resolved(given, document.components.schemas);
-  const { properties, required, oneOf, anyOf } = schema;
-  const forms = oneOf ?? anyOf ?? [];
+function Members({ schema }: { schema: Schema }) {
+  const { description, properties, required, ...rest } = resolved(schema, "schemas");
+  const members = Object.entries(properties ?? {}).map(([name, member]) => {
+    return { name, schema: member, required: required?.includes(name), description: member.description };
+  });
   return (
     <>
-      <Prose text={schema.description} />
-      {properties ? (
-        <dl class="members">
-          {Object.entries(properties).map(([name, member]) => (
-            <Member key={name} name={name} schema={member} isRequired={required?.includes(name)}>
-              <Prose text={member.description} isInline />
-              <Nested schemas={parts(member)} document={document} />
-            </Member>
-          ))}
-        </dl>
-      ) : (
-        <p>
-          <code>{typeOf({ ...schema, oneOf: undefined, anyOf: undefined })}</code>
-        </p>
-      )}
-      {!properties && <Nested schemas={forms.flatMap(parts)} document={document} />}
+      <Prose text={description} />
+      {properties ? <List members={members} /> : <code>{typeOf(rest)}</code>}
+      {!properties && <Nested schemas={parts(rest)} />}
     </>
   );
 }
 
-function Nested({ schemas, document }: { schemas: Schema[]; document: ApiDocument }) {
+function Nested({ schemas }: { schemas: Schema[] }) {
   return schemas.map((schema, index) => (
     <Lazy key={index} summary={<code>{labelOf(schema)}</code>}>
-      {() => <Members schema={schema} document={document} />}
+      {() => <Members schema={schema} />}
     </Lazy>
   ));
 }
@@ -241,13 +199,17 @@ function labelOf({ $ref, properties = {} }: Schema): string {
   return word ? `${word[0]}: ${JSON.stringify(word[1].const)}` : Object.keys(properties).join(", ");
 }
 
-type LazyProps = { summary: ComponentChildren; open?: boolean; children: () => ComponentChildren };
+type LazyProps = { summary: ComponentChildren; isChosen?: boolean; children: () => ComponentChildren };
 
 /** What is closed is not made: the document is large, and schemas refer to each other. */
-function Lazy({ summary, open = false, children }: LazyProps) {
-  const [isOpen, setOpen] = useState(open);
+function Lazy({ summary, isChosen = false, children }: LazyProps) {
+  const place = useRef<HTMLDetailsElement>(null);
+  const [isOpen, setOpen] = useState(isChosen);
+  useEffect(() => {
+    if (isChosen) place.current?.scrollIntoView();
+  }, [isChosen]);
   return (
-    <details open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
+    <details ref={place} open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>{summary}</summary>
       {isOpen && children()}
     </details>

@@ -6,7 +6,8 @@ import { href } from "../lib/route";
 import { useSession } from "../lib/session";
 import { s } from "../strings";
 import { Badge, type Column, Empty, Loaded, Meter, Page, Section, Table, Time, type Tone } from "../ui";
-import { Facts, Safe } from "./sandboxes/parts";
+import { Facts } from "../ui/form";
+import { Safe } from "./sandboxes/parts";
 
 const EVERY_MS = 5_000;
 const words = s.service;

@@ -6,8 +6,9 @@ import { useLoad } from "../../lib/load";
 import { go, href } from "../../lib/route";
 import { s } from "../../strings";
 import { Copy, Field, Loaded, Page, Section } from "../../ui";
+import { Form as Asking, Choice } from "../../ui/form";
 import { loadDocument } from "../openapi";
-import { Form as Asking, Choice, milliseconds, pairs } from "./parts";
+import { milliseconds, pairs } from "./parts";
 import type { SandboxRequest, SandboxView } from "./wire";
 
 const words = s.newSandbox;
@@ -21,25 +22,11 @@ const EMPTY = {
   limits: {} as Record<string, string>,
 };
 type Form = typeof EMPTY;
-type Preset = keyof typeof words.presets;
-
-const PRESETS: Record<Preset, Partial<Form>> = {
-  terminal: { processes: "kept", ports: "" },
-  server: { processes: "kept", ports: "8000" },
-  commands: { processes: "per_command", ports: "" },
-  scripts: { processes: "per_command", ports: "", image: "", network: "" },
-};
-
 export function Create() {
   const [form, setForm] = useState<Form>(EMPTY);
-  const [preset, setPreset] = useState<Preset>("terminal");
   const change = (members: Partial<Form>) => setForm((before) => ({ ...before, ...members }));
   const field = (name: keyof typeof TEXTS, hint: string) => {
     return { label: words[name], hint, value: form[name], onInput: (value: string) => change({ [name]: value }) };
-  };
-  const choosePreset = (value: Preset) => {
-    setPreset(value);
-    change(PRESETS[value]);
   };
   const submit = async () => {
     const { id } = await send<SandboxView>("POST", "/sandboxes", requestOf(form));
@@ -50,7 +37,6 @@ export function Create() {
       <div class="stack narrow">
         <Asking action={words.submit} onSubmit={submit} onCancel={() => go(href(["sandboxes"]))}>
           <Section title={words.basics}>
-            <Choice label={words.preset} value={preset} of={words.presets} onChange={choosePreset} />
             <Field {...field("name", words.nameHint)} />
             <Field {...field("image", words.imageHint)} />
             <Choice

@@ -4,8 +4,9 @@ import { ApiError, blob, send, url } from "../../lib/api";
 import { bytes, safe } from "../../lib/format";
 import { useLoad } from "../../lib/load";
 import { s } from "../../strings";
-import { Button, Confirm, Empty, ErrorBox, Field, FileView, Loaded, Section, Time } from "../../ui";
-import { Ask, Choice, Safe, useField } from "./parts";
+import { Button, Confirm, Drop, Empty, Field, FileView, Loaded, Section, Time } from "../../ui";
+import { Ask, Choice, useAction, useField } from "../../ui/form";
+import { Safe } from "./parts";
 import { type Entry, filePath, joined, type Listing, operate, parentOf, pathOf, type SandboxView } from "./wire";
 
 /** Of one directory. */
@@ -29,11 +30,7 @@ export function Files({ view: { id: sandbox, spec } }: { view: SandboxView }) {
     setRoot(directoryOf(path));
     choose(directoryOf(path));
   };
-  const refresh = (
-    <Button kind="quiet" onClick={changed}>
-      {words.refresh}
-    </Button>
-  );
+  const refresh = <Button kind="quiet" onClick={changed} label={words.refresh} />;
   return (
     <div class="files">
       <Section title={words.tree} actions={refresh}>
@@ -137,7 +134,7 @@ function Chosen({ sandbox, entry, root, choose, onChange }: ChosenProps) {
   const remove = () => operate(sandbox, { operation: "remove", path: content, recursive: isDirectory }).then(moved);
   const actions = (
     <>
-      {isDirectory && <Button onClick={() => setAsked("mkdir")}>{words.mkdir}</Button>}
+      {isDirectory && <Button onClick={() => setAsked("mkdir")} label={words.mkdir} />}
       {type === "file" && (
         <a class="button" href={url(path)} download>
           {words.download}
@@ -145,10 +142,8 @@ function Chosen({ sandbox, entry, root, choose, onChange }: ChosenProps) {
       )}
       {entry.path !== root.path && (
         <>
-          <Button onClick={() => setAsked("rename")}>{words.rename}</Button>
-          <Button kind="danger" onClick={() => setAsked("delete")}>
-            {words.delete}
-          </Button>
+          <Button onClick={() => setAsked("rename")} label={words.rename} />
+          <Button kind="danger" onClick={() => setAsked("delete")} label={words.delete} />
         </>
       )}
     </>
@@ -203,76 +198,48 @@ function Naming({ name, onName, ...rest }: NamingProps) {
 
 type UploadProps = { sandbox: string; directory: Entry; onChange: () => void };
 
-/** Files from this machine into a directory, by drop or by a dialog. Those that exist are asked about. */
+/** Files from this machine into a directory. Those that exist are asked about. */
 function Upload({ sandbox, directory, onChange }: UploadProps) {
-  const input = useRef<HTMLInputElement>(null);
   const abort = useRef(new AbortController());
-  const [isOver, setOver] = useState(false);
   const [status, setStatus] = useState("");
-  const [error, setError] = useState<unknown>();
   const [existing, setExisting] = useState<File[]>([]);
+  const { run, failure } = useAction();
   useEffect(() => () => abort.current.abort(), []);
-  const upload = async (files: Iterable<File>, headers: Record<string, string> = { "If-None-Match": "*" }) => {
-    const { signal } = abort.current;
+  const upload = async (files: File[], headers: Record<string, string>) => {
     const there: File[] = [];
     let done = 0;
-    setError(undefined);
     try {
       for (const file of files) {
         setStatus(words.uploading(safe(file.name)));
         const path = filePath(sandbox, joined(pathOf(directory), file.name));
-        await send("PUT", path, file, { headers, signal }).then(
-          () => {
-            done += 1;
-          },
-          (failure) => {
-            if (!(failure instanceof ApiError && failure.status === 412)) throw failure;
-            there.push(file);
-          },
-        );
+        await send("PUT", path, file, { headers, signal: abort.current.signal }).catch((error) => {
+          if (!(error instanceof ApiError && error.status === 412)) throw error;
+          there.push(file);
+        });
+        done = files.indexOf(file) + 1 - there.length;
       }
-    } catch (failure) {
-      if (!signal.aborted) setError(failure);
+    } finally {
+      setStatus(done > 0 ? words.uploaded(done) : "");
+      setExisting(there);
+      onChange();
     }
-    setStatus(done > 0 ? words.uploaded(done) : "");
-    setExisting(there);
-    if (done > 0) onChange();
-  };
-  const over = (isNow: boolean) => (event: DragEvent) => {
-    event.preventDefault();
-    setOver(isNow);
-    if (event.type === "drop") void upload([...(event.dataTransfer?.files ?? [])]);
   };
   return (
     <>
-      {/* biome-ignore lint/a11y/noStaticElementInteractions: a drop is a second way to what the button does. */}
-      <div
-        class={`drop ${isOver ? "over" : ""}`}
-        onDragOver={over(true)}
-        onDragLeave={over(false)}
-        onDrop={over(false)}
+      <Drop
+        label={words.drop(safe(directory.path))}
+        action={words.upload}
+        onFiles={(files) => void run(() => upload(files, { "If-None-Match": "*" }))}
       >
         <p class="wrap">{words.drop(safe(directory.path))}</p>
-        <Button onClick={() => input.current?.click()}>{words.upload}</Button>
-        <input
-          ref={input}
-          type="file"
-          multiple
-          hidden
-          aria-label={words.upload}
-          onChange={({ currentTarget }) => {
-            void upload([...(currentTarget.files ?? [])]);
-            currentTarget.value = "";
-          }}
-        />
-        <p role="status">{status}</p>
-        {error !== undefined && <ErrorBox error={error} />}
-      </div>
+      </Drop>
+      <p role="status">{status}</p>
+      {failure}
       {existing.length > 0 && (
         <Confirm
           title={words.exists}
           action={words.replace}
-          onConfirm={() => upload(existing, {})}
+          onConfirm={() => run(() => upload(existing, {}))}
           onClose={() => setExisting([])}
         >
           <p class="wrap">{words.existsText(existing.map(({ name }) => safe(name)).join(", "))}</p>

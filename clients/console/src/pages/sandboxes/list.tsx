@@ -5,7 +5,8 @@ import { keep, usePoll } from "../../lib/load";
 import { go, href } from "../../lib/route";
 import { s } from "../../strings";
 import { Button, type Column, Empty, Field, Loaded, Page, Table, Time } from "../../ui";
-import { Choice, pairs, Safe, StatusBadge, useField } from "./parts";
+import { Choice, useField } from "../../ui/form";
+import { pairs, Safe, StatusBadge } from "./parts";
 import type { SandboxList, SandboxView } from "./wire";
 
 const EVERY_MS = 5_000;
@@ -108,7 +109,7 @@ function FilterForm({ filters }: { filters: Filters }) {
         />
         <Field label={words.metadata} type="search" {...metadata} placeholder={words.metadataFilter} />
         <div>
-          <Button submit>{words.apply}</Button>
+          <Button submit label={words.apply} />
         </div>
       </form>
     </search>

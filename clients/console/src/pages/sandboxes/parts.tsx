@@ -1,11 +1,11 @@
 /** What several pages of sandboxes have in common. */
-import { type ComponentChildren, Fragment } from "preact";
+import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { ApiError } from "../../lib/api";
 import { safe } from "../../lib/format";
 import { href } from "../../lib/route";
 import { s } from "../../strings";
-import { Badge, Button, Dialog, Empty, ErrorBox, Select, type Tone } from "../../ui";
+import { Badge, Button, Empty, type Tone } from "../../ui";
 import type { SandboxView } from "./wire";
 
 const TONES: Record<SandboxView["status"], Tone> = { starting: "info", ready: "ok", paused: "warn", stopped: "muted" };
@@ -25,93 +25,6 @@ export function Safe({ text }: { text: string }) {
   return <bdi>{safe(text)}</bdi>;
 }
 
-/** Names and what they stand for; those without are left out. */
-export function Facts({ of }: { of: readonly (readonly [string, ComponentChildren])[] }) {
-  const known = of.filter(([, value]) => value !== undefined && value !== null);
-  return (
-    <dl class="facts">
-      {known.map(([name, value]) => (
-        <Fragment key={name}>
-          <dt>{name}</dt>
-          <dd>{value}</dd>
-        </Fragment>
-      ))}
-    </dl>
-  );
-}
-
-/** The state of an input, for a `Field`. */
-export function useField(initial = "") {
-  const [value, onInput] = useState(initial);
-  return { value, onInput };
-}
-
-export function Check(props: { label: string; checked: boolean; onChange: (checked: boolean) => void }) {
-  return (
-    <label class="check">
-      <input
-        type="checkbox"
-        checked={props.checked}
-        onChange={(event) => props.onChange(event.currentTarget.checked)}
-      />
-      {props.label}
-    </label>
-  );
-}
-
-type ChoiceProps<T extends string> = { label: string; value: T; of: Record<T, string>; onChange: (value: T) => void };
-
-/** A choice of what a section of the strings names. */
-export function Choice<T extends string>({ of, ...rest }: ChoiceProps<T>) {
-  const options = Object.entries<string>(of).map(([value, label]) => ({ value: value as T, label }));
-  return <Select {...rest} options={options} />;
-}
-
-/** Something that the service is asked for, one at a time, and why it failed. */
-export function useAction() {
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState<unknown>();
-  const run = async (action: () => Promise<unknown>) => {
-    setBusy(true);
-    setError(undefined);
-    await action().catch(setError);
-    setBusy(false);
-  };
-  return { busy, run, failure: error === undefined ? null : <ErrorBox error={error} /> };
-}
-
-type FormProps = { action: string; onSubmit: () => Promise<unknown>; children: ComponentChildren };
-
-export function Form({ action, onSubmit, onCancel, children }: FormProps & { onCancel: (() => void) | undefined }) {
-  const { busy, run, failure } = useAction();
-  const submit = (event: Event) => {
-    event.preventDefault();
-    // What the input lacks is found in there, too.
-    void run(async () => onSubmit());
-  };
-  return (
-    <form class="form" onSubmit={submit}>
-      {children}
-      {failure}
-      <div class="row">
-        <Button kind="primary" submit busy={busy}>
-          {action}
-        </Button>
-        {onCancel && <Button onClick={onCancel}>{s.ui.cancel}</Button>}
-      </div>
-    </form>
-  );
-}
-
-/** A form in a dialog, which is closed when it has been done. */
-export function Ask({ title, onClose, onSubmit, ...rest }: FormProps & { title: string; onClose: () => void }) {
-  return (
-    <Dialog title={title} onClose={onClose}>
-      <Form {...rest} onCancel={onClose} onSubmit={() => onSubmit().then(onClose)} />
-    </Dialog>
-  );
-}
-
 /** Whether there is no such sandbox, or no longer. */
 export function isGone(error: unknown): error is ApiError {
   return error instanceof ApiError && (error.status === 404 || error.status === 410);
@@ -126,9 +39,7 @@ export function Awake({ view, children }: { view: SandboxView; children: () => C
   return (
     <Empty title={s.sandboxes.wake(s.sandboxes.statuses[asleep])}>
       <p>{s.sandboxes.wakeTexts[asleep]}</p>
-      <Button kind="primary" onClick={() => setWanted(true)}>
-        {s.sandboxes.wakeActions[asleep]}
-      </Button>
+      <Button kind="primary" onClick={() => setWanted(true)} label={s.sandboxes.wakeActions[asleep]} />
     </Empty>
   );
 }

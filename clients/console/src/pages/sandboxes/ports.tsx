@@ -5,7 +5,7 @@ import { shell } from "../../lib/format";
 import { useLoad } from "../../lib/load";
 import { s } from "../../strings";
 import { Badge, Button, type Column, Copy, Dialog, Empty, Loaded, Section, Table, Time } from "../../ui";
-import { useAction } from "./parts";
+import { useAction } from "../../ui/form";
 import { type PortList, type Preview, type SandboxView, sandboxPath } from "./wire";
 
 const TTL_MS = 3_600_000;
@@ -32,22 +32,14 @@ export function Ports({ view: { id, name, spec } }: { view: SandboxView }) {
     const isListed = spec.ports === "any" || spec.ports?.includes(port);
     if (!isListed) return <span class="muted">{words.closed}</span>;
     if (forwarded !== undefined) return <Badge tone="ok">{words.open}</Badge>;
-    return (
-      <Button busy={busy} onClick={() => void run(() => open(port))}>
-        {words.preview}
-      </Button>
-    );
+    return <Button busy={busy} onClick={() => void run(() => open(port))} label={words.preview} />;
   };
   const columns: Column<Port>[] = [
     { head: words.port, class: "tight", cell: ({ port }) => port },
     { head: words.address, cell: ({ address }) => <code>{words.addresses[address] ?? address}</code> },
     { head: words.reach, cell: reach },
   ];
-  const refresh = (
-    <Button busy={loaded.loading} onClick={loaded.reload}>
-      {words.refresh}
-    </Button>
-  );
+  const refresh = <Button busy={loaded.loading} onClick={loaded.reload} label={words.refresh} />;
   return (
     <Section title={words.title} actions={refresh}>
       {failure}

@@ -6,8 +6,9 @@ import { usePoll } from "../../lib/load";
 import { go, href, replace } from "../../lib/route";
 import { s } from "../../strings";
 import { Button, Confirm, Copy, Empty, Field, Loaded, Page, Section, Tabs, Time, Tree } from "../../ui";
+import { Ask, Facts, useAction, useField } from "../../ui/form";
 import { Files } from "./files";
-import { Ask, Awake, Facts, isGone, milliseconds, place, Safe, StatusBadge, useAction, useField } from "./parts";
+import { Awake, isGone, milliseconds, place, Safe, StatusBadge } from "./parts";
 import { Ports } from "./ports";
 import { Processes } from "./processes";
 import { Terminals } from "./terminal";
@@ -97,14 +98,14 @@ function Actions({ view, onChange }: { view: SandboxView; onChange: () => void }
   return (
     <>
       {(isPaused || view.status === "ready") && (
-        <Button busy={busy} onClick={() => void run(pause).then(onChange)}>
-          {isPaused ? words.resume : words.pause}
-        </Button>
+        <Button
+          busy={busy}
+          onClick={() => void run(pause).then(onChange)}
+          label={isPaused ? words.resume : words.pause}
+        />
       )}
-      <Button onClick={() => setOpen("extend")}>{words.extend}</Button>
-      <Button kind="danger" onClick={() => setOpen("delete")}>
-        {words.delete}
-      </Button>
+      <Button onClick={() => setOpen("extend")} label={words.extend} />
+      <Button kind="danger" onClick={() => setOpen("delete")} label={words.delete} />
       {failure}
       {open === "extend" && (
         <Ask title={words.extend} action={words.extend} onSubmit={extend} onClose={close}>

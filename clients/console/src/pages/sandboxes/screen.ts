@@ -2,6 +2,7 @@
 import { FitAddon } from "@xterm/addon-fit";
 import { Terminal } from "@xterm/xterm";
 import "@xterm/xterm/css/xterm.css";
+import { theme } from "../../lib/theme";
 import { s } from "../../strings";
 import { Attachment, type AttachState } from "./attach";
 import type { ProcessView } from "./wire";
@@ -80,8 +81,7 @@ export function openScreen(host: HTMLElement, sandbox: string, process: ProcessV
     terminal.options.theme = { background, foreground: color, cursor: color, selectionBackground: "#7aa2f755" };
   };
   recolour();
-  const themes = new MutationObserver(recolour);
-  themes.observe(document.documentElement, { attributes: true });
+  const stopTheme = theme.subscribe(recolour);
   const scheme = matchMedia("(prefers-color-scheme: dark)");
   scheme.addEventListener("change", recolour);
 
@@ -93,7 +93,7 @@ export function openScreen(host: HTMLElement, sandbox: string, process: ProcessV
     dispose() {
       clearTimeout(timer);
       resizes.disconnect();
-      themes.disconnect();
+      stopTheme();
       scheme.removeEventListener("change", recolour);
       attachment.close();
       terminal.dispose();

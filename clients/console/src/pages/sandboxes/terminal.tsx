@@ -1,12 +1,14 @@
 /** The terminals of a sandbox: processes with a terminal, which go on when nobody looks at them. */
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { get, send } from "../../lib/api";
+import { safe } from "../../lib/format";
 import { useLoad } from "../../lib/load";
 import { replace } from "../../lib/route";
 import { s } from "../../strings";
-import { Button, type Column, Empty, ErrorBox, Field, Loaded, Section, Table, Time } from "../../ui";
+import { Button, Empty, ErrorBox, Field, Loaded, Section, Time } from "../../ui";
+import { Check, Form, useField } from "../../ui/form";
 import type { AttachState } from "./attach";
-import { Check, Form, place, Safe, useField } from "./parts";
+import { place, Safe } from "./parts";
 import type { Screen } from "./screen";
 import { type ProcessList, type ProcessView, processPath, type SandboxView, sandboxPath, startProcess } from "./wire";
 
@@ -25,7 +27,6 @@ export function Terminals({ view, item, onUse }: TerminalsProps) {
 
 function Terms({ sandbox, onUse }: { sandbox: string; onUse: () => void }) {
   const command = useField();
-  const columns = useMemo(() => columnsOf(sandbox), [sandbox]);
   const loaded = useLoad(
     (signal) => get<ProcessList>(sandboxPath(sandbox, "/processes"), { state: "running" }, signal),
     [sandbox],
@@ -49,22 +50,19 @@ function Terms({ sandbox, onUse }: { sandbox: string; onUse: () => void }) {
           if (terminals.length === 0) return null;
           return (
             <Section title={words.running}>
-              <Table caption={words.running} columns={columns} rows={terminals} keyOf={({ id }) => String(id)} />
+              {terminals.map(({ id, command, started_at }) => (
+                <p key={id} class="row">
+                  <a href={place(sandbox, "terminal", id)}>{s.processes.title(id)}</a>
+                  <code>{safe(command)}</code>
+                  <Time at={started_at} />
+                </p>
+              ))}
             </Section>
           );
         }}
       </Loaded>
     </div>
   );
-}
-
-function columnsOf(sandbox: string): Column<ProcessView>[] {
-  const link = ({ id }: ProcessView) => <a href={place(sandbox, "terminal", id)}>{s.processes.title(id)}</a>;
-  return [
-    { head: words.process, class: "tight", cell: link },
-    { head: words.command, class: "name", cell: ({ command }) => <code>{<Safe text={command} />}</code> },
-    { head: words.started, class: "tight", cell: ({ started_at }) => <Time at={started_at} /> },
-  ];
 }
 
 /** One terminal. Its screen is a chunk of its own. */
@@ -118,9 +116,11 @@ function Terminal({ sandbox, id }: { sandbox: string; id: number }) {
           </button>
           <Check label={words.screenReader} checked={readAloud} onChange={setReadAloud} />
           {!isOver && (
-            <Button kind="quiet" onClick={() => void send("DELETE", processPath(sandbox, id)).catch(setWhy)}>
-              {words.stop}
-            </Button>
+            <Button
+              kind="quiet"
+              onClick={() => void send("DELETE", processPath(sandbox, id)).catch(setWhy)}
+              label={words.stop}
+            />
           )}
           <a href={place(sandbox, "terminal")}>{words.all}</a>
         </span>

@@ -2,16 +2,7 @@
 import { ApiError, send } from "../../lib/api";
 import type { Content, Envelope, Operation, ProcessRequest, ProcessView } from "../../lib/wire";
 
-export type {
-  Content,
-  PortList,
-  Preview,
-  ProcessList,
-  ProcessView,
-  SandboxList,
-  SandboxRequest,
-  SandboxView,
-} from "../../lib/wire";
+export type * from "../../lib/wire";
 
 export interface Entry {
   /** For display: lossy where it is not UTF-8. */
