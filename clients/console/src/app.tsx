@@ -1,13 +1,13 @@
 /** The frame of every page: who is signed in, where to go, and what to do when a page fails. */
 import { Component, type ComponentChildren, type ComponentType } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 import icon from "./icon.svg";
 import { safe } from "./lib/format";
 import { useLoad } from "./lib/load";
 import { href, type Route, replace, useRoute } from "./lib/route";
 import { loadSession, returnPath, signOut, useSession, useSignedIn } from "./lib/session";
 import { useStore } from "./lib/store";
-import { chooseTheme, type Theme, theme } from "./lib/theme";
+import { type Theme, theme } from "./lib/theme";
 import SignIn from "./pages/sign-in";
 import { s } from "./strings";
 import { Button, Empty, ErrorBox, Loaded, Page, Spinner } from "./ui";
@@ -26,14 +26,9 @@ const PAGES: Record<string, () => Promise<PageModule>> = {
 
 export function App() {
   const signedIn = useSignedIn();
-  const [error, setError] = useState<unknown>();
+  const { error, reload } = useLoad(loadSession, []);
   const route = useRoute();
   const name = route.path[0] ?? "";
-  const load = () => {
-    setError(undefined);
-    loadSession().catch(setError);
-  };
-  useEffect(load, []);
   useEffect(() => {
     if (signedIn === "yes" && (name === "" || (name === "sign-in" && !route.query.has("code")))) {
       replace(returnPath(route.query));
@@ -42,10 +37,10 @@ export function App() {
       replace(href(["sign-in"], { return: name === "" ? undefined : location.hash }));
     }
   }, [signedIn, route]);
-  if (error !== undefined) {
+  if (error) {
     return (
       <main>
-        <ErrorBox error={error} onRetry={load} />
+        <ErrorBox error={error} onRetry={reload} />
       </main>
     );
   }
@@ -102,11 +97,7 @@ function TopBar({ current }: { current: string }) {
 function ThemeChoice() {
   const chosen = useStore(theme);
   return (
-    <select
-      aria-label={s.app.theme}
-      value={chosen}
-      onChange={(event) => chooseTheme(event.currentTarget.value as Theme)}
-    >
+    <select aria-label={s.app.theme} value={chosen} onChange={(event) => theme.set(event.currentTarget.value as Theme)}>
       {Object.entries(s.app.themes).map(([value, label]) => (
         <option key={value} value={value}>
           {label}

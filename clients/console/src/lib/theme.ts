@@ -4,31 +4,15 @@ import { store } from "./store";
 export type Theme = "system" | "light" | "dark";
 
 const KEY = "sandboxctl.theme";
+const stored = localStorage.getItem(KEY);
 
-function stored(): Theme {
-  try {
-    const value = localStorage.getItem(KEY);
-    return value === "light" || value === "dark" ? value : "system";
-  } catch {
-    return "system";
-  }
-}
-
-export const theme = store<Theme>(stored());
+export const theme = store<Theme>(stored === "light" || stored === "dark" ? stored : "system");
 
 function apply(): void {
-  if (theme.get() === "system") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = theme.get();
-}
-
-export function chooseTheme(value: Theme): void {
-  theme.set(value);
-  try {
-    if (value === "system") localStorage.removeItem(KEY);
-    else localStorage.setItem(KEY, value);
-  } catch {
-    // Storage may be off; then the choice lasts as long as the page.
-  }
+  const chosen = theme.get();
+  if (chosen === "system") localStorage.removeItem(KEY);
+  else localStorage.setItem(KEY, chosen);
+  document.documentElement.dataset.theme = chosen;
 }
 
 apply();

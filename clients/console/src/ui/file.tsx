@@ -1,16 +1,16 @@
 /** A preview of a file of a guest: pictures by their first bytes, everything else as text. HTML and SVG are text. */
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { OutputBuffer } from "../lib/ansi";
 import { safe, safeText, bytes as size } from "../lib/format";
 import { useLoad } from "../lib/load";
 import { s } from "../strings";
-import { Empty, ErrorBox, Spinner } from "./basic";
+import { Empty, Loaded } from "./basic";
 import { Output } from "./output";
 
 const MAX_PICTURE = 16 * 1024 * 1024;
 const MAX_TEXT = 1024 * 1024;
 
-type Preview = { picture: string } | { text: OutputBuffer; cut: boolean } | { binary: true };
+type Preview = { picture: Blob } | { text: OutputBuffer; cut: boolean } | "binary" | "large";
 
 /** `load` is called again when `name` or `version` changes. A file over 16 MiB is not loaded. */
 export function FileView(props: {
@@ -19,22 +19,37 @@ export function FileView(props: {
   version?: string;
   load: (signal: AbortSignal) => Promise<Blob>;
 }) {
-  const large = props.bytes > MAX_PICTURE;
-  const { data, error, reload } = useLoad(
-    async (signal) => (large ? undefined : read(await props.load(signal))),
-    [props.name, props.version, large],
+  const { bytes, name } = props;
+  const preview = useLoad(
+    async (signal) => (bytes > MAX_PICTURE ? "large" : read(await props.load(signal))),
+    [name, props.version, bytes],
   );
-  if (large) return <Empty title={s.file.large(size(props.bytes))}>{s.file.download}</Empty>;
-  if (error) return <ErrorBox error={error} onRetry={reload} />;
-  if (!data) return <Spinner />;
-  return <Shown name={props.name} bytes={data.bytes} type={data.type} total={data.total} />;
+  return (
+    <Loaded of={preview}>
+      {(data) => {
+        if (data === "large") return <Empty title={s.file.large(size(bytes))}>{s.file.download}</Empty>;
+        if (data === "binary") return <Empty title={s.file.binary(size(bytes))}>{s.file.download}</Empty>;
+        if ("picture" in data) return <Picture picture={data.picture} name={name} />;
+        return (
+          <>
+            {data.cut && <p class="muted">{s.file.cut(size(MAX_TEXT), size(bytes))}</p>}
+            <Output buffer={data.text} label={s.file.content(safe(name))} empty={s.file.empty} from="start" />
+          </>
+        );
+      }}
+    </Loaded>
+  );
 }
 
-async function read(blob: Blob): Promise<{ bytes: Uint8Array<ArrayBuffer>; type?: string; total: number }> {
-  const head = new Uint8Array(await blob.slice(0, 16).arrayBuffer());
-  const type = pictureType(head);
-  const bytes = new Uint8Array(await (type ? blob : blob.slice(0, MAX_TEXT)).arrayBuffer());
-  return { bytes, type, total: blob.size };
+async function read(blob: Blob): Promise<Preview> {
+  const bytes = new Uint8Array(await blob.slice(0, MAX_TEXT).arrayBuffer());
+  const type = pictureType(bytes.subarray(0, 16));
+  if (type) return { picture: blob.slice(0, blob.size, type) };
+  const content = decoded(bytes);
+  if (content === undefined) return "binary";
+  const text = new OutputBuffer();
+  text.push(safeText(content.replaceAll("\r\n", "\n")));
+  return { text, cut: blob.size > MAX_TEXT };
 }
 
 /** The type of a picture, by its first bytes: never by its name, or what the guest says. */
@@ -48,45 +63,19 @@ export function pictureType(head: Uint8Array): string | undefined {
   return undefined;
 }
 
-type ShownProps = { name: string; bytes: Uint8Array<ArrayBuffer>; type?: string; total: number };
-
-function Shown({ name, bytes, type, total }: ShownProps) {
-  const preview = useMemo((): Preview => {
-    if (type) return { picture: URL.createObjectURL(new Blob([bytes], { type })) };
-    const text = decoded(bytes);
-    if (text === undefined) return { binary: true };
-    const buffer = new OutputBuffer();
-    buffer.push(safeText(text.replaceAll("\r\n", "\n")));
-    return { text: buffer, cut: total > bytes.length };
-  }, [bytes, type, total]);
-  useEffect(
-    () => () => {
-      if ("picture" in preview) URL.revokeObjectURL(preview.picture);
-    },
-    [preview],
-  );
-  if ("picture" in preview) return <Picture key={preview.picture} src={preview.picture} name={name} total={total} />;
-  if ("binary" in preview) return <Empty title={s.file.binary(size(total))}>{s.file.download}</Empty>;
-  return (
-    <>
-      {preview.cut && <p class="muted">{s.file.cut(size(MAX_TEXT), size(total))}</p>}
-      <Output buffer={preview.text} label={s.file.content(safe(name))} empty={s.file.empty} from="start" />
-    </>
-  );
-}
-
-function Picture({ src, name, total }: { src: string; name: string; total: number }) {
+function Picture({ picture, name }: { picture: Blob; name: string }) {
+  const image = useRef<HTMLImageElement>(null);
   const [text, setText] = useState("");
+  useEffect(() => {
+    const address = URL.createObjectURL(picture);
+    if (image.current) image.current.src = address;
+    return () => URL.revokeObjectURL(address);
+  }, [picture]);
+  const onLoad = ({ currentTarget: { naturalWidth, naturalHeight } }: { currentTarget: HTMLImageElement }) =>
+    setText(s.file.dimensions(`${naturalWidth} × ${naturalHeight}`, size(picture.size)));
   return (
     <figure class="picture">
-      <img
-        src={src}
-        alt={safe(name)}
-        onLoad={({ currentTarget: { naturalWidth, naturalHeight } }) =>
-          setText(s.file.dimensions(`${naturalWidth} × ${naturalHeight}`, size(total)))
-        }
-        onError={() => setText(s.file.broken)}
-      />
+      <img ref={image} alt={safe(name)} onLoad={onLoad} onError={() => setText(s.file.broken)} />
       <figcaption class="muted small">{text}</figcaption>
     </figure>
   );

@@ -7,10 +7,8 @@ export type Tab = { id: string; label: string; content: () => ComponentChildren 
 export function Tabs(props: { label: string; tabs: readonly Tab[]; active: string; onChange: (id: string) => void }) {
   const base = useId();
   const list = useRef<HTMLDivElement>(null);
-  const index = Math.max(
-    0,
-    props.tabs.findIndex((tab) => tab.id === props.active),
-  );
+  const found = props.tabs.findIndex((tab) => tab.id === props.active);
+  const index = Math.max(found, 0);
   const active = props.tabs[index];
   // On a narrow page the list scrolls.
   useEffect(() => {
@@ -20,18 +18,13 @@ export function Tabs(props: { label: string; tabs: readonly Tab[]; active: strin
   }, [index]);
   const move = (event: KeyboardEvent) => {
     const last = props.tabs.length - 1;
-    const targets: Record<string, number> = {
-      ArrowRight: index === last ? 0 : index + 1,
-      ArrowLeft: index === 0 ? last : index - 1,
-      Home: 0,
-      End: last,
-    };
-    const target = targets[event.key];
-    const tab = target === undefined ? undefined : props.tabs[target];
+    const steps = { ArrowRight: index + 1, ArrowLeft: index + last, Home: 0, End: last };
+    const target = (steps[event.key as keyof typeof steps] ?? Number.NaN) % (last + 1);
+    const tab = props.tabs[target];
     if (!tab) return;
     event.preventDefault();
     props.onChange(tab.id);
-    (list.current?.children[target ?? 0] as HTMLElement | undefined)?.focus();
+    (list.current?.children[target] as HTMLElement | undefined)?.focus();
   };
   return (
     <div class="tabs">
