@@ -57,7 +57,7 @@ function simple(request: ExecutionRequest, server: string): string | undefined {
   if (isMore || Object.keys(moreLimits).length > 0) return undefined;
   const flags = [`--server ${shell(server)}`];
   if (timeout_ms) flags.push(`--timeout ${timeout_ms}ms`);
-  if (memory_bytes) flags.push(`--memory ${memory_bytes}`);
+  if (memory_bytes) flags.push(`--memory ${memory_bytes}B`);
   if (image && script) flags.push(`--image ${shell(image)}`);
   if (typeof script === "string") {
     for (const [name, value] of Object.entries(args ?? {})) {
