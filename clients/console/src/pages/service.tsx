@@ -117,7 +117,7 @@ const SUBJECTS: Column<Subject>[] = [
   {
     head: words.subject,
     class: "name",
-    cell: ({ subject }) => <a href={href(["executions"], { subject })}>{<Safe text={subject} />}</a>,
+    cell: ({ subject }) => <a href={href(["executions"], { subject })}>{safe(subject)}</a>,
   },
   { head: words.queued, class: "number", cell: ({ queued }) => queued },
   { head: words.running, class: "number", cell: ({ running }) => running },

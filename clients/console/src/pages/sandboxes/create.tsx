@@ -6,7 +6,7 @@ import { useLoad } from "../../lib/load";
 import { go, href } from "../../lib/route";
 import { s } from "../../strings";
 import { Copy, Field, Loaded, Page, Section } from "../../ui";
-import { Form as Asking, Choice } from "../../ui/form";
+import { Choice, Form } from "../../ui/form";
 import { loadDocument } from "../openapi";
 import { milliseconds, pairs } from "./parts";
 import type { SandboxRequest, SandboxView } from "./wire";
@@ -21,10 +21,11 @@ const EMPTY = {
   /** As they are typed, by their names in the spec. */
   limits: {} as Record<string, string>,
 };
-type Form = typeof EMPTY;
+type Draft = typeof EMPTY;
+
 export function Create() {
-  const [form, setForm] = useState<Form>(EMPTY);
-  const change = (members: Partial<Form>) => setForm((before) => ({ ...before, ...members }));
+  const [form, setForm] = useState<Draft>(EMPTY);
+  const change = (members: Partial<Draft>) => setForm((before) => ({ ...before, ...members }));
   const field = (name: keyof typeof TEXTS, hint: string) => {
     return { label: words[name], hint, value: form[name], onInput: (value: string) => change({ [name]: value }) };
   };
@@ -35,7 +36,7 @@ export function Create() {
   return (
     <Page title={words.title}>
       <div class="stack narrow">
-        <Asking action={words.submit} onSubmit={submit} onCancel={() => go(href(["sandboxes"]))}>
+        <Form action={words.submit} onSubmit={submit} onCancel={() => go(href(["sandboxes"]))}>
           <Section title={words.basics}>
             <Field {...field("name", words.nameHint)} />
             <Field {...field("image", words.imageHint)} />
@@ -65,7 +66,7 @@ export function Create() {
             </div>
           </details>
           <Limits limits={form.limits} onChange={(limits) => change({ limits })} />
-        </Asking>
+        </Form>
         <Equivalent form={form} />
       </div>
     </Page>
@@ -73,7 +74,7 @@ export function Create() {
 }
 
 /** The limits that the service knows, as it describes them. */
-function Limits({ limits, onChange }: { limits: Form["limits"]; onChange: (limits: Form["limits"]) => void }) {
+function Limits({ limits, onChange }: { limits: Draft["limits"]; onChange: (limits: Draft["limits"]) => void }) {
   return (
     <details>
       <summary>{words.limits}</summary>
@@ -99,7 +100,7 @@ function Limits({ limits, onChange }: { limits: Form["limits"]; onChange: (limit
   );
 }
 
-function Equivalent({ form }: { form: Form }) {
+function Equivalent({ form }: { form: Draft }) {
   let text: string;
   try {
     const head = `curl -sS -H "Authorization: Bearer $SANDBOXCTL_TOKEN" -H 'Content-Type: application/json'`;
@@ -117,7 +118,7 @@ function Equivalent({ form }: { form: Form }) {
 }
 
 /** What is sent: members that are left empty are left out, so that the service's defaults count. */
-function requestOf(form: Form): SandboxRequest {
+function requestOf(form: Draft): SandboxRequest {
   const some = <T extends object>(value: T) => (Object.keys(value).length > 0 ? value : undefined);
   const allow = form.network.split(/[\s,]+/).filter(Boolean);
   return {
@@ -149,7 +150,7 @@ function portsOf(text: string): number[] | "any" | undefined {
   });
 }
 
-function limitsOf(typed: Form["limits"]): Record<string, number> {
+function limitsOf(typed: Draft["limits"]): Record<string, number> {
   const set = Object.entries(typed).filter(([, text]) => text.trim() !== "");
   const numbers = set.map(([name, text]) => {
     if (!Number.isFinite(Number(text))) throw new Error(words.badNumber(name));

@@ -99,7 +99,7 @@ function Entries({ entry, tree }: { entry: Entry; tree: Tree }) {
             </li>
           ))}
           {entries.length === 0 && <li class="muted">{words.empty}</li>}
-          {truncated && <li class="muted">{<Safe text={`${words.truncated} ${note ?? ""}`} />}</li>}
+          {truncated && <li class="muted">{safe(`${words.truncated} ${note ?? ""}`)}</li>}
         </ul>
       )}
     </Loaded>

@@ -2,6 +2,7 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { OutputBuffer } from "../../lib/ansi";
 import { follow, get, send } from "../../lib/api";
+import { safe } from "../../lib/format";
 import { usePoll } from "../../lib/load";
 import { s } from "../../strings";
 import { Badge, Button, ErrorBox, Field, Loaded, Output, Section, Time, type Tone } from "../../ui";
@@ -45,7 +46,7 @@ export function Process({ sandbox, id }: { sandbox: string; id: number }) {
             <Section title={words.title(id)} actions={stateOf(process)}>
               <Facts
                 of={[
-                  [words.command, <code key="">{<Safe text={process.command} />}</code>],
+                  [words.command, <code key="">{safe(process.command)}</code>],
                   [words.tag, process.tag && <Safe text={process.tag} />],
                   [words.pid, process.pid],
                   [words.started, <Time key="" at={process.started_at} />],
@@ -68,13 +69,14 @@ function Controls({ sandbox, process, onDone }: { sandbox: string; process: Proc
   const [signal, setSignal] = useState<keyof typeof words.signals>("TERM");
   const [to, setTo] = useState<keyof typeof words.targets>("group");
   const { run, failure } = useAction();
-  const ask = (method: "POST" | "DELETE", rest: string, body?: unknown) => {
+  const ask = (method: "POST" | "DELETE", rest: string, body?: unknown, then = () => {}) => {
     const query = { generation: process.generation };
-    return run(() => send(method, processPath(sandbox, process.id, rest), body, { query })).then(onDone);
+    const asked = () => send(method, processPath(sandbox, process.id, rest), body, { query }).then(then);
+    void run(asked).then(onDone);
   };
   const sendLine = (event: Event) => {
     event.preventDefault();
-    void ask("POST", "/stdin", new TextEncoder().encode(`${line.value}\n`)).then(() => line.onInput(""));
+    ask("POST", "/stdin", new TextEncoder().encode(`${line.value}\n`), () => line.onInput(""));
   };
   return (
     <>
@@ -82,13 +84,13 @@ function Controls({ sandbox, process, onDone }: { sandbox: string; process: Proc
       <form class="line" onSubmit={sendLine}>
         <Field label={words.input} {...line} />
         <Button submit label={words.send} />
-        <Button onClick={() => void ask("POST", "/stdin/close")} label={words.closeInput} />
+        <Button onClick={() => ask("POST", "/stdin/close")} label={words.closeInput} />
       </form>
       <div class="line">
         <Choice label={words.signal} value={signal} of={words.signals} onChange={setSignal} />
         <Choice label={words.to} value={to} of={words.targets} onChange={setTo} />
-        <Button onClick={() => void ask("POST", "/signal", { signal, to })} label={words.sendSignal} />
-        <Button kind="danger" title={words.stopHint} onClick={() => void ask("DELETE", "")} label={words.stop} />
+        <Button onClick={() => ask("POST", "/signal", { signal, to })} label={words.sendSignal} />
+        <Button kind="danger" title={words.stopHint} onClick={() => ask("DELETE", "")} label={words.stop} />
       </div>
       {failure}
     </>

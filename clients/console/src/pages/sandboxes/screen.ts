@@ -19,13 +19,9 @@ export interface ScreenEvents {
   leave(): void;
 }
 
-export interface Screen {
-  focus(): void;
-  readAloud(on: boolean): void;
-  dispose(): void;
-}
+export type Screen = ReturnType<typeof openScreen>;
 
-export function openScreen(host: HTMLElement, sandbox: string, process: ProcessView, events: ScreenEvents): Screen {
+export function openScreen(host: HTMLElement, sandbox: string, process: ProcessView, events: ScreenEvents) {
   const { fontFamily } = getComputedStyle(host);
   const terminal = new Terminal({ scrollback: SCROLLBACK, fontFamily, fontSize: 13, minimumContrastRatio: 4.5 });
   terminal.options.linkHandler = { activate: () => {} };
@@ -87,7 +83,7 @@ export function openScreen(host: HTMLElement, sandbox: string, process: ProcessV
 
   return {
     focus: () => terminal.focus(),
-    readAloud(on) {
+    readAloud(on: boolean) {
       terminal.options.screenReaderMode = on;
     },
     dispose() {

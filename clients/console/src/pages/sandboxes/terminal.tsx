@@ -22,10 +22,10 @@ type TerminalsProps = { view: SandboxView; item: number | undefined; onUse: () =
 export function Terminals({ view, item, onUse }: TerminalsProps) {
   if (view.spec.processes !== "kept") return <Empty title={words.perCommand}>{words.perCommandText}</Empty>;
   if (item !== undefined) return <Terminal key={item} sandbox={view.id} id={item} />;
-  return <Terms sandbox={view.id} onUse={onUse} />;
+  return <Start sandbox={view.id} onUse={onUse} />;
 }
 
-function Terms({ sandbox, onUse }: { sandbox: string; onUse: () => void }) {
+function Start({ sandbox, onUse }: { sandbox: string; onUse: () => void }) {
   const command = useField();
   const loaded = useLoad(
     (signal) => get<ProcessList>(sandboxPath(sandbox, "/processes"), { state: "running" }, signal),
