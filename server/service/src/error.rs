@@ -53,6 +53,12 @@ impl ServiceError {
         )
     }
 
+    /// A cluster, where other nodes do not know the sandbox of a front end.
+    pub(crate) fn no_attached_previews() -> Self {
+        Self::new(Kind::Invalid, "in a cluster the ports of this sandbox have no previews")
+            .with_hint("POST /v1/sandboxes makes a sandbox that has some")
+    }
+
     /// A service whose previews all need a token.
     pub(crate) fn no_public_previews() -> Self {
         Self::new(Kind::Policy, "previews of this service are not public")

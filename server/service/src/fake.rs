@@ -85,6 +85,8 @@ pub struct FakeLauncher {
     pub resumes: AtomicUsize,
     /// Sandboxes cannot be paused while it is set.
     pub refuses_pauses: AtomicBool,
+    /// What the audit has of ports.
+    pub audited: Mutex<Vec<(&'static str, u16)>>,
     /// What listens in every sandbox.
     listeners: Mutex<BTreeMap<u16, mpsc::UnboundedSender<DuplexStream>>>,
 }
@@ -110,6 +112,7 @@ impl Default for FakeLauncher {
             pauses: AtomicUsize::new(0),
             resumes: AtomicUsize::new(0),
             refuses_pauses: AtomicBool::new(false),
+            audited: Mutex::default(),
             listeners: Mutex::default(),
         }
     }
@@ -322,6 +325,10 @@ impl Launcher for Shared {
     fn prewarm(&self, spec: SandboxSpec) -> Called<'_, ()> {
         self.0.prewarmed.lock().unwrap().push(spec);
         async { Ok(()) }.boxed()
+    }
+
+    fn audit(&self, _: &str, operation: &'static str, port: u16) {
+        self.0.audited.lock().unwrap().push((operation, port));
     }
 
     fn engine(&self) -> EngineKind {

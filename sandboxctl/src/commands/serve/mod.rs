@@ -234,6 +234,7 @@ async fn run(
         // What it was started with is kept by now.
         let root = place.root(&LocalRootArgs::default())?;
         place.write_record(&Record::new(&controller, settings, &root, &addresses))?;
+        controller.audit_service(LOCAL_SUBJECT, "local.start", None);
     }
     let connections = http.connections();
     let peers_served = OptionFuture::from(peer_listener.map(|it| http.serve_peers(it)));
@@ -303,6 +304,9 @@ async fn run(
     _ = tokio::task::spawn_blocking(|| telemetry.stop()).await;
     drop((service, access, tools));
     drop(node_dir);
+    if let Owner::User(_) | Owner::Developer(_) = owner {
+        controller.audit_service(LOCAL_SUBJECT, "local.stop", None);
+    }
     context.close_shared(controller, &mut signals).await;
     Ok(0)
 }
