@@ -31,7 +31,7 @@ use tokio_util::io::ReaderStream;
 use super::Call;
 use super::gzip::{gunzipped, gzipped};
 use super::paths::{User, name_of};
-use crate::connect::IDLE;
+use crate::body::IDLE;
 use crate::error::Error;
 
 /// What is read of a file at a time.
