@@ -516,7 +516,7 @@ impl Guest for FakeGuest {
     fn pause(&self) -> Called<'_, ()> {
         async {
             if self.launcher.refuses_pauses.load(Ordering::SeqCst) {
-                return Err(failed(ErrorKind::Engine, "there is no freezer"));
+                return Err(failed(ErrorKind::Usage, "there is no freezer"));
             }
             self.launcher.pauses.fetch_add(1, Ordering::SeqCst);
             self.is_paused.store(true, Ordering::SeqCst);
