@@ -29,6 +29,7 @@ use tokio::task::block_in_place;
 
 use self::access::{Access, Policy};
 pub use self::causes::causes;
+use self::e2b::Whose;
 use self::listen::Listening;
 use self::node::Node;
 use self::own::{PROTOCOL, Place, Record};
@@ -177,8 +178,15 @@ async fn run(
             if let Some(previews) = &mut service.previews {
                 previews.may_be_public = public_ports;
             }
-            let offered =
-                e2b::settings(settings, environment, &controller, &mut service, public_ports);
+            let whose = if is_developers { Whose::Developers } else { Whose::Others };
+            let offered = e2b::settings(
+                settings,
+                environment,
+                &controller,
+                &mut service,
+                whose,
+                public_ports,
+            );
             offered.await.map(Some)
         }
         false => Ok(None),
