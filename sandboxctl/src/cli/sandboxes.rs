@@ -209,7 +209,7 @@ Examples:
         #[arg(value_name = "PORT[:LOCAL]", required = true, value_hint = ValueHint::Other,
             value_parser = text::<PortPair>())]
         ports: Vec<PortPair>,
-        /// The address of this machine that they listen at: others can use them at any but a loopback one
+        /// The address of this machine on which they listen: other machines reach any but a loopback address
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1",
             value_hint = ValueHint::Other)]
         bind: IpAddr,
@@ -321,7 +321,7 @@ pub struct CreateArgs {
     #[arg(long)]
     pub freeze: bool,
 
-    /// Let this port of its loopback be reached, or any; repeatable
+    /// A port of its loopback that may be reached from outside, or `any`; repeatable
     #[arg(long, value_name = "PORT", value_hint = ValueHint::Other,
         value_parser = text::<Ports>())]
     port: Vec<Ports>,
