@@ -14,17 +14,18 @@ pub fn ids(sandboxes: &[SandboxView]) -> String {
 pub fn sandboxes(sandboxes: &[SandboxView], width: Option<usize>) -> String {
     let now = Time::now();
     let row = |it: &SandboxView| {
-        let status = match it.status {
-            SandboxStatus::Starting => "starting",
-            SandboxStatus::Ready => "ready",
-            SandboxStatus::Paused => "paused",
-            SandboxStatus::Stopped => "stopped",
+        let status = match (it.status, it.paused_memory) {
+            (SandboxStatus::Starting, _) => "starting".to_owned(),
+            (SandboxStatus::Ready, _) => "ready".to_owned(),
+            (SandboxStatus::Paused, Some(memory)) => format!("paused, {}", render::size(memory)),
+            (SandboxStatus::Paused, None) => "paused".to_owned(),
+            (SandboxStatus::Stopped, _) => "stopped".to_owned(),
         };
         let text = |text: Option<&str>| text.map_or("-".into(), |it| escaped_line(it).into_owned());
         [
             it.id.clone(),
             text(it.name.as_deref()),
-            status.to_owned(),
+            status,
             it.processes.map_or("-".to_owned(), |count| count.to_string()),
             text(it.spec.image.as_deref()),
             render::age(now.since(it.created_at)),
@@ -92,6 +93,7 @@ pub mod tests {
             idle_at: None,
             idle: serde_json::from_value(json!("stop")).unwrap(),
             processes: Some(2),
+            paused_memory: None,
             metadata: Map::new(),
             node_away: false,
         }
@@ -107,6 +109,12 @@ pub mod tests {
         assert_eq!(ids(&all), "7f3c9a1be2d40586\n");
         assert!(expiry(&all[0]).ends_with(", in 1h"), "{}", expiry(&all[0]));
         let [it] = all;
+        let paused = SandboxView {
+            status: SandboxStatus::Paused,
+            paused_memory: Some(3 << 20),
+            ..it.clone()
+        };
+        assert!(sandboxes(&[paused], None).contains("  paused, 3.0 MiB  "));
         let last = expiry(&SandboxView { expires_at: it.max_expires_at, ..it });
         assert!(last.ends_with("h, the longest that it may exist"), "{last}");
     }
