@@ -115,6 +115,7 @@ fn first_use_starts_a_service_whose_sandboxes_all_commands_find_until_it_is_stop
     assert_eq!(place.read("down.txt"), "hi\n");
     let listed = local.ok(&["sandbox", "ls"]);
     assert!(listed.contains("boxed"), "{listed}");
+    local.run(&["ps"]).assert_stderr_has("`sandboxctl sandbox ls` lists kept sandboxes");
 
     let process = ["sandbox", "run", "-d", "boxed", "--", "sh", "-c", "echo up; exec sleep 7201"];
     let process = local.ok(&process).trim().to_owned();
