@@ -7,6 +7,7 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
+use sandbox_api::ProblemKind;
 use sandbox_http::{HeldMemory, Refusal};
 use tokio::time::timeout;
 
@@ -71,8 +72,9 @@ impl From<Unread> for Error {
             Unread::NoMemory(refusal) => StatusCode::from_u16(refusal.problem().status)
                 .unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
         };
-        let soon = Duration::from_secs(1);
-        let after = matches!(error, Unread::NoMemory(_)).then_some(soon);
+        let is_for_now = matches!(&error, Unread::NoMemory(refusal)
+            if refusal.problem().kind != ProblemKind::TooLarge);
+        let after = is_for_now.then_some(Duration::from_secs(1));
         Self::new(status, error.to_string()).retry_after(after)
     }
 }
