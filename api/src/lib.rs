@@ -14,6 +14,8 @@ mod engine_kind;
 mod execution;
 mod failure;
 pub mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod hosts;
 mod images;
 mod json;

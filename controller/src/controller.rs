@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
 use crate::PreparedSandbox;
-use crate::audit::{AccessRecord, Audit, AuditReport, Event};
+use crate::audit::{AccessRecord, Audit, AuditReport, Connection, Event};
 use crate::config::{Config, Sweep};
 use crate::engine_call::step;
 use crate::error::Error;
@@ -391,6 +391,16 @@ impl Controller {
     /// Writes a service's decision about a request to the audit, if there is one.
     pub fn audit_access(&self, record: AccessRecord<'_>) {
         self.shared.audit.record(&Event::access(record));
+    }
+
+    /// Writes to the audit, if there is one, what a service did that no sandbox was asked for: to itself, or to a
+    /// port of a sandbox that it keeps.
+    pub fn audit_service(&self, id: &str, operation: &str, port: Option<u16>) {
+        let target = port.map(|port| format!("localhost:{port}"));
+        let connection = target.as_deref();
+        let connection =
+            connection.map(|target| Connection { target, address: None, reason: None });
+        self.shared.audit.record(&Event { connection, ..Event::new(id, operation) });
     }
 
     /// What interrupted commits were completed without, since they were taken last: also while this

@@ -246,6 +246,9 @@ pub enum Error {
     /// The sandbox's processes end with the command that started them.
     #[error("this sandbox keeps no processes after the command that started them")]
     ProcessesUnsupported,
+    /// Its container cannot be frozen.
+    #[error("this sandbox cannot be paused: no control group of it can be frozen")]
+    PauseUnsupported,
     /// A port that the sandbox's spec does not open.
     #[error("the sandbox's spec does not list port {port}")]
     PortNotListed {
@@ -374,6 +377,7 @@ impl Error {
             | Self::Command { .. }
             | Self::ExecUnsupported
             | Self::ProcessesUnsupported
+            | Self::PauseUnsupported
             | Self::ImageId(_) => ErrorKind::Usage,
             Self::PortClosed { .. } => ErrorKind::NotFound,
             Self::Paused | Self::TooMany { .. } => ErrorKind::Busy,
@@ -506,6 +510,9 @@ impl Error {
             }
             Self::ProcessesUnsupported => {
                 "a sandbox keeps them if it is created so, as `sandbox create IMAGE` does"
+            }
+            Self::PauseUnsupported => {
+                "the embedded engine needs root, or control groups of version 2 that are delegated"
             }
             Self::PortNotListed { .. } => "create one with `--port PORT`, or with `--port any`",
             Self::PortClosed { .. } => {

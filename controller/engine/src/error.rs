@@ -113,6 +113,9 @@ pub enum EngineError {
     /// The engine refused the request, with this message.
     #[error("{0}")]
     Refused(String),
+    /// There is no control group here that freezes.
+    #[error("no control group of this container can be frozen")]
+    NoFreezer,
     /// This user can make no container, for this reason.
     #[error("{reason}")]
     Namespaces {

@@ -133,6 +133,13 @@ impl Error {
         }
     }
 
+    /// Whether what was asked for is not there, or not any more.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        let missing = [StatusCode::NOT_FOUND, StatusCode::GONE];
+        matches!(self, Self::Refused { status, .. } if missing.contains(status))
+    }
+
     /// The exit code of a command that fails with it.
     pub fn exit_code(&self) -> u8 {
         match self.kind() {

@@ -77,6 +77,16 @@ impl Client {
         }
     }
 
+    /// A sandbox as it is now, by its id.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub async fn find_sandbox(&self, id: &str) -> Result<SandboxView, Error> {
+        let call = Call::new(Method::GET, format!("/v1/sandboxes/{}", encoded(id)));
+        self.read(&self.call(&call).await?)
+    }
+
     /// Creates a sandbox, or gives the one of this name.
     ///
     /// # Errors

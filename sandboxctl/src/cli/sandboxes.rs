@@ -196,7 +196,7 @@ sandboxctl sandbox port web 8000:0 --bind 0.0.0.0")]
         /// Its ports, and those of this machine [default: the same]; 0 for a free one
         #[arg(value_name = "PORT[:LOCAL]", required = true, value_parser = text::<PortPair>())]
         ports: Vec<PortPair>,
-        /// The address of this machine that they listen at: others can use them at any but a loopback one
+        /// The address of this machine on which they listen: other machines reach any but a loopback address
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
         bind: IpAddr,
     },
@@ -285,8 +285,8 @@ pub struct CreateArgs {
     #[arg(long)]
     pub freeze: bool,
 
-    /// Let this port of its loopback be reached, or any; repeatable
-    #[arg(long, value_parser = text::<Ports>())]
+    /// A port of its loopback that may be reached from outside, or `any`; repeatable
+    #[arg(long, value_name = "PORT", value_parser = text::<Ports>())]
     port: Vec<Ports>,
 
     /// Kill a command's processes when it ends; disables run, shell and attach

@@ -6,6 +6,7 @@ use sandbox_api::SandboxSummary;
 use sandbox_controller::Reaper;
 
 use super::Context;
+use super::serve::own::Place;
 use crate::cli::PsArgs;
 use crate::error::Error;
 use crate::render;
@@ -16,6 +17,11 @@ pub fn ps(context: &Context<'_>, args: &PsArgs) -> Result<u8, Error> {
         true => sandboxes.iter().map(|sandbox| format!("{}\n", sandbox.id)).collect(),
         false => listing(&sandboxes, width),
     })?;
+    let is_read_by_people = !args.json && !args.quiet;
+    // Those that are stopped have no container, and a user of Docker looks for them here.
+    if is_read_by_people && Place::of(&context.environment).is_served().unwrap_or(false) {
+        context.output.notice("`sandboxctl sandbox ls` lists kept sandboxes, stopped ones too");
+    }
     Ok(0)
 }
 

@@ -9,7 +9,7 @@ pub(crate) mod json;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::body::{Body, BodyDataStream, HttpBody as _};
+use axum::body::{Body, BodyDataStream};
 use axum::extract::Request;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -18,6 +18,7 @@ use bytes::Bytes;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt as _, StreamExt as _};
 use sandbox_api::{ErrorKind, Failure, ProblemKind};
+use sandbox_http::HeldMemory;
 use sandbox_service::ServiceError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -26,6 +27,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::envelope::{Decoder, EnvelopeError, MAX_MESSAGE};
+use crate::body::{IDLE, Unread, hold, whole};
 
 const UNARY: &str = "application/json";
 const STREAM: &str = "application/connect+json";
@@ -35,8 +37,6 @@ const MAX_TIMEOUT_MS: u64 = 9_999_999_999;
 const KEEPALIVE: Duration = Duration::from_secs(90);
 /// The least of these.
 const SHORTEST_KEEPALIVE: Duration = Duration::from_secs(1);
-/// How long a request may take to be there, or an upload send nothing.
-pub(crate) const IDLE: Duration = Duration::from_secs(300);
 
 /// Why a call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,6 +203,17 @@ impl From<EnvelopeError> for ConnectError {
     }
 }
 
+impl From<Unread> for ConnectError {
+    fn from(error: Unread) -> Self {
+        match error {
+            Unread::Stopped => Self::too_late(),
+            Unread::TooLarge(_) | Unread::NoMemory(_) => {
+                Self::new(Code::ResourceExhausted, error.to_string())
+            }
+        }
+    }
+}
+
 impl IntoResponse for ConnectError {
     fn into_response(self) -> Response {
         (self.code.status(), axum::Json(self.json())).into_response()
@@ -221,7 +232,8 @@ where
     }
     let answered = async {
         refuse_compressed(request.headers(), CONTENT_ENCODING.as_str())?;
-        answer(parse(&whole(request.into_body()).await?)?).await
+        let whole = whole(request, MAX_MESSAGE).await?;
+        answer(parse(&whole.bytes)?).await
     };
     match answered.await {
         Ok(answer) => axum::Json(answer).into_response(),
@@ -346,6 +358,8 @@ pub(crate) fn bounded(
 /// What a client streams.
 pub(crate) struct Incoming {
     body: BodyDataStream,
+    /// The memory of what has arrived, the message that was taken last included.
+    held: Option<HeldMemory>,
     decoder: Decoder,
     has_begun: bool,
 }
@@ -354,8 +368,9 @@ impl Incoming {
     fn new(request: Request) -> Result<Self, ConnectError> {
         refuse_compressed(request.headers(), "connect-content-encoding")?;
         refuse_compressed(request.headers(), CONTENT_ENCODING.as_str())?;
+        let held = request.extensions().get().cloned();
         let body = request.into_body().into_data_stream();
-        Ok(Self { body, decoder: Decoder::default(), has_begun: false })
+        Ok(Self { body, held, decoder: Decoder::default(), has_begun: false })
     }
 
     /// The next message; `None` at the end. The first one is there in time.
@@ -367,26 +382,25 @@ impl Incoming {
     }
 
     async fn read<Q: DeserializeOwned>(&mut self) -> Result<Option<Q>, ConnectError> {
+        let held = self.held.clone();
+        if let Some(held) = &held {
+            held.release();
+        }
+        hold(held.as_ref(), self.decoder.len()).await?;
         loop {
             if let Some(message) = self.decoder.next()? {
                 return parse(&message).map(Some);
             }
             match self.body.next().await {
-                Some(piece) => self.decoder.push(&piece.map_err(|_| EnvelopeError::CutOff)?),
+                Some(piece) => {
+                    let piece = piece.map_err(|_| EnvelopeError::CutOff)?;
+                    hold(held.as_ref(), piece.len()).await?;
+                    self.decoder.push(&piece);
+                }
                 None => return self.decoder.finish().map(|()| None).map_err(Into::into),
             }
         }
     }
-}
-
-/// A body as a whole, within the bound of a message.
-async fn whole(body: Body) -> Result<Bytes, ConnectError> {
-    let too_large = || ConnectError::new(Code::ResourceExhausted, "a message may have 1 MiB");
-    if body.size_hint().lower() > MAX_MESSAGE as u64 {
-        return Err(too_large());
-    }
-    let read = timeout(IDLE, axum::body::to_bytes(body, MAX_MESSAGE)).await;
-    read.map_err(|_| ConnectError::too_late())?.map_err(|_| too_large())
 }
 
 fn parse<Q: DeserializeOwned>(json: &[u8]) -> Result<Q, ConnectError> {

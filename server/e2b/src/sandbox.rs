@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use sandbox_api::ProblemKind;
 use sandbox_api::service::{SandboxPatch, SandboxRef, SandboxStatus, SandboxView, Subject, Time};
+use sandbox_api::{ErrorKind, ProblemKind};
 use sandbox_service::ServiceError;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -150,6 +150,10 @@ impl App {
                 Ok(_) => return Ok(()),
                 // Without a container nothing of it runs.
                 Err(_) if self.is_stopped(sandbox).await => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Usage => {
+                    let why = format!("pauses here: {}", error.problem().detail);
+                    return Err(Error::not_offered(&why));
+                }
                 Err(_) if since.elapsed() < PAUSE_PATIENCE => tokio::time::sleep(PAUSE_LOOK).await,
                 Err(error) => return Err(error.into()),
             }

@@ -40,6 +40,7 @@ pub use config::{HttpConfig, ResourceMetadata};
 pub use forward::create::NewSandbox;
 pub use forward::peers::Peers;
 pub use forward::places::Places;
+pub use memory::Held as HeldMemory;
 pub use mount::{Admit, Admitted, ByHost, Mount, MountAccess, with_path};
 pub use proxy::{Guard, HostHeader, ProxyError, ProxyOptions, proxy};
 pub use refusal::Refusal;

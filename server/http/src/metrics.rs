@@ -262,7 +262,7 @@ const ENDED: &str = "Executions that have ended, by status.";
 /// A metric of one value: its name, what it is, its type and its value.
 type Row = (&'static str, &'static str, MetricType, f64);
 
-fn rows(counters: &Counters) -> [Row; 12] {
+fn rows(counters: &Counters) -> [Row; 13] {
     use MetricType::{Counter, Gauge};
     let full = "Executions that were refused because the queue was full.";
     let quota = "Executions that were refused because of a rate or a quota.";
@@ -271,6 +271,7 @@ fn rows(counters: &Counters) -> [Row; 12] {
     let running = "Processes of kept sandboxes that have not ended, with what they left.";
     let started = "Processes of kept sandboxes that were started.";
     let paused = "Kept sandboxes that are paused, which have their memory.";
+    let memory = "The memory that these had when they were paused.";
     [
         (
             "executions_accepted",
@@ -286,6 +287,7 @@ fn rows(counters: &Counters) -> [Row; 12] {
         ("executions_running", "Executions that run.", Gauge, float(counters.running)),
         ("sandboxes_kept", "Kept sandboxes that exist.", Gauge, float(counters.sandboxes)),
         ("sandboxes_paused", paused, Gauge, float(counters.paused)),
+        ("sandboxes_paused_memory_bytes", memory, Gauge, float(counters.paused_memory)),
         ("sandbox_pauses", "Pauses of kept sandboxes.", Counter, float(counters.pauses)),
         ("processes_running", running, Gauge, float(counters.processes)),
         ("processes_started", started, Counter, float(counters.processes_started)),

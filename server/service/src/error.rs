@@ -53,6 +53,12 @@ impl ServiceError {
         )
     }
 
+    /// A cluster, where other nodes do not know the sandbox of a front end.
+    pub(crate) fn no_attached_previews() -> Self {
+        Self::new(Kind::Invalid, "in a cluster the ports of this sandbox have no previews")
+            .with_hint("POST /v1/sandboxes makes a sandbox that has some")
+    }
+
     /// A service whose previews all need a token.
     pub(crate) fn no_public_previews() -> Self {
         Self::new(Kind::Policy, "previews of this service are not public")
@@ -180,7 +186,7 @@ impl ServiceError {
     /// As many sandboxes are paused as may be.
     #[must_use]
     pub fn too_many_paused() -> Self {
-        let error = Self::new(Kind::QuotaExceeded, "as many sandboxes are paused as may be here");
+        let error = Self::new(Kind::QuotaExceeded, "no more sandboxes can be paused here");
         error.with_hint("resume or delete another one; server.max_paused is the most")
     }
 
@@ -194,10 +200,13 @@ impl ServiceError {
     /// The subject has as many processes as it may, or as much of their output is kept as may be.
     #[must_use]
     pub fn too_many_processes() -> Self {
-        Self::new(Kind::QuotaExceeded, "as many processes run, or have output that is kept, as may")
-            .with_hint(
-                "stop a process or delete a sandbox; output is kept for 10 minutes after the end",
-            )
+        Self::new(
+            Kind::QuotaExceeded,
+            "no more processes, or kept output of them, are allowed here",
+        )
+        .with_hint(
+            "stop a process or delete a sandbox; output is kept for 10 minutes after the end",
+        )
     }
 
     /// A sandbox has as many processes as it may, or a process as many readers.

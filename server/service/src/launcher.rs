@@ -50,6 +50,9 @@ pub(crate) trait Launcher: Send + Sync + 'static {
 
     /// What the pool has done and has, if there is one.
     fn pool(&self) -> Option<PoolStats>;
+
+    /// Writes to the audit what happened to a port of a kept sandbox.
+    fn audit(&self, sandbox: &str, operation: &'static str, port: u16);
 }
 
 /// A sandbox that is there.
@@ -262,6 +265,10 @@ impl Launcher for Arc<Controller> {
 
     fn pool(&self) -> Option<PoolStats> {
         self.pool_stats()
+    }
+
+    fn audit(&self, sandbox: &str, operation: &'static str, port: u16) {
+        self.audit_service(sandbox, operation, Some(port));
     }
 }
 

@@ -560,7 +560,7 @@ impl Groups {
             (Files::V1 { memory: Some(members), .. }, Some(freezer)) => {
                 freeze_v1(members, freezer, deadline)
             }
-            _ => Err(io::Error::other("this machine has no control group that freezes")),
+            _ => Err(io::ErrorKind::Unsupported.into()),
         };
         frozen.inspect_err(|_| _ = self.thaw())
     }

@@ -14,10 +14,14 @@ pub fn ids(sandboxes: &[SandboxView]) -> String {
 pub fn sandboxes(sandboxes: &[SandboxView], width: Option<usize>) -> String {
     let now = Time::now();
     let row = |it: &SandboxView| {
+        let status = match it.paused_memory {
+            Some(memory) => format!("paused, {}", render::size(memory)),
+            None => render::word(it.status),
+        };
         [
             it.id.clone(),
             render::cell(it.name.as_deref()),
-            render::word(it.status),
+            status,
             it.processes.map_or("-".to_owned(), |count| count.to_string()),
             render::cell(it.spec.image.as_deref()),
             render::age(now.since(it.created_at)),
@@ -85,6 +89,7 @@ pub mod tests {
             idle_at: None,
             idle: serde_json::from_value(json!("stop")).unwrap(),
             processes: Some(2),
+            paused_memory: None,
             metadata: Map::new(),
             node_away: false,
         }
@@ -100,6 +105,12 @@ pub mod tests {
         assert_eq!(ids(&all), "7f3c9a1be2d40586\n");
         assert!(expiry(&all[0]).ends_with(", in 1h"), "{}", expiry(&all[0]));
         let [it] = all;
+        let paused = SandboxView {
+            status: SandboxStatus::Paused,
+            paused_memory: Some(3 << 20),
+            ..it.clone()
+        };
+        assert!(sandboxes(&[paused], None).contains("  paused, 3.0 MiB  "));
         let last = expiry(&SandboxView { expires_at: it.max_expires_at, ..it });
         assert!(last.ends_with("h, the longest that it may exist"), "{last}");
     }

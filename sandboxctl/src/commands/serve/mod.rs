@@ -29,6 +29,7 @@ use tokio::task::block_in_place;
 
 use self::access::{Access, Policy};
 pub use self::causes::causes;
+use self::e2b::Whose;
 use self::listen::Listening;
 use self::node::Node;
 use self::own::{PROTOCOL, Place, Record};
@@ -177,8 +178,15 @@ async fn run(
             if let Some(previews) = &mut service.previews {
                 previews.may_be_public = public_ports;
             }
-            let offered =
-                e2b::settings(settings, environment, &controller, &mut service, public_ports);
+            let whose = if is_developers { Whose::Developers } else { Whose::Others };
+            let offered = e2b::settings(
+                settings,
+                environment,
+                &controller,
+                &mut service,
+                whose,
+                public_ports,
+            );
             offered.await.map(Some)
         }
         false => Ok(None),
@@ -226,6 +234,7 @@ async fn run(
         // What it was started with is kept by now.
         let root = place.root(&LocalRootArgs::default())?;
         place.write_record(&Record::new(&controller, settings, &root, &addresses))?;
+        controller.audit_service(LOCAL_SUBJECT, "local.start", None);
     }
     let connections = http.connections();
     let peers_served = OptionFuture::from(peer_listener.map(|it| http.serve_peers(it)));
@@ -295,6 +304,9 @@ async fn run(
     _ = tokio::task::spawn_blocking(|| telemetry.stop()).await;
     drop((service, access, tools));
     drop(node_dir);
+    if let Owner::User(_) | Owner::Developer(_) = owner {
+        controller.audit_service(LOCAL_SUBJECT, "local.stop", None);
+    }
     context.close_shared(controller, &mut signals).await;
     Ok(0)
 }

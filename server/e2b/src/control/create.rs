@@ -22,6 +22,8 @@ use crate::marker::{MARKER, Marker, OnTimeout};
 use crate::sandbox::Sandbox;
 use crate::settings::BASE;
 
+/// The template that SDKs ask for with `mcp`, if no other one is named.
+const MCP_GATEWAY: &str = "mcp-gateway";
 /// The longest `Idempotency-Key`.
 const MAX_KEY: usize = 255;
 
@@ -45,6 +47,7 @@ struct NewSandbox {
     auto_pause_memory: Option<bool>,
     #[serde(rename = "autoResume")]
     auto_resume: Option<AutoResume>,
+    mcp: Option<Value>,
     iam: Option<Value>,
     #[serde(rename = "volumeMounts")]
     volume_mounts: Option<Vec<Value>>,
@@ -84,6 +87,13 @@ pub(crate) fn name_of_key(headers: &HeaderMap) -> Result<Option<String>> {
 fn plan(app: &App, asked: NewSandbox) -> Result<SandboxRequest> {
     let (settings, bounds) = (app.settings(), app.service().kept_bounds());
     let template_name = asked.template_id.unwrap_or_else(|| BASE.to_owned());
+    // The SDK starts the gateway itself, and says that this has failed where the template has none.
+    let template_name = match &*template_name {
+        MCP_GATEWAY if asked.mcp.is_some() && !settings.templates.contains_key(MCP_GATEWAY) => {
+            BASE.to_owned()
+        }
+        _ => template_name,
+    };
     let template = settings.templates.get(&template_name).ok_or_else(|| {
         let known: Vec<_> = settings.templates.keys().map(String::as_str).collect();
         let message =
@@ -111,6 +121,7 @@ fn plan(app: &App, asked: NewSandbox) -> Result<SandboxRequest> {
         Some(seconds) => time(app, seconds)?,
     };
     let network = asked.network.unwrap_or_default();
+    network.refuse_every_host()?;
     let mut spec = settings.spec(&template_name, template);
     spec.network = network.plan(asked.allow_internet_access, &spec.network)?;
     if spec.network.is_none() && app.service().has_usual_hosts() {

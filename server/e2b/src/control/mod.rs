@@ -18,12 +18,11 @@ use sandbox_http::Caller;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 pub(crate) use self::create::name_of_key;
 use self::view::{created, detail, whole_cpus};
 use crate::app::App;
-use crate::connect::IDLE;
+use crate::body::whole;
 use crate::error::Error;
 use crate::sandbox::NewEnd;
 
@@ -61,16 +60,11 @@ pub(crate) fn router() -> Router<App> {
 
 /// The body of a request, which may be empty. Members that are not known are ignored: each SDK has more.
 async fn read<T: DeserializeOwned + Default>(request: Request) -> Result<T> {
-    let body = timeout(IDLE, axum::body::to_bytes(request.into_body(), MAX_REQUEST)).await;
-    let late = |_| Error::new(StatusCode::REQUEST_TIMEOUT, "the request has stopped");
-    let body = body.map_err(late)?.map_err(|_| {
-        let message = format!("the request is longer than {MAX_REQUEST} bytes, or broke off");
-        Error::new(StatusCode::PAYLOAD_TOO_LARGE, message)
-    })?;
-    if body.is_empty() {
+    let body = whole(request, MAX_REQUEST).await?;
+    if body.bytes.is_empty() {
         return Ok(T::default());
     }
-    serde_json::from_slice(&body)
+    serde_json::from_slice(&body.bytes)
         .map_err(|error| Error::invalid(format!("the request cannot be read: {error}")))
 }
 

@@ -45,14 +45,25 @@ pub(super) struct NetworkConfig {
 }
 
 impl NetworkConfig {
+    /// Refuses a sandbox that is to reach every host: it would reach those alone that the operator names.
+    pub fn refuse_every_host(&self) -> Result<()> {
+        let allowed = self.allow_out.as_deref().unwrap_or_default();
+        match allowed.iter().any(|host| is_all(host)) {
+            true => Err(Error::not_offered(
+                "every host (allowOut): without allowOut a sandbox may reach all that its operator names, by \
+                 network.allow or `serve --allow HOST`",
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// The hosts that the sandbox may reach, where `usual` are those of one that asks for nothing.
     pub fn plan(&self, internet: Option<bool>, usual: &NetworkRequest) -> Result<NetworkRequest> {
         self.refuse_others()?;
         let allowed = self.allow_out.as_deref().unwrap_or_default();
         let denied = self.deny_out.as_deref().unwrap_or_default();
-        let is_all = |host: &String| ALL.contains(&host.as_str());
-        let is_open = internet != Some(false) && !denied.iter().any(is_all);
-        if !is_open && allowed.iter().any(is_all) {
+        let is_open = internet != Some(false) && !denied.iter().any(|host| is_all(host));
+        if !is_open && allowed.iter().any(|host| is_all(host)) {
             let words = "hosts but those that it lists: allowOut cannot be every host";
             return Err(Error::not_offered(words));
         }
@@ -108,6 +119,11 @@ impl NetworkConfig {
     pub fn given(&self) -> Option<Value> {
         serde_json::to_value(self).ok().filter(|it| it.as_object().is_some_and(|it| !it.is_empty()))
     }
+}
+
+/// Whether it means every host.
+fn is_all(host: &str) -> bool {
+    ALL.contains(&host)
 }
 
 /// A rule's host, without its port.

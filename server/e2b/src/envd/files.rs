@@ -31,7 +31,7 @@ use tokio_util::io::ReaderStream;
 use super::Call;
 use super::gzip::{gunzipped, gzipped};
 use super::paths::{User, name_of};
-use crate::connect::IDLE;
+use crate::body::IDLE;
 use crate::error::Error;
 
 /// What is read of a file at a time.
@@ -375,14 +375,15 @@ struct Unsatisfiable;
 fn range_of(header: &str, size: u64) -> Option<Result<Range<u64>, Unsatisfiable>> {
     let (first, last) = header.trim().strip_prefix("bytes=")?.split_once('-')?;
     let (first, last) = (first.trim(), last.trim());
+    // A number has no sign.
+    let number = |text: &str| -> Option<u64> {
+        text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+    };
     let range = match (first, last) {
-        ("", last) => {
-            let last: u64 = last.parse().ok()?;
-            size.saturating_sub(last)..size
-        }
-        (first, "") => first.parse().ok()?..size,
+        ("", last) => size.saturating_sub(number(last)?)..size,
+        (first, "") => number(first)?..size,
         (first, last) => {
-            let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+            let (first, last) = (number(first)?, number(last)?);
             if last < first {
                 return None;
             }
@@ -435,6 +436,8 @@ mod tests {
             ("bytes=0-1,3-4", None),
             ("lines=0-1", None),
             ("bytes=a-b", None),
+            ("bytes=+1-2", None),
+            ("bytes=1-+2", None),
         ] {
             assert_eq!(range_of(header, 10), range, "{header}");
         }

@@ -28,6 +28,7 @@ use crate::connect::{
     Bounds, Code, ConnectError, Incoming, Messages, after, bounded, client_stream, server_stream,
     to_json, unary,
 };
+use crate::marker::Marker;
 
 /// For how long a process that has ended can be connected to.
 const REMEMBERED: Duration = Duration::from_secs(30);
@@ -161,14 +162,22 @@ impl Call {
             None => None,
         };
         let (subject, id) = (&self.caller.subject, &self.caller.sandbox.id);
-        let own = self.app.service().sandbox(subject, id).await?.spec.env;
+        let view = self.app.service().sandbox(subject, id).await?;
+        let template = Marker::of(&view.metadata).unwrap_or_default().template;
+        let own = view.spec.env;
         let term = envs.get("TERM").cloned();
         let mut env: BTreeMap<_, _> =
             envs.into_iter().map(|(name, value)| (name, Content(value.into_bytes()))).collect();
-        for name in ["USER", "LOGNAME"] {
+        let user = self.user.name();
+        for (name, value) in [
+            ("USER", user),
+            ("LOGNAME", user),
+            ("E2B_SANDBOX", "true"),
+            ("E2B_SANDBOX_ID", id),
+            ("E2B_TEMPLATE_ID", &template),
+        ] {
             if !own.contains_key(name) {
-                let user = || Content::from(self.user.name());
-                env.entry(name.to_owned()).or_insert_with(user);
+                env.entry(name.to_owned()).or_insert_with(|| Content::from(value));
             }
         }
         let command = CommandRequest {
