@@ -66,7 +66,7 @@ function Routes({ document, chosen }: { document: ApiDocument; chosen: string | 
         return (
           <Section key={name} title={name}>
             <Prose text={description} />
-            {members.map(entry)}
+            <div>{members.map(entry)}</div>
           </Section>
         );
       })}
@@ -185,11 +185,12 @@ function Members({ schema }: { schema: Schema }) {
 }
 
 function Nested({ schemas }: { schemas: Schema[] }) {
-  return schemas.map((schema, index) => (
+  const entries = schemas.map((schema, index) => (
     <Lazy key={index} summary={<code>{labelOf(schema)}</code>}>
       {() => <Members schema={schema} />}
     </Lazy>
   ));
+  return <div>{entries}</div>;
 }
 
 /** Of a form of several its word: the member with one possible value. */

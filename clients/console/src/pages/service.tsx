@@ -65,6 +65,8 @@ function Now() {
   return <Loaded of={loaded}>{(figures) => <Shown figures={figures} />}</Loaded>;
 }
 
+const grouped = (n: number) => n.toLocaleString("en");
+
 /** Figures by the names that the strings have for them. */
 function named<Names extends string>(names: Record<Names, string>, counts: Counts<NoInfer<Names>>): [string, number][] {
   return Object.entries<string>(names).map(([key, label]) => [label, counts[key as Names]]);
@@ -79,10 +81,10 @@ function Shown({ figures }: { figures: Figures }) {
   ];
   return (
     <>
-      <div class="columns">
+      <div class="thirds">
         <Section title={words.load}>
-          <Meter label={words.running} value={figures.running} bound={figures.max_running} />
-          <Meter label={words.queued} value={figures.queued} bound={figures.max_queued} />
+          <Meter label={words.running} value={figures.running} bound={figures.max_running} format={grouped} />
+          <Meter label={words.queued} value={figures.queued} bound={figures.max_queued} format={grouped} />
           <Facts of={about} />
         </Section>
         <Section title={words.sandboxes}>
@@ -122,7 +124,7 @@ const SUBJECTS: Column<Subject>[] = [
   { head: words.queued, class: "number", cell: ({ queued }) => queued },
   { head: words.running, class: "number", cell: ({ running }) => running },
   { head: words.sandboxes, class: "number", cell: ({ sandboxes }) => sandboxes },
-  { head: words.today, class: "number", cell: ({ executions_today }) => executions_today },
+  { head: words.today, class: "number", cell: ({ executions_today }) => grouped(executions_today) },
   { head: words.cpuToday, class: "number", cell: ({ cpu_ms_today }) => duration(cpu_ms_today) },
   { head: words.stored, class: "number", cell: ({ stored_bytes }) => bytes(stored_bytes) },
 ];

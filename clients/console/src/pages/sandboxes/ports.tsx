@@ -13,7 +13,7 @@ const words = s.ports;
 
 type Port = PortList["ports"][number];
 
-export function Ports({ view: { id, name, spec } }: { view: SandboxView }) {
+export function Ports({ view: { id, spec } }: { view: SandboxView }) {
   const [shown, setShown] = useState<{ port: number; preview: Preview }>();
   /** The port that was asked for at a service without previews. */
   const [forwarded, setForwarded] = useState<number>();
@@ -53,7 +53,7 @@ export function Ports({ view: { id, name, spec } }: { view: SandboxView }) {
       {forwarded !== undefined && (
         <>
           <p>{words.noPreviews}</p>
-          <Line text={`sandboxctl sandbox port --server ${location.origin} ${shell(name ?? id)} ${forwarded}`} />
+          <Line text={`sandboxctl sandbox port --server ${location.origin} ${id} ${forwarded}`} />
         </>
       )}
       {shown && (

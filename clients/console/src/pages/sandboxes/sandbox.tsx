@@ -25,7 +25,7 @@ export function Sandbox(props: Place) {
   if (!gone) return <Living {...props} onGone={setGone} />;
   return (
     <Page title={words.gone}>
-      <Empty title={gone.message}>
+      <Empty title={safe(gone.message)}>
         <p>{words.goneText}</p>
         <a href={href(["sandboxes"])}>{words.toList}</a>
       </Empty>

@@ -24,7 +24,6 @@ export type Screen = ReturnType<typeof openScreen>;
 export function openScreen(host: HTMLElement, sandbox: string, process: ProcessView, events: ScreenEvents) {
   const { fontFamily } = getComputedStyle(host);
   const terminal = new Terminal({ scrollback: SCROLLBACK, fontFamily, fontSize: 13, minimumContrastRatio: 4.5 });
-  terminal.options.linkHandler = { activate: () => {} };
   for (const code of IGNORED_OSC) terminal.parser.registerOscHandler(code, () => true);
   const fit = new FitAddon();
   terminal.loadAddon(fit);
