@@ -20,11 +20,7 @@ const CRATES: &[Row] = &[
         "files that a run left",
         &["sandbox-api", "sandbox-dirfd", "sandbox-protocol"],
     ),
-    (
-        "sandbox-receipts",
-        "the inputs and outputs of a run",
-        &["sandbox-api", "sandbox-dirfd"],
-    ),
+    ("sandbox-receipts", "the inputs and outputs of a run", &["sandbox-api", "sandbox-dirfd"]),
     (
         "sandbox-redact",
         "secrets replaced in what a sandbox says",
@@ -46,17 +42,9 @@ const CRATES: &[Row] = &[
         "sandbox-controller",
         "sandboxes, and what runs in them",
         &[
-            "sandbox-api",
-            "sandbox-artifacts",
-            "sandbox-dirfd",
-            "sandbox-engine",
-            "sandbox-protocol",
-            "sandbox-receipts",
-            "sandbox-redact",
-            "sandbox-session",
-            "sandbox-staging",
-            "sandbox-tls",
-            "sandbox-warm-pool",
+            "sandbox-api", "sandbox-artifacts", "sandbox-dirfd", "sandbox-engine",
+            "sandbox-protocol", "sandbox-receipts", "sandbox-redact", "sandbox-session",
+            "sandbox-staging", "sandbox-tls", "sandbox-warm-pool",
         ],
     ),
     ("sandbox-env", "the configuration that an environment implies", &["sandbox-controller"]),
@@ -70,10 +58,7 @@ const CRATES: &[Row] = &[
         "sandbox-service",
         "executions and sandboxes that are kept",
         &[
-            "sandbox-api",
-            "sandbox-controller",
-            "sandbox-dirfd",
-            "sandbox-protocol",
+            "sandbox-api", "sandbox-controller", "sandbox-dirfd", "sandbox-protocol",
             "sandbox-store",
         ],
     ),
@@ -103,35 +88,18 @@ const CRATES: &[Row] = &[
         "sandbox-config",
         "settings, and where they are from",
         &[
-            "sandbox-api",
-            "sandbox-controller",
-            "sandbox-dirfd",
-            "sandbox-e2b",
-            "sandbox-env",
-            "sandbox-mcp",
-            "sandbox-protocol",
-            "sandbox-service",
+            "sandbox-api", "sandbox-controller", "sandbox-dirfd", "sandbox-e2b", "sandbox-env",
+            "sandbox-mcp", "sandbox-protocol", "sandbox-service",
         ],
     ),
     (
         "sandboxctl",
         "the command line",
         &[
-            "sandbox-api",
-            "sandbox-auth",
-            "sandbox-client",
-            "sandbox-config",
-            "sandbox-controller",
-            "sandbox-dirfd",
-            "sandbox-e2b",
-            "sandbox-env",
-            "sandbox-http",
-            "sandbox-mcp",
-            "sandbox-protocol",
-            "sandbox-render",
-            "sandbox-service",
-            "sandbox-store",
-            "sandbox-tools",
+            "sandbox-api", "sandbox-auth", "sandbox-client", "sandbox-config",
+            "sandbox-controller", "sandbox-dirfd", "sandbox-e2b", "sandbox-env", "sandbox-http",
+            "sandbox-mcp", "sandbox-protocol", "sandbox-render", "sandbox-service",
+            "sandbox-store", "sandbox-tools",
         ],
     ),
 ];
@@ -156,17 +124,8 @@ const MODULES: &[Row] = &[
         "sandbox",
         "one container, from its launch to its removal",
         &[
-            "audit",
-            "clock",
-            "egress",
-            "engine_call",
-            "error",
-            "failpoint",
-            "gc",
-            "io_dir",
-            "mounts",
-            "process",
-            "step",
+            "audit", "clock", "egress", "engine_call", "error", "failpoint", "gc", "io_dir",
+            "mounts", "process", "step",
         ],
     ),
     (
@@ -181,17 +140,8 @@ const MODULES: &[Row] = &[
         "controller",
         "an engine, and the sandboxes on it",
         &[
-            "audit",
-            "config",
-            "engine_call",
-            "error",
-            "failpoint",
-            "gc",
-            "io_dir",
-            "mounts",
-            "pool",
-            "sandbox",
-            "step",
+            "audit", "config", "engine_call", "error", "failpoint", "gc", "io_dir", "mounts",
+            "pool", "sandbox", "step",
         ],
     ),
     ("check", "whether a script compiles", &["error", "execution"]),
@@ -439,10 +389,8 @@ fn modules_of_the_controller_use_only_those_below() {
 }
 
 /// Files that import each other until they are moved apart.
-const CIRCLES: &[&[&str]] = &[
-    &["control", "control/create", "control/network"],
-    &["envd", "envd/watch"],
-];
+const CIRCLES: &[&[&str]] =
+    &[&["control", "control/create", "control/network"], &["envd", "envd/watch"]];
 
 /// Files that import each other, directly or by others.
 fn circles(sources: &Sources) -> BTreeSet<Vec<&str>> {

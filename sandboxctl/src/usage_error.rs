@@ -81,20 +81,8 @@ mod tests {
             vec!["fs".to_owned(), "read".to_owned(), "x".to_owned(), evil_value("--lines")],
         ];
         for flag in [
-            "--engine",
-            "--confinement",
-            "--color",
-            "--timeout",
-            "--memory",
-            "--cpus",
-            "--pids",
-            "--arg",
-            "--user",
-            "--io-errors",
-            "--mount-path",
-            "--allow",
-            "--pull",
-            "--protect",
+            "--engine", "--confinement", "--color", "--timeout", "--memory", "--cpus", "--pids",
+            "--arg", "--user", "--io-errors", "--mount-path", "--allow", "--pull", "--protect",
         ] {
             cases.push(vec!["run".to_owned(), "x".to_owned(), evil_value(flag)]);
         }

@@ -223,20 +223,9 @@ impl Fixture {
         assert_eq!(document["schema"], "sandboxctl.result/1");
         assert_eq!(document["exit_code"], ended.code, "{ended:#?}");
         for key in [
-            "id",
-            "status",
-            "result",
-            "logs",
-            "logs_truncated",
-            "files_touched",
-            "files_touched_source",
-            "files_touched_truncated",
-            "error",
-            "engine",
-            "io_dir",
-            "network",
-            "limits",
-            "usage",
+            "id", "status", "result", "logs", "logs_truncated", "files_touched",
+            "files_touched_source", "files_touched_truncated", "error", "engine", "io_dir",
+            "network", "limits", "usage",
         ] {
             assert!(document.get(key).is_some(), "no key {key} in {document:#}");
         }

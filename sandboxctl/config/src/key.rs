@@ -384,14 +384,7 @@ impl Key {
             .chain(Self::exec())
             .chain(EXEC.iter().map(|row| Self::ExecCeiling(row.0)))
             .chain(settings(&[
-                "policy.",
-                "audit.",
-                "engine.",
-                "programs.",
-                "tools.",
-                "mcp.",
-                "pool.",
-                "server.",
+                "policy.", "audit.", "engine.", "programs.", "tools.", "mcp.", "pool.", "server.",
             ]))
     }
 

@@ -291,8 +291,7 @@ fn any_line() -> impl Strategy<Value = String> {
                 true => "{}".to_owned(),
                 false => {
                     let of = [
-                        "image = 'b:1', prepared = 2",
-                        "archive = '/c.tar'",
+                        "image = 'b:1', prepared = 2", "archive = '/c.tar'",
                         "image = 'b', start = 'c'",
                     ];
                     format!("{{ base = {{ {} }} }}", of[number as usize % 3])

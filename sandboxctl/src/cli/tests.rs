@@ -52,18 +52,8 @@ fn every_command_shows_an_example() {
     for (path, help) in every_help() {
         // A group of commands has its examples in them.
         let groups = [
-            "artifacts",
-            "cluster",
-            "database",
-            "executions",
-            "image",
-            "config",
-            "keys",
-            "local",
-            "receipt",
-            "sandbox",
-            "server",
-            "token",
+            "artifacts", "cluster", "database", "executions", "image", "config", "keys", "local",
+            "receipt", "sandbox", "server", "token",
         ];
         if !groups.map(|group| format!("sandboxctl {group}")).contains(&path) {
             assert!(help.contains("Examples:\n  "), "{path}");

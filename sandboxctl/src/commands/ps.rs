@@ -52,6 +52,8 @@ mod tests {
 
     use sandbox_api::EngineKind;
 
+    use sandbox_api::SandboxState;
+
     use super::*;
 
     #[test]

@@ -154,7 +154,7 @@ pub struct Screen<W> {
 }
 
 impl<W> Screen<W> {
-    pub const fn new(to: W) -> Self {
+    pub fn new(to: W) -> Self {
         Self { to, filter: ClipboardFilter::default(), tail: Vec::new() }
     }
 

@@ -26,18 +26,8 @@ const OF_OTHER_PROGRAMS: &[&str] =
     &["--bind", "--git", "--path", "--platform", "--privileged", "--scope", "--sparse", "--year"];
 /// The sections of settings.
 const SECTIONS: &[&str] = &[
-    "filesystem",
-    "limits",
-    "network",
-    "audit",
-    "engine",
-    "programs",
-    "mcp",
-    "pool",
-    "io",
-    "exec",
-    "server",
-    "tools",
+    "filesystem", "limits", "network", "audit", "engine", "programs", "mcp", "pool", "io", "exec",
+    "server", "tools",
 ];
 /// Functions of scripts that are called like a section's settings.
 const FUNCTIONS: &[&str] = &["io.lines", "io.open", "io.write"];

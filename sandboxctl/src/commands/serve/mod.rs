@@ -180,12 +180,7 @@ async fn run(
             }
             let whose = if is_developers { Whose::Developers } else { Whose::Others };
             let offered = e2b::settings(
-                settings,
-                environment,
-                &controller,
-                &mut service,
-                whose,
-                public_ports,
+                settings, environment, &controller, &mut service, whose, public_ports,
             );
             offered.await.map(Some)
         }

@@ -513,16 +513,9 @@ mod tests {
         assert!(!found.may_be_public);
         assert!(at("preview.example.org").is_some() && at("preview.localhost").is_some());
         for refused in [
-            "sandbox.example.org",
-            "example.org",
-            "a.sandbox.example.org",
-            "internal",
-            "x.api.internal",
-            "localhost",
-            "https://preview.example.net",
-            "*.preview.example.net",
-            "preview..net",
-            "192.0.2.1",
+            "sandbox.example.org", "example.org", "a.sandbox.example.org", "internal",
+            "x.api.internal", "localhost", "https://preview.example.net", "*.preview.example.net",
+            "preview..net", "192.0.2.1",
         ] {
             assert_eq!(at(refused), None, "{refused}");
         }
