@@ -169,7 +169,7 @@ const MODULES: &[Row] = &[
             "step",
         ],
     ),
-    ("check", "whether a script compiles", &["error", "execution"]),
+    ("check", "whether a script compiles", &["controller", "error", "execution"]),
     ("doctor", "diagnosis", &["config", "controller", "error", "gc", "io_dir", "sandbox"]),
 ];
 
