@@ -144,7 +144,7 @@ const MODULES: &[Row] = &[
             "pool", "sandbox", "step",
         ],
     ),
-    ("check", "whether a script compiles", &["error", "execution"]),
+    ("check", "whether a script compiles", &["controller", "error", "execution"]),
     ("doctor", "diagnosis", &["config", "controller", "error", "gc", "io_dir", "sandbox"]),
 ];
 

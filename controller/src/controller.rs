@@ -42,7 +42,7 @@ const FIRST_SWEEP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection to an engine, which launches and owns sandboxes.
 pub struct Controller {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     sweeper: Option<Sweeper>,
     pool: OnceLock<PoolHandle>,
 }
@@ -117,6 +117,7 @@ impl Controller {
             ceiling: config.ceiling,
             program_ceiling: config.program_ceiling,
             boot_id,
+            agent: config.agent,
             confinement: config.confinement,
             audit,
             owners: Owners::default(),

@@ -11,6 +11,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
+use super::subject::Subject;
 use super::time::Time;
 use crate::execution::{
     ExecDocument, ExecSchema, ExecutionDocument, ExecutionKind, ResultDocument, ResultSchema,
@@ -140,6 +141,12 @@ pub struct ExecutionSummary {
     /// Whether it started that generation in place of an earlier one, whose processes are gone; null
     /// before its run, and without a kept sandbox.
     pub restarted: Option<bool>,
+    /// The image that it runs in; in lists alone, and absent if it runs in none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Whose it is, in lists of other subjects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<Subject>,
 }
 
 /// The answer to a request that was accepted and has not ended.
@@ -368,6 +375,8 @@ impl<'de> Deserialize<'de> for Execution {
             sandbox,
             generation,
             restarted,
+            image: None,
+            subject: None,
         };
         let document = match status {
             ExecutionState::Queued | ExecutionState::Running => None,

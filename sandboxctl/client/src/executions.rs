@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use hyper::Method;
-use sandbox_api::service::{Execution, ExecutionList, ExecutionRequest, FileList, Health};
+use sandbox_api::service::{Execution, ExecutionList, ExecutionRequest, FileList, Health, Time};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -19,6 +19,14 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 pub struct ListQuery<'a> {
     /// Their status.
     pub status: Option<&'a str>,
+    /// Their image.
+    pub image: Option<&'a str>,
+    /// Since when they were accepted.
+    pub since: Option<Time>,
+    /// Until when they were accepted.
+    pub until: Option<Time>,
+    /// Whose they are, if not the caller's.
+    pub subject: Option<&'a str>,
     /// How many on a page.
     pub limit: u32,
     /// Where the page begins.
@@ -132,7 +140,15 @@ impl Client {
     /// [`Error`].
     pub async fn list(&self, query: &ListQuery<'_>) -> Result<ExecutionList, Error> {
         let mut path = format!("/v1/executions?limit={}", query.limit);
-        for (name, value) in [("status", query.status), ("cursor", query.cursor)] {
+        let [since, until] = [query.since, query.until].map(|it| it.map(|time| time.to_string()));
+        for (name, value) in [
+            ("status", query.status),
+            ("image", query.image),
+            ("since", since.as_deref()),
+            ("until", until.as_deref()),
+            ("subject", query.subject),
+            ("cursor", query.cursor),
+        ] {
             if let Some(value) = value {
                 path.push_str(&format!("&{name}={}", encoded(value)));
             }

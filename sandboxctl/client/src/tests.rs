@@ -199,6 +199,8 @@ async fn events_after_the_last_one_end_with_the_execution() {
             sandbox: None,
             generation: None,
             restarted: None,
+            image: None,
+            subject: None,
         },
         document,
     };

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
 
+use sandbox_api::service::Time;
+
 use super::remote::RemoteArgs;
 use super::values::text;
 use crate::input::{Argument, JsonArgument};
@@ -38,22 +40,9 @@ sandboxctl executions run --request @request.json --idempotency-key build-17")]
     #[command(after_long_help = "\
 sandboxctl executions ls
 sandboxctl executions ls --status running -q
-sandboxctl executions ls --limit 1000 --json")]
-    Ls {
-        /// Only those with this status: queued, running, ok, script_error, exit, limit, …
-        #[arg(long)]
-        status: Option<String>,
-        /// At most this many
-        #[arg(long, value_name = "NUMBER", default_value = "50",
-            value_parser = clap::value_parser!(u32).range(1..=10_000))]
-        limit: u32,
-        /// Print only the ids
-        #[arg(short, long)]
-        quiet: bool,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
+sandboxctl executions ls --image debian:13 --since 2026-11-29T00:00:00Z
+sandboxctl executions ls --subject '*' --limit 1000 --json")]
+    Ls(ListArgs),
 
     /// Print the document of an execution
     #[command(after_long_help = "\
@@ -125,6 +114,43 @@ sandboxctl executions download 7f3c9a1be2d40586 report.csv -o report.csv")]
         #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         output: PathBuf,
     },
+}
+
+/// What is listed.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Only those with this status: queued, running, ok, script_error, exit, limit, …
+    #[arg(long, value_name = "STATUS", value_hint = ValueHint::Other)]
+    pub status: Option<String>,
+
+    /// Only those that ran in this image
+    #[arg(long, value_name = "IMAGE", value_hint = ValueHint::Other)]
+    pub image: Option<String>,
+
+    /// Only those that were accepted at this time or later, in RFC 3339
+    #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, value_parser = text::<Time>())]
+    pub since: Option<Time>,
+
+    /// Only those that were accepted before this time
+    #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, value_parser = text::<Time>())]
+    pub until: Option<Time>,
+
+    /// Those of this subject, or '*' for all; needs a token with the scope admin
+    #[arg(long, value_name = "SUBJECT", value_hint = ValueHint::Other)]
+    pub subject: Option<String>,
+
+    /// At most this many
+    #[arg(long, value_name = "NUMBER", default_value = "50",
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub limit: u32,
+
+    /// Print only the ids
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What is submitted.

@@ -8,12 +8,14 @@ use std::time::{Duration, SystemTime};
 
 use sandbox_api::service::{
     Content, Execution, ExecutionRequest, ExecutionState, ExecutionSummary, FileEntry, FileKind,
-    FileList, Time,
+    FileList, Subject, Time,
 };
 use sandbox_api::{DocumentBody, EventRecord, ExecutionDocument, ExecutionEvent, Exit, Recorded};
 
 use super::{Context, block_on};
-use crate::cli::executions::{ExecutionId, ExecutionsArgs, ExecutionsCommand, SubmitArgs};
+use crate::cli::executions::{
+    ExecutionId, ExecutionsArgs, ExecutionsCommand, ListArgs, SubmitArgs,
+};
 use crate::error::{Error, UNREAD};
 use crate::input::{self, ScriptArgument};
 use crate::output::Output;
@@ -36,9 +38,9 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
         let work = async {
             match args.command {
                 ExecutionsCommand::Run(args) => return submit(output, &client, &args).await,
-                ExecutionsCommand::Ls { status, limit, quiet, json } => {
-                    let executions = list(&client, status.as_deref(), limit).await?;
-                    output.show(json, &executions, |width| match quiet {
+                ExecutionsCommand::Ls(args) => {
+                    let executions = list(&client, &args).await?;
+                    output.show(args.json, &executions, |width| match args.quiet {
                         true => executions.iter().map(|it| format!("{}\n", it.id)).collect(),
                         false => listing(&executions, width),
                     })?;
@@ -151,12 +153,9 @@ fn request(args: &SubmitArgs) -> Result<ExecutionRequest, Error> {
 }
 
 /// The latest executions, page by page.
-async fn list(
-    client: &Client,
-    status: Option<&str>,
-    limit: u32,
-) -> Result<Vec<ExecutionSummary>, Error> {
-    if let Some(name) = status
+async fn list(client: &Client, args: &ListArgs) -> Result<Vec<ExecutionSummary>, Error> {
+    let limit = args.limit;
+    if let Some(name) = &args.status
         && ExecutionState::from_name(name).is_none()
     {
         let known: Vec<_> = ExecutionState::all().map(ExecutionState::as_str).collect();
@@ -167,7 +166,15 @@ async fn list(
     let mut cursor = None;
     loop {
         let left = limit - u32::try_from(all.len()).unwrap_or(limit).min(limit);
-        let query = ListQuery { status, limit: left.min(PAGE), cursor: cursor.as_deref() };
+        let query = ListQuery {
+            status: args.status.as_deref(),
+            image: args.image.as_deref(),
+            since: args.since,
+            until: args.until,
+            subject: args.subject.as_deref(),
+            limit: left.min(PAGE),
+            cursor: cursor.as_deref(),
+        };
         let page = client.list(&query).await?;
         let is_empty = page.executions.is_empty();
         all.extend(page.executions);
@@ -182,12 +189,30 @@ async fn list(
 /// Executions as a table of this width.
 fn listing(executions: &[ExecutionSummary], width: Option<usize>) -> String {
     let now = Time::from(SystemTime::now());
+    let of_subjects = executions.iter().map(|it| Some((it.subject.as_ref()?, it)));
+    if let Some(of_subjects) = of_subjects.collect::<Option<Vec<_>>>().filter(|it| !it.is_empty()) {
+        return listing_of_subjects(of_subjects, now, width);
+    }
     let rows = executions.iter().map(|it| row(it, now));
     render::table(["ID", "STATUS", "AGE", "TOOK", "RUNS", "SANDBOX"], rows, width)
 }
 
+/// Executions of several subjects as a table of this width.
+pub fn listing_of_subjects<'a>(
+    executions: impl IntoIterator<Item = (&'a Subject, &'a ExecutionSummary)>,
+    now: Time,
+    width: Option<usize>,
+) -> String {
+    let row = |(subject, execution): (&Subject, &ExecutionSummary)| {
+        let [id, status, age, took, title, sandbox] = row(execution, now);
+        [id, render::cell(Some(subject.as_str())), status, age, took, title, sandbox]
+    };
+    let headings = ["ID", "SUBJECT", "STATUS", "AGE", "TOOK", "RUNS", "SANDBOX"];
+    render::table(headings, executions.into_iter().map(row), width)
+}
+
 /// The columns of an execution in a table.
-pub fn row(it: &ExecutionSummary, now: Time) -> [String; 6] {
+fn row(it: &ExecutionSummary, now: Time) -> [String; 6] {
     let took = match (it.started_at, it.ended_at) {
         (Some(start), Some(end)) => took(end.since(start)),
         (Some(start), None) => took(now.since(start)),
@@ -353,6 +378,8 @@ mod tests {
             sandbox: None,
             generation: None,
             restarted: None,
+            image: None,
+            subject: None,
         };
         insta::assert_snapshot!(listing(&[summary], None), @r"
         ID                STATUS        AGE  TOOK  RUNS      SANDBOX

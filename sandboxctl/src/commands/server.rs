@@ -10,7 +10,7 @@ use sandbox_store::{ExecutionQuery, Store, StoreStatus};
 use serde::Serialize;
 
 use super::artifacts::cancellable;
-use super::executions::row;
+use super::executions::listing_of_subjects;
 use super::token::{Place, place, remove_new, store};
 use super::{Context, block_on};
 use crate::cli::remote::RemoteArgs;
@@ -41,7 +41,10 @@ pub fn server(context: &Context<'_>, command: &ServerCommand) -> Result<u8, Erro
             };
             let found = store(context, args)?.list_all(subject.as_ref(), &query)?;
             let all: Vec<_> = found.iter().map(Listed::of).collect();
-            context.output.show(*json, &all, |width| listing(&found, width))?;
+            let pairs = || found.iter().map(|(subject, execution)| (subject, execution));
+            context
+                .output
+                .show(*json, &all, |width| listing_of_subjects(pairs(), Time::now(), width))?;
             Ok(0)
         }
         ServerCommand::Status { store, remote, json } => status(context, store, remote, *json),
@@ -74,17 +77,6 @@ impl<'a> Listed<'a> {
     const fn of((subject, execution): &'a (Subject, ExecutionSummary)) -> Self {
         Self { subject, execution }
     }
-}
-
-/// Executions of all subjects as a table of this width.
-fn listing(executions: &[(Subject, ExecutionSummary)], width: Option<usize>) -> String {
-    let now = Time::now();
-    let row = |(subject, execution): &(Subject, ExecutionSummary)| {
-        let [id, status, age, took, title, sandbox] = row(execution, now);
-        [id, render::cell(Some(subject.as_str())), status, age, took, title, sandbox]
-    };
-    let headings = ["ID", "SUBJECT", "STATUS", "AGE", "TOOK", "RUNS", "SANDBOX"];
-    render::table(headings, executions.iter().map(row), width)
 }
 
 fn restore(context: &Context<'_>, file: PathBuf, args: &StoreArgs) -> Result<u8, Error> {

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use sandbox_api::ProblemKind;
 
-use crate::access::{Caller, InFlightRequest, Scope};
+use crate::access::{Caller, InFlightRequest, Needs};
 use crate::app::App;
 use crate::forward::owner::Owner;
 use crate::limit::Limit;
@@ -26,7 +26,7 @@ use crate::serve::body::BoundedBody;
 #[derive(Clone)]
 pub(crate) struct RouteAccess {
     pub name: &'static str,
-    pub scope: Option<Scope>,
+    pub needs: Needs,
     pub limit: Option<Limit>,
     /// Whether its query is read: otherwise it has no parameters.
     pub has_query: bool,

@@ -25,6 +25,7 @@ mod route;
 mod router;
 mod routes;
 mod serve;
+mod session;
 mod websocket;
 
 use std::sync::Arc;
@@ -89,6 +90,12 @@ impl Http {
     /// extensions.
     pub fn router(&self) -> Router {
         self.router.clone()
+    }
+
+    /// A code that signs a page in once, within ten minutes, as the caller with this token.
+    #[must_use]
+    pub fn sign_in_code(&self, token: &str) -> String {
+        self.app.sessions().issue_code(token)
     }
 
     /// Says how many connections are open, whenever it is asked.

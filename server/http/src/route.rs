@@ -10,7 +10,7 @@ use sandbox_api::{EventRecord, WatchRecord};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
 
-use crate::access::Scope;
+use crate::access::{Needs, Scope};
 use crate::app::App;
 use crate::forward::owner::Owner;
 use crate::limit::Limit;
@@ -28,8 +28,7 @@ pub(crate) struct Route {
     pub tag: Tag,
     pub summary: &'static str,
     pub description: &'static str,
-    /// What its caller needs; `None` for a public route.
-    pub scope: Option<Scope>,
+    pub needs: Needs,
     pub parameters: Vec<Parameters>,
     pub body: Option<RequestBody>,
     pub answers: Vec<RouteResponse>,
@@ -209,7 +208,7 @@ impl Route {
             tag: Tag::Server,
             summary: "",
             description: "",
-            scope: None,
+            needs: Needs::Nothing,
             parameters: Vec::new(),
             body: None,
             answers: Vec::new(),
@@ -273,7 +272,18 @@ impl Route {
 
     /// Its group, what its caller needs, and what it does.
     pub fn is(mut self, tag: Tag, scope: Scope, summary: &'static str) -> Self {
-        (self.tag, self.scope, self.summary) = (tag, Some(scope), summary);
+        (self.tag, self.summary) = (tag, summary);
+        self.needs(Needs::Scope(scope))
+    }
+
+    /// What it does for any caller.
+    pub fn of_caller(mut self, summary: &'static str) -> Self {
+        self.summary = summary;
+        self.needs(Needs::Caller)
+    }
+
+    fn needs(mut self, needs: Needs) -> Self {
+        self.needs = needs;
         // Credentials, scopes, unknown parameters, requests at one time, an answer that takes too much
         // memory; and the service may not be able to answer.
         self.problems.extend([401, 403, 413, 422, 429, 502, 503]);

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use sandbox_api::SandboxSpec;
 use sandbox_api::service::Subject;
-use tokio::sync::{Notify, RwLock, oneshot};
+use tokio::sync::{Notify, RwLock, Semaphore, oneshot};
 
 use crate::cluster::node::Node;
 use crate::config::{Quotas, ServiceConfig};
@@ -25,6 +25,7 @@ use crate::room::Pending;
 use crate::sandboxes::prepared::PreparedSandboxes;
 use crate::sandboxes::registry::KeptSandboxes;
 use crate::schedule::{Bounds, Schedule};
+use crate::script_check::CHECKS;
 
 /// What all parts of a service share.
 pub(crate) struct Core {
@@ -49,6 +50,10 @@ pub(crate) struct Core {
     /// Something has ended that may have to be removed some day.
     pub ended: Arc<Notify>,
     pub is_accepting: AtomicBool,
+    /// When it was started.
+    pub since: Instant,
+    /// For those who have a script checked.
+    pub checks: Semaphore,
     /// Held while something is accepted. A shutdown waits for it, so that it knows what runs.
     pub accepts: RwLock<()>,
 }
@@ -116,6 +121,8 @@ impl Core {
             events_due: Arc::default(),
             ended: Arc::default(),
             is_accepting: AtomicBool::new(true),
+            since: Instant::now(),
+            checks: Semaphore::new(CHECKS),
             accepts: RwLock::default(),
         }
     }

@@ -30,8 +30,9 @@ use sandbox_api::{
     Outcome, OutputStream, PortList, ProcessCommand, ResultBody, SandboxSpec, StartKind, Timing,
     UnixSockets, Usage, WatchRecord, WatchRequest, Workload,
 };
-use sandbox_controller::{CancelHandle, ContainerUse, PoolStats};
+use sandbox_controller::{CancelHandle, CheckReply, ContainerUse, PoolStats};
 use sandbox_protocol::WireString;
+use sandbox_protocol::message::ScriptError;
 use sandbox_store::Store;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncWrite, DuplexStream, duplex};
@@ -333,6 +334,20 @@ impl Launcher for Shared {
 
     fn engine(&self) -> EngineKind {
         EngineKind::Embedded
+    }
+
+    /// Every word `wrong` does not compile.
+    fn check(&self, script: Vec<u8>) -> Called<'_, CheckReply> {
+        let text = String::from_utf8_lossy(&script).into_owned();
+        let line = text.lines().position(|line| line.contains("wrong")).map(|at| at as u32 + 1);
+        let error = line.map(|line| ScriptError {
+            kind: ErrorKind::Syntax,
+            message: format!("script:{line}: it is wrong"),
+            line: Some(line),
+            traceback: None,
+            value: None,
+        });
+        async { Ok(CheckReply { error, warnings: Vec::new() }) }.boxed()
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), String>> {

@@ -19,7 +19,8 @@ use sandbox_api::{
 };
 use sandbox_controller::files::{FileWatch, FileWriter};
 use sandbox_controller::{
-    CancelHandle, ContainerUse, Controller, Error, PoolStats, Process, Sandbox, StdinError, Until,
+    CancelHandle, CheckReply, ContainerUse, Controller, Error, PoolStats, Process, Sandbox,
+    StdinError, Until,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -53,6 +54,8 @@ pub(crate) trait Launcher: Send + Sync + 'static {
 
     /// Writes to the audit what happened to a port of a kept sandbox.
     fn audit(&self, sandbox: &str, operation: &'static str, port: u16);
+    /// Whether a script compiles.
+    fn check(&self, script: Vec<u8>) -> Called<'_, CheckReply>;
 }
 
 /// A sandbox that is there.
@@ -269,6 +272,10 @@ impl Launcher for Arc<Controller> {
 
     fn audit(&self, sandbox: &str, operation: &'static str, port: u16) {
         self.audit_service(sandbox, operation, Some(port));
+    }
+
+    fn check(&self, script: Vec<u8>) -> Called<'_, CheckReply> {
+        async move { self.check_script(&script).await.map_err(failed) }.boxed()
     }
 }
 

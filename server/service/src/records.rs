@@ -9,7 +9,7 @@ use sandbox_api::service::{ExecutionList, ExecutionRequest, Subject, Time, Usage
 use sandbox_api::{EventRecord, Recorded};
 use sandbox_store::{
     Accepted, ExecutionPage, ExecutionQuery, Finish, NewExecution, Recovered, SandboxRecord,
-    SigningKey, Start, Store, StoreError, StoredEvent, StoredExecution,
+    SigningKey, Start, Store, StoreError, StoredEvent, StoredExecution, SubjectUsage,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -174,10 +174,22 @@ impl Records {
         query: ExecutionQuery,
     ) -> Result<ExecutionList, ServiceError> {
         let subject = subject.clone();
-        let page = self.call(move |store| store.list(&subject, &query)).await?;
-        let ExecutionPage { executions, next_cursor } = page;
-        let next_cursor = next_cursor.map(|cursor| cursor.to_string());
-        Ok(ExecutionList { executions, next_cursor })
+        Ok(listed(self.call(move |store| store.list(&subject, &query)).await?))
+    }
+
+    /// The same of a subject or of all, with the subject of each.
+    pub async fn list_of(
+        &self,
+        subject: Option<Subject>,
+        query: ExecutionQuery,
+    ) -> Result<ExecutionList, ServiceError> {
+        Ok(listed(self.call(move |store| store.page(subject.as_ref(), &query)).await?))
+    }
+
+    /// Subjects that have something, or have used something today.
+    pub async fn subjects(&self, limit: usize) -> Result<Vec<SubjectUsage>, ServiceError> {
+        let now = self.now();
+        self.call(move |store| store.subjects(now, limit)).await
     }
 
     /// What a subject has used ever, without what it has now.
@@ -322,6 +334,11 @@ pub(crate) fn stored_events<'a>(
     events.into_iter().filter_map(stored).collect()
 }
 
+fn listed(page: ExecutionPage) -> ExecutionList {
+    let ExecutionPage { executions, next_cursor } = page;
+    ExecutionList { executions, next_cursor: next_cursor.map(|cursor| cursor.to_string()) }
+}
+
 fn unreadable(error: serde_json::Error) -> StoreError {
     StoreError::Row { detail: error.to_string() }
 }
@@ -357,6 +374,7 @@ mod tests {
             created_at: time,
             start: None,
             metadata: Map::new(),
+            image: None,
             sandbox: None,
             generation: None,
             events: Vec::new(),

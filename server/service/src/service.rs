@@ -200,6 +200,19 @@ impl Service {
         self.core.records.list(subject, query).await
     }
 
+    /// A page of the executions of this subject or of all, each with its subject: for who administers the service.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub async fn list_of(
+        &self,
+        subject: Option<Subject>,
+        query: ExecutionQuery,
+    ) -> Result<ExecutionList, ServiceError> {
+        self.core.records.list_of(subject, query).await
+    }
+
     /// The files that an execution left.
     ///
     /// # Errors

@@ -71,6 +71,8 @@ pub struct NewExecution {
     pub start: Option<Start>,
     /// What its caller said about it.
     pub metadata: Map<String, Value>,
+    /// The image that it runs in, if it is one of the engine's.
+    pub image: Option<String>,
     /// The kept sandbox that it runs in.
     pub sandbox: Option<String>,
     /// The generation of it that was asked for.
@@ -173,6 +175,12 @@ pub struct ExecutionQuery {
     pub kind: Option<ExecutionKind>,
     /// Those of this kept sandbox.
     pub sandbox: Option<String>,
+    /// Those that run in this image.
+    pub image: Option<String>,
+    /// Those that were accepted then or later.
+    pub since: Option<Time>,
+    /// Those that were accepted before.
+    pub until: Option<Time>,
     /// Continues a list: the cursor of the page before.
     pub cursor: Option<Cursor>,
     /// At most so many, up to [`EXECUTION_PAGE`].
@@ -383,6 +391,23 @@ impl Store {
         query: &ExecutionQuery,
     ) -> Result<ExecutionPage, StoreError> {
         either!(self, store => store.list(subject, query))
+    }
+
+    /// A page of the executions of a subject, or of all, each with its subject: for who administers the service.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn page(
+        &self,
+        subject: Option<&Subject>,
+        query: &ExecutionQuery,
+    ) -> Result<ExecutionPage, StoreError> {
+        let (subjects, mut page) = either!(self, store => store.page(subject, query))?;
+        for (execution, subject) in page.executions.iter_mut().zip(subjects) {
+            execution.subject = Some(subject);
+        }
+        Ok(page)
     }
 
     /// Lists executions of all subjects, or of one, newest first: for who administers the store. The limit of the query

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::OptionFuture;
 use sandbox_api::service::{ShutdownReport, Subject, Time};
-use sandbox_auth::{LOCAL_SUBJECT, Scope, Token};
+use sandbox_auth::{LOCAL_SUBJECT, SIGN_IN_CODE_VALIDITY, Scope, Token};
 use sandbox_controller::{AccessRecord, Controller};
 use sandbox_e2b::E2b;
 use sandbox_http::{AccessDecision, Endpoint, Http, HttpConfig, Shutdown, Tls};
@@ -225,6 +225,7 @@ async fn run(
     }
     let http = Http::new(http, service.clone(), access.clone(), mounts, shutdown);
     let addresses = listening.addresses(tls.is_some());
+    let code = own_token.as_ref().map(|it| http.sign_in_code(&it.token.expose()));
     if let Owner::User(place) | Owner::Developer(place) = &owner {
         // What it was started with is kept by now.
         let root = place.root(&LocalRootArgs::default())?;
@@ -248,9 +249,9 @@ async fn run(
     if let Owner::Team = owner {
         notify(&[NotifyState::Ready]);
     }
-    if let Some(OwnToken { token, .. }) = &own_token {
+    if let (Some(OwnToken { token, .. }), Some(code)) = (&own_token, code) {
         let server = server_of(&addresses);
-        context.output.text(&next_steps(server, token))?;
+        context.output.text(&next_steps(server, token, &code))?;
         if offers_e2b {
             context.output.text(&e2b::next_steps(server, token))?;
         }
@@ -372,12 +373,19 @@ fn server_of(addresses: &[String]) -> &str {
 }
 
 /// What a developer types next.
-fn next_steps(server: &str, token: &Token) -> String {
+fn next_steps(server: &str, token: &Token, code: &str) -> String {
     let token = token.expose();
-    format!(
+    let mut steps = format!(
         "\nIn another terminal:\n  export SANDBOXCTL_SERVER={server} SANDBOXCTL_TOKEN={token}\n  \
          sandboxctl sandbox create debian:13\n"
-    )
+    );
+    if server.starts_with("http") {
+        let minutes = SIGN_IN_CODE_VALIDITY.as_secs() / 60;
+        steps.push_str(&format!(
+            "\nIn a browser, within {minutes} minutes (the link is good once):\n  {server}/#/sign-in?code={code}\n"
+        ));
+    }
+    steps
 }
 
 /// Returns when there is nothing more to do for the owner.

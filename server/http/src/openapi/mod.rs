@@ -1,14 +1,12 @@
 //! The OpenAPI 3.1 document, made from the table of routes.
 
-pub(crate) mod page;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use sandbox_api::{Problem, ProblemKind, schema};
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use crate::access::Scope;
+use crate::access::{Needs, Scope};
 use crate::limit::Limit;
 use crate::refusal::PROBLEM_JSON;
 use crate::route::{Content, ParamLocation, Route, Tag};
@@ -122,9 +120,10 @@ fn operation(
         .body
         .as_ref()
         .map(|body| json!({ "required": body.limit != Limit::Upload, "content": content(&body.content, requests) }));
-    let security = match route.scope {
-        None => json!([]),
-        Some(scope) => json!([{ "bearer": [scope.as_str()] }]),
+    let security = match route.needs {
+        Needs::Nothing => json!([]),
+        Needs::Caller => json!([{ "bearer": [] }]),
+        Needs::Scope(scope) => json!([{ "bearer": [scope.as_str()] }]),
     };
     let parameters = parameters(route, requests);
     json!({
@@ -172,6 +171,7 @@ fn parameters(route: &Route, generator: &mut SchemaGenerator) -> Vec<Value> {
                 bytes that are not UTF-8 are."
             }
             "process" => "The number of the process.",
+            "name" => "The name of the asset.",
             _ => "The id, as it was given at the creation.",
         };
         let schema = match name {

@@ -1,6 +1,7 @@
 //! The table of all routes, and their handlers.
 
 mod attach;
+mod console;
 mod content;
 mod events;
 mod executions;
@@ -11,6 +12,7 @@ pub(crate) mod ports;
 mod processes;
 mod sandboxes;
 mod server;
+mod session;
 mod watch;
 
 use sandbox_api::changes::ChangeManifest;
@@ -18,7 +20,8 @@ use sandbox_api::files::WriteReply;
 use sandbox_api::operation::{Envelope, OperationRequest};
 use sandbox_api::service::{
     AcceptedExecution, Execution, ExecutionList, ExecutionRequest, ExtendRequest, FileList, Health,
-    SandboxList, SandboxPatch, SandboxRequest, SandboxView, UsageTotals,
+    SandboxList, SandboxPatch, SandboxRequest, SandboxView, ScriptCheck, ScriptRequest,
+    ServiceStatus, UsageTotals,
 };
 use sandbox_api::{PortList, Preview, PreviewRequest};
 use sandbox_api::{ProcessList, ProcessRequest, ProcessView, SignalRequest, TerminalSize};
@@ -428,12 +431,50 @@ fn server() -> Vec<Route> {
         Route::get("/v1/usage", "get_usage", server::usage)
             .is(Tag::Server, Scope::ExecutionsRead, "Get the caller's usage")
             .answers::<UsageTotals>(200, "Totals of the caller's subject."),
+        Route::get("/v1/service", "get_service", server::service)
+            .is(Tag::Server, Scope::Admin, "Get what the service does now")
+            .describe(
+                "Its queue, its pool, its kept sandboxes, at most 100 subjects with what they have and used today, and \
+                 the nodes of its cluster. How it was before is in the metrics.",
+            )
+            .answers::<ServiceStatus>(200, "What it does."),
+        Route::post("/v1/check", "check_script", server::check)
+            .is(Tag::Executions, Scope::ExecutionsWrite, "Check a script without running it")
+            .json_body::<ScriptRequest>(Limit::Request, server::example_script)
+            .answers::<ScriptCheck>(200, "What is wrong with it: nothing if it compiles."),
         Route::get("/v1/openapi.json", "get_openapi", server::openapi)
             .public("Get this document")
             .answers_bytes(200, "application/json", "The OpenAPI document."),
-        Route::get("/docs", "get_docs", server::docs)
-            .public("Get this document as a page")
-            .answers_text(200, "text/html", "The page. It works offline."),
+        Route::get("/", "get_console", console::page)
+            .public("Get the console, a page for people")
+            .answers_text(200, "text/html", "The page."),
+        Route::get("/assets/{name}", "get_console_asset", console::asset)
+            .public("Get an asset of the console")
+            .answers_bytes(200, "*/*", "The asset. Its type is by its name.")
+            .header("ETag", "It is weak: the same of all encodings.")
+            .answers_nothing(304, "The client has it already."),
+        Route::get("/docs", "get_docs", console::docs)
+            .public("Go to the reference of the API in the console")
+            .answers_nothing(308, "It is there.")
+            .header("Location", "The reference."),
+        Route::post("/v1/session", "create_session", session::create)
+            .public("Sign a page of this server in")
+            .describe(
+                "For a browser: the answer sets a cookie that no script can read and that counts for requests of this \
+                 server's own pages alone. It lasts up to 12 hours, and no longer than the token.",
+            )
+            .json_body::<session::SignIn>(Limit::Small, session::example_sign_in)
+            .answers::<session::SessionView>(200, "Who is signed in.")
+            .header("Set-Cookie", "The session.")
+            .refuses([401, 429]),
+        Route::get("/v1/session", "get_session", session::get)
+            .of_caller("Get who is signed in, or whose token the request has")
+            .answers::<session::SessionView>(200, "Who that is."),
+        Route::delete("/v1/session", "delete_session", session::delete)
+            .public("Sign the page out")
+            .describe("The browser forgets its session. Revoking its token ends every copy of it.")
+            .answers_nothing(204, "It is signed out.")
+            .header("Set-Cookie", "No session."),
         Route::get("/healthz", "get_health", server::healthz)
             .public("Liveness check")
             .answers::<server::Healthz>(200, "Alive."),

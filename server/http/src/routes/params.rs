@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use sandbox_api::service::{ExecutionKind, ExecutionState, SandboxRef, SandboxStatus, Subject};
+use sandbox_api::service::{
+    ExecutionKind, ExecutionState, SandboxRef, SandboxStatus, Subject, Time,
+};
 use sandbox_api::{ProcessState, ReadFrom, ReadMode};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
@@ -156,6 +158,14 @@ pub(super) struct ListParams {
     pub kind: Option<ExecutionKind>,
     /// Only those that ran in this kept sandbox.
     pub sandbox: Option<String>,
+    /// Only those that ran in this image.
+    pub image: Option<String>,
+    /// Only those that were accepted at this time or later.
+    pub since: Option<Time>,
+    /// Only those that were accepted before this time.
+    pub until: Option<Time>,
+    /// Those of this subject, or `*` for all, in place of the caller's own. It needs the scope `admin`.
+    pub subject: Option<String>,
     /// The `next_cursor` of the page before.
     pub cursor: Option<String>,
     /// How many there may be in a page.

@@ -90,19 +90,19 @@ pub(super) fn echo(mut connections: UnboundedReceiver<DuplexStream>) {
 }
 
 /// What the guest saw of a request.
-fn seen(answer: &Answer) -> Value {
+pub(super) fn seen(answer: &Answer) -> Value {
     assert_eq!(answer.status, 418, "{answer:?}");
     answer.json()
 }
 
-fn has_header(seen: &Value, start: &str) -> bool {
+pub(super) fn has_header(seen: &Value, start: &str) -> bool {
     let headers = seen["headers"].as_array().unwrap();
     headers.iter().any(|header| header.as_str().unwrap().starts_with(start))
 }
 
 impl Api {
     /// The answer, of which the document says nothing.
-    async fn ask(&self, request: Request<Body>) -> Answer {
+    pub(super) async fn ask(&self, request: Request<Body>) -> Answer {
         use http_body_util::BodyExt as _;
         use tower::ServiceExt as _;
         let response = self.router.clone().oneshot(request).await.unwrap();
@@ -255,7 +255,7 @@ async fn preview_needs_its_token_and_has_an_origin_of_its_own() {
     let headers: [(&str, &str); 4] = [
         ("origin", "https://elsewhere.example"),
         ("sec-fetch-mode", "navigate"),
-        ("cookie", "a=b"),
+        ("cookie", "a=b; sandboxctl_session=x; __Host-sandboxctl_session=y"),
         ("authorization", "Basic eA=="),
     ];
     for (name, value) in headers {
@@ -264,7 +264,7 @@ async fn preview_needs_its_token_and_has_an_origin_of_its_own() {
     let answer = api.ask(request).await;
     let seen = seen(&answer);
     assert_eq!(seen["uri"], "/v1/sandboxes?a=b");
-    for there in ["origin=", "cookie=", "authorization=", "x-forwarded-host=\"8080-"] {
+    for there in ["origin=", "cookie=\"a=b\"", "authorization=", "x-forwarded-host=\"8080-"] {
         assert!(has_header(&seen, there), "{there}: {seen:#}");
     }
     assert!(!has_header(&seen, "sandbox-port-token") && !has_header(&seen, "sandboxctl-target"));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use sandbox_api::service::{
-    IdleAction, KeptSpec, SandboxRef, SandboxStatus, SandboxView, Subject, Time,
+    IdleAction, KeptSpec, SandboxCounts, SandboxRef, SandboxStatus, SandboxView, Subject, Time,
 };
 use sandbox_api::{DEFAULT_IDLE_LIMIT, SandboxSpec};
 use sandbox_dirfd::random_hex;
@@ -459,6 +459,20 @@ impl KeptSandboxes {
 
     pub fn count_of(&self, subject: &Subject) -> usize {
         self.state().of(subject).count()
+    }
+
+    /// How many there are in each state.
+    pub fn by_status(&self) -> SandboxCounts {
+        let mut counts = SandboxCounts::default();
+        for kept in self.state().by_id.values() {
+            *match kept.info().status {
+                SandboxStatus::Starting => &mut counts.starting,
+                SandboxStatus::Ready => &mut counts.ready,
+                SandboxStatus::Paused => &mut counts.paused,
+                SandboxStatus::Stopped => &mut counts.stopped,
+            } += 1;
+        }
+        counts
     }
 
     /// How many are paused.

@@ -68,6 +68,7 @@ impl PostgresStore {
             own(signed(new.placement.subject_limit)),
             own(signed(new.placement.max_queued)),
             own(signed(new.placement.max_queued_bytes)),
+            own(new.image),
         ];
         let starts = start.is_some();
         let read = move |rows: &[Row]| {
@@ -85,7 +86,7 @@ impl PostgresStore {
         };
         let statement =
             "SELECT verdict, accepted, waiting FROM accept($1, $2, $3, $4, $5, $6, $7, $8, $9,
-             $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)";
+             $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)";
         let change = Change::new(statement, parameters, read, then).with_share(&subject);
         database.write(database.writer_of(&id), change);
     }
@@ -287,10 +288,13 @@ impl PostgresStore {
         let cursor = query.cursor.as_ref();
         let rows = self.database.query(
             &format!(
-                "SELECT {SUMMARY}, subject FROM executions WHERE {whose} AND NOT is_expired
+                "SELECT {SUMMARY}, subject, image FROM executions WHERE {whose} AND NOT is_expired
                     AND ($2::bigint IS NULL OR (created_at, id) < ($2, $3))
                     AND ($4::text IS NULL OR kind = $4) AND ($5::text IS NULL OR sandbox = $5)
                     AND ($6::text IS NULL OR status = $6) AND (NOT $7 OR ended_at IS NULL)
+                    AND ($9::text IS NULL OR image = $9)
+                    AND ($10::bigint IS NULL OR created_at >= $10)
+                    AND ($11::bigint IS NULL OR created_at < $11)
                  ORDER BY created_at DESC, id DESC LIMIT $8"
             ),
             &[
@@ -302,9 +306,15 @@ impl PostgresStore {
                 bind(&status),
                 bind(&is_under_way),
                 bind(&signed(limit as u64 + 1)),
+                bind(&query.image),
+                bind(&query.since.map(Time::unix_millis)),
+                bind(&query.until.map(Time::unix_millis)),
             ],
         )?;
-        let executions = rows.iter().take(limit).map(summary).collect::<Result<Vec<_>, _>>()?;
+        let listed = |row: &Row| {
+            Ok::<_, StoreError>(ExecutionSummary { image: row.try_get("image")?, ..summary(row)? })
+        };
+        let executions = rows.iter().take(limit).map(listed).collect::<Result<Vec<_>, _>>()?;
         let next_cursor = executions
             .last()
             .filter(|_| rows.len() > limit)
@@ -364,6 +374,8 @@ fn summary(row: &Row) -> Result<ExecutionSummary, StoreError> {
         sandbox: row.try_get("sandbox")?,
         generation: row.try_get::<_, Option<i64>>("generation")?.map(unsigned),
         restarted: row.try_get("is_restart")?,
+        image: None,
+        subject: None,
     })
 }
 

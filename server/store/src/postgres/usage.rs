@@ -1,12 +1,13 @@
 //! What subjects have used: its SQL.
 
 use sandbox_api::service::{Subject, Time};
+use tokio_postgres::Row;
 
 use super::parameters::one;
 use super::{PostgresStore, bind, own};
 use crate::error::StoreError;
 use crate::integer::{signed, unsigned};
-use crate::usage::{MAX, Usage, day};
+use crate::usage::{MAX, SUBJECTS, SubjectUsage, Usage, day};
 
 impl PostgresStore {
     pub fn usage(&self, subject: &Subject) -> Result<Usage, StoreError> {
@@ -42,6 +43,23 @@ impl PostgresStore {
         let statement = "SELECT coalesce(sum(bytes), 0)::bigint FROM stored WHERE subject = $1";
         let rows = self.database.query(statement, &[bind(&subject.as_str())])?;
         Ok(unsigned(one(&rows)?.try_get(0)?))
+    }
+
+    pub fn subjects(&self, day: i64, limit: i64) -> Result<Vec<SubjectUsage>, StoreError> {
+        let rows = self.database.query(SUBJECTS, &[bind(&day), bind(&limit)])?;
+        let subject = |row: &Row| {
+            let figure = |column: usize| Ok::<_, StoreError>(unsigned(row.try_get(column)?));
+            Ok(SubjectUsage {
+                subject: Subject::new(row.try_get::<_, String>(0)?).map_err(StoreError::row)?,
+                queued: figure(1)?,
+                running: figure(2)?,
+                sandboxes: figure(3)?,
+                executions: figure(4)?,
+                cpu_ms: figure(5)?,
+                stored_bytes: figure(6)?,
+            })
+        };
+        rows.iter().map(subject).collect()
     }
 
     fn usage_from(&self, subject: &Subject, day: i64) -> Result<Usage, StoreError> {

@@ -145,8 +145,9 @@ impl SqliteStore {
         query: &ExecutionQuery,
     ) -> Result<(Vec<Subject>, ExecutionPage), StoreError> {
         let whose = if subject.is_some() { "subject = ?" } else { "? IS NULL" };
-        let mut sql =
-            format!("SELECT {SUMMARY}, subject FROM executions WHERE {whose} AND NOT is_expired");
+        let mut sql = format!(
+            "SELECT {SUMMARY}, subject, image FROM executions WHERE {whose} AND NOT is_expired"
+        );
         let subject = subject.map(|subject| subject.as_str().to_owned());
         let mut values: Vec<types::Value> = vec![subject.into()];
         if let Some(Cursor { created_at, id }) = &query.cursor {
@@ -162,6 +163,15 @@ impl SqliteStore {
         }
         if let Some(sandbox) = &query.sandbox {
             with(" AND sandbox = ?", sandbox.clone().into());
+        }
+        if let Some(image) = &query.image {
+            with(" AND image = ?", image.clone().into());
+        }
+        if let Some(since) = query.since {
+            with(" AND created_at >= ?", since.unix_millis().into());
+        }
+        if let Some(until) = query.until {
+            with(" AND created_at < ?", until.unix_millis().into());
         }
         if let Some(status) = query.status {
             // There are few that have not ended, and an index has them.
@@ -187,7 +197,7 @@ impl SqliteStore {
                         last.map(|it| Cursor { created_at: it.created_at, id: it.id.clone() });
                     break;
                 }
-                page.executions.push(summary(row)?);
+                page.executions.push(ExecutionSummary { image: row.get(11)?, ..summary(row)? });
                 let subject = Subject::new(row.get::<_, String>(10)?);
                 subjects.push(subject.map_err(StoreError::row)?);
             }
@@ -242,8 +252,8 @@ fn accept(connection: &Connection, new: NewExecution) -> Result<Accepted, StoreE
     let mut insert = connection.prepare_cached(
         "INSERT INTO executions
             (id, subject, kind, status, request, has_secrets, metadata, sandbox, created_at,
-             started_at, generation, engine, limits, last_event, trace_parent)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+             started_at, generation, engine, limits, last_event, trace_parent, image)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
     )?;
     let seq = insert.insert(params![
         id,
@@ -261,6 +271,7 @@ fn accept(connection: &Connection, new: NewExecution) -> Result<Accepted, StoreE
         new.start.map(|start| limits_json(&start.limits)).transpose()?,
         last_number(&new.events).unwrap_or(0),
         new.trace_parent,
+        new.image,
     ])?;
     insert_events(connection, seq, &new.events)?;
     if let Some((key, digest)) = key {
@@ -374,5 +385,7 @@ fn summary(row: &Row<'_>) -> Result<ExecutionSummary, StoreError> {
         sandbox: row.get(7)?,
         generation: row.get::<_, Option<i64>>(8)?.map(unsigned),
         restarted: row.get(9)?,
+        image: None,
+        subject: None,
     })
 }

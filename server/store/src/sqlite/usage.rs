@@ -6,7 +6,7 @@ use sandbox_api::service::{Subject, Time};
 use super::SqliteStore;
 use crate::error::StoreError;
 use crate::integer::{signed, unsigned};
-use crate::usage::{MAX, Usage, day};
+use crate::usage::{MAX, SUBJECTS, SubjectUsage, Usage, day};
 
 impl SqliteStore {
     pub fn usage(&self, subject: &Subject) -> Result<Usage, StoreError> {
@@ -33,6 +33,27 @@ impl SqliteStore {
                 connection.prepare_cached("SELECT bytes FROM stored WHERE subject = ?1")?;
             let bytes = query.query_row([subject.as_str()], |row| row.get(0)).optional()?;
             Ok(bytes.map_or(0, unsigned))
+        })
+    }
+
+    pub fn subjects(&self, day: i64, limit: i64) -> Result<Vec<SubjectUsage>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(SUBJECTS)?;
+            let mut rows = query.query(params![day, limit])?;
+            let mut subjects = Vec::new();
+            while let Some(row) = rows.next()? {
+                let figure = |column| Ok::<_, rusqlite::Error>(unsigned(row.get(column)?));
+                subjects.push(SubjectUsage {
+                    subject: Subject::new(row.get::<_, String>(0)?).map_err(StoreError::row)?,
+                    queued: figure(1)?,
+                    running: figure(2)?,
+                    sandboxes: figure(3)?,
+                    executions: figure(4)?,
+                    cpu_ms: figure(5)?,
+                    stored_bytes: figure(6)?,
+                });
+            }
+            Ok(subjects)
         })
     }
 
