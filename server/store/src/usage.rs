@@ -4,6 +4,7 @@ use sandbox_api::service::{Subject, Time};
 
 use crate::Store;
 use crate::error::StoreError;
+use crate::row::Columns;
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
 /// The most of anything in a day: 30,000 years of milliseconds, a PiB. Some figures are those of a
@@ -32,7 +33,7 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn usage(&self, subject: &Subject) -> Result<Usage, StoreError> {
-        either!(self, store => store.usage(subject))
+        either!(self, store => store.usage_from(subject, i64::MIN))
     }
 
     /// What a subject has used since the beginning of the UTC day of `since`.
@@ -41,31 +42,37 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn usage_since(&self, subject: &Subject, since: Time) -> Result<Usage, StoreError> {
-        either!(self, store => store.usage_since(subject, since))
+        either!(self, store => store.usage_from(subject, day(since)))
     }
+}
 
+of_either! {
     /// Adds something that ended and is no execution of the store to what its subject has used.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn add_usage(
-        &self,
-        subject: &Subject,
-        ended_at: Time,
-        used: sandbox_api::Usage,
-    ) -> Result<(), StoreError> {
-        either!(self, store => store.add_usage(subject, ended_at, used))
-    }
+    fn add_usage(
+        &self, subject: &Subject, ended_at: Time, used: sandbox_api::Usage
+    ) -> Result<(), StoreError>;
 
     /// The bytes of results and files that are stored of a subject now.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn stored_bytes(&self, subject: &Subject) -> Result<u64, StoreError> {
-        either!(self, store => store.stored_bytes(subject))
-    }
+    fn stored_bytes(&self, subject: &Subject) -> Result<u64, StoreError>;
+}
+
+/// The columns of both databases that [`Usage`] has.
+pub(crate) fn usage(row: &impl Columns) -> Result<Usage, StoreError> {
+    Ok(Usage {
+        executions: row.count("executions")?,
+        cpu_ms: row.count("cpu_ms")?,
+        wall_ms: row.count("wall_ms")?,
+        written_bytes: row.count("written_bytes")?,
+        stored_bytes: row.count("stored_bytes")?,
+    })
 }
 
 /// The UTC day of a time, counted from that of the Unix epoch.
