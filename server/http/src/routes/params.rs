@@ -121,7 +121,13 @@ macro_rules! of_generation {
     };
 }
 
-of_generation!(GenerationParams, SubmitInParams, ProcessListParams, ProcessEventParams);
+of_generation!(
+    GenerationParams,
+    SubmitInParams,
+    ProcessListParams,
+    ProcessEventParams,
+    WatchParams
+);
 
 impl<P: OfGeneration> FromRequestParts<App> for At<P> {
     type Rejection = Refusal;
