@@ -418,8 +418,6 @@ const CIRCLES: &[&[&str]] = &[
     &["limits", "operation", "operation/results"],
     &["files/access", "files/follow", "files/mounts", "files/open"],
     &["sandbox", "sandbox/inner", "sandbox/stats"],
-    &["control", "control/create", "control/network"],
-    &["envd", "envd/watch"],
 ];
 
 /// Files that import each other, directly or by others.

@@ -194,6 +194,7 @@ mod tests {
             ("bytes=-", 100, ContentRange::Whole),
             ("bytes=", 100, ContentRange::Whole),
             ("bytes=+1-2", 100, ContentRange::Whole),
+            ("bytes=1-+2", 100, ContentRange::Whole),
             ("lines=0-9", 100, ContentRange::Whole),
         ] {
             assert_eq!(
