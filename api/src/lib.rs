@@ -22,6 +22,7 @@ mod json;
 mod language;
 mod limits;
 mod message_id;
+mod message_lines;
 mod named;
 mod network;
 mod notes;
@@ -67,6 +68,7 @@ pub use limits::{
     OverCeiling, processors,
 };
 pub use message_id::IdReader;
+pub use message_lines::{MessageLine, MessageLines};
 pub use network::{ContactedHost, Network, RefusedHost};
 pub use notes::{KernelEvents, Note, NoteEvidence, NoteKind};
 pub use operation::{Envelope, Operation, OperationRequest};

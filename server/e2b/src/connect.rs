@@ -39,7 +39,8 @@ const KEEPALIVE: Duration = Duration::from_secs(90);
 const SHORTEST_KEEPALIVE: Duration = Duration::from_secs(1);
 
 /// Why a call failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Code {
     InvalidArgument,
     DeadlineExceeded,
@@ -56,23 +57,6 @@ pub(crate) enum Code {
 }
 
 impl Code {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::InvalidArgument => "invalid_argument",
-            Self::DeadlineExceeded => "deadline_exceeded",
-            Self::NotFound => "not_found",
-            Self::AlreadyExists => "already_exists",
-            Self::PermissionDenied => "permission_denied",
-            Self::ResourceExhausted => "resource_exhausted",
-            Self::FailedPrecondition => "failed_precondition",
-            Self::Aborted => "aborted",
-            Self::Unimplemented => "unimplemented",
-            Self::Internal => "internal",
-            Self::Unavailable => "unavailable",
-            Self::DataLoss => "data_loss",
-        }
-    }
-
     const fn status(self) -> StatusCode {
         match self {
             Self::InvalidArgument | Self::FailedPrecondition => StatusCode::BAD_REQUEST,
@@ -89,7 +73,7 @@ impl Code {
 }
 
 /// An error of a call.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct ConnectError {
     code: Code,
@@ -113,10 +97,6 @@ impl ConnectError {
     /// The time that a call may last has passed.
     pub(crate) fn too_late() -> Self {
         Self::new(Code::DeadlineExceeded, "the timeout of the call has passed")
-    }
-
-    fn json(&self) -> serde_json::Value {
-        json!({ "code": self.code.as_str(), "message": self.message })
     }
 
     /// A client sent what is not this kind of call.
@@ -216,7 +196,7 @@ impl From<Unread> for ConnectError {
 
 impl IntoResponse for ConnectError {
     fn into_response(self) -> Response {
-        (self.code.status(), axum::Json(self.json())).into_response()
+        (self.code.status(), axum::Json(&self)).into_response()
     }
 }
 
@@ -430,7 +410,7 @@ fn streamed(messages: Messages) -> Response {
         let (piece, rest) = match messages.next().await {
             Some(Ok(json)) => (envelope::message(&json), Some(messages)),
             Some(Err(error)) => {
-                let last = json!({ "error": error.json() });
+                let last = json!({ "error": error });
                 (envelope::end(last.to_string().as_bytes()), None)
             }
             None => (envelope::end(b"{}"), None),

@@ -23,6 +23,7 @@ use axum::http::header::{
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
 use axum::response::Response;
+use futures_util::TryFutureExt as _;
 use hyper::client::conn::http1;
 use hyper::ext::on_informational;
 use hyper::upgrade::OnUpgrade;
@@ -202,7 +203,7 @@ pub async fn proxy(
         return Err(ProxyError::Broken("it changes to a protocol that was not asked for".into()));
     };
     traffic.is_tunnel.store(true, Ordering::Relaxed);
-    tunnel::join(caller, guest, options.stop, held);
+    tunnel::join(caller, guest.map_ok(TokioIo::new), options.stop, held);
     Ok(Response::from_parts(head, Body::empty()))
 }
 

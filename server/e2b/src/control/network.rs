@@ -4,16 +4,12 @@
 
 use std::net::IpAddr;
 
-use axum::Extension;
-use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use sandbox_api::service::NetworkRequest;
-use sandbox_http::Caller;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Result, read};
-use crate::app::App;
+use super::request::{About, Asked, Result};
 use crate::error::Error;
 
 /// What means every host.
@@ -142,16 +138,10 @@ fn is_below(host: &str, rule: &str) -> bool {
 }
 
 /// Replaces the lists. The hosts of a sandbox are fixed when it is created: what comes to the same is done.
-pub(super) async fn update(
-    State(app): State<App>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    request: Request,
-) -> Result<StatusCode> {
-    let asked: NetworkConfig = read(request).await?;
-    let sandbox = app.find(&caller.subject, &id).await?;
-    let planned =
-        asked.plan(asked.internet.or(sandbox.marker.internet), &app.settings().network)?;
+pub(super) async fn update(about: About, Asked(asked): Asked<NetworkConfig>) -> Result<StatusCode> {
+    let sandbox = about.sandbox().await?;
+    let internet = asked.internet.or(sandbox.marker.internet);
+    let planned = asked.plan(internet, &about.app.settings().network)?;
     let is_same = |one: &NetworkRequest, other: &NetworkRequest| {
         one.allow.len() == other.allow.len()
             && one.allow.iter().all(|rule| other.allow.contains(rule))

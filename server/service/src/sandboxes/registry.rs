@@ -639,7 +639,7 @@ impl KeptSandboxes {
         records: &Records,
         config: &ServiceConfig,
     ) -> Result<(), ServiceError> {
-        for record in records.sandboxes().await? {
+        for record in records.call(|store| store.sandboxes()).await? {
             let id = record.id.clone();
             let is_expired = record.expires_at <= Time::now();
             if is_expired {
