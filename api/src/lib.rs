@@ -37,6 +37,7 @@ mod sandboxes;
 pub mod schema;
 mod secrets;
 pub mod service;
+mod setters;
 mod spec;
 mod stats;
 mod test_cases;

@@ -99,10 +99,7 @@ impl Controller {
         let state = StateDir::open(&config.state_dir, &config.scratch_dir, &boot_id)?;
         let since = std::time::Instant::now();
         let engine = sandbox_engine::connect(
-            &config.engine,
-            &config.agent,
-            &config.state_dir,
-            config.disk_reserve,
+            &config.engine, &config.agent, &config.state_dir, config.disk_reserve,
         )
         .await?;
         let EngineInfo { kind, endpoint, why, .. } = engine.info();
@@ -142,7 +139,6 @@ impl Controller {
     }
 
     /// The engine, and why it was chosen.
-    #[must_use]
     pub fn engine(&self) -> &EngineInfo {
         self.shared.engine.info()
     }
@@ -248,14 +244,12 @@ impl Controller {
     }
 
     /// What the [pool](Self::pool) has and has done; `None` without one.
-    #[must_use]
     pub fn pool_stats(&self) -> Option<PoolStats> {
         self.pool.get().map(PoolHandle::stats)
     }
 
     /// Whether a sandbox can probably be launched at once. Otherwise the image is looked up first,
     /// and may have to be built.
-    #[must_use]
     pub fn knows_its_image(&self) -> bool {
         self.shared.engine.images().is_none_or(Images::is_known)
     }
@@ -411,7 +405,6 @@ impl Controller {
 
     /// What interrupted commits were completed without, since they were taken last: also while this
     /// controller closes.
-    #[must_use]
     pub fn commit_conflicts(&self) -> ConflictLog {
         self.shared.instance.state().stages().conflicts().clone()
     }

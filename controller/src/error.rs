@@ -336,7 +336,6 @@ const ELSEWHERE: &str = "the engine runs on another machine, or this process run
 
 impl Error {
     /// The error's kind.
-    #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Operation { source } | Self::ExecFailed { source } => source.kind(),
@@ -401,7 +400,6 @@ impl Error {
     }
 
     /// The exit code of a process that ends with this error.
-    #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::ExecFailed { source } => match source.kind() {
@@ -416,7 +414,6 @@ impl Error {
     }
 
     /// A suggested next step, if there is one.
-    #[must_use]
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Connect(error) => error.hint(),
@@ -533,27 +530,12 @@ impl Error {
                 "--io-dir names a directory of your own; what you may read is an input: --in or \
                  -v DIR:/src:ro"
             }
-            Self::IoDir { .. }
-            | Self::GuestPath { .. }
-            | Self::MountTaken { .. }
-            | Self::WorkdirOutside { .. }
-            | Self::Command { .. }
-            | Self::Cancelled
-            | Self::Ended { .. }
-            | Self::Refused { .. }
-            | Self::Check { .. }
-            | Self::ImageStream { .. }
-            | Self::NoFreshIoDir
-            | Self::NotPooled { .. }
-            | Self::TooMany { .. }
-            | Self::OverLimit { .. }
-            | Self::NoIoDir => return None,
+            _ => return None,
         };
         Some(hint.to_owned())
     }
 
     /// The message with all its causes, on one line.
-    #[must_use]
     pub fn full_message(&self) -> String {
         let mut message = self.to_string();
         let mut source = std::error::Error::source(self);

@@ -57,7 +57,6 @@ impl ExecutionState {
     }
 
     /// How it ended; `None` before its end.
-    #[must_use]
     pub const fn ended(self) -> Option<Status> {
         match self {
             Self::Ended(status) => Some(status),
@@ -66,7 +65,6 @@ impl ExecutionState {
     }
 
     /// Its name.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -76,7 +74,6 @@ impl ExecutionState {
     }
 
     /// The state of this name.
-    #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::all().find(|state| state.as_str() == name)
     }

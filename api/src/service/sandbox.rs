@@ -99,7 +99,6 @@ pub enum IdleAction {
 
 impl IdleAction {
     /// Whether it is the default.
-    #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }

@@ -33,7 +33,6 @@ impl Sandbox {
 
     /// Whether it is paused. What is asked of it then fails with [`Error::Paused`], but for the events
     /// and the stdin of its processes.
-    #[must_use]
     pub fn is_paused(&self) -> bool {
         self.inner().clock.is_paused()
     }

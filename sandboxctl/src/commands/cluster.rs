@@ -34,15 +34,12 @@ pub fn cluster(context: &Context<'_>, command: &ClusterCommand) -> Result<u8, Er
                     return Err(Error::usage("NODE", format!("{} has a session", node.node))
                         .with_hint("stop it first; `sandboxctl cluster drain` takes it out"));
                 }
-                Ok(format!("{} is forgotten, with {}", node.node, sandboxes(node.sandboxes)))
+                let kept = render::count(node.sandboxes, "kept sandbox", "kept sandboxes");
+                Ok(format!("{} is forgotten, with {kept}", node.node))
             })
         }
     }?;
     Ok(0)
-}
-
-fn sandboxes(count: u64) -> String {
-    format!("{count} kept {}", if count == 1 { "sandbox" } else { "sandboxes" })
 }
 
 /// Does something with the node that is named, and says so.
@@ -104,15 +101,6 @@ impl NodeState {
             (Some(_), Drain::No) => Self::Ready,
             (Some(session), _) if session.running == 0 && node.sandboxes == 0 => Self::Drained,
             (Some(_), _) => Self::Draining,
-        }
-    }
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ready => "ready",
-            Self::Draining => "draining",
-            Self::Drained => "drained",
-            Self::Away => "away",
         }
     }
 }
@@ -201,26 +189,23 @@ fn status(context: &Context<'_>, database: &DatabaseArgs, json: bool) -> Result<
 
 /// Nodes as a table of this width.
 fn listing(nodes: &[Node<'_>], now: Time, width: Option<usize>) -> String {
-    let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let rows: Vec<_> = nodes
-        .iter()
-        .map(|node| {
-            // By the database's clock, unless the node is away.
-            let beat = node.beat_age_ms.map(Duration::from_millis);
-            [
-                escaped_line(node.node).into_owned(),
-                node.state.as_str().to_owned(),
-                or_none(node.running.map(|running| running.to_string())),
-                or_none(node.slots.map(|slots| slots.to_string())),
-                node.sandboxes.to_string(),
-                or_none(node.version.map(|version| escaped_line(version).into_owned())),
-                or_none(node.address.map(|address| escaped_line(address).into_owned())),
-                render::age(beat.unwrap_or_else(|| now.since(node.last_seen))),
-            ]
-        })
-        .collect();
+    let number = |number: Option<u32>| render::cell(number.map(|it| it.to_string()).as_deref());
+    let row = |node: &Node<'_>| {
+        // By the database's clock, unless the node is away.
+        let beat = node.beat_age_ms.map(Duration::from_millis);
+        [
+            escaped_line(node.node).into_owned(),
+            render::word(node.state),
+            number(node.running),
+            number(node.slots),
+            node.sandboxes.to_string(),
+            render::cell(node.version),
+            render::cell(node.address),
+            render::age(beat.unwrap_or_else(|| now.since(node.last_seen))),
+        ]
+    };
     let headings = ["NODE", "STATE", "RUNNING", "SLOTS", "SANDBOXES", "VERSION", "ADDRESS", "BEAT"];
-    render::table(headings, &rows, width)
+    render::table(headings, nodes.iter().map(row), width)
 }
 
 #[cfg(test)]

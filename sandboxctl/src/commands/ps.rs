@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use sandbox_api::{SandboxState, SandboxSummary};
+use sandbox_api::SandboxSummary;
 use sandbox_controller::Reaper;
 
 use super::Context;
@@ -28,33 +28,22 @@ pub fn ps(context: &Context<'_>, args: &PsArgs) -> Result<u8, Error> {
 /// Sandboxes as a table of this width, also for `gc`.
 pub(super) fn listing(sandboxes: &[SandboxSummary], width: Option<usize>) -> String {
     let now = SystemTime::now();
-    let rows: Vec<_> = sandboxes
-        .iter()
-        .map(|sandbox| {
-            let since = now.duration_since(sandbox.created).unwrap_or_default();
-            let state = match sandbox.state {
-                SandboxState::Running => "running",
-                SandboxState::Leftover => "leftover",
-                SandboxState::Unknown => "unknown",
-            };
-            // The labels of another user's container may contain anything.
-            let label = |label: &Option<String>| {
-                label.as_deref().map_or("-".into(), |text| render::escaped_line(text).into_owned())
-            };
-            [
-                sandbox.id.clone(),
-                state.to_owned(),
-                render::age(since),
-                sandbox.engine.to_string(),
-                label(&sandbox.name),
-                label(&sandbox.title),
-                label(&sandbox.image),
-                label(&sandbox.io_dir),
-            ]
-        })
-        .collect();
+    // The labels of another user's container may contain anything.
+    let label = |label: &Option<String>| render::cell(label.as_deref());
+    let row = |sandbox: &SandboxSummary| {
+        [
+            sandbox.id.clone(),
+            render::word(sandbox.state),
+            render::age(now.duration_since(sandbox.created).unwrap_or_default()),
+            sandbox.engine.to_string(),
+            label(&sandbox.name),
+            label(&sandbox.title),
+            label(&sandbox.image),
+            label(&sandbox.io_dir),
+        ]
+    };
     let headings = ["ID", "STATE", "AGE", "ENGINE", "NAME", "RUNS", "IMAGE", "IO DIR"];
-    render::table(headings, &rows, width)
+    render::table(headings, sandboxes.iter().map(row), width)
 }
 
 #[cfg(test)]
@@ -62,6 +51,8 @@ mod tests {
     use std::time::Duration;
 
     use sandbox_api::EngineKind;
+
+    use sandbox_api::SandboxState;
 
     use super::*;
 

@@ -79,15 +79,12 @@ impl<'a> Listed<'a> {
 /// Executions of all subjects as a table of this width.
 fn listing(executions: &[(Subject, ExecutionSummary)], width: Option<usize>) -> String {
     let now = Time::now();
-    let rows: Vec<_> = executions
-        .iter()
-        .map(|(subject, execution)| {
-            let [id, status, age, took, title, sandbox] = row(execution, now);
-            [id, escaped_line(subject.as_str()).into_owned(), status, age, took, title, sandbox]
-        })
-        .collect();
+    let row = |(subject, execution): &(Subject, ExecutionSummary)| {
+        let [id, status, age, took, title, sandbox] = row(execution, now);
+        [id, render::cell(Some(subject.as_str())), status, age, took, title, sandbox]
+    };
     let headings = ["ID", "SUBJECT", "STATUS", "AGE", "TOOK", "RUNS", "SANDBOX"];
-    render::table(headings, &rows, width)
+    render::table(headings, executions.iter().map(row), width)
 }
 
 fn restore(context: &Context<'_>, file: PathBuf, args: &StoreArgs) -> Result<u8, Error> {
@@ -106,14 +103,14 @@ fn restore(context: &Context<'_>, file: PathBuf, args: &StoreArgs) -> Result<u8,
     if restored.interrupted > 0 {
         context.output.notice(&format!(
             "{} of it waited or ran when the backup was made: they are not run again",
-            executions(restored.interrupted)
+            render::count(restored.interrupted, "execution", "executions")
         ));
     }
     let lost = files_of_nothing(&data_dir)?;
     if lost > 0 {
         context.output.notice(&format!(
             "the next start of the service deletes the files of {}: the backup does not have them",
-            executions(lost)
+            render::count(lost, "execution", "executions")
         ));
     }
     context.output.caution(
@@ -205,10 +202,6 @@ fn status(
     context.output.show(json, &status, |_| status.to_text())?;
     let runs = status.data_dir.as_ref().is_none_or(|it| it.running);
     Ok(u8::from(!runs || !status.server.as_ref().is_none_or(|it| it.ready)))
-}
-
-fn executions(count: u64) -> String {
-    format!("{count} {}", if count == 1 { "execution" } else { "executions" })
 }
 
 impl DataDirStatus {

@@ -123,11 +123,7 @@ impl Core {
         Arc::new(Live {
             span: span(&summary.id, &subject),
             trace: ExecutionTrace::taken_over(
-                &summary.id,
-                &subject,
-                summary.kind,
-                summary.created_at,
-                trace_parent,
+                &summary.id, &subject, summary.kind, summary.created_at, trace_parent,
             ),
             id: summary.id,
             subject,

@@ -1,6 +1,6 @@
 //! Sandboxes and processes as tables.
 
-use sandbox_api::service::{SandboxStatus, SandboxView, Time};
+use sandbox_api::service::{SandboxView, Time};
 use sandbox_api::{ProcessState, ProcessView};
 
 use crate::render::{self, escaped_line};
@@ -14,27 +14,22 @@ pub fn ids(sandboxes: &[SandboxView]) -> String {
 pub fn sandboxes(sandboxes: &[SandboxView], width: Option<usize>) -> String {
     let now = Time::now();
     let row = |it: &SandboxView| {
-        let status = match (it.status, it.paused_memory) {
-            (SandboxStatus::Starting, _) => "starting".to_owned(),
-            (SandboxStatus::Ready, _) => "ready".to_owned(),
-            (SandboxStatus::Paused, Some(memory)) => format!("paused, {}", render::size(memory)),
-            (SandboxStatus::Paused, None) => "paused".to_owned(),
-            (SandboxStatus::Stopped, _) => "stopped".to_owned(),
+        let status = match it.paused_memory {
+            Some(memory) => format!("paused, {}", render::size(memory)),
+            None => render::word(it.status),
         };
-        let text = |text: Option<&str>| text.map_or("-".into(), |it| escaped_line(it).into_owned());
         [
             it.id.clone(),
-            text(it.name.as_deref()),
+            render::cell(it.name.as_deref()),
             status,
             it.processes.map_or("-".to_owned(), |count| count.to_string()),
-            text(it.spec.image.as_deref()),
+            render::cell(it.spec.image.as_deref()),
             render::age(now.since(it.created_at)),
             format!("in {}", render::age(it.expires_at.since(now))),
         ]
     };
-    let rows: Vec<_> = sandboxes.iter().map(row).collect();
     let headings = ["ID", "NAME", "STATUS", "PROCESSES", "IMAGE", "AGE", "EXPIRES"];
-    render::table(headings, &rows, width)
+    render::table(headings, sandboxes.iter().map(row), width)
 }
 
 /// Processes as a table of this width.
@@ -57,8 +52,8 @@ pub fn processes(processes: &[ProcessView], width: Option<usize>) -> String {
             escaped_line(&it.command).into_owned(),
         ]
     };
-    let rows: Vec<_> = processes.iter().map(row).collect();
-    render::table(["NUMBER", "PID", "STATE", "AGE", "TERMINAL", "COMMAND"], &rows, width)
+    let headings = ["NUMBER", "PID", "STATE", "AGE", "TERMINAL", "COMMAND"];
+    render::table(headings, processes.iter().map(row), width)
 }
 
 /// When a sandbox ends.
@@ -73,6 +68,7 @@ pub fn expiry(sandbox: &SandboxView) -> String {
 pub mod tests {
     use std::time::Duration;
 
+    use sandbox_api::service::SandboxStatus;
     use serde_json::{Map, json};
 
     use super::*;

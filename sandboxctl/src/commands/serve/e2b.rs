@@ -211,11 +211,7 @@ mod tests {
             size: 1,
         }];
         let all = [
-            "base",
-            "docker.io/library/base",
-            "base:2",
-            "registry.example.org:5000/a",
-            "b@sha256:0",
+            "base", "docker.io/library/base", "base:2", "registry.example.org:5000/a", "b@sha256:0",
         ];
         let template =
             |image: &str| Template { image: Some(image.to_owned()), ..Template::default() };

@@ -123,11 +123,7 @@ pub(crate) mod tests {
         all.sandbox = all.sandbox.root(RootFs::Directory("/x".into()));
         assert_eq!(names(&all, true), tool_names());
         let processes = [
-            "start_process",
-            "read_output",
-            "send_input",
-            "stop_process",
-            "list_processes",
+            "start_process", "read_output", "send_input", "stop_process", "list_processes",
             "open_port",
         ];
         let without_files = [&["execute_script", "exec"][..], &processes].concat();
