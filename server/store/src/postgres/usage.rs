@@ -1,7 +1,6 @@
 //! What subjects have used: its SQL.
 
 use sandbox_api::service::{Subject, Time};
-use tokio_postgres::Row;
 
 use super::parameters::one;
 use super::{PostgresStore, bind, own};
