@@ -659,7 +659,7 @@ fn port_of_an_agents_process_has_a_preview() {
     let domain = ("SANDBOXCTL_SERVER_PREVIEW_DOMAIN", "preview.example.net");
     let service = Service::with(&place, &flags, &[domain]);
     let client = Client::new(&service);
-    let line = "while true; do printf 'HTTP/1.0 200 OK\\r\\n\\r\\nhello' | nc -l -p 8080; done";
+    let line = "cd /tmp && printf hello > mcp && exec httpd -f -p 127.0.0.1:8080";
     client.data("start_process", json!({ "shell": line, "ready": { "port": 8080 } }));
     let refused = client.call("open_port", json!({ "port": 8080, "public": true })).failure();
     assert!(refused.contains("previews of this service are not public"), "{refused}");
