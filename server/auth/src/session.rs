@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use crate::token::is_equal;
 
 /// The longest token of a session: browsers keep cookies of up to 4 KiB.
-pub const MAX_SESSION_TOKEN_BYTES: usize = 3000;
+pub const MAX_SESSION_TOKEN_BYTES: usize = 2900;
 /// What a sealed text is, so that none of another form is taken for it.
 const FORM: &[u8] = b"sandboxctl session 1";
 /// The bytes of its end, before the token.
