@@ -134,6 +134,7 @@ pages! {
     artifacts: "docs/src/guides/artifacts.md",
     changes: "docs/src/guides/changes.md",
     cluster: "docs/src/guides/cluster.md",
+    console: "docs/src/guides/console.md",
     ci: "docs/src/guides/ci.md",
     command_line: "docs/src/guides/command-line.md",
     commands: "docs/src/guides/commands.md",

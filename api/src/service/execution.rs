@@ -58,7 +58,6 @@ impl ExecutionState {
     }
 
     /// How it ended; `None` before its end.
-    #[must_use]
     pub const fn ended(self) -> Option<Status> {
         match self {
             Self::Ended(status) => Some(status),
@@ -67,7 +66,6 @@ impl ExecutionState {
     }
 
     /// Its name.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -77,7 +75,6 @@ impl ExecutionState {
     }
 
     /// The state of this name.
-    #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::all().find(|state| state.as_str() == name)
     }

@@ -6,10 +6,11 @@ const target = new URL("src/core/generated.ts", root);
 const document = JSON.parse(readFileSync(new URL("../../docs/src/reference/openapi.json", root), "utf8"));
 const { schemas } = document.components;
 
-/** What the package names; what these refer to comes with them. */
+/** What the package names; what these refer to comes with them. The last line is the console's. */
 const ROOTS = [
   "Operation", "Envelope", "WriteData", "ExecutionRequest", "ResultExecution", "ExecExecution", "ExecutionEvent",
   "SandboxRequest", "SandboxView", "Problem", "ProcessRequest", "ProcessView", "SignalRequest",
+  "ExecutionList", "FileList", "SandboxList", "ProcessList", "PortList", "Preview", "UsageTotals",
 ];
 
 const nameOf = (reference) => reference.split("/").at(-1);

@@ -34,15 +34,12 @@ pub fn cluster(context: &Context<'_>, command: &ClusterCommand) -> Result<u8, Er
                     return Err(Error::usage("NODE", format!("{} has a session", node.node))
                         .with_hint("stop it first; `sandboxctl cluster drain` takes it out"));
                 }
-                Ok(format!("{} is forgotten, with {}", node.node, sandboxes(node.sandboxes)))
+                let kept = render::count(node.sandboxes, "kept sandbox", "kept sandboxes");
+                Ok(format!("{} is forgotten, with {kept}", node.node))
             })
         }
     }?;
     Ok(0)
-}
-
-fn sandboxes(count: u64) -> String {
-    format!("{count} kept {}", if count == 1 { "sandbox" } else { "sandboxes" })
 }
 
 /// Does something with the node that is named, and says so.
@@ -129,26 +126,23 @@ fn status(context: &Context<'_>, database: &DatabaseArgs, json: bool) -> Result<
 
 /// Nodes as a table of this width.
 fn listing(nodes: &[NodeStatus], now: Time, width: Option<usize>) -> String {
-    let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let rows: Vec<_> = nodes
-        .iter()
-        .map(|node| {
-            // By the database's clock, unless the node is away.
-            let beat = node.beat_age_ms.map(Duration::from_millis);
-            [
-                escaped_line(&node.node).into_owned(),
-                node.state.as_str().to_owned(),
-                or_none(node.running.map(|running| running.to_string())),
-                or_none(node.slots.map(|slots| slots.to_string())),
-                node.sandboxes.to_string(),
-                or_none(node.version.as_deref().map(|it| escaped_line(it).into_owned())),
-                or_none(node.address.as_deref().map(|it| escaped_line(it).into_owned())),
-                render::age(beat.unwrap_or_else(|| now.since(node.last_seen))),
-            ]
-        })
-        .collect();
+    let number = |number: Option<u32>| render::cell(number.map(|it| it.to_string()).as_deref());
+    let row = |node: &NodeStatus| {
+        // By the database's clock, unless the node is away.
+        let beat = node.beat_age_ms.map(Duration::from_millis);
+        [
+            escaped_line(&node.node).into_owned(),
+            render::word(node.state),
+            number(node.running),
+            number(node.slots),
+            node.sandboxes.to_string(),
+            render::cell(node.version.as_deref()),
+            render::cell(node.address.as_deref()),
+            render::age(beat.unwrap_or_else(|| now.since(node.last_seen))),
+        ]
+    };
     let headings = ["NODE", "STATE", "RUNNING", "SLOTS", "SANDBOXES", "VERSION", "ADDRESS", "BEAT"];
-    render::table(headings, &rows, width)
+    render::table(headings, nodes.iter().map(row), width)
 }
 
 #[cfg(test)]

@@ -95,14 +95,14 @@ fn restore(context: &Context<'_>, file: PathBuf, args: &StoreArgs) -> Result<u8,
     if restored.interrupted > 0 {
         context.output.notice(&format!(
             "{} of it waited or ran when the backup was made: they are not run again",
-            executions(restored.interrupted)
+            render::count(restored.interrupted, "execution", "executions")
         ));
     }
     let lost = files_of_nothing(&data_dir)?;
     if lost > 0 {
         context.output.notice(&format!(
             "the next start of the service deletes the files of {}: the backup does not have them",
-            executions(lost)
+            render::count(lost, "execution", "executions")
         ));
     }
     context.output.caution(
@@ -194,10 +194,6 @@ fn status(
     context.output.show(json, &status, |_| status.to_text())?;
     let runs = status.data_dir.as_ref().is_none_or(|it| it.running);
     Ok(u8::from(!runs || !status.server.as_ref().is_none_or(|it| it.ready)))
-}
-
-fn executions(count: u64) -> String {
-    format!("{count} {}", if count == 1 { "execution" } else { "executions" })
 }
 
 impl DataDirStatus {

@@ -123,6 +123,9 @@ impl Here {
             let is_form = media_type(request.headers()).as_deref() == Some("multipart/form-data");
             body = metered.meter(body, !is_form);
             request.extensions_mut().insert(metered);
+        } else if let (Some(caller), Some(_)) = (caller, &gate.own) {
+            let held = app.requests().hold(&caller.subject);
+            request.extensions_mut().insert(held);
         }
         *request.body_mut() = body;
         Ok(refused)

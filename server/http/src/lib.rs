@@ -41,9 +41,11 @@ pub use config::{HttpConfig, ResourceMetadata};
 pub use forward::create::NewSandbox;
 pub use forward::peers::Peers;
 pub use forward::places::Places;
+pub use memory::Held as HeldMemory;
 pub use mount::{Admit, Admitted, ByHost, Mount, MountAccess, with_path};
 pub use proxy::{Guard, HostHeader, ProxyError, ProxyOptions, proxy};
 pub use refusal::Refusal;
+pub use routes::{ContentRange, content_range};
 pub use serve::{
     ConnectionLimits, Endpoint, InvalidEndpoint, ListenError, Listener, PeerIdentity,
     PeerIdentityError, Tls, TlsError,

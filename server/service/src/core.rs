@@ -15,6 +15,7 @@ use crate::counters::Counting;
 use crate::disk_usage::SubjectDirs;
 use crate::error::ServiceError;
 use crate::files::Files;
+use crate::first_uses::FirstUses;
 use crate::launcher::{Guest, Launcher};
 use crate::live::{Live, PendingExecution};
 use crate::rate::Rates;
@@ -38,6 +39,7 @@ pub(crate) struct Core {
     pub kept: KeptSandboxes,
     pub prepared: PreparedSandboxes,
     pub readers: Readers,
+    pub previews_used: FirstUses,
     pub subject_dirs: SubjectDirs,
     pub pending: Pending,
     /// Runs an execution whose turn has come, on a task of its own.
@@ -111,6 +113,7 @@ impl Core {
             kept: KeptSandboxes::default(),
             prepared,
             readers: Readers::default(),
+            previews_used: FirstUses::default(),
             subject_dirs: SubjectDirs::default(),
             pending: Pending::default(),
             work,

@@ -86,6 +86,8 @@ pub struct FakeLauncher {
     pub resumes: AtomicUsize,
     /// Sandboxes cannot be paused while it is set.
     pub refuses_pauses: AtomicBool,
+    /// What the audit has of ports.
+    pub audited: Mutex<Vec<(&'static str, u16)>>,
     /// What listens in every sandbox.
     listeners: Mutex<BTreeMap<u16, mpsc::UnboundedSender<DuplexStream>>>,
 }
@@ -111,6 +113,7 @@ impl Default for FakeLauncher {
             pauses: AtomicUsize::new(0),
             resumes: AtomicUsize::new(0),
             refuses_pauses: AtomicBool::new(false),
+            audited: Mutex::default(),
             listeners: Mutex::default(),
         }
     }
@@ -325,6 +328,10 @@ impl Launcher for Shared {
         async { Ok(()) }.boxed()
     }
 
+    fn audit(&self, _: &str, operation: &'static str, port: u16) {
+        self.0.audited.lock().unwrap().push((operation, port));
+    }
+
     fn engine(&self) -> EngineKind {
         EngineKind::Embedded
     }
@@ -524,7 +531,7 @@ impl Guest for FakeGuest {
     fn pause(&self) -> Called<'_, ()> {
         async {
             if self.launcher.refuses_pauses.load(Ordering::SeqCst) {
-                return Err(failed(ErrorKind::Engine, "there is no freezer"));
+                return Err(failed(ErrorKind::Usage, "there is no freezer"));
             }
             self.launcher.pauses.fetch_add(1, Ordering::SeqCst);
             self.is_paused.store(true, Ordering::SeqCst);

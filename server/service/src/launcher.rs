@@ -52,6 +52,8 @@ pub(crate) trait Launcher: Send + Sync + 'static {
     /// What the pool has done and has, if there is one.
     fn pool(&self) -> Option<PoolStats>;
 
+    /// Writes to the audit what happened to a port of a kept sandbox.
+    fn audit(&self, sandbox: &str, operation: &'static str, port: u16);
     /// Whether a script compiles.
     fn check(&self, script: Vec<u8>) -> Called<'_, CheckReply>;
 }
@@ -266,6 +268,10 @@ impl Launcher for Arc<Controller> {
 
     fn pool(&self) -> Option<PoolStats> {
         self.pool_stats()
+    }
+
+    fn audit(&self, sandbox: &str, operation: &'static str, port: u16) {
+        self.audit_service(sandbox, operation, Some(port));
     }
 
     fn check(&self, script: Vec<u8>) -> Called<'_, CheckReply> {

@@ -27,6 +27,7 @@ mod events;
 pub mod fake;
 mod feed;
 mod files;
+mod first_uses;
 mod idempotency;
 mod launcher;
 mod live;

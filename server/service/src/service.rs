@@ -271,6 +271,7 @@ impl Service {
             running: running as u64,
             sandboxes: self.core.kept.count() as u64,
             paused: self.core.kept.paused() as u64,
+            paused_memory: self.core.kept.paused_memory(),
             processes: self.core.kept.processes() as u64,
             pool: self.core.launcher.pool(),
             ..self.core.counting.so_far()

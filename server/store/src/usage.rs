@@ -5,6 +5,7 @@ use sandbox_api::service::{Subject, Time};
 use crate::Store;
 use crate::error::StoreError;
 use crate::integer::signed;
+use crate::row::Columns;
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
 /// The most of anything in a day: 30,000 years of milliseconds, a PiB. Some figures are those of a
@@ -62,10 +63,25 @@ pub(crate) const SUBJECTS: &str = "
         FROM each GROUP BY subject
         ORDER BY sum(queued) + sum(running) DESC, sum(cpu_ms) DESC, subject LIMIT $2
     )
-    SELECT subject, CAST(queued AS bigint), CAST(running AS bigint), CAST(sandboxes AS bigint),
-        CAST(executions AS bigint), CAST(cpu_ms AS bigint),
+    SELECT subject, CAST(queued AS bigint) AS queued, CAST(running AS bigint) AS running,
+        CAST(sandboxes AS bigint) AS sandboxes, CAST(executions AS bigint) AS executions,
+        CAST(cpu_ms AS bigint) AS cpu_ms,
         CAST((SELECT coalesce(sum(bytes), 0) FROM stored WHERE stored.subject = found.subject) AS bigint)
+            AS stored_bytes
     FROM found ORDER BY found.queued + found.running DESC, found.cpu_ms DESC, found.subject";
+
+/// The columns of [`SUBJECTS`].
+pub(crate) fn subject_usage(row: &impl Columns) -> Result<SubjectUsage, StoreError> {
+    Ok(SubjectUsage {
+        subject: row.subject()?,
+        queued: row.count("queued")?,
+        running: row.count("running")?,
+        sandboxes: row.count("sandboxes")?,
+        executions: row.count("executions")?,
+        cpu_ms: row.count("cpu_ms")?,
+        stored_bytes: row.count("stored_bytes")?,
+    })
+}
 
 impl Store {
     /// Up to `limit` subjects of which something waits, runs, is kept, or has ended on the UTC day of `now`; those of
@@ -85,7 +101,7 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn usage(&self, subject: &Subject) -> Result<Usage, StoreError> {
-        either!(self, store => store.usage(subject))
+        either!(self, store => store.usage_from(subject, i64::MIN))
     }
 
     /// What a subject has used since the beginning of the UTC day of `since`.
@@ -94,31 +110,37 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn usage_since(&self, subject: &Subject, since: Time) -> Result<Usage, StoreError> {
-        either!(self, store => store.usage_since(subject, since))
+        either!(self, store => store.usage_from(subject, day(since)))
     }
+}
 
+of_either! {
     /// Adds something that ended and is no execution of the store to what its subject has used.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn add_usage(
-        &self,
-        subject: &Subject,
-        ended_at: Time,
-        used: sandbox_api::Usage,
-    ) -> Result<(), StoreError> {
-        either!(self, store => store.add_usage(subject, ended_at, used))
-    }
+    fn add_usage(
+        &self, subject: &Subject, ended_at: Time, used: sandbox_api::Usage
+    ) -> Result<(), StoreError>;
 
     /// The bytes of results and files that are stored of a subject now.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn stored_bytes(&self, subject: &Subject) -> Result<u64, StoreError> {
-        either!(self, store => store.stored_bytes(subject))
-    }
+    fn stored_bytes(&self, subject: &Subject) -> Result<u64, StoreError>;
+}
+
+/// The columns of both databases that [`Usage`] has.
+pub(crate) fn usage(row: &impl Columns) -> Result<Usage, StoreError> {
+    Ok(Usage {
+        executions: row.count("executions")?,
+        cpu_ms: row.count("cpu_ms")?,
+        wall_ms: row.count("wall_ms")?,
+        written_bytes: row.count("written_bytes")?,
+        stored_bytes: row.count("stored_bytes")?,
+    })
 }
 
 /// The UTC day of a time, counted from that of the Unix epoch.

@@ -283,6 +283,17 @@ export type ExecutionEvent = {
   time: string;
 };
 
+/** What an execution runs. */
+export type ExecutionKind = "script" | "command";
+
+/** A page of a list of executions, the latest first. */
+export type ExecutionList = {
+  /** The executions. */
+  executions: ExecutionSummary[];
+  /** The `cursor` of the next page; null on the last one. */
+  next_cursor: string | null;
+};
+
 /** An execution to queue: a script or a command, in a sandbox of its own. */
 export type ExecutionRequest = {
   /** The script's `args`. */
@@ -314,6 +325,30 @@ export type ExecutionRequest = {
 /** The state of an execution: it waits, it runs, or how it ended. */
 export type ExecutionStatus = "queued" | "running" | "ok" | "script_error" | "exit" | "limit" | "timeout" | "cancelled" | "killed" | "agent_lost" | "error";
 
+/** An execution without its result, as lists give it. */
+export type ExecutionSummary = {
+  /** When it was accepted. */
+  created_at: string;
+  /** When it ended. */
+  ended_at: string | null;
+  /** The generation of that sandbox that it runs in; before that, the one that was asked for. */
+  generation: number | null;
+  /** Its id. */
+  id: string;
+  /** What it runs. */
+  kind: ExecutionKind;
+  /** The members of its caller's own. */
+  metadata: Record<string, unknown>;
+  /** Whether it started that generation in place of an earlier one, whose processes are gone; null */
+  restarted: boolean | null;
+  /** The kept sandbox that it runs in; null for one of its own. */
+  sandbox: string | null;
+  /** When its run began. */
+  started_at: string | null;
+  /** Its state. */
+  status: ExecutionStatus;
+};
+
 /** A failure as data: the `error` of a `ResultDocument` and an */
 export type Failure = {
   /** A suggested next step. */
@@ -328,6 +363,31 @@ export type Failure = {
   traceback?: string | null;
   /** The table that the script raised, as JSON: `error({ code = 7 })`. */
   value?: unknown;
+};
+
+/** A file or directory that an execution left. */
+export type FileEntry = {
+  /** The size of a file; 0 for anything else. */
+  bytes: number;
+  /** When it was last modified; null where that is unknown. */
+  modified: string | null;
+  /** Relative to the io dir; lossy where it is not UTF-8. */
+  path: string;
+  /** The path's bytes, where they are not UTF-8. */
+  path_b64?: string | null;
+  /** What it is. */
+  type: FileKind;
+};
+
+/** What a `FileEntry` is. */
+export type FileKind = "file" | "directory" | "symlink" | "other";
+
+/** The files that an execution left, sorted by path. */
+export type FileList = {
+  /** The files and directories. */
+  files: FileEntry[];
+  /** There are more than are listed. */
+  truncated: boolean;
 };
 
 /** How a file changed. */
@@ -507,6 +567,14 @@ export type LimitsRequest = {
   vm_memory_bytes?: number | null;
   /** Bytes written to files, including overwritten bytes. */
   write_bytes?: number | null;
+};
+
+/** A TCP socket that listens. */
+export type ListeningPort = {
+  /** Its address: `127.0.0.1`, `0.0.0.0`, or one of IPv6. */
+  address: string;
+  /** Its port. */
+  port: number;
 };
 
 /** The origin of a log entry. */
@@ -739,8 +807,24 @@ export type OutputEncoding = "utf-8" | "base64";
 /** The stream of a command's output. */
 export type OutputStream = "stdout" | "stderr";
 
+/** The TCP sockets that listen in a sandbox. */
+export type PortList = {
+  /** By port and address. Those of any address are reached by the sandbox's loopback too. */
+  ports: ListeningPort[];
+};
+
 /** The TCP ports of a sandbox's loopback that may be reached from outside: a list, or `any`. */
 export type Ports = number[] | "any";
+
+/** A preview of a port. */
+export type Preview = {
+  /** Until when it is valid. */
+  expires_at: string;
+  /** What requests have in the header `Sandbox-Port-Token`; null for a public one. */
+  token: string | null;
+  /** Where it is. */
+  url: string;
+};
 
 /** Why a request was refused or failed: the body of every answer with a status of 400 or more. */
 export type Problem = {
@@ -764,6 +848,12 @@ export type Problem = {
 
 /** The kind of a problem. */
 export type ProblemKind = "malformed" | "unauthenticated" | "forbidden" | "policy" | "not_found" | "method_not_allowed" | "request_timeout" | "conflict" | "in_flight" | "no_stdin" | "stdin_full" | "process_ended" | "gone" | "precondition_failed" | "too_large" | "unsupported_media_type" | "range_not_satisfiable" | "misdirected" | "invalid_request" | "idempotency_key_reused" | "rate_limited" | "quota_exceeded" | "internal" | "port_closed" | "full" | "unavailable" | "already_exists" | "is_directory" | "not_a_directory" | "not_empty" | "permission_denied" | "path_escape" | "invalid_path" | "not_allowed" | "protected" | "read_only" | "symlink" | "special_file" | "write_limit" | "too_many_files" | "too_many_handles" | "disk_full" | "encoding" | "out_of_memory" | "output_limit" | "source_too_large" | "result_too_large" | "syntax" | "runtime" | "result_not_json" | "not_executable" | "command_not_found" | "network_refused" | "timeout" | "cancelled" | "killed" | "busy" | "usage" | "config" | "engine" | "image" | "agent_lost";
+
+/** The processes of a sandbox's generation, the latest first: those that run, and those that ended */
+export type ProcessList = {
+  /** The processes. */
+  processes: ProcessView[];
+};
 
 /** A process to start. Its output is kept in memory: the last mebibyte of it, unless the server has */
 export type ProcessRequest = {
@@ -935,6 +1025,14 @@ export type ResultExecution = {
 /** The name and version of a script's result document. */
 export type ResultSchema = "sandboxctl.result/1";
 
+/** A page of a list of a subject's kept sandboxes, the latest first. */
+export type SandboxList = {
+  /** The `cursor` of the next page; null on the last one. */
+  next_cursor: string | null;
+  /** The sandboxes. */
+  sandboxes: SandboxView[];
+};
+
 /** A sandbox to create, or the one of this name if its spec is the same. */
 export type SandboxRequest = {
   /** What happens then. */
@@ -978,6 +1076,8 @@ export type SandboxView = {
   name: string | null;
   /** Whether the node of the cluster that has it is not there: it can be deleted, and not be used. */
   node_away?: boolean;
+  /** The bytes of memory that it had when it was paused, which it keeps meanwhile; of a paused one alone. */
+  paused_memory?: number | null;
   /** How many processes have been started in its generation and have not ended; null if it is at another */
   processes: number | null;
   /** What it is. */
@@ -1066,6 +1166,26 @@ export type Usage = {
   wall_ms: number;
   /** Bytes written to files. */
   written_bytes: number | null;
+};
+
+/** What a subject has used so far, and what it has now. */
+export type UsageTotals = {
+  /** Their processor time in milliseconds. */
+  cpu_ms: number;
+  /** Executions that ended, ever. */
+  executions: number;
+  /** Executions that wait now. */
+  queued: number;
+  /** Executions that run now. */
+  running: number;
+  /** Kept sandboxes that exist now. */
+  sandboxes: number;
+  /** The bytes of results and files that are kept now. */
+  stored_bytes: number;
+  /** Their time in milliseconds. */
+  wall_ms: number;
+  /** The bytes that they wrote. */
+  written_bytes: number;
 };
 
 /** The lines of a file that are wanted. */

@@ -24,7 +24,7 @@ use sandbox_protocol::message::{
     TestCase, TestStatus, Touched, UnixSockets,
 };
 use sandbox_protocol::{ErrorKind, FromAgent, PROTOCOL_VERSION, User, WireString};
-use sandbox_session::testing::{FakeAgent, pipe};
+use sandbox_session::fake::{FakeAgent, pipe};
 use sandbox_staging::kept::KeptImages;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;

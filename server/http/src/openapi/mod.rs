@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::access::{Needs, Scope};
 use crate::limit::Limit;
 use crate::refusal::PROBLEM_JSON;
-use crate::route::{Content, ParamLocation, Route, Tag};
+use crate::route::{Content, Route, Tag};
 
 const COMPONENTS: &str = "/components/schemas";
 
@@ -186,38 +186,30 @@ fn parameters(route: &Route, generator: &mut SchemaGenerator) -> Vec<Value> {
             "schema": schema,
         }));
     }
-    for parameters in &route.parameters {
-        let schema = transformed((parameters.schema)(generator), generator);
-        let required =
-            schema.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
-        let members =
-            schema.get("properties").and_then(Value::as_object).cloned().unwrap_or_default();
-        for (name, mut schema) in members {
-            let description = schema.as_object_mut().and_then(|it| it.remove("description"));
-            without_null(&mut schema);
-            let is_required = required.contains(&Value::from(name.as_str()));
-            all.push(json!({
-                "name": match parameters.place {
-                    ParamLocation::Query => name,
-                    ParamLocation::Header => header_name(&name),
-                },
-                "in": parameters.place.as_str(),
-                "required": is_required,
-                "description": description,
-                "schema": schema,
-            }));
-        }
+    for (name, description, schema) in &route.headers {
+        all.push(json!({
+            "name": name,
+            "in": "header",
+            "required": false,
+            "description": description,
+            "schema": schema,
+        }));
+    }
+    let query = route.query.map(|query| transformed(query(generator), generator));
+    let members = query.as_ref().and_then(|it| it.get("properties")).and_then(Value::as_object);
+    let required = query.as_ref().and_then(|it| it.get("required")).and_then(Value::as_array);
+    for (name, mut schema) in members.cloned().unwrap_or_default() {
+        let description = schema.as_object_mut().and_then(|it| it.remove("description"));
+        without_null(&mut schema);
+        all.push(json!({
+            "name": name,
+            "in": "query",
+            "required": required.is_some_and(|it| it.contains(&Value::from(name.as_str()))),
+            "description": description,
+            "schema": schema,
+        }));
     }
     all
-}
-
-/// `last_event_id` is `Last-Event-ID`.
-fn header_name(member: &str) -> String {
-    let word = |word: &str| match word {
-        "id" => "ID".to_owned(),
-        word => word[..1].to_ascii_uppercase() + &word[1..],
-    };
-    member.split('_').map(word).collect::<Vec<_>>().join("-")
 }
 
 /// A parameter is there or not: it is never null.

@@ -200,6 +200,23 @@ async fn port_is_one_that_the_spec_lists_and_at_which_something_listens() {
         }
     });
     assert_eq!(ask("8080").await.status, 502);
+    // Nor has it an end.
+    for (interim, status) in [(16, 200), (usize::MAX, 502)] {
+        let mut connections = api.world.launcher.listen(PORT);
+        tokio::spawn(async move {
+            let mut connection = connections.recv().await.unwrap();
+            let (hints, last) = (b"HTTP/1.1 103 Early Hints\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n");
+            for _ in 0..interim {
+                if connection.write_all(hints).await.is_err() {
+                    return;
+                }
+            }
+            _ = connection.write_all(last).await;
+        });
+        let path = format!("/v1/sandboxes/{id}/ports/8080/http/");
+        let answer = api.ask(request(Method::GET, &path).body(Body::empty()).unwrap()).await;
+        assert_eq!(answer.status, status, "{interim}");
+    }
 }
 
 /// The host of a preview, and its token.
@@ -289,6 +306,9 @@ async fn host_of_previews_has_nothing_of_the_api_and_the_api_nothing_of_previews
         assert_eq!(answer.problem().status, 421, "{other}");
     }
     assert_eq!(api.ask(to(&format!("{host}."), "/", token.as_deref())).await.status, 421);
+    let mut of_server = to(&host, "*", token.as_deref());
+    *of_server.method_mut() = Method::OPTIONS;
+    assert_eq!(api.ask(of_server).await.problem().status, 400);
     // The way of a preview's request inside is none from outside.
     for path in [format!("/.preview/8080/{id}/"), "/.preview/".to_owned(), "/.preview".to_owned()] {
         let mut request = to("api.example.org", &path, token.as_deref());

@@ -1,22 +1,15 @@
 //! What subjects have used: its SQL.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 use sandbox_api::service::{Subject, Time};
 
 use super::SqliteStore;
 use crate::error::StoreError;
-use crate::integer::{signed, unsigned};
-use crate::usage::{MAX, SUBJECTS, SubjectUsage, Usage, day};
+use crate::integer::signed;
+use crate::row::Columns as _;
+use crate::usage::{MAX, SUBJECTS, SubjectUsage, Usage, day, subject_usage, usage};
 
 impl SqliteStore {
-    pub fn usage(&self, subject: &Subject) -> Result<Usage, StoreError> {
-        self.usage_from(subject, i64::MIN)
-    }
-
-    pub fn usage_since(&self, subject: &Subject, since: Time) -> Result<Usage, StoreError> {
-        self.usage_from(subject, day(since))
-    }
-
     pub fn add_usage(
         &self,
         subject: &Subject,
@@ -28,54 +21,25 @@ impl SqliteStore {
     }
 
     pub fn stored_bytes(&self, subject: &Subject) -> Result<u64, StoreError> {
-        self.read(|connection| {
-            let mut query =
-                connection.prepare_cached("SELECT bytes FROM stored WHERE subject = ?1")?;
-            let bytes = query.query_row([subject.as_str()], |row| row.get(0)).optional()?;
-            Ok(bytes.map_or(0, unsigned))
-        })
+        let statement = "SELECT bytes FROM stored WHERE subject = ?1";
+        let bytes = self.first(statement, [subject.as_str()], |row| row.count("bytes"))?;
+        Ok(bytes.unwrap_or(0))
     }
 
     pub fn subjects(&self, day: i64, limit: i64) -> Result<Vec<SubjectUsage>, StoreError> {
-        self.read(|connection| {
-            let mut query = connection.prepare_cached(SUBJECTS)?;
-            let mut rows = query.query(params![day, limit])?;
-            let mut subjects = Vec::new();
-            while let Some(row) = rows.next()? {
-                let figure = |column| Ok::<_, rusqlite::Error>(unsigned(row.get(column)?));
-                subjects.push(SubjectUsage {
-                    subject: Subject::new(row.get::<_, String>(0)?).map_err(StoreError::row)?,
-                    queued: figure(1)?,
-                    running: figure(2)?,
-                    sandboxes: figure(3)?,
-                    executions: figure(4)?,
-                    cpu_ms: figure(5)?,
-                    stored_bytes: figure(6)?,
-                });
-            }
-            Ok(subjects)
-        })
+        self.all(SUBJECTS, params![day, limit], |row| subject_usage(row))
     }
 
-    fn usage_from(&self, subject: &Subject, day: i64) -> Result<Usage, StoreError> {
-        self.read(|connection| {
-            let mut query = connection.prepare_cached(
-                "SELECT ifnull(sum(executions), 0), ifnull(sum(cpu_ms), 0), ifnull(sum(wall_ms), 0),
-                    ifnull(sum(written_bytes), 0),
-                    ifnull((SELECT bytes FROM stored WHERE subject = ?1), 0)
-                 FROM usage WHERE subject = ?1 AND day >= ?2",
-            )?;
-            let usage = query.query_row(params![subject.as_str(), day], |row| {
-                Ok(Usage {
-                    executions: unsigned(row.get(0)?),
-                    cpu_ms: unsigned(row.get(1)?),
-                    wall_ms: unsigned(row.get(2)?),
-                    written_bytes: unsigned(row.get(3)?),
-                    stored_bytes: unsigned(row.get(4)?),
-                })
-            })?;
-            Ok(usage)
-        })
+    /// What a subject has used from a day on.
+    pub fn usage_from(&self, subject: &Subject, day: i64) -> Result<Usage, StoreError> {
+        self.one(
+            "SELECT ifnull(sum(executions), 0) AS executions, ifnull(sum(cpu_ms), 0) AS cpu_ms,
+                ifnull(sum(wall_ms), 0) AS wall_ms, ifnull(sum(written_bytes), 0) AS written_bytes,
+                ifnull((SELECT bytes FROM stored WHERE subject = ?1), 0) AS stored_bytes
+             FROM usage WHERE subject = ?1 AND day >= ?2",
+            params![subject.as_str(), day],
+            |row| usage(row),
+        )
     }
 }
 

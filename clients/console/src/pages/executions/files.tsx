@@ -1,0 +1,139 @@
+/** The files that an execution left, with previews, and what it changed. */
+import { useMemo, useState } from "preact/hooks";
+import { blob, filePath, get, url } from "../../lib/api";
+import { safe } from "../../lib/format";
+import { useLoad } from "../../lib/load";
+import type { Change, ChangeManifest, FileEntry, FileList } from "../../lib/wire";
+import { s } from "../../strings";
+import { Badge, Button, Bytes, type Column, Dialog, FileView, Loaded, Section, Table, Time, type Tone } from "../../ui";
+import { words } from "./verdict";
+
+/** As many rows as are shown at first. */
+const SHOWN = 500;
+
+/** The address of a file: its bytes where it is not UTF-8. */
+function address(base: string, { path, path_b64 }: FileEntry): string {
+  const encoded = (c: string) => (/[\w./~-]/.test(c) ? c : `%${c.charCodeAt(0).toString(16).padStart(2, "0")}`);
+  return `${base}/files/${path_b64 ? [...atob(path_b64)].map(encoded).join("") : filePath(path)}`;
+}
+
+const keyOf = (entry: { path: string; path_b64?: string | null }) => entry.path_b64 ?? `/${entry.path}`;
+
+/** What is no file has no size. */
+function Size({ n }: { n: number | null | undefined }) {
+  return typeof n === "number" ? <Bytes n={n} /> : <span class="muted">{s.ui.none}</span>;
+}
+
+function fileColumns(base: string, open: (entry: FileEntry) => void): Column<FileEntry>[] {
+  const name = (entry: FileEntry) => {
+    const path = <bdi>{safe(entry.path)}</bdi>;
+    if (entry.type !== "file") return <span class="mono">{path}</span>;
+    return (
+      <button type="button" class="link mono" onClick={() => open(entry)}>
+        {path}
+      </button>
+    );
+  };
+  const download = (entry: FileEntry) =>
+    entry.type === "file" && (
+      <a href={url(address(base, entry))} download aria-label={s.left.downloadOf(safe(entry.path))}>
+        {s.left.download}
+      </a>
+    );
+  return [
+    { head: s.left.name, class: "name", cell: name },
+    { head: s.left.type, class: "tight", cell: (entry) => words(entry.type) },
+    { head: s.left.size, class: "number", cell: (entry) => <Size n={entry.type === "file" ? entry.bytes : null} /> },
+    { head: s.left.modified, class: "tight", cell: (entry) => <Time at={entry.modified} /> },
+    { head: s.left.download, class: "tight", cell: download },
+  ];
+}
+
+export function Files({ id }: { id: string }) {
+  const base = `/executions/${encodeURIComponent(id)}`;
+  const list = useLoad((signal) => get<FileList>(`${base}/files`, {}, signal), [id]);
+  const [open, setOpen] = useState<FileEntry>();
+  const columns = useMemo(() => fileColumns(base, setOpen), [base]);
+  const all = (
+    <a class="button" href={url(`${base}/archive`)} download>
+      {s.left.all}
+    </a>
+  );
+  return (
+    <Loaded of={list} isEmpty={({ files }) => files.length === 0} none={s.left.none}>
+      {({ files, truncated }) => (
+        <Section title={s.left.count(files.length, truncated)} actions={all}>
+          <Rows columns={columns} rows={files} caption={s.execution.files} />
+          {open && (
+            <Dialog size="wide" title={safe(open.path)} onClose={() => setOpen(undefined)}>
+              <FileView
+                name={open.path}
+                bytes={open.bytes}
+                version={keyOf(open)}
+                load={(signal) => blob(address(base, open), {}, signal)}
+              />
+              <footer class="actions">
+                <a class="button" href={url(address(base, open))} download>
+                  {s.left.download}
+                </a>
+              </footer>
+            </Dialog>
+          )}
+        </Section>
+      )}
+    </Loaded>
+  );
+}
+
+const OPS: Record<string, Tone> = { created: "ok", modified: "info", removed: "bad", mode: "warn", times: "muted" };
+
+const CHANGES: Column<Change>[] = [
+  { head: s.left.change, class: "tight", cell: ({ op }) => <Badge tone={OPS[op]}>{words(op)}</Badge> },
+  { head: s.left.name, class: "name", cell: (change) => <Changed change={change} /> },
+  { head: s.left.type, class: "tight", cell: ({ type }) => words(type) },
+  { head: s.left.before, class: "number", cell: ({ before }) => <Size n={before?.bytes} /> },
+  { head: s.left.after, class: "number", cell: ({ op, bytes }) => <Size n={op === "removed" ? null : bytes} /> },
+  { head: s.left.mode, class: "tight", cell: ({ mode }) => <code>{safe(mode ?? s.ui.none)}</code> },
+  {
+    head: "SHA-256",
+    class: "tight",
+    cell: ({ sha256 }) => <code title={sha256 ?? undefined}>{sha256 ? `${sha256.slice(0, 12)}…` : s.ui.none}</code>,
+  },
+];
+
+function Changed({ change: { path, target, from } }: { change: Change }) {
+  return (
+    <span class="mono">
+      <bdi>{safe(path)}</bdi>
+      {target && <bdi class="muted"> → {safe(target)}</bdi>}
+      {from && <bdi class="muted"> {s.left.from(safe(from))}</bdi>}
+    </span>
+  );
+}
+
+export function Changes({ id }: { id: string }) {
+  const path = `/executions/${encodeURIComponent(id)}/changes`;
+  const list = useLoad((signal) => get<ChangeManifest>(path, {}, signal), [id]);
+  return (
+    <Loaded of={list} isEmpty={({ changes }) => changes.length === 0} none={s.left.noChanges}>
+      {({ changes, truncated }) => (
+        <Section title={s.left.changes(changes.length, truncated)}>
+          <Rows columns={CHANGES} rows={changes} caption={s.execution.changes} />
+        </Section>
+      )}
+    </Loaded>
+  );
+}
+
+type RowsProps<T> = { caption: string; columns: readonly Column<T>[]; rows: T[] };
+
+/** A table of files, in parts. */
+function Rows<T extends { path: string; path_b64?: string | null }>({ caption, columns, rows }: RowsProps<T>) {
+  const [shown, setShown] = useState(SHOWN);
+  return (
+    <>
+      <Table caption={caption} columns={columns} rows={rows.slice(0, shown)} keyOf={keyOf} />
+      {rows.length > shown && <Button label={s.ui.more(rows.length - shown)} onClick={() => setShown(shown + SHOWN)} />}
+    </>
+  );
+}

@@ -1,0 +1,73 @@
+/** The requests that this page has sent. The service forgets them when they start, so only these can be sent again. */
+import { send } from "../../lib/api";
+import { cut, shell } from "../../lib/format";
+import type { Content, ExecutionRequest } from "../../lib/wire";
+
+const MAX_KEPT = 100;
+const sent = new Map<string, ExecutionRequest>();
+
+export function requestOf(id: string): ExecutionRequest | undefined {
+  return sent.get(id);
+}
+
+/** Submits it, once even if the answer is lost and it is sent again. */
+export async function submit(request: ExecutionRequest): Promise<string> {
+  const titled = { ...request, metadata: { title: titleOf(request), ...request.metadata } };
+  const headers = { "Idempotency-Key": crypto.randomUUID() };
+  const { id } = await send<{ id: string }>("POST", "/executions", titled, { headers });
+  sent.set(id, request);
+  const oldest = sent.keys().next().value;
+  if (sent.size > MAX_KEPT && oldest !== undefined) sent.delete(oldest);
+  return id;
+}
+
+function textOf(content: Content | null | undefined): string | undefined {
+  return typeof content === "string" ? content : undefined;
+}
+
+/** What lists show: the beginning of what runs. */
+function titleOf({ script, command }: ExecutionRequest): string {
+  const source = textOf(script) ?? textOf(command?.shell) ?? textOf(command?.program) ?? "";
+  const line = source.split("\n").find((each) => each.trim() !== "" && !each.trim().startsWith("--"));
+  return cut((line ?? source).trim(), 80);
+}
+
+/** The commands that do the same from a terminal, or, without the request, that get what this execution is. */
+export function commandLines(id: string, request: ExecutionRequest | undefined): { curl: string; sandboxctl: string } {
+  const server = location.origin;
+  const bearer = `-H "Authorization: Bearer $SANDBOXCTL_TOKEN"`;
+  if (!request) {
+    return {
+      curl: `curl -sS ${bearer} ${shell(`${server}/v1/executions/${id}`)}`,
+      sandboxctl: `sandboxctl executions get ${id} --server ${shell(server)}`,
+    };
+  }
+  const data = shell(JSON.stringify(request));
+  return {
+    curl: `curl -sS ${bearer} -H 'Content-Type: application/json' ${shell(`${server}/v1/executions?wait=60`)} -d ${data}`,
+    sandboxctl: simple(request, server) ?? `sandboxctl executions run --server ${shell(server)} --request ${data}`,
+  };
+}
+
+/** `run -c` or `exec`, if their flags can say it all. */
+function simple(request: ExecutionRequest, server: string): string | undefined {
+  const { script, args, command, image, limits, ...others } = request;
+  const isMore = Object.values(others).some((member) => member && Object.keys(member).length > 0);
+  const { timeout_ms, memory_bytes, ...moreLimits } = limits ?? {};
+  if (isMore || Object.keys(moreLimits).length > 0) return undefined;
+  const flags = [`--server ${shell(server)}`];
+  if (timeout_ms) flags.push(`--timeout ${timeout_ms}ms`);
+  if (memory_bytes) flags.push(`--memory ${memory_bytes}B`);
+  if (image && script) flags.push(`--image ${shell(image)}`);
+  if (typeof script === "string") {
+    for (const [name, value] of Object.entries(args ?? {})) {
+      if (typeof value !== "string") return undefined;
+      flags.push(`--arg ${shell(`${name}=${value}`)}`);
+    }
+    return `sandboxctl run ${flags.join(" ")} -c ${shell(script)}`;
+  }
+  if (typeof command?.shell === "string" && Object.keys(command).length === 1) {
+    return `sandboxctl exec ${flags.join(" ")} ${image ? `${shell(image)} ` : ""}--shell ${shell(command.shell)}`;
+  }
+  return undefined;
+}

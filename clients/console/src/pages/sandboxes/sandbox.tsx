@@ -1,0 +1,172 @@
+/** One sandbox: what it is, what can be done with it, and what is in it. */
+import { useEffect, useState } from "preact/hooks";
+import { type ApiError, get, send } from "../../lib/api";
+import { safe, time } from "../../lib/format";
+import { usePoll } from "../../lib/load";
+import { go, href, replace } from "../../lib/route";
+import { s } from "../../strings";
+import { Button, Confirm, Copy, Empty, Field, Loaded, Page, Section, Tabs, Time, Tree } from "../../ui";
+import { Ask, Facts, useAction, useField } from "../../ui/form";
+import { Files } from "./files";
+import { Awake, isGone, milliseconds, place, Safe, StatusBadge } from "./parts";
+import { Ports } from "./ports";
+import { Processes } from "./processes";
+import { Terminals } from "./terminal";
+import { type SandboxView, sandboxPath } from "./wire";
+
+const EVERY_MS = 5_000;
+const words = s.sandboxes;
+
+type Place = { id: string; tab: string; item: number | undefined };
+
+export function Sandbox(props: Place) {
+  const [gone, setGone] = useState<ApiError>();
+  // A sandbox that is gone is not asked for again.
+  if (!gone) return <Living {...props} onGone={setGone} />;
+  return (
+    <Page title={words.gone}>
+      <Empty title={safe(gone.message)}>
+        <p>{words.goneText}</p>
+        <a href={href(["sandboxes"])}>{words.toList}</a>
+      </Empty>
+    </Page>
+  );
+}
+
+function Living({ id, tab, item, onGone }: Place & { onGone: (error: ApiError) => void }) {
+  const loaded = usePoll(
+    (signal) => get<SandboxView>(sandboxPath(id), {}, signal),
+    EVERY_MS,
+    [id],
+    (before, now) => (JSON.stringify(before) === JSON.stringify(now) && before ? before : now),
+  );
+  const { error, reload } = loaded;
+  useEffect(() => {
+    if (isGone(error)) onGone(error);
+  }, [error, onGone]);
+  return (
+    <Loaded of={loaded}>
+      {(view) => (
+        <Page title={safe(view.name ?? view.id)} actions={<Actions view={view} onChange={reload} />}>
+          <p class="row">
+            <StatusBadge view={view} />
+            <span class="muted">
+              {words.expires} <Time at={view.expires_at} />
+            </span>
+          </p>
+          <Tabs
+            label={words.tabsLabel}
+            tabs={tabsOf(view, item, reload)}
+            active={tab}
+            onChange={(chosen) => replace(place(id, chosen))}
+          />
+        </Page>
+      )}
+    </Loaded>
+  );
+}
+
+function tabsOf(view: SandboxView, item: number | undefined, onUse: () => void) {
+  const props = { view, item, onUse };
+  const { overview, terminal, processes, files, ports } = words.tabs;
+  return [
+    { id: "overview", label: overview, content: () => <Overview view={view} /> },
+    { id: "terminal", label: terminal, content: () => <Awake view={view}>{() => <Terminals {...props} />}</Awake> },
+    { id: "processes", label: processes, content: () => <Processes {...props} /> },
+    { id: "files", label: files, content: () => <Awake view={view}>{() => <Files view={view} />}</Awake> },
+    { id: "ports", label: ports, content: () => <Awake view={view}>{() => <Ports view={view} />}</Awake> },
+  ];
+}
+
+function Actions({ view, onChange }: { view: SandboxView; onChange: () => void }) {
+  const [open, setOpen] = useState<"extend" | "delete">();
+  const { busy, run, failure } = useAction();
+  const lifetime = useField("1h");
+  const isPaused = view.status === "paused";
+  const close = () => setOpen(undefined);
+  const pause = () => send("POST", sandboxPath(view.id, isPaused ? "/resume" : "/pause"));
+  const extend = async () => {
+    await send("PATCH", sandboxPath(view.id), { ttl_ms: milliseconds(lifetime.value) });
+    onChange();
+  };
+  const remove = async () => {
+    await send("DELETE", sandboxPath(view.id)).catch((error) => {
+      if (!isGone(error)) throw error;
+    });
+    go(href(["sandboxes"]));
+  };
+  return (
+    <>
+      {(isPaused || view.status === "ready") && (
+        <Button
+          busy={busy}
+          onClick={() => void run(pause).then(onChange)}
+          label={isPaused ? words.resume : words.pause}
+        />
+      )}
+      <Button onClick={() => setOpen("extend")} label={words.extend} />
+      <Button kind="danger" onClick={() => setOpen("delete")} label={words.delete} />
+      {failure}
+      {open === "extend" && (
+        <Ask title={words.extend} action={words.extend} onSubmit={extend} onClose={close}>
+          <p>{words.extendText(time(view.max_expires_at))}</p>
+          <Field label={words.lifetime} hint={words.lifetimeHint} {...lifetime} required />
+        </Ask>
+      )}
+      {open === "delete" && (
+        <Confirm title={words.deleteTitle} action={words.delete} onConfirm={remove} onClose={close}>
+          <strong>
+            <Safe text={view.name ?? view.id} />
+          </strong>
+          <p>{words.deleteText}</p>
+        </Confirm>
+      )}
+    </>
+  );
+}
+
+function Overview({ view }: { view: SandboxView }) {
+  const { spec, metadata } = view;
+  const ports = spec.ports === "any" ? words.any : (spec.ports ?? []).join(", ") || words.nobody;
+  const limits = Object.fromEntries(Object.entries(spec.limits ?? {}).filter(([, value]) => value !== null));
+  const id = (
+    <>
+      <code>{view.id}</code> <Copy text={view.id} />
+    </>
+  );
+  const idle = (
+    <>
+      {words.idleAt[view.idle]} {view.idle_at ? <Time at={view.idle_at} /> : `(${words.inUse})`}
+    </>
+  );
+  return (
+    <div class="columns">
+      <Section title={words.tabs.overview}>
+        <Facts
+          of={[
+            [words.id, id],
+            [words.image, <Safe key="" text={spec.image ?? words.noImage} />],
+            [words.processes, `${view.processes ?? s.ui.unknown}, ${words.kept[spec.processes ?? "per_command"]}`],
+            [words.generation, view.generation],
+            [words.created, <Time key="" at={view.created_at} />],
+            [words.lastUsed, <Time key="" at={view.last_used_at} />],
+            [words.idle, idle],
+            [words.expires, <Time key="" at={view.expires_at} />],
+            [words.extendable, <Time key="" at={view.max_expires_at} />],
+            [words.openPorts, ports],
+            [words.network, <Safe key="" text={spec.network?.allow.join(", ") || words.nobody} />],
+            [words.filesScope, words.scopes[spec.files ?? "io"]],
+          ]}
+        />
+      </Section>
+      {Object.entries({ [words.metadata]: metadata, [words.limits]: limits }).map(
+        ([title, value]) =>
+          Object.keys(value).length > 0 && (
+            <Section key={title} title={title}>
+              <Tree value={value} />
+            </Section>
+          ),
+      )}
+    </div>
+  );
+}

@@ -1,0 +1,142 @@
+/** The service as it is now, for those who run it. */
+import { get } from "../lib/api";
+import { bytes, duration, safe } from "../lib/format";
+import { keep, usePoll } from "../lib/load";
+import { href } from "../lib/route";
+import { useSession } from "../lib/session";
+import { s } from "../strings";
+import { Badge, type Column, Empty, Loaded, Meter, Page, Section, Table, Time, type Tone } from "../ui";
+import { Facts } from "../ui/form";
+import { Safe } from "./sandboxes/parts";
+
+const EVERY_MS = 5_000;
+const words = s.service;
+
+type Counts<Names extends string> = Record<Names, number>;
+type Subject = { subject: string } & Counts<
+  "queued" | "running" | "sandboxes" | "executions_today" | "cpu_ms_today" | "stored_bytes"
+>;
+type Node = {
+  node: string;
+  name: string;
+  state: keyof typeof TONES;
+  address: string | null;
+  version: string | null;
+  running: number | null;
+  slots: number | null;
+  sandboxes: number;
+  last_seen: string;
+};
+
+/** The answer of `/v1/service`. */
+type Figures = Counts<"uptime_ms" | "queued" | "max_queued" | "running" | "max_running"> & {
+  version: string;
+  engine: string;
+  pool: Counts<keyof typeof words.pools | "ready" | "target"> | null;
+  sandboxes: Counts<keyof typeof s.sandboxes.statuses>;
+  subjects: Subject[];
+  more_subjects: boolean;
+  nodes: Node[];
+};
+
+const TONES: Record<"ready" | "draining" | "drained" | "away", Tone> = {
+  ready: "ok",
+  draining: "warn",
+  drained: "muted",
+  away: "bad",
+};
+
+export default function Service() {
+  const session = useSession();
+  return <Page title={words.title}>{session.can("admin") ? <Now /> : <Empty title={words.scope} />}</Page>;
+}
+
+function Now() {
+  const loaded = usePoll(
+    (signal) => get<Figures>("/service", {}, signal),
+    EVERY_MS,
+    [],
+    (before, now) => ({
+      ...now,
+      subjects: keep(before?.subjects, now.subjects, ({ subject }) => subject),
+      nodes: keep(before?.nodes, now.nodes, ({ node }) => node),
+    }),
+  );
+  return <Loaded of={loaded}>{(figures) => <Shown figures={figures} />}</Loaded>;
+}
+
+const grouped = (n: number) => n.toLocaleString("en");
+
+/** Figures by the names that the strings have for them. */
+function named<Names extends string>(names: Record<Names, string>, counts: Counts<NoInfer<Names>>): [string, number][] {
+  return Object.entries<string>(names).map(([key, label]) => [label, counts[key as Names]]);
+}
+
+function Shown({ figures }: { figures: Figures }) {
+  const { version, engine, uptime_ms, pool, sandboxes, subjects, nodes } = figures;
+  const about: [string, string][] = [
+    [words.version, safe(version)],
+    [words.engine, safe(engine)],
+    [words.uptime, duration(uptime_ms)],
+  ];
+  return (
+    <>
+      <div class="thirds">
+        <Section title={words.load}>
+          <Meter label={words.running} value={figures.running} bound={figures.max_running} format={grouped} />
+          <Meter label={words.queued} value={figures.queued} bound={figures.max_queued} format={grouped} />
+          <Facts of={about} />
+        </Section>
+        <Section title={words.sandboxes}>
+          <Facts of={named(s.sandboxes.statuses, sandboxes)} />
+        </Section>
+        <Section title={words.pool}>
+          {pool ? (
+            <Facts of={[[words.ready, s.ui.of(`${pool.ready}`, `${pool.target}`)], ...named(words.pools, pool)]} />
+          ) : (
+            <p class="muted">{words.noPool}</p>
+          )}
+        </Section>
+      </div>
+      <Section title={words.subjects}>
+        {subjects.length === 0 && <Empty title={words.noSubjects} />}
+        {subjects.length > 0 && (
+          <Table caption={words.subjects} columns={SUBJECTS} rows={subjects} keyOf={({ subject }) => subject} />
+        )}
+      </Section>
+      {figures.more_subjects && <p class="muted">{words.moreSubjects}</p>}
+      {nodes.length > 0 && (
+        <Section title={words.nodes}>
+          <Table caption={words.nodes} columns={NODES} rows={nodes} keyOf={({ node }) => node} />
+        </Section>
+      )}
+      <p class="muted">{words.history}</p>
+    </>
+  );
+}
+
+const SUBJECTS: Column<Subject>[] = [
+  {
+    head: words.subject,
+    class: "name",
+    cell: ({ subject }) => <a href={href(["executions"], { subject })}>{safe(subject)}</a>,
+  },
+  { head: words.queued, class: "number", cell: ({ queued }) => queued },
+  { head: words.running, class: "number", cell: ({ running }) => running },
+  { head: words.sandboxes, class: "number", cell: ({ sandboxes }) => sandboxes },
+  { head: words.today, class: "number", cell: ({ executions_today }) => grouped(executions_today) },
+  { head: words.cpuToday, class: "number", cell: ({ cpu_ms_today }) => duration(cpu_ms_today) },
+  { head: words.stored, class: "number", cell: ({ stored_bytes }) => bytes(stored_bytes) },
+];
+
+const load = ({ running, slots }: Node) => (running === null ? s.ui.none : s.ui.of(`${running}`, `${slots ?? "?"}`));
+
+const NODES: Column<Node>[] = [
+  { head: words.node, class: "name", cell: ({ name, node }) => <Safe text={`${name} (${node})`} /> },
+  { head: words.state, class: "tight", cell: ({ state }) => <Badge tone={TONES[state]}>{safe(state)}</Badge> },
+  { head: words.address, class: "name", cell: ({ address }) => <Safe text={address ?? s.ui.none} /> },
+  { head: words.version, class: "tight", cell: ({ version }) => <Safe text={version ?? s.ui.none} /> },
+  { head: words.running, class: "number", cell: load },
+  { head: words.sandboxes, class: "number", cell: ({ sandboxes }) => sandboxes },
+  { head: words.beat, class: "tight", cell: ({ last_seen }) => <Time at={last_seen} /> },
+];

@@ -1,0 +1,72 @@
+/** Sign-in with a token, or with the code of the link that `serve --dev` prints. */
+import { useEffect, useRef, useState } from "preact/hooks";
+import type { PageProps } from "../app";
+import icon from "../icon.svg";
+import { ApiError } from "../lib/api";
+import { href, replace } from "../lib/route";
+import { returnPath, signIn } from "../lib/session";
+import { s } from "../strings";
+import { Button, ErrorBox, Field, Page } from "../ui";
+
+export default function SignIn({ route }: PageProps) {
+  const [token, setToken] = useState("");
+  const [busy, setBusy] = useState(route.query.has("code"));
+  const [error, setError] = useState<unknown>();
+  const target = returnPath(route.query);
+  const tried = useRef(false);
+
+  const attempt = async (credential: { token: string } | { code: string }, refused: string, to: string) => {
+    setBusy(true);
+    setError(undefined);
+    try {
+      await signIn(credential);
+      setToken("");
+      replace(to);
+    } catch (failure) {
+      setError(failure instanceof ApiError && failure.status === 401 ? new Error(refused) : failure);
+      setBusy(false);
+    }
+  };
+
+  useEffect(() => {
+    const code = route.query.get("code");
+    if (!code || tried.current) return;
+    tried.current = true;
+    // The address is in the history, in bookmarks and on the screen: the code does not stay there.
+    replace(href(["sign-in"], { return: route.query.get("return") ?? undefined }));
+    void attempt({ code }, s.signIn.used, target);
+  }, [route]);
+
+  return (
+    <main class="sign-in">
+      <p class="brand">
+        <img src={icon} alt="" />
+        {s.app.name}
+      </p>
+      <div class="card">
+        <Page title={s.signIn.title}>
+          <form
+            class="form"
+            onSubmit={(event) => {
+              event.preventDefault();
+              if (token.trim() !== "") void attempt({ token: token.trim() }, s.signIn.refused, target);
+            }}
+          >
+            {route.query.has("expired") && <p role="status">{s.signIn.expired}</p>}
+            <p class="muted">{s.signIn.text}</p>
+            <Field
+              label={s.signIn.token}
+              type="password"
+              value={token}
+              onInput={setToken}
+              hint={s.signIn.hint}
+              required
+            />
+            {error !== undefined && <ErrorBox error={error} />}
+            <Button label={busy ? s.signIn.busy : s.signIn.submit} kind="primary" submit busy={busy} />
+          </form>
+        </Page>
+      </div>
+    </main>
+  );
+}
