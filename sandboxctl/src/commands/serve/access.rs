@@ -81,29 +81,22 @@ impl Access {
 
     /// The caller with this token.
     async fn check(&self, token: &str, peer: Peer) -> Result<Caller, Refused> {
-        let address = match peer {
-            Peer::Tcp(address) => Some(address.ip()),
-            Peer::Unix { .. } => None,
-        };
         let checked = match Token::parse(token) {
             Some(token) => self.check_token(token).await,
             None => self.check_jwt(token),
         };
-        // A valid token is accepted from any address: other clients of that address, as behind a
-        // proxy, may fail.
-        let Some(address) = address else { return checked };
-        let (mut failures, now) = (self.failures(), Instant::now());
-        match &checked {
-            Ok(_) => failures.clear(address),
-            Err(Refused::Invalid { .. }) => {
-                if let Some(retry_after) = failures.wait(address, now) {
-                    return Err(Refused::TooMany { retry_after });
+        match checked {
+            // A valid token is accepted from any address: other clients of that address, as behind a
+            // proxy, may fail.
+            Ok(caller) => {
+                if let Peer::Tcp(address) = peer {
+                    self.failures().clear(address.ip());
                 }
-                failures.add(address, now);
+                Ok(caller)
             }
-            Err(_) => {}
+            Err(Refused::Invalid { reason }) => Err(self.refuse(peer, reason)),
+            Err(other) => Err(other),
         }
-        checked
     }
 
     async fn check_token(&self, token: Token) -> Result<Caller, Refused> {
@@ -157,6 +150,16 @@ impl Authenticate for Access {
             }
         }
         .boxed()
+    }
+
+    fn refuse(&self, peer: Peer, reason: String) -> Unauthenticated {
+        let Peer::Tcp(address) = peer else { return Refused::Invalid { reason } };
+        let (mut failures, now) = (self.failures(), Instant::now());
+        if let Some(retry_after) = failures.wait(address.ip(), now) {
+            return Refused::TooMany { retry_after };
+        }
+        failures.add(address.ip(), now);
+        Refused::Invalid { reason }
     }
 
     fn expiry<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Option<Time>> {
