@@ -162,9 +162,8 @@ impl OwnPage {
     fn set_cookie(self, value: &str, seconds: u64, response: &mut Response) {
         let secure = if self.is_encrypted { "; Secure" } else { "" };
         let name = self.reach.cookie_name();
-        let cookie = format!(
-            "{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"
-        );
+        let cookie =
+            format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
         if let Ok(cookie) = HeaderValue::from_str(&cookie) {
             response.headers_mut().insert(SET_COOKIE, cookie);
         }

@@ -290,6 +290,11 @@ mod tests {
         // Others there may have valid tokens.
         let valid = headers(&[&format!("Bearer {}", new.token.expose())]);
         assert_eq!(access.authenticate(&valid, tcp()).await.unwrap().subject.as_str(), "ci");
+        // What is no credential, such as a wrong code, counts as well.
+        let peer = Peer::Tcp(SocketAddr::from(([192, 0, 2, 3], 1)));
+        let refusals: Vec<_> = (0..30).map(|_| access.refuse(peer, String::new())).collect();
+        assert!(matches!(refusals[0], Unauthenticated::Invalid { .. }), "{refusals:?}");
+        assert!(matches!(refusals[29], Unauthenticated::TooMany { .. }), "{refusals:?}");
         for odd in [&["Basic eA=="][..], &["Bearer a", "Bearer b"], &["Bearer"]] {
             let peer = Peer::Tcp(SocketAddr::from(([192, 0, 2, 2], 1)));
             let refused = access.authenticate(&headers(odd), peer).await.unwrap_err();

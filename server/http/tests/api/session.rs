@@ -170,7 +170,9 @@ async fn session_counts_for_pages_of_this_server_alone() {
         assert_eq!((both.status.as_u16(), both.json()["subject"].as_str()), (status, subject));
     }
     // Changed, or two of them.
-    for odd in [format!("{cookie}x"), format!("{cookie}; {cookie}"), "sandboxctl_session_8470=".into()] {
+    for odd in
+        [format!("{cookie}x"), format!("{cookie}; {cookie}"), "sandboxctl_session_8470=".into()]
+    {
         assert_eq!(api.status(of_page(Method::GET, "/v1/usage", &odd)).await, 401, "{odd}");
     }
 }
