@@ -16,8 +16,8 @@ fn main() {
     let console = manifest.join("../../clients/console");
     let dist = console.join("dist");
     println!("cargo::rerun-if-changed=build.rs");
-    // A path that does not exist would have this run for each build: one above it changes when it appears.
-    let watched = if dist.exists() { &dist } else { &console };
+    // A path that does not exist would have this run for each build; `scripts/console` touches the other one.
+    let watched = if dist.exists() { dist.clone() } else { console.join("package.json") };
     if watched.exists() {
         println!("cargo::rerun-if-changed={}", watched.display());
     }

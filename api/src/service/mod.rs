@@ -1,22 +1,21 @@
 //! What the callers of a service ask and get: executions that are queued, run and kept, their
 //! events and files, and sandboxes that are kept.
 
+mod check;
 mod execution;
 mod report;
 mod request;
 mod sandbox;
+mod status;
 mod subject;
 pub(crate) mod time;
 
 pub use crate::execution::ExecutionKind;
+pub use check::{CheckSeverity, ScriptCheck, ScriptProblem, ScriptRequest};
 pub use execution::{
     AcceptedExecution, Execution, ExecutionList, ExecutionState, ExecutionSummary,
 };
-pub use report::{
-    CheckSeverity, FileEntry, FileKind, FileList, Health, HealthCheck, NodeState, NodeStatus,
-    PoolStatus, SandboxCounts, ScriptCheck, ScriptProblem, ScriptRequest, ServiceStatus,
-    ShutdownReport, SubjectStatus, UsageTotals,
-};
+pub use report::{FileEntry, FileKind, FileList, Health, HealthCheck, ShutdownReport, UsageTotals};
 pub use request::{
     CommandRequest, Content, ExecutionRequest, IoMode, IoRequest, NetworkRequest, RequestSecrets,
 };
@@ -24,6 +23,7 @@ pub use sandbox::{
     ExtendRequest, IdleAction, KeptSpec, SandboxList, SandboxPatch, SandboxRef, SandboxRequest,
     SandboxStatus, SandboxView,
 };
+pub use status::{NodeState, NodeStatus, PoolStatus, SandboxCounts, ServiceStatus, SubjectStatus};
 pub use subject::{InvalidSubject, Subject, has_room};
 pub use time::{InvalidTime, Time};
 

@@ -1,4 +1,4 @@
-//! Sessions of browsers: a caller's token, sealed so that its holder can read or change nothing of it, and codes that
+//! Sessions of browsers: a caller's token, sealed so that nobody but the service can read or change it, and codes that
 //! are exchanged for a token once.
 
 use std::fmt;
@@ -15,9 +15,9 @@ use crate::token::is_equal;
 
 /// The longest token of a session: browsers keep cookies of up to 4 KiB.
 pub const MAX_SESSION_TOKEN_BYTES: usize = 2900;
-/// What a sealed text is, so that none of another form is taken for it.
+/// The form of a session. It is sealed too, so that a session of another form cannot be opened as one of this.
 const FORM: &[u8] = b"sandboxctl session 1";
-/// The bytes of its end, before the token.
+/// A sealed session begins with the time of its end; the token follows.
 const EXPIRY_LEN: usize = size_of::<i64>();
 
 /// Seals the sessions of a service. Every node of a cluster has the same.
@@ -104,7 +104,7 @@ impl SignInCodes {
     pub fn redeem(&mut self, code: &str, now: Instant) -> Option<String> {
         self.0.retain(|code| code.until > now);
         let hash = Sha256::digest(code).into();
-        // Each is compared, whichever it is.
+        // In constant time: all are compared, each as a whole.
         let found = |found, (at, it): (usize, &SignInCode)| match is_equal(&it.hash, &hash) {
             true => Some(at),
             false => found,

@@ -100,6 +100,11 @@ pub trait Authenticate: Send + Sync + 'static {
         peer: Peer,
     ) -> BoxFuture<'a, Result<Caller, Unauthenticated>>;
 
+    /// What a caller learns who has shown something that is no credential. It counts as an invalid one.
+    fn refuse(&self, _peer: Peer, reason: String) -> Unauthenticated {
+        Unauthenticated::Invalid { reason }
+    }
+
     /// When this token expires, which it knows a caller by, if that is known.
     fn expiry<'a>(&'a self, _token: &'a str) -> BoxFuture<'a, Option<Time>> {
         Box::pin(std::future::ready(None))

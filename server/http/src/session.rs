@@ -20,9 +20,10 @@ use crate::websocket;
 pub(crate) const MAX_SESSION: Duration = Duration::from_secs(12 * 3600);
 /// What its key is for.
 const PURPOSE: &str = "session";
-/// The cookie on a loopback address, which may be reached without TLS.
+/// The cookie on a loopback address, which may be reached without TLS; with `_PORT`, because a browser has the same
+/// cookies for all ports of a host.
 const LOOPBACK_COOKIE: &str = "sandboxctl_session";
-/// The cookie anywhere else: by its name browsers let only this very host set it, over TLS.
+/// The cookie anywhere else: browsers accept one of such a name only from this very host, over TLS.
 const HOST_COOKIE: &str = "__Host-sandboxctl_session";
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
@@ -55,14 +56,14 @@ impl Sessions {
         self.codes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the cookie of a request its credential, if it has no other and counts. When it ends is then among the
-    /// extensions.
+    /// Makes the session of a request its credential, if it has no other one and comes from a page of this server.
+    /// The end of the session is put into the extensions.
     pub fn authorize(&self, request: &mut Request, cookie: Option<String>) {
         websocket::take_bearer(request.headers_mut());
         let (Some(cookie), false) = (cookie, request.headers().contains_key(AUTHORIZATION)) else {
             return;
         };
-        if Page::of(request.uri(), request.headers()).is_none() {
+        if OwnPage::of(request.uri(), request.headers()).is_none() {
             return;
         }
         let Some(session) = self.key.open(&cookie, Time::now()) else { return };
@@ -73,9 +74,14 @@ impl Sessions {
     }
 
     /// Has the browser of this page keep a session, in place of any other.
-    pub fn begin(&self, page: Page, session: &Session, response: &mut Response) {
+    pub fn begin(&self, page: OwnPage, session: &Session, response: &mut Response) {
         let seconds = session.expires_at.since(Time::now()).as_secs();
-        set_cookie(page, &self.key.seal(session), seconds, response);
+        page.set_cookie(&self.key.seal(session), seconds, response);
+    }
+
+    /// Has the browser forget the session that it has for the host of this request.
+    pub fn end(uri: &Uri, headers: &HeaderMap, response: &mut Response) {
+        OwnPage::at(Reach::of(uri, headers)).set_cookie("", 0, response);
     }
 }
 
@@ -90,75 +96,90 @@ pub(crate) fn bearer(token: &str) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// Has the browser forget its session.
-pub(crate) fn end(uri: &Uri, headers: &HeaderMap, response: &mut Response) {
-    let host = authority(uri, headers).map_or("", host_of);
-    let is_loopback = is_loopback(host);
-    set_cookie(Page { is_loopback, is_encrypted: !is_loopback }, "", 0, response);
+/// From where browsers reach this server, by the host that a request names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// From this machine alone, at this port.
+    Loopback(Option<u16>),
+    /// From other machines.
+    Network,
 }
 
-fn set_cookie(page: Page, value: &str, seconds: u64, response: &mut Response) {
-    let secure = if page.is_encrypted { "; Secure" } else { "" };
-    let cookie = format!(
-        "{}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}",
-        cookie_name(page.is_loopback)
-    );
-    if let Ok(cookie) = HeaderValue::from_str(&cookie) {
-        response.headers_mut().insert(SET_COOKIE, cookie);
+impl Reach {
+    fn of(uri: &Uri, headers: &HeaderMap) -> Self {
+        let authority = authority(uri, headers).unwrap_or_default();
+        let host = host_of(authority);
+        let is_loopback = host.eq_ignore_ascii_case("localhost")
+            || host.parse::<IpAddr>().is_ok_and(|it| it.to_canonical().is_loopback());
+        match is_loopback {
+            true => {
+                let port = authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+                Self::Loopback(port)
+            }
+            false => Self::Network,
+        }
     }
-}
 
-const fn cookie_name(is_loopback: bool) -> &'static str {
-    if is_loopback { LOOPBACK_COOKIE } else { HOST_COOKIE }
+    fn cookie_name(self) -> String {
+        match self {
+            Self::Loopback(Some(port)) => format!("{LOOPBACK_COOKIE}_{port}"),
+            Self::Loopback(None) => LOOPBACK_COOKIE.to_owned(),
+            Self::Network => HOST_COOKIE.to_owned(),
+        }
+    }
 }
 
 /// A page of this server that has sent a request, as its browser says, and that may have a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Page {
-    /// Whether its host is this machine.
-    is_loopback: bool,
+pub(crate) struct OwnPage {
+    reach: Reach,
     is_encrypted: bool,
 }
 
-impl Page {
+impl OwnPage {
+    /// The page that sent this request, if it is one of this server.
     pub fn of(uri: &Uri, headers: &HeaderMap) -> Option<Self> {
         let one = |name: HeaderName| {
             let mut values = headers.get_all(name).iter();
             values.next().filter(|_| values.next().is_none()).map(|it| it.to_str().unwrap_or("?"))
         };
         let authority = authority(uri, headers).ok()?;
-        let is_loopback = is_loopback(host_of(authority));
+        let page = Self::at(Reach::of(uri, headers));
         let (site, origin) = (one(SEC_FETCH_SITE), one(ORIGIN));
-        let is_encrypted = match origin {
-            Some(origin) => origin.starts_with("https://"),
-            // Others have no such header, and no cookie, without TLS.
-            None => !is_loopback,
-        };
+        // Without an origin there is only the header that browsers send over TLS, and on this machine.
+        let is_encrypted = origin.map_or(page.is_encrypted, |it| it.starts_with("https://"));
         let is_own = site == Some("same-origin")
             || headers.get(ORIGIN).is_some_and(|origin| is_of(origin, authority));
         let is_data = one(SEC_FETCH_DEST).is_none_or(|it| DESTINATIONS.contains(&it));
-        let is_safe = is_loopback || is_encrypted;
-        (is_own && is_data && is_safe).then_some(Self { is_loopback, is_encrypted })
+        let is_safe = page.reach != Reach::Network || is_encrypted;
+        (is_own && is_data && is_safe).then_some(Self { is_encrypted, ..page })
+    }
+
+    const fn at(reach: Reach) -> Self {
+        Self { reach, is_encrypted: matches!(reach, Reach::Network) }
+    }
+
+    fn set_cookie(self, value: &str, seconds: u64, response: &mut Response) {
+        let secure = if self.is_encrypted { "; Secure" } else { "" };
+        let name = self.reach.cookie_name();
+        let cookie =
+            format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
+        if let Ok(cookie) = HeaderValue::from_str(&cookie) {
+            response.headers_mut().insert(SET_COOKIE, cookie);
+        }
     }
 }
 
-fn is_loopback(host: &str) -> bool {
-    host.eq_ignore_ascii_case("localhost")
-        || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
-}
-
-/// Takes the sessions out of a request: nothing behind this server gets one. Of two of the same name, one may be
-/// another host's: neither counts.
+/// Takes the sessions out of a request, those of other ports too: nothing behind this server gets one. Two of one
+/// name do not count: a page of another host may have set one of them.
 pub(crate) fn take_cookie(request: &mut Request) -> Option<String> {
-    let host = authority(request.uri(), request.headers()).map_or("", host_of);
-    let wanted = cookie_name(is_loopback(host));
+    let wanted = Reach::of(request.uri(), request.headers()).cookie_name();
     let headers = request.headers_mut();
     let (mut sessions, mut others) = (Vec::new(), Vec::new());
     for pair in headers.get_all(COOKIE).iter().flat_map(|it| it.as_bytes().split(|it| *it == b';'))
     {
         let pair = pair.trim_ascii();
-        let name = pair.split(|it| *it == b'=').next().unwrap_or_default().trim_ascii();
-        match [LOOPBACK_COOKIE, HOST_COOKIE].iter().any(|it| it.as_bytes() == name) {
+        match [LOOPBACK_COOKIE, HOST_COOKIE].iter().any(|it| pair.starts_with(it.as_bytes())) {
             true => sessions.push(String::from_utf8_lossy(pair).into_owned()),
             false => others.push(pair),
         }
@@ -172,7 +193,7 @@ pub(crate) fn take_cookie(request: &mut Request) -> Option<String> {
         headers.insert(COOKIE, others);
     }
     let mut values =
-        sessions.iter().filter_map(|pair| pair.strip_prefix(wanted)?.strip_prefix('='));
+        sessions.iter().filter_map(|pair| pair.strip_prefix(&*wanted)?.strip_prefix('='));
     values.next().filter(|_| values.next().is_none()).map(str::to_owned)
 }
 
@@ -188,15 +209,16 @@ mod tests {
         headers
     }
 
-    fn page(pairs: &[(&'static str, &'static str)]) -> Option<Page> {
-        Page::of(&Uri::from_static("/v1"), &headers(pairs))
+    fn page(pairs: &[(&'static str, &'static str)]) -> Option<OwnPage> {
+        OwnPage::of(&Uri::from_static("/v1"), &headers(pairs))
     }
 
     #[test]
     fn own_pages_are_those_that_the_browser_says_are() {
         let local = ("host", "127.0.0.1:8470");
         let site = |site| page(&[local, ("sec-fetch-site", site)]);
-        assert_eq!(site("same-origin"), Some(Page { is_loopback: true, is_encrypted: false }));
+        let reach = Reach::Loopback(Some(8470));
+        assert_eq!(site("same-origin"), Some(OwnPage { reach, is_encrypted: false }));
         for other in ["none", "same-site", "cross-site", "", "same-origin, none"] {
             assert_eq!(site(other), None, "{other}");
         }
@@ -218,7 +240,7 @@ mod tests {
             let found = page(&[local, same, ("sec-fetch-dest", destination)]);
             assert_eq!(found.is_some(), counts, "{destination}");
         }
-        // Twice is not once.
+        // Two headers say nothing.
         assert_eq!(page(&[local, same, same]), None);
     }
 
@@ -226,18 +248,21 @@ mod tests {
     fn page_of_another_machine_is_encrypted() {
         let host = ("host", "sandbox.example.org");
         let from = |origin| page(&[host, ("origin", origin)]);
-        let expected = Some(Page { is_loopback: false, is_encrypted: true });
+        let expected = Some(OwnPage { reach: Reach::Network, is_encrypted: true });
         assert_eq!(from("https://sandbox.example.org"), expected);
         assert_eq!(from("http://sandbox.example.org"), None);
         assert_eq!(page(&[host, ("sec-fetch-site", "same-origin")]), expected);
         for (host, expected) in [
-            ("localhost", true),
-            ("127.9.9.9", true),
-            ("::1", true),
-            ("::ffff:127.0.0.1", true),
-            ("10.0.0.1", false),
+            ("localhost", Reach::Loopback(None)),
+            ("LOCALHOST:1", Reach::Loopback(Some(1))),
+            ("127.9.9.9:8470", Reach::Loopback(Some(8470))),
+            ("[::1]", Reach::Loopback(None)),
+            ("[::1]:80", Reach::Loopback(Some(80))),
+            ("[::ffff:127.0.0.1]:80", Reach::Loopback(Some(80))),
+            ("10.0.0.1:80", Reach::Network),
+            ("localhost.example:80", Reach::Network),
         ] {
-            assert_eq!(is_loopback(host), expected, "{host}");
+            assert_eq!(Reach::of(&Uri::from_static("/v1"), &headers(&[("host", host)])), expected);
         }
     }
 
@@ -251,7 +276,7 @@ mod tests {
             (taken, left.map(|it| it.to_str().unwrap().to_owned()).collect::<Vec<_>>())
         };
         let (local, elsewhere) = (("host", "localhost:1"), ("host", "sandbox.example.org"));
-        let (one, secure) = ("a=b; sandboxctl_session=x=; c", "__Host-sandboxctl_session=y");
+        let (one, secure) = ("a=b; sandboxctl_session_1=x=; c", "__Host-sandboxctl_session=y");
         let (some, left) = (|text: &str| Some(text.to_owned()), |text: &str| vec![text.to_owned()]);
         assert_eq!(take(&[local, ("cookie", one)]), (some("x="), left("a=b; c")));
         // As HTTP/2 sends them.
@@ -260,8 +285,12 @@ mod tests {
         // One that any page of the domain could have set.
         assert_eq!(take(&[elsewhere, ("cookie", one)]), (None, left("a=b; c")));
         assert_eq!(take(&[elsewhere, ("cookie", secure)]), (some("y"), vec![]));
-        let twice = [local, ("cookie", "sandboxctl_session=1"), ("cookie", "sandboxctl_session=2")];
+        let cookie = |value| ("cookie", value);
+        let twice = [local, cookie("sandboxctl_session_1=1"), cookie("sandboxctl_session_1=2")];
         assert_eq!(take(&twice), (None, vec![]));
+        // Those of servers at other ports are of others.
+        let other = [local, cookie("sandboxctl_session_2=2; sandboxctl_session=3")];
+        assert_eq!(take(&other), (None, vec![]));
         assert_eq!(take(&[local, ("cookie", "a=b;c=d")]), (None, left("a=b;c=d")));
     }
 
@@ -277,10 +306,10 @@ mod tests {
             sessions.begin(page, &session, &mut response);
             response.headers()[SET_COOKIE].to_str().unwrap().to_owned()
         };
-        let local = cookie(Page { is_loopback: true, is_encrypted: false });
-        assert!(local.starts_with("sandboxctl_session=") && !local.contains("Secure"), "{local}");
+        let local = cookie(OwnPage::at(Reach::Loopback(Some(80))));
+        assert!(local.starts_with("sandboxctl_session_80=") && !local.contains("Secure"));
         assert!(local.contains("; Path=/; HttpOnly; SameSite=Strict; Max-Age="), "{local}");
-        let secure = cookie(Page { is_loopback: false, is_encrypted: true });
+        let secure = cookie(OwnPage::at(Reach::Network));
         assert!(secure.starts_with("__Host-sandboxctl_session=") && secure.ends_with("; Secure"));
         assert!(!secure.contains("Domain"));
     }

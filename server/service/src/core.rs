@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use sandbox_api::SandboxSpec;
 use sandbox_api::service::Subject;
-use tokio::sync::{Notify, RwLock, Semaphore, oneshot};
+use tokio::sync::{Notify, RwLock, oneshot};
 
 use crate::cluster::node::Node;
 use crate::config::{Quotas, ServiceConfig};
@@ -25,7 +25,7 @@ use crate::room::Pending;
 use crate::sandboxes::prepared::PreparedSandboxes;
 use crate::sandboxes::registry::KeptSandboxes;
 use crate::schedule::{Bounds, Schedule};
-use crate::script_check::CHECKS;
+use crate::script_check::Checks;
 
 /// What all parts of a service share.
 pub(crate) struct Core {
@@ -52,8 +52,7 @@ pub(crate) struct Core {
     pub is_accepting: AtomicBool,
     /// When it was started.
     pub since: Instant,
-    /// For those who have a script checked.
-    pub checks: Semaphore,
+    pub checks: Checks,
     /// Held while something is accepted. A shutdown waits for it, so that it knows what runs.
     pub accepts: RwLock<()>,
 }
@@ -122,7 +121,7 @@ impl Core {
             ended: Arc::default(),
             is_accepting: AtomicBool::new(true),
             since: Instant::now(),
-            checks: Semaphore::new(CHECKS),
+            checks: Checks::default(),
             accepts: RwLock::default(),
         }
     }

@@ -32,7 +32,6 @@ mod idempotency;
 mod launcher;
 mod live;
 mod name_lock;
-mod overview;
 mod plan;
 mod preparation;
 mod previews;
@@ -46,6 +45,7 @@ mod schedule;
 mod script_check;
 mod service;
 mod shutdown;
+mod status;
 mod storage;
 #[cfg(test)]
 mod tests;

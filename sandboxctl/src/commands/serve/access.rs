@@ -81,29 +81,22 @@ impl Access {
 
     /// The caller with this token.
     async fn check(&self, token: &str, peer: Peer) -> Result<Caller, Refused> {
-        let address = match peer {
-            Peer::Tcp(address) => Some(address.ip()),
-            Peer::Unix { .. } => None,
-        };
         let checked = match Token::parse(token) {
             Some(token) => self.check_token(token).await,
             None => self.check_jwt(token),
         };
-        // A valid token is accepted from any address: other clients of that address, as behind a
-        // proxy, may fail.
-        let Some(address) = address else { return checked };
-        let (mut failures, now) = (self.failures(), Instant::now());
-        match &checked {
-            Ok(_) => failures.clear(address),
-            Err(Refused::Invalid { .. }) => {
-                if let Some(retry_after) = failures.wait(address, now) {
-                    return Err(Refused::TooMany { retry_after });
+        match checked {
+            // A valid token is accepted from any address: other clients of that address, as behind a
+            // proxy, may fail.
+            Ok(caller) => {
+                if let Peer::Tcp(address) = peer {
+                    self.failures().clear(address.ip());
                 }
-                failures.add(address, now);
+                Ok(caller)
             }
-            Err(_) => {}
+            Err(Refused::Invalid { reason }) => Err(self.refuse(peer, reason)),
+            Err(other) => Err(other),
         }
-        checked
     }
 
     async fn check_token(&self, token: Token) -> Result<Caller, Refused> {
@@ -157,6 +150,16 @@ impl Authenticate for Access {
             }
         }
         .boxed()
+    }
+
+    fn refuse(&self, peer: Peer, reason: String) -> Unauthenticated {
+        let Peer::Tcp(address) = peer else { return Refused::Invalid { reason } };
+        let (mut failures, now) = (self.failures(), Instant::now());
+        if let Some(retry_after) = failures.wait(address.ip(), now) {
+            return Refused::TooMany { retry_after };
+        }
+        failures.add(address.ip(), now);
+        Refused::Invalid { reason }
     }
 
     fn expiry<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Option<Time>> {
@@ -287,6 +290,11 @@ mod tests {
         // Others there may have valid tokens.
         let valid = headers(&[&format!("Bearer {}", new.token.expose())]);
         assert_eq!(access.authenticate(&valid, tcp()).await.unwrap().subject.as_str(), "ci");
+        // What is no credential, such as a wrong code, counts as well.
+        let peer = Peer::Tcp(SocketAddr::from(([192, 0, 2, 3], 1)));
+        let refusals: Vec<_> = (0..30).map(|_| access.refuse(peer, String::new())).collect();
+        assert!(matches!(refusals[0], Unauthenticated::Invalid { .. }), "{refusals:?}");
+        assert!(matches!(refusals[29], Unauthenticated::TooMany { .. }), "{refusals:?}");
         for odd in [&["Basic eA=="][..], &["Bearer a", "Bearer b"], &["Bearer"]] {
             let peer = Peer::Tcp(SocketAddr::from(([192, 0, 2, 2], 1)));
             let refused = access.authenticate(&headers(odd), peer).await.unwrap_err();

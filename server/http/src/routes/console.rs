@@ -57,17 +57,20 @@ pub(super) async fn asset(uri: Uri, headers: HeaderMap) -> Result<Response> {
     };
     let kept = response.headers_mut();
     kept.insert(CACHE_CONTROL, IMMUTABLE);
-    // Weak: it is the same of both encodings.
+    // It is weak because both encodings have the same one.
     if let Ok(etag) = HeaderValue::from_str(&format!("W/\"{name}\"")) {
         kept.insert(ETAG, etag);
     }
     Ok(guarded(response))
 }
 
-/// Where the reference of the API is.
+/// Where the reference of the API is: without the console there is the document alone, for as long as that is so.
 pub(super) async fn docs() -> Response {
-    let reference = HeaderValue::from_static("/#/reference");
-    (StatusCode::PERMANENT_REDIRECT, [(LOCATION, reference)]).into_response()
+    let (status, place) = match find(INDEX) {
+        Some(_) => (StatusCode::PERMANENT_REDIRECT, "/#/reference"),
+        None => (StatusCode::FOUND, "/v1/openapi.json"),
+    };
+    (status, [(LOCATION, HeaderValue::from_static(place))]).into_response()
 }
 
 fn find(name: &str) -> Option<&'static [u8]> {

@@ -411,12 +411,14 @@ fn server() -> Vec<Route> {
         Route::get("/assets/{name}", "get_console_asset", console::asset)
             .public("Get an asset of the console")
             .answers_bytes(200, "*/*", "The asset. Its type is by its name.")
-            .header("ETag", "It is weak: the same of all encodings.")
+            .header("ETag", "A weak one, which all encodings have in common.")
             .answers_nothing(304, "The client has it already."),
         Route::get("/docs", "get_docs", console::docs)
             .public("Go to the reference of the API in the console")
             .answers_nothing(308, "It is there.")
-            .header("Location", "The reference."),
+            .header("Location", "The reference.")
+            .answers_nothing(302, "This program has no console: the document is there.")
+            .header("Location", "The document."),
         Route::post("/v1/session", "create_session", session::create)
             .public("Sign a page of this server in")
             .describe(

@@ -23,14 +23,16 @@ pub(super) async fn usage(State(app): State<App>, caller: Caller) -> Result<Resp
 }
 
 pub(super) async fn service(State(app): State<App>) -> Result<Response> {
-    Ok(json_response(StatusCode::OK, &app.service().overview().await?))
+    Ok(json_response(StatusCode::OK, &app.service().status().await?))
 }
 
 pub(super) async fn check(
     State(app): State<App>,
+    caller: Caller,
     request: Json<ScriptRequest>,
 ) -> Result<Response> {
-    Ok(json_response(StatusCode::OK, &app.service().check_script(request.value).await?))
+    let checked = app.service().check_script(&caller.subject, request.value).await?;
+    Ok(json_response(StatusCode::OK, &checked))
 }
 
 pub(super) fn example_script() -> Value {

@@ -12,13 +12,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::access::{Caller, Peer, Reason, Unauthenticated};
+use crate::access::{Caller, Peer, Reason};
 use crate::app::App;
 use crate::refusal::Refusal;
 use crate::request::Json;
 use crate::response::json_response;
 use crate::router::{refuse_caller, refused};
-use crate::session::{MAX_SESSION, Page, SessionEnd, bearer, end};
+use crate::session::{MAX_SESSION, OwnPage, SessionEnd, Sessions, bearer};
 
 /// What a session is begun with: exactly one of its members.
 #[derive(Default, Deserialize, JsonSchema)]
@@ -55,7 +55,7 @@ pub(super) async fn create(State(app): State<App>, request: Request) -> Response
 
 async fn sign_in(app: &App, request: Request) -> Result<Response, (Refusal, Option<Reason>)> {
     let peer = request.extensions().get().copied().unwrap_or(Peer::UNKNOWN);
-    let page = Page::of(request.uri(), request.headers()).ok_or_else(|| {
+    let page = OwnPage::of(request.uri(), request.headers()).ok_or_else(|| {
         let detail = "a session is for a page of this server, over HTTPS or at a loopback address";
         let hint =
             "--tls-cert, or a reverse proxy, encrypts connections; programs send Authorization";
@@ -64,9 +64,10 @@ async fn sign_in(app: &App, request: Request) -> Result<Response, (Refusal, Opti
     let body = Json::<SignIn>::from_request(request, app).await.map_err(|it| (it, None))?;
     let token = match body.value {
         SignIn { token: Some(token), code: None } => token.trim().to_owned(),
-        // One that is not known counts as an invalid token: no text with a space is a valid one.
         SignIn { token: None, code: Some(code) } => {
-            app.sessions().redeem_code(&code).unwrap_or_else(|| format!("code {code}"))
+            let unknown = || app.auth().refuse(peer, "an unknown or used code".to_owned());
+            let token = app.sessions().redeem_code(&code);
+            token.ok_or_else(|| refuse_caller(app, None, "", unknown()))?
         }
         _ => {
             let detail = "exactly one of `token` and `code` is given";
@@ -83,7 +84,7 @@ async fn sign_in(app: &App, request: Request) -> Result<Response, (Refusal, Opti
             headers.insert(AUTHORIZATION, authorization);
             app.auth().authenticate(&headers, peer).await
         }
-        None => Err(Unauthenticated::Invalid { reason: "not the characters of a token".into() }),
+        None => Err(app.auth().refuse(peer, "not the characters of a token".to_owned())),
     };
     let caller = authenticated.map_err(|error| refuse_caller(app, None, "", error))?;
     // Where nobody needs a token, nobody needs a session.
@@ -109,7 +110,7 @@ pub(super) async fn get(caller: Caller, ends: Option<Extension<SessionEnd>>) -> 
 
 pub(super) async fn delete(uri: Uri, headers: HeaderMap) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
-    end(&uri, &headers, &mut response);
+    Sessions::end(&uri, &headers, &mut response);
     response
 }
 

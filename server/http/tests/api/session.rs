@@ -102,7 +102,9 @@ async fn console_is_a_page_that_no_other_can_frame_or_script() {
         assert_eq!(api.send(empty(plain(Method::GET, missing))).await.problem().status, 404);
     }
     let docs = api.send(empty(plain(Method::GET, "/docs"))).await;
-    assert_eq!((docs.status.as_u16(), docs.header("location")), (308, "/#/reference"));
+    let leads = (docs.status.as_u16(), docs.header("location"));
+    // With the console, and without.
+    assert!(leads == (308, "/#/reference") || leads == (302, "/v1/openapi.json"), "{leads:?}");
     assert_eq!(api.status(plain(Method::GET, "/").header("host", "evil.example")).await, 400);
     let elsewhere = Request::get("/").header("host", "evil.example");
     assert_eq!(api.status(elsewhere).await, 421);
@@ -136,7 +138,7 @@ async fn token_becomes_a_session_that_scripts_cannot_read() {
     let gone = api.send(empty(of_page(Method::DELETE, "/v1/session", &cookie))).await;
     assert_eq!(gone.status, 204);
     let set = gone.header("set-cookie");
-    assert!(set.starts_with("sandboxctl_session=;") && set.contains("Max-Age=0"), "{set}");
+    assert!(set.starts_with("sandboxctl_session_8470=;") && set.contains("Max-Age=0"), "{set}");
 }
 
 #[tokio::test]
@@ -168,7 +170,9 @@ async fn session_counts_for_pages_of_this_server_alone() {
         assert_eq!((both.status.as_u16(), both.json()["subject"].as_str()), (status, subject));
     }
     // Changed, or two of them.
-    for odd in [format!("{cookie}x"), format!("{cookie}; {cookie}"), "sandboxctl_session=".into()] {
+    for odd in
+        [format!("{cookie}x"), format!("{cookie}; {cookie}"), "sandboxctl_session_8470=".into()]
+    {
         assert_eq!(api.status(of_page(Method::GET, "/v1/usage", &odd)).await, 401, "{odd}");
     }
 }

@@ -16,7 +16,7 @@ impl Service {
     /// # Errors
     ///
     /// If the store fails.
-    pub async fn overview(&self) -> Result<ServiceStatus, ServiceError> {
+    pub async fn status(&self) -> Result<ServiceStatus, ServiceError> {
         let (core, counters) = (&self.core, self.counters());
         let mut found = core.records.subjects(MAX_SUBJECTS + 1).await?;
         let more_subjects = found.len() > MAX_SUBJECTS;
