@@ -11,7 +11,7 @@ file:write("text")
 file:close()
 return { ["answer-" .. 1] = true }`;
 
-describe("the console", () => {
+describe("the console", { concurrency: 4 }, () => {
   let service;
   let token;
   before(async () => {

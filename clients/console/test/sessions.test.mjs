@@ -51,12 +51,12 @@ describe("sessions", () => {
 
   for (const [what, end] of [
     ["revoked", (token) => service.revoke(token)],
-    ["expired", () => new Promise((resolve) => setTimeout(resolve, 6000))],
+    ["expired", () => new Promise((resolve) => setTimeout(resolve, 12_000))],
   ]) {
     test(`a session whose token is ${what} ends at the sign-in, and goes on where it was`, async () => {
-      const flags = what === "expired" ? ["--expires", "6s"] : [];
+      const flags = what === "expired" ? ["--expires", "12s"] : [];
       const token = await service.token("carol", USER_SCOPES, ...flags);
-      const run = await service.execute(token, { script: "return 'of carol'" });
+      const run = await service.execute(token, { script: "print('of carol')" });
       await visit(service, token, { hash: "sandboxes" }, async (page, visitor) => {
         await page.getByRole("heading", { level: 1, name: "Sandboxes" }).waitFor();
         const [cookie] = await visitor.context.cookies();
@@ -97,6 +97,10 @@ describe("sessions", () => {
     assert.notEqual(cookies[0].value, planted.value);
     const session = await victim.page.evaluate(() => fetch("/v1/session").then((it) => it.json()));
     assert.equal(session.subject, "ada");
+    // Nor does one count that is set for a part of the paths, which browsers send first.
+    await victim.context.addCookies([{ name: COOKIE, value: planted.value, domain: "127.0.0.1", path: "/v1" }]);
+    const both = await victim.page.evaluate(() => fetch("/v1/session").then((it) => it.text()));
+    assert.ok(!both.includes("bob"), both);
     // A session made up, or changed in one place, is none.
     const sealed = cookies[0].value;
     const other = (at) => sealed.slice(0, at) + (sealed[at] === "A" ? "B" : "A") + sealed.slice(at + 1);
@@ -128,6 +132,28 @@ describe("sessions", () => {
     await dev.stop();
   });
 });
+
+/** What goes over the wire for a page, answers that the browser keeps from it included. */
+async function wiretap(page) {
+  const session = await page.context().newCDPSession(page);
+  const requests = new Map();
+  const of = (id) => {
+    if (!requests.has(id)) requests.set(id, {});
+    return requests.get(id);
+  };
+  session.on("Network.requestWillBeSent", ({ requestId, request: { method, url } }) =>
+    Object.assign(of(requestId), { method, url }),
+  );
+  session.on("Network.requestWillBeSentExtraInfo", ({ requestId, headers }) =>
+    Object.assign(of(requestId), { cookie: headers.Cookie ?? headers.cookie ?? "" }),
+  );
+  session.on("Network.responseReceivedExtraInfo", ({ requestId, statusCode }) =>
+    Object.assign(of(requestId), { status: statusCode }),
+  );
+  await session.send("Network.enable");
+  /** Those to an address that were answered. */
+  return (url) => [...requests.values()].filter((it) => it.url?.startsWith(url) && it.status !== undefined);
+}
 
 describe("pages of others", () => {
   let service;
@@ -194,17 +220,7 @@ describe("pages of others", () => {
     const stranger = await strangerAt({ "/": "<!doctype html><title>stranger</title>" });
     const page = await visitor.context.newPage();
     await page.goto(stranger);
-    const sent = [];
-    page.on("response", async (answer) => {
-      if (!answer.url().startsWith(service.url)) return;
-      const request = answer.request();
-      sent.push({
-        method: request.method(),
-        url: answer.url(),
-        status: answer.status(),
-        cookie: (await request.allHeaders()).cookie,
-      });
-    });
+    const answered = await wiretap(page);
     for (const { path, method } of await routes()) {
       const read = await page.evaluate(
         async ({ url, method }) => {
@@ -229,14 +245,15 @@ describe("pages of others", () => {
       );
       assert.deepEqual(read, [], `${method} ${path} was read by a stranger`);
     }
-    // Otherwise nothing was tried.
+    const sent = answered(service.url);
     assert.ok(
-      sent.some(({ cookie }) => cookie?.includes(COOKIE)),
-      "the browser sends no cookie: nothing was tried",
+      sent.length > 100 && sent.some(({ cookie }) => cookie?.includes(COOKIE)),
+      "no cookie was sent: nothing was tried",
     );
     const open = ["/healthz", "/readyz", "/docs", "/v1/openapi.json", "/.well-known/oauth-protected-resource"];
     for (const { method, url, status } of sent) {
-      const isOpen = method === "GET" && open.some((path) => new URL(url).pathname.startsWith(path));
+      const { pathname } = new URL(url);
+      const isOpen = method === "GET" && (pathname === "/" || open.some((path) => pathname.startsWith(path)));
       assert.ok(isOpen || status >= 400 || (method === "OPTIONS" && status === 204), `${method} ${url}: ${status}`);
     }
     assert.equal(await state(), before);
@@ -260,15 +277,17 @@ describe("pages of others", () => {
     const page = await visitor.context.newPage();
     for (const name of Object.keys(forms)) {
       await page.goto(stranger + name);
-      const [opened] = await Promise.all([visitor.context.waitForEvent("page"), page.click("#go")]);
-      const answer = await opened.waitForEvent("response", { timeout: 5000 }).catch(() => undefined);
-      assert.ok(!answer || answer.status() >= 400, `${forms[name]}: ${answer?.status()}`);
+      const [opened, answer] = await Promise.all([
+        visitor.context.waitForEvent("page"),
+        visitor.context.waitForEvent("response", (it) => it.url().startsWith(service.url)),
+        page.click("#go"),
+      ]);
+      assert.ok(answer.status() >= 400, `${forms[name]}: ${answer.status()}`);
       await opened.close();
     }
     await page.goto(stranger);
     const document = `/v1/executions/${run.id}`;
-    const seen = [];
-    page.on("response", (answer) => answer.url().includes(run.id) && seen.push(answer.status()));
+    const answered = await wiretap(page);
     await page.evaluate(async (url) => {
       for (const [name, member] of [
         ["img", "src"],
@@ -287,7 +306,12 @@ describe("pages of others", () => {
         });
       }
     }, service.url + document);
-    assert.ok(seen.length >= 3 && seen.every((status) => status === 401), JSON.stringify(seen));
+    const seen = answered(service.url + document);
+    assert.ok(seen.length >= 3 && seen.every(({ status }) => status === 401), JSON.stringify(seen));
+    assert.ok(
+      seen.some(({ cookie }) => cookie?.includes(COOKIE)),
+      "no cookie was sent: nothing was tried",
+    );
     const attach = `${service.url.replace("http", "ws")}/v1/sandboxes/${kept.id}/processes/1/attach`;
     const opened = await page.evaluate(
       (url) =>
