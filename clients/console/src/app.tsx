@@ -29,6 +29,8 @@ export function App() {
   const { error, reload } = useLoad(loadSession, []);
   const route = useRoute();
   const name = route.path[0] ?? "";
+  // The code leaves the address at once; what came of it is still to be said.
+  const [hasCode] = useState(() => route.query.has("code"));
   useEffect(() => {
     if (signedIn === "yes" && (name === "" || (name === "sign-in" && !route.query.has("code")))) {
       replace(returnPath(route.query));
@@ -45,7 +47,7 @@ export function App() {
     );
   }
   if (name === "sign-in")
-    return signedIn === "unknown" && !route.query.has("code") ? <Spinner /> : <SignIn route={route} />;
+    return signedIn === "unknown" && !hasCode ? <Spinner /> : <SignIn route={route} />;
   if (signedIn !== "yes") return <Spinner />;
   return (
     <>
