@@ -184,7 +184,8 @@ describe("pages of others", () => {
         .replace(/(?<=sandboxes\/)\{id\}/, kept.id)
         .replace("{process}", "1")
         .replace("{port}", "8000")
-        .replace("{path}", "a.txt");
+        .replace("{path}", "a.txt")
+        .replace("{name}", "none.js");
     const all = Object.entries(document.paths).flatMap(([path, methods]) =>
       Object.keys(methods).map((method) => ({ path: filled(path), method: method.toUpperCase() })),
     );
