@@ -1,6 +1,6 @@
 /** The frame of every page: who is signed in, where to go, and what to do when a page fails. */
 import { Component, type ComponentChildren, type ComponentType } from "preact";
-import { useEffect } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import icon from "./icon.svg";
 import { safe } from "./lib/format";
 import { useLoad } from "./lib/load";
