@@ -46,8 +46,7 @@ export function App() {
       </main>
     );
   }
-  if (name === "sign-in")
-    return signedIn === "unknown" && !hasCode ? <Spinner /> : <SignIn route={route} />;
+  if (name === "sign-in") return signedIn === "unknown" && !hasCode ? <Spinner /> : <SignIn route={route} />;
   if (signedIn !== "yes") return <Spinner />;
   return (
     <>

@@ -106,6 +106,7 @@ describe("pages", () => {
       await page.locator(".cm-content").fill("return 'value-' .. (args.n + 1)");
       await page.getByLabel("Arguments (JSON)").fill('{"n": 41}');
       await page.getByRole("button", { name: "Run", exact: true }).click();
+      await tab(page, "Result");
       await page.getByText("value-42").first().waitFor();
       await tab(page, "Command");
       await page.getByLabel(/command line/i).fill("wc -c < /in/input.txt; cat /in/input.txt");
