@@ -20,11 +20,7 @@ const CRATES: &[Row] = &[
         "files that a run left",
         &["sandbox-api", "sandbox-dirfd", "sandbox-protocol"],
     ),
-    (
-        "sandbox-receipts",
-        "the inputs and outputs of a run",
-        &["sandbox-api", "sandbox-artifacts", "sandbox-dirfd"],
-    ),
+    ("sandbox-receipts", "the inputs and outputs of a run", &["sandbox-api", "sandbox-dirfd"]),
     (
         "sandbox-redact",
         "secrets replaced in what a sandbox says",
@@ -33,6 +29,7 @@ const CRATES: &[Row] = &[
     ("sandbox-rootfs", "image archives", &["sandbox-api", "sandbox-dirfd"]),
     ("sandbox-warm-pool", "which sandboxes are started ahead", &[]),
     ("sandbox-staging", "io dirs that change whole or not", &["sandbox-api", "sandbox-dirfd"]),
+    ("sandbox-tls", "the server name of a connection", &["sandbox-api"]),
     ("sandbox-helper", "one container of the embedded engine", &[]),
     (
         "sandbox-engine",
@@ -45,16 +42,9 @@ const CRATES: &[Row] = &[
         "sandbox-controller",
         "sandboxes, and what runs in them",
         &[
-            "sandbox-api",
-            "sandbox-artifacts",
-            "sandbox-dirfd",
-            "sandbox-engine",
-            "sandbox-protocol",
-            "sandbox-receipts",
-            "sandbox-redact",
-            "sandbox-session",
-            "sandbox-staging",
-            "sandbox-warm-pool",
+            "sandbox-api", "sandbox-artifacts", "sandbox-dirfd", "sandbox-engine",
+            "sandbox-protocol", "sandbox-receipts", "sandbox-redact", "sandbox-session",
+            "sandbox-staging", "sandbox-tls", "sandbox-warm-pool",
         ],
     ),
     ("sandbox-env", "the configuration that an environment implies", &["sandbox-controller"]),
@@ -68,10 +58,7 @@ const CRATES: &[Row] = &[
         "sandbox-service",
         "executions and sandboxes that are kept",
         &[
-            "sandbox-api",
-            "sandbox-controller",
-            "sandbox-dirfd",
-            "sandbox-protocol",
+            "sandbox-api", "sandbox-controller", "sandbox-dirfd", "sandbox-protocol",
             "sandbox-store",
         ],
     ),
@@ -92,21 +79,27 @@ const CRATES: &[Row] = &[
         &["sandbox-api", "sandbox-auth", "sandbox-dirfd", "sandbox-http", "sandbox-service"],
     ),
     (
+        "sandbox-render",
+        "text of results, for people and reports",
+        &["sandbox-api", "sandbox-protocol"],
+    ),
+    ("sandbox-client", "requests to a service", &["sandbox-api"]),
+    (
+        "sandbox-config",
+        "settings, and where they are from",
+        &[
+            "sandbox-api", "sandbox-controller", "sandbox-dirfd", "sandbox-e2b", "sandbox-env",
+            "sandbox-mcp", "sandbox-protocol", "sandbox-service",
+        ],
+    ),
+    (
         "sandboxctl",
         "the command line",
         &[
-            "sandbox-api",
-            "sandbox-auth",
-            "sandbox-controller",
-            "sandbox-dirfd",
-            "sandbox-e2b",
-            "sandbox-env",
-            "sandbox-http",
-            "sandbox-mcp",
-            "sandbox-protocol",
-            "sandbox-service",
-            "sandbox-store",
-            "sandbox-tools",
+            "sandbox-api", "sandbox-auth", "sandbox-client", "sandbox-config",
+            "sandbox-controller", "sandbox-dirfd", "sandbox-e2b", "sandbox-env", "sandbox-http",
+            "sandbox-mcp", "sandbox-protocol", "sandbox-render", "sandbox-service",
+            "sandbox-store", "sandbox-tools",
         ],
     ),
 ];
@@ -131,23 +124,14 @@ const MODULES: &[Row] = &[
         "sandbox",
         "one container, from its launch to its removal",
         &[
-            "audit",
-            "clock",
-            "egress",
-            "engine_call",
-            "error",
-            "failpoint",
-            "gc",
-            "io_dir",
-            "mounts",
-            "process",
-            "step",
+            "audit", "clock", "egress", "engine_call", "error", "failpoint", "gc", "io_dir",
+            "mounts", "process", "step",
         ],
     ),
     (
         "execution",
         "scripts, commands and processes in a sandbox",
-        &["audit", "error", "failpoint", "io_dir", "mounts", "process", "sandbox", "step"],
+        &["audit", "clock", "error", "failpoint", "io_dir", "mounts", "process", "sandbox", "step"],
     ),
     ("pool", "sandboxes that are started ahead", &["error", "io_dir", "sandbox"]),
     ("ports", "connections to a sandbox's ports", &["audit", "error", "sandbox"]),
@@ -156,25 +140,16 @@ const MODULES: &[Row] = &[
         "controller",
         "an engine, and the sandboxes on it",
         &[
-            "audit",
-            "config",
-            "engine_call",
-            "error",
-            "failpoint",
-            "gc",
-            "io_dir",
-            "mounts",
-            "pool",
-            "sandbox",
-            "step",
+            "audit", "config", "engine_call", "error", "failpoint", "gc", "io_dir", "mounts",
+            "pool", "sandbox", "step",
         ],
     ),
-    ("check", "whether a script compiles", &["error", "execution"]),
+    ("check", "whether a script compiles", &["controller", "error", "execution"]),
     ("doctor", "diagnosis", &["config", "controller", "error", "gc", "io_dir", "sandbox"]),
 ];
 
 /// Lines of the controller, its tests apart.
-const MAX_LINES: usize = 17_100;
+const MAX_LINES: usize = 16_500;
 /// Lines of code in one file, its tests apart.
 const MAX_FILE_LINES: usize = 700;
 /// Source files side by side in one folder.
@@ -413,15 +388,6 @@ fn modules_of_the_controller_use_only_those_below() {
     assert!(wrong.is_empty(), "{}", wrong.into_iter().collect::<Vec<_>>().join("\n"));
 }
 
-/// Files that import each other until they are moved apart.
-const CIRCLES: &[&[&str]] = &[
-    &["limits", "operation", "operation/results"],
-    &["files/access", "files/follow", "files/mounts", "files/open"],
-    &["sandbox", "sandbox/inner", "sandbox/stats"],
-    &["control", "control/create", "control/network"],
-    &["envd", "envd/watch"],
-];
-
 /// Files that import each other, directly or by others.
 fn circles(sources: &Sources) -> BTreeSet<Vec<&str>> {
     let uses = sources.uses();
@@ -453,8 +419,7 @@ fn files_do_not_import_each_other() {
     let mut wrong = Vec::new();
     for (name, folder) in crate_folders() {
         let sources = Sources::read(&folder);
-        let mut circles = circles(&sources);
-        circles.retain(|circle| !CIRCLES.contains(&&**circle));
+        let circles = circles(&sources);
         if !circles.is_empty() {
             wrong.push(format!(
                 "{name} has files that import each other: {circles:?}; move what they share into a \

@@ -273,14 +273,7 @@ fn test_names(folder: &str) -> BTreeSet<String> {
 #[test]
 fn every_promise_has_tests_that_exist() {
     let crates = [
-        "protocol",
-        "dirfd",
-        "api",
-        "sandbox-image",
-        "controller",
-        "env",
-        "server",
-        "sandboxctl",
+        "protocol", "dirfd", "api", "sandbox-image", "controller", "env", "server", "sandboxctl",
         "tests",
     ];
     let all: BTreeSet<_> = crates.iter().flat_map(|folder| test_names(folder)).collect();

@@ -62,13 +62,11 @@ pub enum ArtifactMode {
 
 impl ArtifactMode {
     /// By the permissions of the original: its owner's right to execute it counts.
-    #[must_use]
     pub const fn of(mode: u32) -> Self {
         if mode & 0o100 == 0 { Self::Plain } else { Self::Executable }
     }
 
     /// The permission bits.
-    #[must_use]
     pub const fn bits(self) -> u32 {
         match self {
             Self::Plain => 0o644,
@@ -79,7 +77,6 @@ impl ArtifactMode {
 
 impl Artifact {
     /// The bytes of its path.
-    #[must_use]
     pub fn path(&self) -> &[u8] {
         exact(&self.path, self.path_b64.as_ref())
     }
@@ -100,14 +97,12 @@ pub struct OmittedEntry {
 
 impl OmittedEntry {
     /// The entry at this path.
-    #[must_use]
     pub fn new(path: &[u8], reason: OmitReason) -> Self {
         let (path, path_b64) = text_and_bytes(path);
         Self { path, path_b64, reason }
     }
 
     /// The bytes of its path.
-    #[must_use]
     pub fn path(&self) -> &[u8] {
         exact(&self.path, self.path_b64.as_ref())
     }
@@ -131,7 +126,6 @@ pub enum OmitReason {
 
 impl OmitReason {
     /// What the entry is, for messages.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Symlink => "a symbolic link",
@@ -204,7 +198,6 @@ pub struct PathDifference<T> {
 
 impl<T> PathDifference<T> {
     /// A difference at this path.
-    #[must_use]
     pub fn new(path: &[u8], change: T) -> Self {
         let (path, path_b64) = text_and_bytes(path);
         Self { path, path_b64, change, expected: None, actual: None }
@@ -218,7 +211,6 @@ impl<T> PathDifference<T> {
     }
 
     /// The bytes of its path.
-    #[must_use]
     pub fn path(&self) -> &[u8] {
         exact(&self.path, self.path_b64.as_ref())
     }
@@ -238,56 +230,33 @@ pub struct LineDifference {
     pub actual: Option<String>,
 }
 
-/// How a directory differs from its manifest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum CheckDifference {
-    /// The manifest has a file that is not there.
-    Missing,
-    /// Its content is another, or it is no regular file any more.
-    Changed,
-    /// The manifest has no such file.
-    Unexpected,
-}
-
-impl CheckDifference {
-    /// Its name in documents.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Changed => "changed",
-            Self::Unexpected => "unexpected",
-        }
+sandbox_protocol::words! {
+    /// How a directory differs from its manifest.
+    #[derive(JsonSchema)]
+    pub enum CheckDifference {
+        /// The manifest has a file that is not there.
+        Missing = "missing",
+        /// Its content is another, or it is no regular file any more.
+        Changed = "changed",
+        /// The manifest has no such file.
+        Unexpected = "unexpected",
     }
 }
 
-/// How a file of the second directory differs from the first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum DiffChange {
-    /// Only the second directory has it.
-    Added,
-    /// Only the first directory has it.
-    Removed,
-    /// Its content or its mode is another.
-    Changed,
-}
-
-impl DiffChange {
-    /// Its name in documents.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Added => "added",
-            Self::Removed => "removed",
-            Self::Changed => "changed",
-        }
+sandbox_protocol::words! {
+    /// How a file of the second directory differs from the first.
+    #[derive(JsonSchema)]
+    pub enum DiffChange {
+        /// Only the second directory has it.
+        Added = "added",
+        /// Only the first directory has it.
+        Removed = "removed",
+        /// Its content or its mode is another.
+        Changed = "changed",
     }
 }
 
 /// A path as documents have it.
-#[must_use]
 pub fn text_and_bytes(path: &[u8]) -> (String, Option<Base64>) {
     let (text, bytes) = WireString::parts(path);
     (text.into_owned(), bytes)

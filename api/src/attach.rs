@@ -50,7 +50,6 @@ pub struct AttachRefusal {
 
 /// The binary message of an event, if it is output: a byte for its stream (1 stdout, 2 stderr), its number as
 /// 8 bytes with the highest first, and what was printed.
-#[must_use]
 pub fn output_message(record: &EventRecord) -> Option<Bytes> {
     let Recorded::Event(ExecutionEvent::Output { stream, data }) = &record.event else {
         return None;
@@ -67,7 +66,6 @@ pub fn output_message(record: &EventRecord) -> Option<Bytes> {
 }
 
 /// The stream, the number and the output of a binary message, if it is one of output.
-#[must_use]
 pub fn read_output_message(message: &[u8]) -> Option<(OutputStream, u64, &[u8])> {
     let (head, output) = message.split_at_checked(OUTPUT_HEAD)?;
     let stream = match head[0] {

@@ -5,28 +5,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::named::named;
 
-/// When the changes of a run are committed to its io dir.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum CommitPolicy {
-    /// For any status.
-    #[default]
-    Always,
-    /// Only if the status is `ok`; otherwise the io dir stays as it was.
-    OnSuccess,
-    /// Never: a dry run.
-    Never,
-}
-
-impl CommitPolicy {
-    /// Its name in flags and documents.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Always => "always",
-            Self::OnSuccess => "on-success",
-            Self::Never => "never",
-        }
+sandbox_protocol::words! {
+    /// When the changes of a run are committed to its io dir.
+    #[derive(Default, JsonSchema)]
+    pub enum CommitPolicy {
+        /// For any status.
+        #[default]
+        Always = "always",
+        /// Only if the status is `ok`; otherwise the io dir stays as it was.
+        OnSuccess = "on-success",
+        /// Never: a dry run.
+        Never = "never",
     }
 }
 
@@ -153,7 +142,6 @@ pub enum StagingMethod {
 
 impl ChangeManifest {
     /// Whether nothing changed.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }

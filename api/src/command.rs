@@ -6,6 +6,7 @@ use std::time::Duration;
 use sandbox_protocol::message::Pty;
 
 use crate::secrets::Secrets;
+use crate::setters::setters;
 
 /// The maximum number of bytes of each output stream that `Sandbox::exec`
 /// keeps, unless the command sets another.
@@ -122,45 +123,6 @@ impl Command {
         self
     }
 
-    /// Sets the secrets, each of which is an environment variable of this command, and of the
-    /// processes that it starts. A launch refuses a name that [`env`](Self::env) has too.
-    #[must_use]
-    pub fn secrets(mut self, secrets: Secrets) -> Self {
-        self.secrets = secrets;
-        self
-    }
-
-    /// Sets the stdin.
-    #[must_use]
-    pub fn stdin(mut self, stdin: Stdin) -> Self {
-        self.stdin = stdin;
-        self
-    }
-
-    /// Sets the time limit, in place of the sandbox's
-    /// [`Limits::timeout`](crate::Limits::timeout) and under the same ceiling.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-
-    /// Sets how many bytes of each output stream the result keeps, from the beginning. More output
-    /// does not end the command; [`Limits::output_bytes`](crate::Limits::output_bytes) is the
-    /// limit that does.
-    #[must_use]
-    pub fn output_limit(mut self, bytes: usize) -> Self {
-        self.output_limit = bytes;
-        self
-    }
-
-    /// Gives it a terminal in place of pipes.
-    #[must_use]
-    pub fn pty(mut self, pty: Pty) -> Self {
-        self.pty = Some(pty);
-        self
-    }
-
     /// Makes stdout and stderr one stream, in the order of writing.
     #[must_use]
     pub const fn merged(mut self) -> Self {
@@ -169,11 +131,31 @@ impl Command {
     }
 
     /// The program to execute.
-    #[must_use]
     pub fn program(&self) -> &[u8] {
         match &self.what {
             CommandLine::Program { program, .. } => program,
             CommandLine::Shell(_) => SHELL,
         }
+    }
+}
+
+setters! {
+    Command {
+        /// Sets the secrets, each of which is an environment variable of this command, and of the
+        /// processes that it starts. A launch refuses a name that [`env`](Self::env) has too.
+        secrets: Secrets,
+        /// Sets the stdin.
+        stdin: Stdin,
+        /// Sets how many bytes of each output stream the result keeps, from the beginning. More output
+        /// does not end the command; [`Limits::output_bytes`](crate::Limits::output_bytes) is the
+        /// limit that does.
+        output_limit: usize,
+    }
+    some {
+        /// Sets the time limit, in place of the sandbox's
+        /// [`Limits::timeout`](crate::Limits::timeout) and under the same ceiling.
+        timeout: Duration,
+        /// Gives it a terminal in place of pipes.
+        pty: Pty,
     }
 }

@@ -28,7 +28,6 @@ impl DiskReserve {
     pub const AUTO: &'static str = "auto";
 
     /// The number of bytes to leave free on a filesystem of this size.
-    #[must_use]
     pub fn of(self, size: u64) -> u64 {
         match self {
             Self::Auto => MOST_BY_DEFAULT.min(size / PART_BY_DEFAULT),
@@ -45,7 +44,6 @@ impl DiskReserve {
     }
 
     /// The bytes and inodes that may still be used; without end, where they are not counted.
-    #[must_use]
     pub fn leaves(self, space: &FreeSpace) -> (u64, u64) {
         let inodes = match space.most_inodes {
             0 => u64::MAX,
@@ -55,7 +53,6 @@ impl DiskReserve {
     }
 
     /// What is short if less space is free than the reserve, or fewer inodes.
-    #[must_use]
     pub fn shortage(self, space: &FreeSpace) -> Option<DiskShortage> {
         let (bytes, inodes) = (self.of(space.size), self.inodes_of(space));
         if space.available < bytes {

@@ -58,7 +58,6 @@ impl Encoding {
     ];
 
     /// Its name.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Utf8 => "utf-8",

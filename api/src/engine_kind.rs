@@ -1,34 +1,16 @@
 //! Kinds of engines.
 
-use std::fmt;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A kind of engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum EngineKind {
-    /// A Docker Engine, or Podman through its Docker-compatible socket.
-    Docker,
-    /// The embedded engine: no daemon, sandboxctl runs the containers itself.
-    Embedded,
-}
-
-impl EngineKind {
-    /// Its name in results.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Docker => "docker",
-            Self::Embedded => "embedded",
-        }
-    }
-}
-
-impl fmt::Display for EngineKind {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.pad(self.as_str())
+sandbox_protocol::words! {
+    /// A kind of engine.
+    #[derive(JsonSchema)]
+    pub enum EngineKind {
+        /// A Docker Engine, or Podman through its Docker-compatible socket.
+        Docker = "docker",
+        /// The embedded engine: no daemon, sandboxctl runs the containers itself.
+        Embedded = "embedded",
     }
 }
 

@@ -34,7 +34,6 @@ pub struct Failure {
 
 impl Failure {
     /// A failure of the caller's own, such as an unknown flag.
-    #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>, hint: Option<String>) -> Self {
         Self { kind, message: message.into(), line: None, traceback: None, value: None, hint }
     }
@@ -68,7 +67,6 @@ impl From<WireError> for Failure {
 }
 
 /// The exit code of a process that ends with an error of this kind.
-#[must_use]
 pub const fn exit_code(kind: ErrorKind) -> u8 {
     use ErrorKind as Kind;
     match kind {
@@ -115,7 +113,6 @@ pub const fn exit_code(kind: ErrorKind) -> u8 {
 }
 
 /// A suggested next step for a file operation that failed with this error, if there is one.
-#[must_use]
 pub fn failure_hint(error: &WireError) -> Option<String> {
     let is_digits = |encoding: &Encoding| {
         let invalid = encoding.error("").to_string();
@@ -136,7 +133,6 @@ pub fn failure_hint(error: &WireError) -> Option<String> {
 }
 
 /// A suggested next step for a file operation that failed with an error of this kind, if there is one.
-#[must_use]
 pub fn operation_hint(kind: ErrorKind) -> Option<String> {
     let hint = match kind {
         ErrorKind::IsDirectory => "`list` shows what is in a directory",

@@ -267,7 +267,6 @@ pub struct GrepLine {
 }
 
 /// A time in RFC 3339, in UTC: `2026-11-22T06:11:28.5Z`; `None` if RFC 3339 cannot represent it.
-#[must_use]
 pub fn time_text(time: Timestamp) -> Option<String> {
     rfc3339(time.seconds, time.nanoseconds)
 }

@@ -10,7 +10,6 @@ use crate::time::unix_seconds;
 
 /// Whether a text can be the name or the id of an image. It has none of the characters that mean
 /// something in the URL of an engine's API, where another image than the text says could be meant.
-#[must_use]
 pub fn is_image_reference(text: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-+:@/[]".contains(&byte);
     let is_part = |part: &str| !matches!(part, "" | "." | "..");
@@ -19,7 +18,6 @@ pub fn is_image_reference(text: &str) -> bool {
 
 /// Matches an image name against a pattern, where `*` is any text without a `/`; `*` alone is any
 /// name. What cannot be the name of an image matches no pattern.
-#[must_use]
 pub fn image_matches(pattern: &str, name: &str) -> bool {
     if !is_image_reference(name) {
         return false;

@@ -90,7 +90,6 @@ const LINES: usize = 50;
 
 impl Language {
     /// The language of a file with this name, by its extension.
-    #[must_use]
     pub fn of_file(name: &str) -> Option<&'static Self> {
         let (_, file) = name.rsplit_once('/').unwrap_or(("", name));
         let (_, extension) = file.rsplit_once('.')?;
@@ -98,7 +97,6 @@ impl Language {
     }
 
     /// The language of a text that does not compile as Luau, if its beginning shows it.
-    #[must_use]
     pub fn of_text(text: &str) -> Option<&'static Self> {
         if let Some(line) = text.lines().next().and_then(|line| line.strip_prefix("#!")) {
             let has = |language: &&Self| language.interpreters.iter().any(|at| line.contains(at));

@@ -14,12 +14,15 @@ mod engine_kind;
 mod execution;
 mod failure;
 pub mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod hosts;
 mod images;
 mod json;
 mod language;
 mod limits;
 mod message_id;
+mod message_lines;
 mod named;
 mod network;
 mod notes;
@@ -34,6 +37,7 @@ mod sandboxes;
 pub mod schema;
 mod secrets;
 pub mod service;
+mod setters;
 mod spec;
 mod stats;
 mod test_cases;
@@ -64,6 +68,7 @@ pub use limits::{
     OverCeiling, processors,
 };
 pub use message_id::IdReader;
+pub use message_lines::{MessageLine, MessageLines};
 pub use network::{ContactedHost, Network, RefusedHost};
 pub use notes::{KernelEvents, Note, NoteEvidence, NoteKind};
 pub use operation::{Envelope, Operation, OperationRequest};

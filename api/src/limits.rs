@@ -48,13 +48,11 @@ pub struct ByteSize(u64);
 
 impl ByteSize {
     /// A size of this many bytes.
-    #[must_use]
     pub const fn b(bytes: u64) -> Self {
         Self(bytes)
     }
 
     /// The number of bytes.
-    #[must_use]
     pub const fn as_u64(self) -> u64 {
         self.0
     }
@@ -104,19 +102,16 @@ pub struct Cpus(NonZeroU32);
 
 impl Cpus {
     /// This many thousandths of a processor.
-    #[must_use]
     pub const fn from_thousandths(thousandths: NonZeroU32) -> Self {
         Self(thousandths)
     }
 
     /// The number in thousandths of a processor.
-    #[must_use]
     pub const fn thousandths(self) -> u32 {
         self.0.get()
     }
 
     /// The number in billionths of a processor, as container engines count.
-    #[must_use]
     pub const fn nano_cpus(self) -> i64 {
         self.0.get() as i64 * 1_000_000
     }
@@ -133,14 +128,12 @@ impl Cpus {
     }
 
     /// The number of processors of this machine.
-    #[must_use]
     pub fn of_this_machine() -> Self {
         Self(NonZeroU32::new(processors().saturating_mul(1000)).unwrap_or(NonZeroU32::MIN))
     }
 }
 
 /// The number of processors of this machine that this process may use.
-#[must_use]
 pub fn processors() -> u32 {
     // The standard library reads a dozen files for this on each call.
     static COUNT: LazyLock<u32> = LazyLock::new(|| {
@@ -235,23 +228,10 @@ pub enum LimitParseError {
 }
 
 /// What is meant as no limit elsewhere.
-const NO_LIMIT: [&str; 12] = [
-    "0",
-    "-1",
-    "none",
-    "no",
-    "off",
-    "never",
-    "unlimited",
-    "infinite",
-    "infinity",
-    "inf",
-    "max",
-    "false",
-];
+const NO_LIMIT: &str = "0 -1 none no off never unlimited infinite infinity inf max false";
 
 /// The value of a limit, of any type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub enum LimitValue {
     /// A duration.
     Time(Duration),
@@ -284,61 +264,37 @@ trait Field: Copy {
     fn parse(text: &str) -> Result<Self, LimitParseError>;
 }
 
-impl Field for Duration {
-    type Json = Millis;
+macro_rules! fields {
+    ($($kind:ty as $variant:ident in $json:ty, by $parse:expr;)+) => {
+        $(impl Field for $kind {
+            type Json = $json;
 
-    fn value(self) -> LimitValue {
-        LimitValue::Time(self)
-    }
-    fn from_value(value: LimitValue) -> Option<Self> {
-        match value {
-            LimitValue::Time(time) => Some(time),
-            LimitValue::Size(_) | LimitValue::Cpus(_) | LimitValue::Count(_) => None,
-        }
-    }
-    fn parse(text: &str) -> Result<Self, LimitParseError> {
-        let text = text.trim();
-        humantime::parse_duration(text).map_err(|error| match error {
-            humantime::DurationError::NumberOverflow => {
-                LimitParseError::TooLarge { text: text.to_owned() }
+            fn value(self) -> LimitValue {
+                LimitValue::$variant(self)
             }
-            _ => LimitParseError::Time { text: text.to_owned() },
-        })
-    }
+            fn from_value(value: LimitValue) -> Option<Self> {
+                if let LimitValue::$variant(value) = value { Some(value) } else { None }
+            }
+            fn parse(text: &str) -> Result<Self, LimitParseError> {
+                $parse(text)
+            }
+        })+
+    };
+}
+fields! {
+    Duration as Time in Millis, by parse_time;
+    ByteSize as Size in Self, by str::parse;
+    Cpus as Cpus in Self, by str::parse;
 }
 
-impl Field for ByteSize {
-    type Json = Self;
-
-    fn value(self) -> LimitValue {
-        LimitValue::Size(self)
-    }
-    fn from_value(value: LimitValue) -> Option<Self> {
-        match value {
-            LimitValue::Size(size) => Some(size),
-            LimitValue::Time(_) | LimitValue::Cpus(_) | LimitValue::Count(_) => None,
+fn parse_time(text: &str) -> Result<Duration, LimitParseError> {
+    let text = text.trim();
+    humantime::parse_duration(text).map_err(|error| match error {
+        humantime::DurationError::NumberOverflow => {
+            LimitParseError::TooLarge { text: text.to_owned() }
         }
-    }
-    fn parse(text: &str) -> Result<Self, LimitParseError> {
-        text.parse()
-    }
-}
-
-impl Field for Cpus {
-    type Json = Self;
-
-    fn value(self) -> LimitValue {
-        LimitValue::Cpus(self)
-    }
-    fn from_value(value: LimitValue) -> Option<Self> {
-        match value {
-            LimitValue::Cpus(cpus) => Some(cpus),
-            LimitValue::Time(_) | LimitValue::Size(_) | LimitValue::Count(_) => None,
-        }
-    }
-    fn parse(text: &str) -> Result<Self, LimitParseError> {
-        text.parse()
-    }
+        _ => LimitParseError::Time { text: text.to_owned() },
+    })
 }
 
 impl Field for NonZeroU32 {
@@ -453,7 +409,6 @@ macro_rules! limits {
             }
 
             /// The limits in which `limits` differ from `defaults`.
-            #[must_use]
             pub fn difference(limits: &Limits, defaults: &Limits) -> Self {
                 Self {
                     $($field: (limits.$field != defaults.$field)
@@ -462,7 +417,6 @@ macro_rules! limits {
             }
 
             /// These limits, as `limits` has them.
-            #[must_use]
             pub fn of(keys: &[LimitKey], limits: &Limits) -> Self {
                 Self {
                     $($field: keys.contains(&LimitKey::$variant)
@@ -471,7 +425,6 @@ macro_rules! limits {
             }
 
             /// Whether none is set.
-            #[must_use]
             pub fn is_empty(&self) -> bool {
                 *self == Self::default()
             }
@@ -479,7 +432,6 @@ macro_rules! limits {
 
         impl LimitKey {
             /// Its name in JSON, with its unit.
-            #[must_use]
             pub const fn json_name(self) -> &'static str {
                 match self { $(Self::$variant => $json,)+ }
             }
@@ -524,13 +476,11 @@ macro_rules! limits {
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// The configuration key.
-            #[must_use]
             pub const fn key(self) -> &'static str {
                 match self { $(Self::$variant => $key,)+ }
             }
 
             /// The command-line flag, if there is one.
-            #[must_use]
             pub const fn flag(self) -> Option<&'static str> {
                 match self { $(Self::$variant => $flag,)+ }
             }
@@ -541,10 +491,10 @@ macro_rules! limits {
             ///
             /// [`LimitParseError`], which describes a valid value.
             pub fn parse(self, text: &str) -> Result<LimitValue, LimitParseError> {
-                let is_meant = |word: &&str| text.trim().eq_ignore_ascii_case(word);
+                let is_meant = |word: &str| text.trim().eq_ignore_ascii_case(word);
                 // Where nothing may be written, 0 lacks its unit.
                 let may_be_0 = self.smallest() == LimitValue::Size(ByteSize(0));
-                if NO_LIMIT.iter().any(|word| is_meant(word) && !(may_be_0 && *word == "0")) {
+                if NO_LIMIT.split(' ').any(|word| is_meant(word) && !(may_be_0 && word == "0")) {
                     return Err(self.no_limit(text));
                 }
                 let value = match self {
@@ -560,7 +510,6 @@ macro_rules! limits {
 
         impl Limits {
             /// Returns the value of a limit.
-            #[must_use]
             pub fn get(&self, key: LimitKey) -> LimitValue {
                 match key { $(LimitKey::$variant => self.$field.value(),)+ }
             }
@@ -653,13 +602,11 @@ limits! {
 
 impl LimitKey {
     /// The environment variable that sets it.
-    #[must_use]
     pub fn variable(self) -> String {
         format!("SANDBOXCTL_{}", self.key().replace('.', "_").to_uppercase())
     }
 
     /// How to raise it: by its flag; without one, by its variable or in a file.
-    #[must_use]
     pub fn hint(self) -> String {
         match self.flag() {
             Some(flag) => format!("{flag} raises the limit"),
@@ -672,19 +619,16 @@ impl LimitKey {
     }
 
     /// Returns the limit with this configuration key.
-    #[must_use]
     pub fn from_key(key: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|limit| limit.key() == key)
     }
 
     /// Its documented default.
-    #[must_use]
     pub fn default_value(self) -> LimitValue {
         Limits::default().get(self)
     }
 
     /// Its documented default ceiling.
-    #[must_use]
     pub fn default_ceiling(self) -> LimitValue {
         Ceiling::default().0.get(self)
     }
@@ -725,13 +669,7 @@ impl LimitKey {
 
 /// Whether `value` is above `bound`. Values of different types never are.
 fn is_over(value: LimitValue, bound: LimitValue) -> bool {
-    match (value, bound) {
-        (LimitValue::Time(value), LimitValue::Time(bound)) => value > bound,
-        (LimitValue::Size(value), LimitValue::Size(bound)) => value > bound,
-        (LimitValue::Cpus(value), LimitValue::Cpus(bound)) => value > bound,
-        (LimitValue::Count(value), LimitValue::Count(bound)) => value > bound,
-        _ => false,
-    }
+    std::mem::discriminant(&value) == std::mem::discriminant(&bound) && value > bound
 }
 
 /// What a sandbox may use: by default, and at most.
@@ -744,14 +682,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Those of sandboxes without programs.
-    #[must_use]
-    pub fn for_scripts() -> Self {
-        Self { limits: Limits::default(), ceiling: Ceiling::default() }
-    }
-
     /// Those of sandboxes with programs, for their commands and their scripts.
-    #[must_use]
     pub fn for_programs() -> Self {
         let hour = Duration::from_secs(3600);
         let ceiling = Limits {
@@ -790,7 +721,6 @@ pub struct OverCeiling {
 impl Limits {
     /// The defaults of sandboxes with programs, which are for builds and tests: those need more than a
     /// script.
-    #[must_use]
     pub fn for_programs() -> Self {
         Self {
             timeout: Duration::from_secs(600),
@@ -804,7 +734,6 @@ impl Limits {
 
     /// The size of `/tmp`, which leaves some memory to programs: a full `/tmp` is an error that they
     /// get, and not the end of the sandbox.
-    #[must_use]
     pub const fn tmpfs_bytes(&self) -> ByteSize {
         let most = self.memory.0 / 8 * 7;
         ByteSize(if self.tmpfs.0 < most { self.tmpfs.0 } else { most })

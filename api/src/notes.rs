@@ -97,7 +97,6 @@ pub struct NoteEvidence<'a> {
 
 impl NoteEvidence<'_> {
     /// The notes: none for what ended well, or was cancelled.
-    #[must_use]
     pub fn notes(&self) -> Vec<Note> {
         if matches!(self.outcome, Outcome::Ok { .. } | Outcome::Cancelled { .. }) {
             return Vec::new();

@@ -93,7 +93,7 @@ impl JsonSchema for OperationRequest {
 }
 
 fn invalid(message: impl AsRef<str>) -> WireError {
-    WireError::new(ErrorKind::InvalidRequest, message)
+    WireError::invalid(message)
 }
 
 /// Decodes an operation's options; an error names the key.
@@ -108,7 +108,6 @@ fn options_of<T>(
 
 impl OperationRequest {
     /// How to get a part of a file that is too large to be got whole; `None` for what gets none.
-    #[must_use]
     pub const fn part_hint(&self) -> Option<&'static str> {
         match &self.operation {
             Operation::Read(_) => Some("`offset` and `limit` read a part of a file"),
@@ -118,7 +117,6 @@ impl OperationRequest {
     }
 
     /// What to do with content that is not UTF-8, where the operation takes no encoding.
-    #[must_use]
     pub const fn bytes_hint(&self) -> Option<&'static str> {
         match &self.operation {
             Operation::View(_) => Some("`read` with the encoding base64 gives any bytes"),
@@ -257,7 +255,6 @@ impl OperationOutput {
     }
 
     /// Its envelope, with the duration of the operation.
-    #[must_use]
     pub fn envelope(self, took: Duration) -> Envelope {
         let Self { data, bytes, items } = self;
         let metadata = Metadata { duration_ms: millis(took), bytes, items };
@@ -296,7 +293,6 @@ pub struct Metadata {
 
 impl Envelope {
     /// The envelope of a failure, including one before a sandbox existed.
-    #[must_use]
     pub fn failed(took: Duration, error: Failure) -> Self {
         let metadata = Metadata { duration_ms: millis(took), bytes: None, items: None };
         Self { success: false, data: None, error: Some(error), metadata }

@@ -91,7 +91,6 @@ pub enum CancelCause {
 
 impl CancelCause {
     /// The message of what it cancelled.
-    #[must_use]
     pub const fn message(self) -> &'static str {
         match self {
             Self::Interrupt => "interrupted",
@@ -104,64 +103,28 @@ impl CancelCause {
     }
 }
 
-/// The status of an [`Outcome`], or of a [`Failure`] before a run began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// The script returned, or the command ended with code 0.
-    Ok,
-    /// An uncaught error, a syntax error, or a result that is not JSON.
-    ScriptError,
-    /// The command exited with a code other than 0, or was ended by a signal.
-    Exit,
-    /// An uncaught limit error, or a kill because of a limit.
-    Limit,
-    /// The deadline has passed.
-    Timeout,
-    /// The caller cancelled it.
-    Cancelled,
-    /// It was killed from outside.
-    Killed,
-    /// The agent in the sandbox broke the protocol or disappeared.
-    AgentLost,
-    /// sandboxctl or its engine failed: nothing ran, or how it ended is unknown.
-    Error,
-}
-
-impl Status {
-    /// Every status.
-    pub const ALL: [Self; 9] = [
-        Self::Ok,
-        Self::ScriptError,
-        Self::Exit,
-        Self::Limit,
-        Self::Timeout,
-        Self::Cancelled,
-        Self::Killed,
-        Self::AgentLost,
-        Self::Error,
-    ];
-
-    /// Its name in the result document.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::ScriptError => "script_error",
-            Self::Exit => "exit",
-            Self::Limit => "limit",
-            Self::Timeout => "timeout",
-            Self::Cancelled => "cancelled",
-            Self::Killed => "killed",
-            Self::AgentLost => "agent_lost",
-            Self::Error => "error",
-        }
-    }
-}
-
-impl std::fmt::Display for Status {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.pad(self.as_str())
+sandbox_protocol::words! {
+    /// The status of an [`Outcome`], or of a [`Failure`] before a run began.
+    #[derive(JsonSchema)]
+    pub enum Status {
+        /// The script returned, or the command ended with code 0.
+        Ok = "ok",
+        /// An uncaught error, a syntax error, or a result that is not JSON.
+        ScriptError = "script_error",
+        /// The command exited with a code other than 0, or was ended by a signal.
+        Exit = "exit",
+        /// An uncaught limit error, or a kill because of a limit.
+        Limit = "limit",
+        /// The deadline has passed.
+        Timeout = "timeout",
+        /// The caller cancelled it.
+        Cancelled = "cancelled",
+        /// It was killed from outside.
+        Killed = "killed",
+        /// The agent in the sandbox broke the protocol or disappeared.
+        AgentLost = "agent_lost",
+        /// sandboxctl or its engine failed: nothing ran, or how it ended is unknown.
+        Error = "error",
     }
 }
 
@@ -178,7 +141,6 @@ impl Outcome {
     }
 
     /// Its status.
-    #[must_use]
     pub const fn status(&self) -> Status {
         match self {
             Self::Ok { .. } => Status::Ok,
@@ -195,7 +157,6 @@ impl Outcome {
     }
 
     /// The exit code of a process that ends with this outcome.
-    #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Ok { .. } => 0,
@@ -214,7 +175,6 @@ impl Outcome {
     }
 
     /// The failure; `None` without one, and for a command's own exit code.
-    #[must_use]
     pub fn failure(&self) -> Option<ScriptError> {
         match self {
             Self::Ok { .. } | Self::Exit(_) => None,
@@ -242,8 +202,7 @@ impl Outcome {
 }
 
 /// A failure of this kind, with its message cut to the maximum length of the wire format.
-#[must_use]
 pub fn failure(kind: ErrorKind, message: impl AsRef<str>) -> ScriptError {
     let message = cut_encoded(message.as_ref(), MAX_MESSAGE_BYTES).to_owned();
-    ScriptError { kind, message, line: None, traceback: None, value: None }
+    ScriptError::new(kind, message)
 }

@@ -33,7 +33,6 @@ impl Default for Ports {
 
 impl Ports {
     /// Whether this port may be reached.
-    #[must_use]
     pub fn allows(&self, port: u16) -> bool {
         match self {
             Self::Listed(ports) => ports.iter().any(|listed| listed.get() == port),
@@ -42,7 +41,6 @@ impl Ports {
     }
 
     /// Whether none may be reached.
-    #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }

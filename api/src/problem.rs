@@ -64,7 +64,6 @@ macro_rules! problem_kinds {
             pub const OWN: &[Self] = &[$(Self::$variant),+];
 
             /// Its name.
-            #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
@@ -73,7 +72,6 @@ macro_rules! problem_kinds {
             }
 
             /// The status of an answer of this kind.
-            #[must_use]
             pub const fn status(self) -> u16 {
                 match self {
                     $(Self::$variant => $status,)+
@@ -82,7 +80,6 @@ macro_rules! problem_kinds {
             }
 
             /// The kind in a few words.
-            #[must_use]
             pub const fn title(self) -> &'static str {
                 match self {
                     $(Self::$variant => $title,)+
@@ -246,7 +243,6 @@ impl JsonSchema for ProblemKind {
 
 impl Problem {
     /// A problem of this kind.
-    #[must_use]
     pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
         Self {
             uri: format!("{TYPE_PREFIX}{kind}"),

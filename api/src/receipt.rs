@@ -90,7 +90,6 @@ pub struct DigestSet {
 
 impl DigestSet {
     /// Whether it has the form of a digest.
-    #[must_use]
     pub fn is_valid(&self) -> bool {
         let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         self.sha256.len() == 64 && self.sha256.bytes().all(is_digit)
@@ -102,7 +101,6 @@ impl Subject {
     pub const RESULT: &str = "result";
 
     /// A file, by its path.
-    #[must_use]
     pub fn file(path: &[u8], sha256: String) -> Self {
         let name = String::from_utf8_lossy(path).into_owned();
         let is_exact = name.as_bytes() == path;
@@ -112,7 +110,6 @@ impl Subject {
     }
 
     /// The result of a run that made no files.
-    #[must_use]
     pub fn result(sha256: String) -> Self {
         let annotations = SubjectAnnotations { path_b64: None, kind: Some(SubjectKind::Result) };
         let name = Self::RESULT.to_owned();
@@ -120,7 +117,6 @@ impl Subject {
     }
 
     /// The bytes of its path; `None` if it is no file.
-    #[must_use]
     pub fn path(&self) -> Option<&[u8]> {
         match &self.annotations {
             Some(SubjectAnnotations { kind: Some(SubjectKind::Result), .. }) => None,
@@ -312,7 +308,6 @@ impl Dependency {
     pub const TESTS: &str = "tests";
 
     /// A dependency or byproduct of this name and content.
-    #[must_use]
     pub fn new(name: &str, sha256: String) -> Self {
         Self { name: name.to_owned(), digest: DigestSet { sha256 }, annotations: Map::new() }
     }
@@ -320,20 +315,17 @@ impl Dependency {
 
 impl Provenance {
     /// The digest of what it was made of, by its name.
-    #[must_use]
     pub fn dependency(&self, name: &str) -> Option<&str> {
         let all = &self.build_definition.resolved_dependencies;
         all.iter().find(|it| it.name == name).map(|it| &*it.digest.sha256)
     }
 
     /// What else came of it, by its name.
-    #[must_use]
     pub fn byproduct(&self, name: &str) -> Option<&Dependency> {
         self.run_details.byproducts.iter().find(|it| it.name == name)
     }
 
     /// How the run ended, for people and programs.
-    #[must_use]
     pub fn outcome(&self) -> RecordedOutcome {
         let annotations = self.byproduct(Dependency::OUTCOME).map(|it| &it.annotations);
         let member = |name| annotations.and_then(|it| it.get(name));
@@ -406,7 +398,6 @@ pub enum TestVerdict {
 
 impl TestVerdict {
     /// The result of cases of which so many passed and failed.
-    #[must_use]
     pub const fn of(passed: usize, failed: usize) -> Self {
         match (passed, failed) {
             (0, 0) => Self::Warned,
@@ -418,7 +409,6 @@ impl TestVerdict {
 
 impl TestStatement {
     /// The results of test cases, as a statement beside a receipt.
-    #[must_use]
     pub fn new(receipt: &Receipt, predicate: TestResult) -> Self {
         Self {
             statement: StatementType::V1,
@@ -431,7 +421,6 @@ impl TestStatement {
 
 impl TestResult {
     /// The results of the test cases of a script. `None` if it has none.
-    #[must_use]
     pub fn new(script: Dependency, cases: &[TestCase]) -> Option<Self> {
         let names = |status: TestStatus| -> Vec<String> {
             cases.iter().filter(|it| it.status == status).map(|it| it.name.clone()).collect()
@@ -466,7 +455,6 @@ pub enum PayloadType {
 
 impl PayloadType {
     /// Its name, which is signed too.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::InToto => "application/vnd.in-toto+json",

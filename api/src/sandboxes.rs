@@ -26,13 +26,11 @@ const KEPT_ID_DIGITS: usize = 24;
 
 /// The id of one of the containers of a kept sandbox, `ID-gN`: they come and go, each with a number of its
 /// own, and the sandbox's id stays.
-#[must_use]
 pub fn generation_id(sandbox: &str, generation: u64) -> String {
     format!("{sandbox}-g{generation}")
 }
 
 /// The sandbox's id, and the number of its container, if this is a [`generation_id`].
-#[must_use]
 pub fn generation_of(id: &str) -> Option<(&str, u64)> {
     let (sandbox, number) = id.split_once("-g")?;
     let is_id = sandbox.len() == KEPT_ID_DIGITS
@@ -165,7 +163,6 @@ pub struct LeftStage {
 
 impl LeftStage {
     /// What to do about a commit that cannot be completed, if anything.
-    #[must_use]
     pub fn advice(&self) -> Option<String> {
         let Self { path, io_dir, blocked, record, .. } = self;
         let missing = self.missing.join(" and ");
@@ -214,7 +211,6 @@ pub struct SomePaths {
 
 impl SomePaths {
     /// The first of these, and the number of the others.
-    #[must_use]
     pub fn of(paths: &[Vec<u8>]) -> Self {
         let first = paths.iter().take(10).map(|path| String::from_utf8_lossy(path).into_owned());
         let first: Vec<_> = first.collect();

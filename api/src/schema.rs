@@ -8,32 +8,27 @@ use schemars::{JsonSchema, Schema};
 use serde_json::Value;
 
 /// The settings of every schema, for requests: a member with a default is optional.
-#[must_use]
 pub fn request_settings() -> SchemaSettings {
     with_transforms(SchemaSettings::draft2020_12().for_deserialize())
 }
 
 /// The settings of every schema, for answers: a member that is always written is required.
-#[must_use]
 pub fn answer_settings() -> SchemaSettings {
     with_transforms(SchemaSettings::draft2020_12().for_serialize())
 }
 
 /// The schema of a document in requests.
-#[must_use]
 pub fn request<T: JsonSchema + ?Sized>() -> Value {
     without_unused(request_settings().into_generator().into_root_schema_for::<T>()).into()
 }
 
 /// The schema of a document in answers.
-#[must_use]
 pub fn answer<T: JsonSchema + ?Sized>() -> Value {
     without_unused(answer_settings().into_generator().into_root_schema_for::<T>()).into()
 }
 
 /// A schema without the definition of names, where none is in their own form: results have them in the
 /// [public one](sandbox_protocol::names).
-#[must_use]
 pub fn without_unused(mut schema: Schema) -> Schema {
     let is_used = schema.as_value().to_string().contains("\"#/$defs/Content\"");
     if !is_used && let Some(Value::Object(definitions)) = schema.get_mut("$defs") {

@@ -21,7 +21,6 @@ impl SecretValue {
     }
 
     /// The value itself.
-    #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -86,7 +85,6 @@ pub enum SecretError {
 
 impl SecretError {
     /// What to do about it.
-    #[must_use]
     pub const fn hint(&self) -> &'static str {
         match self {
             Self::Name { .. } => "a name has letters, digits and '_', and begins with no digit",
@@ -106,7 +104,6 @@ impl SecretError {
 
 impl Secrets {
     /// None.
-    #[must_use]
     pub const fn new() -> Self {
         Self(Vec::new())
     }
@@ -149,7 +146,6 @@ impl Secrets {
     }
 
     /// As the agent receives them.
-    #[must_use]
     pub fn to_wire(&self) -> Vec<message::Secret> {
         let wire = |(name, value): (&str, &SecretValue)| message::Secret {
             name: name.to_owned(),
@@ -159,7 +155,6 @@ impl Secrets {
     }
 
     /// Whether there are none.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -17,6 +17,7 @@ use crate::json::{In, Millis};
 use crate::limits::Limits;
 use crate::ports::Ports;
 use crate::secrets::Secrets;
+use crate::setters::setters;
 
 /// The default maximum lifetime of a sandbox.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_secs(3600);
@@ -30,102 +31,29 @@ pub const DEFAULT_IDLE_LIMIT: Duration = Duration::from_secs(600);
 /// default.
 pub const DEFAULT_PROTECTED: &[&str] = &[
     // Shells, logins.
-    ".bash_aliases",
-    ".bash_login",
-    ".bash_logout",
-    ".bash_profile",
-    ".bashrc",
-    ".config/fish",
-    ".cshrc",
-    ".envrc",
-    ".inputrc",
-    ".kshrc",
-    ".login",
-    ".logout",
-    ".pam_environment",
-    ".profile",
-    ".ripgreprc",
-    ".tcshrc",
-    ".xinitrc",
-    ".xprofile",
-    ".xsession",
-    ".zlogin",
-    ".zlogout",
-    ".zprofile",
-    ".zshenv",
-    ".zshrc",
+    ".bash_aliases", ".bash_login", ".bash_logout", ".bash_profile", ".bashrc", ".config/fish",
+    ".cshrc", ".envrc", ".inputrc", ".kshrc", ".login", ".logout", ".pam_environment", ".profile",
+    ".ripgreprc", ".tcshrc", ".xinitrc", ".xprofile", ".xsession", ".zlogin", ".zlogout",
+    ".zprofile", ".zshenv", ".zshrc",
     // Programs that start automatically.
-    ".config/autostart",
-    ".config/environment.d",
-    ".config/systemd",
-    ".local/bin",
+    ".config/autostart", ".config/environment.d", ".config/systemd", ".local/bin",
     // Keys, and files that configure their use.
-    ".aws",
-    ".docker",
-    ".gnupg",
-    ".kube",
-    ".netrc",
-    ".ssh",
-    // Version control.
-    ".config/git",
-    // Its hooks and its config run programs; a file of that name can point to another config.
-    ".git",
-    ".gitconfig",
-    ".gitmodules",
-    ".hg",
-    ".hgrc",
-    ".husky",
-    ".pre-commit-config.yaml",
-    // CI pipelines.
-    ".circleci",
-    ".forgejo",
-    ".gitea",
-    ".github/actions",
-    ".github/workflows",
-    ".gitlab-ci.yml",
+    ".aws", ".docker", ".gnupg", ".kube", ".netrc", ".ssh",
+    // Version control: hooks and configs run programs, and a file of such a name can point to another config.
+    ".config/git", ".git", ".gitconfig", ".gitmodules", ".hg", ".hgrc", ".husky",
+    ".pre-commit-config.yaml", // Pipelines of continuous integration.
+    ".circleci", ".forgejo", ".gitea", ".github/actions", ".github/workflows", ".gitlab-ci.yml",
     // Package managers, interpreters.
-    ".cargo/config",
-    ".cargo/config.toml",
-    ".config/pip",
-    ".gemrc",
-    ".npmrc",
-    ".pip",
-    ".pnpmfile.cjs",
-    ".pypirc",
-    ".pythonrc",
-    ".yarn",
-    ".yarnrc",
-    ".yarnrc.yml",
+    ".cargo/config", ".cargo/config.toml", ".config/pip", ".gemrc", ".npmrc", ".pip",
+    ".pnpmfile.cjs", ".pypirc", ".pythonrc", ".yarn", ".yarnrc", ".yarnrc.yml",
     // Editors.
-    ".config/nvim",
-    ".devcontainer",
-    ".devcontainer.json",
-    ".emacs",
-    ".emacs.d",
-    ".exrc",
-    ".fleet",
-    ".gdbinit",
-    ".idea",
-    ".lldbinit",
-    ".nvimrc",
-    ".vim",
-    ".vimrc",
-    ".vscode",
-    ".zed",
+    ".config/nvim", ".devcontainer", ".devcontainer.json", ".emacs", ".emacs.d", ".exrc", ".fleet",
+    ".gdbinit", ".idea", ".lldbinit", ".nvimrc", ".vim", ".vimrc", ".vscode", ".zed",
     // Agents.
-    ".aider.conf.yml",
-    ".claude",
-    ".claude.json",
-    ".codex",
-    ".continue",
-    ".cursor",
-    ".cursorrules",
-    ".gemini",
-    ".mcp.json",
-    ".windsurf",
-    // sandboxctl's own.
-    "sandboxctl.toml",
-    ".config/sandboxctl",
+    ".aider.conf.yml", ".claude", ".claude.json", ".codex", ".continue", ".cursor", ".cursorrules",
+    ".gemini", ".mcp.json", ".windsurf",
+    // The configuration of sandboxctl itself.
+    "sandboxctl.toml", ".config/sandboxctl",
 ];
 
 /// A part of a [`SandboxSpec`] or a [`Script`] is invalid: the caller's mistake.
@@ -164,7 +92,6 @@ pub enum SpecError {
 
 impl SpecError {
     /// A suggested next step, if there is one.
-    #[must_use]
     pub const fn hint(&self) -> Option<&'static str> {
         match self {
             Self::ArgsTooLarge { .. } => Some("give large data as an input: --in SRC[:NAME]"),
@@ -256,7 +183,6 @@ pub enum Processes {
 
 impl Processes {
     /// Whether they end with their command.
-    #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::PerCommand
     }
@@ -298,13 +224,11 @@ pub enum RootFs {
 
 impl RootFs {
     /// Whether commands can run in it.
-    #[must_use]
     pub const fn supports_exec(&self) -> bool {
         !matches!(self, Self::Builtin)
     }
 
     /// The limits of a sandbox that is made from it, unless others are set.
-    #[must_use]
     pub fn default_limits(&self) -> Limits {
         match self.supports_exec() {
             true => Limits::for_programs(),
@@ -372,7 +296,6 @@ impl Default for SandboxSpec {
 
 impl SandboxSpec {
     /// A sandbox with the default limits and no files.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -391,12 +314,8 @@ impl SandboxSpec {
     /// Sets the directory on the host that scripts read and write. It is created if it is missing,
     /// and removed again if a sandbox leaves it empty.
     #[must_use]
-    pub fn io_dir(mut self, dir: impl Into<PathBuf>) -> Self {
-        self.io_dir = Some(dir.into());
-        self.io_is_off = false;
-        self.private_io = None;
-        self.kept_at = None;
-        self
+    pub fn io_dir(self, dir: impl Into<PathBuf>) -> Self {
+        Self { io_dir: Some(dir.into()), ..self.without_io_dir() }
     }
 
     /// Uses a private io dir that is kept at this path when the sandbox ends, and that other sandboxes
@@ -430,22 +349,18 @@ impl SandboxSpec {
         self.private(PrivateIo::Disk)
     }
 
-    fn private(mut self, private: PrivateIo) -> Self {
-        self.io_dir = None;
-        self.io_is_off = false;
-        self.private_io = Some(private);
-        self.kept_at = None;
-        self
+    fn private(self, private: PrivateIo) -> Self {
+        Self { private_io: Some(private), ..self.without_io_dir() }
+    }
+
+    fn without_io_dir(self) -> Self {
+        Self { io_dir: None, io_is_off: false, private_io: None, kept_at: None, ..self }
     }
 
     /// Disables files entirely: a sandbox with inputs is then refused.
     #[must_use]
-    pub fn no_io(mut self) -> Self {
-        self.io_dir = None;
-        self.io_is_off = true;
-        self.private_io = None;
-        self.kept_at = None;
-        self
+    pub fn no_io(self) -> Self {
+        Self { io_is_off: true, ..self.without_io_dir() }
     }
 
     /// Refuses a symbolic link in the paths of the io dir and the inputs, also one that is made while
@@ -463,60 +378,10 @@ impl SandboxSpec {
         self
     }
 
-    /// Sets the working directory, to which relative paths are resolved; the io dir by default.
-    #[must_use]
-    pub fn workdir(mut self, path: impl Into<String>) -> Self {
-        self.workdir = Some(path.into());
-        self
-    }
-
     /// Adds a read-only input.
     #[must_use]
     pub fn input(mut self, input: Input) -> Self {
         self.inputs.push(input);
-        self
-    }
-
-    /// Lets these TCP ports of its loopback be connected to from outside.
-    #[must_use]
-    pub fn ports(mut self, ports: Ports) -> Self {
-        self.ports = ports;
-        self
-    }
-
-    /// Sets where file operations may go.
-    #[must_use]
-    pub const fn files(mut self, files: FileScope) -> Self {
-        self.files = files;
-        self
-    }
-
-    /// Sets all limits.
-    #[must_use]
-    pub fn limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self
-    }
-
-    /// Sets how `io` reports OS errors.
-    #[must_use]
-    pub fn io_errors(mut self, io_errors: IoErrors) -> Self {
-        self.io_errors = io_errors;
-        self
-    }
-
-    /// Sets the guest path prefixes that may be used; by default the mounts, each with its access.
-    #[must_use]
-    pub fn allowed_paths(mut self, paths: Vec<AllowedPath>) -> Self {
-        self.allowed_paths = Some(paths);
-        self
-    }
-
-    /// Sets file names that may not be written anywhere, such as `.bashrc` or `.git/hooks`,
-    /// compared without case; none by default. [`DEFAULT_PROTECTED`] is a recommended list.
-    #[must_use]
-    pub fn protected(mut self, names: Vec<String>) -> Self {
-        self.protected = names;
         self
     }
 
@@ -542,85 +407,58 @@ impl SandboxSpec {
         Ok(())
     }
 
-    /// Sets the user to run as; by default the owner of the io dir.
-    #[must_use]
-    pub fn user(mut self, user: Option<User>) -> Self {
-        self.user = user;
-        self
-    }
-
-    /// Sets the maximum lifetime of the sandbox; [`DEFAULT_LIFETIME`] by default.
-    #[must_use]
-    pub fn lifetime(mut self, lifetime: Duration) -> Self {
-        self.lifetime = lifetime;
-        self
-    }
-
-    /// Sets the idle timeout, after which a sandbox without requests ends; none by default. Use
-    /// [`DEFAULT_IDLE_LIMIT`] for a sandbox that is kept open for other callers.
-    #[must_use]
-    pub fn idle_limit(mut self, limit: Option<Duration>) -> Self {
-        self.idle_limit = limit;
-        self
-    }
-
-    /// Sets the encoding of `Sandbox::read` and of [`Operation`](crate::Operation)s that do not
-    /// specify one; UTF-8 by default.
-    #[must_use]
-    pub fn default_encoding(mut self, encoding: Encoding) -> Self {
-        self.default_encoding = encoding;
-        self
-    }
-
-    /// Sets the id of the sandbox: the container is `sandboxctl-ID-gN`. A launch fails if it is not of
-    /// the form of a [`generation_id`](crate::generation_id).
-    #[must_use]
-    pub fn id(mut self, id: impl Into<String>) -> Self {
-        self.id = Some(id.into());
-        self
-    }
-
-    /// Sets the name of the container in lists of containers: its label `sandboxctl.name`.
-    #[must_use]
-    pub fn container_name(mut self, name: impl Into<String>) -> Self {
-        self.container_name = Some(name.into());
-        self
-    }
-
-    /// Says in lists what the sandbox is made for: the label `sandboxctl.title`. Everyone who may use
-    /// the engine can read it.
-    #[must_use]
-    pub fn title(mut self, title: impl Into<String>) -> Self {
-        self.title = Some(title.into());
-        self
-    }
-
-    /// Sets how many runs the sandbox serves; [`Lifespan::ManyRuns`] by default.
-    #[must_use]
-    pub fn lifespan(mut self, lifespan: Lifespan) -> Self {
-        self.lifespan = lifespan;
-        self
-    }
-
     /// Whether commands can run in it.
-    #[must_use]
     pub const fn supports_exec(&self) -> bool {
         self.root.supports_exec()
     }
+}
 
-    /// Sets the hosts that commands may reach; none by default. A launch fails if the list is not
-    /// empty and the sandbox does not support commands: scripts have no network.
-    #[must_use]
-    pub fn allow(mut self, hosts: Allowlist) -> Self {
-        self.allow = hosts;
-        self
+setters! {
+    SandboxSpec {
+        /// Lets these TCP ports of its loopback be connected to from outside.
+        ports: Ports,
+        /// Sets where file operations may go.
+        files: FileScope,
+        /// Sets all limits.
+        limits: Limits,
+        /// Sets how `io` reports OS errors.
+        io_errors: IoErrors,
+        /// Sets file names that may not be written anywhere, such as `.bashrc` or `.git/hooks`,
+        /// compared without case; none by default. [`DEFAULT_PROTECTED`] is a recommended list.
+        protected: Vec<String>,
+        /// Sets the user to run as; by default the owner of the io dir.
+        user: Option<User>,
+        /// Sets the maximum lifetime of the sandbox; [`DEFAULT_LIFETIME`] by default.
+        lifetime: Duration,
+        /// Sets the idle timeout, after which a sandbox without requests ends; none by default. Use
+        /// [`DEFAULT_IDLE_LIMIT`] for a sandbox that is kept open for other callers.
+        idle_limit: Option<Duration>,
+        /// Sets the encoding of `Sandbox::read` and of [`Operation`](crate::Operation)s that do not
+        /// specify one; UTF-8 by default.
+        default_encoding: Encoding,
+        /// Sets how many runs the sandbox serves; [`Lifespan::ManyRuns`] by default.
+        lifespan: Lifespan,
+        /// Sets the hosts that commands may reach; none by default. A launch fails if the list is not
+        /// empty and the sandbox does not support commands: scripts have no network.
+        allow: Allowlist,
+        /// Sets whether processes may live on after the request that started them; by default not.
+        processes: Processes,
     }
-
-    /// Sets whether processes may live on after the request that started them; by default not.
-    #[must_use]
-    pub fn processes(mut self, processes: Processes) -> Self {
-        self.processes = processes;
-        self
+    some {
+        /// Sets the guest path prefixes that may be used; by default the mounts, each with its access.
+        allowed_paths: Vec<AllowedPath>,
+    }
+    text {
+        /// Sets the working directory, to which relative paths are resolved; the io dir by default.
+        workdir,
+        /// Sets the id of the sandbox: the container is `sandboxctl-ID-gN`. A launch fails if it is not of
+        /// the form of a [`generation_id`](crate::generation_id).
+        id,
+        /// Sets the name of the container in lists of containers: its label `sandboxctl.name`.
+        container_name,
+        /// Says in lists what the sandbox is made for: the label `sandboxctl.title`. Everyone who may use
+        /// the engine can read it.
+        title,
     }
 }
 
@@ -646,26 +484,22 @@ pub enum InputSource {
 
 impl Input {
     /// An input from a file or directory on the host.
-    #[must_use]
     pub fn path(source: impl Into<PathBuf>, name: impl Into<String>) -> Self {
         Self { name: name.into(), source: InputSource::Path(source.into()) }
     }
 
     /// An input from bytes, which appear as a file. They are stored below the controller's state
     /// directory for the life of the sandbox.
-    #[must_use]
     pub fn bytes(name: impl Into<String>, content: Vec<u8>) -> Self {
         Self { name: name.into(), source: InputSource::Bytes(content) }
     }
 
     /// Whether its name is a path of its own, not a name below `/in`.
-    #[must_use]
     pub fn is_at_a_path(&self) -> bool {
         self.name.starts_with('/')
     }
 
     /// The default name of an input from `source`: its last path component.
-    #[must_use]
     pub fn default_name(source: &Path) -> Option<&str> {
         source.file_name().and_then(|name| name.to_str())
     }
@@ -697,45 +531,8 @@ pub struct Script {
 
 impl Script {
     /// A script with this source code.
-    #[must_use]
     pub fn new(source: impl Into<Vec<u8>>) -> Self {
         Self { source: source.into(), ..Self::default() }
-    }
-
-    /// Sets the script's `args`.
-    #[must_use]
-    pub fn args(mut self, args: Map<String, Value>) -> Self {
-        self.args = args;
-        self
-    }
-
-    /// Sets the secrets, which the script reads as `secrets.NAME`.
-    #[must_use]
-    pub fn secrets(mut self, secrets: Secrets) -> Self {
-        self.secrets = secrets;
-        self
-    }
-
-    /// Sets the time limit, in place of the sandbox's [`Limits::timeout`] and under the same
-    /// ceiling.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-
-    /// Gives `math.random` this seed, so that a script draws the same numbers each time.
-    #[must_use]
-    pub const fn seed(mut self, seed: Option<u32>) -> Self {
-        self.seed = seed;
-        self
-    }
-
-    /// Sets what `os.time` and `os.date` give, in seconds since 1970, and lets `os.clock` begin at 0.
-    #[must_use]
-    pub const fn now(mut self, now: Option<u64>) -> Self {
-        self.now = now;
-        self
     }
 
     /// Checks whether a script accepts these `args`. A run checks them too, before it begins.
@@ -755,6 +552,24 @@ impl Script {
             return Err(SpecError::ArgsTooLarge { max: MAX_ARGS_BYTES });
         }
         Ok(())
+    }
+}
+
+setters! {
+    Script {
+        /// Sets the script's `args`.
+        args: Map<String, Value>,
+        /// Sets the secrets, which the script reads as `secrets.NAME`.
+        secrets: Secrets,
+        /// Gives `math.random` this seed, so that a script draws the same numbers each time.
+        seed: Option<u32>,
+        /// Sets what `os.time` and `os.date` give, in seconds since 1970, and lets `os.clock` begin at 0.
+        now: Option<u64>,
+    }
+    some {
+        /// Sets the time limit, in place of the sandbox's [`Limits::timeout`] and under the same
+        /// ceiling.
+        timeout: Duration,
     }
 }
 

@@ -6,7 +6,6 @@ use sandbox_protocol::message::{ScriptError, TestCase, TestStatus};
 use crate::outcome::failure;
 
 /// The error of a script that returned although test cases have failed; `None` if none has.
-#[must_use]
 pub fn test_failure(cases: &[TestCase]) -> Option<ScriptError> {
     let mut failed = cases.iter().filter(|case| case.status == TestStatus::Failed);
     let first = failed.next()?;

@@ -7,24 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::millis;
 
-/// How a sandbox was started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum StartKind {
-    /// It was started ahead, and taken from a pool.
-    Warm,
-    /// It was started when it was asked for.
-    Cold,
-}
-
-impl StartKind {
-    /// Its name in documents.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Warm => "warm",
-            Self::Cold => "cold",
-        }
+sandbox_protocol::words! {
+    /// How a sandbox was started.
+    #[derive(JsonSchema)]
+    pub enum StartKind {
+        /// It was started ahead, and taken from a pool.
+        Warm = "warm",
+        /// It was started when it was asked for.
+        Cold = "cold",
     }
 }
 
@@ -45,7 +35,6 @@ pub struct Timing {
 impl Timing {
     /// Of an execution that no queue held up. `start` is how its sandbox was started for it, and how
     /// long that took.
-    #[must_use]
     pub fn new(start: Option<(StartKind, Duration)>, run_ms: u64) -> Self {
         Self {
             queued_ms: None,

@@ -36,7 +36,6 @@ pub enum WatchRecord {
 
 impl WatchRecord {
     /// Its name, as the member `event` has it.
-    #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Event(_) => "change",

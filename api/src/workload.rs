@@ -120,7 +120,6 @@ impl Workload {
     }
 
     /// Its time limit, if it is not that of its sandbox.
-    #[must_use]
     pub const fn timeout(&self) -> Option<Duration> {
         match self {
             Self::Script(script) => script.timeout,
@@ -129,7 +128,6 @@ impl Workload {
     }
 
     /// Its secrets.
-    #[must_use]
     pub const fn secrets(&self) -> &Secrets {
         match self {
             Self::Script(script) => &script.secrets,
@@ -138,7 +136,6 @@ impl Workload {
     }
 
     /// Which of the two.
-    #[must_use]
     pub const fn kind(&self) -> ExecutionKind {
         match self {
             Self::Script(_) => ExecutionKind::Script,

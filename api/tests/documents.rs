@@ -227,6 +227,8 @@ fn summary(kind: ExecutionKind, status: ExecutionState) -> ExecutionSummary {
         sandbox: Some("s9".to_owned()),
         generation: Some(2),
         restarted: Some(true),
+        image: None,
+        subject: None,
     }
 }
 

@@ -16,25 +16,10 @@ use sha2::{Digest, Sha256};
 
 /// Variables by which the outer cargo would reach into the inner one.
 const OUTER: &[&str] = &[
-    "RUSTFLAGS",
-    "RUSTDOCFLAGS",
-    "RUSTC_WORKSPACE_WRAPPER",
-    "CLIPPY_ARGS",
-    "CLIPPY_CONF_DIR",
-    "CARGO_TARGET_DIR",
-    "CARGO_BUILD_TARGET",
-    "CARGO_BUILD_TARGET_DIR",
-    "CARGO_BUILD_RUSTFLAGS",
-    "CARGO_PRIMARY_PACKAGE",
-    "CARGO_MANIFEST_DIR",
-    "CARGO_MANIFEST_PATH",
-    "TARGET",
-    "HOST",
-    "OUT_DIR",
-    "PROFILE",
-    "OPT_LEVEL",
-    "DEBUG",
-    "LD_LIBRARY_PATH",
+    "RUSTFLAGS", "RUSTDOCFLAGS", "RUSTC_WORKSPACE_WRAPPER", "CLIPPY_ARGS", "CLIPPY_CONF_DIR",
+    "CARGO_TARGET_DIR", "CARGO_BUILD_TARGET", "CARGO_BUILD_TARGET_DIR", "CARGO_BUILD_RUSTFLAGS",
+    "CARGO_PRIMARY_PACKAGE", "CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH", "TARGET", "HOST",
+    "OUT_DIR", "PROFILE", "OPT_LEVEL", "DEBUG", "LD_LIBRARY_PATH",
 ];
 const OUTER_PREFIXES: &[&str] =
     &["CARGO_CFG_", "CARGO_FEATURE_", "CARGO_PKG_", "CARGO_PROFILE_", "DEP_"];
@@ -60,12 +45,7 @@ const PROFILE: &str = "agent";
 /// Their target folder, in the outer one.
 const FOLDER: &str = "static-programs";
 const INPUTS: &[&str] = &[
-    "Cargo.toml",
-    "Cargo.lock",
-    "Dockerfile",
-    "sandbox-image",
-    "dirfd",
-    "protocol",
+    "Cargo.toml", "Cargo.lock", "Dockerfile", "sandbox-image", "dirfd", "protocol",
     "controller/engine/helper",
 ];
 

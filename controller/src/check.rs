@@ -12,6 +12,7 @@ use sandbox_protocol::limits::{MAX_FRAME_BYTES, MAX_SOURCE_BYTES};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
+use crate::controller::Controller;
 use crate::error::Error;
 
 /// A compiler that takes longer was given a script that was written to stall it.
@@ -42,6 +43,17 @@ pub async fn check_script(
     match answer {
         CheckOutcome::Checked(reply) => Ok(reply),
         CheckOutcome::Unconfined(detail) => Err(Error::Unconfined { detail }),
+    }
+}
+
+impl Controller {
+    /// [Checks](check_script) a script with the agent of its sandboxes.
+    ///
+    /// # Errors
+    ///
+    /// As of [`check_script`].
+    pub async fn check_script(&self, source: &[u8]) -> Result<CheckReply, Error> {
+        check_script(source, &self.shared.agent, self.shared.confinement).await
     }
 }
 

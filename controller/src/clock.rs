@@ -68,6 +68,14 @@ impl Clock {
     }
 }
 
+/// Waits for this, and for ever without one.
+pub(crate) async fn or_never<T>(awaited: Option<impl Future<Output = T>>) -> T {
+    match awaited {
+        Some(awaited) => awaited.await,
+        None => std::future::pending().await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

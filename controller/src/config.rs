@@ -52,7 +52,6 @@ pub struct Config {
 impl Config {
     /// The default configuration with this state directory, which is the place of fresh io dirs too.
     /// It has no address of Docker: `sandbox_env::config` has those that the Docker CLI would try.
-    #[must_use]
     pub fn new(state_dir: impl Into<PathBuf>) -> Self {
         let state_dir = state_dir.into();
         Self {
@@ -74,7 +73,6 @@ impl Config {
 
     /// The directory, next to the scratch directory, of io dirs that live as long as an MCP server.
     /// No sandbox may mount it.
-    #[must_use]
     pub fn private_dir(&self) -> PathBuf {
         let mut name = self.scratch_dir.file_name().unwrap_or_default().to_owned();
         name.push("-mcp");

@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
 use crate::PreparedSandbox;
-use crate::audit::{AccessRecord, Audit, AuditReport, Event};
+use crate::audit::{AccessRecord, Audit, AuditReport, Connection, Event};
 use crate::config::{Config, Sweep};
 use crate::engine_call::step;
 use crate::error::Error;
@@ -42,7 +42,7 @@ const FIRST_SWEEP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection to an engine, which launches and owns sandboxes.
 pub struct Controller {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     sweeper: Option<Sweeper>,
     pool: OnceLock<PoolHandle>,
 }
@@ -99,10 +99,7 @@ impl Controller {
         let state = StateDir::open(&config.state_dir, &config.scratch_dir, &boot_id)?;
         let since = std::time::Instant::now();
         let engine = sandbox_engine::connect(
-            &config.engine,
-            &config.agent,
-            &config.state_dir,
-            config.disk_reserve,
+            &config.engine, &config.agent, &config.state_dir, config.disk_reserve,
         )
         .await?;
         let EngineInfo { kind, endpoint, why, .. } = engine.info();
@@ -120,6 +117,7 @@ impl Controller {
             ceiling: config.ceiling,
             program_ceiling: config.program_ceiling,
             boot_id,
+            agent: config.agent,
             confinement: config.confinement,
             audit,
             owners: Owners::default(),
@@ -142,7 +140,6 @@ impl Controller {
     }
 
     /// The engine, and why it was chosen.
-    #[must_use]
     pub fn engine(&self) -> &EngineInfo {
         self.shared.engine.info()
     }
@@ -248,14 +245,12 @@ impl Controller {
     }
 
     /// What the [pool](Self::pool) has and has done; `None` without one.
-    #[must_use]
     pub fn pool_stats(&self) -> Option<PoolStats> {
         self.pool.get().map(PoolHandle::stats)
     }
 
     /// Whether a sandbox can probably be launched at once. Otherwise the image is looked up first,
     /// and may have to be built.
-    #[must_use]
     pub fn knows_its_image(&self) -> bool {
         self.shared.engine.images().is_none_or(Images::is_known)
     }
@@ -399,9 +394,18 @@ impl Controller {
         self.shared.audit.record(&Event::access(record));
     }
 
+    /// Writes to the audit, if there is one, what a service did that no sandbox was asked for: to itself, or to a
+    /// port of a sandbox that it keeps.
+    pub fn audit_service(&self, id: &str, operation: &str, port: Option<u16>) {
+        let target = port.map(|port| format!("localhost:{port}"));
+        let connection = target.as_deref();
+        let connection =
+            connection.map(|target| Connection { target, address: None, reason: None });
+        self.shared.audit.record(&Event { connection, ..Event::new(id, operation) });
+    }
+
     /// What interrupted commits were completed without, since they were taken last: also while this
     /// controller closes.
-    #[must_use]
     pub fn commit_conflicts(&self) -> ConflictLog {
         self.shared.instance.state().stages().conflicts().clone()
     }

@@ -70,6 +70,10 @@ impl Check {
     fn error(id: &'static str, error: &Error) -> Self {
         Self { id, status: CheckStatus::Fail, detail: error.full_message(), fix: error.hint() }
     }
+
+    fn of(id: &'static str, examined: Result<Self, Error>) -> Self {
+        examined.unwrap_or_else(|error| Self::error(id, &error))
+    }
 }
 
 /// Diagnoses everything that a sandbox needs, including the engine and an io dir; without an
@@ -103,9 +107,9 @@ pub async fn examine(config: Config, io_dir: Option<&Path>, io_is_private: bool)
                 Ok(found) => checks.extend(found.map(|place| Check::ok("executables", place))),
                 Err(error) => checks.push(Check::error("executables", &error)),
             }
-            checks.push(image(&controller).await);
-            checks.push(programs(&controller).await);
-            checks.push(identity(&controller, io_dir).await);
+            checks.push(Check::of("image", image(&controller).await));
+            checks.push(Check::of("programs", programs(&controller).await));
+            checks.push(Check::of("identity", identity(&controller, io_dir).await));
             checks.extend(io_is_private.then(|| private_io(info.kind, &limits)));
             checks.extend(probe(&controller, io_dir, limits).await);
             checks.extend(with_programs(&controller, limits, &data_dir).await);
@@ -121,7 +125,8 @@ pub async fn examine(config: Config, io_dir: Option<&Path>, io_is_private: bool)
             );
             checks.push(Check::error("endpoint", &error));
             if lacks_limits {
-                checks.push(namespaces(with_weaker_limits, limits, &data_dir).await);
+                let made = namespaces(with_weaker_limits, limits, &data_dir).await;
+                checks.push(Check::of("namespaces", made));
             }
         }
     }
@@ -178,39 +183,32 @@ fn judge_engine(kind: EngineKind, facts: &EngineFacts) -> [Check; 4] {
     [engine, cgroups, seccomp, cpus]
 }
 
-async fn image(controller: &Controller) -> Check {
+async fn image(controller: &Controller) -> Result<Check, Error> {
     if controller.engine().kind == EngineKind::Embedded {
-        return Check::ok("image", "none is needed: the agent is run itself");
+        return Ok(Check::ok("image", "none is needed: the agent is run itself"));
     }
-    match controller.image_list().await {
-        Ok(images) => {
-            let stale = images.iter().filter(|image| !image.current).count();
-            match images.iter().find(|image| image.current) {
-                Some(image) if stale == 0 => Check::ok("image", short(&image.id)),
-                Some(image) => Check::warn(
-                    "image",
-                    format!("{}; {stale} of other versions", short(&image.id)),
-                    "`sandboxctl image rm --stale` removes those of other versions",
-                ),
-                None => Check::ok("image", "not built yet: the first sandbox builds it"),
-            }
-        }
-        Err(error) => Check::error("image", &error),
-    }
+    let images = controller.image_list().await?;
+    let stale = images.iter().filter(|image| !image.current).count();
+    Ok(match images.iter().find(|image| image.current) {
+        Some(image) if stale == 0 => Check::ok("image", short(&image.id)),
+        Some(image) => Check::warn(
+            "image",
+            format!("{}; {stale} of other versions", short(&image.id)),
+            "`sandboxctl image rm --stale` removes those of other versions",
+        ),
+        None => Check::ok("image", "not built yet: the first sandbox builds it"),
+    })
 }
 
 /// What programs can run in.
-async fn programs(controller: &Controller) -> Check {
-    let images = match controller.program_images().await {
-        Ok(images) => images,
-        Err(error) => return Check::error("programs", &error),
-    };
+async fn programs(controller: &Controller) -> Result<Check, Error> {
+    let images = controller.program_images().await?;
     let size: u64 = images.iter().map(|image| image.size).sum();
     let what = match controller.engine().kind {
         EngineKind::Docker => "images that programs can run in",
         EngineKind::Embedded => "unpacked archives that programs can run in",
     };
-    Check::ok("programs", format!("{} {what}, {} MiB", images.len(), size >> 20))
+    Ok(Check::ok("programs", format!("{} {what}, {} MiB", images.len(), size >> 20)))
 }
 
 /// The abbreviated id of an image.
@@ -218,16 +216,12 @@ fn short(id: &str) -> String {
     id.trim_start_matches("sha256:").chars().take(12).collect()
 }
 
-async fn identity(controller: &Controller, io_dir: Option<&Path>) -> Check {
-    let mapping = match controller.user_mapping().await {
-        Ok(mapping) => mapping,
-        Err(error) => return Check::error("identity", &error),
-    };
+async fn identity(controller: &Controller, io_dir: Option<&Path>) -> Result<Check, Error> {
+    let mapping = controller.user_mapping().await?;
     // A missing one is created by its first run, and then belongs to this user.
     let me = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let owner = match io_dir.filter(|dir| dir.exists()).map(|dir| IoDir::open(dir, Links::Follow)) {
-        Some(Ok(io_dir)) => io_dir.owner(),
-        Some(Err(error)) => return Check::error("identity", &error),
+        Some(io_dir) => io_dir?.owner(),
         None => me,
     };
     let how = match mapping {
@@ -236,40 +230,25 @@ async fn identity(controller: &Controller, io_dir: Option<&Path>) -> Check {
         UserMapping::Single { uid, .. } => format!(", as the host's user {uid}"),
         UserMapping::Remapped { uid, gid } => format!(", by an engine that maps from {uid}:{gid}"),
     };
-    match container_user(mapping, Some(owner), None, controller.highest_id()) {
-        Ok(user) => {
-            let detail = format!(
-                "the io dir belongs to {}:{}, sandboxes run as {user}{how}",
-                owner.0, owner.1
-            );
-            Check::ok("identity", detail)
-        }
-        Err(error) => Check::error("identity", &error),
-    }
+    let user = container_user(mapping, Some(owner), None, controller.highest_id())?;
+    let (uid, gid) = owner;
+    let detail = format!("the io dir belongs to {uid}:{gid}, sandboxes run as {user}{how}");
+    Ok(Check::ok("identity", detail))
 }
 
 /// Whether this user can make containers at all, where only limits are missing: it makes one, with
 /// everything that programs have.
-async fn namespaces(config: Config, limits: Limits, data_dir: &Path) -> Check {
-    const ID: &str = "namespaces";
-    let made = async {
-        let controller = Controller::connect(config).await?;
-        let spec = SandboxSpec::new().lifespan(Lifespan::OneRun).limits(limits).fresh_io_dir();
-        let empty = EmbeddedConfig::empty_root(data_dir);
-        let spec = PreparedSandbox::on_engine_directory(spec, empty);
-        let made = match controller.launch(spec).await {
-            Ok(sandbox) => sandbox.close().await,
-            Err(error) => Err(error),
-        };
-        controller.close().await;
-        made
+async fn namespaces(config: Config, limits: Limits, data_dir: &Path) -> Result<Check, Error> {
+    let controller = Controller::connect(config).await?;
+    let spec = SandboxSpec::new().lifespan(Lifespan::OneRun).limits(limits).fresh_io_dir();
+    let empty = EmbeddedConfig::empty_root(data_dir);
+    let made = match controller.launch(PreparedSandbox::on_engine_directory(spec, empty)).await {
+        Ok(sandbox) => sandbox.close().await,
+        Err(error) => Err(error),
     };
-    match made.await {
-        Ok(()) => {
-            Check::ok(ID, "user namespaces with overlay, proc, devices and loopback can be made")
-        }
-        Err(error) => Check::error(ID, &error),
-    }
+    controller.close().await;
+    let detail = "user namespaces with overlay, proc, devices and loopback can be made";
+    made.map(|()| Check::ok("namespaces", detail))
 }
 
 /// What enforces the size of a private io dir.

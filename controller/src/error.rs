@@ -246,6 +246,9 @@ pub enum Error {
     /// The sandbox's processes end with the command that started them.
     #[error("this sandbox keeps no processes after the command that started them")]
     ProcessesUnsupported,
+    /// Its container cannot be frozen.
+    #[error("this sandbox cannot be paused: no control group of it can be frozen")]
+    PauseUnsupported,
     /// A port that the sandbox's spec does not open.
     #[error("the sandbox's spec does not list port {port}")]
     PortNotListed {
@@ -333,7 +336,6 @@ const ELSEWHERE: &str = "the engine runs on another machine, or this process run
 
 impl Error {
     /// The error's kind.
-    #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Operation { source } | Self::ExecFailed { source } => source.kind(),
@@ -375,6 +377,7 @@ impl Error {
             | Self::Command { .. }
             | Self::ExecUnsupported
             | Self::ProcessesUnsupported
+            | Self::PauseUnsupported
             | Self::ImageId(_) => ErrorKind::Usage,
             Self::PortClosed { .. } => ErrorKind::NotFound,
             Self::Paused | Self::TooMany { .. } => ErrorKind::Busy,
@@ -397,7 +400,6 @@ impl Error {
     }
 
     /// The exit code of a process that ends with this error.
-    #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::ExecFailed { source } => match source.kind() {
@@ -412,7 +414,6 @@ impl Error {
     }
 
     /// A suggested next step, if there is one.
-    #[must_use]
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Connect(error) => error.hint(),
@@ -510,6 +511,9 @@ impl Error {
             Self::ProcessesUnsupported => {
                 "a sandbox keeps them if it is created so, as `sandbox create IMAGE` does"
             }
+            Self::PauseUnsupported => {
+                "the embedded engine needs root, or control groups of version 2 that are delegated"
+            }
             Self::PortNotListed { .. } => "create one with `--port PORT`, or with `--port any`",
             Self::PortClosed { .. } => {
                 "a server listens on 127.0.0.1, ::1 or on all addresses; it may still be starting"
@@ -526,27 +530,12 @@ impl Error {
                 "--io-dir names a directory of your own; what you may read is an input: --in or \
                  -v DIR:/src:ro"
             }
-            Self::IoDir { .. }
-            | Self::GuestPath { .. }
-            | Self::MountTaken { .. }
-            | Self::WorkdirOutside { .. }
-            | Self::Command { .. }
-            | Self::Cancelled
-            | Self::Ended { .. }
-            | Self::Refused { .. }
-            | Self::Check { .. }
-            | Self::ImageStream { .. }
-            | Self::NoFreshIoDir
-            | Self::NotPooled { .. }
-            | Self::TooMany { .. }
-            | Self::OverLimit { .. }
-            | Self::NoIoDir => return None,
+            _ => return None,
         };
         Some(hint.to_owned())
     }
 
     /// The message with all its causes, on one line.
-    #[must_use]
     pub fn full_message(&self) -> String {
         let mut message = self.to_string();
         let mut source = std::error::Error::source(self);

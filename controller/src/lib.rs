@@ -33,8 +33,6 @@ mod error;
 mod execution;
 mod failpoint;
 pub mod files;
-#[cfg(any(test, fuzzing))]
-pub mod fuzz;
 mod gc;
 mod io_dir;
 mod mounts;

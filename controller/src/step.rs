@@ -2,73 +2,49 @@
 
 use std::time::Duration;
 
-/// A step of a sandbox's life, or another call to the engine. Each has its own time limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Step {
-    /// Connecting to an engine and identifying it.
-    Connect,
-    /// Finding or building the sandbox image.
-    Image,
-    /// Pulling, unpacking or inspecting the root filesystem that commands run in.
-    Programs,
-    /// Creating the container.
-    Create,
-    /// Attaching to the container's stdin and stdout.
-    Attach,
-    /// Starting the container.
-    Start,
-    /// The agent's answer to `hello`.
-    Hello,
-    /// The agent's answer to `configure`.
-    Configure,
-    /// The agent's answer to `shutdown`.
-    Shutdown,
-    /// Freezing the container.
-    Pause,
-    /// Letting a frozen container go on.
-    Resume,
-    /// Killing the container.
-    Kill,
-    /// Waiting for the container to exit.
-    Exit,
-    /// Reading how the container exited.
-    Evidence,
-    /// Removing the container.
-    Remove,
-    /// Removing an image.
-    RemoveImage,
-    /// Listing containers or images.
-    List,
+sandbox_protocol::words! {
+    /// A step of a sandbox's life, or another call to the engine. Each has its own time limit.
+    #[non_exhaustive]
+    pub enum Step {
+        /// Connecting to an engine and identifying it.
+        Connect = "connecting to the engine",
+        /// Finding or building the sandbox image.
+        Image = "preparing the sandbox image",
+        /// Pulling, unpacking or inspecting the root filesystem that commands run in.
+        Programs = "preparing the image",
+        /// Creating the container.
+        Create = "creating the container",
+        /// Attaching to the container's stdin and stdout.
+        Attach = "attaching to the container",
+        /// Starting the container.
+        Start = "starting the container",
+        /// The agent's answer to `hello`.
+        Hello = "greeting the agent",
+        /// The agent's answer to `configure`.
+        Configure = "configuring the agent",
+        /// The agent's answer to `shutdown`.
+        Shutdown = "shutting the agent down",
+        /// Freezing the container.
+        Pause = "pausing the container",
+        /// Letting a frozen container go on.
+        Resume = "resuming the container",
+        /// Killing the container.
+        Kill = "killing the container",
+        /// Waiting for the container to exit.
+        Exit = "waiting for the container's end",
+        /// Reading how the container exited.
+        Evidence = "reading how the container ended",
+        /// Removing the container.
+        Remove = "removing the container",
+        /// Removing an image.
+        RemoveImage = "removing the image",
+        /// Listing containers or images.
+        List = "listing what the engine has",
+    }
 }
 
 impl Step {
-    /// Its name in messages.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Connect => "connecting to the engine",
-            Self::Image => "preparing the sandbox image",
-            Self::Programs => "preparing the image",
-            Self::Create => "creating the container",
-            Self::Attach => "attaching to the container",
-            Self::Start => "starting the container",
-            Self::Hello => "greeting the agent",
-            Self::Configure => "configuring the agent",
-            Self::Shutdown => "shutting the agent down",
-            Self::Pause => "pausing the container",
-            Self::Resume => "resuming the container",
-            Self::Kill => "killing the container",
-            Self::Exit => "waiting for the container's end",
-            Self::Evidence => "reading how the container ended",
-            Self::Remove => "removing the container",
-            Self::RemoveImage => "removing the image",
-            Self::List => "listing what the engine has",
-        }
-    }
-
     /// The time limit of the step. It is generous: an engine under load is slow, not dead.
-    #[must_use]
     pub const fn time_limit(self) -> Duration {
         let seconds = match self {
             Self::Connect => return sandbox_engine::CONNECT_TIMEOUT,
@@ -81,11 +57,5 @@ impl Step {
             Self::Shutdown => 2,
         };
         Duration::from_secs(seconds)
-    }
-}
-
-impl std::fmt::Display for Step {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.pad(self.as_str())
     }
 }

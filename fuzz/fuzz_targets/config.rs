@@ -1,4 +1,4 @@
 //! Configuration files and variables.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| sandboxctl::fuzz::config(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| sandbox_config::fuzz::config(data));

@@ -17,48 +17,28 @@ pub const IMAGE_VARIABLE: &str = "image:";
 /// that does not read proxy variables can be configured once.
 pub const PROXY_PORT: u16 = 3128;
 
-/// What the agent does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Serves a session that runs scripts.
-    Script,
-    /// Serves a session that also runs commands of the image.
-    Exec,
-    /// Reads one script from stdin and reports whether it compiles ([`CheckReply`]). No session.
-    Check,
-}
-
-/// What happens if the agent cannot confine itself as required.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum ConfinementPolicy {
-    /// The agent exits, unless its system call filter is in force, and Landlock if the kernel has
-    /// it.
-    #[default]
-    Required,
-    /// The agent continues and reports which layer is missing.
-    BestEffort,
-}
-
-impl ConfinementPolicy {
-    /// Both policies.
-    pub const ALL: [Self; 2] = [Self::Required, Self::BestEffort];
-
-    /// The policy's name on the command line and in configuration.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Required => "required",
-            Self::BestEffort => "best-effort",
-        }
+crate::words! {
+    /// What the agent does.
+    pub enum Mode {
+        /// Serves a session that runs scripts.
+        Script = "script",
+        /// Serves a session that also runs commands of the image.
+        Exec = "exec",
+        /// Reads one script from stdin and reports whether it compiles ([`CheckReply`]). No session.
+        Check = "check",
     }
+}
 
-    /// The policy of that name.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|policy| policy.as_str() == word)
+crate::words! {
+    /// What happens if the agent cannot confine itself as required.
+    #[derive(Default)]
+    pub enum ConfinementPolicy {
+        /// The agent exits, unless its system call filter is in force, and Landlock if the kernel has
+        /// it.
+        #[default]
+        Required = "required",
+        /// The agent continues and reports which layer is missing.
+        BestEffort = "best-effort",
     }
 }
 
@@ -177,20 +157,13 @@ pub const MAX_CHECK_WARNINGS: usize = 50;
 impl AgentArgs {
     /// The base of relative paths: the working directory, else the home, else `/` if there is no
     /// mount.
-    #[must_use]
     pub fn base(&self) -> GuestPath {
         self.workdir.clone().or_else(|| self.home.clone()).unwrap_or_else(GuestPath::root)
     }
 
     /// The arguments after the program's name.
-    #[must_use]
     pub fn to_args(&self) -> Vec<String> {
-        let mode = match self.mode {
-            Mode::Script => "script",
-            Mode::Exec => "exec",
-            Mode::Check => "check",
-        };
-        let mut args = vec![mode.to_owned()];
+        let mut args = vec![self.mode.to_string()];
         if let Some(user) = self.user {
             args.extend(["--user".to_owned(), user.to_string()]);
         }
@@ -230,12 +203,7 @@ impl AgentArgs {
     /// [`ArgsError`] for anything that [`to_args`](Self::to_args) does not produce.
     pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Self, ArgsError> {
         let mut args = args.into_iter();
-        let mode = match args.next().as_deref() {
-            Some("script") => Mode::Script,
-            Some("exec") => Mode::Exec,
-            Some("check") => Mode::Check,
-            _ => return Err(ArgsError::Mode),
-        };
+        let mode = args.next().as_deref().and_then(Mode::from_word).ok_or(ArgsError::Mode)?;
         let mut parsed = Self {
             mode,
             user: None,

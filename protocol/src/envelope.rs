@@ -124,31 +124,18 @@ enum Version {
     V2,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum ControllerMethod {
-    Chunk,
-    Credit,
-    Connected,
-    Closed,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum AgentMethod {
-    Log,
-    Case,
-    Touched,
-    Refused,
-    Page,
-    Started,
-    Exited,
-    Watched,
-    Changes,
-    Chunk,
-    Credit,
-    Connect,
-    Close,
+/// Decodes a notification: its method is the name of its variant.
+macro_rules! notification {
+    ($name:ident, $raw:ident: $($variant:ident),+) => {{
+        #[derive(Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        enum Method {
+            $($variant),+
+        }
+        match method::<Method>($name)? {
+            $(Method::$variant => params($name, $raw).map(Self::$variant),)+
+        }
+    }};
 }
 
 #[derive(Serialize)]
@@ -216,16 +203,9 @@ impl ToAgent {
         if let Some(chunk) = decode_chunk(line) {
             return Ok(Self::Chunk(chunk));
         }
-        match envelope(line)? {
-            Incoming {
-                id: Some(id),
-                stream,
-                method: Some(name),
-                params: Some(raw),
-                result: None,
-                error: None,
-                ..
-            } => {
+        let it = envelope(line)?;
+        match (it.id, it.stream, it.method, it.params, it.result, it.error) {
+            (Some(id), stream, Some(name), Some(raw), None, None) => {
                 let request = match Request::decode(&method::<String>(name)?, raw) {
                     Some(request) => request,
                     None => return shape("an unknown method"),
@@ -238,20 +218,9 @@ impl ToAgent {
                 let request = request.map_err(|source| params_error(name, Some(id), source))?;
                 Ok(Self::Request { id, request, stream })
             }
-            Incoming {
-                id: None,
-                stream: None,
-                method: Some(name),
-                params: Some(raw),
-                result: None,
-                error: None,
-                ..
-            } => match method::<ControllerMethod>(name)? {
-                ControllerMethod::Chunk => params(name, raw).map(Self::Chunk),
-                ControllerMethod::Credit => params(name, raw).map(Self::Credit),
-                ControllerMethod::Connected => params(name, raw).map(Self::Connected),
-                ControllerMethod::Closed => params(name, raw).map(Self::Closed),
-            },
+            (None, None, Some(name), Some(raw), None, None) => {
+                notification!(name, raw: Chunk, Credit, Connected, Closed)
+            }
             _ => shape("neither a request nor a notification"),
         }
     }
@@ -293,48 +262,18 @@ impl<'a> FromAgent<'a> {
         if let Some(chunk) = decode_chunk(line) {
             return Ok(Self::Chunk(chunk));
         }
-        match envelope(line)? {
-            Incoming {
-                id: Some(id),
-                stream: None,
-                method: None,
-                params: None,
-                result: Some(raw),
-                error: None,
-                ..
-            } => Ok(Self::Reply { id, result: Ok(raw) }),
-            Incoming {
-                id: Some(id),
-                stream: None,
-                method: None,
-                params: None,
-                result: None,
-                error: Some(error),
-                ..
-            } => Ok(Self::Reply { id, result: Err(error) }),
-            Incoming {
-                id: None,
-                stream: None,
-                method: Some(name),
-                params: Some(raw),
-                result: None,
-                error: None,
-                ..
-            } => match method::<AgentMethod>(name)? {
-                AgentMethod::Log => params(name, raw).map(Self::Log),
-                AgentMethod::Case => params(name, raw).map(Self::Case),
-                AgentMethod::Touched => params(name, raw).map(Self::Touched),
-                AgentMethod::Refused => params(name, raw).map(Self::Refused),
-                AgentMethod::Page => params(name, raw).map(Self::Page),
-                AgentMethod::Started => params(name, raw).map(Self::Started),
-                AgentMethod::Exited => params(name, raw).map(Self::Exited),
-                AgentMethod::Watched => params(name, raw).map(Self::Watched),
-                AgentMethod::Changes => params(name, raw).map(Self::Changes),
-                AgentMethod::Chunk => params(name, raw).map(Self::Chunk),
-                AgentMethod::Credit => params(name, raw).map(Self::Credit),
-                AgentMethod::Connect => params(name, raw).map(Self::Connect),
-                AgentMethod::Close => params(name, raw).map(Self::Close),
-            },
+        let it = envelope(line)?;
+        match (it.id, it.stream, it.method, it.params, it.result, it.error) {
+            (Some(id), None, None, None, Some(raw), None) => {
+                Ok(Self::Reply { id, result: Ok(raw) })
+            }
+            (Some(id), None, None, None, None, Some(error)) => {
+                Ok(Self::Reply { id, result: Err(error) })
+            }
+            (None, None, Some(name), Some(raw), None, None) => notification!(
+                name, raw: Log, Case, Touched, Refused, Page, Started, Exited, Watched, Changes,
+                Chunk, Credit, Connect, Close
+            ),
             _ => shape("neither an answer nor a notification"),
         }
     }

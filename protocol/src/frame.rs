@@ -41,7 +41,6 @@ pub struct FrameDecoder {
 
 impl FrameDecoder {
     /// An empty decoder.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }

@@ -33,6 +33,7 @@ pub mod syscalls;
 pub mod time;
 pub mod user;
 mod wire_string;
+mod words;
 
 pub use base64_bytes::Base64;
 pub use envelope::{DecodeError, FromAgent, HEARTBEAT, ToAgent};
@@ -41,7 +42,6 @@ pub use user::{User, UserError};
 pub use wire_string::WireString;
 
 /// A text of UTF-8 without a byte-order mark, which some editors and shells write before it.
-#[must_use]
 pub fn without_bom(text: &[u8]) -> &[u8] {
     text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
 }

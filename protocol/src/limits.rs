@@ -123,6 +123,11 @@ pub const MAX_GREP_LINE_BYTES: usize = 2 << 10;
 /// Most lines of context on each side of a match.
 pub const MAX_GREP_CONTEXT: u64 = 100;
 
+/// The most bytes of keys and values that a file may have in both namespaces together.
+pub const MAX_METADATA_BYTES: usize = 4096;
+/// The most keys that a file may have in both namespaces together.
+pub const MAX_METADATA_KEYS: usize = 64;
+
 /// Initial credit of a stream, in bytes: what the sender may send before the first `credit`.
 pub const INITIAL_CREDIT: u64 = 256 << 10;
 
@@ -193,7 +198,7 @@ const _: () = assert!(MAX_CHUNK_BYTES.div_ceil(3) * 4 + ENVELOPE <= MAX_FRAME_BY
 // A name that is not UTF-8 is sent as base64. Beside its names and its metadata, an entry needs less
 // than 512 bytes.
 const LONGEST_NAME: usize = crate::path::MAX_PATH_BYTES * 6;
-const MOST_METADATA: usize = (crate::operation::MAX_METADATA_BYTES + 256) * 6;
+const MOST_METADATA: usize = (MAX_METADATA_BYTES + 256) * 6;
 const _: () = assert!(
     LIST_PAGE_BYTES + 2 * LONGEST_NAME + MOST_METADATA + LIST_PAGE * 512 + ENVELOPE
         <= MAX_FRAME_BYTES
@@ -216,7 +221,6 @@ pub const IO_IS_OFF: &str = "the sandbox has no io dir, because io is off";
 
 /// A size in messages: bytes below 1 KiB, else the largest unit, with a decimal where it is not
 /// whole.
-#[must_use]
 pub fn size_text(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
@@ -235,7 +239,6 @@ pub fn size_text(bytes: u64) -> String {
 }
 
 /// The number of bytes of `text` in a JSON string, without the quotes, as this crate writes it.
-#[must_use]
 pub fn encoded_len(text: &str) -> usize {
     text.bytes().map(encoded_byte_len).sum()
 }
@@ -249,7 +252,6 @@ fn encoded_byte_len(byte: u8) -> usize {
 }
 
 /// The longest prefix of `text` of at most `max` encoded bytes, cut between characters.
-#[must_use]
 pub fn cut_encoded(text: &str, max: usize) -> &str {
     let mut used = 0;
     for (index, character) in text.char_indices() {

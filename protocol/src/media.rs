@@ -4,7 +4,6 @@
 pub const HEAD_BYTES: usize = 12;
 
 /// The MIME type of an image that models accept (PNG, JPEG, GIF, WebP), by its first bytes.
-#[must_use]
 pub fn image_type(head: &[u8]) -> Option<&'static str> {
     match head {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),

@@ -38,7 +38,7 @@ use crate::{Base64, ErrorKind, WireString};
 /// A request's parameters, with the method and the type of the answer.
 pub trait Call: Into<Request> {
     /// The type of the agent's answer.
-    type Reply: DeserializeOwned;
+    type Reply: DeserializeOwned + Send + 'static;
     /// The request is about others, and does not count towards the [requests in
     /// flight](crate::limits::MAX_IN_FLIGHT).
     const IS_CONTROL: bool;
@@ -59,7 +59,6 @@ macro_rules! requests {
             pub const METHODS: &[&str] = &[$($method),+];
 
             /// The method's name on the wire.
-            #[must_use]
             pub const fn method(&self) -> &'static str {
                 match self {
                     $(Self::$variant(_) => $method,)+
@@ -305,6 +304,13 @@ pub struct ScriptError {
     pub value: Option<Value>,
 }
 
+impl ScriptError {
+    /// An error of which there is nothing but the message.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), line: None, traceback: None, value: None }
+    }
+}
+
 /// Resource usage of a run, as the agent counted it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -395,31 +401,16 @@ pub struct TestCase {
     pub duration_ms: u64,
 }
 
-/// How a test case ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum TestStatus {
-    /// Its function returned.
-    Passed,
-    /// Its function raised an error.
-    Failed,
-    /// Its function called `test.skip`.
-    Skipped,
-}
-
-impl TestStatus {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Passed, Self::Failed, Self::Skipped];
-
-    /// Its name in documents.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Passed => "passed",
-            Self::Failed => "failed",
-            Self::Skipped => "skipped",
-        }
+crate::words! {
+    /// How a test case ended.
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    pub enum TestStatus {
+        /// Its function returned.
+        Passed = "passed",
+        /// Its function raised an error.
+        Failed = "failed",
+        /// Its function called `test.skip`.
+        Skipped = "skipped",
     }
 }
 

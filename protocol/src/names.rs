@@ -13,7 +13,6 @@ const SUFFIX: &str = "_b64";
 
 /// Compact JSON, serialized by this program, with its names in the public form. No text in JSON contains what begins a name's
 /// bytes: its quotes are escaped.
-#[must_use]
 pub fn published(json: String) -> String {
     if !json.contains(BYTES) {
         return json;

@@ -21,6 +21,7 @@ pub use self::results::{
     TruncatedBy, ViewContent, WriteMode, permissions_text,
 };
 use crate::WireString;
+pub use crate::limits::{MAX_METADATA_BYTES, MAX_METADATA_KEYS};
 use crate::path::{MAX_PATH_BYTES, join_written, split_glob};
 pub use crate::time::Timestamp;
 
@@ -116,7 +117,6 @@ macro_rules! operations {
 
             impl $request {
                 /// With the defaults of what is not given.
-                #[must_use]
                 pub fn new($($required: impl Into<$required_kind>),*) -> Self {
                     Self { $($required: $required.into(),)* $($option: $value,)* }
                 }
@@ -203,21 +203,9 @@ macro_rules! operations {
             }
         }
 
-        /// The name of a file operation.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        pub enum OperationName {
-            $($(#[$doc])* #[serde(rename = $word)] $request,)+
-        }
-
-        impl OperationName {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$request),+];
-
-            /// As text.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$request => $word,)+ }
-            }
+        $crate::words! {
+            /// The name of a file operation.
+            pub enum OperationName { $($(#[$doc])* $request = $word,)+ }
         }
 
         /// Reads an answer as the reply to each operation.
@@ -231,13 +219,11 @@ macro_rules! operations {
             pub const NAMES: &[&str] = &[$($word),+];
 
             /// Its name.
-            #[must_use]
             pub const fn name(&self) -> &'static str {
                 match self { $(Self::$request(_) => $word,)+ }
             }
 
             /// The paths that it names, as they are written.
-            #[must_use]
             pub fn paths(&self) -> Paths<'_> {
                 match self { $(Self::$request(request) => request.paths(),)+ }
             }
@@ -676,10 +662,6 @@ fn here() -> WireString {
 
 /// The namespaces of [`SetMetadata`].
 pub const METADATA_NAMESPACES: [&str; 2] = ["sbx", "e2b"];
-/// The most bytes of keys and values that a file may have in both namespaces together.
-pub const MAX_METADATA_BYTES: usize = 4096;
-/// The most keys that a file may have in both namespaces together.
-pub const MAX_METADATA_KEYS: usize = 64;
 
 fn own_namespace() -> String {
     METADATA_NAMESPACES[0].to_owned()
@@ -687,7 +669,6 @@ fn own_namespace() -> String {
 
 impl Operation {
     /// The stream that it opens.
-    #[must_use]
     pub fn stream(&self) -> Option<Way> {
         match self.traits() {
             traits if traits.contains(&Trait::Out) => Some(Way::Out),
@@ -697,13 +678,11 @@ impl Operation {
     }
 
     /// Whether it changes files.
-    #[must_use]
     pub fn changes_files(&self) -> bool {
         self.traits().contains(&Trait::Changes)
     }
 
     /// Whether it may make what is stored larger.
-    #[must_use]
     pub fn stores(&self) -> bool {
         self.traits().contains(&Trait::Stores)
     }
@@ -711,7 +690,6 @@ impl Operation {
 
 impl List {
     /// How deep it goes, where it says so.
-    #[must_use]
     pub const fn depth(&self) -> Option<u64> {
         if self.recursive { self.max_depth } else { Some(1) }
     }
@@ -720,7 +698,6 @@ impl List {
 impl Glob {
     /// Where the search begins, as it is written; the directory that the pattern names; and the pattern
     /// below that.
-    #[must_use]
     pub fn split(&self) -> (Vec<u8>, &str, &str) {
         let (directory, below) = split_glob(&self.pattern);
         let top = match (directory.as_bytes(), self.path.as_bytes()) {
@@ -731,7 +708,6 @@ impl Glob {
     }
 
     /// Which of the paths are taken, and after `!` which not.
-    #[must_use]
     pub fn selection(&self) -> Vec<String> {
         selection(&self.globs, None, &self.exclude)
     }
@@ -739,7 +715,6 @@ impl Glob {
 
 impl Grep {
     /// Which of the files are taken, and after `!` which not.
-    #[must_use]
     pub fn selection(&self) -> Vec<String> {
         selection(&self.globs, self.glob.as_ref(), &self.exclude)
     }

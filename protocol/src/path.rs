@@ -57,7 +57,6 @@ pub enum PathError {
 
 impl PathError {
     /// The kind of the error.
-    #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::Parent | Self::NoHome => ErrorKind::PathEscape,
@@ -72,7 +71,6 @@ impl PathError {
 
 impl GuestPath {
     /// `/`, which is in no mount.
-    #[must_use]
     pub fn root() -> Self {
         Self(b"/".to_vec())
     }
@@ -112,14 +110,12 @@ impl GuestPath {
     }
 
     /// The bytes, starting with `/`.
-    #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
     /// The path relative to `prefix`, by component, without a leading `/`: empty for `prefix`
     /// itself.
-    #[must_use]
     pub fn strip_prefix(&self, prefix: &Self) -> Option<&[u8]> {
         if prefix.0 == b"/" {
             return Some(&self.0[1..]);
@@ -132,7 +128,6 @@ impl GuestPath {
     }
 
     /// Whether this path is `prefix` or below it, by component.
-    #[must_use]
     pub fn is_under(&self, prefix: &Self) -> bool {
         self.strip_prefix(prefix).is_some()
     }
@@ -143,7 +138,6 @@ impl GuestPath {
     }
 
     /// The last component; empty for `/`.
-    #[must_use]
     pub fn name(&self) -> &[u8] {
         self.components().next_back().unwrap_or_default()
     }
@@ -161,7 +155,6 @@ impl GuestPath {
     }
 
     /// The text for people, with U+FFFD if the bytes are not UTF-8.
-    #[must_use]
     pub fn to_string_lossy(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.0)
     }
@@ -179,7 +172,6 @@ pub const GLOB_SPECIAL: [char; 5] = ['*', '?', '[', '{', '\\'];
 /// The directory of a glob as it is written, with its final slash, and the pattern below it: all
 /// names before the first one with a special character. The directory is empty where the pattern is
 /// relative to the working directory. Nothing is below `~`, which is a path and no name.
-#[must_use]
 pub fn split_glob(pattern: &str) -> (&str, &str) {
     if pattern.trim_end_matches('/') == "~" {
         return (pattern, "");
@@ -190,7 +182,6 @@ pub fn split_glob(pattern: &str) -> (&str, &str) {
 }
 
 /// Joins a path below a directory to the directory as it is written; either may be empty.
-#[must_use]
 pub fn join_written(directory: &[u8], below: &[u8]) -> Vec<u8> {
     let slash = !directory.is_empty() && !below.is_empty() && !directory.ends_with(b"/");
     [directory, if slash { b"/" } else { b"" }, below].concat()

@@ -46,20 +46,17 @@ impl ProtectedNames {
     }
 
     /// Whether there are no names.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Number of components of the longest name.
-    #[must_use]
     pub fn longest(&self) -> usize {
         self.0.iter().map(Vec::len).max().unwrap_or(0)
     }
 
     /// Whether the path of these [folded](fold) components is, or lies below, a protected name whose
     /// last component is at `from` or after it.
-    #[must_use]
     pub fn cover(&self, path: &[Cow<'_, [u8]>], from: usize) -> bool {
         self.0.iter().any(|name| {
             let first = (from + 1).saturating_sub(name.len());
@@ -70,7 +67,6 @@ impl ProtectedNames {
 
     /// Whether the path of these components ends with the first components of a longer protected
     /// name, as `a/.git` does for `.git/hooks`.
-    #[must_use]
     pub fn begin_in(&self, path: &[Cow<'_, [u8]>]) -> bool {
         self.0.iter().any(|name| {
             (1..name.len().min(path.len() + 1))
@@ -125,7 +121,6 @@ impl Component {
 }
 
 /// A component as case-folding file systems see it.
-#[must_use]
 pub fn fold(name: &[u8]) -> Cow<'_, [u8]> {
     let is_plain =
         |&byte: &u8| byte.is_ascii() && !byte.is_ascii_uppercase() && !matches!(byte, b':');

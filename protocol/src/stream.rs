@@ -40,13 +40,11 @@ pub struct SendWindow {
 
 impl SendWindow {
     /// The window of a new stream.
-    #[must_use]
     pub const fn new(stream: u32) -> Self {
         Self { stream, next_seq: 0, credit: INITIAL_CREDIT, ended: false }
     }
 
     /// The most bytes that the next chunk may hold now.
-    #[must_use]
     pub fn capacity(&self) -> usize {
         usize::try_from(self.credit).unwrap_or(usize::MAX).min(MAX_CHUNK_BYTES)
     }
@@ -93,7 +91,6 @@ pub struct ReceiveWindow {
 
 impl ReceiveWindow {
     /// The window of a new stream.
-    #[must_use]
     pub const fn new(stream: u32) -> Self {
         Self { stream, next_seq: 0, credit: INITIAL_CREDIT, ended: false }
     }
@@ -121,14 +118,12 @@ impl ReceiveWindow {
     }
 
     /// The credit to grant after `bytes` were consumed.
-    #[must_use]
     pub const fn consumed(&mut self, bytes: u64) -> Credit {
         self.credit += bytes;
         Credit { stream: self.stream, bytes }
     }
 
     /// Whether the last chunk was received.
-    #[must_use]
     pub const fn is_ended(&self) -> bool {
         self.ended
     }

@@ -136,23 +136,9 @@ mod tests {
             assert!(names.contains(name), "{name}");
         }
         for name in [
-            "bpf",
-            "chroot",
-            "clone3",
-            "init_module",
-            "io_uring_setup",
-            "keyctl",
-            "mount",
-            "openat2",
-            "open_by_handle_at",
-            "perf_event_open",
-            "pidfd_getfd",
-            "pivot_root",
-            "process_vm_readv",
-            "ptrace",
-            "setns",
-            "unshare",
-            "userfaultfd",
+            "bpf", "chroot", "clone3", "init_module", "io_uring_setup", "keyctl", "mount",
+            "openat2", "open_by_handle_at", "perf_event_open", "pidfd_getfd", "pivot_root",
+            "process_vm_readv", "ptrace", "setns", "unshare", "userfaultfd",
         ] {
             assert!(!names.contains(name), "{name}");
         }

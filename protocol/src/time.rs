@@ -44,7 +44,6 @@ const FIRST_SECOND: i64 = -62_167_219_200;
 /// Formats a time since the Unix epoch, with as many digits of the second as it has. `None` if RFC
 /// 3339 cannot represent it: a year outside of 0 to 9999, or a second or more of nanoseconds. A
 /// hostile agent may send any value.
-#[must_use]
 pub fn rfc3339(seconds: i64, nanoseconds: u32) -> Option<String> {
     if nanoseconds >= 1_000_000_000 {
         return None;
@@ -57,7 +56,6 @@ pub fn rfc3339(seconds: i64, nanoseconds: u32) -> Option<String> {
 }
 
 /// Parses what [`rfc3339`] formats, and times with an offset.
-#[must_use]
 pub fn parse_rfc3339(text: &str) -> Option<(i64, u32)> {
     let since = text.parse::<jiff::Timestamp>().ok()?.as_duration();
     let second = since.as_secs() - i64::from(since.subsec_nanos() < 0);

@@ -50,13 +50,11 @@ impl User {
     }
 
     /// The uid.
-    #[must_use]
     pub const fn uid(self) -> u32 {
         self.uid
     }
 
     /// The gid.
-    #[must_use]
     pub const fn gid(self) -> u32 {
         self.gid
     }
@@ -106,17 +104,8 @@ mod tests {
         assert_eq!((user.uid(), user.gid()), (1000, 100));
         assert_eq!(user.to_string(), "1000:100");
         for text in [
-            "",
-            "1000",
-            "root:root",
-            "-1:0",
-            "0:-1",
-            "1:2:3",
-            "4294967296:0",
-            "0: 1",
-            "+0:0",
-            "0:+5",
-            "00000000000:0",
+            "", "1000", "root:root", "-1:0", "0:-1", "1:2:3", "4294967296:0", "0: 1", "+0:0",
+            "0:+5", "00000000000:0",
         ] {
             assert_eq!(text.parse::<User>(), Err(UserError::Format), "{text}");
         }

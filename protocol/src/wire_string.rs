@@ -20,14 +20,12 @@ impl WireString {
     }
 
     /// From the text and the bytes of a public document, where the bytes win.
-    #[must_use]
     pub fn from_parts(text: String, bytes: Option<Base64>) -> Self {
         Self(bytes.map_or_else(|| text.into_bytes(), |bytes| bytes.0))
     }
 
     /// A name for a public document: the text, with U+FFFD where the bytes are not UTF-8, and then the
     /// bytes.
-    #[must_use]
     pub fn parts(name: &[u8]) -> (Cow<'_, str>, Option<Base64>) {
         let text = String::from_utf8_lossy(name);
         let exact = matches!(text, Cow::Owned(_)).then(|| Base64(name.to_vec()));
@@ -35,25 +33,21 @@ impl WireString {
     }
 
     /// Its bytes.
-    #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
     /// Its bytes.
-    #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
     /// The text for people: U+FFFD where the bytes are not UTF-8.
-    #[must_use]
     pub fn to_string_lossy(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.0)
     }
 
     /// How many bytes it takes in a frame, at most.
-    #[must_use]
     pub fn encoded_len(&self) -> usize {
         match std::str::from_utf8(&self.0) {
             Ok(text) => crate::limits::encoded_len(text) + 2,

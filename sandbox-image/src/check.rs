@@ -49,10 +49,10 @@ fn not_utf8(valid: &[u8], length: usize) -> ScriptError {
     }
     let line = valid.iter().filter(|&&byte| byte == b'\n').count() + 1;
     ScriptError {
-        kind: ErrorKind::Syntax,
-        message: format!(r"script:{line}: the script is not UTF-8 text (write such bytes as \xNN)"),
         line: u32::try_from(line).ok(),
-        traceback: None,
-        value: None,
+        ..ScriptError::new(
+            ErrorKind::Syntax,
+            format!(r"script:{line}: the script is not UTF-8 text (write such bytes as \xNN)"),
+        )
     }
 }

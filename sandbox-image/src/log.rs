@@ -27,7 +27,6 @@ struct LogBudget {
 
 impl LogSink {
     /// The log of the run `request`, which starts now.
-    #[must_use]
     pub fn new(outbox: Arc<Outbox>, request: u64, limits: &Limits) -> Self {
         let budget = LogBudget {
             bytes: limits.log_bytes,
@@ -69,7 +68,6 @@ impl LogSink {
     }
 
     /// Whether entries, or parts of one, were dropped because the log was full.
-    #[must_use]
     pub fn is_truncated(&self) -> bool {
         self.budget.lock().unwrap().truncated
     }

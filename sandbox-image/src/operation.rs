@@ -15,7 +15,7 @@ use sandbox_protocol::message::{
     StatReply, SymlinkReply, TouchReply, View, ViewContent, ViewReply, Write, WriteReply,
 };
 use sandbox_protocol::operation::OperationReply;
-use sandbox_protocol::{ErrorKind, FromAgent, WireError, WireString};
+use sandbox_protocol::{FromAgent, WireError, WireString};
 
 use crate::files::{
     Absent, Existing, FileError, Files, LastLink, ListedEntry, Reading, RemoveScope, Viewed, Watch,
@@ -61,7 +61,6 @@ impl Running {
 
 impl Operations {
     /// Starts without operations.
-    #[must_use]
     pub fn new(outbox: Arc<Outbox>, streams: Arc<Streams>) -> Self {
         let shared = Shared { state: Mutex::default(), outbox, streams };
         Self { shared: Arc::new(shared) }
@@ -83,7 +82,7 @@ impl Operations {
     ) -> Result<ThreadJob, WireError> {
         let mut state = self.shared.state.lock().unwrap();
         if state.closing {
-            return Err(WireError::new(ErrorKind::Busy, "the session ends"));
+            return Err(WireError::busy("the session ends"));
         }
         let open = |(number, way)| self.shared.streams.open(number, way, None);
         let stream = stream.zip(operation.stream()).map(open).transpose()?;

@@ -104,7 +104,7 @@ impl Outbox {
         let admit = |count| (count < MAX_IN_FLIGHT).then_some(count + 1);
         match self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit) {
             Ok(_) => Ok(()),
-            Err(_) => Err(WireError::new(ErrorKind::Busy, "too many requests at one time")),
+            Err(_) => Err(WireError::busy("too many requests at one time")),
         }
     }
 

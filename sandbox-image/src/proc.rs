@@ -22,7 +22,6 @@ pub struct Proc {
 
 impl Proc {
     /// Reads what is constant, and opens what is not.
-    #[must_use]
     pub fn open() -> Self {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
         Self {
@@ -34,20 +33,17 @@ impl Proc {
 
     /// The kernel's boot id; empty on a kernel that does not report it. An empty id equals no
     /// other.
-    #[must_use]
     pub fn boot_id(&self) -> &str {
         &self.boot_id
     }
 
     /// CPU time of this program, all threads.
-    #[must_use]
     pub fn cpu_time(&self) -> Duration {
         process_time().saturating_sub(self.cpu_before)
     }
 
     /// Peak resident size of this program; getrusage would include the engine's code before it. 0
     /// if the kernel does not report it.
-    #[must_use]
     pub fn peak_memory(&self) -> u64 {
         let mut status = [0; STATUS_BYTES];
         let length = match &self.status {

@@ -16,10 +16,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use sandbox_protocol::WireError;
 use sandbox_protocol::message::{
     AgentUsage, IoErrors, Limits, Run, RunEnd, RunReply, ShutdownReply,
 };
-use sandbox_protocol::{ErrorKind, WireError};
 
 use crate::exec::Programs;
 use crate::files::Files;
@@ -95,7 +95,6 @@ pub struct Job {
 
 impl Runner {
     /// An idle runner.
-    #[must_use]
     pub fn new(outbox: Arc<Outbox>, replier: Replier, proc: Arc<Proc>) -> Self {
         let shared = Shared { state: Mutex::default(), outbox, replier, proc };
         Self { shared: Arc::new(shared) }
@@ -109,10 +108,10 @@ impl Runner {
     pub fn start(&self, job: Job) -> Result<(), WireError> {
         let mut state = self.shared.state.lock().unwrap();
         if state.shutdown.is_some() {
-            return Err(WireError::new(ErrorKind::Busy, "the session is ending"));
+            return Err(WireError::busy("the session is ending"));
         }
         if state.running.is_some() {
-            return Err(WireError::new(ErrorKind::Busy, "another run is in progress"));
+            return Err(WireError::busy("another run is in progress"));
         }
         let (sender, events) = channel();
         let stop = Arc::new(StopFlag::default());
@@ -137,7 +136,7 @@ impl Runner {
     pub fn shutdown(&self, id: u64) {
         let mut state = self.shared.state.lock().unwrap();
         if state.shutdown.is_some() {
-            let error = WireError::new(ErrorKind::Busy, "the session is ending");
+            let error = WireError::busy("the session is ending");
             return self.shared.replier.answer::<ShutdownReply>(id, Err(error));
         }
         state.shutdown = Some(id);

@@ -225,10 +225,7 @@ impl Session {
                     Some(version) if method == "hello" && version != PROTOCOL_VERSION => {
                         wrong_version(version)
                     }
-                    _ => WireError::new(
-                        ErrorKind::InvalidRequest,
-                        format!("malformed params of '{method}': {source}"),
-                    ),
+                    _ => WireError::invalid(format!("malformed params of '{method}': {source}")),
                 };
                 self.replier.answer::<()>(id, Err(error));
             }
@@ -327,14 +324,17 @@ impl Session {
     fn configure(&mut self, configure: Configure) -> Result<ConfigureReply, WireError> {
         self.check_greeted()?;
         if self.rules.is_some() {
-            return Err(invalid("'configure' comes once"));
+            return Err(WireError::invalid("'configure' comes once"));
         }
         let Configure { limits, policy } = configure;
-        let paths = PathPolicy::new(&policy)
-            .map_err(|error| invalid(&format!("a path in policy.allowed_paths: {error}")))?;
+        let paths = PathPolicy::new(&policy).map_err(|error| {
+            WireError::invalid(format!("a path in policy.allowed_paths: {error}"))
+        })?;
         if policy.files == FileScope::All {
             if self.programs.is_none() {
-                return Err(invalid("policy.files: only where programs run is there more"));
+                return Err(WireError::invalid(
+                    "policy.files: only where programs run is there more",
+                ));
             }
             self.mounts
                 .open_container(Path::new("/"))
@@ -351,12 +351,12 @@ impl Session {
     }
 
     fn check_greeted(&self) -> Result<(), WireError> {
-        if self.greeted { Ok(()) } else { Err(invalid("'hello' comes first")) }
+        if self.greeted { Ok(()) } else { Err(WireError::invalid("'hello' comes first")) }
     }
 
     fn rules(&self) -> Result<&Rules, WireError> {
         self.check_greeted()?;
-        self.rules.as_ref().ok_or_else(|| invalid("'configure' comes first"))
+        self.rules.as_ref().ok_or_else(|| WireError::invalid("'configure' comes first"))
     }
 
     /// The files of the request `id`; `announce` sends what it changes.
@@ -373,7 +373,9 @@ impl Session {
 
     fn programs(&self) -> Result<&Arc<Programs>, WireError> {
         self.programs.as_ref().ok_or_else(|| {
-            invalid("this sandbox runs scripts only: to run programs it needs an image of them")
+            WireError::invalid(
+                "this sandbox runs scripts only: to run programs it needs an image of them",
+            )
         })
     }
 
@@ -412,7 +414,7 @@ impl Session {
     fn watch(&self, id: u64, watch: Watch) -> Result<ThreadJob, WireError> {
         let rules = self.rules()?;
         if self.programs.is_none() {
-            return Err(invalid(
+            return Err(WireError::invalid(
                 "this sandbox runs scripts only: to watch its files it needs an image of programs",
             ));
         }
@@ -430,12 +432,15 @@ impl Session {
     fn run(&self, id: u64, run: Run) -> Result<(), WireError> {
         let accepted = Instant::now();
         let rules = self.rules()?;
-        let args = serde_json::to_vec(&run.args).map_err(|error| invalid(&error.to_string()))?;
+        let args =
+            serde_json::to_vec(&run.args).map_err(|error| WireError::invalid(error.to_string()))?;
         if args.len() > MAX_ARGS_BYTES {
-            return Err(invalid(&format!("args is longer than {MAX_ARGS_BYTES} bytes")));
+            return Err(WireError::invalid(format!("args is longer than {MAX_ARGS_BYTES} bytes")));
         }
         if run.args.values().map(depth).max().unwrap_or(0) >= MAX_VALUE_DEPTH {
-            return Err(invalid(&format!("args is nested deeper than {MAX_VALUE_DEPTH}")));
+            return Err(WireError::invalid(format!(
+                "args is nested deeper than {MAX_VALUE_DEPTH}"
+            )));
         }
         let files =
             rules.policy.io.then(|| Arc::new(self.files(rules, id, Some(self.outbox.clone()))));
@@ -443,10 +448,6 @@ impl Session {
         let programs = self.programs.clone();
         self.runner.start(Job { id, run, accepted, limits, io_errors, files, programs })
     }
-}
-
-fn invalid(message: &str) -> WireError {
-    WireError::new(ErrorKind::InvalidRequest, message)
 }
 
 fn wrong_version(theirs: u32) -> WireError {

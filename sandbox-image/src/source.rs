@@ -32,22 +32,16 @@ pub fn prepare(source: &str) -> Result<&str, ScriptError> {
 
 /// A script over the limit.
 pub fn too_large() -> ScriptError {
-    ScriptError {
-        kind: ErrorKind::SourceTooLarge,
-        message: format!("the script is longer than {MAX_SOURCE_BYTES} bytes"),
-        line: None,
-        traceback: None,
-        value: None,
-    }
+    ScriptError::new(
+        ErrorKind::SourceTooLarge,
+        format!("the script is longer than {MAX_SOURCE_BYTES} bytes"),
+    )
 }
 
 fn syntax(line: usize, what: &str) -> ScriptError {
     ScriptError {
-        kind: ErrorKind::Syntax,
-        message: format!("script:{line}: {what}"),
         line: u32::try_from(line).ok(),
-        traceback: None,
-        value: None,
+        ..ScriptError::new(ErrorKind::Syntax, format!("script:{line}: {what}"))
     }
 }
 

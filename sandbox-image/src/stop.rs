@@ -22,14 +22,13 @@ pub enum StopReason {
 
 impl StopReason {
     /// The error of a run that was stopped for this reason.
-    #[must_use]
     pub fn error(self) -> ScriptError {
         let (kind, message) = match self {
             Self::None => (ErrorKind::Internal, "the run was not stopped"),
             Self::Timeout => (ErrorKind::Timeout, "script timed out"),
             Self::Cancelled => (ErrorKind::Cancelled, "the run was cancelled"),
         };
-        ScriptError { kind, message: message.to_owned(), line: None, traceback: None, value: None }
+        ScriptError::new(kind, message)
     }
 }
 
@@ -44,7 +43,6 @@ pub struct StopFlag {
 
 impl StopFlag {
     /// Why the run must end: one atomic load.
-    #[must_use]
     pub fn reason(&self) -> StopReason {
         match self.reason.load(Ordering::Relaxed) {
             0 => StopReason::None,
@@ -54,7 +52,6 @@ impl StopFlag {
     }
 
     /// Whether processes are killed without a grace.
-    #[must_use]
     pub fn is_at_once(&self) -> bool {
         self.at_once.load(Ordering::Relaxed)
     }
@@ -75,7 +72,6 @@ impl StopFlag {
     }
 
     /// A flag of work that waits for `wake`, which a stop also wakes.
-    #[must_use]
     pub fn waking(wake: &Arc<Wake>) -> Self {
         Self { waiting: Mutex::new(Some(wake.clone())), ..Self::default() }
     }
@@ -96,5 +92,5 @@ impl StopFlag {
 pub fn no_thread(error: std::io::Error) -> WireError {
     let message =
         format!("no thread can be started, as where there are limits.pids of them: {error}");
-    WireError::new(ErrorKind::Busy, message)
+    WireError::busy(message)
 }

@@ -12,7 +12,7 @@ use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{Chunk, Credit};
 use sandbox_protocol::operation::Way;
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow, StreamError};
-use sandbox_protocol::{ErrorKind, FromAgent, WireError};
+use sandbox_protocol::{FromAgent, WireError};
 
 use crate::files::{FileError, Watch};
 use crate::outbox::Outbox;
@@ -44,7 +44,6 @@ enum End {
 
 impl Streams {
     /// Starts with none. One of `threads` delivers what arrives.
-    #[must_use]
     pub fn new(threads: Arc<Threads>) -> Self {
         Self { open: Mutex::default(), threads }
     }
@@ -63,7 +62,7 @@ impl Streams {
         let mut open = self.open.lock().unwrap();
         if open.contains_key(&number) {
             let message = format!("the stream {number} is open already");
-            return Err(WireError::new(ErrorKind::InvalidRequest, message));
+            return Err(WireError::invalid(message));
         }
         let end = match way {
             Way::Out => End::Sending(SendWindow::new(number)),
@@ -98,10 +97,7 @@ impl Streams {
     ///
     /// If the controller broke the rules of the stream.
     pub fn take_chunk(&self, chunk: Chunk) -> Result<(), StreamError> {
-        match self.find(chunk.stream) {
-            Some(stream) => stream.take_chunk(chunk),
-            None => Ok(()),
-        }
+        self.find(chunk.stream).map_or(Ok(()), |stream| stream.take_chunk(chunk))
     }
 
     /// Delivers credit.
@@ -110,10 +106,7 @@ impl Streams {
     ///
     /// If the controller broke the rules of the stream.
     pub fn take_credit(&self, credit: &Credit) -> Result<(), StreamError> {
-        match self.find(credit.stream) {
-            Some(stream) => stream.take_credit(credit),
-            None => Ok(()),
-        }
+        self.find(credit.stream).map_or(Ok(()), |stream| stream.take_credit(credit))
     }
 }
 

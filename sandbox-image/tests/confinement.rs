@@ -19,18 +19,8 @@ use sandbox_agent::confine::landlock::{Support, support};
 
 /// Calls that a kernel may be built without, or not let this user make.
 const OPTIONAL: &[&str] = &[
-    "acct",
-    "delete_module",
-    "fchmodat2",
-    "finit_module",
-    "init_module",
-    "ioperm",
-    "iopl",
-    "kexec_load",
-    "modify_ldt",
-    "quotactl",
-    "socket-alg",
-    "userfaultfd",
+    "acct", "delete_module", "fchmodat2", "finit_module", "init_module", "ioperm", "iopl",
+    "kexec_load", "modify_ldt", "quotactl", "socket-alg", "userfaultfd",
 ];
 
 /// What came of an attack.
@@ -246,53 +236,19 @@ const CALLS: &[&str] = &[
 /// The same, of the calls and older names that this architecture alone has.
 #[cfg(target_arch = "x86_64")]
 const CALLS_OF_X86: &[&str] = &[
-    "open",
-    "creat",
-    "mkdir",
-    "mknod",
-    "chmod",
-    "chown",
-    "link",
-    "symlink",
-    "unlink",
-    "rename",
-    "fork-by-its-name",
-    "vfork",
-    "modify_ldt",
-    "arch_prctl",
-    "ioperm",
-    "iopl",
-    "kexec_load",
+    "open", "creat", "mkdir", "mknod", "chmod", "chown", "link", "symlink", "unlink", "rename",
+    "fork-by-its-name", "vfork", "modify_ldt", "arch_prctl", "ioperm", "iopl", "kexec_load",
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const CALLS_OF_X86: &[&str] = &[];
 
 /// What programs may do in addition to the agent.
 const INSIDE_OF_PROGRAMS: &[&str] = &[
-    "read-etc-passwd",
-    "list-root",
-    "read-outside",
-    "fork",
-    "clone-untraced",
-    "socket-inet",
-    "socket-inet6",
-    "socket-unix",
-    "connect-tcp",
-    "bind-tcp",
-    "map-executable",
-    "map-file",
-    "map-shared",
-    "memfd_create",
-    "mknodat",
-    "symlinkat",
-    "openat-no-mode",
-    "fchmodat-plain",
-    "prlimit64-files",
-    "prlimit64-ask",
-    "prlimit64-ask-another",
-    "own-priority",
-    "chown-to-oneself",
-    "socket-netlink",
+    "read-etc-passwd", "list-root", "read-outside", "fork", "clone-untraced", "socket-inet",
+    "socket-inet6", "socket-unix", "connect-tcp", "bind-tcp", "map-executable", "map-file",
+    "map-shared", "memfd_create", "mknodat", "symlinkat", "openat-no-mode", "fchmodat-plain",
+    "prlimit64-files", "prlimit64-ask", "prlimit64-ask-another", "own-priority",
+    "chown-to-oneself", "socket-netlink",
 ];
 
 /// What of [`OUTSIDE`] the rules on files refuse programs too.
@@ -330,55 +286,16 @@ const OUTSIDE_OF_PROGRAMS: &[&str] = &[
 
 /// What the filters do not permit programs.
 const FORBIDDEN: &[&str] = &[
-    "clone-new-user",
-    "clone-new-mount",
-    "clone-new-network",
-    "clone-new-pid",
-    "unshare-user",
-    "unshare-mount",
-    "setns",
-    "socket-netlink-diagnosis",
-    "socket-netlink-firewall",
-    "socket-netlink-audit",
-    "socket-netlink-events",
-    "socket-netlink-generic",
-    "pair-netlink",
-    "socket-packet",
-    "socket-vsock",
-    "socket-alg",
-    "io_uring_setup",
-    "io_uring_enter",
-    "io_uring_register",
-    "userfaultfd",
-    "keyctl",
-    "add_key",
-    "request_key",
-    "bpf",
-    "perf_event_open",
-    "ptrace",
-    "process_vm_readv",
-    "process_vm_writev",
-    "process_madvise",
-    "kcmp",
-    "pidfd_getfd",
-    "openat-set-uid",
-    "openat-set-gid",
-    "openat-unnamed-set-uid",
-    "mkdirat-set-gid",
-    "mknodat-set-uid",
-    "renameat2-whiteout",
-    "fchmod-set-uid",
-    "fchmod-set-gid",
-    "fchmodat",
-    "fchmodat2",
-    "prlimit64",
-    "prlimit64-core-and-ask",
-    "ioctl-type-into-terminal",
-    "ioctl-linux-console",
-    "socket-sctp",
-    "socket-smc",
-    "fcntl-lease",
-    "fcntl-notify",
+    "clone-new-user", "clone-new-mount", "clone-new-network", "clone-new-pid", "unshare-user",
+    "unshare-mount", "setns", "socket-netlink-diagnosis", "socket-netlink-firewall",
+    "socket-netlink-audit", "socket-netlink-events", "socket-netlink-generic", "pair-netlink",
+    "socket-packet", "socket-vsock", "socket-alg", "io_uring_setup", "io_uring_enter",
+    "io_uring_register", "userfaultfd", "keyctl", "add_key", "request_key", "bpf",
+    "perf_event_open", "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise",
+    "kcmp", "pidfd_getfd", "openat-set-uid", "openat-set-gid", "openat-unnamed-set-uid",
+    "mkdirat-set-gid", "mknodat-set-uid", "renameat2-whiteout", "fchmod-set-uid", "fchmod-set-gid",
+    "fchmodat", "fchmodat2", "prlimit64", "prlimit64-core-and-ask", "ioctl-type-into-terminal",
+    "ioctl-linux-console", "socket-sctp", "socket-smc", "fcntl-lease", "fcntl-notify",
 ];
 
 /// What succeeds without effect: nothing has changed that can be asked for.
@@ -396,9 +313,7 @@ const UNCHANGED: &[&str] = &[
 
 /// The same, where the kernel would refuse the request, or it affects no one.
 const WITHOUT_EFFECT: &[&str] = &[
-    "setpriority-of-a-user",
-    "ioprio_set-of-everybody",
-    "sched_setparam-of-another",
+    "setpriority-of-a-user", "ioprio_set-of-everybody", "sched_setparam-of-another",
     "sched_setattr-of-another",
 ];
 
@@ -414,22 +329,13 @@ const FORBIDDEN_OF_X86: &[&str] = &[];
 
 /// What takes space that no limit counts, but where the kernel bounds it.
 const UNCOUNTED: &[&str] = &[
-    "setxattr",
-    "lsetxattr",
-    "fsetxattr",
-    "fallocate-grow",
-    "fallocate-keep-size",
-    "fallocate-zero",
+    "setxattr", "lsetxattr", "fsetxattr", "fallocate-grow", "fallocate-keep-size", "fallocate-zero",
 ];
 
 /// What takes space that no limit counts, or sets what is left of a file.
 const RESERVING: &[&str] = &[
-    "landlock_create_ruleset",
-    "ioctl-reserve",
-    "ioctl-reserve-64",
-    "ioctl-extent-size-hint",
-    "ioctl-set-flags",
-    "ioctl-zero-range",
+    "landlock_create_ruleset", "ioctl-reserve", "ioctl-reserve-64", "ioctl-extent-size-hint",
+    "ioctl-set-flags", "ioctl-zero-range",
 ];
 
 /// I/O that nothing interrupts.
@@ -445,30 +351,10 @@ const DATAGRAMS: &[&str] = &["socket-unix-datagram", "socket-unix-raw", "pair-un
 
 /// What there is not for programs.
 const ABSENT: &[&str] = &[
-    "clone3",
-    "openat2",
-    "io_setup",
-    "open_by_handle_at",
-    "mount",
-    "umount2",
-    "pivot_root",
-    "chroot",
-    "open_tree",
-    "move_mount",
-    "fsopen",
-    "mount_setattr",
-    "fanotify_init",
-    "init_module",
-    "finit_module",
-    "delete_module",
-    "reboot",
-    "sethostname",
-    "syslog",
-    "swapon",
-    "swapoff",
-    "quotactl",
-    "acct",
-    "clock_settime",
+    "clone3", "openat2", "io_setup", "open_by_handle_at", "mount", "umount2", "pivot_root",
+    "chroot", "open_tree", "move_mount", "fsopen", "mount_setattr", "fanotify_init", "init_module",
+    "finit_module", "delete_module", "reboot", "sethostname", "syslog", "swapon", "swapoff",
+    "quotactl", "acct", "clock_settime",
 ];
 
 /// Whom attacks are aimed at: folders are made anew for each, the rest does not change.

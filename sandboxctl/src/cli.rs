@@ -14,8 +14,6 @@ mod guess;
 mod limits;
 mod local_flags;
 pub mod mcp;
-#[cfg(test)]
-mod named;
 mod on_demand;
 pub mod parse;
 pub mod receipt;
@@ -26,6 +24,8 @@ mod sandbox;
 pub mod sandboxes;
 pub mod secret;
 pub mod serve;
+#[cfg(test)]
+mod tests;
 pub mod token;
 mod values;
 mod variable;
@@ -75,7 +75,6 @@ fn version() -> &'static str {
 }
 
 /// The answer to `--version` alone, which needs no definition of a command.
-#[must_use]
 pub fn version_asked_for(args: &[OsString]) -> Option<String> {
     match args {
         [_, flag] if flag == "--version" || flag == "-V" => {
@@ -100,13 +99,12 @@ pub fn version_asked_for(args: &[OsString]) -> Option<String> {
     arg_required_else_help = true,
     max_term_width = 100,
     after_long_help = "\
-Examples:
-  sandboxctl run examples/report.luau
-  echo 'return 6 * 7' | sandboxctl run -
-  sandboxctl run access-log.luau --in /var/log/nginx/access.log --timeout 2m --json
-  sandboxctl exec --in words.txt debian:13 sort /in/words.txt
-  sandboxctl exec -it debian:13 bash
-  sandboxctl doctor
+sandboxctl run examples/report.luau
+echo 'return 6 * 7' | sandboxctl run -
+sandboxctl run access-log.luau --in /var/log/nginx/access.log --timeout 2m --json
+sandboxctl exec --in words.txt debian:13 sort /in/words.txt
+sandboxctl exec -it debian:13 bash
+sandboxctl doctor
 
 Exit codes:
   0 done · 1 script or operation failed · 2 usage, configuration · 120 limit · 121 policy
@@ -122,6 +120,9 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+    /// Which JSON is to be printed, also after errors.
+    #[arg(skip)]
+    pub json: Option<Json>,
 }
 
 /// Flags that every command takes.
@@ -132,7 +133,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
 
-    #[arg(long, global = true, value_name = "ENGINE", help = Key::EngineKind.help(),
+    #[arg(long, global = true, help = Key::EngineKind.help(),
         value_parser = word_of(Key::EngineKind))]
     engine: Option<Value>,
 
@@ -168,7 +169,6 @@ pub struct Global {
 
 impl Global {
     /// The settings among these flags as words of another command line.
-    #[must_use]
     pub fn words(&self, here: &Path) -> Vec<OsString> {
         let Flags { file, values, .. } = self.flags();
         let file = file.map(|file| [OsString::from("--config"), here.join(file).into()]);
@@ -179,7 +179,6 @@ impl Global {
     }
 
     /// The settings among these flags.
-    #[must_use]
     pub fn flags(&self) -> Flags {
         let mut flags = Flags { file: self.config.clone(), ..Flags::default() };
         flags.set(Key::EngineKind, self.engine.clone());
@@ -199,15 +198,14 @@ pub enum Command {
     /// Prints what the script prints as it comes, then its result as JSON where there is one.
     /// The script's files are in the io dir, and belong to its owner.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl run examples/report.luau
-  sandboxctl run report.luau --arg year=2026 --args-file options.json --io-dir out
-  sandboxctl run access-log.luau --in /var/log/nginx/access.log --json
-  zcat log.gz | sandboxctl run access-log.luau --in -:access.log --timeout 2m
-  sandboxctl run -c 'return fs.list(\"/in/src\")' --in ./src
-  sandboxctl run report.luau --artifact 'reports/**' --artifacts-dir dist
-  sandboxctl run release.luau --secret TOKEN=env:RELEASE_TOKEN
-  sandboxctl run tests/*.luau -j 4 --json")]
+sandboxctl run examples/report.luau
+sandboxctl run report.luau --arg year=2026 --args-file options.json --io-dir out
+sandboxctl run access-log.luau --in /var/log/nginx/access.log --json
+zcat log.gz | sandboxctl run access-log.luau --in -:access.log --timeout 2m
+sandboxctl run -c 'return fs.list(\"/in/src\")' --in ./src
+sandboxctl run report.luau --artifact 'reports/**' --artifacts-dir dist
+sandboxctl run release.luau --secret TOKEN=env:RELEASE_TOKEN
+sandboxctl run tests/*.luau -j 4 --json")]
     Run(OnDemand<RunArgs>),
 
     /// Run a command in a fresh container from any image
@@ -219,16 +217,15 @@ Examples:
     /// and can write there and to /tmp. The image's environment is used, its entrypoint and user are
     /// not.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl exec --in report.py python:3.13-slim python3 /in/report.py --year 2026
-  sandboxctl exec -v .:/src -e CFLAGS=-O2 --timeout 5m debian:13 make -j2
-  sandboxctl exec --io-dir out --in words.txt --shell 'sort /in/words.txt > sorted.txt' debian:13
-  tar c src | sandboxctl exec --stdin debian:13 tar tv
-  sandboxctl exec --artifact dist --artifacts-dir out -v .:/src debian:13 make dist
-  sandboxctl exec --env-file build.env -v .:/src debian:13 make
-  sandboxctl exec -it -v .:/src node:22 bash
-  sandboxctl exec --secret NPM_TOKEN=file:token.txt -v .:/src node:22 npm publish --dry-run
-  sandboxctl exec --engine embedded --rootfs /srv/debian --json -- uname -a
+sandboxctl exec --in report.py python:3.13-slim python3 /in/report.py --year 2026
+sandboxctl exec -v .:/src -e CFLAGS=-O2 --timeout 5m debian:13 make -j2
+sandboxctl exec --io-dir out --in words.txt --shell 'sort /in/words.txt > sorted.txt' debian:13
+tar c src | sandboxctl exec --stdin debian:13 tar tv
+sandboxctl exec --artifact dist --artifacts-dir out -v .:/src debian:13 make dist
+sandboxctl exec --env-file build.env -v .:/src debian:13 make
+sandboxctl exec -it -v .:/src node:22 bash
+sandboxctl exec --secret NPM_TOKEN=file:token.txt -v .:/src node:22 npm publish --dry-run
+sandboxctl exec --engine embedded --rootfs /srv/debian --json -- uname -a
 
 Exit codes:
   the command's own · 2 usage, configuration (nothing ran) · 120 limit · 121 policy · 122 agent lost
@@ -246,24 +243,20 @@ Exit codes:
     /// Each command runs in a fresh container that has only the io dir and the inputs. Links are never
     /// followed, and nothing outside is touched.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl fs ls -R
-  sandboxctl fs write notes.txt --content 'hello'
-  sandboxctl fs cp :report.pdf . --io-dir out
-  sandboxctl fs read report.csv --json")]
+sandboxctl fs ls -R
+sandboxctl fs write notes.txt --content 'hello'
+sandboxctl fs cp :report.pdf . --io-dir out
+sandboxctl fs read report.csv --json")]
     Fs(OnDemand<FsArgs>),
 
     /// Check whether a script compiles, without a container
     #[command(after_long_help = "\
-Examples:
-  sandboxctl check examples/report.luau
-  sandboxctl check --json - < script.luau")]
+sandboxctl check examples/report.luau
+sandboxctl check --json - < script.luau")]
     Check(CheckArgs),
 
     /// Print the script API as Luau declarations
-    #[command(after_long_help = "\
-Examples:
-  sandboxctl types > sandbox.d.luau")]
+    #[command(after_long_help = "sandboxctl types > sandbox.d.luau")]
     Types,
 
     /// Verify, archive and compare directories of artifacts
@@ -287,10 +280,9 @@ Examples:
     /// Policy and limits are the receipt's, as far as they are allowed here. Nothing is kept. Prints
     /// "identical", or a line for each path that differs, and exits with 1.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl replay receipt.json --script report.luau
-  sandboxctl replay receipt.json --key release.key.pub --script report.luau --arg year=2026 --in sales.csv
-  sandboxctl replay receipt.json -e MODE=release -- make dist")]
+sandboxctl replay receipt.json --script report.luau
+sandboxctl replay receipt.json --key release.key.pub --script report.luau --arg year=2026 --in sales.csv
+sandboxctl replay receipt.json -e MODE=release -- make dist")]
     Replay(OnDemand<ReplayArgs>),
 
     /// Build, list and move the sandbox image
@@ -302,30 +294,27 @@ Examples:
     /// Lists running sandboxes, leftovers of killed controllers, and containers whose state is unknown
     /// because they belong to another user or machine.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl ps
-  sandboxctl ps -q
-  sandboxctl ps --json")]
+sandboxctl ps
+sandboxctl ps -q
+sandboxctl ps --json")]
     Ps(PsArgs),
 
     /// Remove leftovers of crashed controllers
     ///
     /// Every command that uses an engine also removes your own leftovers.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl gc --dry-run
-  sandboxctl gc --force")]
+sandboxctl gc --dry-run
+sandboxctl gc --force")]
     Gc(GcArgs),
 
     /// Diagnose the environment and suggest fixes
     ///
     /// Exits with 125 if a check fails. With --database the database of a cluster is examined in place of this machine.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl doctor
-  sandboxctl doctor --ci
-  sandboxctl doctor --database postgres://sandboxctl@db.example.org/sandboxctl
-  sandboxctl doctor --json --host unix:///run/user/1000/docker.sock")]
+sandboxctl doctor
+sandboxctl doctor --ci
+sandboxctl doctor --database postgres://sandboxctl@db.example.org/sandboxctl
+sandboxctl doctor --json --host unix:///run/user/1000/docker.sock")]
     Doctor(DoctorArgs),
 
     /// Call one tool for workflow steps and print its result
@@ -334,10 +323,9 @@ Examples:
     /// the call. Its files stay. The result is one JSON object: type, data and metadata, or error and
     /// metadata.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl tool sandbox_write_file --init '{\"containerId\": \"c\", \"projectOutPath\": \"out\"}' \\
-      --input '{\"containerId\": \"c\", \"path\": \"a.txt\", \"content\": \"hello\"}'
-  sandboxctl tool sandbox_execute_script --init @init.json --input - < call.json")]
+sandboxctl tool sandbox_write_file --init '{\"containerId\": \"c\", \"projectOutPath\": \"out\"}' \\
+    --input '{\"containerId\": \"c\", \"path\": \"a.txt\", \"content\": \"hello\"}'
+sandboxctl tool sandbox_execute_script --init @init.json --input - < call.json")]
     Tool(OnDemand<ToolArgs>),
 
     /// Serve the tools for workflow steps on stdin and stdout, or list them
@@ -346,9 +334,8 @@ Examples:
     /// result of a call, in any order. Sandboxes are kept by their containerId and removed when stdin
     /// ends. Their files stay.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl tools --list
-  sandboxctl tools --stdio < session.ndjson
+sandboxctl tools --list
+sandboxctl tools --stdio < session.ndjson
 
 A session:
   {\"id\": 1, \"tool\": \"sandbox_init\", \"args\": {\"containerId\": \"c\", \"projectOutPath\": \"out\"}}
@@ -362,11 +349,10 @@ A session:
     /// with an image run commands. Each script and each command gets a fresh container. A client starts
     /// this command; it ends with its stdin.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl mcp install --client claude-desktop --io-dir ~/sandbox
-  sandboxctl mcp --io-dir out --read-only
-  sandboxctl mcp --image python:3.13-slim --allow packages.example.org
-  sandboxctl mcp --tools execute_script --tools 'read_*'")]
+sandboxctl mcp install --client claude-desktop --io-dir ~/sandbox
+sandboxctl mcp --io-dir out --read-only
+sandboxctl mcp --image python:3.13-slim --allow packages.example.org
+sandboxctl mcp --tools execute_script --tools 'read_*'")]
     Mcp(OnDemand<McpArgs>),
 
     /// Submit, list and follow executions of a service
@@ -393,11 +379,10 @@ Examples:
     /// What was accepted is not lost: its state and its files are in the data directory. Callers need a
     /// token, unless they come by a unix socket as the user who runs this.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl serve --engine docker --data-dir /var/lib/sandboxctl-service --listen unix:/run/sandboxctl.sock
-  sandboxctl serve --dev
-  sandboxctl serve --engine docker --data-dir data --listen 0.0.0.0:8470 --tls-cert cert.pem --tls-key key.pem \\
-      --allowed-image 'python:*' --pool 8")]
+sandboxctl serve --engine docker --data-dir /var/lib/sandboxctl-service --listen unix:/run/sandboxctl.sock
+sandboxctl serve --dev
+sandboxctl serve --engine docker --data-dir data --listen 0.0.0.0:8470 --tls-cert cert.pem --tls-key key.pem \\
+    --allowed-image 'python:*' --pool 8")]
     Serve(OnDemand<ServeArgs>),
 
     /// Create, list, rotate and revoke API tokens of a service
@@ -426,10 +411,9 @@ Examples:
     ///
     /// It completes commands, flags, files, images of the engine, and configuration keys.
     #[command(after_long_help = "\
-Examples:
-  source <(sandboxctl completions bash)
-  sandboxctl completions bash > ~/.local/share/bash-completion/completions/sandboxctl
-  sandboxctl completions fish > ~/.config/fish/completions/sandboxctl.fish")]
+source <(sandboxctl completions bash)
+sandboxctl completions bash > ~/.local/share/bash-completion/completions/sandboxctl
+sandboxctl completions fish > ~/.config/fish/completions/sandboxctl.fish")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
@@ -437,32 +421,28 @@ Examples:
 
     /// Print the manual page, or write the pages of all commands
     #[command(after_long_help = "\
-Examples:
-  sandboxctl man | man -l -
-  sandboxctl man --dir ~/.local/share/man/man1")]
+sandboxctl man | man -l -
+sandboxctl man --dir ~/.local/share/man/man1")]
     Man {
         /// Write a page for every command into this directory
-        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        #[arg(long, value_hint = ValueHint::DirPath)]
         dir: Option<PathBuf>,
     },
 }
 
 impl Command {
-    /// Which JSON is to be printed, also after errors.
-    #[must_use]
-    pub fn json(&self) -> Option<Json> {
-        let form = match self {
+    /// The JSON that it prints, if it is to print any.
+    fn form(&self) -> Json {
+        match self {
             Self::Fs(_) => Json::Envelope,
             Self::Exec(_) => Json::Exec,
             Self::Sandbox(args) if matches!(args.command, SandboxCommand::Exec(_)) => Json::Exec,
             _ => Json::Result,
-        };
-        self.wants_json().then_some(form)
+        }
     }
 
     /// The title of a command without `--ci` whose output quotes files of guests: in a job, it is
     /// printed as that of `run` is.
-    #[must_use]
     pub const fn quoting_title(&self) -> Option<&'static str> {
         match self {
             Self::Check(_) => Some("sandboxctl check"),
@@ -470,45 +450,6 @@ impl Command {
             Self::Receipt(_) => Some("sandboxctl receipt"),
             Self::Replay(_) => Some("sandboxctl replay"),
             _ => None,
-        }
-    }
-
-    /// Whether a JSON document is to be printed.
-    pub fn wants_json(&self) -> bool {
-        match self {
-            Self::Run(args) => args.json,
-            Self::Exec(args) => args.json,
-            Self::Fs(args) => args.wants_json(),
-            Self::Check(args) => args.json,
-            Self::Artifacts(command) => command.wants_json(),
-            Self::Receipt(command) => command.wants_json(),
-            Self::Replay(args) => args.json,
-            Self::Image(
-                ImageCommand::Build { json, .. }
-                | ImageCommand::Ls { json, .. }
-                | ImageCommand::Rm { json, .. }
-                | ImageCommand::Save { json, .. }
-                | ImageCommand::Load { json, .. },
-            )
-            | Self::Ps(PsArgs { json, .. })
-            | Self::Gc(GcArgs { json, .. })
-            | Self::Doctor(DoctorArgs { json, .. })
-            | Self::Config(ConfigCommand::Show { json, .. } | ConfigCommand::Check { json, .. }) => {
-                *json
-            }
-            Self::Executions(args) => args.command.wants_json(),
-            Self::Sandbox(args) => args.command.wants_json(),
-            Self::Local(command) => matches!(command, LocalCommand::Status { json: true }),
-            Self::Token(command) => command.wants_json(),
-            Self::Server(command) => command.wants_json(),
-            Self::Cluster(command) => command.wants_json(),
-            // Its own answer is JSON, and says what failed.
-            Self::Tool(_) | Self::Tools(_) | Self::Mcp(_) | Self::Serve(_) => false,
-            Self::Database(_)
-            | Self::Types
-            | Self::Keys(_)
-            | Self::Completions { .. }
-            | Self::Man { .. } => false,
         }
     }
 }
@@ -533,8 +474,8 @@ pub struct RunArgs {
     scripts: Vec<PathBuf>,
 
     /// Run this code instead of a SCRIPT
-    #[arg(short, long, value_name = "CODE", value_hint = ValueHint::Other,
-        conflicts_with = "scripts", allow_hyphen_values = true, value_parser = text::<String>())]
+    #[arg(short, long, conflicts_with = "scripts", allow_hyphen_values = true,
+        value_parser = text::<String>())]
     code: Option<String>,
 
     /// Run this many of several scripts at once; output and results stay in order
@@ -662,7 +603,7 @@ impl RunArgs {
 #[derive(Debug, Args)]
 pub struct ToolArgs {
     /// The tool
-    #[arg(value_name = "NAME", value_parser = tool_name(), hide_possible_values = true)]
+    #[arg(value_parser = tool_name(), hide_possible_values = true)]
     pub name: String,
 
     /// Arguments of the tool as JSON; @FILE reads a file, - stdin
@@ -719,7 +660,7 @@ impl ToolsArgs {
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     /// The script, or - for stdin
-    #[arg(value_name = "SCRIPT", value_hint = ValueHint::FilePath)]
+    #[arg(value_hint = ValueHint::FilePath)]
     pub script: PathBuf,
 
     /// Print JSON: {"ok", "error"}
@@ -781,9 +722,8 @@ pub struct GcArgs {
 pub enum ImageCommand {
     /// Build the image where it is missing; `run` does so by itself
     #[command(after_long_help = "\
-Examples:
-  sandboxctl image build
-  sandboxctl image build --rebuild")]
+sandboxctl image build
+sandboxctl image build --rebuild")]
     Build {
         /// Build it even if it is there
         #[arg(long)]
@@ -794,10 +734,9 @@ Examples:
     },
     /// List the sandbox images that the engine has
     #[command(after_long_help = "\
-Examples:
-  sandboxctl image ls
-  sandboxctl image ls --programs
-  sandboxctl image ls --json")]
+sandboxctl image ls
+sandboxctl image ls --programs
+sandboxctl image ls --json")]
     Ls {
         /// List images and unpacked archives for programs instead
         #[arg(long)]
@@ -808,10 +747,9 @@ Examples:
     },
     /// Remove sandbox images
     #[command(after_long_help = "\
-Examples:
-  sandboxctl image rm 3f4e9a0c
-  sandboxctl image rm --stale
-  sandboxctl image rm --programs --all --engine embedded")]
+sandboxctl image rm 3f4e9a0c
+sandboxctl image rm --stale
+sandboxctl image rm --programs --all --engine embedded")]
     Rm {
         /// Ids, or the starts of them
         #[arg(value_name = "ID", required_unless_present_any = ["all", "stale"])]
@@ -831,12 +769,11 @@ Examples:
     },
     /// Write the image to a tar file, building it first where it is missing
     #[command(after_long_help = "\
-Examples:
-  sandboxctl image save sandbox.tar
-  sandboxctl image save - | ssh host sandboxctl image load -")]
+sandboxctl image save sandbox.tar
+sandboxctl image save - | ssh host sandboxctl image load -")]
     Save {
         /// The file, or - for stdout
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
         /// Print JSON
         #[arg(long)]
@@ -844,12 +781,11 @@ Examples:
     },
     /// Load an image that `image save` wrote
     #[command(after_long_help = "\
-Examples:
-  sandboxctl image load sandbox.tar
-  sandboxctl image load - < sandbox.tar")]
+sandboxctl image load sandbox.tar
+sandboxctl image load - < sandbox.tar")]
     Load {
         /// The file, or - for stdin
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
         /// Print JSON
         #[arg(long)]
@@ -862,10 +798,9 @@ Examples:
 pub enum ConfigCommand {
     /// Print every setting in force, as a configuration file
     #[command(after_long_help = "\
-Examples:
-  sandboxctl config show --origin
-  sandboxctl config show limits.timeout exec
-  SANDBOXCTL_LIMITS_TIMEOUT=2m sandboxctl config show --origin")]
+sandboxctl config show --origin
+sandboxctl config show limits.timeout exec
+SANDBOXCTL_LIMITS_TIMEOUT=2m sandboxctl config show --origin")]
     Show {
         /// Only these keys and sections
         #[arg(value_name = "KEY")]
@@ -882,177 +817,12 @@ Examples:
     /// Prints each setting that no run or service accepts, and exits with 2 if there is one. If the
     /// configuration has settings of [server], its certificate and its keys are read too. Nothing is started.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl config check
-  sandboxctl config check --config /etc/sandboxctl/config.toml
-  sandboxctl config check --json")]
+sandboxctl config check
+sandboxctl config check --config /etc/sandboxctl/config.toml
+sandboxctl config check --json")]
     Check {
         /// Print JSON: {"files", "problems": [{"message", "hint"}]}
         #[arg(long)]
         json: bool,
     },
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse::command;
-    use super::*;
-    use crate::input::InputArgument;
-    use sandbox_api::LimitKey;
-
-    /// The help of every command and subcommand, as it is printed.
-    fn every_help() -> Vec<(String, String)> {
-        fn collect(command: &mut clap::Command, path: &str, pages: &mut Vec<(String, String)>) {
-            pages.push((path.to_owned(), command.render_long_help().to_string()));
-            for command in command.get_subcommands_mut() {
-                let path = format!("{path} {}", command.get_name());
-                collect(command, &path, pages);
-            }
-        }
-        let mut command = command().term_width(100);
-        command.build();
-        let mut pages = Vec::new();
-        collect(&mut command, "sandboxctl", &mut pages);
-        pages.retain(|(path, _)| !path.contains(" help"));
-        pages
-    }
-
-    #[test]
-    fn the_definition_holds_together() {
-        command().debug_assert();
-    }
-
-    #[test]
-    fn help_is_as_reviewed() {
-        let mut text = String::new();
-        for (path, help) in every_help() {
-            // What every command takes is shown once, and what every command of `fs` does.
-            let shared = match path.strip_prefix("sandboxctl fs ") {
-                Some(_) => "Files:",
-                None => "Global options:",
-            };
-            let help = match help.split_once(shared) {
-                Some((own, rest)) if path != "sandboxctl" => {
-                    own.to_owned() + rest.find("Examples:").map_or("", |at| &rest[at..])
-                }
-                _ => help,
-            };
-            text.push_str(&format!("$ {path} --help\n{}\n\n", help.trim_end()));
-        }
-        insta::assert_snapshot!(text);
-    }
-
-    #[test]
-    fn every_command_shows_an_example() {
-        for (path, help) in every_help() {
-            // A group of commands has its examples in them.
-            let groups = [
-                "artifacts",
-                "cluster",
-                "database",
-                "executions",
-                "image",
-                "config",
-                "keys",
-                "local",
-                "receipt",
-                "sandbox",
-                "server",
-                "token",
-            ];
-            if !groups.map(|group| format!("sandboxctl {group}")).contains(&path) {
-                assert!(help.contains("Examples:\n  "), "{path}");
-                assert!(help.contains(&path), "{path}: its example is of something else");
-            }
-        }
-    }
-
-    #[test]
-    fn every_flag_of_the_table_of_keys_exists() {
-        let mut definition = command();
-        definition.build();
-        for (key, flag) in Key::all().filter_map(|key| Some((key, key.flag()?))) {
-            let command = match key.name() {
-                name if name.starts_with("server.") => "serve",
-                // A single run has no use for sandboxes that are started ahead.
-                name if name.starts_with("pool.") => "tools",
-                name if name.starts_with("mcp.") => "mcp",
-                _ => "run",
-            };
-            let arguments = definition.find_subcommand(command).unwrap();
-            let name = flag.trim_start_matches("--");
-            let has_it = arguments.get_arguments().any(|arg| arg.get_long() == Some(name));
-            assert!(has_it, "{command} {flag}");
-        }
-    }
-
-    #[test]
-    fn stdin_is_an_input_and_a_script() {
-        let parse = |args: &[&str]| {
-            Cli::read(["sandboxctl", "run"].iter().chain(args)).map(|cli| cli.command)
-        };
-        let Ok(Command::Run(args)) = parse(&["x.luau", "--in", "-:words", "--in", "y"]) else {
-            panic!("it is a command line")
-        };
-        let inputs = ["-:words", "y"].map(|text| InputArgument::parse(text.as_ref()).unwrap());
-        assert_eq!(args.sandbox.files.inputs, inputs);
-        assert!(parse(&["-"]).is_ok());
-        assert!(parse(&["x.luau", "--in", "--json"]).is_err(), "a flag is no input");
-    }
-
-    #[test]
-    fn mistakes_name_their_flag() {
-        let refused = |args: &[&str]| {
-            let all = ["sandboxctl", "run", "x.luau"].iter().chain(args);
-            Cli::read(all).unwrap_err().to_string()
-        };
-        let cases: [&[&str]; 20] = [
-            &["--volume", "/srv"],
-            &["--timeout", "30x"],
-            &["--timeout", "-5s"],
-            &["--memory", "-1MiB"],
-            &["--cpus", "0.0001"],
-            &["--pids", "-1"],
-            &["--io-dir", ""],
-            &["--in", ""],
-            &["--args-file", ""],
-            &["--workdir", ""],
-            &["--config", ""],
-            &["--memory", "lots"],
-            &["--cpus", "0"],
-            &["--pids", "1"],
-            &["--io-errors", "ignore"],
-            &["--arg", "novalue"],
-            &["--in", "x:.."],
-            &["--user", "me"],
-            &["--user", "4294967295:0"],
-            &["--user", "0:65535"],
-        ];
-        let refusals = cases.map(refused).join("\n");
-        // The processors of this machine.
-        let most = LimitKey::Cpus.default_ceiling();
-        let refusals = refusals.replace(&format!("is at most {most},"), "is at most N,");
-        insta::assert_snapshot!(refusals);
-    }
-
-    #[test]
-    fn non_utf8_argument_names_its_flag_unless_it_is_a_path() {
-        use std::ffi::OsString;
-        use std::os::unix::ffi::OsStringExt;
-        let parse = |flag: &str, value: &[u8]| {
-            let args = ["sandboxctl", "run", "x.luau", flag].map(OsString::from);
-            Cli::read(args.into_iter().chain([OsString::from_vec(value.to_vec())]))
-        };
-        for flag in ["--arg", "--timeout", "--engine", "--user", "--mount-path", "--host"] {
-            let error = parse(flag, b"a\xff=b").unwrap_err().to_string();
-            assert!(error.contains(&format!("'{flag} ")), "{error}");
-            assert!(error.contains("not UTF-8"), "{error}");
-        }
-        for flag in ["--io-dir", "--args-file", "--config"] {
-            assert!(parse(flag, b"a\xff").is_ok(), "{flag}");
-        }
-        assert!(parse("--in", b"a\xff:name").is_ok());
-        let error = parse("--in", b"a\xff").unwrap_err().to_string();
-        assert!(error.contains("'--in "), "{error}");
-    }
 }

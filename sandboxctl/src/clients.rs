@@ -21,25 +21,56 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 /// The most backups of one file.
 const MAX_BACKUPS: usize = 100;
 
-/// A client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Client {
+macro_rules! clients {
+    ($($(#[$doc:meta])* $client:ident $name:literal: $member:literal in $base:ident $file:literal,)*) => {
+        /// A client.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Client {
+            $($(#[$doc])* $client,)*
+        }
+
+        impl Client {
+            /// Every client, in the order of the documentation.
+            pub const ALL: &[Self] = &[$(Self::$client),*];
+
+            /// Its name on the command line, the member of its configuration that has the servers, and
+            /// where that configuration is.
+            const fn row(self) -> (&'static str, &'static str, Base, &'static str) {
+                match self {
+                    $(Self::$client => ($name, $member, Base::$base, $file),)*
+                }
+            }
+        }
+    };
+}
+
+/// What the path of a configuration begins with.
+enum Base {
+    /// The home directory.
+    Home,
+    /// The directory of configurations.
+    Config,
+    /// The same, and `.config` on a Mac too.
+    DotConfig,
+}
+
+clients! {
     /// Claude Desktop.
-    ClaudeDesktop,
+    ClaudeDesktop "claude-desktop": "mcpServers" in Config "Claude/claude_desktop_config.json",
     /// Claude Code, for all projects of the user.
-    ClaudeCode,
+    ClaudeCode "claude-code": "mcpServers" in Home ".claude.json",
     /// Cursor.
-    Cursor,
+    Cursor "cursor": "mcpServers" in Home ".cursor/mcp.json",
     /// Visual Studio Code.
-    VsCode,
+    VsCode "vscode": "servers" in Config "Code/User/mcp.json",
     /// Zed.
-    Zed,
+    Zed "zed": "context_servers" in DotConfig "zed/settings.json",
     /// Codex.
-    Codex,
+    Codex "codex": "mcp_servers" in Home ".codex/config.toml",
     /// Windsurf.
-    Windsurf,
+    Windsurf "windsurf": "mcpServers" in Home ".codeium/windsurf/mcp_config.json",
     /// Gemini CLI.
-    Gemini,
+    Gemini "gemini": "mcpServers" in Home ".gemini/settings.json",
 }
 
 /// The name of an entry: letters, digits, `-` and `_`.
@@ -99,7 +130,6 @@ pub enum InstallError {
 
 impl InstallError {
     /// The next step.
-    #[must_use]
     pub const fn hint(&self) -> &'static str {
         match self {
             Self::Taken => "remove that entry, or choose another name with --name",
@@ -116,63 +146,28 @@ pub struct Written {
 }
 
 impl Client {
-    /// Every client, in the order of the documentation.
-    pub const ALL: &[Self] = &[
-        Self::ClaudeDesktop,
-        Self::ClaudeCode,
-        Self::Cursor,
-        Self::VsCode,
-        Self::Zed,
-        Self::Codex,
-        Self::Windsurf,
-        Self::Gemini,
-    ];
-
     /// Its name on the command line.
-    #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::ClaudeDesktop => "claude-desktop",
-            Self::ClaudeCode => "claude-code",
-            Self::Cursor => "cursor",
-            Self::VsCode => "vscode",
-            Self::Zed => "zed",
-            Self::Codex => "codex",
-            Self::Windsurf => "windsurf",
-            Self::Gemini => "gemini",
-        }
+        self.row().0
+    }
+
+    const fn member(self) -> &'static str {
+        self.row().1
     }
 
     /// Its configuration, in a home directory; `config` is `XDG_CONFIG_HOME`.
-    #[must_use]
     pub fn file(self, home: &Path, config: Option<&Path>) -> PathBuf {
         let is_mac = cfg!(target_os = "macos");
-        let config = match config {
-            _ if is_mac => home.join("Library/Application Support"),
-            Some(config) if config.is_absolute() => config.to_owned(),
+        let (.., base, file) = self.row();
+        let folder = match (base, config) {
+            (Base::Home, _) => home.to_owned(),
+            (Base::Config, _) if is_mac => home.join("Library/Application Support"),
+            (Base::Config | Base::DotConfig, Some(config)) if config.is_absolute() && !is_mac => {
+                config.to_owned()
+            }
             _ => home.join(".config"),
         };
-        match self {
-            Self::ClaudeDesktop => config.join("Claude/claude_desktop_config.json"),
-            Self::ClaudeCode => home.join(".claude.json"),
-            Self::Cursor => home.join(".cursor/mcp.json"),
-            Self::VsCode => config.join("Code/User/mcp.json"),
-            Self::Zed if is_mac => home.join(".config/zed/settings.json"),
-            Self::Zed => config.join("zed/settings.json"),
-            Self::Codex => home.join(".codex/config.toml"),
-            Self::Windsurf => home.join(".codeium/windsurf/mcp_config.json"),
-            Self::Gemini => home.join(".gemini/settings.json"),
-        }
-    }
-
-    /// The member that has the servers.
-    const fn member(self) -> &'static str {
-        match self {
-            Self::VsCode => "servers",
-            Self::Zed => "context_servers",
-            Self::Codex => "mcp_servers",
-            _ => "mcpServers",
-        }
+        folder.join(file)
     }
 
     /// The entry as its value, in JSON.
@@ -191,7 +186,6 @@ impl Client {
     }
 
     /// The entry as a file that has nothing else.
-    #[must_use]
     pub fn text(self, entry: &Entry<'_>) -> String {
         match self {
             Self::Codex => toml_entry(entry),

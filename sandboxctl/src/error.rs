@@ -1,12 +1,17 @@
 //! Errors of our side, their exit codes, and their messages.
 
 use std::io;
+use std::path::Path;
 
 use sandbox_api::{ErrorKind, Failure};
 
 use crate::config;
+use crate::input::reason;
 use crate::remote;
 use crate::render::escaped_line;
+
+/// An error of any kind.
+type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 
 /// An error of our side. The failure of a script is not one.
 #[derive(Debug, thiserror::Error)]
@@ -86,7 +91,6 @@ pub enum Signal {
 
 impl Signal {
     /// The exit code of a command that is ended by it.
-    #[must_use]
     pub const fn exit_code(self) -> u8 {
         match self {
             Self::Interrupt => 130,
@@ -96,7 +100,6 @@ impl Signal {
     }
 
     /// What it does, for messages.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Interrupt => "interrupted",
@@ -112,17 +115,32 @@ impl Error {
         Self::Usage { what: what.into(), why: why.into(), hint: None }
     }
 
+    /// Something of the system failed, such as a file or a thread.
+    pub fn system(what: impl Into<String>, source: impl Into<BoxedError>) -> Self {
+        Self::System { what: what.into(), source: io::Error::other(source) }
+    }
+
+    /// A file of the host that an argument names cannot be used.
+    pub fn unusable(what: impl Into<String>, file: &Path, error: &io::Error) -> Self {
+        Self::usage(what, format!("{}: {}", file.display(), reason(error)))
+    }
+
     /// The same error with a next step.
     #[must_use]
-    pub fn with_hint(mut self, next: impl Into<String>) -> Self {
-        if let Self::Usage { hint, .. } = &mut self {
+    pub fn with_hint(self, next: impl Into<String>) -> Self {
+        self.with_hint_of(Some(next))
+    }
+
+    /// The same error with a next step, if there is one.
+    #[must_use]
+    pub fn with_hint_of(mut self, next: Option<impl Into<String>>) -> Self {
+        if let (Self::Usage { hint, .. }, Some(next)) = (&mut self, next) {
             *hint = Some(next.into());
         }
         self
     }
 
     /// The kind of the error.
-    #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Usage { .. } => ErrorKind::Usage,
@@ -145,7 +163,6 @@ impl Error {
     }
 
     /// The exit code of a command that fails with it.
-    #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Signalled(signal) => signal.exit_code(),
@@ -155,7 +172,6 @@ impl Error {
     }
 
     /// The next step, if there is one.
-    #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Usage { hint, .. } => hint.clone(),
@@ -188,7 +204,6 @@ impl Error {
     }
 
     /// The message with all its causes, on one line.
-    #[must_use]
     pub fn message(&self) -> String {
         let mut message = self.to_string();
         let mut source = std::error::Error::source(self);
@@ -212,7 +227,6 @@ impl Error {
     }
 
     /// For the result document.
-    #[must_use]
     pub fn document(&self) -> Failure {
         Failure::new(self.kind(), self.message(), self.hint())
     }

@@ -1,25 +1,21 @@
 //! The command line: parse, call, render, exit code.
 //!
-//! A library only so that tests and fuzz targets can access its modules; its only API is [`main`].
+//! A library only so that tests can access its modules; its only API is [`main`].
 
 mod ci;
 mod cli;
 mod clients;
 mod commands;
-mod config;
 mod error;
 mod file_conflicts;
-#[cfg(any(test, fuzzing))]
-pub mod fuzz;
 mod input;
 mod output;
-mod remote;
-mod render;
 mod report;
 mod signals;
 mod target;
 mod terminal;
 mod trace;
+mod usage_error;
 mod whole_file;
 
 use std::ffi::{OsStr, OsString};
@@ -33,11 +29,14 @@ use sandbox_api::operation::Envelope;
 use sandbox_api::service::ExecutionKind;
 use sandbox_api::{ErrorKind, ExecutionDocument, Failure};
 
+use sandbox_client as remote;
+use sandbox_config as config;
+use sandbox_render as render;
+
 use cli::{Cli, Json};
 use output::{Output, Verbosity};
 
 /// Executes the process's arguments.
-#[must_use]
 pub fn main() -> ExitCode {
     if commands::completions::answered() {
         return ExitCode::SUCCESS;
@@ -61,7 +60,7 @@ pub fn main() -> ExitCode {
     let output = Output::new(verbosity);
     trace::start(&cli, &output);
     raise_descriptor_limit();
-    let json = cli.command.json();
+    let json = cli.json;
     let code = commands::run(cli, &output).unwrap_or_else(|error| {
         let code = error.exit_code();
         if !json.is_some_and(|json| failed(&output, json, error.document(), code, since)) {
@@ -131,7 +130,7 @@ fn usage(error: clap::Error, args: &[OsString], since: Instant) -> ExitCode {
         _ = error.print();
         return ExitCode::from(code);
     }
-    let text = render::usage_error(error);
+    let text = usage_error::usage_error(error);
     let plain = anstream::adapter::strip_str(&text).to_string();
     let (message, hint) = message_and_hint(&plain);
     let failure = Failure::new(ErrorKind::Usage, message, Some(hint));
@@ -219,7 +218,9 @@ mod tests {
     fn a_tip_of_claps_is_the_hint() {
         let refused = |given: &[&str]| {
             let error = Cli::read(args(given)).unwrap_err();
-            message_and_hint(&anstream::adapter::strip_str(&render::usage_error(error)).to_string())
+            message_and_hint(
+                &anstream::adapter::strip_str(&usage_error::usage_error(error)).to_string(),
+            )
         };
         let (message, hint) = refused(&["run", "x", "--timout", "1s"]);
         assert_eq!(message, "unexpected argument '--timout' found");

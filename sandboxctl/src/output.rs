@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anstyle::{AnsiColor, Style};
-use sandbox_api::{Failure, LogEntry, LogLevel};
+use sandbox_api::{Failure, LogEntry, LogLevel, OutputStream};
 use serde::Serialize;
 
-use crate::ci::{self, Ci, Stream};
+use crate::ci::{self, Ci};
 use crate::error::Error;
 use crate::render::{self, StyledText, escaped_line, escaped_text, json_for_terminal};
 
@@ -51,7 +51,6 @@ pub struct Output {
 impl Output {
     /// The process's own. Colour follows `anstream`'s global choice, the terminal, `NO_COLOR` and
     /// `CLICOLOR`.
-    #[must_use]
     pub fn new(verbosity: Verbosity) -> Self {
         let colour = |choice| choice != anstream::ColorChoice::Never;
         Self {
@@ -82,38 +81,32 @@ impl Output {
     }
 
     /// Whether stdout supports colour.
-    #[must_use]
     pub const fn stdout_has_colour(&self) -> bool {
         self.stdout_colour
     }
 
     /// Whether stderr supports colour.
-    #[must_use]
     pub const fn stderr_has_colour(&self) -> bool {
         self.stderr_colour
     }
 
     /// Whether stdout is a terminal, so that text must be escaped.
-    #[must_use]
     pub const fn stdout_is_terminal(&self) -> bool {
         self.stdout_is_terminal
     }
 
     /// Whether stderr is a terminal.
-    #[must_use]
     pub const fn stderr_is_terminal(&self) -> bool {
         self.stderr_is_terminal
     }
 
     /// The columns of the terminal that stdout is.
-    #[must_use]
     pub fn width(&self) -> Option<usize> {
         let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
         (self.stdout_is_terminal && size.ws_col > 0).then_some(size.ws_col.into())
     }
 
     /// Whether progress is displayed.
-    #[must_use]
     pub fn shows_progress(&self) -> bool {
         self.verbosity == Verbosity::Normal && self.stderr_is_terminal
     }
@@ -127,7 +120,8 @@ impl Output {
         if self.closed.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let bytes = self.ci().map_or(Cow::Borrowed(bytes), |ci| ci.neutral(Stream::Stdout, bytes));
+        let bytes =
+            self.ci().map_or(Cow::Borrowed(bytes), |ci| ci.neutral(OutputStream::Stdout, bytes));
         let mut stdout = io::stdout().lock();
         match stdout.write_all(&bytes).and_then(|()| stdout.flush()) {
             Ok(()) => Ok(()),
@@ -171,7 +165,7 @@ impl Output {
     /// A message that may quote guests: in a job, also before its group or without one.
     pub fn neutral_message<'a>(&self, text: &'a [u8]) -> Cow<'a, [u8]> {
         match self.ci() {
-            Some(ci) => ci.neutral(Stream::Stderr, text),
+            Some(ci) => ci.neutral(OutputStream::Stderr, text),
             None => ci::outside_of_groups(text),
         }
     }

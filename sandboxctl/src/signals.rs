@@ -37,10 +37,8 @@ impl Signals {
     ///
     /// If the handlers cannot be set.
     pub fn listen() -> Result<Self, Error> {
-        let listen = |kind| {
-            unix::signal(kind)
-                .map_err(|source| Error::System { what: "signal handlers".into(), source })
-        };
+        let failed = |error| Error::system("signal handlers", error);
+        let listen = |kind| unix::signal(kind).map_err(failed);
         Ok(Self {
             interrupt: listen(unix::SignalKind::interrupt())?,
             terminate: listen(unix::SignalKind::terminate())?,

@@ -19,7 +19,6 @@ use sandbox_controller::{Config, HostPlaces, MountRefusal};
 use sandbox_dirfd::{Links, open_path, random_hex};
 
 use crate::error::Error;
-use crate::input;
 
 /// A place for content on the host, opened once: it cannot be redirected from then on. If it is a
 /// link, that has been followed.
@@ -82,9 +81,7 @@ impl Place {
     /// Also if it is in the io dir, where what runs could replace it.
     pub fn outside(flag: &str, file: &Path, io_dir: Option<&Path>) -> Result<Self, Error> {
         refuse_in_io_dir(flag, file, io_dir)?;
-        let place = Self::open(file).map_err(|error| {
-            Error::usage(flag, format!("{}: {}", file.display(), input::reason(&error)))
-        })?;
+        let place = Self::open(file).map_err(|error| Error::unusable(flag, file, &error))?;
         // As it is now: what its path led through may have changed since that was looked at.
         if let Self::File(FilePlace { directory, .. }) = &place {
             refuse_opened_in_io_dir(flag, file, directory.as_fd(), io_dir)?;

@@ -32,15 +32,8 @@ impl Server {
     fn start(place: &Fixture) -> Self {
         let io_dir = place.path("shared");
         let mut command = place.command([
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--insecure-no-auth",
-            "--pool",
-            "2",
-            "--data-dir",
-            "service",
-            "--io-dir",
+            "serve", "--listen", "127.0.0.1:0", "--insecure-no-auth", "--pool", "2", "--data-dir",
+            "service", "--io-dir",
         ]);
         command.arg(io_dir).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();

@@ -298,16 +298,9 @@ fn a_second_ctrl_c_does_not_wait_for_an_engine_that_hangs() {
     let proxy = Proxy::new(&place, At::Request("DELETE /"), Fault::Hangs);
     place.write("loop.luau", "io.open('f', 'w'):write('x'):close() while true do end");
     let host = format!("unix://{}", proxy.socket.display());
-    let mut child = spawn(place.command([
-        "run",
-        "--host",
-        &host,
-        "--cpus",
-        "0.2",
-        "--timeout",
-        "60s",
-        "loop.luau",
-    ]));
+    let mut child = spawn(
+        place.command(["run", "--host", &host, "--cpus", "0.2", "--timeout", "60s", "loop.luau"]),
+    );
     let interrupt = |child: &Child| kill_process(Pid::from_child(child), Signal::INT).unwrap();
     eventually("the script runs", || place.path("sandbox-files/f").exists().then_some(()));
     interrupt(&child);

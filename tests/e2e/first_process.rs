@@ -72,23 +72,8 @@ fn inside(seen: &Value) -> String {
     let fields: BTreeMap<_, _> =
         text(seen, "status").lines().filter_map(|line| line.split_once(':')).collect();
     for name in [
-        "Umask",
-        "Uid",
-        "Gid",
-        "Groups",
-        "NSpid",
-        "NSpgid",
-        "NSsid",
-        "Threads",
-        "SigBlk",
-        "CapInh",
-        "CapPrm",
-        "CapEff",
-        "CapBnd",
-        "CapAmb",
-        "NoNewPrivs",
-        "Seccomp",
-        "Seccomp_filters",
+        "Umask", "Uid", "Gid", "Groups", "NSpid", "NSpgid", "NSsid", "Threads", "SigBlk", "CapInh",
+        "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters",
     ] {
         writeln!(
             lines,
@@ -136,14 +121,8 @@ fn limits(seen: &str) -> Vec<String> {
         let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
         let is_inherited = inherited.lines().any(|it| it == line);
         let is_set = [
-            "core file",
-            "open files",
-            "locked",
-            "msgqueue",
-            "file size",
-            "cpu time",
-            "nice priority",
-            "realtime priority",
+            "core file", "open files", "locked", "msgqueue", "file size", "cpu time",
+            "nice priority", "realtime priority",
         ];
         let is_set = is_set.iter().any(|name| line.contains(name));
         match is_inherited && !is_set {
@@ -199,28 +178,9 @@ fn masked(seen: &Value) {
     }
     // What is neither for every process nor harmless is on the list of the paths to mask.
     let known = [
-        "cgroups",
-        "cpuinfo",
-        "crypto",
-        "execdomains",
-        "filesystems",
-        "fips_enabled",
-        "kmsg",
-        "loadavg",
-        "meminfo",
-        "mounts",
-        "net",
-        "self",
-        "stat",
-        "sys",
-        "sysrq-trigger",
-        "sysvipc",
-        "thread-self",
-        "tty",
-        "uptime",
-        "version",
-        "version_signature",
-        "vmstat",
+        "cgroups", "cpuinfo", "crypto", "execdomains", "filesystems", "fips_enabled", "kmsg",
+        "loadavg", "meminfo", "mounts", "net", "self", "stat", "sys", "sysrq-trigger", "sysvipc",
+        "thread-self", "tty", "uptime", "version", "version_signature", "vmstat",
     ];
     let unknown: Vec<_> = unmasked.into_iter().filter(|name| !known.contains(name)).collect();
     assert!(unknown.is_empty(), "{unknown:?}");

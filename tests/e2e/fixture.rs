@@ -7,7 +7,8 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -222,20 +223,9 @@ impl Fixture {
         assert_eq!(document["schema"], "sandboxctl.result/1");
         assert_eq!(document["exit_code"], ended.code, "{ended:#?}");
         for key in [
-            "id",
-            "status",
-            "result",
-            "logs",
-            "logs_truncated",
-            "files_touched",
-            "files_touched_source",
-            "files_touched_truncated",
-            "error",
-            "engine",
-            "io_dir",
-            "network",
-            "limits",
-            "usage",
+            "id", "status", "result", "logs", "logs_truncated", "files_touched",
+            "files_touched_source", "files_touched_truncated", "error", "engine", "io_dir",
+            "network", "limits", "usage",
         ] {
             assert!(document.get(key).is_some(), "no key {key} in {document:#}");
         }
@@ -434,28 +424,54 @@ pub fn wait_and_watch(child: Child) -> (Ended, u64) {
 /// What a child prints, and how it ends; `has_ended` waits for its end, and returns whether it came
 /// in time.
 fn collect(mut child: Child, has_ended: impl FnOnce(&mut Child) -> bool) -> Ended {
-    let mut stdout = child.stdout.take().unwrap();
-    let mut stderr = child.stderr.take().unwrap();
-    let read_out = std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        stdout.read_to_end(&mut bytes).unwrap();
-        bytes
-    });
-    let read_err = std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        stderr.read_to_end(&mut bytes).unwrap();
-        bytes
-    });
+    let read_out = Printed::read(child.stdout.take().unwrap());
+    let read_err = Printed::read(child.stderr.take().unwrap());
     let in_time = has_ended(&mut child);
     if !in_time {
         child.kill().unwrap();
     }
     let status = child.wait().unwrap();
-    assert!(in_time, "sandboxctl did not end within {TIMEOUT:?}");
-    Ended {
-        code: status.code().unwrap_or(-1),
-        stdout: String::from_utf8_lossy(&read_out.join().unwrap()).into_owned(),
-        stderr: String::from_utf8_lossy(&read_err.join().unwrap()).into_owned(),
+    // What it started may go on and hold the pipes open.
+    assert!(
+        in_time,
+        "a command did not end within {TIMEOUT:?}; it printed {:?} and {:?}",
+        read_out.so_far(),
+        read_err.so_far()
+    );
+    Ended { code: status.code().unwrap_or(-1), stdout: read_out.all(), stderr: read_err.all() }
+}
+
+/// What a child prints into a pipe, as it comes.
+struct Printed {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Printed {
+    fn read(mut pipe: impl Read + Send + 'static) -> Self {
+        let bytes = Arc::<Mutex<Vec<u8>>>::default();
+        let to = bytes.clone();
+        let reader = std::thread::spawn(move || {
+            let mut chunk = [0; 64 << 10];
+            loop {
+                match pipe.read(&mut chunk) {
+                    Ok(0) => return,
+                    Ok(n) => to.lock().unwrap().extend_from_slice(&chunk[..n]),
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(error) => panic!("a pipe of a command: {error}"),
+                }
+            }
+        });
+        Self { bytes, reader }
+    }
+
+    fn so_far(&self) -> String {
+        String::from_utf8_lossy(&self.bytes.lock().unwrap()).into_owned()
+    }
+
+    fn all(self) -> String {
+        self.reader.join().unwrap();
+        String::from_utf8_lossy(&self.bytes.lock().unwrap()).into_owned()
     }
 }
 

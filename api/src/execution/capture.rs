@@ -15,7 +15,6 @@ pub struct OutputCapture {
 
 impl OutputCapture {
     /// Keeps at most this many bytes of each.
-    #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { stdout: Captured::default(), stderr: Captured::default(), limit }
     }

@@ -52,7 +52,7 @@ pub enum DocumentBody<'a> {
 }
 
 /// The members that the document of a script has.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ScriptBody<'a> {
     /// The exit code of sandboxctl.
     pub exit_code: u8,
@@ -70,7 +70,7 @@ pub struct ScriptBody<'a> {
 }
 
 /// The members that the document of a command has.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CommandBody<'a> {
     /// The exit code of the command itself, like `signal`: never one of sandboxctl.
     pub exit_code: Option<i32>,
@@ -96,7 +96,7 @@ pub struct CommandBody<'a> {
 
 /// The members that both documents have: an [`ExecutionResult`] after its status, or a failure
 /// before it began.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CommonMembers<'a> {
     /// The files that changed.
     pub files_touched: Cow<'a, [TouchedFile]>,
@@ -176,9 +176,10 @@ pub enum ExecSchema {
 }
 
 /// The encoding of a command's output in the document.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum OutputEncoding {
     /// As text.
+    #[default]
     #[serde(rename = "utf-8")]
     Utf8,
     /// The output is not text, or not where it was cut.
@@ -202,7 +203,8 @@ impl<'a> From<&'a ExecutionResult> for ExecutionDocument<'a> {
                 })
             }
             ResultBody::Command { exit_code, signal, stdout, stderr } => {
-                let none = CommandBody::none(result.failed()).with_output(stdout, stderr);
+                let none = CommandBody { failed: result.failed(), ..CommandBody::default() };
+                let none = none.with_output(stdout, stderr);
                 let (exit_code, signal, timed_out) = (*exit_code, *signal, result.timed_out());
                 DocumentBody::Command(CommandBody { exit_code, signal, timed_out, ..none })
             }
@@ -228,8 +230,7 @@ impl<'a> From<&'a ExecutionResult> for ExecutionDocument<'a> {
             committed: changes.map(|changes| changes.committed),
             staging: changes.map(|changes| changes.staging),
             changes: changes.map(|changes| Cow::Borrowed(&changes.manifest)),
-            artifacts: None,
-            receipt: None,
+            ..CommonMembers::default()
         };
         let (id, status) = (Some(Cow::Borrowed(&*result.id)), result.outcome.status());
         Self { id, status, body, common }
@@ -238,22 +239,16 @@ impl<'a> From<&'a ExecutionResult> for ExecutionDocument<'a> {
 
 impl ExecutionDocument<'_> {
     /// The document of a failure before anything ran. A command's has no exit code.
-    #[must_use]
     pub fn failed(kind: ExecutionKind, error: Failure, exit_code: u8) -> Self {
         let (body, source) = match kind {
             ExecutionKind::Script => {
-                let body = ScriptBody {
-                    exit_code,
-                    result: None,
-                    logs: Vec::new(),
-                    logs_truncated: false,
-                    tests: Cow::Borrowed(&[]),
-                };
+                let body = ScriptBody { exit_code, ..ScriptBody::default() };
                 (DocumentBody::Script(body), TouchedSource::Observed)
             }
-            ExecutionKind::Command => {
-                (DocumentBody::Command(CommandBody::none(true)), TouchedSource::Scan)
-            }
+            ExecutionKind::Command => (
+                DocumentBody::Command(CommandBody { failed: true, ..CommandBody::default() }),
+                TouchedSource::Scan,
+            ),
         };
         Self {
             id: None,
@@ -264,31 +259,14 @@ impl ExecutionDocument<'_> {
             },
             body,
             common: CommonMembers {
-                files_touched: Cow::Borrowed(&[]),
                 files_touched_source: source,
-                files_touched_truncated: false,
                 error: Some(error),
-                engine: None,
-                engine_notice: None,
-                io_dir: None,
-                disk: None,
-                network: None,
-                limits: None,
-                usage: None,
-                notes: Cow::Borrowed(&[]),
-                timing: None,
-                confinement: None,
-                committed: None,
-                staging: None,
-                changes: None,
-                artifacts: None,
-                receipt: None,
+                ..CommonMembers::default()
             },
         }
     }
 
     /// The document of an execution that did not run, or whose end was not observed.
-    #[must_use]
     pub fn ended(kind: ExecutionKind, id: &str, status: Status, error: Failure) -> Self {
         let exit_code = match status {
             // As of outcomes: whatever the kind of the error says.
@@ -300,7 +278,6 @@ impl ExecutionDocument<'_> {
     }
 
     /// What it is of.
-    #[must_use]
     pub const fn kind(&self) -> ExecutionKind {
         match self.body {
             DocumentBody::Script(_) => ExecutionKind::Script,
@@ -309,7 +286,6 @@ impl ExecutionDocument<'_> {
     }
 
     /// The exit code of a process that forwards the result.
-    #[must_use]
     pub fn process_exit_code(&self) -> u8 {
         match &self.body {
             DocumentBody::Script(body) => body.exit_code,
@@ -329,7 +305,6 @@ impl ExecutionDocument<'_> {
     }
 
     /// The entries of a script's log, as far as its lines say what they were.
-    #[must_use]
     pub fn log_entries(&self) -> Vec<LogEntry> {
         let DocumentBody::Script(body) = &self.body else { return Vec::new() };
         let mut entries: Vec<_> = body.logs.iter().map(|line| LogEntry::from_line(line)).collect();
@@ -378,23 +353,7 @@ impl ExecutionDocument<'_> {
 }
 
 impl CommandBody<'_> {
-    const fn none(failed: bool) -> Self {
-        Self {
-            exit_code: None,
-            signal: None,
-            failed,
-            timed_out: false,
-            stdout: Cow::Borrowed(""),
-            stdout_encoding: OutputEncoding::Utf8,
-            stdout_truncated: false,
-            stderr: Cow::Borrowed(""),
-            stderr_encoding: OutputEncoding::Utf8,
-            stderr_truncated: false,
-        }
-    }
-
     /// The same with the beginning of its output.
-    #[must_use]
     pub fn with_output<'b>(self, stdout: &'b Captured, stderr: &'b Captured) -> CommandBody<'b> {
         let Self { exit_code, signal, failed, timed_out, .. } = self;
         let encode = |it: &'b Captured| OutputEncoding::encode(&it.bytes, it.truncated);
@@ -468,7 +427,6 @@ impl<'de> Deserialize<'de> for ExecutionDocument<'static> {
 impl OutputEncoding {
     /// The output as text, if it is UTF-8; otherwise as base64. Of output that is truncated, a
     /// character that was cut is dropped.
-    #[must_use]
     pub fn encode(output: &[u8], truncated: bool) -> (Cow<'_, str>, Self) {
         let text = match std::str::from_utf8(output) {
             Ok(text) => Some(text),
@@ -484,7 +442,6 @@ impl OutputEncoding {
     }
 
     /// The output that is encoded in `text`; empty if `text` is malformed.
-    #[must_use]
     pub fn decode(self, text: &str) -> Vec<u8> {
         match self {
             Self::Utf8 => text.as_bytes().to_vec(),

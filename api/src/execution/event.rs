@@ -106,13 +106,11 @@ pub struct UnreadableEvent {
 
 impl Recorded {
     /// Its name, as the member `event` has it.
-    #[must_use]
     pub const fn name(&self) -> &'static str {
         self.kind().as_str()
     }
 
     /// Whether it is the last one.
-    #[must_use]
     pub const fn is_end(&self) -> bool {
         matches!(self, Self::End { .. })
     }

@@ -122,25 +122,21 @@ impl Captured {
 
 impl ExecutionResult {
     /// The exit code of a process that ends with this result.
-    #[must_use]
     pub fn exit_code(&self) -> u8 {
         self.outcome.exit_code()
     }
 
     /// Whether it did not end well: a command that ended with another code than 0 did not.
-    #[must_use]
     pub const fn failed(&self) -> bool {
         !matches!(self.outcome, Outcome::Ok { .. })
     }
 
     /// Whether it exceeded its time limit.
-    #[must_use]
     pub const fn timed_out(&self) -> bool {
         matches!(self.outcome, Outcome::Timeout(_))
     }
 
     /// The log of a script.
-    #[must_use]
     pub fn logs(&self) -> &[LogEntry] {
         match &self.body {
             ResultBody::Script { logs, .. } => logs,
@@ -149,7 +145,6 @@ impl ExecutionResult {
     }
 
     /// The test cases of a script.
-    #[must_use]
     pub fn tests(&self) -> &[TestCase] {
         match &self.body {
             ResultBody::Script { tests, .. } => tests,
@@ -158,7 +153,6 @@ impl ExecutionResult {
     }
 
     /// The beginning of a command's stdout.
-    #[must_use]
     pub const fn stdout(&self) -> &Captured {
         match &self.body {
             ResultBody::Script { .. } => Captured::NOTHING,
@@ -167,7 +161,6 @@ impl ExecutionResult {
     }
 
     /// The beginning of a command's stderr.
-    #[must_use]
     pub const fn stderr(&self) -> &Captured {
         match &self.body {
             ResultBody::Script { .. } => Captured::NOTHING,
@@ -176,7 +169,6 @@ impl ExecutionResult {
     }
 
     /// The exit code that a command itself ended with.
-    #[must_use]
     pub const fn command_exit_code(&self) -> Option<i32> {
         match &self.body {
             ResultBody::Script { .. } => None,
@@ -185,7 +177,6 @@ impl ExecutionResult {
     }
 
     /// The signal that ended a command.
-    #[must_use]
     pub const fn signal(&self) -> Option<i32> {
         match &self.body {
             ResultBody::Script { .. } => None,
@@ -194,7 +185,6 @@ impl ExecutionResult {
     }
 
     /// A suggested next step, if there is one: for a limit, the setting that raises it.
-    #[must_use]
     pub fn hint(&self) -> Option<String> {
         let failure = match &self.outcome {
             Outcome::Error { failure, .. } => return failure.hint.clone(),
@@ -248,7 +238,6 @@ const CUT: &str = "… [cut]";
 
 impl LogEntry {
     /// The entry as shown to people and in documents: entries of `warn` are marked.
-    #[must_use]
     pub fn line(&self) -> Cow<'_, str> {
         match self.level {
             LogLevel::Print | LogLevel::Truncated => Cow::Borrowed(&self.text),
@@ -257,7 +246,6 @@ impl LogEntry {
     }
 
     /// The entry that a [`line`](Self::line) shows. A script can print what it shows of `warn`.
-    #[must_use]
     pub fn from_line(line: &str) -> Self {
         let (level, text) = match line.strip_prefix(WARN) {
             Some(text) => (LogLevel::Warn, text),
@@ -267,7 +255,6 @@ impl LogEntry {
     }
 
     /// The last entry of a log that was full: it names the limit.
-    #[must_use]
     pub fn log_full(limit: &str) -> Self {
         let text = format!("{LOG_FULL}{limit}]");
         Self { level: LogLevel::Truncated, text, lossy: false, cut: false }
@@ -358,27 +345,16 @@ impl TouchedFile {
     }
 }
 
-/// How a file changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum FileOp {
-    /// Created or overwritten.
-    Write,
-    /// It existed before, and was only appended to.
-    Append,
-    /// Removed; also if the run itself created it.
-    Remove,
-}
-
-impl FileOp {
-    /// Its name in documents.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Write => "write",
-            Self::Append => "append",
-            Self::Remove => "remove",
-        }
+sandbox_protocol::words! {
+    /// How a file changed.
+    #[derive(JsonSchema)]
+    pub enum FileOp {
+        /// Created or overwritten.
+        Write = "write",
+        /// It existed before, and was only appended to.
+        Append = "append",
+        /// Removed; also if the run itself created it.
+        Remove = "remove",
     }
 }
 

@@ -45,7 +45,6 @@ impl Special {
     }
 
     /// Its name.
-    #[must_use]
     pub fn name(self) -> &'static str {
         let text = self.as_str();
         text.split_once(' ').map_or(text, |(_article, name)| name)
@@ -131,7 +130,6 @@ fn special_v6(address: Ipv6Addr) -> Option<Special> {
 }
 
 /// The IPv4 address that a packet to this IPv6 address reaches: v4-mapped, NAT64 (RFC 6052) and 6to4.
-#[must_use]
 pub fn embedded(address: IpAddr) -> Option<IpAddr> {
     let IpAddr::V6(address) = address else { return None };
     let (high, low) = match address.segments() {

@@ -53,7 +53,6 @@ pub enum Beginning {
 
 impl Beginning {
     /// Classifies the first bytes: all that have arrived, up to [`DECISIVE`].
-    #[must_use]
     pub fn of(first: &[u8]) -> Self {
         match first {
             [] => Self::TooShort,

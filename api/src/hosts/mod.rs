@@ -95,7 +95,6 @@ impl fmt::Display for Host {
 impl Host {
     /// The addresses that are known without a lookup: those of an address, and of
     /// [`HOST_LOOPBACK`].
-    #[must_use]
     pub fn known_addresses(&self) -> Option<Vec<IpAddr>> {
         match self {
             Self::Address(address) => Some(vec![*address]),
@@ -127,7 +126,6 @@ pub struct Target {
 impl Target {
     /// A rule that allows it: its host on this port, or on both 80 and 443 if the port is one of
     /// them.
-    #[must_use]
     pub fn rule(&self) -> AllowRule {
         let host = Pattern::Exactly(self.host.clone());
         let ports =
@@ -137,7 +135,6 @@ impl Target {
 
     /// The rule to suggest to a person: none for an address that no rule may contain, nor for one
     /// that hands out credentials.
-    #[must_use]
     pub fn suggested_rule(&self) -> Option<AllowRule> {
         match self.special() {
             _ if self.is_own_loopback() => None,
@@ -158,13 +155,11 @@ impl Target {
     }
 
     /// Whether it is the sandbox's own loopback, which programs reach without the proxy.
-    #[must_use]
     pub fn is_own_loopback(&self) -> bool {
         self.host.is_own_loopback()
     }
 
     /// What is special about the address; `None` for others, and for names.
-    #[must_use]
     pub fn special(&self) -> Option<Special> {
         match &self.host {
             Host::Name(_) => None,
@@ -421,13 +416,11 @@ impl FromIterator<AllowRule> for Allowlist {
 
 impl Allowlist {
     /// The rules.
-    #[must_use]
     pub fn rules(&self) -> &[AllowRule] {
         &self.0
     }
 
     /// Whether the list already allows everything that the rule allows.
-    #[must_use]
     pub fn covers(&self, rule: &AllowRule) -> bool {
         let covers = |port| self.0.iter().any(|known| known.covers(&rule.host, port));
         rule.ports.as_slice().iter().all(|&port| covers(port))
@@ -466,18 +459,9 @@ mod tests {
     #[test]
     fn a_host_is_allowed_or_refused_however_it_is_written() {
         let list = list(&[
-            "ok.example",
-            "*.sub.example",
-            "port.example:8443",
-            "bücher.example",
-            "under_score.example",
-            "host.sandbox.internal:8080",
-            "*.internal",
-            "10.0.0.5",
-            "172.16.0.1:9000",
-            "[fd00::1]:9000",
-            "2001:db8::5",
-            "192.0.2.7:22",
+            "ok.example", "*.sub.example", "port.example:8443", "bücher.example",
+            "under_score.example", "host.sandbox.internal:8080", "*.internal", "10.0.0.5",
+            "172.16.0.1:9000", "[fd00::1]:9000", "2001:db8::5", "192.0.2.7:22",
         ]);
         let yes = Ok(true);
         let no = Ok(false);
@@ -784,11 +768,7 @@ mod tests {
     #[test]
     fn a_rule_is_covered_by_a_list_that_allows_all_of_it() {
         let list = list(&[
-            "a.example",
-            "*.sub.example",
-            "p.example:80",
-            "p.example:443",
-            "q.example:443",
+            "a.example", "*.sub.example", "p.example:80", "p.example:443", "q.example:443",
             "10.0.0.5:22",
         ]);
         for (rule, expected) in [

@@ -21,7 +21,6 @@ pub struct Mistake {
 
 impl Mistake {
     /// What is wrong, in words of JSON, without its place.
-    #[must_use]
     pub fn what(&self) -> String {
         let text = self.error.to_string();
         // Of what is no JSON the position is all there is to say.
@@ -159,9 +158,9 @@ impl<T> Strict<T> {
 const MAX_EXACT: f64 = (1_u64 << 53) as f64;
 
 macro_rules! pass_on {
-    ($($method:ident)+) => {
-        $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-            self.inner.$method(Strict::of(visitor))
+    ($($method:ident($($argument:ident: $kind:ty),*))+) => {
+        $(fn $method<V: Visitor<'de>>(self, $($argument: $kind,)* visitor: V) -> Result<V::Value, D::Error> {
+            self.inner.$method($($argument,)* Strict::of(visitor))
         })+
     };
 }
@@ -183,43 +182,14 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
     }
 
     pass_on! {
-        deserialize_any deserialize_bool
-        deserialize_f32 deserialize_f64 deserialize_char deserialize_str deserialize_string
-        deserialize_bytes deserialize_byte_buf deserialize_option deserialize_unit
-        deserialize_seq deserialize_map deserialize_identifier deserialize_ignored_any
-    }
-
-    fn deserialize_unit_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_unit_struct(name, Strict::of(visitor))
-    }
-
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_newtype_struct(name, Strict::of(visitor))
-    }
-
-    fn deserialize_tuple<V: Visitor<'de>>(
-        self,
-        length: usize,
-        visitor: V,
-    ) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_tuple(length, Strict::of(visitor))
-    }
-
-    fn deserialize_tuple_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        length: usize,
-        visitor: V,
-    ) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_tuple_struct(name, length, Strict::of(visitor))
+        deserialize_any() deserialize_bool() deserialize_f32() deserialize_f64() deserialize_char()
+        deserialize_str() deserialize_string() deserialize_bytes() deserialize_byte_buf()
+        deserialize_option() deserialize_unit() deserialize_seq() deserialize_map()
+        deserialize_identifier() deserialize_ignored_any()
+        deserialize_unit_struct(name: &'static str) deserialize_newtype_struct(name: &'static str)
+        deserialize_tuple(length: usize)
+        deserialize_tuple_struct(name: &'static str, length: usize)
+        deserialize_enum(name: &'static str, variants: &'static [&'static str])
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -233,15 +203,6 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
             fields,
             Strict { inner: visitor, expected: Expected::Struct },
         )
-    }
-
-    fn deserialize_enum<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        variants: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_enum(name, variants, Strict::of(visitor))
     }
 
     fn is_human_readable(&self) -> bool {

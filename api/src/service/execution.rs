@@ -11,6 +11,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
+use super::subject::Subject;
 use super::time::Time;
 use crate::execution::{
     ExecDocument, ExecSchema, ExecutionDocument, ExecutionKind, ResultDocument, ResultSchema,
@@ -57,7 +58,6 @@ impl ExecutionState {
     }
 
     /// How it ended; `None` before its end.
-    #[must_use]
     pub const fn ended(self) -> Option<Status> {
         match self {
             Self::Ended(status) => Some(status),
@@ -66,7 +66,6 @@ impl ExecutionState {
     }
 
     /// Its name.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -76,7 +75,6 @@ impl ExecutionState {
     }
 
     /// The state of this name.
-    #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::all().find(|state| state.as_str() == name)
     }
@@ -143,6 +141,12 @@ pub struct ExecutionSummary {
     /// Whether it started that generation in place of an earlier one, whose processes are gone; null
     /// before its run, and without a kept sandbox.
     pub restarted: Option<bool>,
+    /// The image that it runs in; in lists alone, and absent if it runs in none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Whose it is, in lists of other subjects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<Subject>,
 }
 
 /// The answer to a request that was accepted and has not ended.
@@ -371,6 +375,8 @@ impl<'de> Deserialize<'de> for Execution {
             sandbox,
             generation,
             restarted,
+            image: None,
+            subject: None,
         };
         let document = match status {
             ExecutionState::Queued | ExecutionState::Running => None,

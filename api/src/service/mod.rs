@@ -12,7 +12,11 @@ pub use crate::execution::ExecutionKind;
 pub use execution::{
     AcceptedExecution, Execution, ExecutionList, ExecutionState, ExecutionSummary,
 };
-pub use report::{FileEntry, FileKind, FileList, Health, HealthCheck, ShutdownReport, UsageTotals};
+pub use report::{
+    CheckSeverity, FileEntry, FileKind, FileList, Health, HealthCheck, NodeState, NodeStatus,
+    PoolStatus, SandboxCounts, ScriptCheck, ScriptProblem, ScriptRequest, ServiceStatus,
+    ShutdownReport, SubjectStatus, UsageTotals,
+};
 pub use request::{
     CommandRequest, Content, ExecutionRequest, IoMode, IoRequest, NetworkRequest, RequestSecrets,
 };

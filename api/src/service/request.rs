@@ -97,7 +97,6 @@ pub struct Content(pub Vec<u8>);
 
 impl Content {
     /// As text, if they are UTF-8.
-    #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         std::str::from_utf8(&self.0).ok()
     }
@@ -176,7 +175,6 @@ pub struct IoRequest {
 
 impl IoRequest {
     /// Whether nothing is asked for.
-    #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -204,7 +202,6 @@ pub struct NetworkRequest {
 
 impl NetworkRequest {
     /// Whether no host is asked for.
-    #[must_use]
     pub const fn is_none(&self) -> bool {
         self.allow.is_empty()
     }
@@ -217,7 +214,6 @@ pub struct RequestSecrets(pub BTreeMap<String, SecretValue>);
 
 impl RequestSecrets {
     /// Whether there are none.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -99,7 +99,6 @@ pub enum IdleAction {
 
 impl IdleAction {
     /// Whether it is the default.
-    #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -172,6 +171,9 @@ pub struct SandboxView {
     /// node.
     #[serde(default)]
     pub processes: Option<u64>,
+    /// The bytes of memory that it had when it was paused, which it keeps meanwhile; of a paused one alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_memory: Option<u64>,
     /// The members of its creator's own.
     pub metadata: Map<String, Value>,
     /// Whether the node of the cluster that has it is not there: it can be deleted, and not be used.

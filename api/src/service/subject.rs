@@ -38,13 +38,11 @@ impl Subject {
     }
 
     /// Its name.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// The name of a directory that is this subject's alone: a subject may be any text.
-    #[must_use]
     pub fn directory_name(&self) -> String {
         sandbox_dirfd::hex(&Sha256::digest(&self.0))
     }
@@ -72,7 +70,6 @@ impl fmt::Display for Subject {
 
 /// Whether who has `own` of what `all` have together leaves as much free, of a `most` that is shared. Who
 /// takes nothing but what this allows leaves room for any number of others, however many do the same.
-#[must_use]
 pub const fn has_room(own: u64, all: u64, most: u64) -> bool {
     own <= most.saturating_sub(all)
 }

@@ -22,19 +22,16 @@ pub struct InvalidTime(String);
 
 impl Time {
     /// The current time.
-    #[must_use]
     pub fn now() -> Self {
         SystemTime::now().into()
     }
 
     /// From milliseconds since 1970.
-    #[must_use]
     pub const fn from_unix_millis(millis: i64) -> Self {
         Self(millis)
     }
 
     /// In milliseconds since 1970.
-    #[must_use]
     pub const fn unix_millis(self) -> i64 {
         self.0
     }
@@ -52,7 +49,6 @@ impl Time {
     }
 
     /// The time from `earlier` until this; none if that is not earlier.
-    #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }

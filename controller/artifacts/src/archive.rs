@@ -46,7 +46,6 @@ pub enum ArchiveFormat {
 
 impl ArchiveFormat {
     /// The format that a file's name ends with.
-    #[must_use]
     pub fn of(file: &Path) -> Option<Self> {
         let name = file.file_name()?.to_string_lossy().to_ascii_lowercase();
         let formats = [

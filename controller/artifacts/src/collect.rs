@@ -64,13 +64,11 @@ pub struct Collected {
 
 impl Collected {
     /// The number of files.
-    #[must_use]
     pub fn files(&self) -> u64 {
         self.manifest.files.len() as u64
     }
 
     /// The bytes of all files together.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.manifest.files.iter().map(|file| file.bytes).sum()
     }

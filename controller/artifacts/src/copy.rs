@@ -69,6 +69,16 @@ impl Progress {
             (_, false) => Err(Error::Holes),
         }
     }
+
+    /// The artifact that a file is, which is known from now on.
+    fn artifact(&mut self, file: &Stat, path: &[u8], content: Content) -> Artifact {
+        let Content { bytes, sha256, head } = content;
+        let (mode, mime) = (ArtifactMode::of(file.st_mode), manifest::mime(path, &head));
+        let (path, path_b64) = text_and_bytes(path);
+        let artifact = Artifact { path, path_b64, bytes, sha256, mode, mime };
+        self.known.add(file, artifact.clone());
+        artifact
+    }
 }
 
 /// An artifact by another name of its file.
@@ -99,22 +109,13 @@ pub fn copy(
         progress.count(&before, path)?;
         let mut target = create(parent, name).map_err(&failed)?;
         let copied = transfer(&source, &mut target, &before, proceed);
-        let Content { bytes, sha256, head } = match copied {
-            Ok(Some(content)) => content,
-            Ok(None) => return Err(Error::Cancelled),
-            Err(error) => return Err(Error::io("copy", path)(error)),
-        };
+        let content = copied.map_err(Error::io("copy", path))?.ok_or(Error::Cancelled)?;
         let after = fstat(&source).map_err(&failed)?;
-        if FileStamp::of(&before) != FileStamp::of(&after) || bytes != size(&before) {
-            continue;
+        if FileStamp::of(&before) == FileStamp::of(&after) && content.bytes == size(&before) {
+            let mode = ArtifactMode::of(before.st_mode);
+            fchmod(&target, Mode::from_raw_mode(mode.bits())).map_err(&failed)?;
+            return Ok(progress.artifact(&after, path, content));
         }
-        let mode = ArtifactMode::of(before.st_mode);
-        fchmod(&target, Mode::from_raw_mode(mode.bits())).map_err(&failed)?;
-        let mime = manifest::mime(path, &head);
-        let (path, path_b64) = text_and_bytes(path);
-        let artifact = Artifact { path, path_b64, bytes, sha256, mode, mime };
-        progress.known.add(&after, artifact.clone());
-        return Ok(artifact);
     }
     Err(Error::Changing { path: text(path) })
 }
@@ -135,15 +136,10 @@ pub fn describe(
         }
         progress.count(&before, path)?;
         let read = hash(&source, size(&before).saturating_add(1), proceed).map_err(&failed)?;
-        let Some(Content { bytes, sha256, head }) = read else { return Err(Error::Cancelled) };
+        let content = read.ok_or(Error::Cancelled)?;
         let after = fstat(&source).map_err(|errno| failed(errno.into()))?;
-        if FileStamp::of(&before) == FileStamp::of(&after) && bytes == size(&before) {
-            let mode = ArtifactMode::of(before.st_mode);
-            let mime = manifest::mime(path, &head);
-            let (path, path_b64) = text_and_bytes(path);
-            let artifact = Artifact { path, path_b64, bytes, sha256, mode, mime };
-            progress.known.add(&after, artifact.clone());
-            return Ok(artifact);
+        if FileStamp::of(&before) == FileStamp::of(&after) && content.bytes == size(&before) {
+            return Ok(progress.artifact(&after, path, content));
         }
     }
     Err(Error::Changing { path: text(path) })

@@ -97,7 +97,6 @@ impl Destination {
     }
 
     /// Its absolute path.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }

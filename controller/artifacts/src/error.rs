@@ -145,7 +145,6 @@ impl Error {
     }
 
     /// The error's kind.
-    #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Pattern { .. }
@@ -173,7 +172,6 @@ impl Error {
     }
 
     /// A suggested next step, if there is one.
-    #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::OnlyExcludes => Some("--artifact '**' selects everything else"),

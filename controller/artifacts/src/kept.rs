@@ -32,13 +32,11 @@ type Entry = (Vec<u8>, Stat);
 
 impl<'a> KeptFiles<'a> {
     /// The files below `root`, of which at most `most` are looked at.
-    #[must_use]
     pub const fn new(root: BorrowedFd<'a>, most: u64) -> Self {
         Self { root, most }
     }
 
     /// Everything below the directory, sorted by path, and whether there is more.
-    #[must_use]
     pub fn entries(&self) -> (Vec<Entry>, bool) {
         let bounds =
             WalkBounds { entries: self.most, depth: MAX_DEPTH, time: Duration::from_secs(10) };

@@ -32,7 +32,6 @@ pub struct Selection {
 
 impl Selection {
     /// The globs as given, those that exclude too.
-    #[must_use]
     pub fn globs(&self) -> &[String] {
         &self.globs
     }

@@ -43,7 +43,6 @@ pub(crate) enum Compare {
 
 impl ArtifactsDir {
     /// What its manifest says that is in it.
-    #[must_use]
     pub const fn manifest(&self) -> &ArtifactManifest {
         &self.manifest
     }

@@ -12,7 +12,6 @@ pub const PATHS: [&str; 2] = ["/etc/passwd", "/etc/group"];
 pub type Accounts = [Option<String>; 2];
 
 /// The content of one of the files, if a line can be added to it. One that is missing is empty.
-#[must_use]
 pub fn plain_text(content: Vec<u8>) -> Option<String> {
     let text = String::from_utf8(content).ok()?;
     let is_plain = |it: char| it == '\n' || it == '\t' || !it.is_control();
@@ -22,7 +21,6 @@ pub fn plain_text(content: Vec<u8>) -> Option<String> {
 /// The replacements of the files: path and content. None if the image has a name already.
 ///
 /// A user of the image who has the sandbox's home is the sandbox's, whatever their number is there.
-#[must_use]
 pub fn replacements(image: &Accounts, user: User, home: &str) -> Vec<(&'static str, String)> {
     let [passwd, group] = image;
     let home = if home.contains([':', '\n']) { "/" } else { home };

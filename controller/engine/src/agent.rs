@@ -50,7 +50,6 @@ impl Agent {
     }
 
     /// The executable.
-    #[must_use]
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Embedded => AGENT,
@@ -59,7 +58,6 @@ impl Agent {
     }
 
     /// Its digest, in hex.
-    #[must_use]
     pub fn sha256(&self) -> &str {
         match self {
             Self::Embedded => AGENT_SHA256,

@@ -28,27 +28,15 @@ pub struct EmbeddedConfig {
     pub rootless_limits: RootlessLimits,
 }
 
-/// What the embedded engine does if it runs without root and no control groups are delegated to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum RootlessLimits {
-    /// It refuses to start.
-    #[default]
-    Required,
-    /// It watches the memory of a container's processes and binds them to some processors.
-    BestEffort,
-}
-
-impl RootlessLimits {
-    /// All policies.
-    pub const ALL: [Self; 2] = [Self::Required, Self::BestEffort];
-
-    /// Its name in the configuration.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Required => "required",
-            Self::BestEffort => "best-effort",
-        }
+sandbox_protocol::words! {
+    /// What the embedded engine does if it runs without root and no control groups are delegated to it.
+    #[derive(Default)]
+    pub enum RootlessLimits {
+        /// It refuses to start.
+        #[default]
+        Required = "required",
+        /// It watches the memory of a container's processes and binds them to some processors.
+        BestEffort = "best-effort",
     }
 }
 
@@ -56,8 +44,7 @@ impl std::str::FromStr for RootlessLimits {
     type Err = UnknownLimits;
 
     fn from_str(word: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.into_iter().find(|policy| policy.as_str() == word);
-        found.ok_or_else(|| UnknownLimits(word.to_owned()))
+        Self::from_word(word).ok_or_else(|| UnknownLimits(word.to_owned()))
     }
 }
 
@@ -82,36 +69,17 @@ impl Default for EmbeddedConfig {
     }
 }
 
-/// Which engine to use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum EngineChoice {
-    /// Docker or Podman if a socket of theirs exists, otherwise the embedded engine.
-    #[default]
-    Auto,
-    /// A Docker Engine, or Podman through its Docker-compatible socket.
-    Docker,
-    /// The embedded engine: no daemon, sandboxctl runs the containers itself, as root or as a user.
-    Embedded,
-}
-
-impl EngineChoice {
-    /// All choices.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Docker, Self::Embedded];
-
-    /// Its name in the configuration.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Docker => "docker",
-            Self::Embedded => "embedded",
-        }
-    }
-}
-
-impl std::fmt::Display for EngineChoice {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.pad(self.as_str())
+sandbox_protocol::words! {
+    /// Which engine to use.
+    #[derive(Default)]
+    pub enum EngineChoice {
+        /// Docker or Podman if a socket of theirs exists, otherwise the embedded engine.
+        #[default]
+        Auto = "auto",
+        /// A Docker Engine, or Podman through its Docker-compatible socket.
+        Docker = "docker",
+        /// The embedded engine: no daemon, sandboxctl runs the containers itself, as root or as a user.
+        Embedded = "embedded",
     }
 }
 
@@ -119,10 +87,7 @@ impl std::str::FromStr for EngineChoice {
     type Err = UnknownEngine;
 
     fn from_str(word: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|choice| choice.as_str() == word)
-            .ok_or_else(|| UnknownEngine(word.to_owned()))
+        Self::from_word(word).ok_or_else(|| UnknownEngine(word.to_owned()))
     }
 }
 

@@ -59,7 +59,6 @@ pub struct AgentError {
 
 impl ConnectError {
     /// The error's kind.
-    #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::NoEngine { .. } | Self::Embedded(_) => ErrorKind::Engine,
@@ -71,7 +70,6 @@ impl ConnectError {
     }
 
     /// A suggested next step.
-    #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
             Self::NoEngine { tried } if tried.iter().any(|one| one.outcome.contains("denied")) => {
@@ -115,6 +113,9 @@ pub enum EngineError {
     /// The engine refused the request, with this message.
     #[error("{0}")]
     Refused(String),
+    /// There is no control group here that freezes.
+    #[error("no control group of this container can be frozen")]
+    NoFreezer,
     /// This user can make no container, for this reason.
     #[error("{reason}")]
     Namespaces {
@@ -227,7 +228,6 @@ pub enum EmbeddedProblem {
 
 impl EmbeddedProblem {
     /// How to fix it.
-    #[must_use]
     pub const fn hint(&self) -> &'static str {
         match self {
             Self::NotDelegated { .. } => {

@@ -24,7 +24,6 @@ pub fn hold(_: &str, _: impl Fn() -> bool) {}
 
 /// The file of this point, now that it is reached, if the variable names it.
 #[cfg(feature = "failpoints")]
-#[must_use]
 pub fn reached(point: &str) -> Option<std::path::PathBuf> {
     let path = std::path::PathBuf::from(std::env::var_os("SANDBOX_FAILPOINT")?);
     if path.file_name()? != point {

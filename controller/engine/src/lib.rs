@@ -287,13 +287,11 @@ pub enum Output {
 }
 
 /// The name of a sandbox's container.
-#[must_use]
 pub fn container_name(sandbox: &str) -> String {
     format!("{NAME_PREFIX}{sandbox}")
 }
 
 /// The sandbox whose container has this name; `None` for a name of another form.
-#[must_use]
 pub fn sandbox_of(name: &str) -> Option<&str> {
     let is_id = |id: &&str| is_random_hex::<8>(id) || generation_of(id).is_some();
     name.strip_prefix(NAME_PREFIX).filter(is_id)

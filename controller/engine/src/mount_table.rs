@@ -36,7 +36,6 @@ struct Device(u32, u32);
 
 impl Location {
     /// The relative path from here to `other`, if that is the same directory or below it.
-    #[must_use]
     pub fn path_to<'a>(&self, other: &'a Self) -> Option<&'a Path> {
         if self.device != other.device {
             return None;
@@ -108,7 +107,6 @@ pub struct Located<'a> {
 impl Located<'_> {
     /// The data directory of a running server that contains it, if any: such a directory has a
     /// database, and a lock that the server holds.
-    #[must_use]
     pub fn served_dir(&self) -> Option<PathBuf> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
         let is_served = |folder: &&Path| {
@@ -203,7 +201,6 @@ impl MountTable {
     /// A mount point below a directory, by its path on the host. It counts through whichever path
     /// it was mounted: a mount covers a directory of the filesystem, for everyone who sees that
     /// directory.
-    #[must_use]
     pub fn mount_point_below(&self, directory: &Location) -> Option<&Path> {
         self.mounts_below(directory).next().map(|mount| &*mount.point)
     }

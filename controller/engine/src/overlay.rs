@@ -50,7 +50,6 @@ impl Layers {
     }
 
     /// The mounted view.
-    #[must_use]
     pub fn lower(&self) -> BorrowedFd<'_> {
         self.lower.as_fd()
     }

@@ -105,11 +105,7 @@ mod tests {
     #[test]
     fn addresses_of_the_loopback_are_own_and_others_are_not() {
         for own in [
-            "127.0.0.1",
-            "127.9.8.7",
-            "::1",
-            "::ffff:127.0.0.1",
-            "64:ff9b::7f00:1",
+            "127.0.0.1", "127.9.8.7", "::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1",
             "2002:7f00:1::1",
         ] {
             let own: IpAddr = own.parse().unwrap();

@@ -52,7 +52,6 @@ impl Program {
     }
 
     /// The path by which this process, and its forked children, can execute it.
-    #[must_use]
     pub fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.executable.as_raw_fd())
     }

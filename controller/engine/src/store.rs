@@ -52,7 +52,6 @@ const POLL: Duration = Duration::from_millis(1);
 const TMPFS: u64 = 0x0102_1994;
 
 /// The directory of the stores. Only root may access it.
-#[must_use]
 pub fn directory() -> PathBuf {
     FOLDERS.iter().fold(RUN.into(), |path: PathBuf, name| path.join(name))
 }

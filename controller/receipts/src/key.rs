@@ -55,7 +55,6 @@ impl SigningKey {
     }
 
     /// PKCS #8, version 1: OpenSSL before 3.2, Node and Python's `cryptography` read no other.
-    #[must_use]
     pub fn to_pem(&self) -> String {
         let alone = KeypairBytes { secret_key: self.0.to_bytes(), public_key: None };
         let pem = alone.to_pkcs8_pem(LineEnding::LF);
@@ -63,7 +62,6 @@ impl SigningKey {
     }
 
     /// Its public key.
-    #[must_use]
     pub fn public(&self) -> PublicKey {
         PublicKey(self.0.verifying_key())
     }
@@ -85,14 +83,12 @@ impl PublicKey {
     }
 
     /// SPKI.
-    #[must_use]
     pub fn to_pem(&self) -> String {
         let pem = self.0.to_public_key_pem(LineEnding::LF);
         pem.unwrap_or_else(|_| unreachable!("its length is fixed"))
     }
 
     /// The SHA-256 of its DER form.
-    #[must_use]
     pub fn id(&self) -> String {
         let der = self.0.to_public_key_der();
         der.map_or_else(|_| unreachable!("its length is fixed"), sha256)

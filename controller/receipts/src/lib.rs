@@ -9,20 +9,21 @@
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod key;
+mod materials;
 mod outcome;
 mod sealed;
 mod subject;
 
 pub use key::{KeyError, PublicKey, SigningKey};
+pub use materials::{materials, script};
 pub use outcome::{outcome, request, traffic};
 pub use sealed::{Opened, ReceiptError, open, sign, tests_digest};
-pub use subject::{FoundFile, changed_files, differences, digests, files};
+pub use subject::{FoundFile, changed_files, differences, digests, files, material_differences};
 
 use sandbox_dirfd::hex;
 use sha2::{Digest as _, Sha256};
 
 /// The SHA-256 of some bytes, in lower-case hexadecimal.
-#[must_use]
 pub fn sha256(bytes: impl AsRef<[u8]>) -> String {
     hex(&Sha256::digest(bytes))
 }

@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 use crate::sha256;
 
 /// A sandbox as a receipt has it: without what only its host knows. An image is named by its id.
-#[must_use]
 pub fn request(spec: &SandboxSpec, image: Option<&str>) -> SandboxSpec {
     let root = match (&spec.root, image) {
         (RootFs::Image { .. }, Some(id)) => {
@@ -31,7 +30,6 @@ pub fn request(spec: &SandboxSpec, image: Option<&str>) -> SandboxSpec {
 }
 
 /// How a run ended: the digest of its status, its result and the kind of its error.
-#[must_use]
 pub fn outcome(outcome: &Outcome) -> Dependency {
     let status = outcome.status().as_str();
     let result = match outcome {
@@ -74,7 +72,6 @@ pub fn is_consistent(outcome: &Dependency) -> bool {
 }
 
 /// The hosts that were reached and refused.
-#[must_use]
 pub fn traffic(network: &Network) -> Dependency {
     let contacted = network.contacted.iter().map(|it| (&it.host, it.port));
     let refused = network.refused.iter().map(|it| (&it.host, it.port));

@@ -194,7 +194,6 @@ fn check_subjects(subject: &[Subject], outcome: &Dependency) -> Result<(), &'sta
 }
 
 /// The digest of test results in their receipt: of them as JSON.
-#[must_use]
 pub fn tests_digest(tests: &TestResult) -> String {
     // A value of plain strings can be written.
     sha256(serde_json::to_vec(tests).unwrap_or_default())
@@ -202,7 +201,6 @@ pub fn tests_digest(tests: &TestResult) -> String {
 
 impl Opened {
     /// Whether everything in it has a signature, by whatever key.
-    #[must_use]
     pub fn is_signed(&self) -> bool {
         let is_signed =
             |it: &Option<Envelope>| it.as_ref().is_some_and(|it| !it.signatures.is_empty());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sandbox_api::artifacts::{Artifact, CheckDifference, PathDifference};
 use sandbox_api::changes::{ChangeManifest, ChangeOp, ChangeType};
-use sandbox_api::receipt::{Receipt, Subject};
+use sandbox_api::receipt::{Dependency, Provenance, Receipt, Subject};
 
 /// The artifacts as subjects.
 pub fn files(artifacts: &[Artifact]) -> Vec<Subject> {
@@ -12,7 +12,6 @@ pub fn files(artifacts: &[Artifact]) -> Vec<Subject> {
 }
 
 /// The files that a run created or changed, as subjects.
-#[must_use]
 pub fn changed_files(manifest: &ChangeManifest) -> Vec<Subject> {
     let files = manifest.changes.iter().filter(|it| {
         it.kind == ChangeType::File && matches!(it.op, ChangeOp::Created | ChangeOp::Modified)
@@ -28,16 +27,34 @@ pub fn changed_files(manifest: &ChangeManifest) -> Vec<Subject> {
 pub type FoundFile = (Vec<u8>, Option<String>);
 
 /// How files differ from a receipt's, sorted by path.
-#[must_use]
 pub fn differences(
     receipt: &Receipt,
     found: impl IntoIterator<Item = FoundFile>,
 ) -> Vec<PathDifference<CheckDifference>> {
+    let files = receipt.subject.iter();
+    compare(files.filter_map(|it| Some((it.path()?, &*it.digest.sha256))), found)
+}
+
+/// How what a run is made of differs from a receipt's dependencies, sorted by name. Without the agent, which
+/// is a version's, and the image, which the engine knows.
+#[must_use]
+pub fn material_differences(
+    predicate: &Provenance,
+    found: impl IntoIterator<Item = (String, String)>,
+) -> Vec<PathDifference<CheckDifference>> {
+    let all = predicate.build_definition.resolved_dependencies.iter();
+    let compared = all.filter(|it| ![Dependency::AGENT, Dependency::IMAGE].contains(&&*it.name));
+    let compared = compared.map(|it| (it.name.as_bytes(), &*it.digest.sha256));
+    compare(compared, found.into_iter().map(|(name, digest)| (name.into_bytes(), Some(digest))))
+}
+
+fn compare<'a>(
+    expected: impl Iterator<Item = (&'a [u8], &'a str)>,
+    found: impl IntoIterator<Item = FoundFile>,
+) -> Vec<PathDifference<CheckDifference>> {
     let mut found: BTreeMap<Vec<u8>, Option<String>> = found.into_iter().collect();
     let mut differences = Vec::new();
-    for subject in &receipt.subject {
-        let Some(path) = subject.path() else { continue };
-        let expected = &*subject.digest.sha256;
+    for (path, expected) in expected {
         let (change, actual) = match found.remove(path) {
             None => (CheckDifference::Missing, None),
             Some(Some(digest)) if digest == expected => continue,
@@ -56,7 +73,6 @@ pub fn differences(
 }
 
 /// The files among subjects, with their digests.
-#[must_use]
 pub fn digests(subjects: Vec<Subject>) -> Vec<FoundFile> {
     let file = |it: Subject| Some((it.path()?.to_vec(), Some(it.digest.sha256.clone())));
     subjects.into_iter().filter_map(file).collect()

@@ -26,13 +26,11 @@ struct Output {
 
 impl Console {
     /// Two streams at their beginning.
-    #[must_use]
     pub fn new(patterns: Option<Arc<Patterns>>) -> Self {
         Self { patterns, outputs: Default::default() }
     }
 
     /// Whether these are the patterns that it looks for.
-    #[must_use]
     pub fn looks_for(&self, patterns: Option<&Arc<Patterns>>) -> bool {
         match (&self.patterns, patterns) {
             (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
@@ -63,7 +61,6 @@ impl Console {
     }
 
     /// When [`pause`](Self::pause) has something.
-    #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.outputs.iter().filter_map(|output| output.due).min()
     }

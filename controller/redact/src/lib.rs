@@ -28,7 +28,6 @@ pub use stream::Stream;
 
 impl Patterns {
     /// The patterns of all of these secrets.
-    #[must_use]
     pub fn of<'a>(secrets: impl IntoIterator<Item = &'a Secrets>) -> Self {
         let all = secrets.into_iter().flat_map(Secrets::iter);
         Self::new(all.map(|(_, value)| value.as_bytes()))
@@ -61,13 +60,11 @@ impl Redactions {
     }
 
     /// What is looked for; `None` without any secret.
-    #[must_use]
     pub fn patterns(&self) -> Option<Arc<Patterns>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).patterns.clone()
     }
 
     /// Bytes without the secrets.
-    #[must_use]
     pub fn bytes<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         self.patterns().map_or(Cow::Borrowed(bytes), |patterns| patterns.bytes(bytes))
     }

@@ -59,7 +59,6 @@ impl Stream {
     }
 
     /// Whether bytes are held back.
-    #[must_use]
     pub fn is_holding(&self) -> bool {
         !self.held.is_empty()
     }
@@ -112,7 +111,6 @@ impl Stream {
 impl Patterns {
     /// Bytes without the secrets, at the end of the text: a suffix that is more than half of a
     /// secret is replaced too, because the text may have been cut there.
-    #[must_use]
     pub fn bytes<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         let mut stream = Stream::default();
         let mut replaced = Vec::new();

@@ -199,7 +199,6 @@ pub enum EntryProblem {
 
 impl RootfsError {
     /// What to do about it.
-    #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
             Self::Layer { source, .. } => return source.hint(),

@@ -43,8 +43,8 @@ fn send() {
 #[cfg(test)]
 mod tests {
     use super::super::Session;
+    use super::super::fake::pipe;
     use super::super::outbound;
-    use super::super::testing::pipe;
     use sandbox_protocol::{HEARTBEAT, ToAgent};
     use tokio::io::{AsyncReadExt as _, DuplexStream};
 

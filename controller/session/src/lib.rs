@@ -11,6 +11,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
 mod heartbeat;
 mod outbound;
 mod streams;
@@ -171,12 +173,17 @@ struct Opening<C, T> {
     ends: T,
 }
 
+impl<C, T> Opening<C, T> {
+    const fn new(params: C, streams: Vec<u32>, ends: T) -> Self {
+        Self { params, streams, stream: None, chunk: None, ends }
+    }
+}
+
 /// A permit for one request in flight; `None` for one that is not counted.
 pub struct InFlightPermit(Option<OwnedSemaphorePermit>);
 
 impl InFlightPermit {
     /// That of a kept command, which may be in flight as long as its sandbox lives.
-    #[must_use]
     pub const fn of_kept() -> Self {
         Self(None)
     }
@@ -272,10 +279,7 @@ impl Session {
 
     /// Sends a request and waits for its answer, without a time limit: that is the caller's
     /// responsibility.
-    pub async fn call<C: Call>(&self, params: C) -> Result<C::Reply, CallError>
-    where
-        C::Reply: Send + 'static,
-    {
+    pub async fn call<C: Call>(&self, params: C) -> Result<C::Reply, CallError> {
         self.begin(params, None).await?.wait().await
     }
 
@@ -284,10 +288,7 @@ impl Session {
         &self,
         params: C,
         sink: Option<Arc<dyn NotificationHandler>>,
-    ) -> Result<Reply<C::Reply>, CallError>
-    where
-        C::Reply: Send + 'static,
-    {
+    ) -> Result<Reply<C::Reply>, CallError> {
         let permit = self.acquire_permit::<C>().await?;
         self.begin_at(permit, params, sink).await
     }
@@ -297,10 +298,7 @@ impl Session {
         &self,
         params: C,
         sink: Arc<dyn NotificationHandler>,
-    ) -> Result<Reply<C::Reply>, CallError>
-    where
-        C::Reply: Send + 'static,
-    {
+    ) -> Result<Reply<C::Reply>, CallError> {
         let (permit, kept) = (InFlightPermit::of_kept(), Some(Kept::Requested));
         self.begin_without_streams(permit, params, Some(sink), kept).await
     }
@@ -311,10 +309,7 @@ impl Session {
         permit: InFlightPermit,
         params: C,
         sink: Option<Arc<dyn NotificationHandler>>,
-    ) -> Result<Reply<C::Reply>, CallError>
-    where
-        C::Reply: Send + 'static,
-    {
+    ) -> Result<Reply<C::Reply>, CallError> {
         self.begin_without_streams(permit, params, sink, None).await
     }
 
@@ -324,17 +319,8 @@ impl Session {
         params: C,
         sink: Option<Arc<dyn NotificationHandler>>,
         kept: Option<Kept>,
-    ) -> Result<Reply<C::Reply>, CallError>
-    where
-        C::Reply: Send + 'static,
-    {
-        let open = |_: &mut Streams| Opening {
-            params,
-            streams: Vec::new(),
-            stream: None,
-            chunk: None,
-            ends: (),
-        };
+    ) -> Result<Reply<C::Reply>, CallError> {
+        let open = |_: &mut Streams| Opening::new(params, Vec::new(), ());
         self.open(permit, sink, kept, open).await.map(|(reply, ())| reply)
     }
 
@@ -343,16 +329,13 @@ impl Session {
         &self,
         most: u64,
         params: C,
-    ) -> Result<(Reply<C::Reply>, Incoming), CallError>
-    where
-        C::Reply: Send + 'static,
-    {
+    ) -> Result<(Reply<C::Reply>, Incoming), CallError> {
         let permit = self.acquire_permit::<C>().await?;
         let open = |streams: &mut Streams| {
             let incoming = self.incoming(streams, 1, most);
             let numbers: Vec<_> = incoming.numbers().collect();
             let stream = numbers.first().copied();
-            Opening { params, streams: numbers, stream, chunk: None, ends: incoming }
+            Opening { stream, ..Opening::new(params, numbers, incoming) }
         };
         self.open(permit, None, None, open).await
     }
@@ -363,10 +346,7 @@ impl Session {
         &self,
         content: Option<&[u8]>,
         params: C,
-    ) -> Result<(Reply<C::Reply>, Outgoing, usize), CallError>
-    where
-        C::Reply: Send + 'static,
-    {
+    ) -> Result<(Reply<C::Reply>, Outgoing, usize), CallError> {
         let permit = self.acquire_permit::<C>().await?;
         let open = |streams: &mut Streams| {
             let outgoing = self.outgoing(streams);
@@ -387,10 +367,7 @@ impl Session {
         permit: InFlightPermit,
         spec: ConsoleSpec,
         params: impl FnOnce(ConsoleStreams) -> C,
-    ) -> Result<(Reply<C::Reply>, Console), CallError>
-    where
-        C::Reply: Send + 'static,
-    {
+    ) -> Result<(Reply<C::Reply>, Console), CallError> {
         let ConsoleSpec { has_stdin, has_stderr, most, kept } = spec;
         let open = |streams: &mut Streams| {
             let console = Console {
@@ -406,7 +383,7 @@ impl Session {
             drop(outputs);
             let streams = console.output.numbers().chain(numbers.stdin).collect();
             let params = params(numbers);
-            Opening { params, streams, stream: None, chunk: None, ends: console }
+            Opening::new(params, streams, console)
         };
         let is_kept = kept.as_ref().map(|_| Kept::Requested);
         self.open(permit, kept, is_kept, open).await
@@ -419,13 +396,8 @@ impl Session {
             return Ok(None);
         };
         let number = tunnel.number();
-        let open = |_: &mut Streams| Opening {
-            params: Dial { tunnel: number, port },
-            streams: vec![number],
-            stream: None,
-            chunk: None,
-            ends: (),
-        };
+        let dial = Dial { tunnel: number, port };
+        let open = |_: &mut Streams| Opening::new(dial, vec![number], ());
         // It is bounded as tunnels are. Among the requests in flight, or those that must not wait for
         // them, sockets that accept nothing would take their places.
         let dialled = match self.open(InFlightPermit(None), None, None, open).await {
@@ -478,10 +450,7 @@ impl Session {
         sink: Option<Arc<dyn NotificationHandler>>,
         kept: Option<Kept>,
         make: impl FnOnce(&mut Streams) -> Opening<C, T>,
-    ) -> Result<(Reply<C::Reply>, T), CallError>
-    where
-        C::Reply: Send + 'static,
-    {
+    ) -> Result<(Reply<C::Reply>, T), CallError> {
         // A caller that gives up before this point has not sent the request.
         let slot = self.outgoing.reserve().await.map_err(|_| CallError::Over)?;
         let (sender, answer) = oneshot::channel();
@@ -573,6 +542,15 @@ impl Session {
     }
 }
 
+/// A request that is not under way, or has no handler: whatever is told of it is a breach.
+struct Unknown;
+
+impl NotificationHandler for Unknown {
+    fn touched(&self, touched: Touched) -> Result<(), String> {
+        Err(format!("a changed path for an unknown run (id {})", touched.request))
+    }
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // The state is consistent between any two statements that can panic.
@@ -602,26 +580,11 @@ impl Shared {
                 }
                 (pending.deliver)(result)
             }
-            FromAgent::Log(log) => match self.sink(log.request) {
-                Some(sink) => sink.log(log),
-                None => Err(format!("a log entry for an unknown run (id {})", log.request)),
-            },
-            FromAgent::Case(end) => match self.sink(end.request) {
-                Some(sink) => sink.case(end),
-                None => Err(format!("a test case for an unknown run (id {})", end.request)),
-            },
-            FromAgent::Touched(touched) => match self.sink(touched.request) {
-                Some(sink) => sink.touched(touched),
-                None => Err(format!("a changed path for an unknown run (id {})", touched.request)),
-            },
-            FromAgent::Refused(refused) => match self.sink(refused.request) {
-                Some(sink) => sink.refused(refused),
-                None => Err(format!("a refusal for an unknown run (id {})", refused.request)),
-            },
-            FromAgent::Page(page) => match self.sink(page.request) {
-                Some(sink) => sink.page(page),
-                None => Err(format!("entries for an unknown list (id {})", page.request)),
-            },
+            FromAgent::Log(log) => self.sink(log.request).log(log),
+            FromAgent::Case(end) => self.sink(end.request).case(end),
+            FromAgent::Touched(touched) => self.sink(touched.request).touched(touched),
+            FromAgent::Refused(refused) => self.sink(refused.request).refused(refused),
+            FromAgent::Page(page) => self.sink(page.request).page(page),
             FromAgent::Started(started) => {
                 let sink = self.step(started.request, Kept::Requested, Kept::Started)?;
                 sink.started(started)
@@ -652,8 +615,9 @@ impl Shared {
         }
     }
 
-    fn sink(&self, request: u64) -> Option<Arc<dyn NotificationHandler>> {
-        self.lock().pending.get(&request)?.sink.clone()
+    fn sink(&self, request: u64) -> Arc<dyn NotificationHandler> {
+        let sink = self.lock().pending.get(&request).and_then(|pending| pending.sink.clone());
+        sink.unwrap_or_else(|| Arc::new(Unknown))
     }
 
     /// A kept command or a watch has taken a step, which its handler is told; an error is a breach.
@@ -720,93 +684,6 @@ fn take_lines(decoder: &mut FrameDecoder, shared: &Arc<Shared>) -> Result<(), St
         shared.take(line)?;
     }
     Ok(())
-}
-
-#[cfg(any(test, feature = "testing"))]
-pub mod testing {
-    //! A scripted agent on the other end of a pipe.
-
-    use super::*;
-    use bytes::Bytes;
-    use sandbox_protocol::message::Request;
-    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
-
-    /// The agent's end.
-    pub struct FakeAgent {
-        /// What the controller sends.
-        pub input: BufReader<ReadHalf<DuplexStream>>,
-        /// Its stdout.
-        pub output: WriteHalf<DuplexStream>,
-        /// Its stderr.
-        pub errors: mpsc::Sender<Bytes>,
-        /// The number of the stream that the last request opens; 0 if it opens none.
-        pub stream: u32,
-    }
-
-    /// The two ends of a container's stdio.
-    pub fn pipe() -> (Attached, FakeAgent) {
-        let (ours, theirs) = tokio::io::duplex(64 << 10);
-        let (stdout, stdin) = tokio::io::split(ours);
-        let output = futures_util::stream::unfold(stdout, |mut stdout| async move {
-            let mut piece = vec![0; 4096];
-            match tokio::io::AsyncReadExt::read(&mut stdout, &mut piece).await {
-                Ok(0) => None,
-                Ok(length) => {
-                    piece.truncate(length);
-                    Some((Ok(Output::Stdout(Bytes::from(piece))), stdout))
-                }
-                Err(error) => Some((Err(error), stdout)),
-            }
-        });
-        let (errors, stderr) = mpsc::channel(16);
-        let errors_seen = futures_util::stream::unfold(stderr, |mut stderr| async move {
-            let piece = mpsc::Receiver::recv(&mut stderr).await?;
-            Some((Ok(Output::Stderr(piece)), stderr))
-        });
-        let output = futures_util::stream::select(output.boxed(), errors_seen.boxed());
-        let (input, output_half) = tokio::io::split(theirs);
-        let attached = Attached { input: Box::pin(stdin), output: output.boxed() };
-        let input = BufReader::new(input);
-        (attached, FakeAgent { input, output: output_half, errors, stream: 0 })
-    }
-
-    impl FakeAgent {
-        /// The next request; `None` if stdin is closed.
-        pub async fn request(&mut self) -> Option<(u64, Request)> {
-            match self.message().await? {
-                ToAgent::Request { id, request, stream } => {
-                    self.stream = stream.unwrap_or_default();
-                    Some((id, request))
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-
-        /// The next message other than a heartbeat; `None` if stdin is closed.
-        pub async fn message(&mut self) -> Option<ToAgent> {
-            loop {
-                let mut line = String::new();
-                if self.input.read_line(&mut line).await.ok()? == 0 {
-                    return None;
-                }
-                match ToAgent::decode(line.trim_end()).expect("the controller is honest") {
-                    ToAgent::Heartbeat => {}
-                    message => return Some(message),
-                }
-            }
-        }
-
-        /// Sends raw bytes.
-        pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
-            // The controller may have hung up, which is then what is tested.
-            _ = self.output.write_all(bytes.as_ref()).await;
-        }
-
-        /// Answers a request.
-        pub async fn answer<T: serde::Serialize>(&mut self, id: u64, result: T) {
-            self.send(FromAgent::encode_reply(id, Ok(result)).unwrap()).await;
-        }
-    }
 }
 
 #[cfg(test)]

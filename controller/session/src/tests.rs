@@ -4,7 +4,7 @@ use sandbox_protocol::message::{
 };
 use sandbox_protocol::{Base64, ErrorKind, message};
 
-use super::testing::{FakeAgent, pipe};
+use super::fake::{FakeAgent, pipe};
 use super::*;
 use tokio::io::AsyncWriteExt as _;
 

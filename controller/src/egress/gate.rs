@@ -9,12 +9,12 @@ use sandbox_api::hosts::{Allowlist, Special, Target};
 use sandbox_api::{ByteSize, Limits, Network};
 use sandbox_protocol::limits::MAX_TUNNELS;
 use sandbox_redact::Redactions;
+use sandbox_tls::Sessions;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::resolve::Resolve;
-use super::sni::Sessions;
 use crate::audit::Event;
 
 /// How many addresses a sandbox dials at a time, beyond one for each of its connections.

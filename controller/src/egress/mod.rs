@@ -3,17 +3,13 @@
 //! The sandbox has no network. A command's connection arrives as a tunnel through the agent, and
 //! everything about it is decided here, based on a host name that the agent merely forwards:
 //! whether the allow list contains the name ([`sandbox_api::hosts`]), whether its addresses may be
-//! dialled, and whether the data that the command sends is for that name ([`sni`]). The agent may be as hostile as any command: that gains it nothing.
+//! dialled, and whether the data that the command sends is for that name ([`sandbox_tls`]). The agent may be as hostile as any command: that gains it nothing.
 
 mod gate;
 mod resolve;
-mod sni;
 #[cfg(test)]
 mod tests;
 mod tunnel;
-
-#[cfg(any(test, fuzzing))]
-pub(crate) use self::sni::fuzz;
 
 use std::sync::Arc;
 

@@ -1,6 +1,9 @@
 //! The agent's proxy and the controller's end, connected by a socket in place of a container's
 //! stdio, with servers on the loopback. Names are resolved by a resolver of the tests.
 
+#[path = "../../tls/src/tests/hello.rs"]
+mod hello;
+
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -22,12 +25,12 @@ use sandbox_protocol::message::{
     ShutdownReply,
 };
 use sandbox_protocol::{Base64, FromAgent, ToAgent, WireError};
-use sandbox_session::testing::{FakeAgent, pipe};
+use sandbox_session::fake::{FakeAgent, pipe};
 use tokio_util::io::ReaderStream;
 
+use self::hello::client_hello;
 use super::gate::{Egress, EgressLimits, MORE_DIALS};
 use super::resolve::Resolve;
-use super::sni::tests::client_hello;
 use sandbox_session::{CallError, ConnectHandler, Received, Session, SessionEnd};
 
 /// The timeout of every wait in a test.

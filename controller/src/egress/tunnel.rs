@@ -24,6 +24,7 @@ use sandbox_engine::own_address::is_own;
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{ClosedReason, Connect};
 use sandbox_session::{Received, Tunnel};
+use sandbox_tls::{Guard, TlsRefusal};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
@@ -31,7 +32,6 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::gate::Egress;
-use super::sni::{Guard, TlsRefusal};
 use crate::audit::{By, Connection, Event};
 
 /// The maximum number of addresses of a name that are dialled.

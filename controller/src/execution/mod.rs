@@ -142,7 +142,6 @@ impl Execution {
     }
 
     /// Its unique id: the sandbox's id, with a number appended from the second run or command on.
-    #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -202,7 +201,6 @@ impl Execution {
     }
 
     /// Returns the handle that cancels it from anywhere.
-    #[must_use]
     pub fn cancel_handle(&self) -> CancelHandle {
         self.cancel.clone()
     }

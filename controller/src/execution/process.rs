@@ -31,7 +31,9 @@ use super::CONTROL_TIMEOUT;
 use super::command::{CLOCK_SKEW, CommandOutput, Term, check_reply, printed, request};
 use super::judge::{SIGKILL, never_ran};
 use crate::audit::{self, Event};
+use crate::clock::or_never;
 use crate::error::Error;
+use crate::io_dir::write_monitor::WriteMonitor;
 use crate::process::{Answer, Identity, Input, Place, Process, Request, Used};
 use crate::sandbox::idle::Active;
 use crate::sandbox::{Inner, KernelBaseline, Sandbox};
@@ -80,13 +82,11 @@ impl Sandbox {
 
     /// Its processes, the latest first: those that live, and of those that have ended the last 256, for
     /// 10 minutes.
-    #[must_use]
     pub fn processes(&self) -> Vec<Process> {
         self.inner().processes.all()
     }
 
     /// The process with this id, if it is one of [`processes`](Self::processes).
-    #[must_use]
     pub fn process(&self, id: u32) -> Option<Process> {
         self.processes().into_iter().find(|process| process.id() == id)
     }
@@ -201,14 +201,8 @@ async fn guard(inner: &Arc<Inner>) -> Result<Arc<AbortOnDropHandle<()>>, Error> 
     }
     let inner = inner.clone();
     let watch = tokio::spawn(async move {
-        let passed = async {
-            match &monitor {
-                Some(monitor) => monitor.passed().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
-            limit = passed => inner.overrun(limit).await,
+            limit = or_never(monitor.as_ref().map(WriteMonitor::passed)) => inner.overrun(limit).await,
             () = inner.look_at_mounts() => {}
         }
     });
@@ -364,23 +358,14 @@ impl Driver {
             }
             let is_hurried = self.is_hurried;
             let next = pieces.front().map(length);
-            let room = async {
-                match next {
-                    Some(_) if is_hurried => {}
-                    Some(length) => {
-                        inner.clock.sleep_until(passes_at).await;
-                        process.room(length, &inner.clock).await;
-                    }
-                    None => std::future::pending().await,
+            let room = or_never(next.map(async |length| {
+                if !is_hurried {
+                    inner.clock.sleep_until(passes_at).await;
+                    process.room(length, &inner.clock).await;
                 }
-            };
+            }));
             let late_at = self.hurry_at.filter(|_| !is_hurried).or(self.kill_at);
-            let late = async {
-                match late_at {
-                    Some(at) => inner.clock.sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let late = or_never(late_at.map(|at| inner.clock.sleep_until(at)));
             tokio::select! {
                 biased;
                 Some(request) = requests.recv() => self.serve(process, request),

@@ -252,13 +252,10 @@ impl NotificationHandler for Record {
 /// The outcome of a script that is too long. Its exact length is not needed.
 pub(crate) fn source_too_large() -> ScriptError {
     let max = sandbox_api::ByteSize::b(MAX_SOURCE_BYTES as u64);
-    ScriptError {
-        kind: ErrorKind::SourceTooLarge,
-        message: format!("the script is longer than {MAX_SOURCE_BYTES} bytes ({max})"),
-        line: None,
-        traceback: None,
-        value: None,
-    }
+    ScriptError::new(
+        ErrorKind::SourceTooLarge,
+        format!("the script is longer than {MAX_SOURCE_BYTES} bytes ({max})"),
+    )
 }
 
 /// Names a part of the answer that is longer than an honest agent sends.
@@ -421,13 +418,6 @@ impl Execute for ScriptExecution {
 }
 
 fn request(script: Script, limits: &Limits) -> Result<message::Run, ScriptError> {
-    let error = |kind, message: String| ScriptError {
-        kind,
-        message,
-        line: None,
-        traceback: None,
-        value: None,
-    };
     if script.source.len() > MAX_SOURCE_BYTES {
         return Err(source_too_large());
     }
@@ -436,7 +426,10 @@ fn request(script: Script, limits: &Limits) -> Result<message::Run, ScriptError>
         let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
         let what = r"the script is not UTF-8 text (write such bytes as \xNN)";
         let message = format!("script:{line}: {what}");
-        ScriptError { line: u32::try_from(line).ok(), ..error(ErrorKind::Syntax, message) }
+        ScriptError {
+            line: u32::try_from(line).ok(),
+            ..ScriptError::new(ErrorKind::Syntax, message)
+        }
     })?;
     let secrets = script.secrets.to_wire();
     let Script { args, seed, now, .. } = script;

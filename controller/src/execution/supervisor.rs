@@ -12,6 +12,7 @@ use sandbox_session::{CallError, Reply, SessionEnd};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::clock::or_never;
 use crate::error::Error;
 use crate::execution::judge::{AgentReport, Evidence, KillReason};
 use crate::io_dir::write_monitor::WriteMonitor;
@@ -44,7 +45,6 @@ struct Cancelled {
 
 impl CancelHandle {
     /// A handle for something that is to be started.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -59,7 +59,6 @@ impl CancelHandle {
     }
 
     /// Why it was cancelled; `None` if it was not.
-    #[must_use]
     pub fn cause(&self) -> Option<CancelCause> {
         self.0.borrow().cause
     }
@@ -168,19 +167,8 @@ impl Supervisor {
         monitor: Option<&WriteMonitor>,
         check: impl Fn(&Self, &Result<T, WireError>) -> Result<(), String>,
     ) -> Result<Option<Result<T, WireError>>, Error> {
-        let passed = async {
-            match monitor {
-                Some(monitor) => monitor.passed().await,
-                None => std::future::pending().await,
-            }
-        };
-        let overrun = async {
-            match monitor {
-                Some(monitor) => monitor.overrun().await,
-                None => std::future::pending().await,
-            }
-        };
-        let (mut passed, mut overrun) = (std::pin::pin!(passed), std::pin::pin!(overrun));
+        let mut passed = std::pin::pin!(or_never(monitor.map(WriteMonitor::passed)));
+        let mut overrun = std::pin::pin!(or_never(monitor.map(WriteMonitor::overrun)));
         let mut is_overrun = false;
         let inner = self.inner.clone();
         let clock = &inner.clock;

@@ -235,7 +235,7 @@ pub(super) async fn failed(inner: &Inner, error: CallError) -> Error {
         CallError::Refused(source) => Error::Operation { source },
         CallError::Over => inner.why_ended().await,
         CallError::TooLarge(error) => {
-            let source = WireError::new(ErrorKind::InvalidRequest, error.to_string());
+            let source = WireError::invalid(error.to_string());
             Error::Operation { source }
         }
     }

@@ -58,10 +58,7 @@ impl Reaper {
         let state = StateDir::open(&config.state_dir, &config.scratch_dir, &boot_id()?)?;
         Ok(Self {
             engines: sandbox_engine::connect_available(
-                &config.engine,
-                &config.agent,
-                &config.state_dir,
-                config.disk_reserve,
+                &config.engine, &config.agent, &config.state_dir, config.disk_reserve,
             )
             .await?,
             state,

@@ -45,7 +45,6 @@ pub struct HostPlaces(Option<MountTable>);
 
 impl HostPlaces {
     /// As they are now.
-    #[must_use]
     pub fn now() -> Self {
         // Without a table nothing can be compared, nor mounted.
         Self(MountTable::now().ok())
@@ -53,7 +52,6 @@ impl HostPlaces {
 
     /// Whether a path leads to a directory or below it, or will once what is missing has been
     /// created.
-    #[must_use]
     pub fn contains(&self, directory: &Path, path: &Path) -> bool {
         let locate = |path| self.0.as_ref()?.locate_path(path).ok()?;
         let places = locate(directory).zip(locate(path));

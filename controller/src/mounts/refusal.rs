@@ -89,7 +89,6 @@ impl MountRefusal {
     }
 
     /// How to fix it.
-    #[must_use]
     pub fn hint(&self) -> String {
         let hint = match self {
             Self::MountPoint { mount_point } => {

@@ -17,7 +17,7 @@ use sandbox_protocol::message::{
     AgentUsage, Configure, ConfigureReply, HelloReply, MountIdentity, Request, RunEnd, RunReply,
     ShutdownReply,
 };
-use sandbox_session::testing::{FakeAgent, pipe};
+use sandbox_session::fake::{FakeAgent, pipe};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 

@@ -149,20 +149,17 @@ impl Process {
     }
 
     /// Its id: a number from 1, never used twice in its sandbox.
-    #[must_use]
     pub fn id(&self) -> u32 {
         self.0.id
     }
 
     /// What is known of it.
-    #[must_use]
     pub fn view(&self) -> ProcessView {
         self.0.view(&self.0.state.borrow())
     }
 
     /// The bytes that its kept events take: at most its
     /// [scrollback](sandbox_api::ProcessCommand::scrollback).
-    #[must_use]
     pub fn kept_bytes(&self) -> u64 {
         self.0.state.borrow().ring.bytes()
     }

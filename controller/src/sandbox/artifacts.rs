@@ -42,7 +42,6 @@ impl Sandbox {
     /// # Panics
     ///
     /// Outside of a tokio runtime.
-    #[must_use]
     pub fn start_artifacts(&self, request: Request) -> ArtifactCopy {
         let is_cancelled = Arc::new(AtomicBool::new(false));
         let (cancelled, io_dir) = (is_cancelled.clone(), self.inner.io_dir.clone());

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sandbox_api::{Ceiling, DiskReserve, RootFs};
-use sandbox_engine::{Engine, Prepared, Progress};
+use sandbox_engine::{AgentSource, Engine, Prepared, Progress};
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_staging::kept::KeptImages;
 use tokio::runtime::Handle;
@@ -26,6 +26,7 @@ pub(crate) struct Shared {
     pub ceiling: Ceiling,
     pub program_ceiling: Ceiling,
     pub boot_id: String,
+    pub agent: AgentSource,
     pub confinement: ConfinementPolicy,
     pub audit: Audit,
     pub owners: Owners,

@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::removal::EVIDENCE_TIMEOUT;
 use crate::audit::{Audit, By, Event};
-use crate::clock::Clock;
+use crate::clock::{Clock, or_never};
 use crate::engine_call::step;
 use crate::error::Error;
 use crate::io_dir::IoDir;
@@ -26,10 +26,10 @@ use crate::io_dir::path_map::PathMap;
 use crate::io_dir::write_monitor::{Watched, WriteBaseline, WriteMonitor};
 use crate::mounts::{LOOK_INTERVAL, MountGuard, MountLooks, MountLost};
 use crate::process::ProcessTable;
-use crate::sandbox::CpuSample;
 use crate::sandbox::context::Shared;
 use crate::sandbox::idle::{Active, Activity};
 use crate::sandbox::removal::{Attempt, RemovalGuard};
+use crate::sandbox::stats::CpuSample;
 use crate::step::Step;
 
 /// How a sandbox was started.
@@ -510,13 +510,7 @@ impl Inner {
         let ended = self.session.subscribe_end();
         let container = self.container.clone();
         let (end_cause, redactions) = (self.end_cause.clone(), self.redactions.clone());
-        let idle = idle_limit.map(|limit| self.activity.idle(limit));
-        let idle = async move {
-            match idle {
-                Some(idle) => idle.await,
-                None => std::future::pending().await,
-            }
-        };
+        let idle = or_never(idle_limit.map(|limit| self.activity.idle(limit)));
         tokio::spawn(async move {
             let why = tokio::select! {
                 end = ended => match end {

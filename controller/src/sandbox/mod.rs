@@ -24,12 +24,12 @@ pub(crate) mod user;
 pub use self::inner::LaunchInfo;
 pub(crate) use self::inner::{EndCause, Inner, KernelBaseline};
 pub use self::stats::ContainerUse;
-pub(crate) use self::stats::CpuSample;
 use std::fmt;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use sandbox_api::Outcome;
 use sandbox_engine::EngineFacts;
@@ -41,7 +41,7 @@ use crate::error::Error;
 use crate::failpoint::{Point, hold};
 use crate::io_dir::IoDir;
 use crate::io_dir::staged::{FinishOptions, StagedEnd};
-use crate::sandbox::removal::Attempt;
+use crate::sandbox::removal::{Attempt, EVIDENCE_TIMEOUT};
 use crate::step::Step;
 
 /// A sandbox: one container, used by this sandbox alone. Dropping it without [`close`](Self::close)
@@ -58,38 +58,32 @@ impl fmt::Debug for Sandbox {
 
 impl Sandbox {
     /// The sandbox's id, which its container's labels and name contain.
-    #[must_use]
     pub fn id(&self) -> &str {
         &self.inner.id
     }
 
     /// How it was started.
-    #[must_use]
     pub fn launch_info(&self) -> LaunchInfo {
         self.inner.launch
     }
 
     /// The engine's id of the container.
-    #[must_use]
     pub fn container_id(&self) -> &str {
         self.inner.container.id()
     }
 
     /// The io dir on the host, absolute; `None` if it is private.
-    #[must_use]
     pub fn io_dir(&self) -> Option<&Path> {
         self.inner.io_dir().and_then(IoDir::host_path)
     }
 
     /// The id of the image that its commands run in; `None` if they run in a directory, or in none.
-    #[must_use]
     pub fn image_id(&self) -> Option<&str> {
         self.inner.image_id.as_deref()
     }
 
     /// What it is made of, by paths that lead to the opened files and directories as long as this
     /// exists: the root directory or image archive of its spec, and then the inputs that are paths.
-    #[must_use]
     pub fn opened(&self) -> Vec<PathBuf> {
         let path = |file: &Arc<OwnedFd>| format!("/proc/self/fd/{}", file.as_raw_fd()).into();
         self.inner.named.iter().map(path).collect()
@@ -105,7 +99,6 @@ impl Sandbox {
     }
 
     /// The confinement of the agent beyond its container.
-    #[must_use]
     pub fn confinement(&self) -> &Confinement {
         &self.inner.confinement
     }
@@ -113,7 +106,6 @@ impl Sandbox {
     /// The guest path of a file or directory on the host; `None` if it is outside the mounts, or if
     /// the path is relative or contains `..`. The path is not accessed: it may be a link, or not
     /// exist.
-    #[must_use]
     pub fn guest_path(&self, host: impl AsRef<Path>) -> Option<GuestPath> {
         self.inner.path_map.guest(host.as_ref())
     }
@@ -121,9 +113,22 @@ impl Sandbox {
     /// The host path of a guest path in the syntax of file operations; `None` if it is outside the
     /// mounts. The guest controls what is there: open it only if you would open a file that any
     /// script may have created.
-    #[must_use]
     pub fn host_path(&self, guest: impl AsRef<[u8]>) -> Option<PathBuf> {
         self.inner.path_map.host(&self.inner.resolve(guest.as_ref())?)
+    }
+
+    /// What its container uses now, if its control groups are on this machine. A paused one is asked too.
+    pub async fn current_use(&self) -> Option<ContainerUse> {
+        let inner = &self.inner;
+        let groups =
+            tokio::time::timeout(EVIDENCE_TIMEOUT, inner.container.groups()).await.ok()??;
+        let current = groups.current()?;
+        let processors = f64::from(inner.limits.cpus);
+        Some(ContainerUse {
+            cpu_used_ratio: inner.cpu_sample.ratio(Instant::now(), current.cpu, processors),
+            memory_bytes: current.memory,
+            cache_bytes: current.cache,
+        })
     }
 
     pub(crate) const fn inner(&self) -> &Arc<Inner> {
@@ -131,7 +136,6 @@ impl Sandbox {
     }
 
     /// Why the sandbox accepts no more requests; `None` as long as it is not known to have ended.
-    #[must_use]
     pub fn ended(&self) -> Option<Error> {
         self.inner.ended()
     }

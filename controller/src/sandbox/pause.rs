@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use sandbox_engine::EngineError;
+
 use crate::audit::{self, Event};
 use crate::engine_call::step;
 use crate::error::Error;
@@ -31,7 +33,6 @@ impl Sandbox {
 
     /// Whether it is paused. What is asked of it then fails with [`Error::Paused`], but for the events
     /// and the stdin of its processes.
-    #[must_use]
     pub fn is_paused(&self) -> bool {
         self.inner().clock.is_paused()
     }
@@ -59,7 +60,10 @@ impl Inner {
         }
         // First: nothing is late because of a frozen agent.
         self.clock.pause();
-        let result = step(Step::Pause, self.container.pause()).await;
+        let result = step(Step::Pause, self.container.pause()).await.map_err(|error| match error {
+            Error::Engine { source: EngineError::NoFreezer, .. } => Error::PauseUnsupported,
+            error => error,
+        });
         match &result {
             Ok(()) => *paused = Some(self.activity.begin()),
             Err(_) => {

@@ -33,7 +33,6 @@ impl PreparedSandbox {
     }
 
     /// The spec of the sandbox.
-    #[must_use]
     pub const fn spec(&self) -> &SandboxSpec {
         &self.spec
     }

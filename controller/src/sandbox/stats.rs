@@ -3,9 +3,6 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::sandbox::Sandbox;
-use crate::sandbox::removal::EVIDENCE_TIMEOUT;
-
 /// The shortest time that a share of the processors is computed over.
 const SHORTEST: Duration = Duration::from_millis(100);
 
@@ -30,7 +27,7 @@ impl CpuSample {
     }
 
     /// The share that was used of so many processors since the last sample, if that is long enough ago.
-    fn ratio(&self, now: Instant, used: Duration, processors: f64) -> f64 {
+    pub fn ratio(&self, now: Instant, used: Duration, processors: f64) -> f64 {
         let mut sample = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, before, _) = *sample;
         let time = now.saturating_duration_since(at);
@@ -39,22 +36,6 @@ impl CpuSample {
             *sample = (now, used, share.clamp(0.0, 1.0));
         }
         sample.2
-    }
-}
-
-impl Sandbox {
-    /// What its container uses now, if its control groups are on this machine. A paused one is asked too.
-    pub async fn current_use(&self) -> Option<ContainerUse> {
-        let inner = self.inner();
-        let groups =
-            tokio::time::timeout(EVIDENCE_TIMEOUT, inner.container.groups()).await.ok()??;
-        let current = groups.current()?;
-        let processors = f64::from(inner.limits.cpus);
-        Some(ContainerUse {
-            cpu_used_ratio: inner.cpu_sample.ratio(Instant::now(), current.cpu, processors),
-            memory_bytes: current.memory,
-            cache_bytes: current.cache,
-        })
     }
 }
 

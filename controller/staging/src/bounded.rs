@@ -192,37 +192,31 @@ impl BoundedDir {
     }
 
     /// The same, if its image is kept.
-    #[must_use]
     pub fn settle_kept(&self) -> Option<io::Result<()>> {
         self.kept.as_ref().map(|_| self.settle())
     }
 
     /// The directory: the root of a mount that is attached nowhere.
-    #[must_use]
     pub const fn files(&self) -> &Arc<OwnedFd> {
         &self.files
     }
 
     /// The block device that the same file system can be mounted from; `None` if it is in memory.
-    #[must_use]
     pub const fn device(&self) -> Option<&Arc<OwnedFd>> {
         self.device.as_ref()
     }
 
     /// A directory of the file system whose space it takes; `None` if it is in memory.
-    #[must_use]
     pub fn disk(&self) -> Option<BorrowedFd<'_>> {
         self.disk.as_ref().map(AsFd::as_fd)
     }
 
     /// What fits in it, of bytes at least.
-    #[must_use]
     pub const fn size(&self) -> DiskUsage {
         self.size
     }
 
     /// How it is bounded.
-    #[must_use]
     pub const fn backend(&self) -> DiskBackend {
         match self.device {
             Some(_) => DiskBackend::Ext4,

@@ -30,7 +30,6 @@ pub struct Comparison {
 
 impl Comparison {
     /// Whether nothing changed.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changed.is_empty() && self.root_before().is_none()
     }

@@ -115,7 +115,7 @@ fn copy_with(
         seen: WalkCount::default(),
         copied: BTreeMap::new(),
     };
-    copying.directory(from.as_fd(), to.as_fd(), b"", 0)?;
+    copying.directory((from.as_fd(), to.as_fd()), b"", 0)?;
     finish(&from, &to, &original).map_err(&at)?;
     let copy = FileStamp::of(&fstat(&to).map_err(&at)?);
     let born = birth_time(to.as_fd(), c".");
@@ -156,13 +156,11 @@ impl NewDirectory {
     }
 
     /// Its path, as it was given.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The directory that it will be in.
-    #[must_use]
     pub fn parent(&self) -> BorrowedFd<'_> {
         self.parent.as_fd()
     }
@@ -190,6 +188,9 @@ pub fn copy_out(from: BorrowedFd<'_>, to: &NewDirectory) -> Result<(), StageErro
     copied
 }
 
+/// A directory, and its copy.
+type Between<'a> = (BorrowedFd<'a>, BorrowedFd<'a>);
+
 struct Copying<'a> {
     skipped: &'a dyn Fn(&CStr, &Stat) -> bool,
     /// The root of the copy.
@@ -205,8 +206,7 @@ struct Copying<'a> {
 impl Copying<'_> {
     fn directory(
         &mut self,
-        from: BorrowedFd<'_>,
-        to: BorrowedFd<'_>,
+        (from, to): Between<'_>,
         path: &[u8],
         depth: usize,
     ) -> Result<(), StageError> {
@@ -217,8 +217,8 @@ impl Copying<'_> {
             let path = join(path, name.to_bytes());
             self.seen.add(&path)?;
             let original = match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => self.subdirectory(from, to, &name, &path, depth)?,
-                FileType::RegularFile => self.file(from, to, &name, &path)?,
+                FileType::Directory => self.subdirectory((from, to), &name, &path, depth)?,
+                FileType::RegularFile => self.file((from, to), &name, &path)?,
                 FileType::Symlink => {
                     link(from, to, &name).map_err(StageError::at(&path))?.then_some(stat)
                 }
@@ -241,8 +241,7 @@ impl Copying<'_> {
 
     fn file(
         &mut self,
-        from: BorrowedFd<'_>,
-        to: BorrowedFd<'_>,
+        (from, to): Between<'_>,
         name: &CStr,
         path: &[u8],
     ) -> Result<Option<Stat>, StageError> {
@@ -256,7 +255,7 @@ impl Copying<'_> {
                 return Err(StageError::TooManyNames { path: path.to_owned() });
             }
         }
-        let copied = copy_file(from, to, name, path, self.reserve)?;
+        let copied = copy_file((from, to), name, path, self.reserve)?;
         if let (Some(linked), Some(stat)) = (&mut self.linked, &copied) {
             linked.add(stat, path.into());
         }
@@ -265,8 +264,7 @@ impl Copying<'_> {
 
     fn subdirectory(
         &mut self,
-        from: BorrowedFd<'_>,
-        to: BorrowedFd<'_>,
+        (from, to): Between<'_>,
         name: &CStr,
         path: &[u8],
         depth: usize,
@@ -282,7 +280,7 @@ impl Copying<'_> {
         let original = fstat(&from).map_err(&at)?;
         mkdirat(to, name, Mode::RWXU).map_err(&at)?;
         let to = open(to, name, OFlags::DIRECTORY).map_err(&at)?;
-        self.directory(from.as_fd(), to.as_fd(), path, depth + 1)?;
+        self.directory((from.as_fd(), to.as_fd()), path, depth + 1)?;
         finish(&from, &to, &original).map_err(&at)?;
         Ok(Some(original))
     }
@@ -290,8 +288,7 @@ impl Copying<'_> {
 
 /// Copies a file; nothing if it disappears.
 fn copy_file(
-    from: BorrowedFd<'_>,
-    to: BorrowedFd<'_>,
+    (from, to): Between<'_>,
     name: &CStr,
     path: &[u8],
     reserve: u64,

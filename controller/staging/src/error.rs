@@ -57,7 +57,6 @@ pub enum StageError {
 
 impl StageError {
     /// Whether space is missing.
-    #[must_use]
     pub fn is_disk_full(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         match self {
@@ -69,7 +68,6 @@ impl StageError {
     }
 
     /// As an error of the host, of the same kind.
-    #[must_use]
     pub fn into_io(self) -> io::Error {
         let kind =
             if self.is_disk_full() { io::ErrorKind::StorageFull } else { io::ErrorKind::Other };

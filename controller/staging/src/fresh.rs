@@ -60,7 +60,6 @@ impl FreshDir {
     }
 
     /// The path of the io dir.
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         self.scratch.join(&self.name).join(FILES)
     }

@@ -49,7 +49,6 @@ pub struct ConflictLog(Arc<Mutex<Vec<CommitConflicts>>>);
 
 impl ConflictLog {
     /// What was found since the last time.
-    #[must_use]
     pub fn take(&self) -> Vec<CommitConflicts> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -114,7 +113,6 @@ impl Records {
     /// The records in a directory of `parent`, which only this user may access: what a record says is
     /// done. Both are created when there is something to record. `lock` is a file or directory that all
     /// commits of this user lock, so that they take turns. `boot` identifies this boot of this machine.
-    #[must_use]
     pub fn new(parent: &Path, lock: PathBuf, boot: String) -> Self {
         // Home directories are shared by machines and containers, and locks are not.
         let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
@@ -125,7 +123,6 @@ impl Records {
     }
 
     /// What [`recover`](Self::recover) could not commit because something else had changed it.
-    #[must_use]
     pub const fn conflicts(&self) -> &ConflictLog {
         &self.conflicts
     }
@@ -181,7 +178,6 @@ impl Records {
     }
 
     /// The stages that dead controllers left.
-    #[must_use]
     pub fn leftovers(&self) -> Vec<LeftStage> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let stages = self.left().filter_map(|(record, recorded, _)| {

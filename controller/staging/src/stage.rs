@@ -192,13 +192,11 @@ impl Stage {
     }
 
     /// The copy, or the upper layer.
-    #[must_use]
     pub fn files(&self) -> BorrowedFd<'_> {
         self.files.as_fd()
     }
 
     /// The work directory of the overlay; `None` if this is a copy.
-    #[must_use]
     pub fn work(&self) -> Option<BorrowedFd<'_>> {
         match &self.before {
             Before::Copied(_) => None,
@@ -236,14 +234,12 @@ impl Stage {
     }
 
     /// The manifest of what changed, with at most `most` changes.
-    #[must_use]
     pub fn manifest(&self, comparison: &Comparison, most: usize) -> ChangeManifest {
         comparison.manifest(self.files.as_fd(), most)
     }
 
     /// A diff of what changed, in the format of git, with each path as `show` returns its bytes.
     /// The content is unescaped: escape it before printing on a terminal.
-    #[must_use]
     pub fn diff(&self, comparison: &Comparison, show: &dyn Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
         comparison.diff(self.io_dir.as_fd(), self.files.as_fd(), show)
     }

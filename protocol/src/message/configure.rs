@@ -85,7 +85,6 @@ pub enum FileScope {
 
 impl FileScope {
     /// Whether it is the usual one.
-    #[must_use]
     pub const fn is_default(&self) -> bool {
         matches!(self, Self::Io)
     }

@@ -67,40 +67,21 @@ pub struct Closed {
     pub message: String,
 }
 
-/// Why a tunnel ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ClosedReason {
-    /// Both directions ended normally.
-    Done,
-    /// A rule forbids it: the host is not on the list, its address is private, or what the command
-    /// sent in the tunnel is not for that host.
-    Refused,
-    /// The name has no address, or no connection can be made to it.
-    Unreachable,
-    /// The connect timeout or the idle timeout expired.
-    Timeout,
-    /// A limit of the sandbox on connections or bytes was reached.
-    Limit,
-    /// The remote end reset the connection.
-    Reset,
-}
-
-impl ClosedReason {
-    /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Done, Self::Refused, Self::Unreachable, Self::Timeout, Self::Limit, Self::Reset];
-
-    /// The reason's name on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Refused => "refused",
-            Self::Unreachable => "unreachable",
-            Self::Timeout => "timeout",
-            Self::Limit => "limit",
-            Self::Reset => "reset",
-        }
+crate::words! {
+    /// Why a tunnel ended.
+    pub enum ClosedReason {
+        /// Both directions ended normally.
+        Done = "done",
+        /// A rule forbids it: the host is not on the list, its address is private, or what the command
+        /// sent in the tunnel is not for that host.
+        Refused = "refused",
+        /// The name has no address, or no connection can be made to it.
+        Unreachable = "unreachable",
+        /// The connect timeout or the idle timeout expired.
+        Timeout = "timeout",
+        /// A limit of the sandbox on connections or bytes was reached.
+        Limit = "limit",
+        /// The remote end reset the connection.
+        Reset = "reset",
     }
 }

@@ -150,71 +150,50 @@ pub struct ControlReply {
     pub found: bool,
 }
 
-/// The signals that can be sent to a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "UPPERCASE")]
-pub enum SignalName {
-    /// The terminal is gone.
-    Hup,
-    /// As Ctrl-C types it.
-    Int,
-    /// As Ctrl-\\ types it.
-    Quit,
-    /// Cannot be caught.
-    Kill,
-    /// The first one for programs' own use.
-    Usr1,
-    /// The second one for programs' own use.
-    Usr2,
-    /// Asks a program to end.
-    Term,
-    /// Goes on after `STOP` or `TSTP`.
-    Cont,
-    /// Stops until `CONT`; cannot be caught.
-    Stop,
-    /// As Ctrl-Z types it.
-    Tstp,
-    /// The size of the terminal has changed.
-    Winch,
+crate::words! {
+    /// The signals that can be sent to a command.
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    pub enum SignalName {
+        /// The terminal is gone.
+        Hup = "HUP",
+        /// As Ctrl-C types it.
+        Int = "INT",
+        /// As Ctrl-\\ types it.
+        Quit = "QUIT",
+        /// Cannot be caught.
+        Kill = "KILL",
+        /// The first one for programs' own use.
+        Usr1 = "USR1",
+        /// The second one for programs' own use.
+        Usr2 = "USR2",
+        /// Asks a program to end.
+        Term = "TERM",
+        /// Goes on after `STOP` or `TSTP`.
+        Cont = "CONT",
+        /// Stops until `CONT`; cannot be caught.
+        Stop = "STOP",
+        /// As Ctrl-Z types it.
+        Tstp = "TSTP",
+        /// The size of the terminal has changed.
+        Winch = "WINCH",
+    }
 }
 
-impl SignalName {
-    /// All of them.
-    pub const ALL: [Self; 11] = [
-        Self::Hup,
-        Self::Int,
-        Self::Quit,
-        Self::Kill,
-        Self::Usr1,
-        Self::Usr2,
-        Self::Term,
-        Self::Cont,
-        Self::Stop,
-        Self::Tstp,
-        Self::Winch,
-    ];
-}
-
-/// To which processes of a command a signal is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum SignalTarget {
-    /// The program itself.
-    Process,
-    /// Its process group.
-    #[default]
-    Group,
-    /// The foreground process group of its terminal.
-    Foreground,
-    /// Everything that it has started.
-    Tree,
-}
-
-impl SignalTarget {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Process, Self::Group, Self::Foreground, Self::Tree];
+crate::words! {
+    /// To which processes of a command a signal is sent.
+    #[derive(Default)]
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    pub enum SignalTarget {
+        /// The program itself.
+        Process = "process",
+        /// Its process group.
+        #[default]
+        Group = "group",
+        /// The foreground process group of its terminal.
+        Foreground = "foreground",
+        /// Everything that it has started.
+        Tree = "tree",
+    }
 }
 
 /// `resize`: sets the size of a command's terminal; its foreground process group gets SIGWINCH.
@@ -273,7 +252,6 @@ impl Exec {
 
     /// The size that [`MAX_COMMAND_BYTES`](crate::limits::MAX_COMMAND_BYTES) limits: the bytes of
     /// every string, and eight more for each, as the kernel counts them.
-    #[must_use]
     pub fn command_bytes(&self) -> usize {
         self.words().map(|word| word.as_bytes().len() + 8).sum()
     }
@@ -300,38 +278,25 @@ pub struct ExecReply {
     pub signs: Vec<Sign>,
 }
 
-/// A sign that something in the sandbox stood in a command's way, as the agent saw it when the command
-/// had ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Sign {
-    /// `/tmp` is full.
-    TmpFull,
-    /// `/dev/shm` is full.
-    ShmFull,
-    /// The io dir, which is in memory, is full.
-    IoFull,
-    /// It says that a file system is full.
-    NoSpace,
-    /// It says that a file system is read-only.
-    ReadOnly,
-    /// It says that a file is too large.
-    FileTooLarge,
-    /// It says that a name was not resolved, or that there is no route.
-    NoNetwork,
-}
-
-impl Sign {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::TmpFull,
-        Self::ShmFull,
-        Self::IoFull,
-        Self::NoSpace,
-        Self::ReadOnly,
-        Self::FileTooLarge,
-        Self::NoNetwork,
-    ];
+crate::words! {
+    /// A sign that something in the sandbox stood in a command's way, as the agent saw it when the command
+    /// had ended.
+    pub enum Sign {
+        /// `/tmp` is full.
+        TmpFull = "tmp_full",
+        /// `/dev/shm` is full.
+        ShmFull = "shm_full",
+        /// The io dir, which is in memory, is full.
+        IoFull = "io_full",
+        /// It says that a file system is full.
+        NoSpace = "no_space",
+        /// It says that a file system is read-only.
+        ReadOnly = "read_only",
+        /// It says that a file is too large.
+        FileTooLarge = "file_too_large",
+        /// It says that a name was not resolved, or that there is no route.
+        NoNetwork = "no_network",
+    }
 }
 
 /// How a command ended.

@@ -64,37 +64,20 @@ pub struct ChangedEntry {
     pub kind: Option<EntryKind>,
 }
 
-/// What has happened to an entry of a watched directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum FileChange {
-    /// It appeared under this name: created, linked, or renamed to it.
-    Create,
-    /// Its content was changed. Several writes in a short time are one.
-    Write,
-    /// It was removed.
-    Remove,
-    /// It was renamed: it no longer has this name.
-    Rename,
-    /// Its permissions, its owner, its times or its extended attributes were changed.
-    Chmod,
-}
-
-impl FileChange {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Create, Self::Write, Self::Remove, Self::Rename, Self::Chmod];
-
-    /// Its name on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Create => "create",
-            Self::Write => "write",
-            Self::Remove => "remove",
-            Self::Rename => "rename",
-            Self::Chmod => "chmod",
-        }
+crate::words! {
+    /// What has happened to an entry of a watched directory.
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    pub enum FileChange {
+        /// It appeared under this name: created, linked, or renamed to it.
+        Create = "create",
+        /// Its content was changed. Several writes in a short time are one.
+        Write = "write",
+        /// It was removed.
+        Remove = "remove",
+        /// It was renamed: it no longer has this name.
+        Rename = "rename",
+        /// Its permissions, its owner, its times or its extended attributes were changed.
+        Chmod = "chmod",
     }
 }
 

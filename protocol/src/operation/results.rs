@@ -129,7 +129,6 @@ pub struct EntryDetails {
 
 impl EntryDetails {
     /// How many bytes it takes in a frame, at most, beyond its numbers.
-    #[must_use]
     pub fn encoded_len(&self) -> usize {
         let text = |text: &str| crate::limits::encoded_len(text) + 4;
         let names = self.owner.iter().chain(&self.group).map(|name| text(name));
@@ -139,31 +138,18 @@ impl EntryDetails {
     }
 }
 
-/// The type of an entry. Links are never followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum EntryKind {
-    /// A regular file.
-    File,
-    /// A directory.
-    Directory,
-    /// A symbolic link, wherever it points to.
-    Symlink,
-    /// A FIFO, a socket, a device.
-    Other,
-}
-
-impl EntryKind {
-    /// The type's name on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::File => "file",
-            Self::Directory => "directory",
-            Self::Symlink => "symlink",
-            Self::Other => "other",
-        }
+crate::words! {
+    /// The type of an entry. Links are never followed.
+    #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+    pub enum EntryKind {
+        /// A regular file.
+        File = "file",
+        /// A directory.
+        Directory = "directory",
+        /// A symbolic link, wherever it points to.
+        Symlink = "symlink",
+        /// A FIFO, a socket, a device.
+        Other = "other",
     }
 }
 
@@ -210,7 +196,6 @@ impl Cut {
     }
 
     /// What is left out, and what gives it, where a request asked for at most so many entries.
-    #[must_use]
     pub fn text(&self, limit: Option<u64>, limits: &Limits) -> String {
         let (most, depth) = (limits.list_entries, limits.list_depth);
         // No longer than a path, also from a hostile agent.
@@ -262,7 +247,6 @@ pub struct GrepLine {
 }
 
 /// Permissions as `ls` shows them, without the type: `rwxr-xr-x`.
-#[must_use]
 pub fn permissions_text(permissions: u32) -> String {
     let bits = [0o4000, 0o2000, 0o1000].into_iter().enumerate().flat_map(|(who, special)| {
         let shift = 6 - 3 * who;

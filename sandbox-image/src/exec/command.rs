@@ -176,7 +176,7 @@ impl Prepared {
         for (name, value) in request.env {
             if name.is_empty() || name.contains(&b'=') {
                 let name = String::from_utf8_lossy(name);
-                return Err(invalid(&format!("'{name}' is not the name of a variable")));
+                return Err(WireError::invalid(format!("'{name}' is not the name of a variable")));
             }
             env.insert(name.to_vec(), value.to_vec());
         }
@@ -223,7 +223,7 @@ impl Prepared {
             SpawnError::Process(Errno::AGAIN) => {
                 let message = "no process can be started: there are limits.pids of them, or more \
                                than the machine allows";
-                WireError::new(ErrorKind::Busy, message)
+                WireError::busy(message)
             }
             SpawnError::Process(Errno::NOMEM) | SpawnError::Program(_, Errno::NOMEM) => {
                 let message = format!("cannot start '{name}': no memory is left");
@@ -283,7 +283,7 @@ impl Prepared {
                 tried,
                 "it is neither a program for this machine nor a script with a '#!' line",
             ),
-            Errno::TOOBIG => invalid("the arguments and the environment are too long"),
+            Errno::TOOBIG => WireError::invalid("the arguments and the environment are too long"),
             errno => not_executable(tried, &reason(errno)),
         }
     }
@@ -314,11 +314,7 @@ fn is_file(path: &Path) -> bool {
 }
 
 fn c(bytes: &[u8], what: &str) -> Result<CString, WireError> {
-    CString::new(bytes).map_err(|_| invalid(&format!("{what} has a NUL byte")))
-}
-
-fn invalid(message: &str) -> WireError {
-    WireError::new(ErrorKind::InvalidRequest, message)
+    CString::new(bytes).map_err(|_| WireError::invalid(format!("{what} has a NUL byte")))
 }
 
 /// The OS error's text, without its number.
@@ -403,14 +399,8 @@ mod tests {
         assert_eq!(
             env,
             [
-                "EMPTY=",
-                "HOME=/io",
-                "HOSTNAME=sandbox",
-                "LANG=C.UTF-8",
-                "PATH=/x",
-                "RUST_MIN_STACK=1",
-                "TMPDIR=/tmp",
-                "image:A=b"
+                "EMPTY=", "HOME=/io", "HOSTNAME=sandbox", "LANG=C.UTF-8", "PATH=/x",
+                "RUST_MIN_STACK=1", "TMPDIR=/tmp", "image:A=b"
             ]
         );
     }

@@ -10,9 +10,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use sandbox_protocol::WireError;
 use sandbox_protocol::argv::AgentArgs;
 use sandbox_protocol::message::ListeningPort;
-use sandbox_protocol::{ErrorKind, WireError};
 
 use super::command::{Defaults, own_name};
 use super::reaper::Reaper;
@@ -118,7 +118,7 @@ impl RunningPermit {
         if *running > 0 && !programs.context.marks.tell_apart() {
             let message =
                 "another program is running, and this kernel cannot distinguish their processes";
-            return Err(WireError::new(ErrorKind::Busy, message));
+            return Err(WireError::busy(message));
         }
         if *running == 0 {
             programs.proxy.iter().for_each(|proxy| proxy.accept_clients());

@@ -7,9 +7,9 @@ use rustix::fs::OFlags;
 use rustix::process::Pid;
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcgetpgrp, tcsetwinsize};
+use sandbox_protocol::WireError;
 use sandbox_protocol::limits::{MAX_TERM_BYTES, MAX_TERMINAL_SIZE};
 use sandbox_protocol::message::Pty;
-use sandbox_protocol::{ErrorKind, WireError};
 
 /// The most bytes that the kernel holds of a terminal's output: what its programs print after that waits
 /// for the agent. More than the kernel's own figures.
@@ -33,7 +33,7 @@ impl Terminal {
     pub fn open(size: Winsize) -> Result<Self, WireError> {
         Self::make(size).map_err(|errno| {
             let error = std::io::Error::from(errno);
-            WireError::new(ErrorKind::Busy, format!("no terminal can be made: {error}"))
+            WireError::busy(format!("no terminal can be made: {error}"))
         })
     }
 
@@ -60,7 +60,7 @@ pub fn checked(pty: &Pty) -> Result<Winsize, WireError> {
     if length == 0 || length > MAX_TERM_BYTES || !pty.term.bytes().all(is_named) {
         let message =
             format!("the name of a terminal has 1 to {MAX_TERM_BYTES} letters, digits and '.+_-'");
-        return Err(WireError::new(ErrorKind::InvalidRequest, message));
+        return Err(WireError::invalid(message));
     }
     size(pty.cols, pty.rows)
 }
@@ -84,7 +84,7 @@ fn size(cols: u16, rows: u16) -> Result<Winsize, WireError> {
     let sizes = 1..=MAX_TERMINAL_SIZE;
     if !sizes.contains(&cols) || !sizes.contains(&rows) {
         let message = format!("a terminal has 1 to {MAX_TERMINAL_SIZE} columns and rows");
-        return Err(WireError::new(ErrorKind::InvalidRequest, message));
+        return Err(WireError::invalid(message));
     }
     Ok(Winsize { ws_col: cols, ws_row: rows, ws_xpixel: 0, ws_ypixel: 0 })
 }
@@ -92,6 +92,7 @@ fn size(cols: u16, rows: u16) -> Result<Winsize, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sandbox_protocol::ErrorKind;
 
     #[test]
     fn size_and_name_of_a_terminal_are_checked_before_it_is_made() {

@@ -60,7 +60,6 @@ pub struct Collected {
 
 impl Collected {
     /// A console that keeps at most this many bytes of each output.
-    #[must_use]
     pub fn new(stdin: Vec<u8>, most: u64) -> Self {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         Self { kept: Default::default(), truncated: false, most, stdin }

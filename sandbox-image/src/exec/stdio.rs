@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use sandbox_protocol::{ErrorKind, WireError};
+use sandbox_protocol::WireError;
 
 use super::pty::Terminal;
 
@@ -90,5 +90,5 @@ impl Pipe {
 /// Why a command has no pipe, nor anything else that is a descriptor.
 pub fn no_descriptor(errno: Errno) -> WireError {
     let error = io::Error::from(errno);
-    WireError::new(ErrorKind::Busy, format!("no pipe can be made for a program: {error}"))
+    WireError::busy(format!("no pipe can be made for a program: {error}"))
 }

@@ -12,7 +12,7 @@ use sandbox_protocol::message::{
     Started, WatchReply, Watched as WatchIsOn,
 };
 use sandbox_protocol::operation::Way;
-use sandbox_protocol::{ErrorKind, FromAgent, WireError};
+use sandbox_protocol::{FromAgent, WireError};
 
 use super::changes::{Answers, Asked, Reading};
 use super::poller::{Poller, Source};
@@ -83,7 +83,6 @@ struct Job {
 
 impl Execs {
     /// Starts without commands.
-    #[must_use]
     pub fn new(outbox: Arc<Outbox>, streams: Arc<Streams>) -> Self {
         Self(Arc::new(Shared { state: Mutex::default(), outbox, streams }))
     }
@@ -148,16 +147,18 @@ impl Execs {
     ) -> Result<ThreadJob, WireError> {
         let mut state = self.0.state.lock().unwrap();
         if state.closing {
-            return Err(busy("the session ends".to_owned()));
+            return Err(WireError::busy("the session ends"));
         }
         if state.watching.len() >= MAX_WATCHES {
-            return Err(busy(format!("{MAX_WATCHES} directories are watched already")));
+            return Err(WireError::busy(format!("{MAX_WATCHES} directories are watched already")));
         }
         let watches = match state.watches.clone() {
             Some(watches) => watches,
             None => {
                 let watches = Watches::new().map_err(|errno| {
-                    busy(format!("the kernel watches no directories for this user now: {errno}"))
+                    WireError::busy(format!(
+                        "the kernel watches no directories for this user now: {errno}"
+                    ))
                 })?;
                 state.watches.insert(Arc::new(watches)).clone()
             }
@@ -267,11 +268,7 @@ fn check(exec: &Exec, programs: &Programs) -> Result<(), WireError> {
     } else {
         return Ok(());
     };
-    Err(WireError::new(ErrorKind::InvalidRequest, problem))
-}
-
-fn busy(message: String) -> WireError {
-    WireError::new(ErrorKind::Busy, message)
+    Err(WireError::invalid(problem))
 }
 
 impl State {
@@ -297,14 +294,16 @@ impl State {
 
     fn admit(&self, has_terminal: bool) -> Result<(), WireError> {
         if self.closing {
-            return Err(busy("the session ends".to_owned()));
+            return Err(WireError::busy("the session ends"));
         }
         if self.commands.len() >= MAX_COMMANDS {
-            return Err(busy(format!("{MAX_COMMANDS} commands are in progress already")));
+            return Err(WireError::busy(format!(
+                "{MAX_COMMANDS} commands are in progress already"
+            )));
         }
         let terminals = self.commands.values().filter(|entry| entry.terminal.is_some()).count();
         if has_terminal && terminals >= MAX_TERMINALS {
-            return Err(busy(format!("{MAX_TERMINALS} terminals are open already")));
+            return Err(WireError::busy(format!("{MAX_TERMINALS} terminals are open already")));
         }
         Ok(())
     }

@@ -63,13 +63,11 @@ impl Marks {
     }
 
     /// Whether several commands can be distinguished.
-    #[must_use]
     pub const fn tell_apart(&self) -> bool {
         self.next.is_some()
     }
 
     /// The tree of a new command. `wake` is woken when the agent has reaped a process of it.
-    #[must_use]
     pub fn tree(&self, wake: &Arc<Wake>) -> Tree {
         let mark = self.next.as_ref().map(|next| next.fetch_sub(1, Ordering::Relaxed));
         let reaped = Reaped {
@@ -135,13 +133,11 @@ pub struct Tree {
 
 impl Tree {
     /// The mark that the command carries.
-    #[must_use]
     pub const fn mark(&self) -> Option<u64> {
         self.mark
     }
 
     /// What the reaper has reaped of it.
-    #[must_use]
     pub const fn reaped(&self) -> &Arc<Reaped> {
         &self.reaped
     }
@@ -149,7 +145,6 @@ impl Tree {
     /// What its processes used that were reaped: all of them, once it [is gone](Self::is_gone) or has been
     /// [caught](Chase). That of a process whose parent ignores the exits of its children is lost: the
     /// kernel reaps it.
-    #[must_use]
     pub fn used(&self) -> Used {
         Used {
             cpu: Duration::from_micros(self.reaped.cpu_us.load(Ordering::SeqCst)),
@@ -159,19 +154,16 @@ impl Tree {
 
     /// A number that changes when a process of it is reaped. When the last one has ended, the agent
     /// reaps it: its parent is the agent, or was one of these.
-    #[must_use]
     pub fn reaps(&self) -> u64 {
         self.reaped.count.load(Ordering::SeqCst)
     }
 
     /// Whether everything in the sandbox was killed meanwhile, because of another tree.
-    #[must_use]
     pub fn was_swept(&self) -> bool {
         self.sweeps.load(Ordering::SeqCst) != self.own_sweeps.load(Ordering::SeqCst)
     }
 
     /// Whether nothing is left of it.
-    #[must_use]
     pub fn is_gone(&self) -> bool {
         self.walk(&[], |_| true).is_ok_and(|walk| walk.proves_the_end())
     }
@@ -276,7 +268,6 @@ pub enum Chased {
 
 impl Chase {
     /// Begins one.
-    #[must_use]
     pub fn new(tree: &Tree) -> Self {
         let start = Instant::now();
         let (met, progress) = (HashSet::new(), (tree.reaps(), start));
@@ -284,7 +275,6 @@ impl Chase {
     }
 
     /// Until when what was killed must have been reaped.
-    #[must_use]
     pub fn deadline(&self) -> Instant {
         self.progress.1 + KILL_TIMEOUT
     }

@@ -17,6 +17,9 @@ use super::policy::PathPolicy;
 use super::quota::{Lifetime, Quota};
 use super::touched::{Announce, TouchedEntry, TouchedPaths};
 
+/// How often an operation is tried while links appear in its paths.
+const TRIES: usize = 8;
+
 /// An open handle with bytes that are not yet written.
 pub trait Flush: Send {
     /// Writes what is buffered, as far as possible.
@@ -47,7 +50,6 @@ pub struct Files {
 
 impl Files {
     /// The files of the run or operation `request`, which starts now.
-    #[must_use]
     pub fn new(
         mounts: Arc<Mounts>,
         policy: Arc<PathPolicy>,
@@ -89,7 +91,6 @@ impl Files {
     }
 
     /// Bytes written in this run, as counted towards the limit.
-    #[must_use]
     pub fn written(&self) -> u64 {
         self.quota.written()
     }
@@ -216,4 +217,56 @@ impl Files {
         }
         Ok(located)
     }
+
+    /// Does an operation, and repeats it while links appear in its paths. It must have changed
+    /// nothing then.
+    ///
+    /// # Errors
+    ///
+    /// Those of the operation; `busy` if they appear every time.
+    pub fn repeated<T>(
+        &self,
+        mut operation: impl FnMut() -> Result<T, FileError>,
+    ) -> Result<T, FileError> {
+        let mut done = operation();
+        for _ in 1..TRIES {
+            match &done {
+                Err(error) if self.follows && is_race(error) => done = operation(),
+                _ => break,
+            }
+        }
+        done.map_err(|error| self.settled(error))
+    }
+
+    /// The error of an operation that cannot be repeated.
+    pub fn settled(&self, error: FileError) -> FileError {
+        if !self.follows || !is_race(&error) {
+            return error;
+        }
+        FileError::rule(ErrorKind::Busy, "the path changes while it is looked up", &error.path)
+    }
+
+    /// The normalised form of a path, if it is valid.
+    pub fn meant(&self, written: &[u8]) -> Option<GuestPath> {
+        self.mounts.meant(written)
+    }
+
+    /// Whether links are followed, to anywhere in the container.
+    pub const fn follows(&self) -> bool {
+        self.follows
+    }
+
+    /// The error of an operation that needs that.
+    pub(super) fn expect_following(&self, written: &[u8]) -> Result<(), FileError> {
+        if self.follows {
+            return Ok(());
+        }
+        let reason = "this operation needs a sandbox with `files: all`";
+        Err(FileError::rule(ErrorKind::NotAllowed, reason, written))
+    }
+}
+
+/// Whether a path had a link after its links were followed: only then no error number comes with it.
+fn is_race(error: &FileError) -> bool {
+    error.kind == ErrorKind::Symlink && error.errno.is_none()
 }

@@ -1,23 +1,21 @@
 //! Walking a tree for a search: as deep as paths may be, and shallow directories before deep ones, so
 //! that what a bound cuts off is in the deep ones. In bounded memory.
 
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
-use std::os::fd::OwnedFd;
 
-use rustix::fs::{AtFlags, FileType, OFlags, statat};
-use rustix::io::Errno;
+use rustix::fs::FileType;
 use sandbox_protocol::message::{Cut, CutBy, EntryKind};
 use sandbox_protocol::path::{GuestPath, join_written};
 
 use super::access::Files;
-use super::entries::{has_path, read_directory};
-use super::error::{FileError, beneath};
-use super::mounts::{Inputs, MountTarget};
+use super::entries::{has_path, read_watched};
+use super::error::FileError;
+use super::mounts::Inputs;
 use super::names::kind_of;
 use super::temporary::is_temporary;
+use super::top::{First, Top};
 use super::watch::Watch;
-use sandbox_dirfd::{Root, retry};
 
 /// How many directories may wait to be entered, for each entry that a list may have.
 const DIRECTORIES: usize = 5;
@@ -75,27 +73,19 @@ impl Files {
                 return self.walk_inputs_breadth_first(inputs, (most, bound), watch, visit, each);
             }
         };
-        let MountTarget::Beneath(root, relative) = &located.target else {
-            return Err(FileError::system(Errno::NOTDIR, written));
-        };
         let mut walk = Walk {
-            root,
-            path: &located.path,
-            top: relative,
-            written,
-            watch,
+            top: Top::new(&located, (written, watch), true)?,
             visit,
             pending: VecDeque::from([Vec::new()]),
             pending_bytes: 0,
             max_pending: self.list_entries.saturating_mul(DIRECTORIES),
             room: usize::try_from(most).unwrap_or(usize::MAX),
-            cut: None,
         };
         'walk: while let Some(directory) = walk.pending.pop_front() {
             walk.pending_bytes -= directory.len();
             let entered = watch.check().and_then(|()| walk.enter(&directory));
             let Some(entries) = watch.in_time(entered)? else {
-                Cut::add(&mut walk.cut, CutBy::Time, &directory);
+                Cut::add(&mut walk.top.cut, CutBy::Time, &directory);
                 break;
             };
             for (name, kind) in entries {
@@ -108,13 +98,13 @@ impl Files {
                     }
                 };
                 if let ControlFlow::Break(by) = ended {
-                    Cut::add(&mut walk.cut, by, &path);
+                    Cut::add(&mut walk.top.cut, by, &path);
                     break 'walk;
                 }
                 walk.room -= 1;
             }
         }
-        let cut = walk.cut;
+        let cut = walk.top.cut;
         Ok(WalkEnd { path: located.path, cut })
     }
 
@@ -176,13 +166,7 @@ impl Files {
 }
 
 struct Walk<'a> {
-    root: &'a Root<'a>,
-    /// The directory where it began.
-    path: &'a GuestPath,
-    /// Its path beneath the mount.
-    top: &'a [u8],
-    written: &'a [u8],
-    watch: &'a Watch,
+    top: Top<'a>,
     visit: &'a VisitOf<'a>,
     /// Directories that are still to be entered, the next one first.
     pending: VecDeque<Vec<u8>>,
@@ -190,42 +174,18 @@ struct Walk<'a> {
     max_pending: usize,
     /// How many entries may still be returned.
     room: usize,
-    cut: Option<Cut>,
 }
 
 impl Walk<'_> {
-    /// Opens a directory; `None` if there is nothing to read.
-    fn open(&mut self, below: &[u8]) -> Result<Option<OwnedFd>, FileError> {
-        let is_top = below.is_empty();
-        let relative = join_written(self.top, below);
-        match self.root.open(&relative, OFlags::RDONLY | OFlags::DIRECTORY) {
-            Ok(directory) => Ok(Some(directory)),
-            // It was a directory a moment ago and no longer is, or it may not be read.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) if !is_top => Ok(None),
-            // Another file system, which no operation enters.
-            Err(Errno::XDEV) if !is_top => {
-                Cut::add(&mut self.cut, CutBy::Mount, below);
-                Ok(None)
-            }
-            Err(errno) => Err(beneath(errno, &join_written(self.written, below))),
-        }
-    }
-
     /// The names in a directory that are to be returned, in order: as many as there is room for, and
     /// one more. Its directories are entered later.
     fn enter(&mut self, below: &[u8]) -> Result<Vec<(Vec<u8>, EntryKind)>, FileError> {
-        let is_top = below.is_empty();
-        let Some(directory) = self.open(below)? else { return Ok(Vec::new()) };
-        let above = self.path.as_bytes().len() + 1 + below.len() + usize::from(!is_top);
+        let Some(directory) = self.top.open(below)? else { return Ok(Vec::new()) };
+        let above = self.top.before_name(below);
         let mut returned = First::new(self.room.saturating_add(1));
         let mut entered = First::new(self.max_pending.saturating_sub(self.pending.len()) + 1);
-        let (visit, watch, cut) = (self.visit, self.watch, &mut self.cut);
-        let mut stopped = None;
-        let read = read_directory(&directory, |name, kind| {
-            if let Err(error) = watch.check() {
-                stopped = Some(error);
-                return Err(Errno::INTR);
-            }
+        let (visit, cut) = (self.visit, &mut self.top.cut);
+        let read = read_watched(&directory, self.top.watch, |name, kind| {
             let is_directory = kind == FileType::Directory;
             let visit = match is_temporary(name) {
                 true => Visit::SKIP,
@@ -233,8 +193,7 @@ impl Walk<'_> {
             };
             let is_entered = visit.entered && is_directory;
             if (visit.returned || is_entered) && !has_path(above, name) {
-                Cut::add(cut, CutBy::Name, below);
-                return Ok(());
+                return Cut::add(cut, CutBy::Name, below);
             }
             if visit.returned {
                 returned.add(name);
@@ -242,22 +201,14 @@ impl Walk<'_> {
             if is_entered {
                 entered.add(name);
             }
-            Ok(())
-        });
-        if let Some(error) = stopped {
-            return Err(error);
-        }
-        match read {
-            // The directory was removed while it was read, or it is not one that may be read.
-            Err(Errno::NOENT | Errno::ACCESS) if !is_top => {}
-            read => read.map_err(|errno| beneath(errno, &join_written(self.written, below)))?,
-        }
+        })?;
+        self.top.read(read, below)?;
         for name in entered.in_order() {
             let path = join_written(below, &name);
             if self.pending.len() == self.max_pending
                 || self.pending_bytes + path.len() > PATH_BYTES
             {
-                Cut::add(&mut self.cut, CutBy::Directories, &path);
+                Cut::add(&mut self.top.cut, CutBy::Directories, &path);
                 break;
             }
             self.pending_bytes += path.len();
@@ -265,43 +216,10 @@ impl Walk<'_> {
         }
         let mut found = Vec::new();
         for name in returned.in_order() {
-            match retry(|| statat(&directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)) {
-                Ok(stat) => found.push((name, kind_of(FileType::from_raw_mode(stat.st_mode)))),
-                // It was removed meanwhile, or no path leads to it.
-                Err(Errno::NOENT) => {}
-                Err(Errno::ACCESS) if !is_top => {}
-                Err(errno) => {
-                    let path = join_written(&join_written(self.written, below), &name);
-                    return Err(FileError::system(errno, &path));
-                }
+            if let Some(stat) = self.top.stat(&directory, below, &name)? {
+                found.push((name, kind_of(FileType::from_raw_mode(stat.st_mode))));
             }
         }
         Ok(found)
-    }
-}
-
-/// The first names in order, as many as are wanted.
-struct First {
-    names: BinaryHeap<Vec<u8>>,
-    most: usize,
-}
-
-impl First {
-    fn new(most: usize) -> Self {
-        Self { names: BinaryHeap::new(), most }
-    }
-
-    fn add(&mut self, name: &[u8]) {
-        if self.names.len() < self.most {
-            self.names.push(name.to_vec());
-        } else if let Some(mut last) = self.names.peek_mut()
-            && name < last.as_slice()
-        {
-            *last = name.to_vec();
-        }
-    }
-
-    fn in_order(self) -> Vec<Vec<u8>> {
-        self.names.into_sorted_vec()
     }
 }

@@ -1,17 +1,16 @@
 //! Copying a file, or a tree of files and directories.
 
-use rustix::fs::{Mode, OFlags, fchmod, fstat};
+use rustix::fs::{Mode, fchmod, fstat};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{CutBy, EntryKind, List, Mkdir, Write, WriteMode};
 use sandbox_protocol::path::{GuestPath, join_written};
 
 use super::access::Files;
-use super::error::{FileError, beneath};
+use super::error::{FileError, beneath, special};
 use super::follow::LastLink;
 use super::list::{Depth, ListedEntry};
-use super::mounts::MountTarget;
-use super::open::{Absent, special};
+use super::open::Absent;
 use super::open_mode::OpenMode;
 use super::remove::RemoveScope;
 use super::temporary::Existing;
@@ -59,7 +58,7 @@ impl Files {
         }
         if target == source || target.is_under(&source) {
             let reason = format!("cannot copy '{source}' into itself");
-            return Err(FileError::rule(ErrorKind::InvalidRequest, reason, to));
+            return Err(FileError::invalid(reason, to));
         }
         match facts.kind {
             EntryKind::File => {
@@ -170,12 +169,8 @@ impl Files {
 
     fn set_mode(&self, directory: &[u8], mode: Mode) -> Result<(), FileError> {
         let located = self.locate_to_write(directory, LastLink::Follow)?;
-        let MountTarget::Beneath(root, relative) = &located.target else {
-            return Err(FileError::system(Errno::NOTDIR, directory));
-        };
-        let opened = root.open(relative, OFlags::RDONLY | OFlags::DIRECTORY);
-        let done = opened.and_then(|opened| fchmod(&opened, mode));
-        done.map_err(|errno| beneath(errno, directory))
+        let opened = located.open_directory(directory)?;
+        fchmod(&opened, mode).map_err(|errno| beneath(errno, directory))
     }
 }
 

@@ -16,10 +16,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use sandbox_dirfd::{Root, retry, split};
+use sandbox_protocol::WireString;
 use sandbox_protocol::message::{EntryDetails, SetMetadata};
 use sandbox_protocol::operation::{MAX_METADATA_BYTES, MAX_METADATA_KEYS, METADATA_NAMESPACES};
 use sandbox_protocol::path::GuestPath;
-use sandbox_protocol::{ErrorKind, WireString};
 
 use super::access::Files;
 use super::error::FileError;
@@ -172,7 +172,7 @@ impl Files {
     pub fn set_metadata(&self, request: &SetMetadata) -> Result<GuestPath, FileError> {
         let written = request.path.as_bytes();
         self.expect_following(written)?;
-        let refuse = |reason: String| FileError::rule(ErrorKind::InvalidRequest, reason, written);
+        let refuse = |reason: String| FileError::invalid(reason, written);
         let SetMetadata { namespace, metadata: wanted, .. } = request;
         if !METADATA_NAMESPACES.contains(&&**namespace) {
             return Err(refuse(format!("no namespace of metadata is called '{namespace}'")));

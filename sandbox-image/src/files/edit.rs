@@ -6,7 +6,6 @@ use std::borrow::Cow;
 
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
-use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Edit, Write};
 use sandbox_protocol::path::GuestPath;
 
@@ -38,7 +37,7 @@ impl Files {
     pub fn edit(&self, request: &Edit, watch: &Watch) -> Result<GuestPath, FileError> {
         let Edit { path, old, new, count } = request;
         let (written, count) = (path.as_bytes(), count.get());
-        let refuse = |reason: &str| FileError::rule(ErrorKind::InvalidRequest, reason, written);
+        let refuse = |reason: &str| FileError::invalid(reason, written);
         if old.is_empty() {
             return Err(refuse("the text to replace is empty"));
         }

@@ -15,10 +15,9 @@ use sandbox_protocol::path::{GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, joi
 
 use super::access::Files;
 use super::calls::count_call;
-use super::error::{FileError, beneath, not_allowed, protected};
+use super::error::{FileError, beneath, not_allowed, protected, special};
 use super::follow::LastLink;
 use super::mounts::{LocatedPath, MountTarget};
-use super::open::special;
 use super::temporary::{Existing, is_temporary, rename_to_nothing};
 use super::touched::Pending;
 use super::watch::Watch;
@@ -76,11 +75,7 @@ impl Files {
                 return Ok(inputs.into_iter().map(|(name, _)| name.to_vec()).collect());
             }
         };
-        let MountTarget::Beneath(root, relative) = &located.target else {
-            return Err(FileError::system(Errno::NOTDIR, written));
-        };
-        let directory = root.open(relative, OFlags::RDONLY | OFlags::DIRECTORY);
-        let directory = directory.map_err(|errno| beneath(errno, written))?;
+        let directory = located.open_directory(written)?;
         let above = located.path.as_bytes().len() + 1;
         let mut names = Vec::new();
         read_directory(&directory, |name, _| {
@@ -114,19 +109,12 @@ impl Files {
             kind => refuse_special(kind, written)?,
         }
         let pending = self.announced.announce(&located.path, true, Change::Remove);
-        match retry(|| unlinkat(&entry.directory, entry.name, AtFlags::empty())) {
-            Ok(()) => {
-                pending.done();
-                Ok(())
-            }
-            Err(errno) => {
-                pending.failed();
-                match errno {
-                    Errno::ISDIR => Err(cannot_remove_directory(written)),
-                    errno => Err(fail(errno)),
-                }
-            }
-        }
+        let removed = retry(|| unlinkat(&entry.directory, entry.name, AtFlags::empty()));
+        pending.end(removed.is_ok());
+        removed.map_err(|errno| match errno {
+            Errno::ISDIR => cannot_remove_directory(written),
+            errno => fail(errno),
+        })
     }
 
     /// Renames within one mount, as `rename(2)` does; a symbolic link is moved itself.
@@ -247,13 +235,13 @@ impl Files {
         };
         match renamed {
             Ok(()) => {
-                pending.into_iter().for_each(Pending::done);
+                pending.into_iter().for_each(|it| it.end(true));
                 drop((old, new, paths));
                 Ok((source.path, target.path))
             }
             Err(errno) if in_part => {
                 // Each entry is at one of its two paths, which the controller looks at.
-                pending.into_iter().for_each(Pending::done);
+                pending.into_iter().for_each(|it| it.end(true));
                 let stopped = watch.check().err().filter(|_| errno == Errno::TIMEDOUT);
                 let error = stopped.unwrap_or_else(|| fail(errno));
                 let reason = format!("{} (the directory has been moved in part)", error.reason);
@@ -366,7 +354,7 @@ impl Files {
 /// Withdraws announcements, the last one first: each can be withdrawn only while it is the last one
 /// for its path.
 fn withdraw(pending: Vec<Pending<'_>>) {
-    pending.into_iter().rev().for_each(Pending::failed);
+    pending.into_iter().rev().for_each(|it| it.end(false));
 }
 
 /// Moves a directory entry by entry: a filesystem that is an overlay renames no directory that was
@@ -472,6 +460,24 @@ pub(super) fn read_directory(
         each(name, kind)?;
     }
     Ok(())
+}
+
+/// The same, until the operation is to stop: that error is the outer one.
+pub(super) fn read_watched(
+    directory: &OwnedFd,
+    watch: &Watch,
+    mut each: impl FnMut(&[u8], FileType),
+) -> Result<rustix::io::Result<()>, FileError> {
+    let mut stopped = Ok(());
+    let read = read_directory(directory, |name, kind| {
+        stopped = watch.check();
+        if stopped.is_err() {
+            return Err(Errno::INTR);
+        }
+        each(name, kind);
+        Ok(())
+    });
+    stopped.map(|()| read)
 }
 
 fn cannot_remove_directory(written: &[u8]) -> FileError {

@@ -24,7 +24,6 @@ pub struct FileError {
 impl FileError {
     /// Whether a rule of the sandbox was broken; then an uncaught error ends the script with this
     /// kind. That includes errors with an OS error number (an input is read-only).
-    #[must_use]
     pub fn breaks_rule(&self) -> bool {
         match self.errno {
             None => self.kind.is_sandbox_rule(),
@@ -37,13 +36,11 @@ impl FileError {
 
     /// Whether a lookup failed because nothing exists. Nothing exists below a path that is not a
     /// directory.
-    #[must_use]
     pub(super) fn is_absence(&self) -> bool {
         [Errno::NOENT, Errno::NOTDIR].iter().any(|errno| self.errno == Some(errno.raw_os_error()))
     }
 
     /// An OS error.
-    #[must_use]
     pub fn system(errno: Errno, path: &[u8]) -> Self {
         Self {
             kind: kind_of(errno),
@@ -54,21 +51,23 @@ impl FileError {
     }
 
     /// The root of a mount is always in use, so it does not support this operation.
-    #[must_use]
     pub fn mount_root(path: &[u8]) -> Self {
         Self { kind: ErrorKind::PermissionDenied, ..Self::system(Errno::BUSY, path) }
     }
 
     /// The edited file is being changed by another writer.
-    #[must_use]
     pub(super) fn changing(path: &[u8]) -> Self {
         Self::rule(ErrorKind::Busy, "the file changes while it is edited", path)
     }
 
     /// A broken rule of the sandbox.
-    #[must_use]
     pub fn rule(kind: ErrorKind, reason: impl Into<String>, path: &[u8]) -> Self {
         Self { kind, errno: None, reason: reason.into(), path: path.to_vec() }
+    }
+
+    /// A request that is wrong in itself.
+    pub fn invalid(reason: impl Into<String>, path: &[u8]) -> Self {
+        Self::rule(ErrorKind::InvalidRequest, reason, path)
     }
 }
 
@@ -130,6 +129,10 @@ pub(super) fn read_only_inputs(written: &[u8]) -> FileError {
 
 pub(super) fn protected(written: &[u8]) -> FileError {
     FileError::rule(ErrorKind::Protected, "a protected name", written)
+}
+
+pub(super) fn special(written: &[u8]) -> FileError {
+    FileError::rule(ErrorKind::SpecialFile, "not a regular file", written)
 }
 
 /// An error of [`sandbox_dirfd`]; two error numbers mean that a rule of the sandbox was broken.

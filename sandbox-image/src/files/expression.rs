@@ -9,7 +9,6 @@ use std::cell::OnceCell;
 use regex::bytes::{Regex, RegexBuilder};
 use regex_automata::nfa::thompson::{self, NFA, State, WhichCaptures};
 use regex_automata::util::syntax;
-use sandbox_protocol::ErrorKind;
 
 use super::error::FileError;
 use super::pattern::{MAX_COMPILED_BYTES, MAX_NESTING, cause};
@@ -61,9 +60,7 @@ impl Expression {
                 .which_captures(WhichCaptures::None)
                 .nfa_size_limit(Some(MAX_COMPILED_BYTES));
             let built = thompson::Compiler::new().syntax(syntax).configure(config).build(pattern);
-            built.map_err(|error| {
-                FileError::rule(ErrorKind::InvalidRequest, error.to_string(), pattern.as_bytes())
-            })
+            built.map_err(|error| FileError::invalid(error.to_string(), pattern.as_bytes()))
         };
         self.nfa.get_or_init(build).as_ref().map_err(FileError::clone)
     }
@@ -131,6 +128,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use sandbox_protocol::ErrorKind;
 
     fn watch(limit: Duration) -> Watch {
         Watch::new(Arc::default(), limit)

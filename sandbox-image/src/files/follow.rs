@@ -12,19 +12,14 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, fstat, fstatfs, openat, readlinkat};
 use rustix::io::Errno;
 use sandbox_dirfd::{again, retry, split};
-use sandbox_protocol::ErrorKind;
 use sandbox_protocol::path::GuestPath;
 
-use super::access::Files;
-use super::error::FileError;
-use super::open::special;
+use super::error::{FileError, special};
 
 /// As many links as the kernel follows.
 const MAX_LINKS: usize = 40;
 /// The most components that are looked up for one path, including those of its links.
 const MAX_STEPS: usize = 512;
-/// How often an operation is tried while links appear in its paths.
-const TRIES: usize = 8;
 
 /// File systems that the kernel makes up: their files are no files, and some of their links lead to
 /// the descriptors of the process that reads them.
@@ -166,61 +161,4 @@ pub(super) fn is_kernels(file: impl std::os::fd::AsFd) -> rustix::io::Result<boo
 fn too_many_links(written: &[u8]) -> FileError {
     let reason = format!("more than {MAX_LINKS} symbolic links");
     FileError { reason, ..FileError::system(Errno::LOOP, written) }
-}
-
-/// Whether a path had a link after its links were followed: only then no error number comes with it.
-fn is_race(error: &FileError) -> bool {
-    error.kind == ErrorKind::Symlink && error.errno.is_none()
-}
-
-impl Files {
-    /// Does an operation, and repeats it while links appear in its paths. It must have changed
-    /// nothing then.
-    ///
-    /// # Errors
-    ///
-    /// Those of the operation; `busy` if they appear every time.
-    pub fn repeated<T>(
-        &self,
-        mut operation: impl FnMut() -> Result<T, FileError>,
-    ) -> Result<T, FileError> {
-        let mut done = operation();
-        for _ in 1..TRIES {
-            match &done {
-                Err(error) if self.follows && is_race(error) => done = operation(),
-                _ => break,
-            }
-        }
-        done.map_err(|error| self.settled(error))
-    }
-
-    /// The error of an operation that cannot be repeated.
-    #[must_use]
-    pub fn settled(&self, error: FileError) -> FileError {
-        if !self.follows || !is_race(&error) {
-            return error;
-        }
-        FileError::rule(ErrorKind::Busy, "the path changes while it is looked up", &error.path)
-    }
-
-    /// The normalised form of a path, if it is valid.
-    #[must_use]
-    pub fn meant(&self, written: &[u8]) -> Option<GuestPath> {
-        self.mounts.meant(written)
-    }
-
-    /// Whether links are followed, to anywhere in the container.
-    #[must_use]
-    pub const fn follows(&self) -> bool {
-        self.follows
-    }
-
-    /// The error of an operation that needs that.
-    pub(super) fn expect_following(&self, written: &[u8]) -> Result<(), FileError> {
-        if self.follows {
-            return Ok(());
-        }
-        let reason = "this operation needs a sandbox with `files: all`";
-        Err(FileError::rule(ErrorKind::NotAllowed, reason, written))
-    }
 }

@@ -79,7 +79,6 @@ pub struct Handle {
 impl Handle {
     /// A handle for `file`, which the script called `name`: at its beginning, in mode `a` at its
     /// end.
-    #[must_use]
     pub fn new(files: Arc<Files>, file: OpenFile, name: &[u8]) -> Self {
         // As with C streams, only the append mode that cannot read starts at the end.
         let base = if file.mode == OpenMode::Append { file.size } else { 0 };
@@ -100,19 +99,16 @@ impl Handle {
     }
 
     /// Whether it is open.
-    #[must_use]
     pub const fn is_open(&self) -> bool {
         self.file.is_some()
     }
 
     /// Whether the last attempt to write failed.
-    #[must_use]
     pub const fn has_failed(&self) -> bool {
         self.failed
     }
 
     /// The path as the script wrote it.
-    #[must_use]
     pub fn name(&self) -> &[u8] {
         &self.name
     }
@@ -165,7 +161,6 @@ impl Handle {
     }
 
     /// The bytes that have been read ahead.
-    #[must_use]
     pub fn buffered(&self) -> &[u8] {
         match self.holds {
             BufferMode::Read => &self.buffer[self.cursor..self.end],

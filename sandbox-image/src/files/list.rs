@@ -4,24 +4,23 @@
 //! kept by name; there are never more than may still be returned, because the last ones in order are
 //! dropped first. So a directory of any size uses no more memory than the limits allow.
 
-use std::collections::{BinaryHeap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::collections::VecDeque;
 
-use rustix::fs::{AtFlags, FileType, OFlags, fstat, statat};
+use rustix::fs::{AtFlags, FileType, fstat, statat};
 use rustix::io::Errno;
-use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Cut, CutBy, EntryDetails, EntryKind, List, Timestamp};
 use sandbox_protocol::path::{GuestPath, join_written};
 
 use super::access::Files;
 use super::details::Owners;
-use super::entries::{has_path, read_directory};
-use super::error::{FileError, beneath};
-use super::mounts::{Inputs, MountTarget};
+use super::entries::{has_path, read_directory, read_watched};
+use super::error::FileError;
+use super::mounts::Inputs;
 use super::names::{kind_of, modified, size_of};
 use super::temporary::is_temporary;
+use super::top::{First, Top};
 use super::watch::Watch;
-use sandbox_dirfd::{Root, retry, split};
+use sandbox_dirfd::{retry, split};
 
 /// An entry of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,7 +97,7 @@ impl Files {
         let (written, depth, limit) = (request.path.as_bytes(), request.depth(), request.limit);
         if depth == Some(0) || limit == Some(0) {
             let reason = "`limit` and `max_depth` must be at least 1";
-            return Err(FileError::rule(ErrorKind::InvalidRequest, reason, written));
+            return Err(FileError::invalid(reason, written));
         }
         let located = match self.locate_directory(written) {
             Ok(located) => located,
@@ -107,9 +106,7 @@ impl Files {
                 return self.walk_inputs(inputs, request, reach, watch, &mut each);
             }
         };
-        let MountTarget::Beneath(root, relative) = &located.target else {
-            return Err(FileError::system(Errno::NOTDIR, written));
-        };
+        let top = Top::new(&located, (written, watch), false)?;
         let bound = match reach {
             Depth::OfLists => self.list_depth,
             Depth::OfPaths => u64::MAX,
@@ -119,14 +116,9 @@ impl Files {
         // Whether the depth is bounded by the sandbox's limit, not by the caller's.
         let depth_is_bound = depth.is_none_or(|depth| depth > bound);
         let mut walk = Walk {
-            root,
-            path: &located.path,
-            top: relative,
-            written,
-            watch,
+            top,
             pending: VecDeque::new(),
             room: usize::try_from(limit).unwrap_or(usize::MAX),
-            cut: None,
         };
         walk.descend(b"", 1)?;
         let owners = request.details.then(|| self.owners());
@@ -145,17 +137,17 @@ impl Files {
             entries += 1;
             let details = owners.as_ref().and_then(|owners| walk.details(&path, self, owners));
             each(ListedEntry { path: path.clone(), kind, size, modified, details })?;
-            let cut_by = walk.cut.as_ref().map(|cut| cut.by);
+            let cut_by = walk.top.cut.as_ref().map(|cut| cut.by);
             if kind != EntryKind::Directory || walk.room == 0 && cut_by == Some(CutBy::Entries) {
                 continue;
             }
             if depth < max_depth {
                 walk.descend(&path, depth + 1)?;
             } else if depth_is_bound && cut_by < Some(CutBy::Depth) && walk.has_entries(&path)? {
-                Cut::add(&mut walk.cut, CutBy::Depth, &path);
+                Cut::add(&mut walk.top.cut, CutBy::Depth, &path);
             }
         }
-        let cut = walk.cut;
+        let cut = walk.top.cut;
         Ok(ListEnd { path: located.path, entries, cut })
     }
 
@@ -221,119 +213,64 @@ impl Files {
 }
 
 struct Walk<'a> {
-    root: &'a Root<'a>,
-    /// The listed directory.
-    path: &'a GuestPath,
-    /// Its path beneath the mount.
-    top: &'a [u8],
-    written: &'a [u8],
-    watch: &'a Watch,
+    top: Top<'a>,
     /// Pending entries, the next one last.
     pending: VecDeque<Pending>,
     /// How many entries may still be returned, and be pending.
     room: usize,
-    cut: Option<Cut>,
 }
 
 impl Walk<'_> {
-    /// Opens a directory below the listed one; `None` if there is nothing to read.
-    fn open(&mut self, below: &[u8]) -> Result<Option<OwnedFd>, FileError> {
-        let is_top = below.is_empty();
-        let relative = join_written(self.top, below);
-        match self.root.open(&relative, OFlags::RDONLY | OFlags::DIRECTORY) {
-            Ok(directory) => Ok(Some(directory)),
-            // It was a directory a moment ago and no longer is: it has no entries.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if !is_top => Ok(None),
-            // Another file system, which no operation enters.
-            Err(Errno::XDEV) if !is_top => {
-                Cut::add(&mut self.cut, CutBy::Mount, below);
-                Ok(None)
-            }
-            Err(errno) => Err(beneath(errno, &join_written(self.written, below))),
-        }
-    }
-
     /// The details of an entry below the listed directory, if it is still there.
     fn details(&self, below: &[u8], files: &Files, owners: &Owners) -> Option<EntryDetails> {
-        let relative = join_written(self.top, below);
+        let relative = join_written(self.top.relative, below);
         let (parent, name) = split(&relative);
-        let directory = self.root.directory(parent).ok()?;
+        let directory = self.top.root.directory(parent).ok()?;
         let stat = retry(|| statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)).ok()?;
-        Some(files.details_in((self.root, &directory, name), &stat, owners))
+        Some(files.details_in((self.top.root, &directory, name), &stat, owners))
     }
 
     /// Whether a directory has something in it.
     fn has_entries(&mut self, below: &[u8]) -> Result<bool, FileError> {
-        let Some(directory) = self.open(below)? else { return Ok(false) };
+        let Some(directory) = self.top.open(below)? else { return Ok(false) };
         let mut found = false;
         let read = read_directory(&directory, |name, _| {
             found = !is_temporary(name);
             if found { Err(Errno::INTR) } else { Ok(()) }
         });
         match read {
-            Err(errno) if !found && errno != Errno::NOENT => {
-                Err(beneath(errno, &join_written(self.written, below)))
-            }
+            Err(errno) if !found && errno != Errno::NOENT => Err(self.top.failed(errno, below)),
             _ => Ok(found),
         }
     }
 
     /// Adds the entries of a subdirectory, which come next.
     fn descend(&mut self, below: &[u8], depth: u64) -> Result<(), FileError> {
-        let is_top = below.is_empty();
-        let above = self.path.as_bytes().len() + 1 + below.len() + usize::from(!is_top);
-        let Some(directory) = self.open(below)? else { return Ok(()) };
+        let Some(directory) = self.top.open(below)? else { return Ok(()) };
+        let above = self.top.before_name(below);
         // The first entries in order, as many as there is room for, and one more, which is not returned.
-        let mut first: BinaryHeap<Vec<u8>> = BinaryHeap::new();
-        let mut stopped = None;
-        let read = read_directory(&directory, |name, _| {
-            if let Err(error) = self.watch.check() {
-                stopped = Some(error);
-                return Err(Errno::INTR);
-            }
+        let mut first = First::new(self.room.saturating_add(1));
+        let cut = &mut self.top.cut;
+        let read = read_watched(&directory, self.top.watch, |name, _| {
             if is_temporary(name) {
-                return Ok(());
+                return;
             }
-            if !has_path(above, name) {
-                Cut::add(&mut self.cut, CutBy::Name, below);
-                return Ok(());
+            if has_path(above, name) {
+                first.add(name);
+            } else {
+                Cut::add(cut, CutBy::Name, below);
             }
-            if first.len() <= self.room {
-                first.push(name.to_vec());
-            } else if let Some(mut last) = first.peek_mut()
-                && name < last.as_slice()
-            {
-                *last = name.to_vec();
-            }
-            Ok(())
-        });
-        if let Some(error) = stopped {
-            return Err(error);
-        }
-        match read {
-            // The directory was removed while it was read.
-            Err(Errno::NOENT) if !is_top => {}
-            read => read.map_err(|errno| beneath(errno, &join_written(self.written, below)))?,
-        }
-        for name in first.into_sorted_vec().into_iter().rev() {
-            match retry(|| statat(&directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)) {
-                Ok(stat) => {
-                    self.pending.push_back(Pending {
-                        depth,
-                        kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
-                        size: size_of(&stat),
-                        modified: modified(&stat),
-                        name,
-                    });
-                }
-                // It was removed meanwhile.
-                Err(Errno::NOENT) => {}
-                Err(errno) => {
-                    return Err(FileError::system(
-                        errno,
-                        &join_written(&join_written(self.written, below), &name),
-                    ));
-                }
+        })?;
+        self.top.read(read, below)?;
+        for name in first.in_order().into_iter().rev() {
+            if let Some(stat) = self.top.stat(&directory, below, &name)? {
+                self.pending.push_back(Pending {
+                    depth,
+                    kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
+                    size: size_of(&stat),
+                    modified: modified(&stat),
+                    name,
+                });
             }
         }
         // What comes after the last entry that may be returned is of no use.
@@ -344,7 +281,7 @@ impl Walk<'_> {
             let names = below.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
             let above = names.take(usize::try_from(last.depth).unwrap_or(usize::MAX) - 1);
             let at = above.fold(Vec::new(), |path, name| join_written(&path, name));
-            Cut::add(&mut self.cut, CutBy::Entries, &join_written(&at, &last.name));
+            Cut::add(&mut self.top.cut, CutBy::Entries, &join_written(&at, &last.name));
         }
         Ok(())
     }

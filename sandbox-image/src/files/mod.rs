@@ -33,6 +33,7 @@ mod pattern;
 mod policy;
 mod quota;
 #[cfg(test)]
+#[path = "tests/races/mod.rs"]
 mod races;
 mod read;
 mod remove;
@@ -40,10 +41,12 @@ mod search;
 mod selection;
 mod temporary;
 #[cfg(test)]
+#[path = "tests/testing.rs"]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod text;
+mod top;
 mod touched;
 mod view;
 mod watch;

@@ -19,7 +19,7 @@ use super::watch::Watch;
 pub(super) fn mode_of(permissions: u32, written: &[u8]) -> Result<Mode, FileError> {
     if permissions & !0o777 != 0 {
         let reason = format!("{permissions:#o} has other bits than the nine of permissions");
-        return Err(FileError::rule(ErrorKind::InvalidRequest, reason, written));
+        return Err(FileError::invalid(reason, written));
     }
     Ok(Mode::from_raw_mode(permissions))
 }
@@ -105,7 +105,7 @@ impl Files {
     pub fn read_link(&self, written: &[u8]) -> Result<(GuestPath, WireString), FileError> {
         self.expect_following(written)?;
         let located = self.locate_to_read(written, LastLink::Keep)?;
-        let none = || FileError::rule(ErrorKind::InvalidRequest, "not a symbolic link", written);
+        let none = || FileError::invalid("not a symbolic link", written);
         if !matches!(located.target, MountTarget::Beneath(..)) {
             return Err(none());
         }

@@ -108,7 +108,22 @@ pub enum MountTarget<'a> {
     File,
 }
 
-impl LocatedPath<'_> {
+impl<'a> LocatedPath<'a> {
+    /// Where it is beneath the mount of a directory.
+    pub(super) fn beneath(&self, written: &[u8]) -> Result<(&Root<'a>, &[u8]), FileError> {
+        match &self.target {
+            MountTarget::Beneath(root, relative) => Ok((root, relative)),
+            MountTarget::File => Err(FileError::system(Errno::NOTDIR, written)),
+        }
+    }
+
+    /// Opens it as a directory, to be read.
+    pub(super) fn open_directory(&self, written: &[u8]) -> Result<OwnedFd, FileError> {
+        let (root, relative) = self.beneath(written)?;
+        let opened = root.open(relative, OFlags::RDONLY | OFlags::DIRECTORY);
+        opened.map_err(|errno| beneath(errno, written))
+    }
+
     /// Refuses what is not a directory if the path was written as one: a link with the usual error,
     /// the rest as "Not a directory".
     pub(super) fn expect_directory(
@@ -200,7 +215,6 @@ impl Mounts {
     }
 
     /// Which resolver this process can use under its current confinement.
-    #[must_use]
     pub fn probe_resolver(&self) -> Resolver {
         sandbox_dirfd::probe(self.mounts.first().map_or(CWD, |mount| match &mount.target {
             Target::Directory(fd) | Target::File { parent: fd, .. } => fd.as_fd(),
@@ -219,7 +233,6 @@ impl Mounts {
     }
 
     /// How paths are resolved.
-    #[must_use]
     pub const fn resolver(&self) -> Resolver {
         self.resolver
     }
@@ -235,7 +248,6 @@ impl Mounts {
 
     /// Reads and removes the controller's nonce file in the root of the home mount: if the agent
     /// reads what the controller wrote, both see the same directory.
-    #[must_use]
     pub fn take_nonce(&self, name: &str) -> Option<String> {
         let path = self.home.as_ref()?.join(name.as_bytes()).ok()?;
         let located = self.locate(path.as_bytes()).ok()?;

@@ -7,16 +7,14 @@ use rustix::fs::{
     futimens, mkdirat, openat,
 };
 use rustix::io::Errno;
-use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Access, Change, Timestamp, Touch};
 use sandbox_protocol::path::GuestPath;
 
 use super::access::Files;
-use super::error::{FileError, beneath, not_allowed};
+use super::error::{FileError, beneath, not_allowed, special};
 use super::follow::LastLink;
 use super::mounts::{LocatedPath, MountTarget};
 use super::open_mode::OpenMode;
-use super::touched::Pending;
 use sandbox_dirfd::{Directory, Root, retry, split};
 
 /// How often an open is retried because the file appeared or vanished in between.
@@ -159,11 +157,9 @@ impl Files {
                 FileType::Directory => None,
                 _ => return Err(special(written)),
             };
-            if let Err(errno) = set_modified(&fd, request.mtime) {
-                pending.into_iter().for_each(Pending::failed);
-                return Err(FileError::system(errno, written));
-            }
-            pending.into_iter().for_each(Pending::done);
+            let set = set_modified(&fd, request.mtime);
+            pending.into_iter().for_each(|it| it.end(set.is_ok()));
+            set.map_err(|errno| FileError::system(errno, written))?;
             return Ok((located.path, false));
         }
         Err(FileError::system(Errno::AGAIN, written))
@@ -233,13 +229,9 @@ impl Files {
         let mut size = u64::try_from(stat.st_size).unwrap_or(0);
         if mode.truncates() {
             let pending = self.announced.announce(&path, true, mode.change());
-            if size > 0
-                && let Err(errno) = retry(|| ftruncate(&fd, 0))
-            {
-                pending.failed();
-                return Err(FileError::system(errno, written));
-            }
-            pending.done();
+            let truncated = if size > 0 { retry(|| ftruncate(&fd, 0)) } else { Ok(()) };
+            pending.end(truncated.is_ok());
+            truncated.map_err(|errno| FileError::system(errno, written))?;
             size = 0;
         }
         Ok(OpenFile { fd, path, mode, size })
@@ -267,17 +259,11 @@ impl Files {
                 mode.flags() | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             retry(|| openat(&directory, name, flags, Mode::from_raw_mode(0o666)))
         });
+        self.quota.give_back_entries(wanted - made - u64::from(created.is_ok()));
+        pending.end(created.is_ok());
         match created {
-            Ok(fd) => {
-                self.quota.give_back_entries(wanted - made - 1);
-                pending.done();
-                Ok(Some(fd))
-            }
-            Err(errno) => {
-                self.quota.give_back_entries(wanted - made);
-                pending.failed();
-                if errno == Errno::EXIST { Ok(None) } else { Err(beneath(errno, written)) }
-            }
+            Err(Errno::EXIST) => Ok(None),
+            created => created.map(Some).map_err(|errno| beneath(errno, written)),
         }
     }
 
@@ -369,10 +355,6 @@ fn deepest<'a>(root: &Root<'a>, parents: &[&[u8]]) -> rustix::io::Result<(Direct
         }
     }
     Ok((directory, parents.len()))
-}
-
-pub(super) fn special(written: &[u8]) -> FileError {
-    FileError::rule(ErrorKind::SpecialFile, "not a regular file", written)
 }
 
 /// Why `a/`, or the root, cannot be opened as a file; if nothing exists there, no file can be

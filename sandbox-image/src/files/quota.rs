@@ -96,7 +96,6 @@ pub struct Lifetime {
 
 impl Lifetime {
     /// The budget of a sandbox whose runs have these limits.
-    #[must_use]
     pub fn new(limits: &Limits) -> Self {
         Self {
             bytes: Counter::new(limits.write_bytes.max(LIFETIME_WRITE_BYTES)),

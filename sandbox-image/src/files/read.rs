@@ -67,7 +67,6 @@ impl Files {
 
 impl Reading {
     /// How many bytes of the range are left.
-    #[must_use]
     pub const fn left(&self) -> u64 {
         self.left
     }

@@ -139,10 +139,7 @@ impl Files {
             refuse_special(kind, written)?;
             let pending = self.announced.announce(&located.path, true, Change::Remove);
             let removed = retry(|| unlinkat(&entry.directory, entry.name, AtFlags::empty()));
-            match removed {
-                Ok(()) => pending.done(),
-                Err(_) => pending.failed(),
-            }
+            pending.end(removed.is_ok());
             return removed.map(|()| 1).map_err(fail);
         }
         if self.policy.is_pinned(&located.path) {
@@ -352,28 +349,17 @@ impl Tree<'_> {
         let announced = &self.files.announced;
         let pending = path.as_ref().map(|path| announced.announce(path, true, Change::Remove));
         count_call(at.depth());
-        match retry(|| unlinkat(&at.here, name.as_slice(), AtFlags::empty())) {
-            Ok(()) => {
-                self.removed += 1;
-                if let Some(pending) = pending {
-                    pending.done();
-                }
-                Ok(())
-            }
-            Err(errno) => {
-                if let Some(pending) = pending {
-                    pending.failed();
-                }
-                match errno {
-                    // Removed or replaced: handled when the directory is read again.
-                    Errno::NOENT | Errno::ISDIR => {
-                        at.last().is_done = false;
-                        Ok(())
-                    }
-                    errno => Err(self.fail(&at.levels, &name, errno)),
-                }
-            }
+        let removed = retry(|| unlinkat(&at.here, name.as_slice(), AtFlags::empty()));
+        if let Some(pending) = pending {
+            pending.end(removed.is_ok());
         }
+        match removed {
+            Ok(()) => self.removed += 1,
+            // Removed or replaced: handled when the directory is read again.
+            Err(Errno::NOENT | Errno::ISDIR) => at.last().is_done = false,
+            Err(errno) => return Err(self.fail(&at.levels, &name, errno)),
+        }
+        Ok(())
     }
 
     /// Opens the directory that the walk came from.

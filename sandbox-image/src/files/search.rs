@@ -67,7 +67,7 @@ impl Files {
         let (pattern, only_directories) = match below.trim_end_matches('/') {
             // The home, as it is written.
             "" if written.starts_with(b"~") => ("", true),
-            "" => return Err(invalid("the pattern names nothing", written)),
+            "" => return Err(FileError::invalid("the pattern names nothing", written)),
             pattern => (pattern, pattern.len() < below.len()),
         };
         let glob = glob_pattern(pattern, request.hidden, written)?;
@@ -143,7 +143,7 @@ impl Files {
         let expression = expression(options, written)?;
         if options.context > MAX_GREP_CONTEXT {
             let reason = format!("the context has more than {MAX_GREP_CONTEXT} lines");
-            return Err(invalid(&reason, written));
+            return Err(FileError::invalid(reason, written));
         }
         let selection = selection(&options.selection(), written)?;
         let limit = self.search_limit(options.limit, written)?;
@@ -207,14 +207,10 @@ impl Files {
 
     fn search_limit(&self, limit: Option<u64>, written: &[u8]) -> Result<u64, FileError> {
         match limit {
-            Some(0) => Err(invalid("`limit` must be at least 1", written)),
+            Some(0) => Err(FileError::invalid("`limit` must be at least 1", written)),
             limit => Ok(limit.unwrap_or(u64::MAX).min(self.list_entries as u64)),
         }
     }
-}
-
-fn invalid(reason: &str, written: &[u8]) -> FileError {
-    FileError::rule(ErrorKind::InvalidRequest, reason, written)
 }
 
 fn is_hidden(name: &[u8]) -> bool {
@@ -231,8 +227,9 @@ fn selection(globs: &[String], written: &[u8]) -> Result<Selection, FileError> {
     if globs.iter().map(|glob| glob.len() + 1).sum::<usize>() > MAX_PATTERN_BYTES {
         return Err(too_long(written));
     }
-    Selection::new(globs)
-        .map_err(|(glob, reason)| invalid(&format!("not a glob: {reason}"), glob.as_bytes()))
+    Selection::new(globs).map_err(|(glob, reason)| {
+        FileError::invalid(format!("not a glob: {reason}"), glob.as_bytes())
+    })
 }
 
 /// Where the paths are that a glob may match: a directory elsewhere is not entered.
@@ -272,12 +269,13 @@ fn glob_pattern(pattern: &str, hidden: bool, written: &[u8]) -> Result<Pattern, 
     if pattern.len() > MAX_PATTERN_BYTES {
         return Err(too_long(written));
     }
-    let fail = |reason: String| invalid(&format!("not a glob: {reason}"), pattern.as_bytes());
+    let fail =
+        |reason: String| FileError::invalid(format!("not a glob: {reason}"), pattern.as_bytes());
     Pattern::new(pattern, hidden).map_err(fail)
 }
 
 fn too_long(written: &[u8]) -> FileError {
-    invalid(&format!("a pattern has more than {MAX_PATTERN_BYTES} bytes"), written)
+    FileError::invalid(format!("a pattern has more than {MAX_PATTERN_BYTES} bytes"), written)
 }
 
 fn expression(options: &Grep, written: &[u8]) -> Result<Expression, FileError> {
@@ -286,7 +284,7 @@ fn expression(options: &Grep, written: &[u8]) -> Result<Expression, FileError> {
     }
     Expression::new(&options.pattern, options.ignore_case).map_err(|cause| {
         let reason = format!("not a regular expression: {cause}");
-        invalid(&reason, options.pattern.as_bytes())
+        FileError::invalid(reason, options.pattern.as_bytes())
     })
 }
 

@@ -137,7 +137,7 @@ impl LineWindow {
             let lines = if total_lines == 1 { "line" } else { "lines" };
             let reason =
                 format!("line {first} is past the end of the file ({total_lines} {lines})");
-            return Err(FileError::rule(ErrorKind::InvalidRequest, reason, written));
+            return Err(FileError::invalid(reason, written));
         }
         let is_cut = matches!(closed, Some((_, true)));
         if is_cut

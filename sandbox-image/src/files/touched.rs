@@ -129,16 +129,19 @@ impl TouchedPaths {
 }
 
 impl Pending<'_> {
-    /// The change succeeded.
-    pub fn done(self) {}
+    /// The change has been made, or has failed and the path is unchanged.
+    pub fn end(self, is_made: bool) {
+        if !is_made {
+            self.failed();
+        }
+    }
 
     /// The change is made elsewhere; returns what is needed to withdraw it.
     pub fn into_entry(self) -> TouchedEntry {
         self.entry
     }
 
-    /// The change failed, and the path is unchanged.
-    pub fn failed(self) {
+    fn failed(self) {
         let mut state = self.announced.state.lock().unwrap();
         let TouchedEntry { change, before } = self.entry;
         if state.last.get(self.path) != Some(&change) {
@@ -203,7 +206,7 @@ mod tests {
                 (true, Change::Remove),
                 (false, Change::Append),
             ] {
-                announced.announce(path, existed, change).done();
+                announced.announce(path, existed, change).end(true);
             }
         });
         let expected = [
@@ -218,13 +221,13 @@ mod tests {
     #[test]
     fn a_change_that_fails_is_taken_back() {
         let seen = changes(|announced, path| {
-            announced.announce(path, false, Change::Write).failed();
-            announced.announce(path, false, Change::Write).done();
-            announced.announce(path, true, Change::Remove).failed();
-            announced.announce(path, true, Change::Write).failed();
+            announced.announce(path, false, Change::Write).end(false);
+            announced.announce(path, false, Change::Write).end(true);
+            announced.announce(path, true, Change::Remove).end(false);
+            announced.announce(path, true, Change::Write).end(false);
             let earlier = announced.announce(path, true, Change::Remove);
-            announced.announce(path, false, Change::Append).done();
-            earlier.failed();
+            announced.announce(path, false, Change::Append).end(true);
+            earlier.end(false);
         });
         let expected = [
             (false, Change::Write),
@@ -244,8 +247,8 @@ mod tests {
         let announced = TouchedPaths::new(Some(out.clone()), 1);
         announced.state.lock().unwrap().bytes = REMEMBERED_BYTES;
         let path = GuestPath::new("/io/a").unwrap();
-        announced.announce(&path, false, Change::Write).done();
-        announced.announce(&path, true, Change::Write).failed();
+        announced.announce(&path, false, Change::Write).end(true);
+        announced.announce(&path, true, Change::Write).end(false);
         assert_eq!(out.0.lock().unwrap().len(), 2);
         assert!(announced.state.lock().unwrap().last.is_empty());
     }

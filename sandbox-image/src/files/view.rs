@@ -1,6 +1,5 @@
 //! A window of a file for people and models.
 
-use sandbox_protocol::ErrorKind;
 use sandbox_protocol::media::image_type;
 use sandbox_protocol::message::{TextWindow, View, ViewLines};
 use sandbox_protocol::path::GuestPath;
@@ -30,7 +29,7 @@ impl Files {
     pub fn view(&self, request: &View, watch: &Watch) -> Result<Viewed, FileError> {
         let written = request.path.as_bytes();
         let ViewLines { offset: first, limit } = request.lines;
-        let refuse = |reason: &str| FileError::rule(ErrorKind::InvalidRequest, reason, written);
+        let refuse = |reason: &str| FileError::invalid(reason, written);
         if first == 0 {
             return Err(refuse("lines are counted from 1"));
         }

@@ -18,14 +18,12 @@ pub struct Watch {
 
 impl Watch {
     /// The watch of an operation that starts now.
-    #[must_use]
     pub fn new(stop: Arc<StopFlag>, limit: Duration) -> Self {
         let deadline = Cell::new(Instant::now() + limit);
         Self { stop, limit, deadline }
     }
 
     /// The flag that stops the operation.
-    #[must_use]
     pub fn stop(&self) -> &StopFlag {
         &self.stop
     }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
-use rustix::fs::{AtFlags, FileType, OFlags, statat};
+use rustix::fs::{AtFlags, FileType, statat};
 use rustix::io::Errno;
 use sandbox_dirfd::retry;
 use sandbox_protocol::ErrorKind;
@@ -23,9 +23,8 @@ use sandbox_protocol::message::{self, ChangedEntry, EntryKind, FileChange};
 use sandbox_protocol::path::{GuestPath, join_written};
 
 use super::access::Files;
-use super::entries::read_directory;
-use super::error::{FileError, beneath};
-use super::mounts::MountTarget;
+use super::entries::{read_directory, read_watched};
+use super::error::FileError;
 use super::names::kind_of;
 use super::temporary::is_temporary;
 use super::watch::Watch;
@@ -107,11 +106,7 @@ impl Files {
     /// Opens a directory to be read and watched.
     pub(super) fn open_directory(&self, written: &[u8]) -> Result<(GuestPath, OwnedFd), FileError> {
         let located = self.locate_directory(written)?;
-        let MountTarget::Beneath(root, relative) = &located.target else {
-            return Err(FileError::system(Errno::NOTDIR, written));
-        };
-        let directory = root.open(relative, OFlags::RDONLY | OFlags::DIRECTORY);
-        let directory = directory.map_err(|errno| beneath(errno, written))?;
+        let directory = located.open_directory(written)?;
         Ok((located.path, directory))
     }
 }
@@ -184,23 +179,15 @@ impl Watches {
                 }
             };
             let Some(directory) = opened else { continue };
-            let (mut stopped, mut is_cut) = (None, false);
-            let read = read_directory(&directory, |name, kind| {
-                if let Err(error) = time.check() {
-                    stopped = Some(error);
-                    return Err(Errno::INTR);
-                }
+            let mut is_cut = false;
+            let read = read_watched(&directory, time, |name, kind| {
                 if kind == FileType::Directory {
                     match pending.len() < MAX_WATCHED_DIRECTORIES {
                         true => pending.push((join_written(&path, name), None)),
                         false => is_cut = true,
                     }
                 }
-                Ok(())
-            });
-            if let Some(error) = stopped {
-                return Err(error);
-            }
+            })?;
             if is_cut || read.is_err_and(|errno| errno != Errno::NOENT) {
                 self.state.lock().unwrap().omit(id);
             }

@@ -22,11 +22,11 @@ use sandbox_protocol::message::{Change, Write, WriteMode};
 use sandbox_protocol::path::GuestPath;
 
 use super::access::Files;
-use super::error::{FileError, beneath};
+use super::error::{FileError, beneath, special};
 use super::follow::LastLink;
 use super::modes::mode_of;
 use super::mounts::{LocatedPath, MountTarget};
-use super::open::{Absent, ParentDir, explain, make_parents, no_file, special};
+use super::open::{Absent, ParentDir, explain, make_parents, no_file};
 use super::path_locks::PathLock;
 use super::read::Version;
 use super::temporary::{Existing, Temporary};
@@ -132,10 +132,8 @@ impl Files {
         located: LocatedPath<'f>,
     ) -> Result<(Writing<'f>, Option<Target>), FileError> {
         let (written, mode) = (request.path.as_bytes(), request.mode);
-        let permissions_of_new = match request.permissions {
-            Some(permissions) => Some(mode_of(permissions, written)?),
-            None => None,
-        };
+        let permissions_of_new =
+            request.permissions.map(|permissions| mode_of(permissions, written)).transpose()?;
         let target = find(&located, mode, absent, written)?;
         if target.is_none() && absent == Absent::Refuse {
             return Err(FileError::system(Errno::NOENT, written));
@@ -441,23 +439,12 @@ impl<'f> Writing<'f> {
                 copy(from, to, 0, self.bytes, watch).map_err(CopyError::errno)
             })
         });
-        match published {
-            Ok(()) => {
-                pending.done();
-                if target.is_none() {
-                    made += 1;
-                }
-                self.files.quota.give_back_entries(wanted.saturating_sub(made));
-                Ok(true)
-            }
-            Err(errno) => {
-                pending.failed();
-                self.files.quota.give_back_entries(wanted.saturating_sub(made));
-                match (errno, self.request.mode) {
-                    (Errno::EXIST, WriteMode::Overwrite | WriteMode::Append) => Ok(false),
-                    (errno, _) => Err(fail(errno)),
-                }
-            }
+        pending.end(published.is_ok());
+        made += u64::from(published.is_ok() && target.is_none());
+        self.files.quota.give_back_entries(wanted.saturating_sub(made));
+        match (published, self.request.mode) {
+            (Err(Errno::EXIST), WriteMode::Overwrite | WriteMode::Append) => Ok(false),
+            (published, _) => published.map(|()| true).map_err(fail),
         }
     }
 
@@ -489,7 +476,7 @@ impl<'f> Writing<'f> {
             shrunk.map_err(|errno| CopyError::System { errno, copied: self.bytes })
         });
         let Err(error) = result else {
-            pending.done();
+            pending.end(true);
             return Ok(());
         };
         // Removes what was appended, unless something else was appended since.
@@ -501,11 +488,7 @@ impl<'f> Writing<'f> {
             }
             Change::Write | Change::Remove | Change::Failed => error.copied() == 0,
         };
-        if restored {
-            pending.failed()
-        } else {
-            pending.done()
-        }
+        pending.end(!restored);
         Err(match error {
             CopyError::System { errno, .. } => fail(errno),
             CopyError::Stopped { error, .. } => error,

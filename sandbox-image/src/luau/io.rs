@@ -15,7 +15,7 @@ use super::ffi::{Call, Kind, LOCKED, Raise, Results, Slot};
 use crate::files::handle::Whence;
 use crate::files::{FileError, OpenMode};
 
-use arguments::{audited, invalid, optional_text, path};
+use arguments::{audited, invalid, optional_text, path, perform};
 use failure::{Failure, raised, settle};
 pub(super) use fs::NAMES as FS_NAMES;
 use handles::{close_handle, open_handle, push_open, shared_handle};
@@ -37,10 +37,8 @@ pub(super) fn install(call: &mut Call<'_>) {
     call.set_field(metatable, c"__index");
     call.push_function(c"tostring", tostring, 0);
     call.set_field(metatable, c"__tostring");
-    call.push_string("file");
-    call.set_field(metatable, c"__type");
-    call.push_string(LOCKED);
-    call.set_field(metatable, c"__metatable");
+    call.set_string(metatable, c"__type", "file");
+    call.set_string(metatable, c"__metatable", LOCKED);
     call.freeze(metatable);
     call.set_handle_metatable();
     call.truncate(methods.number() - 1);
@@ -115,8 +113,7 @@ fn io_list(call: &mut Call<'_>) -> Results {
         true => b".".to_vec(),
         false => path(call, Slot::arg(1), "list")?,
     };
-    let names = audited(call, OperationName::List, |files| files.list(&directory))?;
-    let names = names.map_err(|error| raised(&error))?;
+    let names = perform(call, OperationName::List, |files| files.list(&directory))?;
     let table = call.push_table(names.len(), 0);
     for (index, name) in names.iter().enumerate() {
         call.push_string(name);

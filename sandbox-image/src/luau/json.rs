@@ -28,8 +28,7 @@ pub(super) fn install(call: &mut Call<'_>) -> Result<(), Raise> {
     let null = call.push_table(0, 2);
     call.push_function(c"tostring", null_text, 0);
     call.set_field(null, c"__tostring");
-    call.push_string(LOCKED);
-    call.set_field(null, c"__metatable");
+    call.set_string(null, c"__metatable", LOCKED);
     call.freeze(null);
     call.set_null_metatable();
 
@@ -64,7 +63,7 @@ pub(super) fn encode_result(call: &mut Call<'_>, count: i32) -> Result<Box<RawVa
         }
         Err(Refusal::Stopped) => return Err(call.host().stop.reason().error()),
     };
-    Err(ScriptError { kind, message, line: None, traceback: None, value: None })
+    Err(ScriptError::new(kind, message))
 }
 
 /// The JSON of the table that the script raised; nothing if it raised something else, or a table

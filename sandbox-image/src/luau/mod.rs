@@ -114,31 +114,22 @@ fn failure(vm: &mut Vm, ended: Ended, source: &str) -> ScriptError {
 fn own_failure(vm: &Vm, thrown: Thrown) -> ScriptError {
     match thrown {
         Thrown::OutOfMemory => out_of_memory(),
-        Thrown::Error(message) => ScriptError {
-            kind: vm.rule_of(&message).unwrap_or(ErrorKind::Runtime),
-            message: String::from_utf8_lossy(&message).into_owned(),
-            line: None,
-            traceback: None,
-            value: None,
-        },
+        Thrown::Error(message) => ScriptError::new(
+            vm.rule_of(&message).unwrap_or(ErrorKind::Runtime),
+            String::from_utf8_lossy(&message).into_owned(),
+        ),
     }
 }
 
 fn out_of_memory() -> ScriptError {
-    ScriptError {
-        kind: ErrorKind::OutOfMemory,
-        message: "not enough memory".to_owned(),
-        line: None,
-        traceback: None,
-        value: None,
-    }
+    ScriptError::new(ErrorKind::OutOfMemory, "not enough memory".to_owned())
 }
 
 /// `message` is that of the compiler: `:3: …`.
 fn syntax_error(message: &str) -> ScriptError {
     let message = cut(format!("script{message}"));
     let line = line_of(message.as_bytes());
-    ScriptError { kind: ErrorKind::Syntax, message, line, traceback: None, value: None }
+    ScriptError { line, ..ScriptError::new(ErrorKind::Syntax, message) }
 }
 
 fn line_of(message: &[u8]) -> Option<u32> {

@@ -58,10 +58,16 @@ pub(super) fn option<T>(
 }
 
 /// A boolean.
-pub(super) fn flag(call: &mut Call<'_>, table: Slot, name: &str) -> Result<Option<bool>, Raise> {
-    option(call, table, name, "boolean", |call, value| {
+pub(super) fn flag(
+    call: &mut Call<'_>,
+    table: Slot,
+    name: &str,
+    default: bool,
+) -> Result<bool, Raise> {
+    let given = option(call, table, name, "boolean", |call, value| {
         (call.kind(value) == Kind::Boolean).then(|| call.is_true(value))
-    })
+    })?;
+    Ok(given.unwrap_or(default))
 }
 
 /// An integer of at least `least`.

@@ -62,27 +62,20 @@ fn exec(call: &mut Call<'_>) -> Results {
         return Err(Raise::Rule(ErrorKind::OutputLimit, message));
     }
     let reply = call.push_table(0, 7);
-    call.push_boolean(end == ExecEnd::Exited(0));
-    call.set_field(reply, c"ok");
+    call.set_boolean(reply, c"ok", end == ExecEnd::Exited(0));
     match end {
         ExecEnd::Exited(code) => {
-            call.push_number(code.into());
-            call.set_field(reply, c"code");
+            call.set_number(reply, c"code", code.into());
         }
         ExecEnd::Signaled(signal) => {
-            call.push_number(signal.into());
-            call.set_field(reply, c"signal");
+            call.set_number(reply, c"signal", signal.into());
         }
     }
     let [stdout, stderr] = &console.kept;
-    call.push_string(stdout);
-    call.set_field(reply, c"stdout");
-    call.push_string(stderr);
-    call.set_field(reply, c"stderr");
-    call.push_boolean(console.truncated);
-    call.set_field(reply, c"truncated");
-    call.push_boolean(stopped == Some(ExecStop::Timeout));
-    call.set_field(reply, c"timed_out");
+    call.set_string(reply, c"stdout", stdout);
+    call.set_string(reply, c"stderr", stderr);
+    call.set_boolean(reply, c"truncated", console.truncated);
+    call.set_boolean(reply, c"timed_out", stopped == Some(ExecStop::Timeout));
     Ok(call.results(1))
 }
 

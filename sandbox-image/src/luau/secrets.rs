@@ -25,8 +25,7 @@ pub(super) fn install(call: &mut Call<'_>) {
     call.freeze(values);
     // As a table, and not by a function: a name that exists is read without one.
     call.set_field(metatable, c"__index");
-    call.push_string(LOCKED);
-    call.set_field(metatable, c"__metatable");
+    call.set_string(metatable, c"__metatable", LOCKED);
     call.push_function(c"tostring", shown, 0);
     call.set_field(metatable, c"__tostring");
     call.freeze(metatable);

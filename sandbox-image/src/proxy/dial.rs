@@ -76,7 +76,7 @@ impl Dialling {
         let port = self.address.port();
         match errno {
             Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN => {
-                WireError::new(ErrorKind::Busy, format!("no socket: {}", io::Error::from(errno)))
+                WireError::busy(format!("no socket: {}", io::Error::from(errno)))
             }
             // There may be no IPv6.
             _ => WireError::new(ErrorKind::NotFound, format!("nothing listens on port {port}")),

@@ -170,13 +170,8 @@ fn values<'a>(
 
 /// Hop-by-hop headers (RFC 9110, 7.6.1), except those that frame a body.
 const HOP: &[&str] = &[
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "upgrade",
+    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
+    "te", "upgrade",
 ];
 
 /// Copies the headers except hop-by-hop ones, those that `Connection` names, and these.
@@ -446,21 +441,9 @@ mod tests {
             assert_eq!(request.length, authority.len() + 30, "{authority}");
         }
         for authority in [
-            "ok.ex/mple:443",
-            "ok.example",
-            ":443",
-            "ok.example:",
-            "ok.example:0",
-            "ok.example:65536",
-            "ok.example:+80",
-            "ok.example:80:80",
-            "::1:80",
-            "[::1]",
-            "[::1:80",
-            "u@ok.example:80",
-            "[]:80",
-            "http://ok.example:80",
-            "/",
+            "ok.ex/mple:443", "ok.example", ":443", "ok.example:", "ok.example:0",
+            "ok.example:65536", "ok.example:+80", "ok.example:80:80", "::1:80", "[::1]", "[::1:80",
+            "u@ok.example:80", "[]:80", "http://ok.example:80", "/",
         ] {
             let text = format!("CONNECT {authority} HTTP/1.1\r\n\r\n");
             assert!(request(&text).is_err(), "{authority}");
@@ -598,12 +581,7 @@ mod tests {
         let mut body = Body::Chunked(Chunks::Size(Vec::new()));
         assert_eq!(body.take(b"0\r\n\r\nGET "), Ok(5));
         for bad in [
-            "x\r\n",
-            "\r\n",
-            "-1\r\n",
-            "1\r\nabc",
-            "1\r\na\nb",
-            "1\r\na\rb",
+            "x\r\n", "\r\n", "-1\r\n", "1\r\nabc", "1\r\na\nb", "1\r\na\rb",
             "fffffffffffffffff\r\n",
         ] {
             let mut body = Body::Chunked(Chunks::Size(Vec::new()));

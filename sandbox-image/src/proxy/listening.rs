@@ -23,13 +23,11 @@ pub struct Listening(Vec<File>);
 
 impl Listening {
     /// Opens them.
-    #[must_use]
     pub fn open() -> Self {
         Self(TABLES.iter().filter_map(|table| File::open(table).ok()).collect())
     }
 
     /// The sockets that listen now, but for the one on this port of 127.0.0.1.
-    #[must_use]
     pub fn ports(&self, but_for: Option<u16>) -> Vec<ListeningPort> {
         let tables: Vec<String> = self.0.iter().map(read).collect();
         let own = but_for.map(|port| ListeningPort { port, address: Ipv4Addr::LOCALHOST.into() });

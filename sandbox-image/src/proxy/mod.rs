@@ -64,7 +64,6 @@ const OWN_HOSTS: &str = "localhost,127.0.0.1,::1";
 
 /// The environment variables that point commands to the proxy at this address, for all hosts but the
 /// sandbox itself. curl reads only the lower-case ones.
-#[must_use]
 pub fn environment(address: SocketAddr) -> Vec<(&'static str, String)> {
     let names =
         ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
@@ -160,7 +159,6 @@ impl Proxy {
     }
 
     /// The port of commands' egress, if they have one.
-    #[must_use]
     pub const fn port(&self) -> Option<u16> {
         self.port
     }

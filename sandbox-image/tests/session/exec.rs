@@ -650,13 +650,8 @@ fn a_script_runs_programs() {
         serde_json::json!("a b\n")
     );
     for args in [
-        "{'a', nil, 'c'}",
-        "table.pack('a', nil, 'c')",
-        "{n = 1}",
-        "{x = 'a'}",
-        "{'a', x = 'b'}",
-        "{[0] = 'a'}",
-        "{[2] = 'a'}",
+        "{'a', nil, 'c'}", "table.pack('a', nil, 'c')", "{n = 1}", "{x = 'a'}", "{'a', x = 'b'}",
+        "{[0] = 'a'}", "{[2] = 'a'}",
     ] {
         assert_eq!(
             value(&format!("return select(2, pcall(process.exec, 'echo', {args}))")),

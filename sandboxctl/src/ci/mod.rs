@@ -7,10 +7,6 @@
 //! printed: section marks on GitLab, and on GitHub the marks of which its page makes groups.
 
 mod files;
-pub mod github;
-pub mod gitlab;
-pub mod log_markers;
-pub mod variables;
 
 use std::borrow::Cow;
 use std::io::{self, Write as _};
@@ -20,15 +16,16 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FileType, fstat};
-use sandbox_api::Failure;
+use sandbox_api::{Failure, OutputStream};
 use sandbox_controller::Config;
 use sandbox_dirfd::{Links, random_hex};
 
-use self::log_markers::{LogMarker, MarkFilter};
-use self::variables::{FILE_VARIABLES, OUTPUTS, SUMMARY};
+use crate::config::{RUNNER_FILES, STEP_OUTPUTS, STEP_SUMMARY};
 use crate::error::Error;
 use crate::report::{self, Entry};
 use crate::target;
+use sandbox_render::ci::log_markers::{LogMarker, MarkFilter};
+use sandbox_render::ci::{github, gitlab};
 
 /// `--ci`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -79,15 +76,6 @@ pub enum Stdout {
     Data,
 }
 
-/// A stream of this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
-    /// stdout.
-    Stdout,
-    /// stderr.
-    Stderr,
-}
-
 /// The log of a job, from a command's start to its end.
 #[derive(Debug)]
 pub struct Ci {
@@ -97,7 +85,7 @@ pub struct Ci {
     /// Whether the runner may read stdout.
     reads_stdout: bool,
     /// Where the group is; `None` if the runner reads neither stdout nor stderr.
-    stream: Option<Stream>,
+    stream: Option<OutputStream>,
     /// stderr goes to where stdout goes.
     is_one_stream: bool,
     /// The stop-commands token, or the section's name: random.
@@ -128,12 +116,12 @@ impl Ci {
         let is_read = |fd| mode != CiMode::Auto || may_be_read(fd);
         let [out, err] = [rustix::stdio::stdout(), rustix::stdio::stderr()].map(is_read);
         let stream = match (stdout, out, err) {
-            (Stdout::Log, true, _) => Some(Stream::Stdout),
-            (_, _, true) => Some(Stream::Stderr),
+            (Stdout::Log, true, _) => Some(OutputStream::Stdout),
+            (_, _, true) => Some(OutputStream::Stderr),
             _ => None,
         };
         let file = |name| variable(name).filter(|file| !file.is_empty()).map(PathBuf::from);
-        let is_one_stream = stream == Some(Stream::Stdout) && err;
+        let is_one_stream = stream == Some(OutputStream::Stdout) && err;
         let ci = Self {
             runner,
             title: title.to_owned(),
@@ -141,10 +129,7 @@ impl Ci {
             stream,
             is_one_stream,
             token: random_hex::<16>(),
-            files: FILE_VARIABLES
-                .into_iter()
-                .filter_map(|name| Some((name, file(name)?)))
-                .collect(),
+            files: RUNNER_FILES.into_iter().filter_map(|name| Some((name, file(name)?))).collect(),
             // The location of the io dir is not known yet.
             links: Mutex::new(Some(Links::Refuse)),
             annotations: Mutex::default(),
@@ -155,10 +140,8 @@ impl Ci {
         });
         if is_one_stream {
             // One stream: its lines stay in order, and between the tokens.
-            rustix::stdio::dup2_stderr(rustix::stdio::stdout()).map_err(|error| Error::System {
-                what: "stderr".to_owned(),
-                source: error.into(),
-            })?;
+            rustix::stdio::dup2_stderr(rustix::stdio::stdout())
+                .map_err(|error| Error::system("stderr", error))?;
         }
         Ok(Some(ci))
     }
@@ -191,7 +174,7 @@ impl Ci {
     ///
     /// If it is one.
     pub fn check_file(&self, flag: &str, file: &Path) -> Result<(), Error> {
-        let is_stopped = self.runner == Runner::GitHub && self.stream == Some(Stream::Stdout);
+        let is_stopped = self.runner == Runner::GitHub && self.stream == Some(OutputStream::Stdout);
         if is_stopped || !target::is_own_stream(file) {
             return Ok(());
         }
@@ -210,11 +193,11 @@ impl Ci {
         let links = *self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(links) = links else { return Vec::new() };
         let written = self.files().filter_map(|(name, file)| match name {
-            SUMMARY => {
+            STEP_SUMMARY => {
                 let written = files::append_summary(file, &report::markdown(entries), links);
                 Some((file, "the step summary", written))
             }
-            OUTPUTS => {
+            STEP_OUTPUTS => {
                 let written = files::append(file, &github::outputs(entries, &self.token), links);
                 Some((file, "the outputs", written))
             }
@@ -257,7 +240,7 @@ impl Ci {
 
     /// Whether the runner would find a command in text that is printed to stdout as data.
     pub fn finds_command(&self, text: &str) -> bool {
-        let is_data = self.stream != Some(Stream::Stdout);
+        let is_data = self.stream != Some(OutputStream::Stdout);
         self.reads_stdout
             && is_data
             && match self.runner {
@@ -267,17 +250,19 @@ impl Ci {
     }
 
     /// Text for a stream, without what is read in a group too. What is not read is unchanged.
-    pub fn neutral<'a>(&self, stream: Stream, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+    pub fn neutral<'a>(&self, stream: OutputStream, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         self.mark(stream).map_or(Cow::Borrowed(bytes), |mark| mark.removed_from(bytes))
     }
 
     /// What no guest's text on a stream may have.
-    fn mark(&self, stream: Stream) -> Option<&'static LogMarker> {
+    fn mark(&self, stream: OutputStream) -> Option<&'static LogMarker> {
         match self.runner {
             Runner::GitHub if self.stream == Some(stream) || self.is_one_stream => {
                 Some(&github::MARK)
             }
-            Runner::GitLab if stream == Stream::Stderr || self.reads_stdout => Some(&gitlab::MARK),
+            Runner::GitLab if stream == OutputStream::Stderr || self.reads_stdout => {
+                Some(&gitlab::MARK)
+            }
             _ => None,
         }
     }
@@ -288,18 +273,18 @@ impl Ci {
     }
 
     /// What the pieces for a stream pass through.
-    pub fn filter(&self, stream: Stream) -> Option<MarkFilter> {
+    pub fn filter(&self, stream: OutputStream) -> Option<MarkFilter> {
         self.mark(stream).map(MarkFilter::new)
     }
 
     /// A runner that is gone is not a reason to fail.
     fn print(&self, text: &str) {
         _ = match self.stream {
-            Some(Stream::Stdout) => {
+            Some(OutputStream::Stdout) => {
                 let mut stdout = io::stdout().lock();
                 stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
             }
-            Some(Stream::Stderr) => io::stderr().lock().write_all(text.as_bytes()),
+            Some(OutputStream::Stderr) => io::stderr().lock().write_all(text.as_bytes()),
             None => Ok(()),
         };
     }

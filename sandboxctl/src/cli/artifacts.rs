@@ -12,13 +12,12 @@ use super::values::text;
 pub struct ArtifactArgs {
     /// Copy the files of the io dir that match to --artifacts-dir, whatever the status; a path
     /// selects a file or all of a directory; !GLOB excludes; repeatable
-    #[arg(long = "artifact", value_name = "GLOB", value_hint = ValueHint::Other,
-        value_parser = text::<String>())]
+    #[arg(long = "artifact", value_name = "GLOB", value_parser = text::<String>())]
     pub globs: Vec<String>,
 
     /// Where artifacts are copied to, with manifest.json and SHA256SUMS: a directory that is missing
     /// or empty
-    #[arg(long = "artifacts-dir", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(long = "artifacts-dir", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 
     /// Ignore globs that match no file
@@ -34,12 +33,11 @@ pub enum ArtifactsCommand {
     /// Prints a line for each file that is missing, changed or unexpected, and exits with 1 if there
     /// is one. Modes and times do not count.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl artifacts verify dist
-  sandboxctl artifacts verify dist --json")]
+sandboxctl artifacts verify dist
+sandboxctl artifacts verify dist --json")]
     Verify {
         /// The artifacts directory
-        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
         /// Print JSON: {"files", "bytes", "differences": [{"path", "change"}]}
         #[arg(long)]
@@ -49,12 +47,11 @@ Examples:
     ///
     /// They are not verified. One path per line; --long prints mode, size, digest and type too.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl artifacts ls dist
-  sandboxctl artifacts ls -l dist")]
+sandboxctl artifacts ls dist
+sandboxctl artifacts ls -l dist")]
     Ls {
         /// The artifacts directory
-        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
         /// Print a table of mode, size, SHA-256 and MIME type
         #[arg(short, long)]
@@ -68,13 +65,12 @@ Examples:
     /// The directory is verified while it is read. Equal files give equal bytes: order, times, owners
     /// and modes are fixed.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl artifacts archive dist -o dist.tar.zst
-  sandboxctl artifacts archive dist -o dist.tar.gz
-  sandboxctl artifacts archive dist -o dist.zip")]
+sandboxctl artifacts archive dist -o dist.tar.zst
+sandboxctl artifacts archive dist -o dist.tar.gz
+sandboxctl artifacts archive dist -o dist.zip")]
     Archive {
         /// The artifacts directory
-        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
         /// The archive: FILE.tar.zst, FILE.tar.gz or FILE.zip
         #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -85,9 +81,8 @@ Examples:
     /// Both are verified first. Prints a line for each path that is added, removed or changed in DIR2,
     /// and exits with 1 if there is one.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl artifacts diff dist-1.0 dist-1.1
-  sandboxctl artifacts diff dist-1.0 dist-1.1 --json")]
+sandboxctl artifacts diff dist-1.0 dist-1.1
+sandboxctl artifacts diff dist-1.0 dist-1.1 --json")]
     Diff {
         /// The old artifacts directory
         #[arg(value_name = "DIR1", value_hint = ValueHint::DirPath)]
@@ -99,14 +94,4 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-}
-
-impl ArtifactsCommand {
-    /// Whether JSON is to be printed.
-    pub const fn wants_json(&self) -> bool {
-        match self {
-            Self::Verify { json, .. } | Self::Diff { json, .. } | Self::Ls { json, .. } => *json,
-            Self::Archive { .. } => false,
-        }
-    }
 }

@@ -12,7 +12,7 @@ use sandbox_api::changes::CommitPolicy;
 pub struct ChangesArgs {
     /// Write what the run changed in the io dir to this file as JSON (sandboxctl.changes/1); - is
     /// stdout
-    #[arg(long = "changes", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long = "changes", value_hint = ValueHint::FilePath)]
     pub file: Option<PathBuf>,
 
     /// When to keep the changes; without this and --changes they are made in place
@@ -30,14 +30,12 @@ pub struct ChangesArgs {
 
 impl ChangesArgs {
     /// Whether the changes are kept apart from the io dir until the end.
-    #[must_use]
     pub fn is_staged(&self) -> bool {
         let in_place = matches!(self.commit, None | Some(CommitPolicy::Always));
         self.file.is_some() || self.diff.is_some() || self.keep_staged.is_some() || !in_place
     }
 
     /// The file that the diff is written to, unless it is printed.
-    #[must_use]
     pub fn diff_file(&self) -> Option<&Path> {
         self.diff.as_ref()?.as_deref()
     }

@@ -19,7 +19,6 @@ pub struct DatabaseArgs {
 
 impl DatabaseArgs {
     /// Whether the command line names one.
-    #[must_use]
     pub const fn is_named(&self) -> bool {
         self.database.is_some()
     }
@@ -37,9 +36,8 @@ pub enum ClusterCommand {
     ///
     /// Exits with 1 if no node is ready.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl cluster status --database postgres://sandboxctl@db.example.org/sandboxctl
-  sandboxctl cluster status --json")]
+sandboxctl cluster status --database postgres://sandboxctl@db.example.org/sandboxctl
+sandboxctl cluster status --json")]
     Status {
         /// The database.
         #[command(flatten)]
@@ -54,12 +52,10 @@ Examples:
     /// What runs there goes on, and its kept sandboxes can be used. `cluster status` says drained when it
     /// has neither.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl cluster drain m1-3f9c
-  sandboxctl cluster drain m1-3f9c --evict")]
+sandboxctl cluster drain m1-3f9c
+sandboxctl cluster drain m1-3f9c --evict")]
     Drain {
         /// The node, as `cluster status` shows it
-        #[arg(value_name = "NODE", value_hint = ValueHint::Other)]
         node: String,
         /// Delete its kept sandboxes, with their files
         #[arg(long)]
@@ -70,12 +66,9 @@ Examples:
     },
 
     /// Let a drained node begin again
-    #[command(after_long_help = "\
-Examples:
-  sandboxctl cluster undrain m1-3f9c")]
+    #[command(after_long_help = "sandboxctl cluster undrain m1-3f9c")]
     Undrain {
         /// The node, as `cluster status` shows it
-        #[arg(value_name = "NODE", value_hint = ValueHint::Other)]
         node: String,
         /// The database.
         #[command(flatten)]
@@ -85,12 +78,9 @@ Examples:
     /// Give up a node that is away for good, with its kept sandboxes and files
     ///
     /// Their names are free then. A node that has a session is refused: stop it first.
-    #[command(after_long_help = "\
-Examples:
-  sandboxctl cluster forget m1-3f9c")]
+    #[command(after_long_help = "sandboxctl cluster forget m1-3f9c")]
     Forget {
         /// The node, as `cluster status` shows it
-        #[arg(value_name = "NODE", value_hint = ValueHint::Other)]
         node: String,
         /// The database.
         #[command(flatten)]
@@ -105,12 +95,11 @@ pub enum DatabaseCommand {
     ///
     /// A database that has them stays as it is.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl database init --database postgres://sandboxctl@db.example.org/sandboxctl
-  sandboxctl database init --lease 30s")]
+sandboxctl database init --database postgres://sandboxctl@db.example.org/sandboxctl
+sandboxctl database init --lease 30s")]
     Init {
         /// How long a node that is not heard of is waited for, from 2s to 5m [default: 15s]
-        #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, value_parser = lease())]
+        #[arg(long, value_name = "TIME", value_parser = lease())]
         lease: Option<Duration>,
         /// The database.
         #[command(flatten)]
@@ -119,8 +108,7 @@ Examples:
 
     /// Bring the tables to this version, while nodes of the version before go on
     #[command(after_long_help = "\
-Examples:
-  sandboxctl database migrate --database postgres://sandboxctl@db.example.org/sandboxctl")]
+sandboxctl database migrate --database postgres://sandboxctl@db.example.org/sandboxctl")]
     Migrate {
         /// The database.
         #[command(flatten)]
@@ -132,24 +120,12 @@ Examples:
     /// What waited or ran when the backup was made may have ended since: it ends as killed, and is not run
     /// again.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl database restored --database postgres://sandboxctl@db.example.org/sandboxctl")]
+sandboxctl database restored --database postgres://sandboxctl@db.example.org/sandboxctl")]
     Restored {
         /// The database.
         #[command(flatten)]
         database: DatabaseArgs,
     },
-}
-
-impl ClusterCommand {
-    /// Whether JSON is to be printed, also after errors.
-    #[must_use]
-    pub const fn wants_json(&self) -> bool {
-        match self {
-            Self::Status { json, .. } => *json,
-            Self::Drain { .. } | Self::Undrain { .. } | Self::Forget { .. } => false,
-        }
-    }
 }
 
 fn lease() -> impl TypedValueParser<Value = Duration> {

@@ -25,8 +25,7 @@ const HINT: &str = "a line is NAME=VALUE, or NAME to pass on your own; # begins 
 #[derive(Debug, Args)]
 pub struct VariableArgs {
     /// Set an environment variable, or pass on the caller's if no value is given; repeatable
-    #[arg(short, long, value_name = "NAME[=VALUE]", value_hint = ValueHint::Other,
-        value_parser = variable())]
+    #[arg(short, long, value_name = "NAME[=VALUE]", value_parser = variable())]
     env: Vec<Variable>,
 
     /// Set the variables of this file: NAME=VALUE lines, as Docker reads them; --env wins; repeatable

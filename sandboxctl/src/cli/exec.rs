@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use clap::{Arg, Args, ValueHint};
+use clap::{Arg, Args};
 use sandbox_api::RootFs;
 
 use super::allow::AllowArgs;
@@ -36,8 +36,7 @@ const USAGE_OF_SERVICE: &str = "sandboxctl exec IMAGE COMMAND…, or sandboxctl 
 pub struct ExecArgs {
     /// The image, unless a flag names what to run in; then program and arguments; options after the
     /// first of them belong to the program
-    #[arg(value_name = "IMAGE] [COMMAND", value_hint = ValueHint::Other, trailing_var_arg = true,
-        num_args = 1..)]
+    #[arg(value_name = "IMAGE] [COMMAND", trailing_var_arg = true, num_args = 1..)]
     words: Vec<OsString>,
 
     /// `--` stands before the first of the words.
@@ -45,7 +44,7 @@ pub struct ExecArgs {
     words_are_separated: bool,
 
     /// Run this line with the image's /bin/sh instead of COMMAND
-    #[arg(long, value_name = "LINE", value_hint = ValueHint::Other, allow_hyphen_values = true)]
+    #[arg(long, value_name = "LINE", allow_hyphen_values = true)]
     shell: Option<OsString>,
 
     /// Its variables.
@@ -58,7 +57,7 @@ pub struct ExecArgs {
 
     /// Working directory in the sandbox; a relative path is below the io dir [default: the io dir,
     /// else the image's]
-    #[arg(short, long, value_name = "DIR", value_hint = ValueHint::Other)]
+    #[arg(short, long, value_name = "DIR")]
     pub workdir: Option<OsString>,
 
     /// Pass stdin on to the command; without this its stdin is empty
@@ -70,8 +69,8 @@ pub struct ExecArgs {
     pub tty: bool,
 
     /// Keys that cancel a command with -it: ctrl-X or characters, with commas; empty for none
-    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_hint = ValueHint::Other,
-        requires = "tty", value_parser = text::<DetachKeys>())]
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", requires = "tty",
+        value_parser = text::<DetachKeys>())]
     pub detach_keys: DetachKeys,
 
     /// Print stderr on stdout, in the order of writing

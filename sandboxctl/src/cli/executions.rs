@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
 
+use sandbox_api::service::Time;
+
 use super::remote::RemoteArgs;
 use super::values::text;
 use crate::input::{Argument, JsonArgument};
@@ -28,43 +30,27 @@ pub enum ExecutionsCommand {
     /// Prints the document of the execution when it has ended; with --detach, its id at once.
     /// `sandboxctl run --server` and `exec --server` print what a script or a command prints.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl executions run examples/report.luau --arg year=2026
-  sandboxctl executions run --detach -c 'return 6 * 7'
-  sandboxctl executions run --request '{\"script\": \"return args.n\", \"args\": {\"n\": 1}}'
-  sandboxctl executions run --request @request.json --idempotency-key build-17")]
+sandboxctl executions run examples/report.luau --arg year=2026
+sandboxctl executions run --detach -c 'return 6 * 7'
+sandboxctl executions run --request '{\"script\": \"return args.n\", \"args\": {\"n\": 1}}'
+sandboxctl executions run --request @request.json --idempotency-key build-17")]
     Run(SubmitArgs),
 
     /// List executions, the latest first
     #[command(after_long_help = "\
-Examples:
-  sandboxctl executions ls
-  sandboxctl executions ls --status running -q
-  sandboxctl executions ls --limit 1000 --json")]
-    Ls {
-        /// Only those with this status: queued, running, ok, script_error, exit, limit, …
-        #[arg(long, value_name = "STATUS", value_hint = ValueHint::Other)]
-        status: Option<String>,
-        /// At most this many
-        #[arg(long, value_name = "NUMBER", default_value = "50",
-            value_parser = clap::value_parser!(u32).range(1..=10_000))]
-        limit: u32,
-        /// Print only the ids
-        #[arg(short, long)]
-        quiet: bool,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
+sandboxctl executions ls
+sandboxctl executions ls --status running -q
+sandboxctl executions ls --image debian:13 --since 2026-11-29T00:00:00Z
+sandboxctl executions ls --subject '*' --limit 1000 --json")]
+    Ls(ListArgs),
 
     /// Print the document of an execution
     #[command(after_long_help = "\
-Examples:
-  sandboxctl executions get 7f3c9a1be2d40586
-  sandboxctl executions get 7f3c9a1be2d40586 --wait --json")]
+sandboxctl executions get 7f3c9a1be2d40586
+sandboxctl executions get 7f3c9a1be2d40586 --wait --json")]
     Get {
         /// The execution
-        #[arg(value_name = "ID", value_parser = text::<ExecutionId>())]
+        #[arg(value_parser = text::<ExecutionId>())]
         id: ExecutionId,
         /// Wait until it has ended
         #[arg(long)]
@@ -76,12 +62,11 @@ Examples:
 
     /// Print the events of an execution as they come, until it has ended
     #[command(after_long_help = "\
-Examples:
-  sandboxctl executions events 7f3c9a1be2d40586
-  sandboxctl executions events 7f3c9a1be2d40586 --after 100 --json")]
+sandboxctl executions events 7f3c9a1be2d40586
+sandboxctl executions events 7f3c9a1be2d40586 --after 100 --json")]
     Events {
         /// The execution
-        #[arg(value_name = "ID", value_parser = text::<ExecutionId>())]
+        #[arg(value_parser = text::<ExecutionId>())]
         id: ExecutionId,
         /// Begin after the event with this number
         #[arg(long, value_name = "SEQ")]
@@ -93,9 +78,8 @@ Examples:
 
     /// Cancel executions, whether they run or wait
     #[command(after_long_help = "\
-Examples:
-  sandboxctl executions cancel 7f3c9a1be2d40586
-  sandboxctl executions cancel $(sandboxctl executions ls --status queued -q)")]
+sandboxctl executions cancel 7f3c9a1be2d40586
+sandboxctl executions cancel $(sandboxctl executions ls --status queued -q)")]
     Cancel {
         /// The executions
         #[arg(value_name = "ID", required = true, value_parser = text::<ExecutionId>())]
@@ -104,12 +88,11 @@ Examples:
 
     /// List the files of an execution that has ended
     #[command(after_long_help = "\
-Examples:
-  sandboxctl executions files 7f3c9a1be2d40586
-  sandboxctl executions files 7f3c9a1be2d40586 --json")]
+sandboxctl executions files 7f3c9a1be2d40586
+sandboxctl executions files 7f3c9a1be2d40586 --json")]
     Files {
         /// The execution
-        #[arg(value_name = "ID", value_parser = text::<ExecutionId>())]
+        #[arg(value_parser = text::<ExecutionId>())]
         id: ExecutionId,
         /// Print JSON
         #[arg(long)]
@@ -118,16 +101,14 @@ Examples:
 
     /// Download the files of an execution
     #[command(after_long_help = "\
-Examples:
-  sandboxctl executions download 7f3c9a1be2d40586 -o files.tar.gz
-  sandboxctl executions download 7f3c9a1be2d40586 -o - | tar xz -C out
-  sandboxctl executions download 7f3c9a1be2d40586 report.csv -o report.csv")]
+sandboxctl executions download 7f3c9a1be2d40586 -o files.tar.gz
+sandboxctl executions download 7f3c9a1be2d40586 -o - | tar xz -C out
+sandboxctl executions download 7f3c9a1be2d40586 report.csv -o report.csv")]
     Download {
         /// The execution
-        #[arg(value_name = "ID", value_parser = text::<ExecutionId>())]
+        #[arg(value_parser = text::<ExecutionId>())]
         id: ExecutionId,
         /// The file; without it all of them, as a tar.gz
-        #[arg(value_name = "PATH", value_hint = ValueHint::Other)]
         path: Option<String>,
         /// Where to write it; - is stdout
         #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -135,17 +116,54 @@ Examples:
     },
 }
 
+/// What is listed.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Only those with this status: queued, running, ok, script_error, exit, limit, …
+    #[arg(long, value_name = "STATUS", value_hint = ValueHint::Other)]
+    pub status: Option<String>,
+
+    /// Only those that ran in this image
+    #[arg(long, value_name = "IMAGE", value_hint = ValueHint::Other)]
+    pub image: Option<String>,
+
+    /// Only those that were accepted at this time or later, in RFC 3339
+    #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, value_parser = text::<Time>())]
+    pub since: Option<Time>,
+
+    /// Only those that were accepted before this time
+    #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, value_parser = text::<Time>())]
+    pub until: Option<Time>,
+
+    /// Those of this subject, or '*' for all; needs a token with the scope admin
+    #[arg(long, value_name = "SUBJECT", value_hint = ValueHint::Other)]
+    pub subject: Option<String>,
+
+    /// At most this many
+    #[arg(long, value_name = "NUMBER", default_value = "50",
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub limit: u32,
+
+    /// Print only the ids
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// What is submitted.
 #[derive(Debug, Args)]
 pub struct SubmitArgs {
     /// The script, or - for stdin
-    #[arg(value_name = "SCRIPT", value_hint = ValueHint::FilePath,
+    #[arg(value_hint = ValueHint::FilePath,
         required_unless_present_any = ["code", "request"])]
     pub script: Option<PathBuf>,
 
     /// Run this code instead of a SCRIPT
-    #[arg(short, long, value_name = "CODE", value_hint = ValueHint::Other,
-        conflicts_with = "script", allow_hyphen_values = true, value_parser = text::<String>())]
+    #[arg(short, long, conflicts_with = "script", allow_hyphen_values = true,
+        value_parser = text::<String>())]
     pub code: Option<String>,
 
     /// Submit this request of the HTTP API, as JSON; @FILE reads a file, - stdin
@@ -162,7 +180,7 @@ pub struct SubmitArgs {
     pub args_file: Option<PathBuf>,
 
     /// Submit it once, however often the same key is given [default: a random one]
-    #[arg(long, value_name = "KEY", value_hint = ValueHint::Other, value_parser = text::<String>())]
+    #[arg(long, value_name = "KEY", value_parser = text::<String>())]
     pub idempotency_key: Option<String>,
 
     /// Print the id, and do not wait for the end
@@ -174,28 +192,12 @@ pub struct SubmitArgs {
     pub json: bool,
 }
 
-impl ExecutionsCommand {
-    /// Whether JSON is to be printed, also after errors.
-    #[must_use]
-    pub const fn wants_json(&self) -> bool {
-        match self {
-            Self::Run(args) => args.json,
-            Self::Ls { json, .. }
-            | Self::Get { json, .. }
-            | Self::Events { json, .. }
-            | Self::Files { json, .. } => *json,
-            Self::Cancel { .. } | Self::Download { .. } => false,
-        }
-    }
-}
-
 /// The id of an execution, which is part of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecutionId(String);
 
 impl ExecutionId {
     /// Its text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }

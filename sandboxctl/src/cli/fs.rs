@@ -57,7 +57,6 @@ impl FsArgs {
     }
 
     /// Whether stdout has JSON, also after errors.
-    #[must_use]
     pub const fn wants_json(&self) -> bool {
         self.json || matches!(self.command, FsCommand::Batch(_))
     }
@@ -68,38 +67,34 @@ impl FsArgs {
 pub enum FsCommand {
     /// Print a file, or a range of it
     #[command(after_long_help = "\
-Examples:
-  sandboxctl fs read report.csv
-  sandboxctl fs read app.log --lines 100:120
-  sandboxctl fs read photo.png --offset 8 --limit 16 --encoding hex
-  sandboxctl fs read report.csv --json")]
+sandboxctl fs read report.csv
+sandboxctl fs read app.log --lines 100:120
+sandboxctl fs read photo.png --offset 8 --limit 16 --encoding hex
+sandboxctl fs read report.csv --json")]
     Read(ReadArgs),
 
     /// Write stdin or --content to a file
     ///
     /// Readers see the old file or the new one, never a part, unless --append or --in-place is given.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl fs write notes/today.txt --content 'first line'
-  sort names.txt | sandboxctl fs write names.txt
-  echo 'one more' | sandboxctl fs write log.txt --append")]
+sandboxctl fs write notes/today.txt --content 'first line'
+sort names.txt | sandboxctl fs write names.txt
+echo 'one more' | sandboxctl fs write log.txt --append")]
     Write(WriteArgs),
 
     /// Replace text in a UTF-8 file
     ///
     /// The text must occur exactly --count times; otherwise nothing changes.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl fs edit config.toml --old 'debug = true' --new 'debug = false'
-  sandboxctl fs edit main.lua --old-file old.txt --new-file new.txt --count 2")]
+sandboxctl fs edit config.toml --old 'debug = true' --new 'debug = false'
+sandboxctl fs edit main.lua --old-file old.txt --new-file new.txt --count 2")]
     Edit(EditArgs),
 
     /// List a directory
     #[command(after_long_help = "\
-Examples:
-  sandboxctl fs ls
-  sandboxctl fs ls reports -l
-  sandboxctl fs ls -R --max-depth 3 --json")]
+sandboxctl fs ls
+sandboxctl fs ls reports -l
+sandboxctl fs ls -R --max-depth 3 --json")]
     Ls(LsArgs),
 
     /// Find paths by a pattern
@@ -107,20 +102,18 @@ Examples:
     /// Within a name, * and ? match; ** matches any directories; there are [a-z] and {a,b}. Quote the
     /// pattern, so that the shell leaves it alone. Paths are printed relative where the pattern is.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl fs glob '*.csv'
-  sandboxctl fs glob 'src/**/*.{rs,toml}' --hidden
-  sandboxctl fs glob 'reports/*/' --json")]
+sandboxctl fs glob '*.csv'
+sandboxctl fs glob 'src/**/*.{rs,toml}' --hidden
+sandboxctl fs glob 'reports/*/' --json")]
     Glob(GlobArgs),
 
     /// Find lines in files by a regular expression: exit code 1 without a match
     ///
     /// Any other exit code than 0 and 1 is an error. Binary files are searched up to their first NUL.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl fs grep 'TODO|FIXME'
-  sandboxctl fs grep -i error logs --glob '*.log' --context 2
-  sandboxctl fs grep '^import' main.py --json")]
+sandboxctl fs grep 'TODO|FIXME'
+sandboxctl fs grep -i error logs --glob '*.log' --context 2
+sandboxctl fs grep '^import' main.py --json")]
     Grep(GrepArgs),
 
     /// A change without a result to print.
@@ -131,23 +124,21 @@ Examples:
     ///
     /// Any other exit code is an error.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl fs exists out.csv && echo yes
-  sandboxctl fs exists out.csv --json")]
+sandboxctl fs exists out.csv && echo yes
+sandboxctl fs exists out.csv --json")]
     Exists {
         /// The path
-        #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+        #[arg(value_parser = guest())]
         path: OsString,
     },
 
     /// Print the metadata of a file or directory
     #[command(after_long_help = "\
-Examples:
-  sandboxctl fs stat out.csv
-  sandboxctl fs stat out.csv --json")]
+sandboxctl fs stat out.csv
+sandboxctl fs stat out.csv --json")]
     Stat {
         /// The path
-        #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+        #[arg(value_parser = guest())]
         path: OsString,
     },
 
@@ -156,18 +147,17 @@ Examples:
     /// A path that begins with a colon is in the sandbox; - is stdin or stdout. In a target directory
     /// the file keeps its name. The copy of a file is atomic.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl fs cp data.csv :
-  sandboxctl fs cp data.csv :input/data.csv
-  sandboxctl fs cp :report.pdf .
-  sandboxctl fs cp :report.pdf - | lpr
-  sandboxctl fs cp -r :template :project")]
+sandboxctl fs cp data.csv :
+sandboxctl fs cp data.csv :input/data.csv
+sandboxctl fs cp :report.pdf .
+sandboxctl fs cp :report.pdf - | lpr
+sandboxctl fs cp -r :template :project")]
     Cp {
         /// The file to copy
-        #[arg(value_name = "FROM", value_hint = ValueHint::FilePath, value_parser = side())]
+        #[arg(value_hint = ValueHint::FilePath, value_parser = side())]
         from: Side,
         /// The destination
-        #[arg(value_name = "TO", value_hint = ValueHint::AnyPath, value_parser = side())]
+        #[arg(value_hint = ValueHint::AnyPath, value_parser = side())]
         to: Side,
         /// Copy a directory with its contents; within the sandbox only
         #[arg(short, long)]
@@ -178,10 +168,9 @@ Examples:
     ///
     /// Operations run in order. The first failure stops the batch and sets the exit code.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl fs batch operations.ndjson
-  echo '{\"operation\":\"list\",\"path\":\".\"}' | sandboxctl fs batch
-  sandboxctl fs batch --keep-going < operations.ndjson > results.ndjson")]
+sandboxctl fs batch operations.ndjson
+echo '{\"operation\":\"list\",\"path\":\".\"}' | sandboxctl fs batch
+sandboxctl fs batch --keep-going < operations.ndjson > results.ndjson")]
     Batch(BatchArgs),
 }
 
@@ -189,12 +178,10 @@ Examples:
 #[derive(Debug, Subcommand)]
 pub enum ChangeCommand {
     /// Create a directory and its missing parents
-    #[command(after_long_help = "\
-Examples:
-  sandboxctl fs mkdir reports/2026")]
+    #[command(after_long_help = "sandboxctl fs mkdir reports/2026")]
     Mkdir {
         /// The directory
-        #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+        #[arg(value_parser = guest())]
         path: OsString,
         /// Do not create missing parents
         #[arg(long)]
@@ -206,26 +193,24 @@ Examples:
 
     /// Create an empty file, or set when a file or directory was last modified
     #[command(after_long_help = "\
-Examples:
-  sandboxctl fs touch done
-  sandboxctl fs touch report.csv --mtime 2026-11-22T06:11:28Z")]
+sandboxctl fs touch done
+sandboxctl fs touch report.csv --mtime 2026-11-22T06:11:28Z")]
     Touch {
         /// The file or directory
-        #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+        #[arg(value_parser = guest())]
         path: OsString,
         /// The time in RFC 3339, in place of now
-        #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, value_parser = time())]
+        #[arg(long, value_name = "TIME", value_parser = time())]
         mtime: Option<Timestamp>,
     },
 
     /// Remove a file or a directory
     #[command(after_long_help = "\
-Examples:
-  sandboxctl fs rm old.csv
-  sandboxctl fs rm -rf cache")]
+sandboxctl fs rm old.csv
+sandboxctl fs rm -rf cache")]
     Rm {
         /// What to remove
-        #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+        #[arg(value_parser = guest())]
         path: OsString,
         /// Remove a directory and its contents
         #[arg(short, long)]
@@ -237,15 +222,14 @@ Examples:
 
     /// Move or rename
     #[command(after_long_help = "\
-Examples:
-  sandboxctl fs mv draft.csv report.csv
-  sandboxctl fs mv -f draft.csv report.csv")]
+sandboxctl fs mv draft.csv report.csv
+sandboxctl fs mv -f draft.csv report.csv")]
     Mv {
         /// The old name
-        #[arg(value_name = "FROM", value_hint = ValueHint::Other, value_parser = guest())]
+        #[arg(value_parser = guest())]
         from: OsString,
         /// The new name
-        #[arg(value_name = "TO", value_hint = ValueHint::Other, value_parser = guest())]
+        #[arg(value_parser = guest())]
         to: OsString,
         /// Replace an existing file
         #[arg(short = 'f', long, visible_alias = "force")]
@@ -257,15 +241,14 @@ Examples:
 
     /// Set the permissions of a file or a directory
     #[command(after_long_help = "\
-Examples:
-  sandboxctl fs chmod 755 run.sh
-  sandboxctl fs chmod -R 700 private")]
+sandboxctl fs chmod 755 run.sh
+sandboxctl fs chmod -R 700 private")]
     Chmod {
         /// The permissions, in octal
-        #[arg(value_name = "MODE", value_hint = ValueHint::Other, value_parser = permissions())]
+        #[arg(value_name = "MODE", value_parser = permissions())]
         permissions: u32,
         /// The file or directory
-        #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+        #[arg(value_parser = guest())]
         path: OsString,
         /// Do so for all that is in a directory too
         #[arg(short = 'R', long)]
@@ -275,7 +258,6 @@ Examples:
 
 impl ChangeCommand {
     /// The operation.
-    #[must_use]
     pub fn operation(&self) -> Operation {
         match *self {
             Self::Mkdir { path: ref directory, no_parents, .. } => {
@@ -296,7 +278,6 @@ impl ChangeCommand {
 }
 
 /// A guest path, of any bytes.
-#[must_use]
 pub fn path(written: &OsStr) -> WireString {
     WireString::new(written.as_bytes())
 }
@@ -305,26 +286,24 @@ pub fn path(written: &OsStr) -> WireString {
 #[derive(Debug, Args)]
 pub struct ReadArgs {
     /// The file
-    #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+    #[arg(value_parser = guest())]
     pub path: OsString,
 
     /// Print these lines only, counted from 1: 3, 3:7, 3: or :7
-    #[arg(long, value_name = "A:B", value_hint = ValueHint::Other, allow_hyphen_values = true,
-        value_parser = text::<Lines>(), conflicts_with_all = ["offset", "limit", "encoding"])]
+    #[arg(long, value_name = "A:B", allow_hyphen_values = true, value_parser = text::<Lines>(),
+        conflicts_with_all = ["offset", "limit", "encoding"])]
     pub lines: Option<Lines>,
 
     /// Begin at this byte, counted from 0
-    #[arg(long, value_name = "BYTES", value_hint = ValueHint::Other, allow_hyphen_values = true,
-        value_parser = number_of_bytes())]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true, value_parser = number_of_bytes())]
     pub offset: Option<u64>,
 
     /// Print at most that many bytes
-    #[arg(long, value_name = "BYTES", value_hint = ValueHint::Other, allow_hyphen_values = true,
-        value_parser = number_of_bytes())]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true, value_parser = number_of_bytes())]
     pub limit: Option<u64>,
 
     /// Print the content as text: base64 or hex of the bytes, or UTF-8 of text in another encoding
-    #[arg(long, value_name = "ENCODING", value_parser = encoding())]
+    #[arg(long, value_parser = encoding())]
     pub encoding: Option<Encoding>,
 }
 
@@ -332,15 +311,15 @@ pub struct ReadArgs {
 #[derive(Debug, Args)]
 pub struct WriteArgs {
     /// The file
-    #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+    #[arg(value_parser = guest())]
     pub path: OsString,
 
     /// Write this text instead of stdin
-    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub content: Option<OsString>,
 
     /// Decode the content from base64 or hex, or encode it from UTF-8 to another encoding
-    #[arg(long, value_name = "ENCODING", value_parser = encoding())]
+    #[arg(long, value_parser = encoding())]
     pub encoding: Option<Encoding>,
 
     /// Append to the file
@@ -356,7 +335,7 @@ pub struct WriteArgs {
     pub no_parents: bool,
 
     /// The permissions of a file that is created, in octal; an existing one keeps its own
-    #[arg(long, value_name = "MODE", value_hint = ValueHint::Other, value_parser = permissions())]
+    #[arg(long, value_name = "MODE", value_parser = permissions())]
     pub permissions: Option<u32>,
 
     /// Overwrite the existing file, which keeps its owner and its hard links; not atomic
@@ -368,19 +347,17 @@ pub struct WriteArgs {
 #[derive(Debug, Args)]
 pub struct EditArgs {
     /// The file
-    #[arg(value_name = "PATH", value_hint = ValueHint::Other, value_parser = guest())]
+    #[arg(value_parser = guest())]
     pub path: OsString,
 
     /// The text to replace
-    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other, allow_hyphen_values = true,
-        value_parser = Utf8(StringValueParser::new()),
-        required_unless_present = "old_file")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true,
+        value_parser = Utf8(StringValueParser::new()), required_unless_present = "old_file")]
     pub old: Option<String>,
 
     /// The replacement
-    #[arg(long, value_name = "TEXT", value_hint = ValueHint::Other, allow_hyphen_values = true,
-        value_parser = Utf8(StringValueParser::new()),
-        required_unless_present = "new_file")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true,
+        value_parser = Utf8(StringValueParser::new()), required_unless_present = "new_file")]
     pub new: Option<String>,
 
     /// File of the host with the text to replace
@@ -392,8 +369,8 @@ pub struct EditArgs {
     pub new_file: Option<PathBuf>,
 
     /// How often the text must occur
-    #[arg(long, value_name = "NUMBER", default_value = "1", value_hint = ValueHint::Other,
-        allow_hyphen_values = true, value_parser = at_least_1())]
+    #[arg(long, value_name = "NUMBER", default_value = "1", allow_hyphen_values = true,
+        value_parser = at_least_1())]
     pub count: NonZeroU64,
 }
 
@@ -401,8 +378,7 @@ pub struct EditArgs {
 #[derive(Debug, Args)]
 pub struct LsArgs {
     /// The directory
-    #[arg(value_name = "PATH", default_value = ".", value_hint = ValueHint::Other,
-        value_parser = guest())]
+    #[arg(default_value = ".", value_parser = guest())]
     pub path: OsString,
 
     /// List subdirectories recursively
@@ -414,13 +390,12 @@ pub struct LsArgs {
     pub long: bool,
 
     /// Depth of the list; 1 is the directory alone
-    #[arg(long, value_name = "NUMBER", value_hint = ValueHint::Other, requires = "recursive",
-        allow_hyphen_values = true, value_parser = at_least_1())]
+    #[arg(long, value_name = "NUMBER", requires = "recursive", allow_hyphen_values = true,
+        value_parser = at_least_1())]
     pub max_depth: Option<NonZeroU64>,
 
     /// Print at most that many entries
-    #[arg(long, value_name = "NUMBER", value_hint = ValueHint::Other, allow_hyphen_values = true,
-        value_parser = at_least_1())]
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = at_least_1())]
     pub limit: Option<NonZeroU64>,
 }
 
@@ -428,14 +403,12 @@ pub struct LsArgs {
 #[derive(Debug, Args)]
 pub struct GlobArgs {
     /// The pattern
-    #[arg(value_name = "PATTERN", value_hint = ValueHint::Other,
-        value_parser = Utf8(StringValueParser::new()))]
+    #[arg(value_parser = Utf8(StringValueParser::new()))]
     pub pattern: String,
 
     /// Print only paths of which the name, or with a slash the path, matches this glob too; `!GLOB` leaves
     /// out what matches it; repeatable
-    #[arg(short, long = "glob", value_name = "GLOB", value_hint = ValueHint::Other,
-        value_parser = Utf8(StringValueParser::new()))]
+    #[arg(short, long = "glob", value_name = "GLOB", value_parser = Utf8(StringValueParser::new()))]
     pub globs: Vec<String>,
 
     /// Match names that begin with a dot too
@@ -443,8 +416,7 @@ pub struct GlobArgs {
     pub hidden: bool,
 
     /// Print at most that many paths
-    #[arg(long, value_name = "NUMBER", value_hint = ValueHint::Other, allow_hyphen_values = true,
-        value_parser = at_least_1())]
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = at_least_1())]
     pub limit: Option<NonZeroU64>,
 }
 
@@ -452,13 +424,11 @@ pub struct GlobArgs {
 #[derive(Debug, Args)]
 pub struct GrepArgs {
     /// The regular expression
-    #[arg(value_name = "PATTERN", value_hint = ValueHint::Other,
-        value_parser = Utf8(StringValueParser::new()))]
+    #[arg(value_parser = Utf8(StringValueParser::new()))]
     pub pattern: String,
 
     /// The file or directory to search
-    #[arg(value_name = "PATH", default_value = ".", value_hint = ValueHint::Other,
-        value_parser = guest())]
+    #[arg(default_value = ".", value_parser = guest())]
     pub path: OsString,
 
     /// Ignore case
@@ -467,13 +437,11 @@ pub struct GrepArgs {
 
     /// Search only files whose name, or with a slash whose path, matches this glob; `!GLOB` leaves out what
     /// matches it; repeatable
-    #[arg(short, long = "glob", value_name = "GLOB", value_hint = ValueHint::Other,
-        value_parser = Utf8(StringValueParser::new()))]
+    #[arg(short, long = "glob", value_name = "GLOB", value_parser = Utf8(StringValueParser::new()))]
     pub globs: Vec<String>,
 
     /// Print that many lines before and after each match, at most 100
-    #[arg(short = 'C', long, value_name = "NUMBER", default_value = "0",
-        value_hint = ValueHint::Other)]
+    #[arg(short = 'C', long, value_name = "NUMBER", default_value = "0")]
     pub context: u64,
 
     /// Search files and directories whose names begin with a dot too, but not .git and its like
@@ -481,8 +449,7 @@ pub struct GrepArgs {
     pub hidden: bool,
 
     /// Print at most that many matches
-    #[arg(long, value_name = "NUMBER", value_hint = ValueHint::Other, allow_hyphen_values = true,
-        value_parser = at_least_1())]
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = at_least_1())]
     pub limit: Option<NonZeroU64>,
 }
 
@@ -490,7 +457,7 @@ pub struct GrepArgs {
 #[derive(Debug, Args)]
 pub struct BatchArgs {
     /// The operations, or - for stdin
-    #[arg(value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
+    #[arg(default_value = "-", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
 
     /// Continue after a failure; the exit code is the first failure's

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use clap::builder::TypedValueParser;
 use clap::error::Error;
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueHint};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use sandbox_api::{LimitKey, LimitValue};
 
 use super::values::Utf8;
@@ -137,7 +137,6 @@ impl<S: LimitSet> LimitArgs<S> {
             .help(key.help())
             .help_heading(S::HEADING)
             .value_parser(value_of_limit(key))
-            .value_hint(ValueHint::Other)
             .global(S::IS_GLOBAL)
             // A hyphen begins a negative number, of which we say what is wrong with it.
             .allow_hyphen_values(true)

@@ -9,55 +9,16 @@ use crate::error::Error;
 /// Arguments that mean the same wherever a script or a command runs, by their ids.
 const EVERYWHERE: &[&str] = &[
     // What runs, and what it is given.
-    "scripts",
-    "code",
-    "jobs",
-    "args",
-    "args_file",
-    "secrets",
-    "words",
-    "shell",
-    "env",
-    "env_files",
-    "stdin",
-    "inputs",
-    "image",
-    "allow",
-    "workdir",
-    "seed",
-    "now",
+    "scripts code jobs args args_file secrets words shell env env_files stdin inputs image allow",
+    "workdir seed now",
     // Its limits.
-    "timeout",
-    "memory",
-    "vm-memory",
-    "cpus",
-    "pids",
-    "max-write",
-    "entries",
-    "max-file-size",
-    "tmpfs-size",
-    "shm-size",
-    "stop-timeout",
+    "timeout memory vm-memory cpus pids max-write entries max-file-size tmpfs-size shm-size stop-timeout",
     // Its files.
-    "no_io",
-    "io_errors",
+    "no_io io_errors",
     // What is printed.
-    "json",
-    "output_format",
-    "result_only",
-    "raw",
-    "reports",
-    "ci",
-    "config",
-    "verbose",
-    "quiet",
-    "color",
+    "json output_format result_only raw reports ci config verbose quiet color",
     // Where it runs, and what holds anyway.
-    "server",
-    "token_file",
-    "ca_file",
-    "rm",
-    "network",
+    "server token_file ca_file rm network",
 ];
 
 impl RemoteArgs {
@@ -71,7 +32,8 @@ impl RemoteArgs {
         let definition = parse::command();
         let own = definition.find_subcommand(command).into_iter().flat_map(Command::get_arguments);
         let all: Vec<&Arg> = own.chain(definition.get_arguments()).collect();
-        let local = self.given.iter().filter(|id| !EVERYWHERE.contains(&id.as_str()));
+        let everywhere = |id: &str| EVERYWHERE.iter().any(|ids| ids.split(' ').any(|it| it == id));
+        let local = self.given.iter().filter(|id| !everywhere(id));
         // Groups have ids too, and no flag.
         let mut local = local.filter_map(|id| all.iter().find(|it| it.get_id() == id));
         let Some(flag) = local.next() else { return Ok(()) };

@@ -25,7 +25,7 @@ pub struct McpArgs {
     pub command: Option<McpCommand>,
 
     /// Offer only the tools whose names match; repeatable
-    #[arg(long, value_name = "GLOB", value_hint = ValueHint::Other, value_parser = text::<String>())]
+    #[arg(long, value_name = "GLOB", value_parser = text::<String>())]
     pub tools: Vec<String>,
 
     /// Mount the io dir read-only, and offer no tool that changes files
@@ -58,8 +58,7 @@ pub struct McpArgs {
     pub no_io: bool,
 
     /// Where the io dir appears in the sandbox [default: /io]
-    #[arg(long, value_name = "PATH", help_heading = "Files", value_hint = ValueHint::Other,
-        value_parser = guest_path())]
+    #[arg(long, value_name = "PATH", help_heading = "Files", value_parser = guest_path())]
     pub mount_path: Option<String>,
 
     /// Let tools write names that others run or trust, such as .git: with an image they may
@@ -87,10 +86,9 @@ pub enum McpCommand {
     /// A backup of the file is kept beside it, and its other entries stay as they are. What follows --
     /// are flags of `sandboxctl mcp`.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl mcp install --client claude-desktop --io-dir ~/sandbox
-  sandboxctl mcp install --client cursor -- --image python:3.13-slim --read-only
-  sandboxctl mcp install --client vscode --print")]
+sandboxctl mcp install --client claude-desktop --io-dir ~/sandbox
+sandboxctl mcp install --client cursor -- --image python:3.13-slim --read-only
+sandboxctl mcp install --client vscode --print")]
     Install(InstallArgs),
 }
 
@@ -106,8 +104,7 @@ pub struct InstallArgs {
     pub print: bool,
 
     /// The name of the entry
-    #[arg(long, value_name = "NAME", default_value = "sandboxctl", value_hint = ValueHint::Other,
-        value_parser = text::<clients::EntryName>())]
+    #[arg(long, default_value = "sandboxctl", value_parser = text::<clients::EntryName>())]
     pub name: clients::EntryName,
 
     /// The io dir, which the entry names by its absolute path [default: ./sandbox-files]

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 
 use clap::builder::{ArgPredicate, StyledStr};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
 use super::{Cli, guess, on_demand};
 
@@ -80,18 +80,29 @@ impl Cli {
             .map_err(|error| with_tip(error, &command, &args))?;
         let mut cli =
             Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        let mut wants_json = asks_for_document(&matches);
         match &mut cli.command {
             super::Command::Run(args) => args.remote.given = super::remote::given(&matches),
             super::Command::Exec(exec) => {
                 exec.remote.given = super::remote::given(&matches);
                 exec.find_separator(&args);
             }
+            super::Command::Fs(args) => {
+                args.json |= args.output_format.is_some();
+                wants_json = args.wants_json();
+            }
             _ => {}
         }
-        if let super::Command::Fs(args) = &mut cli.command {
-            args.json |= args.output_format.is_some();
-        }
+        cli.json = wants_json.then(|| cli.command.form());
         Ok(cli)
+    }
+}
+
+/// Whether the innermost subcommand has `--json`.
+fn asks_for_document(matches: &ArgMatches) -> bool {
+    match matches.subcommand() {
+        Some((_, matches)) => asks_for_document(matches),
+        None => matches.try_get_one("json").is_ok_and(|json| json == Some(&true)),
     }
 }
 
@@ -197,7 +208,6 @@ fn subcommand_for<'a>(group: &'a Command, typed: &str) -> Option<&'a str> {
 }
 
 /// The definition of the command line.
-#[must_use]
 pub fn command() -> Command {
     define(&|_| true)
 }
@@ -229,7 +239,7 @@ fn complete(command: Command, global: &[Arg], is_needed: &dyn Fn(&str) -> bool) 
             }
         })
     });
-    with_folded_globals(with_short_examples(with_output_format(command)), global)
+    with_folded_globals(with_examples(with_output_format(command)), global)
 }
 
 /// Leaves the flags that few need to `--help`.
@@ -285,22 +295,17 @@ fn with_output_format(command: Command) -> Command {
     })
 }
 
-/// The short help has the first examples of the long one.
-fn with_short_examples(command: Command) -> Command {
+/// The long help has examples, which its text begins with, and the short one the first of them.
+fn with_examples(command: Command) -> Command {
     let Some(long) = command.get_after_long_help().map(ToString::to_string) else { return command };
-    let examples: Vec<&str> = long
-        .lines()
-        .skip_while(|line| *line != "Examples:")
-        .skip(1)
-        .take_while(|line| line.starts_with("  "))
-        .take(SHORT_EXAMPLES)
-        // One that goes on below would be cut.
-        .take_while(|line| !line.ends_with('\\'))
-        .collect();
-    match examples.is_empty() {
-        true => command,
-        false => command.after_help(format!("Examples:\n{}", examples.join("\n"))),
-    }
+    let (examples, rest) = long.split_at(long.find("\n\n").unwrap_or(long.len()));
+    let shown = |line: &str| format!("\n  {line}");
+    let long = examples.lines().map(shown).collect::<String>();
+    let first = examples.lines().take(SHORT_EXAMPLES);
+    // One that goes on below would be cut.
+    let short = first.take_while(|line| !line.ends_with('\\')).map(shown).collect::<String>();
+    let command = command.after_long_help(format!("Examples:{long}{rest}"));
+    if short.is_empty() { command } else { command.after_help(format!("Examples:{short}")) }
 }
 
 /// Whether our own arguments ask for JSON, for a command line that cannot be read.
@@ -333,11 +338,11 @@ mod tests {
             &["fs", "-o", "json", "ls"],
         ] {
             let cli = Cli::read(["sandboxctl"].iter().chain(flags)).unwrap();
-            assert!(cli.command.json().is_some(), "{flags:?}");
+            assert!(cli.json.is_some(), "{flags:?}");
             assert!(asks_for_json(flags.iter().map(OsStr::new)), "{flags:?}");
         }
         assert!(Cli::read(["sandboxctl", "ps", "-o", "yaml"]).is_err());
-        assert!(Cli::read(["sandboxctl", "ps"]).unwrap().command.json().is_none());
+        assert!(Cli::read(["sandboxctl", "ps"]).unwrap().json.is_none());
         assert!(!asks_for_json(["ps", "-o", "yaml", "json"].map(OsStr::new).into_iter()));
     }
 

@@ -138,13 +138,12 @@ pub enum KeysCommand {
     /// verifies receipts, to FILE.pub. Neither may exist. Prints the id of the key, which receipts that
     /// it signs have as keyid.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl keys new release.key
-  sandboxctl run build.luau --artifact dist --artifacts-dir dist --receipt receipt.json --sign release.key
-  sandboxctl receipt verify receipt.json --key release.key.pub --artifacts dist")]
+sandboxctl keys new release.key
+sandboxctl run build.luau --artifact dist --artifacts-dir dist --receipt receipt.json --sign release.key
+sandboxctl receipt verify receipt.json --key release.key.pub --artifacts dist")]
     New {
         /// Where the private key is written
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },
 }
@@ -158,12 +157,11 @@ pub enum ReceiptCommand {
     /// failed has a receipt too: --require-ok refuses it. Exits with 1 if the receipt is not by the
     /// key, or artifacts differ.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl receipt verify receipt.json
-  sandboxctl receipt verify receipt.json --key release.key.pub --artifacts dist --require-ok")]
+sandboxctl receipt verify receipt.json
+sandboxctl receipt verify receipt.json --key release.key.pub --artifacts dist --require-ok")]
     Verify {
         /// The receipt
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
         /// The public key that must have signed it
         #[arg(long, value_name = "PUB", value_hint = ValueHint::FilePath)]
@@ -184,12 +182,11 @@ Examples:
     ///
     /// Nothing is verified: anybody may have written the receipt.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl receipt show receipt.json
-  sandboxctl receipt show receipt.json --json")]
+sandboxctl receipt show receipt.json
+sandboxctl receipt show receipt.json --json")]
     Show {
         /// The receipt
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
         /// Print its statement as JSON, without the envelope of a signature
         #[arg(long)]
@@ -197,23 +194,15 @@ Examples:
     },
 }
 
-impl ReceiptCommand {
-    /// Whether JSON is to be printed.
-    pub const fn wants_json(&self) -> bool {
-        let (Self::Verify { json, .. } | Self::Show { json, .. }) = self;
-        *json
-    }
-}
-
 /// `replay`.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
     /// The receipt
-    #[arg(value_name = "RECEIPT", value_hint = ValueHint::FilePath)]
+    #[arg(value_hint = ValueHint::FilePath)]
     pub receipt: PathBuf,
 
     /// The command that ran, if it was one and the receipt does not have it (--receipt-argv)
-    #[arg(value_name = "COMMAND", value_hint = ValueHint::Other, last = true, num_args = 1..,
+    #[arg(last = true, num_args = 1..,
         conflicts_with_all = ["script", "shell"])]
     pub command: Vec<OsString>,
 
@@ -222,13 +211,12 @@ pub struct ReplayArgs {
     pub script: Option<PathBuf>,
 
     /// The line for the shell that ran, if it was one
-    #[arg(long, value_name = "LINE", value_hint = ValueHint::Other, allow_hyphen_values = true,
-        conflicts_with = "script")]
+    #[arg(long, value_name = "LINE", allow_hyphen_values = true, conflicts_with = "script")]
     pub shell: Option<OsString>,
 
     /// An environment variable that was set for the command; repeatable
-    #[arg(short, long, value_name = "NAME[=VALUE]", value_hint = ValueHint::Other,
-        value_parser = variable(), conflicts_with = "script")]
+    #[arg(short, long, value_name = "NAME[=VALUE]", value_parser = variable(),
+        conflicts_with = "script")]
     pub env: Vec<Variable>,
 
     /// The file of variables that were set for the command; repeatable
@@ -237,8 +225,7 @@ pub struct ReplayArgs {
     pub env_files: Vec<PathBuf>,
 
     /// The working directory that was given for the command
-    #[arg(short, long, value_name = "DIR", value_hint = ValueHint::Other,
-        conflicts_with = "script")]
+    #[arg(short, long, value_name = "DIR", conflicts_with = "script")]
     pub workdir: Option<OsString>,
 
     /// Pass a string as args.KEY, as the run of the receipt did; repeatable

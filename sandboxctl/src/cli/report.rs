@@ -1,7 +1,7 @@
 //! Reports: the flag of `run` and `exec`.
 
+use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{Args, ValueHint};
 
 use crate::ci::CiMode;
 use crate::report::ReportArgument;
@@ -12,8 +12,7 @@ use crate::report::ReportArgument;
 pub struct ReportArgs {
     /// Write a report to this file, whatever the outcome: KIND is json, ndjson, junit, markdown or
     /// sarif; repeatable
-    #[arg(long = "report", value_name = "KIND=FILE", value_hint = ValueHint::Other,
-        value_parser = argument())]
+    #[arg(long = "report", value_name = "KIND=FILE", value_parser = argument())]
     pub reports: Vec<ReportArgument>,
 
     /// CI runner to write groups, annotations, a summary and outputs for; guest output cannot issue

@@ -17,8 +17,7 @@ use crate::config::{Flags, Key, Settings, Value};
 #[command(next_help_heading = "Programs")]
 pub struct RootArgs {
     /// Run in this image, with its programs
-    #[arg(long, value_name = "REF", value_hint = ValueHint::Other,
-        value_parser = Utf8(NonEmptyStringValueParser::new()),
+    #[arg(long, value_name = "REF", value_parser = Utf8(NonEmptyStringValueParser::new()),
         conflicts_with_all = ["rootfs", "image_archive"])]
     image: Option<String>,
 
@@ -47,25 +46,21 @@ impl RootArgs {
     }
 
     /// The image, if one is named.
-    #[must_use]
     pub fn image_name(&self) -> Option<&str> {
         self.image.as_deref()
     }
 
     /// Whether a flag names what to run in.
-    #[must_use]
     pub const fn is_named(&self) -> bool {
         self.image.is_some() || self.rootfs.is_some() || self.image_archive.is_some()
     }
 
     /// What they name of this machine.
-    #[must_use]
     pub fn local(&self) -> LocalRootArgs {
         LocalRootArgs { rootfs: self.rootfs.clone(), image_archive: self.image_archive.clone() }
     }
 
     /// What the flags name.
-    #[must_use]
     pub fn root(&self, settings: &Settings) -> RootFs {
         match self {
             Self { image: Some(reference), .. } => image(reference, settings),
@@ -105,7 +100,6 @@ impl LocalRootArgs {
     }
 
     /// The same, whatever the working directory.
-    #[must_use]
     pub fn absolute(&self, here: &Path) -> Self {
         let absolute = |path: &Option<PathBuf>| path.as_ref().map(|path| here.join(path));
         Self { rootfs: absolute(&self.rootfs), image_archive: absolute(&self.image_archive) }
@@ -120,7 +114,6 @@ impl LocalRootArgs {
 }
 
 /// An image, pulled as the settings say.
-#[must_use]
 pub fn image(reference: &str, settings: &Settings) -> RootFs {
     RootFs::Image { reference: reference.to_owned(), pull: settings.pull() }
 }

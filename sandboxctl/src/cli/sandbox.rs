@@ -26,7 +26,7 @@ pub struct SandboxArgs {
 
     /// Guest path that relative paths start from [default: the io dir's root]
     #[arg(long, help_heading = "Files", global = true, value_name = "PATH",
-        value_hint = ValueHint::Other, value_parser = guest_path())]
+        value_parser = guest_path())]
     pub workdir: Option<String>,
 }
 
@@ -66,13 +66,12 @@ pub struct FileArgs {
     pub inputs: Vec<InputArgument>,
 
     /// Where the io dir appears in the sandbox [default: /io]
-    #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::Other,
-        value_parser = guest_path())]
+    #[arg(long, global = true, value_name = "PATH", value_parser = guest_path())]
     pub mount_path: Option<String>,
 
     /// Run as this user and group [default: the owner of the io dir]
-    #[arg(short, long, global = true, value_name = "UID[:GID]", value_hint = ValueHint::Other,
-        allow_hyphen_values = true, value_parser = user())]
+    #[arg(short, long, global = true, value_name = "UID[:GID]", allow_hyphen_values = true,
+        value_parser = user())]
     pub user: Option<User>,
 }
 

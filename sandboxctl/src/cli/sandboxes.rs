@@ -43,22 +43,20 @@ pub enum SandboxCommand {
     /// Prints its id. It has its own io dir, and processes in it live on after their command. It is removed
     /// when its time is over; when it is idle it is stopped before that, and its files are kept.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl sandbox create debian:13
-  sandboxctl sandbox create --name build --ttl 8h -e CFLAGS=-O2 debian:13
-  sandboxctl sandbox create --freeze --idle 2m --allow packages.example.org python:3.13-slim
-  sandboxctl sandbox create --engine embedded --rootfs /srv/debian")]
+sandboxctl sandbox create debian:13
+sandboxctl sandbox create --name build --ttl 8h -e CFLAGS=-O2 debian:13
+sandboxctl sandbox create --freeze --idle 2m --allow packages.example.org python:3.13-slim
+sandboxctl sandbox create --engine embedded --rootfs /srv/debian")]
     Create(Box<CreateArgs>),
 
     /// List sandboxes, the latest first
     #[command(after_long_help = "\
-Examples:
-  sandboxctl sandbox ls
-  sandboxctl sandbox ls --metadata team=web -q
-  sandboxctl sandbox ls --status paused --json")]
+sandboxctl sandbox ls
+sandboxctl sandbox ls --metadata team=web -q
+sandboxctl sandbox ls --status paused --json")]
     Ls {
         /// Only those with this status: starting, ready (or running), paused, stopped
-        #[arg(long, value_name = "STATUS", value_hint = ValueHint::Other)]
+        #[arg(long)]
         status: Option<String>,
         /// Only those with this metadata; repeatable
         #[arg(long, value_name = "KEY=VALUE", value_parser = text::<Argument>())]
@@ -75,34 +73,30 @@ Examples:
     ///
     /// As `exec` of the command line does: its output, its exit code, its JSON.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl sandbox exec build make -j2
-  sandboxctl sandbox exec 7f3c --shell 'ls | wc -l'
-  echo hello | sandboxctl sandbox exec -i build cat")]
+sandboxctl sandbox exec build make -j2
+sandboxctl sandbox exec 7f3c --shell 'ls | wc -l'
+echo hello | sandboxctl sandbox exec -i build cat")]
     Exec(Box<ExecInArgs>),
 
     /// Start a process in a sandbox; it and what it leaves behind live on
     ///
     /// Its output is shown until it ends, stdout and stderr as one. With -d its number is printed at once.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl sandbox run -d web python3 -m http.server
-  sandboxctl sandbox run build --shell 'make 2>&1 | tee log'
-  sandboxctl sandbox run -it 7f3c python3")]
+sandboxctl sandbox run -d web python3 -m http.server
+sandboxctl sandbox run build --shell 'make 2>&1 | tee log'
+sandboxctl sandbox run -it 7f3c python3")]
     Run(Box<RunInArgs>),
 
     /// Open a shell in a sandbox
     #[command(after_long_help = "\
-Examples:
-  sandboxctl sandbox shell build
-  sandboxctl sandbox shell 7f3c zsh -l")]
+sandboxctl sandbox shell build
+sandboxctl sandbox shell 7f3c zsh -l")]
     Shell {
         /// The sandbox
-        #[arg(value_name = "ID", value_hint = ValueHint::Other)]
+        #[arg(value_name = "ID")]
         sandbox: String,
         /// The shell [default: bash, or else sh]
-        #[arg(value_name = "COMMAND", value_hint = ValueHint::Other, trailing_var_arg = true,
-            num_args = 0..)]
+        #[arg(value_name = "COMMAND", trailing_var_arg = true, num_args = 0..)]
         words: Vec<OsString>,
         /// The keys that leave it.
         #[command(flatten)]
@@ -111,10 +105,9 @@ Examples:
 
     /// Show what a process prints from now on, and send it input, until it ends
     #[command(after_long_help = "\
-Examples:
-  sandboxctl sandbox attach build 3
-  sandboxctl sandbox attach build 3 < input
-  sandboxctl sandbox attach build 3 --after 0")]
+sandboxctl sandbox attach build 3
+sandboxctl sandbox attach build 3 < input
+sandboxctl sandbox attach build 3 --after 0")]
     Attach {
         /// The process.
         #[command(flatten)]
@@ -129,12 +122,11 @@ Examples:
 
     /// List the processes of a sandbox, the latest first
     #[command(after_long_help = "\
-Examples:
-  sandboxctl sandbox ps build
-  sandboxctl sandbox ps -a build --json")]
+sandboxctl sandbox ps build
+sandboxctl sandbox ps -a build --json")]
     Ps {
         /// The sandbox
-        #[arg(value_name = "ID", value_hint = ValueHint::Other)]
+        #[arg(value_name = "ID")]
         sandbox: String,
         /// Also those that ended lately
         #[arg(short, long)]
@@ -146,10 +138,9 @@ Examples:
 
     /// Print what a process has printed, as far as it is kept
     #[command(after_long_help = "\
-Examples:
-  sandboxctl sandbox logs build 3
-  sandboxctl sandbox logs -f build
-  sandboxctl sandbox logs build 3 --json")]
+sandboxctl sandbox logs build 3
+sandboxctl sandbox logs -f build
+sandboxctl sandbox logs build 3 --json")]
     Logs {
         /// The process.
         #[command(flatten)]
@@ -172,20 +163,18 @@ Examples:
     ///
     /// They get SIGTERM, and SIGKILL when their time is over (--stop-timeout of `create`).
     #[command(after_long_help = "\
-Examples:
-  sandboxctl sandbox kill build 3
-  sandboxctl sandbox kill build 3 --signal HUP
-  sandboxctl sandbox kill build")]
+sandboxctl sandbox kill build 3
+sandboxctl sandbox kill build 3 --signal HUP
+sandboxctl sandbox kill build")]
     Kill {
         /// The sandbox
-        #[arg(value_name = "ID", value_hint = ValueHint::Other)]
+        #[arg(value_name = "ID")]
         sandbox: String,
         /// The process [default: all of them]
         #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
         process: Option<u32>,
         /// Only send this signal: TERM, INT, HUP, KILL, …
-        #[arg(short, long, value_name = "SIGNAL", value_hint = ValueHint::Other,
-            value_parser = Utf8(signal))]
+        #[arg(short, long, value_parser = Utf8(signal))]
         signal: Option<SignalName>,
         /// Send it to everything that the process has started, not to its group
         #[arg(long, requires = "signal")]
@@ -197,21 +186,18 @@ Examples:
     /// `create --port` says which ports of a sandbox may be reached. Each connection here is one to the sandbox's
     /// loopback.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl sandbox port web 8000
-  sandboxctl sandbox port web 80:8080 5432
-  sandboxctl sandbox port web 8000:0 --bind 0.0.0.0")]
+sandboxctl sandbox port web 8000
+sandboxctl sandbox port web 80:8080 5432
+sandboxctl sandbox port web 8000:0 --bind 0.0.0.0")]
     Port {
         /// The sandbox
-        #[arg(value_name = "ID", value_hint = ValueHint::Other)]
+        #[arg(value_name = "ID")]
         sandbox: String,
         /// Its ports, and those of this machine [default: the same]; 0 for a free one
-        #[arg(value_name = "PORT[:LOCAL]", required = true, value_hint = ValueHint::Other,
-            value_parser = text::<PortPair>())]
+        #[arg(value_name = "PORT[:LOCAL]", required = true, value_parser = text::<PortPair>())]
         ports: Vec<PortPair>,
-        /// The address of this machine that they listen at: others can use them at any but a loopback one
-        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1",
-            value_hint = ValueHint::Other)]
+        /// The address of this machine on which they listen: other machines reach any but a loopback address
+        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
         bind: IpAddr,
     },
 
@@ -220,62 +206,54 @@ Examples:
     /// One of the two is ID:PATH, where PATH is in the sandbox; the other one is a file, or - for stdin and
     /// stdout.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl sandbox cp data.csv build:
-  sandboxctl sandbox cp build:out/report.pdf .
-  tar c src | sandboxctl sandbox cp - build:src.tar")]
+sandboxctl sandbox cp data.csv build:
+sandboxctl sandbox cp build:out/report.pdf .
+tar c src | sandboxctl sandbox cp - build:src.tar")]
     Cp {
         /// What is copied
-        #[arg(value_name = "FROM", value_hint = ValueHint::FilePath)]
+        #[arg(value_hint = ValueHint::FilePath)]
         from: OsString,
         /// Where to
-        #[arg(value_name = "TO", value_hint = ValueHint::AnyPath)]
+        #[arg(value_hint = ValueHint::AnyPath)]
         to: OsString,
     },
 
     /// Set for how long a sandbox exists from now on, longer or shorter
-    #[command(after_long_help = "\
-Examples:
-  sandboxctl sandbox extend build 2h")]
+    #[command(after_long_help = "sandboxctl sandbox extend build 2h")]
     Extend {
         /// The sandbox
-        #[arg(value_name = "ID", value_hint = ValueHint::Other)]
+        #[arg(value_name = "ID")]
         sandbox: String,
         /// How long
-        #[arg(value_name = "TIME", value_hint = ValueHint::Other, value_parser = Utf8(time))]
+        #[arg(value_name = "TIME", value_parser = Utf8(time))]
         ttl: Duration,
     },
 
     /// Freeze a sandbox: its processes keep their memory, and get no processor time
     ///
     /// The next use thaws it.
-    #[command(after_long_help = "\
-Examples:
-  sandboxctl sandbox pause build")]
+    #[command(after_long_help = "sandboxctl sandbox pause build")]
     Pause {
         /// The sandboxes
-        #[arg(value_name = "ID", required = true, value_hint = ValueHint::Other)]
+        #[arg(value_name = "ID", required = true)]
         sandboxes: Vec<String>,
     },
 
     /// Thaw a sandbox
-    #[command(after_long_help = "\
-Examples:
-  sandboxctl sandbox resume build")]
+    #[command(after_long_help = "sandboxctl sandbox resume build")]
     Resume {
         /// The sandboxes
-        #[arg(value_name = "ID", required = true, value_hint = ValueHint::Other)]
+        #[arg(value_name = "ID", required = true)]
         sandboxes: Vec<String>,
     },
 
     /// Remove sandboxes with their processes and files
     #[command(after_long_help = "\
-Examples:
-  sandboxctl sandbox rm build
-  sandboxctl sandbox rm -f $(sandboxctl sandbox ls -q)")]
+sandboxctl sandbox rm build
+sandboxctl sandbox rm -f $(sandboxctl sandbox ls -q)")]
     Rm {
         /// The sandboxes
-        #[arg(value_name = "ID", required = true, value_hint = ValueHint::Other)]
+        #[arg(value_name = "ID", required = true)]
         sandboxes: Vec<String>,
         /// Ignore sandboxes that do not exist
         #[arg(short, long)]
@@ -283,37 +261,23 @@ Examples:
     },
 }
 
-impl SandboxCommand {
-    /// Whether JSON is to be printed, also after errors.
-    #[must_use]
-    pub const fn wants_json(&self) -> bool {
-        match self {
-            Self::Create(args) => args.json,
-            Self::Exec(args) => args.json,
-            Self::Ls { json, .. } | Self::Ps { json, .. } | Self::Logs { json, .. } => *json,
-            _ => false,
-        }
-    }
-}
-
 /// `sandbox create`.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     /// The image of its programs; without one it runs scripts
-    #[arg(value_name = "IMAGE", value_hint = ValueHint::Other,
-        value_parser = Utf8(NonEmptyStringValueParser::new()))]
+    #[arg(value_parser = Utf8(NonEmptyStringValueParser::new()))]
     pub image: Option<String>,
 
     /// Name. An existing sandbox with this name and the same spec is used
-    #[arg(long, value_name = "NAME", value_hint = ValueHint::Other, value_parser = text::<String>())]
+    #[arg(long, value_parser = text::<String>())]
     pub name: Option<String>,
 
     /// How long it exists at most [default: 1h]
-    #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, value_parser = Utf8(time))]
+    #[arg(long, value_name = "TIME", value_parser = Utf8(time))]
     pub ttl: Option<Duration>,
 
     /// How long it stays without use until it is stopped; a process that runs is a use [default: 10m]
-    #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, value_parser = Utf8(time))]
+    #[arg(long, value_name = "TIME", value_parser = Utf8(time))]
     pub idle: Option<Duration>,
 
     /// Freeze it when it is idle, even if processes run: they keep their memory until the next use thaws
@@ -321,9 +285,8 @@ pub struct CreateArgs {
     #[arg(long)]
     pub freeze: bool,
 
-    /// Let this port of its loopback be reached, or any; repeatable
-    #[arg(long, value_name = "PORT", value_hint = ValueHint::Other,
-        value_parser = text::<Ports>())]
+    /// A port of its loopback that may be reached from outside, or `any`; repeatable
+    #[arg(long, value_name = "PORT", value_parser = text::<Ports>())]
     port: Vec<Ports>,
 
     /// Kill a command's processes when it ends; disables run, shell and attach
@@ -352,13 +315,11 @@ pub struct CreateArgs {
     pub inputs: Vec<InputArgument>,
 
     /// Where the io dir appears in it [default: /io]
-    #[arg(long, help_heading = "Files", value_name = "PATH", value_hint = ValueHint::Other,
-        value_parser = guest_path())]
+    #[arg(long, help_heading = "Files", value_name = "PATH", value_parser = guest_path())]
     pub mount_path: Option<String>,
 
     /// Guest path that relative paths start from [default: the io dir]
-    #[arg(short, long, help_heading = "Files", value_name = "PATH", value_hint = ValueHint::Other,
-        value_parser = guest_path())]
+    #[arg(short, long, help_heading = "Files", value_name = "PATH", value_parser = guest_path())]
     pub workdir: Option<String>,
 
     /// What file operations reach: its io dir and inputs, or all that its programs do [default: io]
@@ -397,7 +358,6 @@ impl CreateArgs {
     }
 
     /// The ports that may be reached.
-    #[must_use]
     pub fn ports(&self) -> Ports {
         self.port.iter().cloned().collect()
     }
@@ -445,16 +405,16 @@ fn port(text: &str) -> Result<NonZeroU16, String> {
 #[derive(Debug, Args)]
 pub struct CommandInArgs {
     /// The sandbox
-    #[arg(value_name = "ID", value_hint = ValueHint::Other)]
+    #[arg(value_name = "ID")]
     pub sandbox: String,
 
     /// Program and arguments; options after it belong to it
-    #[arg(value_name = "COMMAND", value_hint = ValueHint::Other, trailing_var_arg = true,
-        num_args = 1.., required_unless_present = "shell", conflicts_with = "shell")]
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, num_args = 1..,
+        required_unless_present = "shell", conflicts_with = "shell")]
     words: Vec<OsString>,
 
     /// Run this line with the image's /bin/sh instead of COMMAND
-    #[arg(long, value_name = "LINE", value_hint = ValueHint::Other, allow_hyphen_values = true)]
+    #[arg(long, value_name = "LINE", allow_hyphen_values = true)]
     shell: Option<OsString>,
 
     /// Its variables.
@@ -462,7 +422,7 @@ pub struct CommandInArgs {
     pub variables: VariableArgs,
 
     /// Working directory in the sandbox
-    #[arg(short, long, value_name = "DIR", value_hint = ValueHint::Other)]
+    #[arg(short, long, value_name = "DIR")]
     pub workdir: Option<OsString>,
 
     /// Pass stdin on; without this it is empty
@@ -534,7 +494,7 @@ pub struct RunInArgs {
 #[derive(Debug, Args)]
 pub struct KeysArgs {
     /// Keys that leave it, and let it run on: ctrl-X or characters, with commas; empty for none
-    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_hint = ValueHint::Other,
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q",
         value_parser = text::<DetachKeys>())]
     pub detach_keys: DetachKeys,
 }
@@ -543,7 +503,7 @@ pub struct KeysArgs {
 #[derive(Debug, Args)]
 pub struct ProcessArgs {
     /// The sandbox
-    #[arg(value_name = "ID", value_hint = ValueHint::Other)]
+    #[arg(value_name = "ID")]
     pub sandbox: String,
 
     /// The process, as `sandbox ps` numbers it [default: the last one that was started]
@@ -565,9 +525,8 @@ fn signal(text: &str) -> Result<SignalName, String> {
 pub enum LocalCommand {
     /// Say whether the local service runs, and what it has
     #[command(after_long_help = "\
-Examples:
-  sandboxctl local status
-  sandboxctl local status --json")]
+sandboxctl local status
+sandboxctl local status --json")]
     Status {
         /// Print JSON
         #[arg(long)]
@@ -575,24 +534,15 @@ Examples:
     },
 
     /// End the local service: sandboxes are stopped, and their files are kept
-    #[command(after_long_help = "\
-Examples:
-  sandboxctl local stop")]
+    #[command(after_long_help = "sandboxctl local stop")]
     Stop,
 
     /// Print the log of the local service
-    #[command(after_long_help = "\
-Examples:
-  sandboxctl local logs")]
+    #[command(after_long_help = "sandboxctl local logs")]
     Logs,
 
     /// Start the local service if it is not running, and print where it listens, as JSON
-    #[command(
-        hide = true,
-        after_long_help = "\
-Examples:
-  sandboxctl local socket"
-    )]
+    #[command(hide = true, after_long_help = "sandboxctl local socket")]
     Socket(LocalRootArgs),
 }
 

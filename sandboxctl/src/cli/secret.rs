@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use clap::{Args, ValueHint};
+use clap::Args;
 use sandbox_api::{SecretValue, Secrets};
 use sandbox_env::Environment;
 use sandbox_protocol::limits::MAX_SECRET_BYTES;
@@ -25,8 +25,7 @@ const SOURCES: &str = "the source of a secret is env:VARIABLE, file:PATH or - (s
 pub struct SecretArgs {
     /// Give secrets.NAME to a script, or the variable NAME to a command, from env:VARIABLE, file:PATH
     /// or - (stdin); its value is replaced by *** in logs, output and results; repeatable
-    #[arg(long = "secret", value_name = "NAME=SOURCE", value_hint = ValueHint::Other,
-        allow_hyphen_values = true)]
+    #[arg(long = "secret", value_name = "NAME=SOURCE", allow_hyphen_values = true)]
     secrets: Vec<OsString>,
 }
 
@@ -73,8 +72,8 @@ impl<'a> Source<'a> {
                 Ok(SecretValue::new(value.as_bytes()))
             }
             Self::File(path) => File::open(path).and_then(content).map_err(|error| {
-                let why = format!("{}: {}", path.display(), reason(&error));
-                Error::usage(flag, why).with_hint("file:PATH names a file that can be read")
+                Error::unusable(flag, path, &error)
+                    .with_hint("file:PATH names a file that can be read")
             }),
             Self::Stdin => content(io::stdin().lock())
                 .map_err(|error| Error::usage(flag, format!("stdin: {}", reason(&error)))),

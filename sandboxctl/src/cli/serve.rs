@@ -21,7 +21,7 @@ pub struct ServeArgs {
     data_dir: Option<PathBuf>,
 
     #[arg(long = "allowed-image", value_name = "PATTERN", help = Key::ServerAllowedImages.help(),
-        value_hint = ValueHint::Other, value_parser = text::<String>())]
+        value_parser = text::<String>())]
     allowed_images: Vec<String>,
 
     /// Certificate chain of the service, as PEM; with --tls-key it speaks HTTPS
@@ -56,11 +56,11 @@ pub struct ServeArgs {
     database: DatabaseArgs,
 
     #[arg(long, value_name = "ADDRESS", help = Key::ServerPeerListen.help(),
-        value_hint = ValueHint::Other, value_parser = value_of(Key::ServerPeerListen))]
+        value_parser = value_of(Key::ServerPeerListen))]
     peer_listen: Option<Value>,
 
     #[arg(long, value_name = "ADDRESS", help = Key::ServerAdvertise.help(),
-        value_hint = ValueHint::Other, value_parser = value_of(Key::ServerAdvertise))]
+        value_parser = value_of(Key::ServerAdvertise))]
     advertise: Option<Value>,
 
     /// Disable authentication; loopback addresses only
@@ -68,12 +68,11 @@ pub struct ServeArgs {
     pub insecure_no_auth: bool,
 
     #[arg(long, value_name = "TIME", help = Key::ServerShutdownTimeout.help(),
-        value_hint = ValueHint::Other, value_parser = value_of(Key::ServerShutdownTimeout))]
+        value_parser = value_of(Key::ServerShutdownTimeout))]
     shutdown_timeout: Option<Value>,
 
     /// Prewarm N sandboxes for each frequently used kind [0]
-    #[arg(long, value_name = "N", value_hint = ValueHint::Other,
-        value_parser = value_of(Key::PoolSize))]
+    #[arg(long, value_name = "N", value_parser = value_of(Key::PoolSize))]
     pool: Option<Value>,
 
     /// Format of the log on stderr

@@ -33,7 +33,6 @@ impl StoreArgs {
     }
 
     /// Whether a directory is named here, whatever the configuration says of a database.
-    #[must_use]
     pub const fn names_data_dir(&self) -> bool {
         self.data_dir.is_some()
     }
@@ -47,20 +46,18 @@ pub enum TokenCommand {
     /// It is printed once: only a digest of it is stored. A service that runs accepts it at once. The
     /// data directory is created if missing. --database makes it for all nodes of a cluster.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl token create --data-dir /var/lib/sandboxctl --subject ci --scope executions:write
-  sandboxctl token create --data-dir /var/lib/sandboxctl --subject ops --scope admin --expires 8h
-  sandboxctl token create --subject ci --scope executions:read --expires never --json")]
+sandboxctl token create --data-dir /var/lib/sandboxctl --subject ci --scope executions:write
+sandboxctl token create --data-dir /var/lib/sandboxctl --subject ops --scope admin --expires 8h
+sandboxctl token create --subject ci --scope executions:read --expires never --json")]
     Create {
         /// Who calls with it: everything that is made with it belongs to this name
-        #[arg(long, value_name = "NAME", value_hint = ValueHint::Other, value_parser = subject())]
+        #[arg(long, value_name = "NAME", value_parser = subject())]
         subject: Subject,
         /// What it is for; repeatable. admin is everything
         #[arg(long = "scope", value_name = "SCOPE", required = true, value_parser = scope())]
         scopes: Vec<Scope>,
         /// How long it is valid, such as 12h or 90days, or never
-        #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, default_value = "90days",
-            value_parser = text::<Expiry>())]
+        #[arg(long, value_name = "TIME", default_value = "90days", value_parser = text::<Expiry>())]
         expires: Expiry,
         /// Print it as older SDKs of E2B take it, as E2B_API_KEY: the same token
         #[arg(long)]
@@ -75,9 +72,8 @@ Examples:
 
     /// List tokens, without their secrets
     #[command(after_long_help = "\
-Examples:
-  sandboxctl token ls --data-dir /var/lib/sandboxctl
-  sandboxctl token ls --json")]
+sandboxctl token ls --data-dir /var/lib/sandboxctl
+sandboxctl token ls --json")]
     Ls {
         /// The store.
         #[command(flatten)]
@@ -92,20 +88,18 @@ Examples:
     /// The old one is revoked at once, or valid for --overlap longer, so that its callers can take the new
     /// one.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl token rotate --data-dir /var/lib/sandboxctl 5f0c7a1be2d40586
-  sandboxctl token rotate --data-dir /var/lib/sandboxctl 5f0c7a1be2d40586 --overlap 1h --expires 90days")]
+sandboxctl token rotate --data-dir /var/lib/sandboxctl 5f0c7a1be2d40586
+sandboxctl token rotate --data-dir /var/lib/sandboxctl 5f0c7a1be2d40586 --overlap 1h --expires 90days")]
     Rotate {
         /// The old token: the id that `token ls` shows
-        #[arg(value_name = "ID", value_hint = ValueHint::Other, value_parser = text::<TokenId>())]
+        #[arg(value_parser = text::<TokenId>())]
         id: TokenId,
         /// How long the old token stays valid, such as 1h [default: it is revoked at once]
-        #[arg(long, value_name = "TIME", value_hint = ValueHint::Other, value_parser = Utf8(time))]
+        #[arg(long, value_name = "TIME", value_parser = Utf8(time))]
         overlap: Option<Duration>,
         /// How long the new one is valid, such as 12h or 90days, or never [default: as long as the old one
         /// was made for]
-        #[arg(long, value_name = "TIME", value_hint = ValueHint::Other,
-            value_parser = text::<Expiry>())]
+        #[arg(long, value_name = "TIME", value_parser = text::<Expiry>())]
         expires: Option<Expiry>,
         /// The store.
         #[command(flatten)]
@@ -117,17 +111,15 @@ Examples:
 
     /// Revoke tokens: a service that runs refuses them at once
     #[command(after_long_help = "\
-Examples:
-  sandboxctl token revoke --data-dir /var/lib/sandboxctl 5f0c7a1be2d40586
-  sandboxctl token revoke --data-dir /var/lib/sandboxctl --subject ci")]
+sandboxctl token revoke --data-dir /var/lib/sandboxctl 5f0c7a1be2d40586
+sandboxctl token revoke --data-dir /var/lib/sandboxctl --subject ci")]
     Revoke {
         /// The tokens: the ids that `token ls` shows
-        #[arg(value_name = "ID", required_unless_present = "subject", value_hint = ValueHint::Other,
+        #[arg(value_name = "ID", required_unless_present = "subject",
             value_parser = text::<TokenId>())]
         ids: Vec<TokenId>,
         /// All tokens of this subject
-        #[arg(long, value_name = "NAME", value_hint = ValueHint::Other, conflicts_with = "ids",
-            value_parser = subject())]
+        #[arg(long, value_name = "NAME", conflicts_with = "ids", value_parser = subject())]
         subject: Option<Subject>,
         /// The store.
         #[command(flatten)]
@@ -143,11 +135,10 @@ pub enum ServerCommand {
     /// The copy is one state of the database: executions, events, results, kept sandboxes, tokens,
     /// usage. Files of executions are not in it. `server restore` puts it back.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl server backup /backup/sandboxctl.db --data-dir /var/lib/sandboxctl")]
+sandboxctl server backup /backup/sandboxctl.db --data-dir /var/lib/sandboxctl")]
     Backup {
         /// The file, which must not exist; only this user can read it
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
         /// The store.
         #[command(flatten)]
@@ -160,11 +151,10 @@ Examples:
     /// was made is not run again: it may have ended since. Tokens that were revoked since are valid again,
     /// and files of executions that the backup does not know are removed when the service starts.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl server restore /backup/sandboxctl.db --data-dir /var/lib/sandboxctl")]
+sandboxctl server restore /backup/sandboxctl.db --data-dir /var/lib/sandboxctl")]
     Restore {
         /// The backup
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
         /// The store.
         #[command(flatten)]
@@ -175,16 +165,15 @@ Examples:
     ///
     /// For whoever may read the store of the service: callers of its API see only their own.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl server executions --data-dir /var/lib/sandboxctl
-  sandboxctl server executions --database postgres://sandboxctl@db.example.org/sandboxctl --status running
-  sandboxctl server executions --subject ci --limit 1000 --json")]
+sandboxctl server executions --data-dir /var/lib/sandboxctl
+sandboxctl server executions --database postgres://sandboxctl@db.example.org/sandboxctl --status running
+sandboxctl server executions --subject ci --limit 1000 --json")]
     Executions {
         /// Only those of this subject
-        #[arg(long, value_name = "NAME", value_hint = ValueHint::Other, value_parser = subject())]
+        #[arg(long, value_name = "NAME", value_parser = subject())]
         subject: Option<Subject>,
         /// Only those with this status: queued, running, ok, script_error, exit, limit, …
-        #[arg(long, value_name = "STATUS", value_parser = state(), hide_possible_values = true)]
+        #[arg(long, value_parser = state(), hide_possible_values = true)]
         status: Option<ExecutionState>,
         /// At most this many
         #[arg(long, value_name = "NUMBER", default_value = "50",
@@ -203,10 +192,9 @@ Examples:
     /// Prints whether a service uses the data directory, and what is in it; with --server, whether that
     /// service is ready, and each of its checks. Exits with 1 if it does not run, or is not ready.
     #[command(after_long_help = "\
-Examples:
-  sandboxctl server status --data-dir /var/lib/sandboxctl
-  sandboxctl server status --server http://127.0.0.1:8470
-  sandboxctl server status --data-dir /var/lib/sandboxctl --json")]
+sandboxctl server status --data-dir /var/lib/sandboxctl
+sandboxctl server status --server http://127.0.0.1:8470
+sandboxctl server status --data-dir /var/lib/sandboxctl --json")]
     Status {
         /// The store.
         #[command(flatten)]
@@ -218,28 +206,6 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-}
-
-impl ServerCommand {
-    /// Whether JSON is to be printed, also after errors.
-    #[must_use]
-    pub const fn wants_json(&self) -> bool {
-        match self {
-            Self::Status { json, .. } | Self::Executions { json, .. } => *json,
-            Self::Backup { .. } | Self::Restore { .. } => false,
-        }
-    }
-}
-
-impl TokenCommand {
-    /// Whether JSON is to be printed, also after errors.
-    #[must_use]
-    pub const fn wants_json(&self) -> bool {
-        match self {
-            Self::Create { json, .. } | Self::Ls { json, .. } | Self::Rotate { json, .. } => *json,
-            Self::Revoke { .. } => false,
-        }
-    }
 }
 
 fn subject() -> impl TypedValueParser<Value = Subject> {
@@ -280,7 +246,6 @@ pub struct TokenId(String);
 
 impl TokenId {
     /// Its text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -25,7 +25,8 @@ pub fn artifacts(context: &Context<'_>, command: ArtifactsCommand) -> Result<u8,
             if json {
                 context.output.document(&check)?;
             } else if code == 0 {
-                let (files, size) = (count(check.files), render::size(check.bytes));
+                let (files, size) =
+                    (render::count(check.files, "file", "files"), render::size(check.bytes));
                 context.output.text(&format!("verified {files} ({size})\n"))?;
             } else {
                 list(context, &check.differences, CheckDifference::as_str)?;
@@ -72,8 +73,7 @@ fn table_of(files: &[Artifact]) -> String {
         let (size, path) = (it.bytes.to_string(), render::escaped_line(&it.path).into_owned());
         [mode, size, it.sha256.clone(), it.mime.clone(), path]
     };
-    let rows: Vec<_> = files.iter().map(row).collect();
-    render::table(["MODE", "SIZE", "SHA256", "TYPE", "PATH"], &rows, None)
+    render::table(["MODE", "SIZE", "SHA256", "TYPE", "PATH"], files.iter().map(row), None)
 }
 
 fn archive(context: &Context<'_>, dir: &Path, file: &Path) -> Result<(), Error> {
@@ -104,11 +104,7 @@ pub fn cancellable<T: Send + 'static, E: Into<Error> + Send + 'static>(
             tokio::task::spawn_blocking(move || work(&|| !cancelled.load(Ordering::Relaxed)));
         let done = signals.guard(work).await;
         is_cancelled.store(true, Ordering::Relaxed);
-        let done = done?.map_err(|error| Error::System {
-            what: "a thread".to_owned(),
-            source: std::io::Error::other(error),
-        })?;
-        done.map_err(Into::into)
+        done?.map_err(|error| Error::system("a thread", error))?.map_err(Into::into)
     })
 }
 
@@ -128,9 +124,4 @@ pub fn list<T: Copy>(
         format!("{:10} {}\n", name(it.change), render::escaped_line(&it.path))
     };
     context.output.text(&differences.iter().map(line).collect::<String>())
-}
-
-/// A number of files.
-pub fn count(files: u64) -> String {
-    if files == 1 { "1 file".to_owned() } else { format!("{files} files") }
 }

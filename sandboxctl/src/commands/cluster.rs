@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandbox_api::service::Time;
+use sandbox_api::service::{NodeState, NodeStatus, Time};
 use sandbox_store::{Cluster, Drain, NodeView, Store};
 use serde::Serialize;
 
@@ -34,15 +34,12 @@ pub fn cluster(context: &Context<'_>, command: &ClusterCommand) -> Result<u8, Er
                     return Err(Error::usage("NODE", format!("{} has a session", node.node))
                         .with_hint("stop it first; `sandboxctl cluster drain` takes it out"));
                 }
-                Ok(format!("{} is forgotten, with {}", node.node, sandboxes(node.sandboxes)))
+                let kept = render::count(node.sandboxes, "kept sandbox", "kept sandboxes");
+                Ok(format!("{} is forgotten, with {kept}", node.node))
             })
         }
     }?;
     Ok(0)
-}
-
-fn sandboxes(count: u64) -> String {
-    format!("{count} kept {}", if count == 1 { "sandbox" } else { "sandboxes" })
 }
 
 /// Does something with the node that is named, and says so.
@@ -83,40 +80,6 @@ fn find<'a>(nodes: &'a [NodeView], name: &str) -> Result<&'a NodeView, Error> {
     }
 }
 
-/// What a node does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum NodeState {
-    /// It begins executions.
-    Ready,
-    /// It begins none, and still has some, or kept sandboxes.
-    Draining,
-    /// It begins none, and has none.
-    Drained,
-    /// It has no session.
-    Away,
-}
-
-impl NodeState {
-    const fn of(node: &NodeView) -> Self {
-        match (&node.session, node.drain) {
-            (None, _) => Self::Away,
-            (Some(_), Drain::No) => Self::Ready,
-            (Some(session), _) if session.running == 0 && node.sandboxes == 0 => Self::Drained,
-            (Some(_), _) => Self::Draining,
-        }
-    }
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ready => "ready",
-            Self::Draining => "draining",
-            Self::Drained => "drained",
-            Self::Away => "away",
-        }
-    }
-}
-
 /// The nodes of a cluster.
 #[derive(Serialize)]
 struct ClusterStatus<'a> {
@@ -125,44 +88,7 @@ struct ClusterStatus<'a> {
     lease_ms: u64,
     /// How many executions wait for a node.
     queued: u64,
-    nodes: Vec<Node<'a>>,
-}
-
-/// A node. What only a session has is null if it is away.
-#[derive(Serialize)]
-struct Node<'a> {
-    node: &'a str,
-    name: &'a str,
-    state: NodeState,
-    address: Option<&'a str>,
-    version: Option<&'a str>,
-    running: Option<u32>,
-    slots: Option<u32>,
-    sandboxes: u64,
-    /// Equal where the settings that all nodes should share are.
-    config_digest: Option<&'a str>,
-    /// How long ago it renewed its session.
-    beat_age_ms: Option<u64>,
-    last_seen: Time,
-}
-
-impl<'a> Node<'a> {
-    fn of(view: &'a NodeView) -> Self {
-        let session = view.session.as_ref();
-        Self {
-            node: &view.node,
-            name: &view.name,
-            state: NodeState::of(view),
-            address: session.map(|it| it.address.as_str()),
-            version: session.map(|it| it.version.as_str()),
-            running: session.map(|it| it.running),
-            slots: session.map(|it| it.slots),
-            sandboxes: view.sandboxes,
-            config_digest: session.map(|it| it.config_digest.as_str()),
-            beat_age_ms: session.map(|it| millis(it.beat_age)),
-            last_seen: view.last_seen,
-        }
-    }
+    nodes: Vec<NodeStatus>,
 }
 
 fn millis(time: Duration) -> u64 {
@@ -172,11 +98,10 @@ fn millis(time: Duration) -> u64 {
 fn status(context: &Context<'_>, database: &DatabaseArgs, json: bool) -> Result<u8, Error> {
     let store = database::open(context, database)?;
     let cluster = cluster_of(&store)?;
-    let views = cluster.nodes()?;
     let identity = cluster.identity();
-    let nodes: Vec<_> = views.iter().map(Node::of).collect();
+    let nodes: Vec<_> = cluster.nodes()?.into_iter().map(NodeStatus::from).collect();
     let is_ready = nodes.iter().any(|node| node.state == NodeState::Ready);
-    let digests = nodes.iter().filter_map(|node| node.config_digest);
+    let digests = nodes.iter().filter_map(|node| node.config_digest.as_deref());
     let digests: std::collections::BTreeSet<_> = digests.collect();
     let differ = digests.len() > 1;
     let now = Time::now();
@@ -200,27 +125,24 @@ fn status(context: &Context<'_>, database: &DatabaseArgs, json: bool) -> Result<
 }
 
 /// Nodes as a table of this width.
-fn listing(nodes: &[Node<'_>], now: Time, width: Option<usize>) -> String {
-    let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let rows: Vec<_> = nodes
-        .iter()
-        .map(|node| {
-            // By the database's clock, unless the node is away.
-            let beat = node.beat_age_ms.map(Duration::from_millis);
-            [
-                escaped_line(node.node).into_owned(),
-                node.state.as_str().to_owned(),
-                or_none(node.running.map(|running| running.to_string())),
-                or_none(node.slots.map(|slots| slots.to_string())),
-                node.sandboxes.to_string(),
-                or_none(node.version.map(|version| escaped_line(version).into_owned())),
-                or_none(node.address.map(|address| escaped_line(address).into_owned())),
-                render::age(beat.unwrap_or_else(|| now.since(node.last_seen))),
-            ]
-        })
-        .collect();
+fn listing(nodes: &[NodeStatus], now: Time, width: Option<usize>) -> String {
+    let number = |number: Option<u32>| render::cell(number.map(|it| it.to_string()).as_deref());
+    let row = |node: &NodeStatus| {
+        // By the database's clock, unless the node is away.
+        let beat = node.beat_age_ms.map(Duration::from_millis);
+        [
+            escaped_line(&node.node).into_owned(),
+            render::word(node.state),
+            number(node.running),
+            number(node.slots),
+            node.sandboxes.to_string(),
+            render::cell(node.version.as_deref()),
+            render::cell(node.address.as_deref()),
+            render::age(beat.unwrap_or_else(|| now.since(node.last_seen))),
+        ]
+    };
     let headings = ["NODE", "STATE", "RUNNING", "SLOTS", "SANDBOXES", "VERSION", "ADDRESS", "BEAT"];
-    render::table(headings, &rows, width)
+    render::table(headings, nodes.iter().map(row), width)
 }
 
 #[cfg(test)]
@@ -263,7 +185,7 @@ mod tests {
             view("m4-e5f6", Some((0, true)), 0),
             view("m5-0718", None, 4),
         ];
-        let nodes: Vec<_> = views.iter().map(Node::of).collect();
+        let nodes: Vec<_> = views.into_iter().map(NodeStatus::from).collect();
         insta::assert_snapshot!(listing(&nodes, Time::from_unix_millis(3_600_000), None), @r"
         NODE     STATE     RUNNING  SLOTS  SANDBOXES  VERSION  ADDRESS  BEAT
         m1-3f9c  ready     3        16     2          0.1.0    m1:8471  1s

@@ -7,7 +7,6 @@ use sandbox_api::{Failure, InputSource, Outcome, SandboxSpec};
 use sandbox_controller::Sandbox;
 use sandbox_controller::artifacts::{self, Collected, Destination, Request, Selection, Unmatched};
 
-use super::artifacts::count;
 use crate::cli::artifacts::ArtifactArgs;
 use crate::error::Error;
 use crate::output::Output;
@@ -59,10 +58,7 @@ impl Artifacts {
             return Err(Error::usage("--artifact", "a sandbox without an io dir has no files"));
         }
         let refuse = |what: &str, error: &artifacts::Error| {
-            let usage = Error::usage(what, error.to_string());
-            error
-                .hint()
-                .map_or_else(|| Error::usage(what, error.to_string()), |hint| usage.with_hint(hint))
+            Error::usage(what, error.to_string()).with_hint_of(error.hint())
         };
         let selection = Selection::new(&args.globs, &spec.mount_path)
             .map_err(|error| refuse("--artifact", &error))?;
@@ -190,7 +186,8 @@ impl Copied {
             // The failure of the run is the error.
             Some(error) => output.caution(&format!("no artifacts: {}", error.message)),
             None => {
-                let (files, size) = (count(report.files), render::size(report.bytes));
+                let (files, size) =
+                    (render::count(report.files, "file", "files"), render::size(report.bytes));
                 let omitted = match &*report.omitted {
                     [] => String::new(),
                     [one] => format!("; omitted {}: it is {}", one.path, one.reason.as_str()),

@@ -223,13 +223,8 @@ mod tests {
             ("SANDBOXCTL_SERVER_ADVERTISE", "m1"),
         ]);
         let expected = [
-            "above its ceiling",
-            "'nowhere' is neither",
-            "none.pem",
-            "it is not a URL of HTTP",
-            "is open to others",
-            "is open to others",
-            "it is not a host with a port",
+            "above its ceiling", "'nowhere' is neither", "none.pem", "it is not a URL of HTTP",
+            "is open to others", "is open to others", "it is not a host with a port",
         ];
         assert_eq!(found.len(), expected.len(), "{found:#?}");
         for (found, expected) in found.iter().zip(expected) {

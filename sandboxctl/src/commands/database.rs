@@ -8,7 +8,7 @@ use sandbox_store::{DatabaseConfig, Initialized, Store};
 use super::Context;
 use super::serve::causes;
 use crate::cli::cluster::{DatabaseArgs, DatabaseCommand};
-use crate::config::{DATABASE_PASSWORD_VARIABLE, Key, Settings, Value};
+use crate::config::{DATABASE_PASSWORD_VARIABLE, Key, Settings};
 use crate::error::Error;
 
 pub fn database(context: &Context<'_>, command: &DatabaseCommand) -> Result<u8, Error> {
@@ -68,13 +68,8 @@ pub fn config(
     let password = match (settings.path_of(Key::ServerDatabasePasswordFile), variable) {
         (Some(file), _) => {
             let what = || settings.named(Key::ServerDatabasePasswordFile);
-            let bytes = read_private(&file).map_err(|error| {
-                let refused = Error::usage(what(), causes(&error));
-                match error.hint() {
-                    Some(hint) => refused.with_hint(hint),
-                    None => refused,
-                }
-            })?;
+            let bytes = read_private(&file)
+                .map_err(|error| Error::usage(what(), causes(&error)).with_hint_of(error.hint()))?;
             let text = String::from_utf8(bytes)
                 .map_err(|_| Error::usage(what(), "the password is not UTF-8 text"))?;
             Some(text.strip_suffix('\n').unwrap_or(&text).to_owned())
@@ -87,13 +82,12 @@ pub fn config(
         }
         (None, None) => None,
     };
-    let listen = &settings.setting(Key::ServerDatabaseListen).value;
     let database = DatabaseConfig::new(url);
     Ok(Some(DatabaseConfig {
         password,
         ca: settings.path_of(Key::ServerDatabaseCa),
         connections: settings.count(Key::ServerDatabaseConnections).unwrap_or(database.connections),
-        listen: !matches!(listen, Some(Value::Switch(false))),
+        listen: settings.is_on(Key::ServerDatabaseListen),
         ..database
     }))
 }

@@ -60,54 +60,59 @@ fn show(context: &Context<'_>, args: &DoctorArgs, checks: &[Check]) -> Result<u8
     Ok(if fails { 125 } else { 0 })
 }
 
+/// A check that found nothing wrong.
+fn ok(id: &'static str, detail: impl Into<String>) -> Check {
+    Check { id, status: CheckStatus::Ok, detail: detail.into(), fix: None }
+}
+
+/// One that found something that works less well.
+fn warn(id: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Check {
+    Check { id, status: CheckStatus::Warn, detail: detail.into(), fix: Some(fix.into()) }
+}
+
+/// One that found something that does not work.
+fn fail(id: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Check {
+    Check { status: CheckStatus::Fail, ..warn(id, detail, fix) }
+}
+
 /// What a job needs in addition to what every sandbox needs.
 fn ci_checks(context: &Context<'_>) -> Vec<Check> {
-    let check = |id, status, detail: &str, fix: Option<&str>| Check {
-        id,
-        status,
-        detail: detail.to_owned(),
-        fix: fix.map(str::to_owned),
-    };
     let variable = |name: &str| context.environment.variable(name);
     let runner = CiMode::Auto.runner(variable);
     let mut checks = vec![match runner {
-        Some(Runner::GitHub) => check("runner", CheckStatus::Ok, "GitHub Actions", None),
-        Some(Runner::GitLab) => check("runner", CheckStatus::Ok, "GitLab CI", None),
-        None => check(
+        Some(Runner::GitHub) => ok("runner", "GitHub Actions"),
+        Some(Runner::GitLab) => ok("runner", "GitLab CI"),
+        None => warn(
             "runner",
-            CheckStatus::Warn,
             "no variable names a runner whose log has commands",
-            Some("--ci github or --ci gitlab names one"),
+            "--ci github or --ci gitlab names one",
         ),
     }];
     let files = [("summary", "GITHUB_STEP_SUMMARY"), ("outputs", "GITHUB_OUTPUT")];
     for (id, name) in files.into_iter().filter(|_| runner == Some(Runner::GitHub)) {
-        checks.push(
-            match variable(name)
-                .map(|file| (file, File::options().append(true).create(true).open(file)))
-            {
-                Some((file, Ok(_))) => check(id, CheckStatus::Ok, &file.to_string_lossy(), None),
-                Some((file, Err(error))) => {
-                    let detail = format!("{}: {}", file.to_string_lossy(), input::reason(&error));
-                    let fix = format!("pass {name} and its file on to the step's container");
-                    check(id, CheckStatus::Fail, &detail, Some(&fix))
-                }
-                None => {
-                    let fix = format!("pass {name} on to the step");
-                    check(id, CheckStatus::Warn, &format!("{name} is not set"), Some(&fix))
-                }
-            },
-        );
+        let Some(file) = variable(name) else {
+            let fix = format!("pass {name} on to the step");
+            checks.push(warn(id, format!("{name} is not set"), fix));
+            continue;
+        };
+        let shown = file.to_string_lossy();
+        checks.push(match File::options().append(true).create(true).open(file) {
+            Ok(_) => ok(id, shown),
+            Err(error) => fail(
+                id,
+                format!("{shown}: {}", input::reason(&error)),
+                format!("pass {name} and its file on to the step's container"),
+            ),
+        });
     }
     let is_container =
         ["/.dockerenv", "/run/.containerenv"].iter().any(|it| Path::new(it).exists());
     checks.push(match is_container {
-        false => check("container", CheckStatus::Ok, "the job is in no container", None),
-        true => check(
+        false => ok("container", "the job is in no container"),
+        true => warn(
             "container",
-            CheckStatus::Warn,
             "the job is in a container, and an engine outside mounts directories of its own machine",
-            Some("mount the checkout and /var/tmp at the paths that they have there"),
+            "mount the checkout and /var/tmp at the paths that they have there",
         ),
     });
     checks
@@ -126,34 +131,22 @@ const CLOCK_DIFFERENCE_MS: u64 = 2000;
 
 /// What the database of a cluster must be, and what it should be.
 fn database_checks(report: &DatabaseReport) -> Vec<Check> {
-    let check = |id, status, detail: String, fix: &str| Check {
-        id,
-        status,
-        detail,
-        fix: (status != CheckStatus::Ok).then(|| fix.to_owned()),
-    };
-    let warn_if = |is_bad: bool| if is_bad { CheckStatus::Warn } else { CheckStatus::Ok };
     let DatabaseReport { version, cluster, known_schema, standbys, unsafe_settings, .. } = report;
     let DatabaseReport { max_connections, connections, oldest_snapshot, commit, .. } = report;
     let major =
         version.split(|it: char| !it.is_ascii_digit()).next().and_then(|it| it.parse().ok());
-    let is_old = major.is_none_or(|major: u64| major < OLDEST_POSTGRES);
     let version = format!("PostgreSQL {version}");
-    let of_version = if is_old { CheckStatus::Fail } else { CheckStatus::Ok };
-    let mut checks = vec![check("version", of_version, version, "use PostgreSQL 14 or newer")];
+    let mut checks = vec![match major {
+        Some(OLDEST_POSTGRES..) => ok("version", version),
+        _ => fail("version", version, "use PostgreSQL 14 or newer"),
+    }];
     checks.push(match cluster {
-        None => check(
-            "tables",
-            CheckStatus::Warn,
-            "there are none".to_owned(),
-            "`sandboxctl database init` makes them",
-        ),
+        None => warn("tables", "there are none", "`sandboxctl database init` makes them"),
         Some((id, found)) if found == known_schema => {
-            check("tables", CheckStatus::Ok, format!("version {found}, of the cluster {id}"), "")
+            ok("tables", format!("version {found}, of the cluster {id}"))
         }
-        Some((_, found)) => check(
+        Some((_, found)) => fail(
             "tables",
-            CheckStatus::Fail,
             format!("version {found}; this program uses {known_schema}"),
             match found < known_schema {
                 true => "`sandboxctl database migrate` changes them",
@@ -162,65 +155,60 @@ fn database_checks(report: &DatabaseReport) -> Vec<Check> {
         ),
     });
     checks.push(match standbys {
-        Standbys::Synchronous(1..) => {
-            check("standby", CheckStatus::Ok, "a commit waits for a standby".to_owned(), "")
-        }
-        Standbys::Hidden => check(
+        Standbys::Synchronous(1..) => ok("standby", "a commit waits for a standby"),
+        Standbys::Hidden => warn(
             "standby",
-            CheckStatus::Warn,
-            "synchronous standbys are named, but this user may not see whether one is connected"
-                .to_owned(),
+            "synchronous standbys are named, but this user may not see whether one is connected",
             "GRANT pg_monitor to the user of the nodes",
         ),
-        Standbys::Synchronous(0) => check(
+        Standbys::Synchronous(0) => fail(
             "standby",
-            CheckStatus::Fail,
-            "commits wait for a standby, and none is connected".to_owned(),
+            "commits wait for a standby, and none is connected",
             "connect one, or clear synchronous_standby_names",
         ),
-        Standbys::None => check(
+        Standbys::None => warn(
             "standby",
-            CheckStatus::Warn,
-            "a commit waits for no standby: what was acknowledged is lost with this server"
-                .to_owned(),
+            "a commit waits for no standby: what was acknowledged is lost with this server",
             "set synchronous_standby_names, if the loss of a server must lose nothing",
         ),
     });
-    let is_unsafe = !unsafe_settings.is_empty();
-    checks.push(check(
-        "durability",
-        if is_unsafe { CheckStatus::Fail } else { CheckStatus::Ok },
-        match is_unsafe {
-            true => unsafe_settings.join(", "),
-            false => "a commit is on the disk".to_owned(),
-        },
-        "set them to on: what was acknowledged can be lost",
-    ));
+    checks.push(match &**unsafe_settings {
+        [] => ok("durability", "a commit is on the disk"),
+        settings => fail(
+            "durability",
+            settings.join(", "),
+            "set them to on: what was acknowledged can be lost",
+        ),
+    });
+    let warn_if = |is_bad: bool, id, detail: String, fix: &str| match is_bad {
+        true => warn(id, detail, fix),
+        false => ok(id, detail),
+    };
     let node = DatabaseConfig::CONNECTIONS as u64 + OTHER_CONNECTIONS;
-    checks.push(check(
+    checks.push(warn_if(
+        max_connections.saturating_sub(*connections) < node,
         "connections",
-        warn_if(max_connections.saturating_sub(*connections) < node),
         format!("{connections} of {max_connections}; a node has up to {node}"),
         "raise max_connections, or lower server.database_connections",
     ));
-    checks.push(check(
+    checks.push(warn_if(
+        *oldest_snapshot > OLD_SNAPSHOT,
         "snapshots",
-        warn_if(*oldest_snapshot > OLD_SNAPSHOT),
         format!("the oldest transaction is open for {}", render::age(*oldest_snapshot)),
         "end it: pg_stat_activity shows whose it is",
     ));
     if let Some(commit) = commit {
-        checks.push(check(
+        checks.push(warn_if(
+            *commit > SLOW_COMMIT,
             "commit",
-            warn_if(*commit > SLOW_COMMIT),
             format!("half of them take {:.1} ms at most", commit.as_secs_f64() * 1000.0),
             "look at the disk of the server, its standby, and the way there",
         ));
     }
     let clock = report.clock_ahead_ms;
-    checks.push(check(
+    checks.push(warn_if(
+        clock.unsigned_abs() > CLOCK_DIFFERENCE_MS,
         "clock",
-        warn_if(clock.unsigned_abs() > CLOCK_DIFFERENCE_MS),
         format!("{clock} ms ahead of this machine's"),
         "synchronise the clocks: the validity of tokens is judged by those of the nodes",
     ));

@@ -176,7 +176,8 @@ fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result
         title,
     };
     let mut request = options.request()?;
-    let command = command_request(context, args.workdir.as_deref(), &line, args.variables.read()?)?;
+    let command =
+        command_request(context, args.workdir.as_deref(), &line, &args.variables.read()?)?;
     let reports = Reports::of(&args.reports.reports, None, vec![subject])?;
     let client = remote::connect(context, client);
     let remote =
@@ -215,14 +216,8 @@ pub fn request(
             Command::new(program.as_bytes()).args(args.iter().map(|arg| arg.as_bytes()))
         }
     };
-    for Variable { name, value } in variables {
-        match value.as_ref().map_or_else(|| own_variable(context, name), |it| Some(it.clone())) {
-            Some(value) => command = command.env(name.as_bytes(), value.into_vec()),
-            None => {
-                let name = name.to_string_lossy();
-                context.output.notice(&format!("{name} is not set here, and not passed on"));
-            }
-        }
+    for (name, value) in known(context, variables) {
+        command = command.env(name.as_bytes(), value.into_vec());
     }
     match workdir {
         Some(workdir) => command.cwd(workdir.as_bytes()),
@@ -230,10 +225,20 @@ pub fn request(
     }
 }
 
-/// An environment variable of our own. An unset one is not the same as an empty one.
-fn own_variable(context: &Context<'_>, name: &OsString) -> Option<OsString> {
-    let found = context.environment.variables().find(|(known, _)| known == name);
-    found.map(|(_, value)| value.to_owned())
+/// Those that have a value, here or of our own. An unset one is not the same as an empty one.
+fn known<'a>(
+    context: &'a Context<'_>,
+    variables: &'a [Variable],
+) -> impl Iterator<Item = (&'a OsStr, OsString)> {
+    variables.iter().filter_map(|Variable { name, value }| {
+        let own = || context.environment.variables().find(|(known, _)| known == name);
+        let value = value.clone().or_else(|| own().map(|(_, value)| value.to_owned()));
+        if value.is_none() {
+            let name = name.to_string_lossy();
+            context.output.notice(&format!("{name} is not set here, and not passed on"));
+        }
+        Some((&**name, value?))
+    })
 }
 
 /// What runs, without its stdin.
@@ -241,7 +246,7 @@ pub fn command_request(
     context: &Context<'_>,
     workdir: Option<&OsStr>,
     line: &CommandLine,
-    variables: Vec<Variable>,
+    variables: &[Variable],
 ) -> Result<CommandRequest, Error> {
     let env = variables_of_request(context, variables)?;
     let mut command = CommandRequest { cwd: workdir.map(content), env, ..Default::default() };
@@ -262,21 +267,13 @@ fn content(text: &OsStr) -> Content {
 /// Variables as a request has them.
 pub fn variables_of_request(
     context: &Context<'_>,
-    variables: Vec<Variable>,
+    variables: &[Variable],
 ) -> Result<BTreeMap<String, Content>, Error> {
-    let mut env = BTreeMap::new();
-    for Variable { name, value } in variables {
-        let shown = name.to_string_lossy().into_owned();
-        match value.or_else(|| own_variable(context, &name)) {
-            Some(value) => {
-                let name = name.into_string();
-                let name = name.map_err(|_| Error::usage("--env", "a name is not UTF-8 text"))?;
-                env.insert(name, content(&value));
-            }
-            None => context.output.notice(&format!("{shown} is not set here, and not passed on")),
-        }
-    }
-    Ok(env)
+    let text = |name: &OsStr| {
+        let name = name.to_str().ok_or_else(|| Error::usage("--env", "a name is not UTF-8 text"));
+        name.map(str::to_owned)
+    };
+    known(context, variables).map(|(name, value)| Ok((text(name)?, content(&value)))).collect()
 }
 
 /// All of our stdin, if it is to be passed on: a service takes it with the request.

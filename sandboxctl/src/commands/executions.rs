@@ -1,20 +1,21 @@
 //! `executions`: what a service runs, ran and is to run.
 
 use std::ffi::OsStr;
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use sandbox_api::service::{
-    Content, Execution, ExecutionRequest, ExecutionState, ExecutionSummary, FileKind, FileList,
-    Time,
+    Content, Execution, ExecutionRequest, ExecutionState, ExecutionSummary, FileEntry, FileKind,
+    FileList, Subject, Time,
 };
 use sandbox_api::{DocumentBody, EventRecord, ExecutionDocument, ExecutionEvent, Exit, Recorded};
 
 use super::{Context, block_on};
-use crate::cli::executions::{ExecutionId, ExecutionsArgs, ExecutionsCommand, SubmitArgs};
+use crate::cli::executions::{
+    ExecutionId, ExecutionsArgs, ExecutionsCommand, ListArgs, SubmitArgs,
+};
 use crate::error::{Error, UNREAD};
 use crate::input::{self, ScriptArgument};
 use crate::output::Output;
@@ -37,9 +38,9 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
         let work = async {
             match args.command {
                 ExecutionsCommand::Run(args) => return submit(output, &client, &args).await,
-                ExecutionsCommand::Ls { status, limit, quiet, json } => {
-                    let executions = list(&client, status.as_deref(), limit).await?;
-                    output.show(json, &executions, |width| match quiet {
+                ExecutionsCommand::Ls(args) => {
+                    let executions = list(&client, &args).await?;
+                    output.show(args.json, &executions, |width| match args.quiet {
                         true => executions.iter().map(|it| format!("{}\n", it.id)).collect(),
                         false => listing(&executions, width),
                     })?;
@@ -152,12 +153,9 @@ fn request(args: &SubmitArgs) -> Result<ExecutionRequest, Error> {
 }
 
 /// The latest executions, page by page.
-async fn list(
-    client: &Client,
-    status: Option<&str>,
-    limit: u32,
-) -> Result<Vec<ExecutionSummary>, Error> {
-    if let Some(name) = status
+async fn list(client: &Client, args: &ListArgs) -> Result<Vec<ExecutionSummary>, Error> {
+    let limit = args.limit;
+    if let Some(name) = &args.status
         && ExecutionState::from_name(name).is_none()
     {
         let known: Vec<_> = ExecutionState::all().map(ExecutionState::as_str).collect();
@@ -168,7 +166,15 @@ async fn list(
     let mut cursor = None;
     loop {
         let left = limit - u32::try_from(all.len()).unwrap_or(limit).min(limit);
-        let query = ListQuery { status, limit: left.min(PAGE), cursor: cursor.as_deref() };
+        let query = ListQuery {
+            status: args.status.as_deref(),
+            image: args.image.as_deref(),
+            since: args.since,
+            until: args.until,
+            subject: args.subject.as_deref(),
+            limit: left.min(PAGE),
+            cursor: cursor.as_deref(),
+        };
         let page = client.list(&query).await?;
         let is_empty = page.executions.is_empty();
         all.extend(page.executions);
@@ -183,28 +189,44 @@ async fn list(
 /// Executions as a table of this width.
 fn listing(executions: &[ExecutionSummary], width: Option<usize>) -> String {
     let now = Time::from(SystemTime::now());
-    let rows: Vec<_> = executions.iter().map(|it| row(it, now)).collect();
-    render::table(["ID", "STATUS", "AGE", "TOOK", "RUNS", "SANDBOX"], &rows, width)
+    let of_subjects = executions.iter().map(|it| Some((it.subject.as_ref()?, it)));
+    if let Some(of_subjects) = of_subjects.collect::<Option<Vec<_>>>().filter(|it| !it.is_empty()) {
+        return listing_of_subjects(of_subjects, now, width);
+    }
+    let rows = executions.iter().map(|it| row(it, now));
+    render::table(["ID", "STATUS", "AGE", "TOOK", "RUNS", "SANDBOX"], rows, width)
+}
+
+/// Executions of several subjects as a table of this width.
+pub fn listing_of_subjects<'a>(
+    executions: impl IntoIterator<Item = (&'a Subject, &'a ExecutionSummary)>,
+    now: Time,
+    width: Option<usize>,
+) -> String {
+    let row = |(subject, execution): (&Subject, &ExecutionSummary)| {
+        let [id, status, age, took, title, sandbox] = row(execution, now);
+        [id, render::cell(Some(subject.as_str())), status, age, took, title, sandbox]
+    };
+    let headings = ["ID", "SUBJECT", "STATUS", "AGE", "TOOK", "RUNS", "SANDBOX"];
+    render::table(headings, executions.into_iter().map(row), width)
 }
 
 /// The columns of an execution in a table.
-pub fn row(it: &ExecutionSummary, now: Time) -> [String; 6] {
+fn row(it: &ExecutionSummary, now: Time) -> [String; 6] {
     let took = match (it.started_at, it.ended_at) {
         (Some(start), Some(end)) => took(end.since(start)),
         (Some(start), None) => took(now.since(start)),
         (None, _) => "-".to_owned(),
     };
-    let title = it.metadata.get("title").and_then(|title| title.as_str());
     // Its submitter chose it.
-    let title = title.map_or("-".into(), |title| render::escaped_line(title).into_owned());
-    let sandbox = it.sandbox.as_deref().unwrap_or("-");
+    let title = it.metadata.get("title").and_then(|title| title.as_str());
     [
         it.id.clone(),
         it.status.to_string(),
         render::age(now.since(it.created_at)),
         took,
-        title,
-        render::escaped_line(sandbox).into_owned(),
+        render::cell(title),
+        render::cell(it.sandbox.as_deref()),
     ]
 }
 
@@ -222,30 +244,21 @@ fn print(output: &Output, execution: &Execution, json: bool) -> Result<(), Error
         return output.document(execution);
     }
     let summary = &execution.summary;
-    let mut text = String::new();
-    let mut line = |name: &str, value: &str| {
-        _ = writeln!(text, "{name:<8} {}", render::escaped_line(value));
-    };
-    line("id", &summary.id);
-    line("status", summary.status.as_str());
-    line("created", &summary.created_at.to_string());
-    for (name, time) in [("started", summary.started_at), ("ended", summary.ended_at)] {
-        if let Some(time) = time {
-            line(name, &time.to_string());
-        }
-    }
+    let mut facts = vec![
+        ("id", summary.id.clone()),
+        ("status", summary.status.to_string()),
+        ("created", summary.created_at.to_string()),
+    ];
+    facts.extend(summary.started_at.map(|time| ("started", time.to_string())));
+    facts.extend(summary.ended_at.map(|time| ("ended", time.to_string())));
     if let Some(document) = &execution.document {
-        line("exit", &document.process_exit_code().to_string());
-        if let Some(error) = &document.common.error {
-            line("error", &error.message);
-        }
-        if let DocumentBody::Script(body) = &document.body
-            && let Some(result) = &body.result
-        {
-            line("result", result.get());
+        facts.push(("exit", document.process_exit_code().to_string()));
+        facts.extend(document.common.error.iter().map(|error| ("error", error.message.clone())));
+        if let DocumentBody::Script(body) = &document.body {
+            facts.extend(body.result.iter().map(|result| ("result", result.get().to_owned())));
         }
     }
-    output.text(&text)
+    output.text(&render::facts(8, facts))
 }
 
 /// An event as a line for people.
@@ -272,20 +285,16 @@ pub fn shown(record: &EventRecord) -> String {
 
 /// Files as a table of this width.
 fn files_listing(files: &FileList, width: Option<usize>) -> String {
-    let rows: Vec<_> = files
-        .files
-        .iter()
-        .map(|file| {
-            let size = match file.kind {
-                FileKind::File => render::size(file.bytes),
-                FileKind::Directory => "directory".to_owned(),
-                FileKind::Symlink => "link".to_owned(),
-                FileKind::Other => "other".to_owned(),
-            };
-            [render::escaped_line(&file.path.to_string_lossy()).into_owned(), size]
-        })
-        .collect();
-    let mut text = render::table(["PATH", "SIZE"], &rows, width);
+    let row = |file: &FileEntry| {
+        let size = match file.kind {
+            FileKind::File => render::size(file.bytes),
+            FileKind::Directory => "directory".to_owned(),
+            FileKind::Symlink => "link".to_owned(),
+            FileKind::Other => "other".to_owned(),
+        };
+        [render::escaped_line(&file.path.to_string_lossy()).into_owned(), size]
+    };
+    let mut text = render::table(["PATH", "SIZE"], files.files.iter().map(row), width);
     if files.truncated {
         text.push_str("…\n");
     }
@@ -369,6 +378,8 @@ mod tests {
             sandbox: None,
             generation: None,
             restarted: None,
+            image: None,
+            subject: None,
         };
         insta::assert_snapshot!(listing(&[summary], None), @r"
         ID                STATUS        AGE  TOOK  RUNS      SANDBOX

@@ -23,10 +23,7 @@ pub fn gc(context: &Context<'_>, args: &GcArgs) -> Result<u8, Error> {
         return Ok(code);
     }
     let done = if args.dry_run { "would remove" } else { "removed" };
-    let count = |count: usize, thing: &str| match count {
-        1 => format!("1 {thing}"),
-        count => format!("{count} {thing}s"),
-    };
+    let count = |count: usize, thing: &str| render::count(count, thing, &format!("{thing}s"));
     let containers = |list: &[SandboxSummary]| count(list.len(), "container");
     let mut text =
         format!("{done} {}, kept {}\n", containers(&report.removed), containers(&report.kept));
@@ -41,12 +38,9 @@ pub fn gc(context: &Context<'_>, args: &GcArgs) -> Result<u8, Error> {
     if !report.stores_removed.is_empty() {
         text.push_str(&format!("{done} {}\n", count(report.stores_removed.len(), "program store")));
     }
+    let completed = if args.dry_run { "would complete" } else { "completed" };
     let stages = [
-        (
-            &report.commits_completed,
-            if args.dry_run { "would complete" } else { "completed" },
-            "commit",
-        ),
+        (&report.commits_completed, completed, "commit"),
         (&report.stages_removed, done, "stage"),
         (&report.stages_kept, "could not complete or remove", "stage"),
     ];

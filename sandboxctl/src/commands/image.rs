@@ -12,7 +12,6 @@ use tokio::io::AsyncReadExt;
 use super::Context;
 use crate::cli::ImageCommand;
 use crate::error::Error;
-use crate::input;
 use crate::render;
 use crate::target::Target;
 
@@ -63,21 +62,18 @@ fn programs(context: &Context<'_>, images: &[ProgramImage], json: bool) -> Resul
         return Ok(0);
     }
     let now = SystemTime::now();
-    let rows: Vec<_> = images
-        .iter()
-        .map(|image| {
-            let since = now.duration_since(image.since).unwrap_or_default();
-            [
-                short(&image.id),
-                image.engine.to_string(),
-                if image.names.is_empty() { "-".into() } else { image.names.join(" ") },
-                format!("{} ago", render::age(since)),
-                render::size(image.size),
-            ]
-        })
-        .collect();
+    let row = |image: &ProgramImage| {
+        let since = now.duration_since(image.since).unwrap_or_default();
+        [
+            short(&image.id),
+            image.engine.to_string(),
+            if image.names.is_empty() { "-".into() } else { image.names.join(" ") },
+            format!("{} ago", render::age(since)),
+            render::size(image.size),
+        ]
+    };
     let headings = ["ID", "ENGINE", "NAMES", "CREATED OR USED", "SIZE"];
-    output.text(&render::table(headings, &rows, output.width()))?;
+    output.text(&render::table(headings, images.iter().map(row), output.width()))?;
     Ok(0)
 }
 
@@ -149,7 +145,7 @@ fn head(from: &mut impl Read) -> io::Result<io::Cursor<Vec<u8>>> {
 }
 
 fn unusable(file: &Path, error: &io::Error) -> Error {
-    Error::usage("FILE", format!("{}: {}", file.display(), input::reason(error)))
+    Error::unusable("FILE", file, error)
 }
 
 fn one(context: &Context<'_>, image: &ImageInfo, json: bool) -> Result<u8, Error> {
@@ -163,21 +159,19 @@ fn one(context: &Context<'_>, image: &ImageInfo, json: bool) -> Result<u8, Error
 
 fn listing(images: &[ImageInfo], width: Option<usize>) -> String {
     let now = SystemTime::now();
-    let rows: Vec<_> = images
-        .iter()
-        .map(|image| {
-            let since = now.duration_since(image.created).unwrap_or_default();
-            [
-                short(&image.id),
-                image.engine.to_string(),
-                image.agent.chars().take(12).collect(),
-                format!("{} ago", render::age(since)),
-                render::size(image.size),
-                if image.current { "yes" } else { "no" }.to_owned(),
-            ]
-        })
-        .collect();
-    render::table(["ID", "ENGINE", "AGENT", "CREATED", "SIZE", "CURRENT"], &rows, width)
+    let row = |image: &ImageInfo| {
+        let since = now.duration_since(image.created).unwrap_or_default();
+        [
+            short(&image.id),
+            image.engine.to_string(),
+            image.agent.chars().take(12).collect(),
+            format!("{} ago", render::age(since)),
+            render::size(image.size),
+            if image.current { "yes" } else { "no" }.to_owned(),
+        ]
+    };
+    let headings = ["ID", "ENGINE", "AGENT", "CREATED", "SIZE", "CURRENT"];
+    render::table(headings, images.iter().map(row), width)
 }
 
 #[cfg(test)]

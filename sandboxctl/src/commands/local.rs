@@ -22,6 +22,7 @@ use crate::cli::sandboxes::LocalCommand;
 use crate::config::{Key, Layer, Settings};
 use crate::error::Error;
 use crate::remote::{Client, Error as RemoteError, SandboxQuery, ServerAddress};
+use crate::render;
 
 /// How often it is started for one command: it may end just as it is needed.
 const STARTS: usize = 3;
@@ -45,10 +46,7 @@ pub async fn connect(context: &Context<'_>, root: &LocalRootArgs) -> Result<Clie
         let client = client(&place);
         let answered = match place.is_served()? {
             true => client.is_alive().await.map_err(Error::from),
-            false => Err(Error::System {
-                what: "the local service".to_owned(),
-                source: io::ErrorKind::NotFound.into(),
-            }),
+            false => Err(failed(io::ErrorKind::NotFound.into())),
         };
         match answered {
             Ok(()) => {
@@ -69,8 +67,7 @@ pub async fn connect(context: &Context<'_>, root: &LocalRootArgs) -> Result<Clie
                 }
                 None if starts == STARTS => {
                     let what = "the local service; `sandboxctl local logs` prints its log";
-                    let source = io::Error::other(error.message());
-                    return Err(Error::System { what: what.to_owned(), source });
+                    return Err(Error::system(what, error.message()));
                 }
                 None => {}
             },
@@ -89,6 +86,10 @@ pub async fn sandbox_of(context: &Context<'_>, word: &str) -> Option<SandboxView
     }
     let all = client(&place).sandboxes(&SandboxQuery::default()).await.ok()?;
     resolve(word, &all).ok().cloned()
+}
+
+fn failed(error: io::Error) -> Error {
+    Error::system("the local service", error)
 }
 
 fn client(place: &Place) -> Client {
@@ -130,7 +131,6 @@ fn check(record: Option<Record>, settings: &Settings, root: &LocalRootArgs) -> R
 
 /// Binds its socket and starts it, unless another command was faster.
 fn start(context: &Context<'_>, place: &Place, root: &LocalRootArgs) -> Result<(), Error> {
-    let failed = |source| Error::System { what: "the local service".to_owned(), source };
     place.create()?;
     let _lock = place.lock().map_err(failed)?;
     if place.is_served()? {
@@ -251,12 +251,10 @@ fn status(context: &Context<'_>, place: &Place, json: bool) -> Result<u8, Error>
         ("sandboxes", status.sandboxes.to_string()),
         ("processes", status.processes.to_string()),
     ];
-    let text: String = lines.iter().map(|(name, value)| format!("{name:<10}{value}\n")).collect();
-    context.output.text(&text).map(|()| 0)
+    context.output.text(&render::facts(9, lines)).map(|()| 0)
 }
 
 fn stop(context: &Context<'_>, place: &Place) -> Result<u8, Error> {
-    let failed = |source: io::Error| Error::System { what: "the local service".into(), source };
     if !place.is_served()? {
         context.output.notice("the local service is not running");
         return Ok(0);

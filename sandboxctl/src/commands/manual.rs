@@ -79,18 +79,8 @@ mod tests {
             assert!(!page.contains(".SH EXTRA"), "{name}");
             assert_eq!(page.matches(".SH \"EXIT STATUS\"").count(), 1, "{name}");
             let groups = [
-                "artifacts",
-                "cluster",
-                "database",
-                "executions",
-                "image",
-                "config",
-                "keys",
-                "local",
-                "receipt",
-                "sandbox",
-                "server",
-                "token",
+                "artifacts", "cluster", "database", "executions", "image", "config", "keys",
+                "local", "receipt", "sandbox", "server", "token",
             ];
             let is_group = groups.map(|group| format!("sandboxctl-{group}")).contains(name);
             assert_eq!(page.contains(".SH EXAMPLES"), !is_group, "{name}");

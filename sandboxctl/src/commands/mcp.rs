@@ -77,8 +77,7 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
 
 /// A private io dir in `parent`.
 pub(super) fn private_dir(parent: &Path) -> Result<PrivateDir, Error> {
-    PrivateDir::create(parent)
-        .map_err(|source| Error::System { what: parent.display().to_string(), source })
+    PrivateDir::create(parent).map_err(|error| Error::system(parent.display().to_string(), error))
 }
 
 /// A service for one user, which ends with this process and refuses nothing.
@@ -95,10 +94,7 @@ async fn private_service(
     };
     let store = Store::open(&config.data_dir, Durability::Process)?;
     let started = Service::start(config, controller, store).await;
-    started.map_err(|error| Error::System {
-        what: "the service".to_owned(),
-        source: std::io::Error::other(error),
-    })
+    started.map_err(|error| Error::system("the service", error))
 }
 
 /// Serves the client. Whether all has ended: a second signal does not wait for that.

@@ -50,7 +50,7 @@ use crate::config::{Flags, Settings};
 use crate::error::Error;
 use crate::output::Output;
 use crate::signals::Signals;
-use crate::target;
+use crate::{render, target};
 use sandbox_env::Environment;
 
 /// How long the engine is given to remove what a service left.
@@ -69,12 +69,12 @@ struct Context<'a> {
 ///
 /// [`Error`] if our side failed.
 pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
-    let Cli { global, command } = cli;
+    let Cli { global, command, json } = cli;
     let environment = Environment::capture()
         .map_err(|source| Error::System { what: "the working directory".into(), source })?;
     let context = Context { global: &global, environment, output };
     if let Some(title) = command.quoting_title() {
-        let stdout = if command.wants_json() { Stdout::Data } else { Stdout::Log };
+        let stdout = if json.is_some() { Stdout::Data } else { Stdout::Log };
         reports::begin_ci(&context, CiMode::Auto, title, stdout)?;
     }
     match command {
@@ -195,8 +195,8 @@ impl Context<'_> {
         let AuditReport { file, lost, failure, .. } = report;
         if lost > 0 || failure.is_some() {
             let why = failure.map(|why| format!(" ({why})")).unwrap_or_default();
-            let lines = if lost == 1 { "line" } else { "lines" };
-            self.output.warning(&format!("the audit {} lacks {lost} {lines}{why}", file.display()));
+            let lines = render::count(lost, "line", "lines");
+            self.output.warning(&format!("the audit {} lacks {lines}{why}", file.display()));
         }
     }
 

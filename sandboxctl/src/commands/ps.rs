@@ -2,10 +2,11 @@
 
 use std::time::SystemTime;
 
-use sandbox_api::{SandboxState, SandboxSummary};
+use sandbox_api::SandboxSummary;
 use sandbox_controller::Reaper;
 
 use super::Context;
+use super::serve::own::Place;
 use crate::cli::PsArgs;
 use crate::error::Error;
 use crate::render;
@@ -16,39 +17,33 @@ pub fn ps(context: &Context<'_>, args: &PsArgs) -> Result<u8, Error> {
         true => sandboxes.iter().map(|sandbox| format!("{}\n", sandbox.id)).collect(),
         false => listing(&sandboxes, width),
     })?;
+    let is_read_by_people = !args.json && !args.quiet;
+    // Those that are stopped have no container, and a user of Docker looks for them here.
+    if is_read_by_people && Place::of(&context.environment).is_served().unwrap_or(false) {
+        context.output.notice("`sandboxctl sandbox ls` lists kept sandboxes, stopped ones too");
+    }
     Ok(0)
 }
 
 /// Sandboxes as a table of this width, also for `gc`.
 pub(super) fn listing(sandboxes: &[SandboxSummary], width: Option<usize>) -> String {
     let now = SystemTime::now();
-    let rows: Vec<_> = sandboxes
-        .iter()
-        .map(|sandbox| {
-            let since = now.duration_since(sandbox.created).unwrap_or_default();
-            let state = match sandbox.state {
-                SandboxState::Running => "running",
-                SandboxState::Leftover => "leftover",
-                SandboxState::Unknown => "unknown",
-            };
-            // The labels of another user's container may contain anything.
-            let label = |label: &Option<String>| {
-                label.as_deref().map_or("-".into(), |text| render::escaped_line(text).into_owned())
-            };
-            [
-                sandbox.id.clone(),
-                state.to_owned(),
-                render::age(since),
-                sandbox.engine.to_string(),
-                label(&sandbox.name),
-                label(&sandbox.title),
-                label(&sandbox.image),
-                label(&sandbox.io_dir),
-            ]
-        })
-        .collect();
+    // The labels of another user's container may contain anything.
+    let label = |label: &Option<String>| render::cell(label.as_deref());
+    let row = |sandbox: &SandboxSummary| {
+        [
+            sandbox.id.clone(),
+            render::word(sandbox.state),
+            render::age(now.duration_since(sandbox.created).unwrap_or_default()),
+            sandbox.engine.to_string(),
+            label(&sandbox.name),
+            label(&sandbox.title),
+            label(&sandbox.image),
+            label(&sandbox.io_dir),
+        ]
+    };
     let headings = ["ID", "STATE", "AGE", "ENGINE", "NAME", "RUNS", "IMAGE", "IO DIR"];
-    render::table(headings, &rows, width)
+    render::table(headings, sandboxes.iter().map(row), width)
 }
 
 #[cfg(test)]
@@ -56,6 +51,8 @@ mod tests {
     use std::time::Duration;
 
     use sandbox_api::EngineKind;
+
+    use sandbox_api::SandboxState;
 
     use super::*;
 

@@ -1,7 +1,6 @@
 //! Receipts: the flags `--receipt` and `--sign`, and the commands `keys` and `receipt`.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -16,16 +15,15 @@ use sandbox_api::receipt::{
 };
 use sandbox_api::{
     CommandLine, ErrorKind, ExecutionResult, Failure, InputSource, ReceiptReport, RootFs,
-    SandboxSpec, Script, Status, Workload,
+    SandboxSpec, Status, Workload,
 };
 use sandbox_controller::artifacts::{self, digest_input};
 use sandbox_controller::receipts::{self, Opened, PublicKey, ReceiptError, SigningKey};
 use sandbox_controller::{AGENT_SHA256, AgentSource, Command, MASK, Patterns, Sandbox};
 use serde::Serialize;
-use serde_json::Map;
 
 use super::Context;
-use super::artifacts::{cancellable, count, list};
+use super::artifacts::{cancellable, list};
 use super::collect::{Artifacts, Copied};
 use super::staging::Staging;
 use crate::cli::receipt::{KeysCommand, ReceiptArgs, ReceiptCommand};
@@ -219,7 +217,7 @@ impl Issuer {
             output.notice(&format!(
                 "the io dir had {} before the run: a replay needs a copy of them as they were \
                  (--io-dir)",
-                count(self.earlier_files)
+                render::count(self.earlier_files, "file", "files")
             ));
         }
     }
@@ -265,16 +263,10 @@ impl Issuer {
         }
         let facts = sandbox.engine_facts().await?;
         let mut made_of = self.made_of.clone();
+        made_of.extend(receipts::materials(workload));
         let (build_type, seed, now) = match workload {
-            Workload::Script(script) => {
-                made_of.push(script_dependency(script));
-                made_of.push(Dependency::new(Dependency::ARGS, args_digest(&script.args)));
-                (BuildType::Script, script.seed, script.now.and_then(moment))
-            }
-            Workload::Command(command) => {
-                made_of.extend(command_dependencies(command));
-                (BuildType::Command, None, None)
-            }
+            Workload::Script(it) => (BuildType::Script, it.seed, it.now.and_then(moment)),
+            Workload::Command(_) => (BuildType::Command, None, None),
         };
         let image = sandbox.image_id();
         if let (Some(id), RootFs::Image { reference, .. }) = (image, &self.spec.root) {
@@ -379,26 +371,9 @@ fn may_name_a_secret(workload: &Workload, name: &str) -> bool {
 /// The results of the test cases, if a script has some.
 fn tests_of(workload: &Workload, result: &ExecutionResult) -> Option<TestResult> {
     match workload {
-        Workload::Script(script) => TestResult::new(script_dependency(script), result.tests()),
+        Workload::Script(script) => TestResult::new(receipts::script(script), result.tests()),
         Workload::Command(_) => None,
     }
-}
-
-/// A script as a dependency.
-pub fn script_dependency(script: &Script) -> Dependency {
-    Dependency::new(Dependency::SCRIPT, receipts::sha256(&script.source))
-}
-
-/// A command as dependencies.
-pub fn command_dependencies(command: &Command) -> impl Iterator<Item = Dependency> {
-    let env = (!command.env.is_empty()).then(|| env_digest(&command.env));
-    let env = env.map(|digest| Dependency::new(Dependency::ENV, digest));
-    let cwd = command.cwd.as_ref().map(receipts::sha256);
-    let cwd = cwd.map(|digest| Dependency::new(Dependency::CWD, digest));
-    [Dependency::new(Dependency::COMMAND, command_digest(command))]
-        .into_iter()
-        .chain(env)
-        .chain(cwd)
 }
 
 impl Issued {
@@ -443,39 +418,6 @@ fn described(name: &str, digest: &artifacts::InputDigest) -> Dependency {
         described.annotations.insert("bytes".to_owned(), digest.bytes.into());
     }
     described
-}
-
-/// Of the arguments as JSON without spaces, its keys sorted.
-pub fn args_digest(args: &Map<String, serde_json::Value>) -> String {
-    let mut value = serde_json::Value::Object(args.clone());
-    value.sort_all_objects();
-    receipts::sha256(value.to_string())
-}
-
-/// Of the words of a command, each with a zero byte at its end.
-fn command_digest(command: &Command) -> String {
-    let mut words = Vec::new();
-    match &command.what {
-        CommandLine::Shell(line) => words.extend([&b"sh"[..], b"-c", line]),
-        CommandLine::Program { program, args } => {
-            words.push(program);
-            words.extend(args.iter().map(Vec::as_slice));
-        }
-    }
-    let mut text = Vec::new();
-    for word in words {
-        text.extend_from_slice(word);
-        text.push(0);
-    }
-    receipts::sha256(text)
-}
-
-/// Of the variables that the caller set, sorted: `NAME=VALUE`, each with a zero byte at its end.
-fn env_digest(variables: &[(Vec<u8>, Vec<u8>)]) -> String {
-    let mut lines: Vec<Vec<u8>> =
-        variables.iter().map(|(name, value)| [&**name, b"=", value, b"\0"].concat()).collect();
-    lines.sort_unstable();
-    receipts::sha256(lines.concat())
 }
 
 fn moment(seconds: u64) -> Option<String> {
@@ -636,7 +578,7 @@ pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Er
     list(context, &differences, CheckDifference::as_str)?;
     if differences.is_empty() {
         let files = opened.receipt.subject.iter().filter(|it| it.path().is_some()).count();
-        let files = count(files as u64);
+        let files = render::count(files, "file", "files");
         let done = match (&verified, artifacts) {
             (Some(_), Some(_)) => format!("verified the signature and {files}\n"),
             (Some(_), None) => format!("verified the signature; the receipt is of {files}\n"),
@@ -676,11 +618,7 @@ fn show(context: &Context<'_>, file: &Path, json: bool) -> Result<u8, Error> {
     if json {
         return context.output.document(&opened.receipt).map(|()| 0);
     }
-    let mut text = String::new();
-    for (name, value) in facts(&opened) {
-        _ = writeln!(text, "{name:<10} {}", render::escaped_line(&value));
-    }
-    context.output.text(&text)?;
+    context.output.text(&render::facts(10, facts(&opened)))?;
     context
         .output
         .notice("nothing is verified: `sandboxctl receipt verify RECEIPT --key PUB` does it");

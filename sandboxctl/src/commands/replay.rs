@@ -19,10 +19,7 @@ use sandbox_controller::{Command, Execution, FinishOptions, Patterns, Sandbox, r
 use serde::Serialize;
 
 use super::execution::Tail;
-use super::receipt::{
-    Digested, MOUNT, args_digest, byte_inputs, command_dependencies, digest, public_key,
-    read_receipt, script_dependency, unverified,
-};
+use super::receipt::{Digested, MOUNT, byte_inputs, digest, public_key, read_receipt, unverified};
 use super::{Context, block_on, exec, launch};
 use crate::cli::env_file;
 use crate::cli::exec::CommandLine;
@@ -137,7 +134,7 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
     let spec = spec(args, &settings, &receipt.predicate, stdin.as_deref())?;
     let inputs = Digested::of(&spec)?;
     let materials = materials(&what, &spec, &inputs)?;
-    let differences = material_differences(&receipt.predicate, &materials);
+    let differences = receipts::material_differences(&receipt.predicate, materials);
     if !differences.is_empty() {
         context.output.failure(
             "the materials are not those of the receipt: nothing ran",
@@ -175,7 +172,7 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
                 compare(args, sandbox, outcome, &receipt, tests).await
             };
             let of_script = match &what {
-                Workload::Script(script) => Some(script_dependency(script)),
+                Workload::Script(script) => Some(receipts::script(script)),
                 Workload::Command(_) => None,
             };
             let follow = async |run: Execution| {
@@ -453,16 +450,9 @@ fn materials(
     spec: &SandboxSpec,
     inputs: &Digested,
 ) -> Result<Vec<(String, String)>, Error> {
-    let named = |it: Dependency| (it.name, it.digest.sha256);
-    let mut materials: Vec<_> = match what {
-        Workload::Script(script) => vec![
-            named(script_dependency(script)),
-            (Dependency::ARGS.to_owned(), args_digest(&script.args)),
-        ],
-        Workload::Command(command) => command_dependencies(command).map(named).collect(),
-    };
-    materials.extend(inputs.digests());
-    materials.extend(byte_inputs(spec).map(|it| (it.name, it.digest.sha256)));
+    let named = receipts::materials(what).into_iter().chain(byte_inputs(spec));
+    let named = named.map(|it| (it.name, it.digest.sha256));
+    let mut materials: Vec<_> = named.chain(inputs.digests()).collect();
     if let Some(io_dir) = &spec.io_dir {
         materials.push((Dependency::IO.to_owned(), digest(io_dir)?.sha256));
     }
@@ -486,36 +476,6 @@ fn flags_of(differences: &[PathDifference<CheckDifference>]) -> String {
     flags.sort_unstable();
     flags.dedup();
     flags.join(", ")
-}
-
-/// The materials that differ from those of the receipt.
-fn material_differences(
-    predicate: &Provenance,
-    materials: &[(String, String)],
-) -> Vec<PathDifference<CheckDifference>> {
-    let mut differences = Vec::new();
-    for (name, digest) in materials {
-        let known = predicate.dependency(name);
-        let change = match known {
-            Some(known) if known == digest => continue,
-            Some(_) => CheckDifference::Changed,
-            None => CheckDifference::Unexpected,
-        };
-        let difference = PathDifference::new(name.as_bytes(), change);
-        differences.push(difference.with_digests(known, Some(digest)));
-    }
-    for it in &predicate.build_definition.resolved_dependencies {
-        // The image is compared with the one that the engine starts, and the agent is this
-        // version's.
-        let is_known = [Dependency::AGENT, Dependency::IMAGE].contains(&&*it.name)
-            || materials.iter().any(|(name, _)| *name == it.name);
-        if !is_known {
-            let difference = PathDifference::new(it.name.as_bytes(), CheckDifference::Missing);
-            differences.push(difference.with_digests(Some(&it.digest.sha256), None));
-        }
-    }
-    differences.sort_by(|one, other| one.path().cmp(other.path()));
-    differences
 }
 
 /// Compares what the run left with the receipt.

@@ -10,7 +10,7 @@ use sandbox_store::{ExecutionQuery, Store, StoreStatus};
 use serde::Serialize;
 
 use super::artifacts::cancellable;
-use super::executions::row;
+use super::executions::listing_of_subjects;
 use super::token::{Place, place, remove_new, store};
 use super::{Context, block_on};
 use crate::cli::remote::RemoteArgs;
@@ -41,7 +41,10 @@ pub fn server(context: &Context<'_>, command: &ServerCommand) -> Result<u8, Erro
             };
             let found = store(context, args)?.list_all(subject.as_ref(), &query)?;
             let all: Vec<_> = found.iter().map(Listed::of).collect();
-            context.output.show(*json, &all, |width| listing(&found, width))?;
+            let pairs = || found.iter().map(|(subject, execution)| (subject, execution));
+            context
+                .output
+                .show(*json, &all, |width| listing_of_subjects(pairs(), Time::now(), width))?;
             Ok(0)
         }
         ServerCommand::Status { store, remote, json } => status(context, store, remote, *json),
@@ -76,20 +79,6 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// Executions of all subjects as a table of this width.
-fn listing(executions: &[(Subject, ExecutionSummary)], width: Option<usize>) -> String {
-    let now = Time::now();
-    let rows: Vec<_> = executions
-        .iter()
-        .map(|(subject, execution)| {
-            let [id, status, age, took, title, sandbox] = row(execution, now);
-            [id, escaped_line(subject.as_str()).into_owned(), status, age, took, title, sandbox]
-        })
-        .collect();
-    let headings = ["ID", "SUBJECT", "STATUS", "AGE", "TOOK", "RUNS", "SANDBOX"];
-    render::table(headings, &rows, width)
-}
-
 fn restore(context: &Context<'_>, file: PathBuf, args: &StoreArgs) -> Result<u8, Error> {
     let instead = "stop its nodes, then `pg_restore` and `sandboxctl database restored`";
     let (data_dir, config) = directory(context, args, instead)?;
@@ -106,14 +95,14 @@ fn restore(context: &Context<'_>, file: PathBuf, args: &StoreArgs) -> Result<u8,
     if restored.interrupted > 0 {
         context.output.notice(&format!(
             "{} of it waited or ran when the backup was made: they are not run again",
-            executions(restored.interrupted)
+            render::count(restored.interrupted, "execution", "executions")
         ));
     }
     let lost = files_of_nothing(&data_dir)?;
     if lost > 0 {
         context.output.notice(&format!(
             "the next start of the service deletes the files of {}: the backup does not have them",
-            executions(lost)
+            render::count(lost, "execution", "executions")
         ));
     }
     context.output.caution(
@@ -205,10 +194,6 @@ fn status(
     context.output.show(json, &status, |_| status.to_text())?;
     let runs = status.data_dir.as_ref().is_none_or(|it| it.running);
     Ok(u8::from(!runs || !status.server.as_ref().is_none_or(|it| it.ready)))
-}
-
-fn executions(count: u64) -> String {
-    format!("{count} {}", if count == 1 { "execution" } else { "executions" })
 }
 
 impl DataDirStatus {

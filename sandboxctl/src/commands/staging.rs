@@ -9,8 +9,8 @@ use sandbox_controller::{FinishOptions, NewDirectory, Sandbox};
 
 use crate::cli::changes::ChangesArgs;
 use crate::error::Error;
-use crate::input;
 use crate::output::Output;
+use crate::render;
 use crate::target::{Place, is_in, parent_of, refuse_opened_in_io_dir};
 
 /// What becomes of the changes.
@@ -185,7 +185,7 @@ fn open_kept(kept: &Path, io_dir: &Path, runs: usize) -> Result<NewDirectory, Er
     }
     let parent = parent_of(kept);
     match NewDirectory::at(kept) {
-        Err(error) => refuse(format!("{}: {}", parent.display(), input::reason(&error))),
+        Err(error) => Err(Error::unusable("--keep-staged", parent, &error)),
         Ok(_) if is_in(parent, io_dir) => {
             refuse(format!("{shown} is in the io dir; name a directory elsewhere"))
         }
@@ -236,10 +236,8 @@ impl ChangesFile {
 
     fn write(&self, content: io::Result<Vec<u8>>) -> Result<(), Error> {
         let Some(place) = &self.place else { return Ok(()) };
-        content.and_then(|content| place.target()?.write(&content)).map_err(|error| {
-            let why = format!("{}: {}", self.path.display(), input::reason(&error));
-            Error::usage(self.flag, why)
-        })
+        let written = content.and_then(|content| place.target()?.write(&content));
+        written.map_err(|error| Error::unusable(self.flag, &self.path, &error))
     }
 }
 
@@ -282,10 +280,9 @@ impl Staged {
             output.caution(&problem.message);
         }
         let Some(changes) = &self.changes else { return };
-        let count = match (changes.count, changes.is_truncated) {
-            (1, false) => "1 change".to_owned(),
-            (count, false) => format!("{count} changes"),
-            (count, true) => format!("more than {count} changes"),
+        let count = match changes.is_truncated {
+            false => render::count(changes.count, "change", "changes"),
+            true => format!("more than {} changes", changes.count),
         };
         let policy = self.commit.as_str();
         match &self.kept {

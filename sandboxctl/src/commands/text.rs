@@ -1,9 +1,8 @@
-//! Filters for streamed content: selecting lines, escaping for a terminal.
+//! A filter for streamed content: selects lines.
 
 use memchr::memchr;
 
 use crate::cli::fs::Lines;
-use crate::render::escaped_text;
 
 /// Selects lines from content that arrives in pieces, byte for byte.
 #[derive(Debug)]
@@ -71,56 +70,10 @@ impl LineCut {
     }
 }
 
-/// Converts content that arrives in pieces into text that is safe for a terminal. Invalid UTF-8 is
-/// shown byte by byte.
-#[derive(Debug, Default)]
-pub struct TerminalText {
-    /// The start of a character that continues in the next piece.
-    begun: Vec<u8>,
-}
-
-impl TerminalText {
-    /// The next piece.
-    pub fn take(&mut self, piece: &[u8]) -> String {
-        let mut bytes = std::mem::take(&mut self.begun);
-        bytes.extend_from_slice(piece);
-        let mut text = String::with_capacity(bytes.len());
-        let mut chunks = bytes.utf8_chunks().peekable();
-        while let Some(chunk) = chunks.next() {
-            text.push_str(&escaped_text(chunk.valid()));
-            let invalid = chunk.invalid();
-            if chunks.peek().is_none() && is_begun(invalid) {
-                self.begun = invalid.to_vec();
-            } else {
-                push_bytes(&mut text, invalid);
-            }
-        }
-        text
-    }
-
-    /// The rest at the end.
-    pub fn end(&mut self) -> String {
-        let mut text = String::new();
-        push_bytes(&mut text, &std::mem::take(&mut self.begun));
-        text
-    }
-}
-
-/// Whether `bytes` could be the start of a character.
-fn is_begun(bytes: &[u8]) -> bool {
-    std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
-}
-
-fn push_bytes(text: &mut String, bytes: &[u8]) {
-    use std::fmt::Write as _;
-    for byte in bytes {
-        _ = write!(text, "\\x{byte:02x}");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::render::{StyledText, escaped_text};
     use proptest::prelude::*;
 
     fn cut(lines: &str, pieces: &[&[u8]]) -> (Vec<u8>, Option<u64>) {
@@ -157,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_character_in_two_pieces_is_one() {
-        let mut text = TerminalText::default();
+        let mut text = StyledText::plain();
         assert_eq!(text.take(b"a\xc3"), "a");
         assert_eq!(text.take(b"\xa9\x1b[2J"), "é\\u{1b}[2J");
         assert_eq!(text.take(b"\xff\xe2\x82"), "\\xff");
@@ -185,7 +138,7 @@ mod tests {
 
         #[test]
         fn a_terminal_is_never_steered(bytes in any::<Vec<u8>>(), size in 1usize..5) {
-            let mut text = TerminalText::default();
+            let mut text = StyledText::plain();
             let mut shown: String = bytes.chunks(size).map(|piece| text.take(piece)).collect();
             shown.push_str(&text.end());
             let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\t');

@@ -59,9 +59,9 @@ pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> 
                 let error = Error::usage("--subject", "there is no token of this subject");
                 return Err(error.with_hint("`sandboxctl token ls` lists them"));
             }
-            let tokens = if revoked == 1 { "token" } else { "tokens" };
+            let revoked = render::count(revoked, "token", "tokens");
             context.output.notice(&format!(
-                "revoked {revoked} {tokens}; those of an issuer of [server.jwt] are not its"
+                "revoked {revoked}; those of an issuer of [server.jwt] are not its"
             ));
         }
         TokenCommand::Revoke { ids, store: args, .. } => {
@@ -260,14 +260,6 @@ impl TokenState {
             _ => Self::Valid,
         }
     }
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Valid => "valid",
-            Self::Expired => "expired",
-            Self::Revoked => "revoked",
-        }
-    }
 }
 
 /// A token as it is listed: without the digest of its secret.
@@ -302,29 +294,26 @@ impl<'a> Shown<'a> {
 
 /// Tokens as a table of this width.
 fn listing(tokens: &[TokenRecord], now: Time, width: Option<usize>) -> String {
-    let age = |time: Option<Time>| time.map(|time| render::age(now.since(time)));
-    let rows: Vec<_> = tokens
-        .iter()
-        .map(|token| {
-            let state = TokenState::of(token, now);
-            let expires = match (state, token.expires_at) {
-                (TokenState::Valid, Some(time)) => render::age(time.since(now)),
-                (TokenState::Valid, None) => "never".to_owned(),
-                _ => "-".to_owned(),
-            };
-            [
-                token.id.clone(),
-                state.as_str().to_owned(),
-                escaped_line(token.subject.as_str()).into_owned(),
-                escaped_line(&token.scopes.join(",")).into_owned(),
-                render::age(now.since(token.created_at)),
-                expires,
-                age(token.last_used_at).unwrap_or("never".to_owned()),
-            ]
-        })
-        .collect();
+    let row = |token: &TokenRecord| {
+        let state = TokenState::of(token, now);
+        let expires = match (state, token.expires_at) {
+            (TokenState::Valid, Some(time)) => render::age(time.since(now)),
+            (TokenState::Valid, None) => "never".to_owned(),
+            _ => "-".to_owned(),
+        };
+        let used = token.last_used_at.map(|time| render::age(now.since(time)));
+        [
+            token.id.clone(),
+            render::word(state),
+            escaped_line(token.subject.as_str()).into_owned(),
+            escaped_line(&token.scopes.join(",")).into_owned(),
+            render::age(now.since(token.created_at)),
+            expires,
+            used.unwrap_or("never".to_owned()),
+        ]
+    };
     let headings = ["ID", "STATE", "SUBJECT", "SCOPES", "AGE", "EXPIRES IN", "LAST USED"];
-    render::table(headings, &rows, width)
+    render::table(headings, tokens.iter().map(row), width)
 }
 
 #[cfg(test)]

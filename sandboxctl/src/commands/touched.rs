@@ -56,16 +56,14 @@ fn discarded(files: &[TouchedFile], truncated: bool) -> Option<String> {
     let left = files.iter().filter(|file| file.op != FileOp::Remove);
     let (count, bytes) = left
         .fold((0_u64, 0_u64), |(count, bytes), file| (count + 1, bytes.saturating_add(file.bytes)));
-    let size = render::size(bytes);
+    let (files, size) = (render::count(count, "file", "files"), render::size(bytes));
     match (count, truncated) {
         (0, _) => None,
         (_, true) => {
             Some(format!("{count} files ({size}) or more were discarded; --io-dir DIR keeps them"))
         }
-        (1, false) => Some(format!("1 file ({size}) was discarded; --io-dir DIR keeps it")),
-        (_, false) => {
-            Some(format!("{count} files ({size}) were discarded; --io-dir DIR keeps them"))
-        }
+        (1, false) => Some(format!("{files} ({size}) was discarded; --io-dir DIR keeps it")),
+        (_, false) => Some(format!("{files} ({size}) were discarded; --io-dir DIR keeps them")),
     }
 }
 

@@ -9,7 +9,6 @@ use std::path::Path;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::text::TerminalText;
 use crate::input::open_file;
 use crate::render::StyledText;
 use crate::terminal::Screen;
@@ -165,11 +164,7 @@ impl Sink {
     ///
     /// If no thread can be started.
     pub fn styled(to: impl Write + IsTerminal + Send + 'static, colour: bool) -> io::Result<Self> {
-        let mut text = StyledText::new(colour);
-        Self::shown(to, move |piece| match piece {
-            Some(piece) => text.take(&piece),
-            None => text.end(),
-        })
+        Self::shown(to, StyledText::new(colour))
     }
 
     /// Writes what a program with a terminal of its own shows: a terminal gets all but what writes to the
@@ -191,31 +186,24 @@ impl Sink {
     ///
     /// If no thread can be started.
     pub fn standard(to: impl Write + IsTerminal + Send + 'static) -> io::Result<Self> {
-        let mut text = TerminalText::default();
-        Self::shown(to, move |piece| match piece {
-            Some(piece) => text.take(&piece),
-            None => text.end(),
-        })
+        Self::shown(to, StyledText::plain())
     }
 
     /// Writes pieces as they are, but to a terminal as this text, which has an end too.
     fn shown(
         mut to: impl Write + IsTerminal + Send + 'static,
-        mut text: impl FnMut(Option<Vec<u8>>) -> String + Send + 'static,
+        mut text: StyledText,
     ) -> io::Result<Self> {
         if !to.is_terminal() {
             return Self::new(to);
         }
         Self::start(move |pieces| {
-            loop {
-                let piece = pieces.blocking_recv();
-                let is_last = piece.is_none();
-                to.write_all(text(piece).as_bytes())?;
+            while let Some(piece) = pieces.blocking_recv() {
+                to.write_all(text.take(&piece).as_bytes())?;
                 to.flush()?;
-                if is_last {
-                    return Ok(());
-                }
             }
+            to.write_all(text.end().as_bytes())?;
+            to.flush()
         })
     }
 

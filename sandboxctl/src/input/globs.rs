@@ -135,12 +135,7 @@ mod tests {
             fs::create_dir(at(directory)).unwrap();
         }
         for file in [
-            "a/2.csv",
-            "a/1.csv",
-            "a/.hidden.csv",
-            "a/x.txt",
-            "a/deep/3.csv",
-            "b/1.csv",
+            "a/2.csv", "a/1.csv", "a/.hidden.csv", "a/x.txt", "a/deep/3.csv", "b/1.csv",
             "b/[x].csv",
         ] {
             fs::write(at(file), "").unwrap();

@@ -1,18 +1,10 @@
 //! Reports: files that contain the results of `run` and `exec`, in addition to the live output.
 //!
-//! Each format is a file here with a pure function from the results to its text. Reports are
+//! Each format is a function of `sandbox-render` from the results to its text. Reports are
 //! written at the end, for any outcome, and replace their file only when they are complete. Only
 //! `ndjson` is written during the run.
 
-mod entry;
 mod events;
-mod findings;
-mod junit;
-mod kind;
-mod markdown;
-mod sarif;
-#[cfg(test)]
-pub mod testing;
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,11 +16,9 @@ use serde_json::value::RawValue;
 
 use crate::error::Error;
 use crate::target::Place;
-pub use entry::{Entry, Subject};
 use events::EventLog;
-pub use findings::Finding;
-pub use kind::{ReportArgument, ReportKind};
-pub use markdown::markdown;
+pub use sandbox_render::report::{Entry, ReportArgument, ReportKind, Subject, markdown};
+use sandbox_render::report::{junit, sarif};
 
 /// The exit code if a report cannot be written, and nothing else failed.
 const FAILED: u8 = 125;
@@ -165,7 +155,6 @@ impl Reports {
 }
 
 /// The exit code of a command that ended with `code`, and of whose reports some failed.
-#[must_use]
 pub const fn exit_code(code: u8, has_failures: bool) -> u8 {
     if code == 0 && has_failures { FAILED } else { code }
 }
@@ -191,11 +180,16 @@ fn render(kind: ReportKind, entries: &[Entry]) -> Result<String, serde_json::Err
             lines.collect()
         }
         ReportKind::Ndjson => Ok(String::new()),
-        ReportKind::Junit => Ok(junit::junit(entries)),
+        ReportKind::Junit => Ok(junit(entries)),
         ReportKind::Markdown => Ok(markdown(entries)),
-        ReportKind::Sarif => sarif::sarif(entries),
+        ReportKind::Sarif => sarif(entries),
     }
 }
+
+#[cfg(test)]
+#[expect(dead_code, reason = "the others are for the tests of the formats")]
+#[path = "../../render/src/report/tests/samples.rs"]
+mod samples;
 
 #[cfg(test)]
 mod tests {
@@ -203,8 +197,8 @@ mod tests {
 
     use sandbox_api::{SecretValue, Secrets};
 
+    use super::samples::{failed_script, ok_script};
     use super::*;
-    use testing::{failed_script, ok_script};
 
     #[test]
     fn json_is_a_line_for_each_result() {

@@ -56,7 +56,6 @@ pub struct KeyMatcher {
 }
 
 impl KeyMatcher {
-    #[must_use]
     pub const fn new(keys: DetachKeys) -> Self {
         Self { keys, held: Vec::new() }
     }

@@ -3,7 +3,6 @@
 //! One process has one terminal, so what it was like is kept in one place: whatever ends the process can
 //! put it back, a panic and a second signal too.
 
-mod clipboard;
 mod keys;
 
 use std::io::{self, IsTerminal as _, Write};
@@ -18,8 +17,8 @@ use rustix::termios::{
     OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr,
 };
 use sandbox_api::process::{TERMINAL_SIZES, TerminalSize};
+use sandbox_render::ClipboardFilter;
 
-use self::clipboard::ClipboardFilter;
 pub use self::keys::{DetachKeys, KeyMatcher, Typed};
 
 /// What programs may leave behind, undone: an unfinished string and keyboard modes, on the screen that is shown.
@@ -134,7 +133,6 @@ fn is_in_foreground() -> bool {
 }
 
 /// The size of the terminal.
-#[must_use]
 pub fn size() -> TerminalSize {
     let sizes = [tcgetwinsize(stdout()), tcgetwinsize(stdin())].into_iter().flatten();
     let (least, most) = TERMINAL_SIZES.into_inner();
@@ -156,8 +154,8 @@ pub struct Screen<W> {
 }
 
 impl<W> Screen<W> {
-    pub const fn new(to: W) -> Self {
-        Self { to, filter: ClipboardFilter::new(), tail: Vec::new() }
+    pub fn new(to: W) -> Self {
+        Self { to, filter: ClipboardFilter::default(), tail: Vec::new() }
     }
 
     /// Notes which screen is shown. What enters it together with other modes is not seen.

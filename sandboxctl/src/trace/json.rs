@@ -79,29 +79,25 @@ impl Collect<'_> {
     }
 }
 
+macro_rules! values {
+    ($($record:ident($type:ty);)*) => {
+        $(fn $record(&mut self, field: &Field, value: $type) {
+            self.put(field, value.into());
+        })*
+    };
+}
+
 impl Visit for Collect<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.put(field, format!("{value:?}").into());
     }
 
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.put(field, value.into());
-    }
-
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.put(field, value.into());
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.put(field, value.into());
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.put(field, value.into());
-    }
-
-    fn record_f64(&mut self, field: &Field, value: f64) {
-        self.put(field, value.into());
+    values! {
+        record_str(&str);
+        record_bool(bool);
+        record_i64(i64);
+        record_u64(u64);
+        record_f64(f64);
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {

@@ -8,7 +8,7 @@ use jsonwebtoken::jwk::{
     AlgorithmParameters, EllipticCurve, Jwk, JwkSet, KeyAlgorithm, PublicKeyUse,
 };
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
-use sandbox_api::service::Subject;
+use sandbox_api::service::{Subject, Time};
 use sandbox_api::without_bom;
 use serde::Deserialize;
 
@@ -133,6 +133,7 @@ struct Claims {
     scope: Option<String>,
     #[serde(default)]
     scopes: Option<Vec<String>>,
+    exp: serde_json::Number,
 }
 
 impl JwtKeys {
@@ -168,6 +169,29 @@ impl JwtKeys {
     ///
     /// [`JwtRefusal`].
     pub fn check(&self, token: &str) -> Result<Caller, JwtRefusal> {
+        let Claims { sub, scope, scopes, .. } = self.claims(token)?;
+        let subject = Subject::new(sub).map_err(|_| JwtRefusal::Subject)?;
+        // An issuer names its own users, and not the server's.
+        if subject.as_str() == LOCAL_SUBJECT {
+            return Err(JwtRefusal::Subject);
+        }
+        let one = scope.iter().flat_map(|scope| scope.split_whitespace());
+        let named = one.chain(scopes.iter().flatten().map(String::as_str));
+        // The issuer's tokens have scopes of other services too.
+        let mut scopes: Vec<Scope> = named.filter_map(|name| name.parse().ok()).collect();
+        scopes.sort_unstable();
+        scopes.dedup();
+        Ok(Caller { subject, scopes })
+    }
+
+    /// When a token expires that is valid now, if it says so in whole seconds.
+    #[must_use]
+    pub fn expiry(&self, token: &str) -> Option<Time> {
+        let seconds = self.claims(token).ok()?.exp.as_i64()?;
+        Some(Time::from_unix_millis(seconds.saturating_mul(1000)))
+    }
+
+    fn claims(&self, token: &str) -> Result<Claims, JwtRefusal> {
         if token.len() > MAX_JWT_BYTES {
             return Err(JwtRefusal::TooLong);
         }
@@ -193,20 +217,8 @@ impl JwtKeys {
         validation.validate_nbf = true;
         validation.validate_aud = true;
         validation.leeway = LEEWAY_SECONDS;
-        let Claims { sub, scope, scopes, .. } =
-            decode::<Claims>(token, &key.key, &validation).map_err(|error| refusal(&error))?.claims;
-        let subject = Subject::new(sub).map_err(|_| JwtRefusal::Subject)?;
-        // An issuer names its own users, and not the server's.
-        if subject.as_str() == LOCAL_SUBJECT {
-            return Err(JwtRefusal::Subject);
-        }
-        let one = scope.iter().flat_map(|scope| scope.split_whitespace());
-        let named = one.chain(scopes.iter().flatten().map(String::as_str));
-        // The issuer's tokens have scopes of other services too.
-        let mut scopes: Vec<Scope> = named.filter_map(|name| name.parse().ok()).collect();
-        scopes.sort_unstable();
-        scopes.dedup();
-        Ok(Caller { subject, scopes })
+        let decoded = decode::<Claims>(token, &key.key, &validation);
+        Ok(decoded.map_err(|error| refusal(&error))?.claims)
     }
 }
 

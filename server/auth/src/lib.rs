@@ -1,4 +1,4 @@
-//! Who calls a service, and what they may do: API tokens, JSON Web Tokens, and users of a socket.
+//! Who calls a service, and what they may do: API tokens, JSON Web Tokens, users of a socket, and sessions of browsers.
 //!
 //! Nothing here talks to a network or a database: credentials and stored tokens come in, a
 //! [`Caller`] or the reason of a refusal goes out. No error and no reason has a part of a token.
@@ -10,6 +10,7 @@ mod failures;
 mod jwt;
 mod key_file;
 mod peer;
+mod session;
 mod token;
 
 pub use caller::{Caller, Scope, UnknownScope};
@@ -17,6 +18,9 @@ pub use failures::Failures;
 pub use jwt::{JwtConfig, JwtError, JwtKeys, JwtRefusal, MAX_JWT_BYTES};
 pub use key_file::{KeyFileError, MAX_KEY_FILE_BYTES, MIN_SECRET_BYTES, read_private};
 pub use peer::{FORWARDED, ForwardKey, ForwardRefusal, ForwardVerifier, Receiver};
+pub use session::{
+    MAX_SESSION_TOKEN_BYTES, SIGN_IN_CODE_VALIDITY, Session, SessionKey, SignInCodes,
+};
 pub use token::{NewToken, StoredToken, TOKEN_PREFIX, Token, TokenRefusal};
 
 /// The caller at the other end of a socket: the server's own user has every scope, others have

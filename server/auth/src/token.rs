@@ -139,7 +139,7 @@ impl fmt::Debug for Token {
 
 /// In the same time wherever they differ. They are digests of random secrets, so that little would
 /// be learnt in any case.
-fn is_equal(one: &[u8; 32], other: &[u8; 32]) -> bool {
+pub(crate) fn is_equal(one: &[u8; 32], other: &[u8; 32]) -> bool {
     one.iter().zip(other).fold(0, |differs, (one, other)| differs | (one ^ other)) == 0
 }
 

@@ -5,10 +5,12 @@
 
 use std::sync::Arc;
 
+use axum::Router;
 use axum::http::header::{ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, RETRY_AFTER};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use axum::routing::any;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use sandbox_api::service::{Subject, Time};
@@ -64,13 +66,21 @@ impl E2b {
 
     /// Where a server has it. Bodies are bounded by what reads them.
     #[must_use]
-    pub fn mounts(&self) -> [Mount; 2] {
-        routers(self.app.clone()).map(|(path, service)| Mount {
-            path,
-            service,
-            access: MountAccess::Own(Arc::new(Self { has_hosts: path == PATH, ..self.clone() })),
-            max_request: ByteSize::b(u64::MAX),
-        })
+    pub fn mounts(&self) -> Vec<Mount> {
+        let mount = |path, service, own| {
+            let (access, max_request) = (MountAccess::Own(own), ByteSize::b(u64::MAX));
+            Mount { path, service, access, max_request }
+        };
+        let own = routers(self.app.clone()).into_iter().map(|(path, service)| {
+            mount(path, service, Arc::new(Self { has_hosts: path == PATH, ..self.clone() }) as _)
+        });
+        let elsewhere = ELSEWHERE.into_iter().map(|path| {
+            let none = any(async || StatusCode::NOT_FOUND);
+            let below = format!("{path}/{{*rest}}");
+            let service = Router::new().route(path, none.clone()).route(&below, none);
+            mount(path, service, Arc::new(Elsewhere) as _)
+        });
+        own.chain(elsewhere).collect()
     }
 
     async fn admitted(&self, head: &mut Parts, peer: Peer) -> Result<Admitted, Response> {
@@ -203,6 +213,30 @@ impl E2b {
     }
 }
 
+/// The paths of E2B's API without that of the mount, as a client asks for them whose URL lacks it.
+const ELSEWHERE: [&str; 3] = ["/sandboxes", "/v2/sandboxes", "/templates"];
+
+/// Answers there, in words that an SDK shows.
+struct Elsewhere;
+
+impl Admit for Elsewhere {
+    fn route<'a>(&'a self, _: &'a str, _: &'a mut Parts) -> BoxFuture<'a, bool> {
+        std::future::ready(false).boxed()
+    }
+
+    fn admit<'a>(&'a self, _: &'a mut Parts, _: Peer) -> BoxFuture<'a, Result<Admitted, Response>> {
+        let message = format!(
+            "E2B's API is at {PATH} of this server: E2B_API_URL and E2B_SANDBOX_URL end with it"
+        );
+        let refused = Error::new(StatusCode::NOT_FOUND, message).into_response();
+        std::future::ready(Err(with_cors(refused))).boxed()
+    }
+
+    fn refuse(&self, refusal: Refusal) -> Response {
+        refused(refusal)
+    }
+}
+
 /// Whether this header has this token.
 fn has(head: &Parts, name: &HeaderName, token: &str) -> bool {
     let given = head.headers.get(name).and_then(|given| given.to_str().ok());
@@ -236,6 +270,20 @@ fn check_envd(head: &Parts, token: &str) -> Result<(), Error> {
         }
         None => Err(unauthorized("the request has no access token".to_owned())),
     }
+}
+
+/// A refusal of the server around it, as E2B's API says it.
+fn refused(refusal: Refusal) -> Response {
+    let problem = refusal.problem().clone();
+    let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let whole = refusal.into_response();
+    let mut response = Error::new(status, problem.detail).into_response();
+    if let Some(time) = whole.headers().get(RETRY_AFTER) {
+        response.headers_mut().remove("should-retry");
+        response.headers_mut().insert(RETRY_AFTER, time.clone());
+    }
+    response.extensions_mut().insert(problem.kind);
+    response
 }
 
 fn unauthorized(message: String) -> Error {
@@ -312,16 +360,6 @@ impl Admit for E2b {
     }
 
     fn refuse(&self, refusal: Refusal) -> Response {
-        let problem = refusal.problem().clone();
-        let status =
-            StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let whole = refusal.into_response();
-        let mut response = Error::new(status, problem.detail).into_response();
-        if let Some(time) = whole.headers().get(RETRY_AFTER) {
-            response.headers_mut().remove("should-retry");
-            response.headers_mut().insert(RETRY_AFTER, time.clone());
-        }
-        response.extensions_mut().insert(problem.kind);
-        with_cors(response)
+        with_cors(refused(refusal))
     }
 }

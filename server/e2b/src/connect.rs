@@ -9,7 +9,7 @@ pub(crate) mod json;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::body::{Body, BodyDataStream, HttpBody as _};
+use axum::body::{Body, BodyDataStream};
 use axum::extract::Request;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -18,6 +18,7 @@ use bytes::Bytes;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt as _, StreamExt as _};
 use sandbox_api::{ErrorKind, Failure, ProblemKind};
+use sandbox_http::HeldMemory;
 use sandbox_service::ServiceError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -26,6 +27,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::envelope::{Decoder, EnvelopeError, MAX_MESSAGE};
+use crate::body::{IDLE, Unread, hold, whole};
 
 const UNARY: &str = "application/json";
 const STREAM: &str = "application/connect+json";
@@ -35,11 +37,10 @@ const MAX_TIMEOUT_MS: u64 = 9_999_999_999;
 const KEEPALIVE: Duration = Duration::from_secs(90);
 /// The least of these.
 const SHORTEST_KEEPALIVE: Duration = Duration::from_secs(1);
-/// How long a request may take to be there, or an upload send nothing.
-pub(crate) const IDLE: Duration = Duration::from_secs(300);
 
 /// Why a call failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Code {
     InvalidArgument,
     DeadlineExceeded,
@@ -56,23 +57,6 @@ pub(crate) enum Code {
 }
 
 impl Code {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::InvalidArgument => "invalid_argument",
-            Self::DeadlineExceeded => "deadline_exceeded",
-            Self::NotFound => "not_found",
-            Self::AlreadyExists => "already_exists",
-            Self::PermissionDenied => "permission_denied",
-            Self::ResourceExhausted => "resource_exhausted",
-            Self::FailedPrecondition => "failed_precondition",
-            Self::Aborted => "aborted",
-            Self::Unimplemented => "unimplemented",
-            Self::Internal => "internal",
-            Self::Unavailable => "unavailable",
-            Self::DataLoss => "data_loss",
-        }
-    }
-
     const fn status(self) -> StatusCode {
         match self {
             Self::InvalidArgument | Self::FailedPrecondition => StatusCode::BAD_REQUEST,
@@ -89,7 +73,7 @@ impl Code {
 }
 
 /// An error of a call.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct ConnectError {
     code: Code,
@@ -113,10 +97,6 @@ impl ConnectError {
     /// The time that a call may last has passed.
     pub(crate) fn too_late() -> Self {
         Self::new(Code::DeadlineExceeded, "the timeout of the call has passed")
-    }
-
-    fn json(&self) -> serde_json::Value {
-        json!({ "code": self.code.as_str(), "message": self.message })
     }
 
     /// A client sent what is not this kind of call.
@@ -203,9 +183,20 @@ impl From<EnvelopeError> for ConnectError {
     }
 }
 
+impl From<Unread> for ConnectError {
+    fn from(error: Unread) -> Self {
+        match error {
+            Unread::Stopped => Self::too_late(),
+            Unread::TooLarge(_) | Unread::NoMemory(_) => {
+                Self::new(Code::ResourceExhausted, error.to_string())
+            }
+        }
+    }
+}
+
 impl IntoResponse for ConnectError {
     fn into_response(self) -> Response {
-        (self.code.status(), axum::Json(self.json())).into_response()
+        (self.code.status(), axum::Json(&self)).into_response()
     }
 }
 
@@ -221,7 +212,8 @@ where
     }
     let answered = async {
         refuse_compressed(request.headers(), CONTENT_ENCODING.as_str())?;
-        answer(parse(&whole(request.into_body()).await?)?).await
+        let whole = whole(request, MAX_MESSAGE).await?;
+        answer(parse(&whole.bytes)?).await
     };
     match answered.await {
         Ok(answer) => axum::Json(answer).into_response(),
@@ -346,6 +338,8 @@ pub(crate) fn bounded(
 /// What a client streams.
 pub(crate) struct Incoming {
     body: BodyDataStream,
+    /// The memory of what has arrived, the message that was taken last included.
+    held: Option<HeldMemory>,
     decoder: Decoder,
     has_begun: bool,
 }
@@ -354,8 +348,9 @@ impl Incoming {
     fn new(request: Request) -> Result<Self, ConnectError> {
         refuse_compressed(request.headers(), "connect-content-encoding")?;
         refuse_compressed(request.headers(), CONTENT_ENCODING.as_str())?;
+        let held = request.extensions().get().cloned();
         let body = request.into_body().into_data_stream();
-        Ok(Self { body, decoder: Decoder::default(), has_begun: false })
+        Ok(Self { body, held, decoder: Decoder::default(), has_begun: false })
     }
 
     /// The next message; `None` at the end. The first one is there in time.
@@ -367,26 +362,25 @@ impl Incoming {
     }
 
     async fn read<Q: DeserializeOwned>(&mut self) -> Result<Option<Q>, ConnectError> {
+        let held = self.held.clone();
+        if let Some(held) = &held {
+            held.release();
+        }
+        hold(held.as_ref(), self.decoder.len()).await?;
         loop {
             if let Some(message) = self.decoder.next()? {
                 return parse(&message).map(Some);
             }
             match self.body.next().await {
-                Some(piece) => self.decoder.push(&piece.map_err(|_| EnvelopeError::CutOff)?),
+                Some(piece) => {
+                    let piece = piece.map_err(|_| EnvelopeError::CutOff)?;
+                    hold(held.as_ref(), piece.len()).await?;
+                    self.decoder.push(&piece);
+                }
                 None => return self.decoder.finish().map(|()| None).map_err(Into::into),
             }
         }
     }
-}
-
-/// A body as a whole, within the bound of a message.
-async fn whole(body: Body) -> Result<Bytes, ConnectError> {
-    let too_large = || ConnectError::new(Code::ResourceExhausted, "a message may have 1 MiB");
-    if body.size_hint().lower() > MAX_MESSAGE as u64 {
-        return Err(too_large());
-    }
-    let read = timeout(IDLE, axum::body::to_bytes(body, MAX_MESSAGE)).await;
-    read.map_err(|_| ConnectError::too_late())?.map_err(|_| too_large())
 }
 
 fn parse<Q: DeserializeOwned>(json: &[u8]) -> Result<Q, ConnectError> {
@@ -416,7 +410,7 @@ fn streamed(messages: Messages) -> Response {
         let (piece, rest) = match messages.next().await {
             Some(Ok(json)) => (envelope::message(&json), Some(messages)),
             Some(Err(error)) => {
-                let last = json!({ "error": error.json() });
+                let last = json!({ "error": error });
                 (envelope::end(last.to_string().as_bytes()), None)
             }
             None => (envelope::end(b"{}"), None),

@@ -23,31 +23,26 @@ pub(crate) struct Error {
 
 impl Error {
     /// An error with this status. The message has no path of the host and no secret.
-    #[must_use]
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), retry_after: None }
     }
 
     /// What a caller asks for is wrong.
-    #[must_use]
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
     /// What this server does not offer.
-    #[must_use]
     pub fn not_offered(what: &str) -> Self {
         Self::new(StatusCode::NOT_IMPLEMENTED, format!("this server does not offer {what}"))
     }
 
     /// No sandbox of the caller has this id.
-    #[must_use]
     pub fn no_sandbox(id: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, format!("sandbox {id:?} was not found"))
     }
 
     /// The same where another attempt may succeed after this time.
-    #[must_use]
     pub fn retry_after(mut self, time: Option<Duration>) -> Self {
         self.retry_after = time;
         self

@@ -10,6 +10,7 @@
 mod access;
 mod answers;
 mod app;
+mod body;
 mod connect;
 mod control;
 mod envd;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use sandbox_api::ProblemKind;
 use sandbox_api::service::{SandboxPatch, SandboxRef, SandboxStatus, SandboxView, Subject, Time};
+use sandbox_api::{ErrorKind, ProblemKind, millis};
 use sandbox_service::ServiceError;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -78,7 +78,7 @@ impl App {
         let mut metadata = view.metadata;
         change(&mut marker);
         marker.put(&mut metadata);
-        let ttl_ms = ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1));
+        let ttl_ms = ttl.map(|ttl| millis(ttl).max(1));
         let patch = SandboxPatch { ttl_ms, metadata: Some(metadata) };
         let view = self.service().patch_sandbox(&subject, sandbox.id(), patch).await?;
         Ok(Sandbox { subject, view, marker })
@@ -106,8 +106,7 @@ impl App {
                     );
                     return Err(Error::invalid(message));
                 }
-                let ttl_ms = Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-                let patch = SandboxPatch { ttl_ms, metadata: None };
+                let patch = SandboxPatch { ttl_ms: Some(millis(time)), metadata: None };
                 service.patch_sandbox(subject, id, patch).await?;
             }
             (OnTimeout::Kill, NewEnd::NotEarlier) => {
@@ -150,6 +149,10 @@ impl App {
                 Ok(_) => return Ok(()),
                 // Without a container nothing of it runs.
                 Err(_) if self.is_stopped(sandbox).await => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Usage => {
+                    let why = format!("pauses here: {}", error.problem().detail);
+                    return Err(Error::not_offered(&why));
+                }
                 Err(_) if since.elapsed() < PAUSE_PATIENCE => tokio::time::sleep(PAUSE_LOOK).await,
                 Err(error) => return Err(error.into()),
             }

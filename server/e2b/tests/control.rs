@@ -2,6 +2,7 @@
 //! sandbox a request is for.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
@@ -12,7 +13,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use futures_util::future::BoxFuture;
 use http_body_util::BodyExt as _;
 use sandbox_api::service::{SandboxRef, Subject};
-use sandbox_api::{PreviewRequest, Pull};
+use sandbox_api::{ByteSize, PreviewRequest, Pull};
 use sandbox_e2b::{App, E2b, Settings, Template};
 use sandbox_http::{
     Authenticate, Caller, Http, HttpConfig, Peer, Scope, Shutdown, Unauthenticated,
@@ -54,6 +55,7 @@ const NONE: &str = "0a1b2c0a1b2c0a1b2c0a1b2c";
 struct World {
     router: Router,
     service: Service,
+    launcher: Arc<FakeLauncher>,
     _dir: tempfile::TempDir,
 }
 
@@ -83,6 +85,10 @@ impl World {
     }
 
     async fn with_ports(public_ports: bool) -> Self {
+        Self::with_config(public_ports, HttpConfig::default()).await
+    }
+
+    async fn with_config(public_ports: bool, http: HttpConfig) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let image = |name: &str| Template { image: Some(name.to_owned()), ..Template::default() };
         let settings = Settings {
@@ -104,13 +110,13 @@ impl World {
         });
         let store = Store::open(&config.data_dir, Durability::Process).unwrap();
         let launcher = Arc::<FakeLauncher>::default();
-        let service = fake::start(config, launcher, store).await.unwrap();
+        let service = fake::start(config, launcher.clone(), store).await.unwrap();
         let shutdown = Shutdown::default();
         let auth: Arc<dyn Authenticate> = Arc::new(Tokens);
         let app = App::new(service.clone(), settings, shutdown.stop.clone());
-        let mounts = E2b::new(app, auth.clone()).mounts().into();
-        let http = Http::new(HttpConfig::default(), service.clone(), auth, mounts, shutdown);
-        Self { router: http.router(), service, _dir: dir }
+        let mounts = E2b::new(app, auth.clone()).mounts();
+        let http = Http::new(http, service.clone(), auth, mounts, shutdown);
+        Self { router: http.router(), service, launcher, _dir: dir }
     }
 
     async fn send(&self, request: Request<Body>) -> Answer {
@@ -337,6 +343,11 @@ async fn paused_sandbox_is_not_there_until_it_is_connected() {
     let id = world.create(json!({ "timeout": 100 })).await.id();
     let pause = async |body: Value| world.post(&format!("/sandboxes/{id}/pause"), body).await;
     assert_eq!(pause(json!({ "memory": false })).await.status, 501);
+    world.launcher.refuses_pauses.store(true, Ordering::SeqCst);
+    let refused = pause(json!({})).await;
+    assert_eq!((refused.status, world.state(&id).await), (501, "running".to_owned()));
+    assert!(refused.text("message").contains("there is no freezer"), "{refused:?}");
+    world.launcher.refuses_pauses.store(false, Ordering::SeqCst);
     assert_eq!(pause(json!({ "memory": true })).await.status, 204);
     assert_eq!(world.state(&id).await, "paused");
     assert_eq!(pause(json!({})).await.status, 409);
@@ -384,6 +395,8 @@ async fn what_would_make_another_sandbox_than_is_asked_for_is_refused_in_words()
         (json!({ "autoPause": true, "autoPauseMemory": false }), 501, "memory"),
         (json!({ "network": { "rules": { "a": [{}] } } }), 501, "`rules`"),
         (json!({ "network": { "allowOut": ["a.example"] } }), 403, "a.example"),
+        (json!({ "network": { "allowOut": ["0.0.0.0/0"] } }), 501, "serve --allow HOST"),
+        (json!({ "templateID": "mcp-gateway" }), 404, "mcp-gateway"),
         (json!({ "metadata": { "sandboxctl.e2b": "{}" } }), 400, "sandboxctl.e2b"),
         (json!({ "envVars": { "A=B": "" } }), 400, "env"),
     ] {
@@ -396,6 +409,41 @@ async fn what_would_make_another_sandbox_than_is_asked_for_is_refused_in_words()
         json!({ "volumeMounts": [], "iam": {}, "network": { "denyOut": ["0.0.0.0/0"] } });
     world.create(harmless).await;
     assert_eq!(world.listed("").await.0.len(), 1);
+    // The SDK starts the gateway in it, and reports that it fails.
+    let with_gateway = world.create(json!({ "templateID": "mcp-gateway", "mcp": {} })).await;
+    assert_eq!(with_gateway.text("templateID"), "base");
+}
+
+#[tokio::test]
+async fn path_without_that_of_the_mount_is_answered_in_words() {
+    let world = World::new().await;
+    for path in ["/sandboxes", "/v2/sandboxes", "/sandboxes/a/timeout", "/templates/a"] {
+        let answer = world.with(Method::POST, path, &[("x-api-key", "alice")], json!({})).await;
+        assert_eq!((answer.status, &answer.body["code"]), (404, &json!(404)), "{path} {answer:?}");
+        assert!(answer.text("message").contains("E2B_API_URL"), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn body_that_is_read_whole_takes_the_memory_of_its_caller() {
+    let body_memory = ByteSize::b(512 << 10);
+    let world = World::with_config(true, HttpConfig { body_memory, ..HttpConfig::default() }).await;
+    let id = world.create(json!({})).await.id();
+    let large = "a".repeat(700 << 10);
+    let refused = world.post("/v2/sandboxes", json!({ "metadata": { "a": large } })).await;
+    assert_eq!((refused.status, &refused.body["code"]), (413, &json!(413)), "{refused:?}");
+    let token = world.get(&format!("/sandboxes/{id}")).await.text("envdAccessToken");
+    let headers = [
+        ("e2b-sandbox-id", &*id),
+        ("x-access-token", &token),
+        ("content-type", "application/json"),
+    ];
+    let path = "/e2b/filesystem.Filesystem/Stat";
+    let refused = world.with(Method::POST, path, &headers, json!({ "path": large })).await;
+    assert_eq!(refused.body["code"], "resource_exhausted", "{refused:?}");
+    // What is refused is given back.
+    let stat = world.with(Method::POST, path, &headers, json!({ "path": "a" })).await;
+    assert_ne!(stat.body["code"], "resource_exhausted", "{stat:?}");
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use axum::http::header::{HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Method, Uri};
 use futures_util::future::BoxFuture;
 use sandbox_api::ProblemKind;
-use sandbox_api::service::Subject;
+use sandbox_api::service::{Subject, Time};
 pub use sandbox_auth::{Caller, Scope};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -32,6 +32,27 @@ impl Peer {
     /// The default for a request: an unknown caller at an unknown address.
     pub(crate) const UNKNOWN: Self =
         Self::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
+}
+
+/// What a request needs to be let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// Nothing: it is public, or something else decides.
+    Nothing,
+    /// A caller, whatever they may do.
+    Caller,
+    /// A caller with this scope.
+    Scope(Scope),
+}
+
+impl Needs {
+    /// The scope, if it is one.
+    pub const fn scope(self) -> Option<Scope> {
+        match self {
+            Self::Scope(scope) => Some(scope),
+            Self::Nothing | Self::Caller => None,
+        }
+    }
 }
 
 /// That a request came over the port for nodes: it has the header of a node in place of credentials, and is not
@@ -78,6 +99,11 @@ pub trait Authenticate: Send + Sync + 'static {
         headers: &'a HeaderMap,
         peer: Peer,
     ) -> BoxFuture<'a, Result<Caller, Unauthenticated>>;
+
+    /// When this token expires, which it knows a caller by, if that is known.
+    fn expiry<'a>(&'a self, _token: &'a str) -> BoxFuture<'a, Option<Time>> {
+        Box::pin(std::future::ready(None))
+    }
 
     /// Whether this word of an `Authorization` is a credential by which it would know a caller. API tokens are known
     /// by their form.
@@ -177,7 +203,7 @@ impl Sites {
 }
 
 /// The host and port that the request is for.
-fn authority<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Result<&'a str> {
+pub(crate) fn authority<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Result<&'a str> {
     let mut hosts = headers.get_all(HOST).iter();
     let host = hosts.next().map(|host| host.to_str().unwrap_or_default());
     let malformed = |detail| Err(Refusal::new(ProblemKind::Malformed, detail).at("Host", detail));
@@ -203,7 +229,7 @@ pub(crate) fn below<'a>(host: &'a str, domain: &str) -> Option<&'a str> {
 }
 
 /// Without the port, and without the brackets of IPv6.
-fn host_of(authority: &str) -> &str {
+pub(crate) fn host_of(authority: &str) -> &str {
     if let Some(rest) = authority.strip_prefix('[') {
         return rest.split_once(']').map_or("", |(host, _)| host);
     }
@@ -211,7 +237,7 @@ fn host_of(authority: &str) -> &str {
 }
 
 /// Whether the origin is this server itself.
-fn is_of(origin: &HeaderValue, authority: &str) -> bool {
+pub(crate) fn is_of(origin: &HeaderValue, authority: &str) -> bool {
     let origin = origin.to_str().unwrap_or_default();
     let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
     rest.is_some_and(|rest| rest.eq_ignore_ascii_case(authority))

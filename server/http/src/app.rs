@@ -12,8 +12,8 @@ use crate::forward::peers::Peers;
 use crate::limit::Limit;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
-use crate::openapi::page::{self, Page};
 use crate::request::json::Parsers;
+use crate::session::Sessions;
 
 /// Bodies of a few members.
 const SMALL_BODY: u64 = 64 << 10;
@@ -34,7 +34,7 @@ struct Inner {
     metrics: Arc<Metrics>,
     stop: CancellationToken,
     openapi: Bytes,
-    reference: Page,
+    sessions: Sessions,
 }
 
 impl App {
@@ -55,7 +55,7 @@ impl App {
             parsers: Parsers::default(),
             metrics: Arc::new(Metrics::new(service.clone())),
             openapi: openapi.into(),
-            reference: page::page(document),
+            sessions: Sessions::new(service.signing_key()),
             service,
             auth,
             config,
@@ -88,8 +88,8 @@ impl App {
         &self.0.openapi
     }
 
-    pub fn reference(&self) -> &Page {
-        &self.0.reference
+    pub fn sessions(&self) -> &Sessions {
+        &self.0.sessions
     }
 
     pub fn auth(&self) -> &dyn Authenticate {

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use sandbox_api::ProblemKind;
 
-use crate::access::{Caller, InFlightRequest, Scope};
+use crate::access::{Caller, InFlightRequest, Needs};
 use crate::app::App;
 use crate::forward::owner::Owner;
 use crate::limit::Limit;
@@ -26,7 +26,7 @@ use crate::serve::body::BoundedBody;
 #[derive(Clone)]
 pub(crate) struct RouteAccess {
     pub name: &'static str,
-    pub scope: Option<Scope>,
+    pub needs: Needs,
     pub limit: Option<Limit>,
     /// Whether its query is read: otherwise it has no parameters.
     pub has_query: bool,
@@ -123,6 +123,9 @@ impl Here {
             let is_form = media_type(request.headers()).as_deref() == Some("multipart/form-data");
             body = metered.meter(body, !is_form);
             request.extensions_mut().insert(metered);
+        } else if let (Some(caller), Some(_)) = (caller, &gate.own) {
+            let held = app.requests().hold(&caller.subject);
+            request.extensions_mut().insert(held);
         }
         *request.body_mut() = body;
         Ok(refused)

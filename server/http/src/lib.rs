@@ -25,6 +25,7 @@ mod route;
 mod router;
 mod routes;
 mod serve;
+mod session;
 mod websocket;
 
 use std::sync::Arc;
@@ -40,9 +41,11 @@ pub use config::{HttpConfig, ResourceMetadata};
 pub use forward::create::NewSandbox;
 pub use forward::peers::Peers;
 pub use forward::places::Places;
+pub use memory::Held as HeldMemory;
 pub use mount::{Admit, Admitted, ByHost, Mount, MountAccess, with_path};
 pub use proxy::{Guard, HostHeader, ProxyError, ProxyOptions, proxy};
 pub use refusal::Refusal;
+pub use routes::{ContentRange, content_range};
 pub use serve::{
     ConnectionLimits, Endpoint, InvalidEndpoint, ListenError, Listener, PeerIdentity,
     PeerIdentityError, Tls, TlsError,
@@ -88,6 +91,12 @@ impl Http {
     /// extensions.
     pub fn router(&self) -> Router {
         self.router.clone()
+    }
+
+    /// A code that signs a page in once, within ten minutes, as the caller with this token.
+    #[must_use]
+    pub fn sign_in_code(&self, token: &str) -> String {
+        self.app.sessions().issue_code(token)
     }
 
     /// Says how many connections are open, whenever it is asked.

@@ -36,9 +36,10 @@ struct MemoryUsage {
     by_subject: HashMap<Subject, u64>,
 }
 
-/// What one body takes, until the last clone is gone.
+/// What one body takes, until the last clone is gone. What is mounted with access of its own finds one in the
+/// extensions of its requests, for bodies that it reads whole: nothing is counted where they stream.
 #[derive(Debug, Clone)]
-pub(crate) struct Held(Arc<HeldBytes>);
+pub struct Held(Arc<HeldBytes>);
 
 #[derive(Debug)]
 struct HeldBytes {
@@ -65,7 +66,7 @@ impl Memory {
 
 impl Held {
     /// Takes so many bytes more, if there is room.
-    pub fn try_add(&self, bytes: u64) -> Result<()> {
+    pub(crate) fn try_add(&self, bytes: u64) -> Result<()> {
         let HeldBytes { memory, subject, bytes: own } = &*self.0;
         let (mut own, mut used) = (lock(own), lock(&memory.0.used));
         let grown = own.saturating_add(bytes);
@@ -96,8 +97,11 @@ impl Held {
         self.0.release();
     }
 
-    /// The same as [`try_add`](Self::try_add), and waits for memory. There is no queue: smaller
-    /// requests get it first.
+    /// Takes so many bytes more, and waits for memory. There is no queue: smaller requests get it first.
+    ///
+    /// # Errors
+    ///
+    /// If it never fits, or there is none in time.
     pub async fn add(&self, bytes: u64) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         loop {

@@ -262,8 +262,15 @@ const ENDED: &str = "Executions that have ended, by status.";
 /// A metric of one value: its name, what it is, its type and its value.
 type Row = (&'static str, &'static str, MetricType, f64);
 
-fn rows(counters: &Counters) -> [Row; 12] {
-    use MetricType::{Counter, Gauge};
+fn counter(name: &'static str, help: &'static str, count: u64) -> Row {
+    (name, help, MetricType::Counter, float(count))
+}
+
+fn gauge(name: &'static str, help: &'static str, count: u64) -> Row {
+    (name, help, MetricType::Gauge, float(count))
+}
+
+fn rows(counters: &Counters) -> [Row; 13] {
     let full = "Executions that were refused because the queue was full.";
     let quota = "Executions that were refused because of a rate or a quota.";
     let retried = "Starts of sandboxes that were tried again.";
@@ -271,90 +278,76 @@ fn rows(counters: &Counters) -> [Row; 12] {
     let running = "Processes of kept sandboxes that have not ended, with what they left.";
     let started = "Processes of kept sandboxes that were started.";
     let paused = "Kept sandboxes that are paused, which have their memory.";
+    let memory = "The memory that these had when they were paused.";
     [
-        (
-            "executions_accepted",
-            "Executions that were accepted.",
-            Counter,
-            float(counters.accepted),
-        ),
-        ("executions_refused_full", full, Counter, float(counters.refused_full)),
-        ("executions_refused_quota", quota, Counter, float(counters.refused_quota)),
-        ("sandbox_starts_retried", retried, Counter, float(counters.retried_starts)),
-        ("sandbox_removals_failed", not_removed, Counter, float(counters.failed_removals)),
-        ("executions_queued", "Executions that wait.", Gauge, float(counters.queued)),
-        ("executions_running", "Executions that run.", Gauge, float(counters.running)),
-        ("sandboxes_kept", "Kept sandboxes that exist.", Gauge, float(counters.sandboxes)),
-        ("sandboxes_paused", paused, Gauge, float(counters.paused)),
-        ("sandbox_pauses", "Pauses of kept sandboxes.", Counter, float(counters.pauses)),
-        ("processes_running", running, Gauge, float(counters.processes)),
-        ("processes_started", started, Counter, float(counters.processes_started)),
+        counter("executions_accepted", "Executions that were accepted.", counters.accepted),
+        counter("executions_refused_full", full, counters.refused_full),
+        counter("executions_refused_quota", quota, counters.refused_quota),
+        counter("sandbox_starts_retried", retried, counters.retried_starts),
+        counter("sandbox_removals_failed", not_removed, counters.failed_removals),
+        gauge("executions_queued", "Executions that wait.", counters.queued),
+        gauge("executions_running", "Executions that run.", counters.running),
+        gauge("sandboxes_kept", "Kept sandboxes that exist.", counters.sandboxes),
+        gauge("sandboxes_paused", paused, counters.paused),
+        gauge("sandboxes_paused_memory_bytes", memory, counters.paused_memory),
+        counter("sandbox_pauses", "Pauses of kept sandboxes.", counters.pauses),
+        gauge("processes_running", running, counters.processes),
+        counter("processes_started", started, counters.processes_started),
     ]
 }
 
 fn cluster_rows(counters: &Counters, cluster: &ClusterCounters) -> [Row; 8] {
-    use MetricType::{Counter, Gauge};
+    let age = "Time since this node renewed its session.";
+    let claims = "Executions that this node took from the queue.";
     let fenced = "Changes of executions that were refused: another node had ended them.";
     let requeued = "Executions that were put back after their node was lost.";
-    let empty = "Looks for executions that found none.";
     let oldest = "How long the execution waits that waits longest.";
     [
-        ("cluster_sessions", "Nodes that are there.", Gauge, float(cluster.sessions)),
-        (
-            "cluster_beat_age_seconds",
-            "Time since this node renewed its session.",
-            Gauge,
-            cluster.beat_age,
+        gauge("cluster_sessions", "Nodes that are there.", cluster.sessions),
+        ("cluster_beat_age_seconds", age, MetricType::Gauge, cluster.beat_age),
+        counter("cluster_claims", claims, cluster.claims),
+        counter(
+            "cluster_claimed_empty",
+            "Looks for executions that found none.",
+            cluster.empty_claims,
         ),
-        (
-            "cluster_claims",
-            "Executions that this node took from the queue.",
-            Counter,
-            float(cluster.claims),
-        ),
-        ("cluster_claimed_empty", empty, Counter, float(cluster.empty_claims)),
-        ("executions_fenced", fenced, Counter, float(counters.fenced)),
-        ("executions_requeued", requeued, Counter, float(cluster.requeued)),
-        (
+        counter("executions_fenced", fenced, counters.fenced),
+        counter("executions_requeued", requeued, cluster.requeued),
+        counter(
             "database_retries",
             "Transactions that were begun again.",
-            Counter,
-            float(cluster.database_retries),
+            cluster.database_retries,
         ),
-        ("queue_oldest_seconds", oldest, Gauge, cluster.queue_oldest),
+        ("queue_oldest_seconds", oldest, MetricType::Gauge, cluster.queue_oldest),
     ]
 }
 
 fn pool_rows(pool: &PoolStats) -> [Row; 15] {
     use MetricType::{Counter, Gauge};
-    let count = |number: usize| float(number as u64);
+    let size = |name, help, number: usize| gauge(name, help, number as u64);
     let given = "Launches that were given a pooled sandbox.";
     let unpooled = "Launches of sandboxes that are never pooled.";
     let ages = "Ages of the sandboxes that were given, together.";
+    let times = "Time that starts ahead took, together.";
     let dead = "Pooled sandboxes that died or could not be given.";
     let expired = "Pooled sandboxes that expired unclaimed.";
     let oldest = "Age of the oldest pooled sandbox.";
     [
-        ("pool_keys", "Kinds of sandboxes that are started ahead.", Gauge, count(pool.keys)),
-        ("pool_target", "Sandboxes that are to be ready.", Gauge, count(pool.target)),
-        ("pool_parked", "Sandboxes that are ready: started ahead.", Gauge, count(pool.parked)),
-        ("pool_filling", "Sandboxes that are being started ahead.", Gauge, count(pool.filling)),
+        size("pool_keys", "Kinds of sandboxes that are started ahead.", pool.keys),
+        size("pool_target", "Sandboxes that are to be ready.", pool.target),
+        size("pool_parked", "Sandboxes that are ready: started ahead.", pool.parked),
+        size("pool_filling", "Sandboxes that are being started ahead.", pool.filling),
         ("pool_oldest_seconds", oldest, Gauge, pool.oldest.as_secs_f64()),
-        ("pool_claims", "Launches of sandboxes that can be pooled.", Counter, float(pool.claims)),
-        ("pool_hits", given, Counter, float(pool.hits)),
-        ("pool_misses", "Launches for which none was ready.", Counter, float(pool.misses)),
-        ("pool_unpooled", unpooled, Counter, float(pool.unpooled)),
+        counter("pool_claims", "Launches of sandboxes that can be pooled.", pool.claims),
+        counter("pool_hits", given, pool.hits),
+        counter("pool_misses", "Launches for which none was ready.", pool.misses),
+        counter("pool_unpooled", unpooled, pool.unpooled),
         ("pool_claimed_age_seconds", ages, Counter, pool.claimed_age.as_secs_f64()),
-        ("pool_filled", "Sandboxes that were started ahead.", Counter, float(pool.filled)),
-        (
-            "pool_fill_seconds",
-            "Time that starts ahead took, together.",
-            Counter,
-            pool.fill_time.as_secs_f64(),
-        ),
-        ("pool_failed", "Starts ahead that failed.", Counter, float(pool.failed)),
-        ("pool_dead", dead, Counter, float(pool.dead)),
-        ("pool_expired", expired, Counter, float(pool.expired)),
+        counter("pool_filled", "Sandboxes that were started ahead.", pool.filled),
+        ("pool_fill_seconds", times, Counter, pool.fill_time.as_secs_f64()),
+        counter("pool_failed", "Starts ahead that failed.", pool.failed),
+        counter("pool_dead", dead, pool.dead),
+        counter("pool_expired", expired, pool.expired),
     ]
 }
 

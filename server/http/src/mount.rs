@@ -150,6 +150,11 @@ impl Outside {
 
     /// Has the mount find the request that wants it.
     pub async fn route(&self, host: String, request: Request) -> Result<Request> {
+        // `OPTIONS *` is about a server, and there is none that is one port.
+        if !request.uri().path().starts_with('/') {
+            let detail = "a request to a preview has a path";
+            return Err(Refusal::new(ProblemKind::Malformed, detail));
+        }
         let (mut head, body) = request.into_parts();
         for (path, own) in &*self.owns {
             if own.route(&host, &mut head).await {

@@ -6,22 +6,26 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{
-    ALT_SVC, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_SECURITY_POLICY,
-    COOKIE, EXPECT, FORWARDED, HOST, LINK, LOCATION, REFERRER_POLICY, SET_COOKIE,
-    STRICT_TRANSPORT_SECURITY, TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
+    ACCEPT_RANGES, AGE, ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_DISPOSITION,
+    CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_SECURITY_POLICY,
+    CONTENT_TYPE, COOKIE, DATE, ETAG, EXPECT, EXPIRES, FORWARDED, HOST, LAST_MODIFIED,
+    REFERRER_POLICY, RETRY_AFTER, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS,
+    SEC_WEBSOCKET_PROTOCOL, SERVER, SET_COOKIE, TRANSFER_ENCODING, UPGRADE, VARY,
     X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
 use axum::response::Response;
+use futures_util::TryFutureExt as _;
 use hyper::client::conn::http1;
+use hyper::ext::on_informational;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use sandbox_api::{ErrorKind, PORT_TOKEN, ProblemKind};
@@ -44,6 +48,8 @@ const TUNNEL_IDLE: Duration = Duration::from_secs(3600);
 /// The most bytes of an answer's head.
 const MAX_HEAD: usize = 32 << 10;
 const MAX_HEADERS: usize = 100;
+/// The most interim answers (1xx) before the one to a request: a guest may not send them for ever.
+const MAX_INTERIM: usize = 16;
 
 /// What never reaches a guest. A credential of the API in `Authorization` was removed when a request was let in.
 const OURS: [HeaderName; 5] = [
@@ -53,33 +59,36 @@ const OURS: [HeaderName; 5] = [
     HeaderName::from_static("e2b-traffic-access-token"),
     HeaderName::from_static(sandbox_auth::FORWARDED),
 ];
-/// What an answer may not set for the API's origin.
-const OF_ORIGIN: [HeaderName; 22] = [
-    ALT_SVC,
-    // A client that follows one would send its token to a path of the API.
-    CONTENT_LOCATION,
-    LINK,
-    LOCATION,
-    SET_COOKIE,
-    STRICT_TRANSPORT_SECURITY,
-    WWW_AUTHENTICATE,
-    HeaderName::from_static("accept-ch"),
-    HeaderName::from_static("attribution-reporting-register-source"),
-    HeaderName::from_static("attribution-reporting-register-trigger"),
-    HeaderName::from_static("clear-site-data"),
-    HeaderName::from_static("critical-ch"),
-    HeaderName::from_static("idp-signin-status"),
-    HeaderName::from_static("nel"),
-    HeaderName::from_static("origin-agent-cluster"),
-    HeaderName::from_static("refresh"),
-    HeaderName::from_static("report-to"),
-    HeaderName::from_static("reporting-endpoints"),
-    HeaderName::from_static("sec-session-registration"),
-    HeaderName::from_static("service-worker-allowed"),
-    HeaderName::from_static("set-cookie2"),
-    HeaderName::from_static("set-login"),
+/// What of an answer may be on the API's own origin: what says how to read it, and no header that a browser, a client
+/// that follows it with its token, or a proxy in front obeys.
+const OF_CONTENT: [HeaderName; 26] = [
+    ACCEPT_RANGES,
+    AGE,
+    ALLOW,
+    CACHE_CONTROL,
+    CONNECTION,
+    CONTENT_DISPOSITION,
+    CONTENT_ENCODING,
+    CONTENT_LANGUAGE,
+    CONTENT_LENGTH,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+    DATE,
+    ETAG,
+    EXPIRES,
+    LAST_MODIFIED,
+    RETRY_AFTER,
+    SEC_WEBSOCKET_ACCEPT,
+    SEC_WEBSOCKET_EXTENSIONS,
+    SEC_WEBSOCKET_PROTOCOL,
+    SERVER,
+    UPGRADE,
+    VARY,
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("ratelimit"),
+    HeaderName::from_static("x-request-id"),
+    HeaderName::from_static("x-total-count"),
 ];
-const CORS: &str = "access-control-";
 /// What a proxy says of a request: what a client says is not passed on as if it were ours.
 const X_FORWARDED: &str = "x-forwarded-";
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -164,8 +173,8 @@ pub async fn proxy(
     head.extensions.clear();
 
     let broken = |error: hyper::Error| ProxyError::Broken(error.into());
-    let is_tunnel = Arc::<AtomicBool>::default();
-    let stream = TokioIo::new(IdleGuard::new(stream, is_tunnel.clone()));
+    let traffic = Arc::<Traffic>::default();
+    let stream = TokioIo::new(IdleGuard::new(stream, traffic.clone()));
     let mut client = http1::Builder::new();
     client.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
     // Simple servers look for `Host`, as most clients write it.
@@ -177,7 +186,10 @@ pub async fn proxy(
             tracing::debug!(%error, "a connection to a port broke off");
         }
     });
-    let answer = sender.send_request(Request::from_parts(head, body)).await.map_err(broken)?;
+    let mut request = Request::from_parts(head, body);
+    let counted = traffic.clone();
+    on_informational(&mut request, move |_| _ = counted.interim.fetch_add(1, Ordering::Relaxed));
+    let answer = sender.send_request(request).await.map_err(broken)?;
     let (mut head, body) = answer.into_parts();
     let upgrades = head.status == StatusCode::SWITCHING_PROTOCOLS;
     let guest = head.extensions.remove::<OnUpgrade>();
@@ -190,8 +202,8 @@ pub async fn proxy(
     let (Some(caller), Some(guest)) = (upgrade, guest) else {
         return Err(ProxyError::Broken("it changes to a protocol that was not asked for".into()));
     };
-    is_tunnel.store(true, Ordering::Relaxed);
-    tunnel::join(caller, guest, options.stop, held);
+    traffic.is_tunnel.store(true, Ordering::Relaxed);
+    tunnel::join(caller, guest.map_ok(TokioIo::new), options.stop, held);
     Ok(Response::from_parts(head, Body::empty()))
 }
 
@@ -214,7 +226,7 @@ fn write_head(
     for name in [CONTENT_LENGTH, EXPECT, FORWARDED].iter().chain(&OURS) {
         headers.remove(name);
     }
-    remove_all(headers, X_FORWARDED);
+    remove_all(headers, |name| name.as_str().starts_with(X_FORWARDED));
     mount::forget_target(headers);
     if options.guard == Guard::Api {
         headers.remove(AUTHORIZATION);
@@ -242,10 +254,9 @@ fn write_head(
     Ok(())
 }
 
-/// Removes all headers whose names begin so.
-fn remove_all(headers: &mut HeaderMap, start: &str) {
-    let is_meant = |name: &&HeaderName| name.as_str().starts_with(start);
-    let found: Vec<_> = headers.keys().filter(is_meant).cloned().collect();
+/// Removes all headers with such names.
+fn remove_all(headers: &mut HeaderMap, is_meant: impl Fn(&HeaderName) -> bool) {
+    let found: Vec<_> = headers.keys().filter(|name| is_meant(name)).cloned().collect();
     for name in found {
         headers.remove(name);
     }
@@ -260,10 +271,7 @@ fn guard_head(headers: &mut HeaderMap, upgrades: bool, guard: Guard) {
     drop_hop_by_hop(headers, upgrades);
     match guard {
         Guard::Api => {
-            remove_all(headers, CORS);
-            for name in &OF_ORIGIN {
-                headers.remove(name);
-            }
+            remove_all(headers, |name| !OF_CONTENT.contains(name));
             headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
             headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         }
@@ -294,23 +302,32 @@ fn own_cookie(cookie: &HeaderValue) -> Option<HeaderValue> {
     HeaderValue::from_bytes(&kept.join(&b';')).ok()
 }
 
-/// A connection that fails once nothing has come or gone for some time.
+/// What a connection is used for.
+#[derive(Default)]
+struct Traffic {
+    is_tunnel: AtomicBool,
+    /// How many interim answers have come.
+    interim: AtomicUsize,
+}
+
+/// A connection that fails once nothing has come or gone for some time, or after too many interim answers.
 pub(crate) struct IdleGuard {
     stream: PortStream,
-    is_tunnel: Arc<AtomicBool>,
+    traffic: Arc<Traffic>,
     since: Instant,
     until: Pin<Box<Sleep>>,
 }
 
 impl IdleGuard {
-    fn new(stream: PortStream, is_tunnel: Arc<AtomicBool>) -> Self {
+    fn new(stream: PortStream, traffic: Arc<Traffic>) -> Self {
         let since = Instant::now();
-        Self { stream, is_tunnel, since, until: Box::pin(sleep_until(since + IDLE)) }
+        Self { stream, traffic, since, until: Box::pin(sleep_until(since + IDLE)) }
     }
 
     /// One that is a tunnel from its beginning.
     pub fn tunnel(stream: PortStream) -> Self {
-        Self::new(stream, Arc::new(true.into()))
+        let is_tunnel = true.into();
+        Self::new(stream, Arc::new(Traffic { is_tunnel, ..Traffic::default() }))
     }
 
     fn watch<T>(
@@ -323,7 +340,8 @@ impl IdleGuard {
             return result;
         }
         while self.until.as_mut().poll(context).is_ready() {
-            let idle = if self.is_tunnel.load(Ordering::Relaxed) { TUNNEL_IDLE } else { IDLE };
+            let idle =
+                if self.traffic.is_tunnel.load(Ordering::Relaxed) { TUNNEL_IDLE } else { IDLE };
             let due = self.since + idle;
             if due <= Instant::now() {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
@@ -340,6 +358,10 @@ impl AsyncRead for IdleGuard {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.traffic.interim.load(Ordering::Relaxed) > MAX_INTERIM {
+            let error = io::Error::new(io::ErrorKind::InvalidData, "too many interim answers");
+            return Poll::Ready(Err(error));
+        }
         let result = Pin::new(&mut self.stream).poll_read(context, buffer);
         self.watch(context, result)
     }
@@ -459,6 +481,9 @@ mod tests {
             ("content-security-policy", "default-src *"),
             ("strict-transport-security", "max-age=1"),
             ("alt-svc", "h3=\":1\""),
+            // What a proxy in front would obey, and what nobody has thought of yet.
+            ("x-accel-redirect", "/internal/"),
+            ("sec-new", "1"),
             ("transfer-encoding", "chunked"),
             ("content-length", "7"),
         ]);

@@ -32,34 +32,29 @@ pub(crate) type Result<T, E = Refusal> = std::result::Result<T, E>;
 
 impl Refusal {
     /// A refusal of this kind. The detail has no path of the host and no secret.
-    #[must_use]
     pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
         Problem::new(kind, cut(detail)).into()
     }
 
     /// An internal error: logged, and not the caller's fault.
-    #[must_use]
     pub fn internal(detail: &str) -> Self {
         tracing::error!(detail, "internal error");
         Self::new(ProblemKind::Internal, detail)
     }
 
     /// The same with a suggested next step, if there is one.
-    #[must_use]
     pub fn hint(mut self, hint: Option<impl Into<String>>) -> Self {
         self.0.problem = self.0.problem.hint(hint);
         self
     }
 
     /// The same with the place of what is invalid.
-    #[must_use]
     pub fn at(mut self, pointer: impl Into<String>, detail: impl Into<String>) -> Self {
         self.0.problem = self.0.problem.at(cut(pointer), cut(detail));
         self
     }
 
     /// The same with the time after which it may succeed, if that is known.
-    #[must_use]
     pub fn retry_after(self, time: Option<Duration>) -> Self {
         let Some(time) = time else { return self };
         // Never 0: a client would come back at once.
@@ -68,7 +63,6 @@ impl Refusal {
     }
 
     /// The same with one more header.
-    #[must_use]
     pub(crate) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.0.headers.push((name, value));
         self

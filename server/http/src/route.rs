@@ -8,9 +8,9 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use sandbox_api::{ErrorKind, ProblemKind};
 use sandbox_api::{EventRecord, WatchRecord};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::access::Scope;
+use crate::access::{Needs, Scope};
 use crate::app::App;
 use crate::forward::owner::Owner;
 use crate::limit::Limit;
@@ -28,9 +28,11 @@ pub(crate) struct Route {
     pub tag: Tag,
     pub summary: &'static str,
     pub description: &'static str,
-    /// What its caller needs; `None` for a public route.
-    pub scope: Option<Scope>,
-    pub parameters: Vec<Parameters>,
+    pub needs: Needs,
+    /// The headers that it reads: their names, descriptions and schemas.
+    pub headers: Vec<(&'static str, &'static str, Value)>,
+    /// The parameters of its query: an object with a member for each.
+    pub query: Option<SchemaFn>,
     pub body: Option<RequestBody>,
     pub answers: Vec<RouteResponse>,
     problems: BTreeSet<u16>,
@@ -87,29 +89,6 @@ impl Tag {
     }
 }
 
-/// Parameters of one place.
-pub(crate) struct Parameters {
-    pub place: ParamLocation,
-    /// An object with a member for each.
-    pub schema: SchemaFn,
-}
-
-/// Where parameters are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ParamLocation {
-    Query,
-    Header,
-}
-
-impl ParamLocation {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Query => "query",
-            Self::Header => "header",
-        }
-    }
-}
-
 /// The body that a route reads.
 pub(crate) struct RequestBody {
     /// Its media types.
@@ -156,38 +135,42 @@ fn text(_: &mut SchemaGenerator) -> Schema {
 
 /// A server-sent event of a watch: its data is a [`WatchRecord`] as JSON.
 fn watch_event(generator: &mut SchemaGenerator) -> Schema {
-    let record = generator.subschema_for::<WatchRecord>();
+    event_of::<WatchRecord>(generator, &["event", "data"], "`seq` of a change.")
+}
+
+/// A server-sent event: its data is an [`EventRecord`] as JSON.
+fn event(generator: &mut SchemaGenerator) -> Schema {
+    let id = "`seq` of the data, for `Last-Event-ID`.";
+    event_of::<EventRecord>(generator, &["id", "event", "data"], id)
+}
+
+fn event_of<T: JsonSchema>(generator: &mut SchemaGenerator, required: &[&str], id: &str) -> Schema {
     schemars::json_schema!({
         "type": "object",
-        "required": ["event", "data"],
+        "required": required,
         "properties": {
-            "id": { "type": "string", "description": "`seq` of a change." },
+            "id": { "type": "string", "description": id },
             "event": { "type": "string", "description": "`event` of the data." },
             "data": {
                 "type": "string",
                 "contentMediaType": "application/json",
-                "contentSchema": record,
+                "contentSchema": generator.subschema_for::<T>(),
             },
         },
     })
 }
 
-/// A server-sent event: its data is an [`EventRecord`] as JSON.
-fn event(generator: &mut SchemaGenerator) -> Schema {
-    let record = generator.subschema_for::<EventRecord>();
-    schemars::json_schema!({
-        "type": "object",
-        "required": ["id", "event", "data"],
-        "properties": {
-            "id": { "type": "string", "description": "`seq` of the data, for `Last-Event-ID`." },
-            "event": { "type": "string", "description": "`event` of the data." },
-            "data": {
-                "type": "string",
-                "contentMediaType": "application/json",
-                "contentSchema": record,
-            },
-        },
-    })
+/// A constructor for each method.
+macro_rules! methods {
+    ($($constructor:ident $method:ident)+) => {
+        $(pub fn $constructor<H: Handler<T, App>, T: 'static>(
+            path: &'static str,
+            name: &'static str,
+            handler: H,
+        ) -> Self {
+            Self::new(Method::$method, MethodFilter::$method, path, name, handler)
+        })+
+    };
 }
 
 impl Route {
@@ -209,8 +192,9 @@ impl Route {
             tag: Tag::Server,
             summary: "",
             description: "",
-            scope: None,
-            parameters: Vec::new(),
+            needs: Needs::Nothing,
+            headers: Vec::new(),
+            query: None,
             body: None,
             answers: Vec::new(),
             problems: OF_ANY.into(),
@@ -220,45 +204,7 @@ impl Route {
         .with_id()
     }
 
-    pub fn get<H: Handler<T, App>, T: 'static>(
-        path: &'static str,
-        name: &'static str,
-        handler: H,
-    ) -> Self {
-        Self::new(Method::GET, MethodFilter::GET, path, name, handler)
-    }
-
-    pub fn post<H: Handler<T, App>, T: 'static>(
-        path: &'static str,
-        name: &'static str,
-        handler: H,
-    ) -> Self {
-        Self::new(Method::POST, MethodFilter::POST, path, name, handler)
-    }
-
-    pub fn put<H: Handler<T, App>, T: 'static>(
-        path: &'static str,
-        name: &'static str,
-        handler: H,
-    ) -> Self {
-        Self::new(Method::PUT, MethodFilter::PUT, path, name, handler)
-    }
-
-    pub fn delete<H: Handler<T, App>, T: 'static>(
-        path: &'static str,
-        name: &'static str,
-        handler: H,
-    ) -> Self {
-        Self::new(Method::DELETE, MethodFilter::DELETE, path, name, handler)
-    }
-
-    pub fn patch<H: Handler<T, App>, T: 'static>(
-        path: &'static str,
-        name: &'static str,
-        handler: H,
-    ) -> Self {
-        Self::new(Method::PATCH, MethodFilter::PATCH, path, name, handler)
-    }
+    methods! { get GET post POST put PUT delete DELETE patch PATCH }
 
     /// Where there is an id, there may be nothing of it. A sandbox ends by itself: it may be gone.
     fn with_id(mut self) -> Self {
@@ -272,8 +218,23 @@ impl Route {
     }
 
     /// Its group, what its caller needs, and what it does.
-    pub fn is(mut self, tag: Tag, scope: Scope, summary: &'static str) -> Self {
-        (self.tag, self.scope, self.summary) = (tag, Some(scope), summary);
+    pub fn is(self, tag: Tag, scope: Scope, summary: &'static str) -> Self {
+        self.does(summary).of(tag, scope)
+    }
+
+    /// Its group, and what its caller needs.
+    pub fn of(mut self, tag: Tag, scope: Scope) -> Self {
+        self.tag = tag;
+        self.needs(Needs::Scope(scope))
+    }
+
+    /// What it does for any caller.
+    pub fn of_caller(self, summary: &'static str) -> Self {
+        self.does(summary).needs(Needs::Caller)
+    }
+
+    fn needs(mut self, needs: Needs) -> Self {
+        self.needs = needs;
         // Credentials, scopes, unknown parameters, requests at one time, an answer that takes too much
         // memory; and the service may not be able to answer.
         self.problems.extend([401, 403, 413, 422, 429, 502, 503]);
@@ -286,10 +247,15 @@ impl Route {
         self
     }
 
-    /// What it does, as a public route.
-    pub fn public(mut self, summary: &'static str) -> Self {
+    /// What it does.
+    pub fn does(mut self, summary: &'static str) -> Self {
         self.summary = summary;
         self
+    }
+
+    /// What it does, as a public route.
+    pub fn public(self, summary: &'static str) -> Self {
+        self.does(summary)
     }
 
     pub fn describe(mut self, description: &'static str) -> Self {
@@ -298,13 +264,37 @@ impl Route {
     }
 
     pub fn query<T: JsonSchema>(mut self) -> Self {
-        self.parameters.push(Parameters { place: ParamLocation::Query, schema: members_of::<T> });
+        self.query = Some(members_of::<T>);
         self.problems.insert(422);
         self
     }
 
-    pub fn headers(mut self, schema: SchemaFn) -> Self {
-        self.parameters.push(Parameters { place: ParamLocation::Header, schema });
+    /// A header that it reads, which is some text.
+    pub fn reads(self, name: &'static str, description: &'static str) -> Self {
+        self.reads_as(name, description, json!({ "type": "string" }))
+    }
+
+    /// The key of a request that may be repeated.
+    pub fn takes_key(self) -> Self {
+        self.reads_as(
+            "Idempotency-Key",
+            "Idempotency key, chosen by the caller: a repeated request is accepted once; a different \
+             request is refused (422).",
+            json!({ "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[\\x21-\\x7e]+$" }),
+        )
+    }
+
+    /// The event after which a stream goes on.
+    pub fn resumes(self) -> Self {
+        self.reads_as(
+            "Last-Event-ID",
+            "The number of the last event that the client has.",
+            json!({ "type": "integer", "format": "uint64", "minimum": 0, "maximum": u64::MAX }),
+        )
+    }
+
+    fn reads_as(mut self, name: &'static str, description: &'static str, schema: Value) -> Self {
+        self.headers.push((name, description, schema));
         self.problems.insert(422);
         self
     }
@@ -340,8 +330,7 @@ impl Route {
     }
 
     pub fn answers<T: JsonSchema>(self, status: u16, description: &'static str) -> Self {
-        let (media_type, schema) = ("application/json", schema_of::<T> as SchemaFn);
-        self.answer(status, description, vec![Content { media_type, schema, example: None }])
+        self.answers_with(status, "application/json", schema_of::<T>, description)
     }
 
     /// An answer whose content is no JSON.
@@ -351,19 +340,17 @@ impl Route {
         media_type: &'static str,
         description: &'static str,
     ) -> Self {
-        self.answer(status, description, vec![Content { media_type, schema: bytes, example: None }])
+        self.answers_with(status, media_type, bytes, description)
     }
 
     /// An answer that is a stream of events. Its schema is that of each event.
     pub fn answers_events(self, description: &'static str) -> Self {
-        let (media_type, schema) = ("text/event-stream", event as SchemaFn);
-        self.answer(200, description, vec![Content { media_type, schema, example: None }])
+        self.answers_with(200, "text/event-stream", event, description)
     }
 
     /// The same of a watch.
     pub fn answers_changes(self, description: &'static str) -> Self {
-        let (media_type, schema) = ("text/event-stream", watch_event as SchemaFn);
-        self.answer(200, description, vec![Content { media_type, schema, example: None }])
+        self.answers_with(200, "text/event-stream", watch_event, description)
     }
 
     pub fn answers_text(
@@ -372,7 +359,17 @@ impl Route {
         media_type: &'static str,
         description: &'static str,
     ) -> Self {
-        self.answer(status, description, vec![Content { media_type, schema: text, example: None }])
+        self.answers_with(status, media_type, text, description)
+    }
+
+    fn answers_with(
+        self,
+        status: u16,
+        media_type: &'static str,
+        schema: SchemaFn,
+        description: &'static str,
+    ) -> Self {
+        self.answer(status, description, vec![Content { media_type, schema, example: None }])
     }
 
     /// An answer without content.
@@ -380,13 +377,8 @@ impl Route {
         self.answer(status, description, Vec::new())
     }
 
-    /// The answer that turns the connection into a WebSocket.
-    pub fn answers_websocket(self, description: &'static str) -> Self {
-        self.answer(101, description, Vec::new())
-    }
-
-    /// The answer that turns the connection into a tunnel.
-    pub fn answers_tunnel(self, description: &'static str) -> Self {
+    /// The answer that turns the connection into a WebSocket or a tunnel.
+    pub fn answers_upgrade(self, description: &'static str) -> Self {
         self.answer(101, description, Vec::new())
     }
 
@@ -415,6 +407,13 @@ impl Route {
         self
     }
 
+    /// The headers of what was done in a sandbox, of the last answer.
+    pub fn says_generation(self) -> Self {
+        let restarted = "`true` in the first answer after a restart: earlier processes are gone.";
+        self.header("Sandbox-Generation", "The generation that was used.")
+            .header("Sandbox-Restarted", restarted)
+    }
+
     /// The statuses of more problems.
     pub fn refuses<const N: usize>(mut self, statuses: [u16; N]) -> Self {
         self.problems.extend(statuses);
@@ -441,7 +440,7 @@ impl Route {
 
     /// Whether it has parameters in its query.
     pub fn has_query(&self) -> bool {
-        self.parameters.iter().any(|it| matches!(it.place, ParamLocation::Query))
+        self.query.is_some()
     }
 
     /// Its path for the router.

@@ -29,7 +29,7 @@ use sandbox_auth::Token;
 use tracing::Instrument as _;
 
 use crate::access::{
-    AccessDecision, Caller, FromNode, InFlightRequest, Peer, Reason, Scope, Unauthenticated,
+    AccessDecision, Caller, FromNode, InFlightRequest, Needs, Peer, Reason, Scope, Unauthenticated,
     challenge, lacks,
 };
 use crate::app::App;
@@ -47,7 +47,7 @@ use crate::request::trace::RequestTrace;
 use crate::response::AcceptedResponse;
 use crate::route::Route;
 use crate::routes;
-use crate::websocket;
+use crate::session::take_cookie;
 
 /// The route of what has none, in figures.
 const NO_ROUTE: &str = "none";
@@ -65,20 +65,20 @@ pub(crate) fn router(app: &App, mut mounts: Vec<Mount>) -> Router {
     for route in routes::table() {
         let path = route.router_path();
         // Public routes accept any query: monitoring adds parameters.
-        let has_query = route.has_query() || route.scope.is_none();
+        let has_query = route.has_query() || route.needs == Needs::Nothing;
         let statuses = Some(Arc::new(route.statuses()));
-        let Route { name, scope, body, owner, handler, .. } = route;
+        let Route { name, needs, body, owner, handler, .. } = route;
         let limit = body.map(|body| body.limit);
         let own = None;
         let gate =
-            RouteAccess { name, scope, limit, has_query, resource: "", owner, statuses, own };
+            RouteAccess { name, needs, limit, has_query, resource: "", owner, statuses, own };
         let gated = from_fn_with_state((app.clone(), gate), pass);
         router = router.route(&path, handler.route_layer(gated));
     }
     let mut router = router.with_state(app.clone());
     let ports = RouteAccess {
         name: "/v1/sandboxes/{id}/ports/{port}/http/{path}",
-        scope: Some(Scope::Sandboxes),
+        needs: Needs::Scope(Scope::Sandboxes),
         limit: Some(Limit::Stream(u64::MAX)),
         has_query: true,
         resource: "",
@@ -90,17 +90,19 @@ pub(crate) fn router(app: &App, mut mounts: Vec<Mount>) -> Router {
     router = router.merge(routes::ports::by_path().route_layer(gated).with_state(app.clone()));
     for Mount { path, service, access, max_request } in mounts {
         let max_request = max_request.as_u64();
-        let (scope, own, limit, owner) = match access {
+        let (needs, own, limit, owner) = match access {
             MountAccess::Scope(scope) => {
-                (Some(scope), None, Limit::Bytes(max_request), Owner::Node(owner::workspace))
+                let (needs, limit) = (Needs::Scope(scope), Limit::Bytes(max_request));
+                (needs, None, limit, Owner::Node(owner::workspace))
             }
             MountAccess::Own(own) => {
-                (None, Some(own), Limit::Stream(max_request), Owner::Node(owner::admitted))
+                let limit = Limit::Stream(max_request);
+                (Needs::Nothing, Some(own), limit, Owner::Node(owner::admitted))
             }
         };
         let gate = RouteAccess {
             name: path,
-            scope,
+            needs,
             limit: Some(limit),
             has_query: true,
             resource: path,
@@ -253,6 +255,7 @@ async fn handle(
     mut request: Request,
     next: Next,
 ) -> Response {
+    let session = take_cookie(&mut request);
     if let (Some(FromNode), Some(peers)) = (request.extensions().get(), app.peers()) {
         match peers.verify(&request) {
             Ok(caller) => _ = request.extensions_mut().insert(caller),
@@ -262,10 +265,11 @@ async fn handle(
                 return refused((refusal, Some(Reason(error.to_string()))));
             }
         }
-    } else if let Site::Api = site
-        && let Err(refusal) = app.sites().check(peer, request.uri(), request.headers())
-    {
-        return refusal.into_response();
+    } else if let Site::Api = site {
+        if let Err(refusal) = app.sites().check(peer, request.uri(), request.headers()) {
+            return refusal.into_response();
+        }
+        app.sessions().authorize(&mut request, session);
     }
     // What a proxy decodes would be another body than the one read here.
     let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
@@ -346,20 +350,22 @@ async fn admit(
     request: &mut Request,
     subject: &mut Option<Subject>,
 ) -> Result<Option<Arc<InFlightRequest>>, (Refusal, Option<Reason>)> {
-    let Some(scope) = gate.scope else { return Ok(None) };
-    websocket::take_bearer(request.headers_mut());
+    if gate.needs == Needs::Nothing {
+        return Ok(None);
+    }
     let is_from_node = request.extensions().get::<FromNode>().is_some();
     let caller: Caller = match request.extensions().get::<Caller>() {
         Some(caller) if is_from_node => caller.clone(),
         _ => {
             let peer = request.extensions().get().copied().unwrap_or(Peer::UNKNOWN);
             let caller = app.auth().authenticate(request.headers(), peer).await;
-            caller.map_err(|error| refuse_caller(app, gate, error))?
+            let scope = gate.needs.scope();
+            caller.map_err(|error| refuse_caller(app, scope, gate.resource, error))?
         }
     };
     *subject = Some(caller.subject.clone());
-    if !caller.may(scope) {
-        return Err((lacks(scope, metadata_url(app, gate).as_deref()), None));
+    if let Some(scope) = gate.needs.scope().filter(|scope| !caller.may(*scope)) {
+        return Err((lacks(scope, metadata_url(app, gate.resource).as_deref()), None));
     }
     let begun = app.in_flight().begin(&caller.subject).map_err(|refusal| (refusal, None))?;
     let begun = Arc::new(begun);
@@ -426,7 +432,7 @@ fn has_credential(app: &App, headers: &HeaderMap) -> bool {
 }
 
 /// A refusal, and why for the audit.
-fn refused((refusal, reason): (Refusal, Option<Reason>)) -> Response {
+pub(crate) fn refused((refusal, reason): (Refusal, Option<Reason>)) -> Response {
     let mut response = refusal.into_response();
     if let Some(reason) = reason {
         response.extensions_mut().insert(reason);
@@ -434,9 +440,11 @@ fn refused((refusal, reason): (Refusal, Option<Reason>)) -> Response {
     response
 }
 
-fn refuse_caller(
+/// The refusal of an unknown caller by something that needs this scope, at this path of what is mounted.
+pub(crate) fn refuse_caller(
     app: &App,
-    gate: &RouteAccess,
+    scope: Option<Scope>,
+    resource: &str,
     error: Unauthenticated,
 ) -> (Refusal, Option<Reason>) {
     let is_invalid = matches!(error, Unauthenticated::Invalid { .. });
@@ -444,12 +452,12 @@ fn refuse_caller(
     if refusal.problem().kind != ProblemKind::Unauthenticated {
         return (refusal, reason);
     }
-    (challenge(refusal, gate.scope, metadata_url(app, gate).as_deref(), is_invalid), reason)
+    (challenge(refusal, scope, metadata_url(app, resource).as_deref(), is_invalid), reason)
 }
 
 /// Where a client finds out where its tokens come from, if configured.
-fn metadata_url(app: &App, gate: &RouteAccess) -> Option<String> {
-    app.config().resource.as_ref().map(|it| it.metadata_url_of(gate.resource))
+fn metadata_url(app: &App, resource: &str) -> Option<String> {
+    app.config().resource.as_ref().map(|it| it.metadata_url_of(resource))
 }
 
 /// An answer to the subject in whose place it is. One that is in memory whole takes its share before it is sent,

@@ -326,15 +326,8 @@ impl ServerHandler for McpServer {
     ) -> Result<CustomResult, ErrorData> {
         // A known method is here because its params have another form.
         let known = [
-            "initialize",
-            "tools/call",
-            "resources/read",
-            "prompts/get",
-            "completion/complete",
-            "tools/list",
-            "resources/list",
-            "prompts/list",
-            "resources/templates/list",
+            "initialize", "tools/call", "resources/read", "prompts/get", "completion/complete",
+            "tools/list", "resources/list", "prompts/list", "resources/templates/list",
         ];
         let method: String = request.method.chars().take(64).collect();
         // The revisions whose requests say which one they are of have no `initialize`.

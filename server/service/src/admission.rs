@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use opentelemetry::trace::FutureExt as _;
-use sandbox_api::ExecutionEvent;
 use sandbox_api::service::{ExecutionRequest, SandboxRef, Subject, Time};
+use sandbox_api::{ExecutionEvent, RootFs};
 use sandbox_controller::CancelHandle;
 use sandbox_dirfd::random_hex;
 use sandbox_store::{Accepted, NewExecution};
@@ -167,15 +167,16 @@ impl Core {
             }
         }
         // An accepted request is found, regardless of later changes.
-        let (kind, plan) = match &place {
+        let (kind, image, plan) = match &place {
             Some(place) => {
                 let kept = self.kept.check(&subject, place)?;
-                let plan = plan_in_sandbox(checked, kept.spec()?, kept.env(), &self.config)?;
-                (plan.kind(), None)
+                let spec = kept.spec()?;
+                let plan = plan_in_sandbox(checked, spec, kept.env(), &self.config)?;
+                (plan.kind(), image(&spec.root), None)
             }
             None => {
                 let plan = plan(checked, &self.config)?;
-                (plan.workload.kind(), Some(plan))
+                (plan.workload.kind(), image(&plan.spec.root), Some(plan))
             }
         };
         let (mut reserved, mut room) = self.admit(&subject, json.len() as u64).await?;
@@ -250,6 +251,7 @@ impl Core {
                 // One flush in place of two for what does not wait.
                 start,
                 metadata,
+                image,
                 sandbox: live.sandbox.clone(),
                 generation,
                 events: stored_events(&events),
@@ -363,6 +365,14 @@ fn submitted(accepted: Accepted) -> Result<Submitted, ServiceError> {
         Accepted::New | Accepted::Queued | Accepted::Full(_) => {
             Err(ServiceError::internal("a new request is not new"))
         }
+    }
+}
+
+/// The engine's image, if it is one.
+fn image(root: &RootFs) -> Option<String> {
+    match root {
+        RootFs::Image { reference, .. } => Some(reference.clone()),
+        _ => None,
     }
 }
 

@@ -80,7 +80,7 @@ impl EventBatch {
         if events.is_empty() {
             return;
         }
-        match core.records.append_events(events).await {
+        match core.records.call(move |store| store.append_events(events)).await {
             Ok(()) => last.iter().for_each(|(live, last)| live.feed.mark_saved(*last)),
             // They stay in memory, within its bound, and go with the result at the latest.
             Err(error) => tracing::warn!(%error, "events were not stored"),
@@ -118,7 +118,7 @@ impl Core {
         loop {
             let before = self.records.now().before(self.config.retention);
             let max_bytes = self.config.max_stored.as_u64();
-            let expired = self.records.expire(before, max_bytes).await?;
+            let expired = self.records.call(move |store| store.expire(before, max_bytes)).await?;
             if expired.is_empty() {
                 break;
             }
@@ -132,9 +132,9 @@ impl Core {
             if removed.is_empty() {
                 break;
             }
-            self.records.forget(removed).await?;
+            self.records.call(move |store| store.forget(removed)).await?;
         }
-        let oldest = self.records.oldest_end().await?;
+        let oldest = self.records.call(|store| store.oldest_end()).await?;
         Ok(oldest.map(|ended| ended.after(self.config.retention).since(self.records.now())))
     }
 }

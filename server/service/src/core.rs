@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use sandbox_api::SandboxSpec;
 use sandbox_api::service::Subject;
-use tokio::sync::{Notify, RwLock, oneshot};
+use tokio::sync::{Notify, RwLock, Semaphore, oneshot};
 
 use crate::cluster::node::Node;
 use crate::config::{Quotas, ServiceConfig};
@@ -15,6 +15,7 @@ use crate::counters::Counting;
 use crate::disk_usage::SubjectDirs;
 use crate::error::ServiceError;
 use crate::files::Files;
+use crate::first_uses::FirstUses;
 use crate::launcher::{Guest, Launcher};
 use crate::live::{Live, PendingExecution};
 use crate::rate::Rates;
@@ -24,6 +25,7 @@ use crate::room::Pending;
 use crate::sandboxes::prepared::PreparedSandboxes;
 use crate::sandboxes::registry::KeptSandboxes;
 use crate::schedule::{Bounds, Schedule};
+use crate::script_check::CHECKS;
 
 /// What all parts of a service share.
 pub(crate) struct Core {
@@ -37,6 +39,7 @@ pub(crate) struct Core {
     pub kept: KeptSandboxes,
     pub prepared: PreparedSandboxes,
     pub readers: Readers,
+    pub previews_used: FirstUses,
     pub subject_dirs: SubjectDirs,
     pub pending: Pending,
     /// Runs an execution whose turn has come, on a task of its own.
@@ -47,6 +50,10 @@ pub(crate) struct Core {
     /// Something has ended that may have to be removed some day.
     pub ended: Arc<Notify>,
     pub is_accepting: AtomicBool,
+    /// When it was started.
+    pub since: Instant,
+    /// For those who have a script checked.
+    pub checks: Semaphore,
     /// Held while something is accepted. A shutdown waits for it, so that it knows what runs.
     pub accepts: RwLock<()>,
 }
@@ -106,6 +113,7 @@ impl Core {
             kept: KeptSandboxes::default(),
             prepared,
             readers: Readers::default(),
+            previews_used: FirstUses::default(),
             subject_dirs: SubjectDirs::default(),
             pending: Pending::default(),
             work,
@@ -113,6 +121,8 @@ impl Core {
             events_due: Arc::default(),
             ended: Arc::default(),
             is_accepting: AtomicBool::new(true),
+            since: Instant::now(),
+            checks: Semaphore::new(CHECKS),
             accepts: RwLock::default(),
         }
     }

@@ -35,6 +35,8 @@ pub struct Counters {
     pub sandboxes: u64,
     /// Those of them that are paused now.
     pub paused: u64,
+    /// The bytes of memory that these had just before they were paused.
+    pub paused_memory: u64,
     /// How often one was paused.
     pub pauses: u64,
     /// Processes that have been started in them and have not ended.

@@ -37,7 +37,6 @@ impl ServiceError {
     }
 
     /// No object of this subject has this id: `what` is `execution` or `sandbox`.
-    #[must_use]
     pub fn not_found(what: &str, id: &str) -> Self {
         Self::new(Kind::NotFound, format!("there is no {what} '{}'", shown(id)))
     }
@@ -53,6 +52,12 @@ impl ServiceError {
         )
     }
 
+    /// A cluster, where other nodes do not know the sandbox of a front end.
+    pub(crate) fn no_attached_previews() -> Self {
+        Self::new(Kind::Invalid, "in a cluster the ports of this sandbox have no previews")
+            .with_hint("POST /v1/sandboxes makes a sandbox that has some")
+    }
+
     /// A service whose previews all need a token.
     pub(crate) fn no_public_previews() -> Self {
         Self::new(Kind::Policy, "previews of this service are not public")
@@ -64,13 +69,11 @@ impl ServiceError {
     }
 
     /// An execution left no file of this path.
-    #[must_use]
     pub fn file_not_found(path: &str) -> Self {
         Self::new(Kind::NotFound, format!("there is no file '{path}'"))
     }
 
     /// A path is not one of a file that can be read.
-    #[must_use]
     pub fn file_refused(path: &str, problem: &str, kind: ErrorKind) -> Self {
         Self::new(kind.into(), format!("cannot read '{path}': {problem}"))
             .with_kind(kind)
@@ -78,20 +81,17 @@ impl ServiceError {
     }
 
     /// An execution keeps no files.
-    #[must_use]
     pub fn no_files(id: &str) -> Self {
         Self::new(Kind::NotFound, format!("the execution {id} keeps no files"))
     }
 
     /// Files of an execution were kept, and are not there.
-    #[must_use]
     pub fn files_lost(id: &str) -> Self {
         Self::new(Kind::NotFound, format!("the files of the execution {id} are not here any more"))
             .with_hint("a backup of the database has results and no files")
     }
 
     /// An execution left more than an archive has.
-    #[must_use]
     pub fn too_many_files(id: &str, most: u64) -> Self {
         let left = format!("the execution {id} left more than {most} files and directories");
         Self::new(ErrorKind::TooManyFiles.into(), format!("{left}, the most for an archive"))
@@ -99,7 +99,6 @@ impl ServiceError {
     }
 
     /// Files of an execution that has not ended.
-    #[must_use]
     pub fn not_ended(id: &str) -> Self {
         Self::new(Kind::Conflict, format!("the execution {id} has not ended"))
             .with_kind(ErrorKind::Busy)
@@ -107,14 +106,12 @@ impl ServiceError {
     }
 
     /// A key was used for another request.
-    #[must_use]
     pub fn key_reused() -> Self {
         Self::new(Kind::KeyReused, "the idempotency key was used for another request")
             .with_hint("use a new key for a new request")
     }
 
     /// The request of this key is just being accepted.
-    #[must_use]
     pub fn key_in_flight() -> Self {
         Self::new(Kind::InFlight, "a request with this idempotency key is in flight")
             .with_hint("ask again with the same key")
@@ -122,55 +119,47 @@ impl ServiceError {
     }
 
     /// A sandbox of this name has another spec.
-    #[must_use]
     pub fn name_taken(name: &str) -> Self {
         Self::new(Kind::Conflict, format!("a sandbox named '{name}' exists with a different spec"))
             .with_hint("delete it first, or use another name")
     }
 
     /// Another node of the cluster has just created a sandbox of this name.
-    #[must_use]
     pub fn name_elsewhere(name: &str) -> Self {
         let detail = format!("another node has just created a sandbox named '{name}'");
         Self::new(Kind::Unavailable, detail).with_hint("ask again").after(SOON)
     }
 
     /// A sandbox of another node of the cluster.
-    #[must_use]
     pub fn sandbox_elsewhere(id: &str) -> Self {
         let detail = format!("the sandbox {id} is at another node, which cannot be reached");
         Self::new(Kind::Unavailable, detail).with_hint("try again later").after(SOON)
     }
 
     /// Another process of this user has a sandbox of this name.
-    #[must_use]
     pub fn name_in_use(name: &str) -> Self {
         Self::new(Kind::Conflict, format!("another program has a sandbox named '{name}'"))
             .with_hint("wait until that one is closed, or use another name")
     }
 
     /// A handle of an earlier generation.
-    #[must_use]
     pub fn stale_generation(id: &str, asked: u64) -> Self {
         Self::new(Kind::Gone, format!("generation {asked} of the sandbox {id} is gone"))
             .with_hint("its processes are gone and its files are kept: use it without a generation")
     }
 
     /// A sandbox that existed.
-    #[must_use]
     pub fn sandbox_gone(id: &str) -> Self {
         Self::new(Kind::Gone, format!("the sandbox {id} is gone")).with_hint("create another one")
     }
 
     /// A sandbox without a container, of what needs the one that there was.
-    #[must_use]
     pub fn not_running(id: &str) -> Self {
         Self::new(Kind::Gone, format!("the sandbox {id} is stopped, and its processes are gone"))
             .with_hint("its files are kept: the next command or process starts it")
     }
 
     /// Something runs in a sandbox that is to be paused.
-    #[must_use]
     pub fn sandbox_in_use(id: &str) -> Self {
         Self::new(Kind::Conflict, format!("a request in the sandbox {id} has not ended"))
             .with_kind(ErrorKind::Busy)
@@ -178,36 +167,34 @@ impl ServiceError {
     }
 
     /// As many sandboxes are paused as may be.
-    #[must_use]
     pub fn too_many_paused() -> Self {
-        let error = Self::new(Kind::QuotaExceeded, "as many sandboxes are paused as may be here");
+        let error = Self::new(Kind::QuotaExceeded, "no more sandboxes can be paused here");
         error.with_hint("resume or delete another one; server.max_paused is the most")
     }
 
     /// A sandbox whose processes end with their commands.
-    #[must_use]
     pub fn keeps_no_processes() -> Self {
         Self::new(Kind::Invalid, "the processes of this sandbox end with their commands")
             .with_hint("create a sandbox whose spec has `\"processes\": \"kept\"`")
     }
 
     /// The subject has as many processes as it may, or as much of their output is kept as may be.
-    #[must_use]
     pub fn too_many_processes() -> Self {
-        Self::new(Kind::QuotaExceeded, "as many processes run, or have output that is kept, as may")
-            .with_hint(
-                "stop a process or delete a sandbox; output is kept for 10 minutes after the end",
-            )
+        Self::new(
+            Kind::QuotaExceeded,
+            "no more processes, or kept output of them, are allowed here",
+        )
+        .with_hint(
+            "stop a process or delete a sandbox; output is kept for 10 minutes after the end",
+        )
     }
 
     /// A sandbox has as many processes as it may, or a process as many readers.
-    #[must_use]
     pub fn too_many_in_sandbox(failure: Failure) -> Self {
         Self::of_failure(Kind::QuotaExceeded, failure).with_hint("end one that is not needed")
     }
 
     /// There is no process of this id in the sandbox's generation.
-    #[must_use]
     pub fn no_process(id: u32) -> Self {
         let error = Self::not_found("process", &id.to_string());
         error.with_hint(
@@ -216,7 +203,6 @@ impl ServiceError {
     }
 
     /// The stdin of a process is not open: it never was, or was closed.
-    #[must_use]
     pub fn no_stdin() -> Self {
         Self::new(Kind::NoStdin, "the process has no open stdin")
             .with_kind(ErrorKind::Conflict)
@@ -224,13 +210,11 @@ impl ServiceError {
     }
 
     /// A process has ended.
-    #[must_use]
     pub fn process_ended() -> Self {
         Self::new(Kind::ProcessEnded, "the process has ended").with_kind(ErrorKind::Conflict)
     }
 
     /// A process does not read its stdin.
-    #[must_use]
     pub fn stdin_full() -> Self {
         Self::new(Kind::StdinFull, "the process does not read its stdin")
             .with_kind(ErrorKind::Busy)
@@ -239,20 +223,17 @@ impl ServiceError {
     }
 
     /// A process without a terminal.
-    #[must_use]
     pub fn no_terminal() -> Self {
         Self::new(Kind::Conflict, "the process has no terminal").with_hint("start it with `pty`")
     }
 
     /// A port that the sandbox's spec does not open.
-    #[must_use]
     pub fn port_not_open(port: u16) -> Self {
         Self::new(Kind::Policy, format!("the sandbox's spec does not list port {port}"))
             .with_hint(format!("create a sandbox whose spec has `\"ports\": [{port}]`, or \"any\""))
     }
 
     /// Nothing in the sandbox accepts connections to a port.
-    #[must_use]
     pub fn port_closed(port: u16) -> Self {
         let detail = format!("nothing in the sandbox accepts connections to port {port}");
         Self::new(Kind::PortClosed, detail).with_kind(ErrorKind::NotFound).with_hint(
@@ -261,7 +242,6 @@ impl ServiceError {
     }
 
     /// The subject asks too often.
-    #[must_use]
     pub fn too_fast(retry_after: Duration) -> Self {
         Self::new(Kind::RateLimited, "too many requests")
             .with_hint("try again later")
@@ -269,7 +249,6 @@ impl ServiceError {
     }
 
     /// The subject has used what it may; there is more again after this time, if that is known.
-    #[must_use]
     pub fn quota_exceeded(what: &str, retry_after: Option<Duration>) -> Self {
         let error = Self::new(Kind::QuotaExceeded, format!("the quota of {what} is used up"));
         match retry_after {
@@ -279,7 +258,6 @@ impl ServiceError {
     }
 
     /// So many executions wait, and no more may.
-    #[must_use]
     pub fn full(queued: u64) -> Self {
         Self::new(Kind::Full, format!("the queue is full: {queued} executions wait"))
             .with_hint("try again later")
@@ -287,7 +265,6 @@ impl ServiceError {
     }
 
     /// The requests that wait have as many bytes as they may.
-    #[must_use]
     pub fn full_of_bytes(most: ByteSize) -> Self {
         let why = format!("the requests that wait may have {most} at one time");
         Self::new(Kind::Full, format!("the queue is full: {why}"))
@@ -296,7 +273,6 @@ impl ServiceError {
     }
 
     /// The file system of the data directory has less left than its reserve.
-    #[must_use]
     pub fn disk_full(shortage: DiskShortage) -> Self {
         let detail = format!("the server's disk has {shortage} left (limits.disk_reserve)");
         Self::new(ErrorKind::DiskFull.into(), detail)
@@ -304,19 +280,16 @@ impl ServiceError {
     }
 
     /// The service is being shut down.
-    #[must_use]
     pub fn shutting_down() -> Self {
         Self::new(Kind::Unavailable, "the service is being shut down").after(Duration::from_secs(5))
     }
 
     /// A member of a request, such as `inputs`, is invalid.
-    #[must_use]
     pub fn invalid(field: &str, problem: impl Into<String>) -> Self {
         Self::of_member(Kind::Invalid, field, problem.into())
     }
 
     /// A member of a request asks for what this service does not allow.
-    #[must_use]
     pub fn forbidden(field: &str, problem: impl Into<String>) -> Self {
         Self::of_member(Kind::Policy, field, problem.into())
     }
@@ -327,14 +300,12 @@ impl ServiceError {
     }
 
     /// A sandbox could not be used.
-    #[must_use]
     pub fn sandbox(failure: Failure) -> Self {
         Self::of_failure(failure.kind.into(), failure)
     }
 
     /// A sandbox could not be started. If it is transient it may start a little later: the engine does not
     /// answer.
-    #[must_use]
     pub fn not_started(failure: Failure, is_transient: bool) -> Self {
         let kind = match failure.kind {
             ErrorKind::Internal => Kind::Internal,
@@ -352,7 +323,6 @@ impl ServiceError {
     }
 
     /// Files of the service failed.
-    #[must_use]
     pub fn files(cause: impl Into<io::Error>) -> Self {
         Self::unavailable("the service cannot use its files", Arc::new(cause.into()))
     }
@@ -363,7 +333,6 @@ impl ServiceError {
     }
 
     /// A fault of the service.
-    #[must_use]
     pub fn internal(detail: &str) -> Self {
         Self::new(Kind::Internal, format!("internal error: {detail}"))
     }

@@ -30,8 +30,9 @@ use sandbox_api::{
     Outcome, OutputStream, PortList, ProcessCommand, ResultBody, SandboxSpec, StartKind, Timing,
     UnixSockets, Usage, WatchRecord, WatchRequest, Workload,
 };
-use sandbox_controller::{CancelHandle, ContainerUse, PoolStats};
+use sandbox_controller::{CancelHandle, CheckReply, ContainerUse, PoolStats};
 use sandbox_protocol::WireString;
+use sandbox_protocol::message::ScriptError;
 use sandbox_store::Store;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncWrite, DuplexStream, duplex};
@@ -85,6 +86,8 @@ pub struct FakeLauncher {
     pub resumes: AtomicUsize,
     /// Sandboxes cannot be paused while it is set.
     pub refuses_pauses: AtomicBool,
+    /// What the audit has of ports.
+    pub audited: Mutex<Vec<(&'static str, u16)>>,
     /// What listens in every sandbox.
     listeners: Mutex<BTreeMap<u16, mpsc::UnboundedSender<DuplexStream>>>,
 }
@@ -110,6 +113,7 @@ impl Default for FakeLauncher {
             pauses: AtomicUsize::new(0),
             resumes: AtomicUsize::new(0),
             refuses_pauses: AtomicBool::new(false),
+            audited: Mutex::default(),
             listeners: Mutex::default(),
         }
     }
@@ -324,8 +328,26 @@ impl Launcher for Shared {
         async { Ok(()) }.boxed()
     }
 
+    fn audit(&self, _: &str, operation: &'static str, port: u16) {
+        self.0.audited.lock().unwrap().push((operation, port));
+    }
+
     fn engine(&self) -> EngineKind {
         EngineKind::Embedded
+    }
+
+    /// Every word `wrong` does not compile.
+    fn check(&self, script: Vec<u8>) -> Called<'_, CheckReply> {
+        let text = String::from_utf8_lossy(&script).into_owned();
+        let line = text.lines().position(|line| line.contains("wrong")).map(|at| at as u32 + 1);
+        let error = line.map(|line| ScriptError {
+            kind: ErrorKind::Syntax,
+            message: format!("script:{line}: it is wrong"),
+            line: Some(line),
+            traceback: None,
+            value: None,
+        });
+        async { Ok(CheckReply { error, warnings: Vec::new() }) }.boxed()
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), String>> {
@@ -509,7 +531,7 @@ impl Guest for FakeGuest {
     fn pause(&self) -> Called<'_, ()> {
         async {
             if self.launcher.refuses_pauses.load(Ordering::SeqCst) {
-                return Err(failed(ErrorKind::Engine, "there is no freezer"));
+                return Err(failed(ErrorKind::Usage, "there is no freezer"));
             }
             self.launcher.pauses.fetch_add(1, Ordering::SeqCst);
             self.is_paused.store(true, Ordering::SeqCst);

@@ -19,7 +19,8 @@ use sandbox_api::{
 };
 use sandbox_controller::files::{FileWatch, FileWriter};
 use sandbox_controller::{
-    CancelHandle, ContainerUse, Controller, Error, PoolStats, Process, Sandbox, StdinError, Until,
+    CancelHandle, CheckReply, ContainerUse, Controller, Error, PoolStats, Process, Sandbox,
+    StdinError, Until,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -50,6 +51,11 @@ pub(crate) trait Launcher: Send + Sync + 'static {
 
     /// What the pool has done and has, if there is one.
     fn pool(&self) -> Option<PoolStats>;
+
+    /// Writes to the audit what happened to a port of a kept sandbox.
+    fn audit(&self, sandbox: &str, operation: &'static str, port: u16);
+    /// Whether a script compiles.
+    fn check(&self, script: Vec<u8>) -> Called<'_, CheckReply>;
 }
 
 /// A sandbox that is there.
@@ -262,6 +268,14 @@ impl Launcher for Arc<Controller> {
 
     fn pool(&self) -> Option<PoolStats> {
         self.pool_stats()
+    }
+
+    fn audit(&self, sandbox: &str, operation: &'static str, port: u16) {
+        self.audit_service(sandbox, operation, Some(port));
+    }
+
+    fn check(&self, script: Vec<u8>) -> Called<'_, CheckReply> {
+        async move { self.check_script(&script).await.map_err(failed) }.boxed()
     }
 }
 

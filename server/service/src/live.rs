@@ -96,6 +96,8 @@ impl Live {
             sandbox: self.sandbox.clone(),
             generation: self.used.get().map(|used| used.generation).or(self.generation),
             restarted: self.used.get().map(|used| used.is_restart),
+            image: None,
+            subject: None,
         }
     }
 

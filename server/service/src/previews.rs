@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use sandbox_api::service::{SandboxRef, Subject, Time};
-use sandbox_api::{Preview, PreviewRequest};
+use sandbox_api::service::{SandboxRef, SandboxView, Subject, Time};
+use sandbox_api::{Ports, Preview, PreviewRequest};
 use sandbox_dirfd::{from_hex, hex, is_random_hex};
 
 use crate::config::PreviewConfig;
@@ -72,14 +72,45 @@ impl Service {
         request: PreviewRequest,
     ) -> Result<Preview, ServiceError> {
         let view = self.sandbox(subject, &sandbox.id).await?;
+        self.preview(&view, &view.spec.ports, sandbox.generation, port, request)
+    }
+
+    /// The same of a sandbox that a front end keeps.
+    ///
+    /// # Errors
+    ///
+    /// As of [`open_preview`](Self::open_preview). In a cluster there are none: the other nodes do not know such
+    /// a sandbox.
+    pub fn open_attached_preview(
+        &self,
+        subject: &Subject,
+        sandbox: &SandboxRef,
+        port: u16,
+        request: PreviewRequest,
+    ) -> Result<Preview, ServiceError> {
+        let kept = self.core.kept.find_any(subject, &sandbox.id)?;
+        if self.core.node.is_some() {
+            return Err(ServiceError::no_attached_previews());
+        }
+        self.preview(&kept.view(), &kept.spec()?.ports, sandbox.generation, port, request)
+    }
+
+    fn preview(
+        &self,
+        view: &SandboxView,
+        ports: &Ports,
+        generation: Option<u64>,
+        port: u16,
+        request: PreviewRequest,
+    ) -> Result<Preview, ServiceError> {
         let config = self.previews().ok_or_else(ServiceError::no_previews)?;
         if request.public && !config.may_be_public {
             return Err(ServiceError::no_public_previews());
         }
-        if let Some(asked) = sandbox.generation.filter(|&asked| asked != view.generation) {
-            return Err(ServiceError::stale_generation(&sandbox.id, asked));
+        if let Some(asked) = generation.filter(|&asked| asked != view.generation) {
+            return Err(ServiceError::stale_generation(&view.id, asked));
         }
-        if !view.spec.ports.allows(port) {
+        if !ports.allows(port) {
             return Err(ServiceError::port_not_open(port));
         }
         let ttl = request.ttl_ms.map_or(DEFAULT_TTL, Duration::from_millis);
@@ -98,6 +129,7 @@ impl Service {
                 (format!("{port}-{}", view.id), Some(format!("{time}.{}", hex(&mac))))
             }
         };
+        self.core.launcher.audit(&view.id, "preview.create", port);
         let PreviewConfig { domain, scheme, port: at, .. } = config;
         let at = at.map(|at| format!(":{at}")).unwrap_or_default();
         Ok(Preview { url: format!("{scheme}://{host}.{domain}{at}/"), token, expires_at })
@@ -119,10 +151,21 @@ impl Service {
             (None, Some(token)) => self.is_header_token(host, token),
             (None, None) => false,
         };
-        match is_valid {
-            true => self.subject_of(&host.sandbox).await,
-            false => Ok(None),
+        if !is_valid {
+            return Ok(None);
         }
+        let subject = match self.core.kept.get(&host.sandbox).filter(|kept| kept.attached.is_some())
+        {
+            Some(kept) => Some(kept.record.subject.clone()),
+            None => self.subject_of(&host.sandbox).await?,
+        };
+        if subject.is_some()
+            && let Some(token) = host.token.as_deref().or(token)
+            && self.core.previews_used.is_first(token)
+        {
+            self.core.launcher.audit(&host.sandbox, "preview.use", host.port);
+        }
+        Ok(subject)
     }
 
     fn is_host_token(&self, host: &PreviewHost, token: &str) -> bool {

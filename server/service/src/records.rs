@@ -8,8 +8,8 @@ use sandbox_api::ErrorKind;
 use sandbox_api::service::{ExecutionList, ExecutionRequest, Subject, Time, UsageTotals};
 use sandbox_api::{EventRecord, Recorded};
 use sandbox_store::{
-    Accepted, ExecutionPage, ExecutionQuery, Finish, NewExecution, Recovered, SandboxRecord,
-    SigningKey, Start, Store, StoreError, StoredEvent, StoredExecution,
+    Accepted, ExecutionPage, ExecutionQuery, Finish, NewExecution, SandboxRecord, SigningKey,
+    Start, Store, StoreError, StoredEvent, StoredExecution, SubjectUsage,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -38,7 +38,8 @@ impl Records {
         &self.signing_key
     }
 
-    async fn call<T: Send + 'static>(
+    /// Calls the store, on a thread for that.
+    pub async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, ServiceError> {
@@ -95,14 +96,6 @@ impl Records {
             }
             finished => Ok(finished?),
         }
-    }
-
-    /// Appends events of executions; those of one that has ended came with its end.
-    pub async fn append_events(
-        &self,
-        events: Vec<(String, Vec<StoredEvent>)>,
-    ) -> Result<(), ServiceError> {
-        self.call(move |store| store.append_events(events)).await
     }
 
     /// The events after this one, at most `limit`.
@@ -174,10 +167,22 @@ impl Records {
         query: ExecutionQuery,
     ) -> Result<ExecutionList, ServiceError> {
         let subject = subject.clone();
-        let page = self.call(move |store| store.list(&subject, &query)).await?;
-        let ExecutionPage { executions, next_cursor } = page;
-        let next_cursor = next_cursor.map(|cursor| cursor.to_string());
-        Ok(ExecutionList { executions, next_cursor })
+        Ok(listed(self.call(move |store| store.list(&subject, &query)).await?))
+    }
+
+    /// The same of a subject or of all, with the subject of each.
+    pub async fn list_of(
+        &self,
+        subject: Option<Subject>,
+        query: ExecutionQuery,
+    ) -> Result<ExecutionList, ServiceError> {
+        Ok(listed(self.call(move |store| store.page(subject.as_ref(), &query)).await?))
+    }
+
+    /// Subjects that have something, or have used something today.
+    pub async fn subjects(&self, limit: usize) -> Result<Vec<SubjectUsage>, ServiceError> {
+        let now = self.now();
+        self.call(move |store| store.subjects(now, limit)).await
     }
 
     /// What a subject has used ever, without what it has now.
@@ -224,31 +229,6 @@ impl Records {
             Some(cause) if cause.is_transient() => cause.to_string(),
             _ => error.to_string(),
         })
-    }
-
-    pub async fn expire(&self, before: Time, max_bytes: u64) -> Result<Vec<String>, ServiceError> {
-        self.call(move |store| store.expire(before, max_bytes)).await
-    }
-
-    pub async fn forget(&self, ids: Vec<String>) -> Result<(), ServiceError> {
-        self.call(move |store| store.forget(ids)).await
-    }
-
-    pub async fn oldest_end(&self) -> Result<Option<Time>, ServiceError> {
-        self.call(|store| store.oldest_end()).await
-    }
-
-    pub async fn recover(&self) -> Result<Recovered, ServiceError> {
-        self.call(|store| store.recover()).await
-    }
-
-    /// Which of these ids are of executions.
-    pub async fn known(&self, ids: Vec<String>) -> Result<Vec<String>, ServiceError> {
-        self.call(move |store| store.known(&ids)).await
-    }
-
-    pub async fn sandboxes(&self) -> Result<Vec<SandboxRecord>, ServiceError> {
-        self.call(|store| store.sandboxes()).await
     }
 
     pub async fn add_sandbox(&self, new: SandboxRecord) -> Result<(), ServiceError> {
@@ -322,6 +302,11 @@ pub(crate) fn stored_events<'a>(
     events.into_iter().filter_map(stored).collect()
 }
 
+fn listed(page: ExecutionPage) -> ExecutionList {
+    let ExecutionPage { executions, next_cursor } = page;
+    ExecutionList { executions, next_cursor: next_cursor.map(|cursor| cursor.to_string()) }
+}
+
 fn unreadable(error: serde_json::Error) -> StoreError {
     StoreError::Row { detail: error.to_string() }
 }
@@ -357,6 +342,7 @@ mod tests {
             created_at: time,
             start: None,
             metadata: Map::new(),
+            image: None,
             sandbox: None,
             generation: None,
             events: Vec::new(),

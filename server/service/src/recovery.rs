@@ -70,7 +70,7 @@ impl Core {
 
     /// Queues what waits, and ends what ran.
     async fn recover_all(self: &Arc<Self>) -> Result<(), ServiceError> {
-        let recovered = self.records.recover().await?;
+        let recovered = self.records.call(|store| store.recover()).await?;
         let mut ends: Vec<BoxFuture<'static, ()>> = Vec::new();
         for running in recovered.running {
             tracing::warn!(id = running.summary.id, "it ran when the server was stopped");
@@ -123,11 +123,7 @@ impl Core {
         Arc::new(Live {
             span: span(&summary.id, &subject),
             trace: ExecutionTrace::taken_over(
-                &summary.id,
-                &subject,
-                summary.kind,
-                summary.created_at,
-                trace_parent,
+                &summary.id, &subject, summary.kind, summary.created_at, trace_parent,
             ),
             id: summary.id,
             subject,
@@ -158,7 +154,8 @@ impl Core {
         let core = self.clone();
         let failed = |error| ServiceError::files(error);
         let ids = crate::blocking(move || core.files.ids().map_err(failed)).await?;
-        let known = self.records.known(ids.clone()).await?;
+        let asked = ids.clone();
+        let known = self.records.call(move |store| store.known(&asked)).await?;
         let here = self.kept.ids().into_iter().chain(self.prepared.ids());
         let known: HashSet<String> = known.into_iter().chain(here).collect();
         let core = self.clone();

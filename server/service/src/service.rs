@@ -200,6 +200,19 @@ impl Service {
         self.core.records.list(subject, query).await
     }
 
+    /// A page of the executions of this subject or of all, each with its subject: for who administers the service.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub async fn list_of(
+        &self,
+        subject: Option<Subject>,
+        query: ExecutionQuery,
+    ) -> Result<ExecutionList, ServiceError> {
+        self.core.records.list_of(subject, query).await
+    }
+
     /// The files that an execution left.
     ///
     /// # Errors
@@ -258,6 +271,7 @@ impl Service {
             running: running as u64,
             sandboxes: self.core.kept.count() as u64,
             paused: self.core.kept.paused() as u64,
+            paused_memory: self.core.kept.paused_memory(),
             processes: self.core.kept.processes() as u64,
             pool: self.core.launcher.pool(),
             ..self.core.counting.so_far()

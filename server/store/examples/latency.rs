@@ -83,6 +83,7 @@ fn execution(id: String) -> Result<NewExecution, String> {
         created_at: Time::now(),
         start: None,
         metadata: serde_json::Map::new(),
+        image: None,
         sandbox: None,
         generation: None,
         events: Vec::new(),

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use sandbox_api::service::Time;
+use sandbox_api::service::{NodeState, NodeStatus, Time};
 
 use crate::executions::RecoveredExecution;
 use crate::sandboxes::SandboxRecord;
@@ -105,6 +105,38 @@ pub struct NodeView {
     pub last_seen: Time,
     /// The kept sandboxes that it has.
     pub sandboxes: u64,
+}
+
+impl From<NodeView> for NodeStatus {
+    fn from(view: NodeView) -> Self {
+        let NodeView { node, name, drain, session, last_seen, sandboxes } = view;
+        let state = match (&session, drain) {
+            (None, _) => NodeState::Away,
+            (Some(_), Drain::No) => NodeState::Ready,
+            (Some(session), _) if session.running == 0 && sandboxes == 0 => NodeState::Drained,
+            (Some(_), _) => NodeState::Draining,
+        };
+        let (running, slots) = session.as_ref().map(|it| (it.running, it.slots)).unzip();
+        let age = session.as_ref().map(|it| it.beat_age.as_millis());
+        let (address, version, config_digest) = match session {
+            Some(it) => (Some(it.address), Some(it.version), Some(it.config_digest)),
+            None => (None, None, None),
+        };
+        let beat_age_ms = age.map(|age| u64::try_from(age).unwrap_or(u64::MAX));
+        Self {
+            node,
+            name,
+            state,
+            address,
+            version,
+            running,
+            slots,
+            sandboxes,
+            config_digest,
+            beat_age_ms,
+            last_seen,
+        }
+    }
 }
 
 /// Where something is.

@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::mpsc::sync_channel;
 
 use sandbox_api::service::{ExecutionKind, ExecutionState, ExecutionSummary, Subject, Time};
 use sandbox_api::{EngineKind, Limits, Status, Usage};
@@ -14,7 +15,8 @@ use serde_json::{Map, Value};
 
 use crate::Store;
 use crate::error::StoreError;
-use crate::integer::signed;
+use crate::integer::{signed, unsigned};
+use crate::row::Columns;
 
 /// The most executions of one page of a list.
 pub const EXECUTION_PAGE: usize = 500;
@@ -71,6 +73,8 @@ pub struct NewExecution {
     pub start: Option<Start>,
     /// What its caller said about it.
     pub metadata: Map<String, Value>,
+    /// The image that it runs in, if it is one of the engine's.
+    pub image: Option<String>,
     /// The kept sandbox that it runs in.
     pub sandbox: Option<String>,
     /// The generation of it that was asked for.
@@ -173,6 +177,12 @@ pub struct ExecutionQuery {
     pub kind: Option<ExecutionKind>,
     /// Those of this kept sandbox.
     pub sandbox: Option<String>,
+    /// Those that run in this image.
+    pub image: Option<String>,
+    /// Those that were accepted then or later.
+    pub since: Option<Time>,
+    /// Those that were accepted before.
+    pub until: Option<Time>,
     /// Continues a list: the cursor of the page before.
     pub cursor: Option<Cursor>,
     /// At most so many, up to [`EXECUTION_PAGE`].
@@ -256,6 +266,70 @@ pub trait Then<T>: FnOnce(Result<T, StoreError>) + Send + 'static {}
 
 impl<T, F: FnOnce(Result<T, StoreError>) + Send + 'static> Then<T> for F {}
 
+of_either! {
+    /// [Accepts](Self::accept) an execution without a wait.
+    fn accept_then(&self, new: NewExecution, then: impl Then<Accepted>);
+
+    /// The execution that was accepted under a key, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn find_key(
+        &self, subject: &Subject, key: &str, digest: &str
+    ) -> Result<Option<Accepted>, StoreError>;
+
+    /// The request of an execution that waits.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::State`] if it does not.
+    fn request(&self, id: &str) -> Result<String, StoreError>;
+
+    /// Records that an execution [runs](Self::mark_running), without a wait.
+    fn mark_running_then(&self, id: &str, start: Start, then: impl Then<()>);
+
+    /// Records the [end](Self::finish) of an execution without a wait.
+    fn finish_then(&self, end: Finish, then: impl Then<()>);
+
+    /// Appends events to executions, all of them with one flush. Events that are there are left alone, and
+    /// so is an execution that has ended: the others came with its end.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn append_events(&self, events: Vec<(String, Vec<StoredEvent>)>) -> Result<(), StoreError>;
+
+    /// Up to `limit` events of an execution after the one with this number, in order, and never more
+    /// than [`EVENT_PAGE`].
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn events(&self, id: &str, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError>;
+
+    /// An execution of a subject; another's is not found.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn execution(&self, subject: &Subject, id: &str) -> Result<Option<StoredExecution>, StoreError>;
+
+    /// Which of these ids belong to executions, of any subject.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn known(&self, ids: &[String]) -> Result<Vec<String>, StoreError>;
+
+    /// The executions that have not ended.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn recover(&self) -> Result<Recovered, StoreError>;
+}
+
 impl Store {
     /// Accepts an execution. When this returns, it is never forgotten.
     ///
@@ -263,35 +337,7 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn accept(&self, new: NewExecution) -> Result<Accepted, StoreError> {
-        either!(self, store => store.accept(new))
-    }
-
-    /// The same without a wait.
-    pub fn accept_then(&self, new: NewExecution, then: impl Then<Accepted>) {
-        either!(self, store => store.accept_then(new, then))
-    }
-
-    /// The execution that was accepted under a key, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    pub fn find_key(
-        &self,
-        subject: &Subject,
-        key: &str,
-        digest: &str,
-    ) -> Result<Option<Accepted>, StoreError> {
-        either!(self, store => store.find_key(subject, key, digest))
-    }
-
-    /// The request of an execution that waits.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::State`] if it does not.
-    pub fn request(&self, id: &str) -> Result<String, StoreError> {
-        either!(self, store => store.request(id))
+        wait(|then| self.accept_then(new, then))
     }
 
     /// Records that an execution runs.
@@ -301,12 +347,7 @@ impl Store {
     /// [`StoreError::State`] if it does not wait: none runs twice. [`StoreError::Fenced`] likewise, in a
     /// cluster.
     pub fn mark_running(&self, id: &str, start: Start) -> Result<(), StoreError> {
-        either!(self, store => store.mark_running(id, start))
-    }
-
-    /// The same without a wait.
-    pub fn mark_running_then(&self, id: &str, start: Start, then: impl Then<()>) {
-        either!(self, store => store.mark_running_then(id, start, then))
+        wait(|then| self.mark_running_then(id, start, then))
     }
 
     /// Records the end of an execution, with its last events.
@@ -316,59 +357,7 @@ impl Store {
     /// [`StoreError::State`] if it has ended before. In a cluster [`StoreError::Fenced`] if it has ended in
     /// another way, or belongs to another session; the same end twice is no error.
     pub fn finish(&self, end: Finish) -> Result<(), StoreError> {
-        either!(self, store => store.finish(end))
-    }
-
-    /// The same without a wait.
-    pub fn finish_then(&self, end: Finish, then: impl Then<()>) {
-        either!(self, store => store.finish_then(end, then))
-    }
-
-    /// Appends events to executions, all of them with one flush. Events that are there are left alone, and
-    /// so is an execution that has ended: the others came with its end.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    pub fn append_events(&self, events: Vec<(String, Vec<StoredEvent>)>) -> Result<(), StoreError> {
-        either!(self, store => store.append_events(events))
-    }
-
-    /// Up to `limit` events of an execution after the one with this number, in order, and never more
-    /// than [`EVENT_PAGE`].
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    pub fn events(
-        &self,
-        id: &str,
-        after: u64,
-        limit: usize,
-    ) -> Result<Vec<StoredEvent>, StoreError> {
-        either!(self, store => store.events(id, after, limit))
-    }
-
-    /// An execution of a subject; another's is not found.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    pub fn execution(
-        &self,
-        subject: &Subject,
-        id: &str,
-    ) -> Result<Option<StoredExecution>, StoreError> {
-        either!(self, store => store.execution(subject, id))
-    }
-
-    /// Which of these ids belong to executions, of any subject.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    pub fn known(&self, ids: &[String]) -> Result<Vec<String>, StoreError> {
-        either!(self, store => store.known(ids))
+        wait(|then| self.finish_then(end, then))
     }
 
     /// Lists executions of a subject, newest first. Paging returns each execution that exists
@@ -382,7 +371,24 @@ impl Store {
         subject: &Subject,
         query: &ExecutionQuery,
     ) -> Result<ExecutionPage, StoreError> {
-        either!(self, store => store.list(subject, query))
+        Ok(either!(self, store => store.page(Some(subject), query))?.1)
+    }
+
+    /// A page of the executions of a subject, or of all, each with its subject: for who administers the service.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn page(
+        &self,
+        subject: Option<&Subject>,
+        query: &ExecutionQuery,
+    ) -> Result<ExecutionPage, StoreError> {
+        let (subjects, mut page) = either!(self, store => store.page(subject, query))?;
+        for (execution, subject) in page.executions.iter_mut().zip(subjects) {
+            execution.subject = Some(subject);
+        }
+        Ok(page)
     }
 
     /// Lists executions of all subjects, or of one, newest first: for who administers the store. The limit of the query
@@ -408,15 +414,67 @@ impl Store {
             }
         }
     }
+}
 
-    /// The executions that have not ended.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    pub fn recover(&self) -> Result<Recovered, StoreError> {
-        either!(self, store => store.recover())
+/// Makes a change, and waits until it is durable.
+pub(crate) fn wait<T: Send + 'static>(
+    begin: impl FnOnce(Box<dyn FnOnce(Result<T, StoreError>) + Send>),
+) -> Result<T, StoreError> {
+    let (sender, receiver) = sync_channel(1);
+    // A caller that is gone needs no answer.
+    begin(Box::new(move |made| _ = sender.send(made)));
+    receiver.recv().unwrap_or(Err(StoreError::Closed))
+}
+
+impl FromIterator<RecoveredExecution> for Recovered {
+    fn from_iter<I: IntoIterator<Item = RecoveredExecution>>(executions: I) -> Self {
+        let is_queued = |it: &RecoveredExecution| it.summary.status == ExecutionState::Queued;
+        let (queued, running) = executions.into_iter().partition(is_queued);
+        Self { queued, running }
     }
+}
+
+/// The columns of a [`summary`].
+pub(crate) const SUMMARY: &str = "id, kind, status, created_at, started_at, ended_at, metadata, sandbox, \
+                                  generation, is_restart";
+
+pub(crate) fn summary(row: &impl Columns) -> Result<ExecutionSummary, StoreError> {
+    Ok(ExecutionSummary {
+        id: row.column("id")?,
+        kind: kind(&row.column::<String>("kind")?)?,
+        status: state_named(&row.column::<String>("status")?)?,
+        created_at: row.time("created_at")?,
+        started_at: row.time_if_any("started_at")?,
+        ended_at: row.time_if_any("ended_at")?,
+        metadata: row.json("metadata")?,
+        sandbox: row.column("sandbox")?,
+        generation: row.column::<Option<i64>>("generation")?.map(unsigned),
+        restarted: row.column("is_restart")?,
+        image: None,
+        subject: None,
+    })
+}
+
+/// An execution with the columns of a [`summary`], `document` and `stored_bytes`.
+pub(crate) fn stored(row: &impl Columns) -> Result<StoredExecution, StoreError> {
+    let (document, stored) =
+        (row.column::<Option<String>>("document")?, row.count("stored_bytes")?);
+    let has_files = document.as_ref().is_some_and(|document| stored > document.len() as u64);
+    Ok(StoredExecution { summary: summary(row)?, document, has_files })
+}
+
+/// One with the columns of a [`summary`] and those of what had not ended.
+pub(crate) fn recovered(row: &impl Columns) -> Result<RecoveredExecution, StoreError> {
+    Ok(RecoveredExecution {
+        summary: summary(row)?,
+        subject: row.subject()?,
+        has_secrets: row.column("has_secrets")?,
+        last_event: row.count("last_event")?,
+        engine: row.column::<Option<String>>("engine")?.as_deref().and_then(engine),
+        limits: row.column::<Option<String>>("limits")?.as_deref().and_then(limits),
+        request_bytes: row.count("request_bytes")?,
+        trace_parent: row.column("trace_parent")?,
+    })
 }
 
 pub(crate) fn last_number(events: &[StoredEvent]) -> Option<i64> {

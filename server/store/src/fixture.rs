@@ -22,14 +22,8 @@ const USER: &str = "postgres";
 const SEPARATORS: (char, char) = ('\u{1f}', '\u{1e}');
 /// Options of every server: small, and as durable as by default.
 const OPTIONS: [&str; 8] = [
-    "listen_addresses=127.0.0.1",
-    "unix_socket_directories=",
-    "fsync=on",
-    "shared_buffers=32MB",
-    "max_connections=200",
-    "log_min_messages=log",
-    "wal_level=replica",
-    "hot_standby=on",
+    "listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=on", "shared_buffers=32MB",
+    "max_connections=200", "log_min_messages=log", "wal_level=replica", "hot_standby=on",
 ];
 
 /// How a server is stopped.
@@ -230,13 +224,7 @@ impl Postgres {
         let has_ended = |server: &mut Child| server.try_wait().expect("its state").is_some();
         let mut ready = Command::new(bin("pg_isready"));
         ready.args([
-            "--quiet",
-            "--host",
-            "127.0.0.1",
-            "--username",
-            "postgres",
-            "--dbname",
-            "postgres",
+            "--quiet", "--host", "127.0.0.1", "--username", "postgres", "--dbname", "postgres",
         ]);
         ready.args(["--port", &port.to_string()]);
         let mut is_up = false;

@@ -19,6 +19,21 @@ macro_rules! either {
     };
 }
 
+/// Methods that either store has: those of the one that it is.
+macro_rules! of_either {
+    ($(
+        $(#[$attribute:meta])*
+        fn $name:ident(&self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;
+    )+) => {
+        impl Store {
+            $($(#[$attribute])*
+            pub fn $name(&self $(, $argument: $type)*) $(-> $result)? {
+                either!(self, store => store.$name($($argument),*))
+            })+
+        }
+    };
+}
+
 mod cluster;
 mod data_dir;
 mod error;
@@ -29,6 +44,7 @@ mod integer;
 mod pool;
 mod postgres;
 mod retention;
+mod row;
 mod sandboxes;
 mod signing_key;
 mod sqlite;
@@ -61,7 +77,7 @@ pub use sandboxes::SandboxRecord;
 pub use signing_key::SigningKey;
 pub use status::StoreStatus;
 pub use tokens::{Rotated, TokenRecord};
-pub use usage::Usage;
+pub use usage::{SubjectUsage, Usage};
 
 /// Whether to go on with long work; asked between pieces of it.
 pub type ContinueFn<'a> = &'a (dyn Fn() -> bool + Sync);
@@ -93,6 +109,15 @@ pub struct Store(Backend);
 enum Backend {
     Sqlite(sqlite::SqliteStore),
     Postgres(postgres::PostgresStore),
+}
+
+of_either! {
+    /// Whether changes can be made.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if not.
+    fn check_writable(&self) -> Result<(), StoreError>;
 }
 
 impl Store {
@@ -186,15 +211,6 @@ impl Store {
             Backend::Sqlite(_) => Time::now(),
             Backend::Postgres(store) => store.now(),
         }
-    }
-
-    /// Whether changes can be made.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if not.
-    pub fn check_writable(&self) -> Result<(), StoreError> {
-        either!(self, store => store.check_writable())
     }
 
     /// Writes a copy of the store as it is now to a new file, while it is used.

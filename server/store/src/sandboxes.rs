@@ -8,6 +8,8 @@ use serde_json::{Map, Value};
 
 use crate::Store;
 use crate::error::StoreError;
+use crate::integer::unsigned;
+use crate::row::Columns;
 
 /// A kept sandbox.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +40,10 @@ pub struct SandboxRecord {
     pub idle_action: IdleAction,
 }
 
+/// What of a sandbox is stored.
+pub(crate) const COLUMNS: &str = "id, subject, name, generation, spec, metadata, created_at, \
+                                  last_used_at, expires_at, max_expires_at, idle_ms";
+
 /// The member of the JSON of a spec, as it is stored, that says what happens to an idle sandbox, unless it is
 /// stopped.
 const IDLE: &str = "idle";
@@ -52,25 +58,35 @@ impl SandboxRecord {
         Ok(json.to_string())
     }
 
-    /// Reads what is stored as a spec.
-    pub(crate) fn read_spec(json: &str) -> Result<(KeptSpec, IdleAction), StoreError> {
-        let mut members: Map<String, Value> =
-            serde_json::from_str(json).map_err(StoreError::row)?;
+    /// The one that a row with these [`COLUMNS`] is.
+    pub(crate) fn read(row: &impl Columns) -> Result<Self, StoreError> {
+        let mut members: Map<String, Value> = row.json("spec")?;
         let action = members.remove(IDLE).map(serde_json::from_value).transpose();
-        let spec = serde_json::from_value(Value::Object(members)).map_err(StoreError::row)?;
-        Ok((spec, action.map_err(StoreError::row)?.unwrap_or_default()))
+        let idle = row.column::<Option<i64>>("idle_ms")?.map(unsigned).map(Duration::from_millis);
+        Ok(Self {
+            id: row.column("id")?,
+            subject: row.subject()?,
+            name: row.column("name")?,
+            generation: row.count("generation")?,
+            spec: serde_json::from_value(Value::Object(members)).map_err(StoreError::row)?,
+            metadata: row.json("metadata")?,
+            created_at: row.time("created_at")?,
+            last_used_at: row.time("last_used_at")?,
+            expires_at: row.time("expires_at")?,
+            max_expires_at: row.time("max_expires_at")?,
+            idle,
+            idle_action: action.map_err(StoreError::row)?.unwrap_or_default(),
+        })
     }
 }
 
-impl Store {
+of_either! {
     /// Stores a new sandbox, unless the subject has one of its name. Whether it is stored.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn create_sandbox(&self, new: SandboxRecord) -> Result<bool, StoreError> {
-        either!(self, store => store.create_sandbox(new))
-    }
+    fn create_sandbox(&self, new: SandboxRecord) -> Result<bool, StoreError>;
 
     /// Records a use of a sandbox: its generation and the time. Each only grows, in whichever order those who
     /// use it arrive.
@@ -78,15 +94,26 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError::State`] if it is not stored.
-    pub fn update_sandbox(
-        &self,
-        id: &str,
-        generation: u64,
-        last_used_at: Time,
-    ) -> Result<(), StoreError> {
-        either!(self, store => store.update_sandbox(id, generation, last_used_at))
-    }
+    fn update_sandbox(
+        &self, id: &str, generation: u64, last_used_at: Time
+    ) -> Result<(), StoreError>;
 
+    /// All kept sandboxes, of all subjects, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn sandboxes(&self) -> Result<Vec<SandboxRecord>, StoreError>;
+
+    /// Forgets a sandbox. Whether it was stored.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    fn remove_sandbox(&self, id: &str) -> Result<bool, StoreError>;
+}
+
+impl Store {
     /// Changes the expiry of a sandbox, never past its maximum, and its metadata: those that are given.
     ///
     /// # Errors
@@ -101,23 +128,5 @@ impl Store {
         let expires_at = expires_at.map(Time::unix_millis);
         let metadata = metadata.map(|metadata| Value::Object(metadata).to_string());
         either!(self, store => store.change_sandbox(id, expires_at, metadata))
-    }
-
-    /// All kept sandboxes, of all subjects, oldest first.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    pub fn sandboxes(&self) -> Result<Vec<SandboxRecord>, StoreError> {
-        either!(self, store => store.sandboxes())
-    }
-
-    /// Forgets a sandbox. Whether it was stored.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    pub fn remove_sandbox(&self, id: &str) -> Result<bool, StoreError> {
-        either!(self, store => store.remove_sandbox(id))
     }
 }

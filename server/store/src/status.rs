@@ -4,6 +4,7 @@ use sandbox_api::service::Time;
 
 use crate::Store;
 use crate::error::StoreError;
+use crate::row::Columns;
 
 /// What a store has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,13 +29,40 @@ pub struct StoreStatus {
     pub tokens: u64,
 }
 
-impl Store {
+of_either! {
     /// Its figures.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn status(&self, now: Time) -> Result<StoreStatus, StoreError> {
-        either!(self, store => store.status(now))
-    }
+    fn status(&self, now: Time) -> Result<StoreStatus, StoreError>;
+}
+
+/// The figures that both databases count; `$1` is the time.
+pub(crate) const FIGURES: &str =
+    "(SELECT count(*) FROM executions WHERE ended_at IS NULL AND status = 'queued') AS queued,
+    (SELECT count(*) FROM executions WHERE ended_at IS NULL AND status <> 'queued') AS running,
+    (SELECT count(*) FROM executions WHERE ended_at IS NOT NULL AND NOT is_expired) AS ended,
+    (SELECT CAST(coalesce(sum(bytes), 0) AS bigint) FROM stored) AS stored_bytes,
+    (SELECT count(*) FROM sandboxes) AS sandboxes,
+    (SELECT count(*) FROM tokens
+        WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $1)) AS tokens";
+
+/// What a store with these tables has, by its [`FIGURES`] and its `database_bytes`.
+pub(crate) fn status(
+    row: &impl Columns,
+    schema: u64,
+    is_served: bool,
+) -> Result<StoreStatus, StoreError> {
+    Ok(StoreStatus {
+        is_served,
+        schema,
+        database_bytes: row.count("database_bytes")?,
+        queued: row.count("queued")?,
+        running: row.count("running")?,
+        ended: row.count("ended")?,
+        stored_bytes: row.count("stored_bytes")?,
+        sandboxes: row.count("sandboxes")?,
+        tokens: row.count("tokens")?,
+    })
 }

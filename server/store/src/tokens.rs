@@ -4,6 +4,7 @@ use sandbox_api::service::{Subject, Time};
 
 use crate::Store;
 use crate::error::StoreError;
+use crate::row::Columns;
 
 /// A token as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +27,29 @@ pub struct TokenRecord {
     pub last_used_at: Option<Time>,
 }
 
+/// What of a token is stored.
+pub(crate) const COLUMNS: &str =
+    "id, hash, subject, scopes, created_at, expires_at, revoked_at, last_used_at";
+
+impl TokenRecord {
+    /// The one that a row with these [`COLUMNS`] is.
+    pub(crate) fn read(row: &impl Columns) -> Result<Self, StoreError> {
+        let hash: Vec<u8> = row.column("hash")?;
+        Ok(Self {
+            id: row.column("id")?,
+            hash: hash
+                .try_into()
+                .map_err(|_| StoreError::row("the digest of a token is not of 32 bytes"))?,
+            subject: row.subject()?,
+            scopes: row.column::<String>("scopes")?.split_whitespace().map(str::to_owned).collect(),
+            created_at: row.time("created_at")?,
+            expires_at: row.time_if_any("expires_at")?,
+            revoked_at: row.time_if_any("revoked_at")?,
+            last_used_at: row.time_if_any("last_used_at")?,
+        })
+    }
+}
+
 /// What became of a token that another one was to replace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rotated {
@@ -39,51 +63,41 @@ pub enum Rotated {
 
 /// A use is recorded once in this time.
 pub(crate) const USE_MS: i64 = 60_000;
-impl Store {
+of_either! {
     /// Stores a new token.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn create_token(&self, token: TokenRecord) -> Result<(), StoreError> {
-        either!(self, store => store.create_token(token))
-    }
+    fn create_token(&self, token: TokenRecord) -> Result<(), StoreError>;
 
     /// A token.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn token(&self, id: &str) -> Result<Option<TokenRecord>, StoreError> {
-        either!(self, store => store.token(id))
-    }
+    fn token(&self, id: &str) -> Result<Option<TokenRecord>, StoreError>;
 
     /// All tokens, oldest first.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn tokens(&self) -> Result<Vec<TokenRecord>, StoreError> {
-        either!(self, store => store.tokens())
-    }
+    fn tokens(&self) -> Result<Vec<TokenRecord>, StoreError>;
 
     /// Revokes a token. Whether there is one that was valid.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn revoke_token(&self, id: &str, at: Time) -> Result<bool, StoreError> {
-        either!(self, store => store.revoke_token(id, at))
-    }
+    fn revoke_token(&self, id: &str, at: Time) -> Result<bool, StoreError>;
 
     /// Revokes all tokens of a subject that were not. How many.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn revoke_tokens_of(&self, subject: &Subject, at: Time) -> Result<usize, StoreError> {
-        either!(self, store => store.revoke_tokens_of(subject, at))
-    }
+    fn revoke_tokens_of(&self, subject: &Subject, at: Time) -> Result<usize, StoreError>;
 
     /// Replaces a token that is valid `now` by another one, in one change. It is valid until `until` at
     /// the latest, or else revoked.
@@ -91,22 +105,14 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn rotate_token(
-        &self,
-        id: &str,
-        new: TokenRecord,
-        now: Time,
-        until: Option<Time>,
-    ) -> Result<Rotated, StoreError> {
-        either!(self, store => store.rotate_token(id, new, now, until))
-    }
+    fn rotate_token(
+        &self, id: &str, new: TokenRecord, now: Time, until: Option<Time>
+    ) -> Result<Rotated, StoreError>;
 
     /// Records a use of a token, at most once a minute.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn use_token(&self, id: &str, at: Time) -> Result<(), StoreError> {
-        either!(self, store => store.use_token(id, at))
-    }
+    fn use_token(&self, id: &str, at: Time) -> Result<(), StoreError>;
 }

@@ -4,6 +4,8 @@ use sandbox_api::service::{Subject, Time};
 
 use crate::Store;
 use crate::error::StoreError;
+use crate::integer::signed;
+use crate::row::Columns;
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
 /// The most of anything in a day: 30,000 years of milliseconds, a PiB. Some figures are those of a
@@ -25,14 +27,81 @@ pub struct Usage {
     pub stored_bytes: u64,
 }
 
+/// What there is of a subject now, and what it has used on a day.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubjectUsage {
+    /// The subject.
+    pub subject: Subject,
+    /// Executions that wait.
+    pub queued: u64,
+    /// Executions that run.
+    pub running: u64,
+    /// Kept sandboxes.
+    pub sandboxes: u64,
+    /// Executions that ended on the day.
+    pub executions: u64,
+    /// Their processor time in milliseconds.
+    pub cpu_ms: u64,
+    /// The bytes of results and files that are stored now.
+    pub stored_bytes: u64,
+}
+
+/// The columns of [`SubjectUsage`], for a day and at most so many subjects. What is under way and kept is bounded by
+/// the service, and an index has what was used on a day.
+pub(crate) const SUBJECTS: &str = "
+    WITH each AS (
+        SELECT subject, count(CASE WHEN status = 'queued' THEN 1 END) AS queued,
+            count(CASE WHEN status <> 'queued' THEN 1 END) AS running,
+            0 AS sandboxes, 0 AS executions, 0 AS cpu_ms
+        FROM executions WHERE ended_at IS NULL GROUP BY subject
+        UNION ALL SELECT subject, 0, 0, count(*), 0, 0 FROM sandboxes GROUP BY subject
+        UNION ALL SELECT subject, 0, 0, 0, sum(executions), sum(cpu_ms)
+        FROM usage WHERE day = $1 GROUP BY subject
+    ), found AS (
+        SELECT subject, sum(queued) AS queued, sum(running) AS running, sum(sandboxes) AS sandboxes,
+            sum(executions) AS executions, sum(cpu_ms) AS cpu_ms
+        FROM each GROUP BY subject
+        ORDER BY sum(queued) + sum(running) DESC, sum(cpu_ms) DESC, subject LIMIT $2
+    )
+    SELECT subject, CAST(queued AS bigint) AS queued, CAST(running AS bigint) AS running,
+        CAST(sandboxes AS bigint) AS sandboxes, CAST(executions AS bigint) AS executions,
+        CAST(cpu_ms AS bigint) AS cpu_ms,
+        CAST((SELECT coalesce(sum(bytes), 0) FROM stored WHERE stored.subject = found.subject) AS bigint)
+            AS stored_bytes
+    FROM found ORDER BY found.queued + found.running DESC, found.cpu_ms DESC, found.subject";
+
+/// The columns of [`SUBJECTS`].
+pub(crate) fn subject_usage(row: &impl Columns) -> Result<SubjectUsage, StoreError> {
+    Ok(SubjectUsage {
+        subject: row.subject()?,
+        queued: row.count("queued")?,
+        running: row.count("running")?,
+        sandboxes: row.count("sandboxes")?,
+        executions: row.count("executions")?,
+        cpu_ms: row.count("cpu_ms")?,
+        stored_bytes: row.count("stored_bytes")?,
+    })
+}
+
 impl Store {
+    /// Up to `limit` subjects of which something waits, runs, is kept, or has ended on the UTC day of `now`; those of
+    /// which most is under way first.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn subjects(&self, now: Time, limit: usize) -> Result<Vec<SubjectUsage>, StoreError> {
+        let (day, limit) = (day(now), signed(limit as u64));
+        either!(self, store => store.subjects(day, limit))
+    }
+
     /// What a subject has used ever.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
     pub fn usage(&self, subject: &Subject) -> Result<Usage, StoreError> {
-        either!(self, store => store.usage(subject))
+        either!(self, store => store.usage_from(subject, i64::MIN))
     }
 
     /// What a subject has used since the beginning of the UTC day of `since`.
@@ -41,31 +110,37 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn usage_since(&self, subject: &Subject, since: Time) -> Result<Usage, StoreError> {
-        either!(self, store => store.usage_since(subject, since))
+        either!(self, store => store.usage_from(subject, day(since)))
     }
+}
 
+of_either! {
     /// Adds something that ended and is no execution of the store to what its subject has used.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn add_usage(
-        &self,
-        subject: &Subject,
-        ended_at: Time,
-        used: sandbox_api::Usage,
-    ) -> Result<(), StoreError> {
-        either!(self, store => store.add_usage(subject, ended_at, used))
-    }
+    fn add_usage(
+        &self, subject: &Subject, ended_at: Time, used: sandbox_api::Usage
+    ) -> Result<(), StoreError>;
 
     /// The bytes of results and files that are stored of a subject now.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn stored_bytes(&self, subject: &Subject) -> Result<u64, StoreError> {
-        either!(self, store => store.stored_bytes(subject))
-    }
+    fn stored_bytes(&self, subject: &Subject) -> Result<u64, StoreError>;
+}
+
+/// The columns of both databases that [`Usage`] has.
+pub(crate) fn usage(row: &impl Columns) -> Result<Usage, StoreError> {
+    Ok(Usage {
+        executions: row.count("executions")?,
+        cpu_ms: row.count("cpu_ms")?,
+        wall_ms: row.count("wall_ms")?,
+        written_bytes: row.count("written_bytes")?,
+        stored_bytes: row.count("stored_bytes")?,
+    })
 }
 
 /// The UTC day of a time, counted from that of the Unix epoch.

@@ -2,25 +2,29 @@
 
 use sandbox_api::{ErrorKind, OverCeiling};
 use sandbox_controller::Error;
+use serde::Serialize;
 
 use crate::metadata::Metadata;
 
 /// Longest message: it may quote what a caller wrote, which may be megabytes.
 const MAX_MESSAGE_BYTES: usize = 16 << 10;
 
-/// The error of a call.
-#[derive(Debug, thiserror::Error)]
+/// The error of a call. As JSON it is the metadata of an answer, which has the message beside it.
+#[derive(Debug, thiserror::Error, Serialize)]
 #[error("{message}")]
 pub struct ToolError {
     /// The kind of the error.
     pub kind: ErrorKind,
     /// One line for people.
+    #[serde(skip)]
     pub message: String,
     /// Whether the same call may succeed when it is repeated.
     pub retryable: bool,
     /// The next step, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// Further metadata: what a script or a command had done until then.
+    #[serde(flatten)]
     pub(super) metadata: Metadata,
 }
 

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
-use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
 /// Anything that can be serialized to JSON.
 pub(super) type Json = Box<dyn erased_serde::Serialize + Send + Sync>;
@@ -31,9 +30,11 @@ impl Metadata {
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+}
 
-    pub fn serialize_members<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
-        self.0.iter().try_for_each(|(key, value)| map.serialize_entry(key, value))
+impl Serialize for Metadata {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
     }
 }
 

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use sandbox_api::ErrorKind;
-use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
+use sandbox_api::{ErrorKind, millis};
+use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -51,69 +50,45 @@ impl ToolResponse {
 
     /// The answer as a JSON object: `type`, `data` and `metadata`, or `error` and `metadata`.
     #[must_use]
-    pub const fn document(&self) -> Document<'_> {
-        Document { id: None, answer: self }
+    pub fn document(&self) -> Document<'_> {
+        let answer = match &self.outcome {
+            Ok(data) => {
+                let metadata =
+                    DataMetadata { duration_ms: millis(self.took), others: &self.metadata };
+                Answer::Data { r#type: "text", data, metadata }
+            }
+            Err(error) => Answer::Error { error: &error.message, metadata: error },
+        };
+        Document { id: None, answer }
     }
 
     /// The same with the id of its call first; null for a line without one.
     #[must_use]
-    pub const fn document_with_id<'a>(&'a self, id: &'a Value) -> Document<'a> {
-        Document { id: Some(id), answer: self }
+    pub fn document_with_id<'a>(&'a self, id: &'a Value) -> Document<'a> {
+        Document { id: Some(id), ..self.document() }
     }
 }
 
 /// A [`ToolResponse`] as JSON.
+#[derive(Serialize)]
 pub struct Document<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a Value>,
-    answer: &'a ToolResponse,
+    #[serde(flatten)]
+    answer: Answer<'a>,
 }
 
-impl Serialize for Document<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        if let Some(id) = self.id {
-            map.serialize_entry("id", id)?;
-        }
-        match &self.answer.outcome {
-            Ok(data) => {
-                map.serialize_entry("type", "text")?;
-                map.serialize_entry("data", data)?;
-                map.serialize_entry("metadata", &DataMetadata(self.answer))?;
-            }
-            Err(error) => {
-                map.serialize_entry("error", &error.message)?;
-                map.serialize_entry("metadata", &ErrorMetadata(error))?;
-            }
-        }
-        map.end()
-    }
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Answer<'a> {
+    Data { r#type: &'static str, data: &'a Json, metadata: DataMetadata<'a> },
+    Error { error: &'a str, metadata: &'a ToolError },
 }
 
-struct DataMetadata<'a>(&'a ToolResponse);
-
-impl Serialize for DataMetadata<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let ToolResponse { metadata, took, .. } = self.0;
-        let mut map = serializer.serialize_map(None)?;
-        let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        map.serialize_entry("durationMs", &milliseconds)?;
-        metadata.serialize_members(&mut map)?;
-        map.end()
-    }
-}
-
-struct ErrorMetadata<'a>(&'a ToolError);
-
-impl Serialize for ErrorMetadata<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let ToolError { kind, message: _, retryable, hint, metadata } = self.0;
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("kind", kind)?;
-        map.serialize_entry("retryable", retryable)?;
-        if let Some(hint) = hint {
-            map.serialize_entry("hint", hint)?;
-        }
-        metadata.serialize_members(&mut map)?;
-        map.end()
-    }
+#[derive(Serialize)]
+struct DataMetadata<'a> {
+    #[serde(rename = "durationMs")]
+    duration_ms: u64,
+    #[serde(flatten)]
+    others: &'a Metadata,
 }

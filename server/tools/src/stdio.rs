@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use sandbox_api::{ErrorKind, IdReader, strict, without_bom};
+use sandbox_api::{ErrorKind, IdReader, MessageLine, MessageLines, strict, without_bom};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -84,7 +84,7 @@ where
     C: FnMut(&str, &RawValue, Stop) -> F,
     F: Future<Output = ToolResponse> + Send + 'static,
 {
-    let mut lines = Lines { input, kept: Vec::new(), rest: Rest::None };
+    let mut lines = Lines { input, lines: MessageLines::new(MAX_LINE_BYTES) };
     let server = Arc::new(Server {
         output: tokio::sync::Mutex::new(output),
         failed: Mutex::default(),
@@ -130,13 +130,14 @@ where
                 has_ended = true;
                 continue;
             }
-            Some(Line::TooLong(id)) => {
+            Some(MessageLine::TooLong(id)) => {
                 let max = MAX_LINE_BYTES >> 20;
                 let message = format!("the line is longer than {max} MiB");
-                server.refuse(&id, ToolError::new(ErrorKind::TooLarge, message)).await;
+                let error = ToolError::new(ErrorKind::TooLarge, message);
+                server.refuse(&valid_id(id), error).await;
                 continue;
             }
-            Some(Line::Whole(line)) => line,
+            Some(MessageLine::Whole(line)) => line,
         };
         let length = line.len();
         let request = match Request::read(&line) {
@@ -450,78 +451,24 @@ fn valid_id(found: Option<Value>) -> Value {
     found.filter(is_id).unwrap_or_default()
 }
 
-/// A line of the input.
-enum Line {
-    Whole(Vec<u8>),
-    /// With its id, or null.
-    TooLong(Value),
-}
-
 /// The lines of the input. The last one needs no newline.
 struct Lines<R> {
     input: R,
-    /// The line so far. Reading the rest may be cancelled and resumed.
-    kept: Vec<u8>,
-    rest: Rest,
-}
-
-/// The rest of a line that was too long, which is skipped.
-enum Rest {
-    None,
-    /// It was answered.
-    Answered,
-    /// It has no id yet.
-    Unanswered(Box<IdReader>),
+    /// Reading the rest of a line may be cancelled and resumed.
+    lines: MessageLines,
 }
 
 impl<R: AsyncBufRead + Unpin> Lines<R> {
-    async fn next(&mut self) -> io::Result<Option<Line>> {
+    async fn next(&mut self) -> io::Result<Option<MessageLine>> {
         loop {
             let some = self.input.fill_buf().await?;
             if some.is_empty() {
-                return Ok(match std::mem::take(&mut self.kept) {
-                    _ if matches!(self.rest, Rest::Unanswered(_)) => {
-                        self.rest = Rest::None;
-                        Some(Line::TooLong(Value::Null))
-                    }
-                    line if line.is_empty() => None,
-                    line => Some(Line::Whole(line)),
-                });
+                return Ok(self.lines.end());
             }
-            let newline = memchr::memchr(b'\n', some);
-            let part = &some[..newline.unwrap_or(some.len())];
-            match &mut self.rest {
-                Rest::None if self.kept.len() + part.len() <= MAX_LINE_BYTES => {
-                    self.kept.extend_from_slice(part);
-                }
-                Rest::None => {
-                    let mut id = IdReader::default();
-                    id.feed(&std::mem::take(&mut self.kept));
-                    id.feed(part);
-                    self.rest = Rest::Unanswered(Box::new(id));
-                }
-                Rest::Answered => {}
-                Rest::Unanswered(id) => id.feed(part),
-            }
-            let consumed = part.len() + usize::from(newline.is_some());
-            self.input.consume(consumed);
-            let mut refused = None;
-            if let Rest::Unanswered(id) = &self.rest
-                && (id.is_settled() || newline.is_some())
-            {
-                // Immediately, where its id is known: the rest may never arrive.
-                refused = Some(Line::TooLong(valid_id(id.id().cloned())));
-                self.rest = Rest::Answered;
-            }
-            let is_skipped = !matches!(self.rest, Rest::None);
-            if newline.is_some() {
-                self.rest = Rest::None;
-            }
-            if refused.is_some() {
-                return Ok(refused);
-            }
-            if newline.is_some() && !is_skipped {
-                return Ok(Some(Line::Whole(std::mem::take(&mut self.kept))));
+            let (taken, line) = self.lines.take(some);
+            self.input.consume(taken);
+            if line.is_some() {
+                return Ok(line);
             }
         }
     }

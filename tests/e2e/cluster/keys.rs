@@ -40,21 +40,17 @@ fn key_is_one_execution_at_all_nodes_and_a_token_is_valid_and_revoked_at_all() {
     });
     let other = json!({ "script": "return 2" }).to_string();
     for node in 0..NODES {
-        let refused = cluster.call(node, "a").with("Idempotency-Key", "k0").expect(
-            422,
-            "POST",
-            "/v1/executions",
-            &other,
-        );
+        let refused = cluster
+            .call(node, "a")
+            .with("Idempotency-Key", "k0")
+            .expect(422, "POST", "/v1/executions", &other);
         assert_eq!(refused["kind"], "idempotency_key_reused", "{refused}");
     }
     // The keys of another subject are its own.
-    cluster.call(1, "b").with("Idempotency-Key", "k0").expect(
-        202,
-        "POST",
-        "/v1/executions",
-        &other,
-    );
+    cluster
+        .call(1, "b")
+        .with("Idempotency-Key", "k0")
+        .expect(202, "POST", "/v1/executions", &other);
 
     let token = cluster.token("b");
     let url = cluster.postgres.url(&cluster.database);

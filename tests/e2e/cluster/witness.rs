@@ -81,7 +81,7 @@ impl Runs {
                 for (node, dir) in dirs.iter().enumerate() {
                     look(node, dir, &into);
                 }
-                thread::sleep(Duration::from_millis(10));
+                thread::sleep(Duration::from_millis(25));
             }
             for (node, dir) in dirs.iter().enumerate() {
                 look(node, dir, &into);

@@ -58,12 +58,7 @@ fn artifacts_of_a_script_are_copied_with_manifest_and_checksums() {
     assert_eq!(place.run_json("return 1", &[]).get("artifacts"), None);
     // The path that the script sees is as good as a relative one.
     let ended = place.sandboxctl([
-        "run",
-        "script.luau",
-        "--artifact",
-        "/io/dist/a.txt",
-        "--artifacts-dir",
-        "second",
+        "run", "script.luau", "--artifact", "/io/dist/a.txt", "--artifacts-dir", "second",
     ]);
     ended.assert_code(0);
     let line = format!("note: copied 1 file (3 B) to {}\n", place.path("second").display());

@@ -9,21 +9,8 @@ use crate::rootfs::{Debian, Provided};
 
 /// Packages that many tests use, in one file system, with npm.
 const TOOLS: &[&str] = &[
-    "dash",
-    "coreutils",
-    "gnupg",
-    "grep",
-    "gzip",
-    "hostname",
-    "iproute2",
-    "nodejs",
-    "openssh-client",
-    "python3",
-    "python3-pip",
-    "redis-server",
-    "sed",
-    "tar",
-    "util-linux",
+    "dash", "coreutils", "gnupg", "grep", "gzip", "hostname", "iproute2", "nodejs",
+    "openssh-client", "python3", "python3-pip", "redis-server", "sed", "tar", "util-linux",
 ];
 
 /// A sandbox's flags, and what is in it.

@@ -73,10 +73,7 @@ fn sandbox_with_programs_has_the_limits_of_exec_at_every_door() {
     let (place, root) = (&commands.place, commands.provided.args());
     let is_of_exec = |limits: &Value, door: &str| {
         let some = json!([
-            limits["timeout_ms"],
-            limits["memory_bytes"],
-            limits["pids"],
-            limits["write_bytes"],
+            limits["timeout_ms"], limits["memory_bytes"], limits["pids"], limits["write_bytes"],
             limits["entries"],
         ]);
         let expected = json!([600_000, 1 << 30, 256, 1 << 30, 100_000]);

@@ -119,6 +119,8 @@ fn client_that_is_gone_ends_nothing_and_one_that_is_slow_holds_up_nobody() {
     stream.until("done\n");
     assert_eq!(stream.rest(), "");
 
+    let known = client.run(&sandbox, "echo $E2B_SANDBOX $E2B_SANDBOX_ID $E2B_TEMPLATE_ID");
+    assert_eq!(known, format!("true {} base\n", sandbox.id));
     // What is left running without its outputs keeps no stream open, and goes on.
     let line = "sleep 7303 >/dev/null 2>&1 & echo $!";
     let left = soon("its end", || client.run(&sandbox, line));

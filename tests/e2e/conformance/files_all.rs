@@ -79,19 +79,8 @@ fn links_are_followed_inside_the_container_and_never_to_the_kernels_files() {
         assert_eq!(guest.kind(write(path)), "read_only", "{path}");
     }
     for path in [
-        "agent",
-        "environ",
-        "root",
-        "zero",
-        "stdin",
-        "mtab",
-        "pipe",
-        "/proc/1/fd/1",
-        "/proc/self/mem",
-        "/proc/self/fd/3",
-        "/dev/null",
-        "/dev/pts/ptmx",
-        "/dev/fd/0",
+        "agent", "environ", "root", "zero", "stdin", "mtab", "pipe", "/proc/1/fd/1",
+        "/proc/self/mem", "/proc/self/fd/3", "/dev/null", "/dev/pts/ptmx", "/dev/fd/0",
     ] {
         assert_eq!(guest.kind(read(path)), "special_file", "{path}");
         assert_eq!(guest.kind(write(path)), "special_file", "{path}");

@@ -177,15 +177,8 @@ fn controller_that_is_killed_at_any_point_leaves_no_device_and_no_image() {
     let place = &commands.place;
     place.expect_a_dead_instance();
     let points = [
-        "Opened",
-        "Before(Create)",
-        "After(Create)",
-        "After(Attach)",
-        "Before(Start)",
-        "After(Start)",
-        "Greeted",
-        "Answered",
-        "Before(Remove)",
+        "Opened", "Before(Create)", "After(Create)", "After(Attach)", "Before(Start)",
+        "After(Start)", "Greeted", "Answered", "Before(Remove)",
     ];
     // Docker takes seconds for each.
     let step = if engine() == Engine::Docker { cases(2, 1) } else { 1 };

@@ -190,22 +190,9 @@ fn its_devices_are_the_harmless_ones() {
     let seen = Seen::new();
     for device in seen.list("dev") {
         let known = [
-            "null c 1:3",
-            "zero c 1:5",
-            "full c 1:7",
-            "random c 1:8",
-            "urandom c 1:9",
-            "tty c 5:0",
-            "console c 136:0",
-            "core l",
-            "fd l",
-            "stdin l",
-            "stdout l",
-            "stderr l",
-            "ptmx l",
-            "pts d",
-            "mqueue d",
-            "shm d",
+            "null c 1:3", "zero c 1:5", "full c 1:7", "random c 1:8", "urandom c 1:9", "tty c 5:0",
+            "console c 136:0", "core l", "fd l", "stdin l", "stdout l", "stderr l", "ptmx l",
+            "pts d", "mqueue d", "shm d",
         ];
         // Another kernel's lead to nothing on the host.
         let own = ["fuse c 10:229", "net d"];
@@ -241,26 +228,12 @@ fn no_system_call_leads_out_of_it() {
     let seen = Seen::new();
     // What another kernel gives to any process is its own, not the host's.
     let own = [
-        "unshare_user",
-        "unshare_mount",
-        "chroot",
-        "ptrace",
-        "socket_inet",
-        "socket_unix",
-        "socket_netlink",
-        "socket_packet",
+        "unshare_user", "unshare_mount", "chroot", "ptrace", "socket_inet", "socket_unix",
+        "socket_netlink", "socket_packet",
     ];
     let let_by_podman = [
-        "unshare_user",
-        "unshare_mount",
-        "mount",
-        "pivot_root",
-        "ptrace",
-        "process_vm_readv",
-        "keyctl",
-        "socket_inet",
-        "socket_unix",
-        "socket_netlink",
+        "unshare_user", "unshare_mount", "mount", "pivot_root", "ptrace", "process_vm_readv",
+        "keyctl", "socket_inet", "socket_unix", "socket_netlink",
     ];
     for (call, errno) in seen.seen["calls"].as_object().unwrap() {
         let is_own = !has(Feature::SharedKernel) && own.contains(&call.as_str());

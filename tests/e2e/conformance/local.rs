@@ -1,6 +1,7 @@
 //! The user's own service, which the verbs of `sandbox` start on first use and which ends by itself.
 
 use std::io::Read as _;
+use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -114,6 +115,7 @@ fn first_use_starts_a_service_whose_sandboxes_all_commands_find_until_it_is_stop
     assert_eq!(place.read("down.txt"), "hi\n");
     let listed = local.ok(&["sandbox", "ls"]);
     assert!(listed.contains("boxed"), "{listed}");
+    local.run(&["ps"]).assert_stderr_has("`sandboxctl sandbox ls` lists kept sandboxes");
 
     let process = ["sandbox", "run", "-d", "boxed", "--", "sh", "-c", "echo up; exec sleep 7201"];
     let process = local.ok(&process).trim().to_owned();
@@ -129,6 +131,38 @@ fn first_use_starts_a_service_whose_sandboxes_all_commands_find_until_it_is_stop
     let listed = local.ok(&["sandbox", "ls"]);
     assert!(!listed.contains("boxed"), "{listed}");
     assert_eq!(place.containers(), Vec::<String>::new());
+    local.stop();
+}
+
+#[test]
+fn port_is_forwarded_until_a_signal_or_the_end_of_its_sandbox() {
+    let place = Fixture::new();
+    let local = Local::new(&place);
+    local.create(&["--name", "web", "--port", "8000"]);
+    let other = local.run(&["sandbox", "port", "web", "8000:0", "9000"]);
+    other.assert_stderr_has("the sandbox's spec does not list port 9000");
+    other.assert_stderr_has("sandbox create --port 9000");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let pair = format!("8000:{}", taken.local_addr().unwrap().port());
+    local.run(&["sandbox", "port", "web", &pair]).assert_stderr_has("8000:0 takes a free port");
+    let forward = || {
+        let mut child = spawn(place.command(["sandbox", "port", "web", "8000:0"]));
+        let mut byte = [0];
+        // Not buffered: the rest is for who waits for its end.
+        while byte != *b"\n" {
+            child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
+        }
+        child
+    };
+    let forwarder = forward();
+    kill_process(Pid::from_child(&forwarder), Signal::INT).unwrap();
+    let ended = wait(forwarder);
+    assert_eq!((ended.code, &*ended.stderr), (130, ""));
+    let forwarder = forward();
+    local.ok(&["sandbox", "rm", "web"]);
+    let ended = wait(forwarder);
+    assert_ne!(ended.code, 0);
+    ended.assert_stderr_has("sandbox");
     local.stop();
 }
 

@@ -583,8 +583,9 @@ fn files_of_agents_are_off_unless_the_service_has_them() {
     let listed = client.ask("tools/list", json!({})).message();
     let tools = listed["result"]["tools"].as_array().unwrap();
     let names: Vec<_> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-    let processes =
-        ["start_process", "read_output", "send_input", "stop_process", "list_processes"];
+    let processes = [
+        "start_process", "read_output", "send_input", "stop_process", "list_processes", "open_port",
+    ];
     assert_eq!(names, [&["execute_script", "exec"][..], &processes].concat());
     assert!(tools[1]["description"].as_str().unwrap().contains("Files are off"), "{listed:#}");
     let resources = client.ask("resources/list", json!({})).message();
@@ -646,6 +647,35 @@ fn files_of_agents_have_the_quota_of_stored_bytes() {
     eventually("what was removed does not count", || (stored() < 64 << 10).then_some(()));
     assert_eq!(client.data("execute_script", json!({ "script": "return 1" }))["result"], 1);
     assert_eq!(submit().0, 200);
+    service.stop();
+}
+
+#[test]
+fn port_of_an_agents_process_has_a_preview() {
+    let place = Fixture::new();
+    let provided = Rootfs::busybox().provide();
+    let root = provided.args();
+    let flags: Vec<&str> = root.iter().map(String::as_str).collect();
+    let domain = ("SANDBOXCTL_SERVER_PREVIEW_DOMAIN", "preview.example.net");
+    let service = Service::with(&place, &flags, &[domain]);
+    let client = Client::new(&service);
+    let line = "cd /tmp && printf hello > mcp && exec httpd -f -p 127.0.0.1:8080";
+    client.data("start_process", json!({ "shell": line, "ready": { "port": 8080 } }));
+    let refused = client.call("open_port", json!({ "port": 8080, "public": true })).failure();
+    assert!(refused.contains("previews of this service are not public"), "{refused}");
+    let opened = client.data("open_port", json!({ "port": 8080 }));
+    let host = opened["url"].as_str().unwrap().strip_prefix("https://").unwrap();
+    let token = opened["token"].as_str().unwrap();
+    let ask = |token: &str| {
+        let host = host.trim_end_matches('/').to_owned();
+        let headers = [("host", host), ("sandbox-port-token", token.to_owned())];
+        let mut text = String::new();
+        client.send_as("GET", b"", &headers).read_to_string(&mut text).unwrap();
+        Response::parse(&text)
+    };
+    assert_eq!(ask("1.00").status, 401);
+    let answer = ask(token);
+    assert_eq!((answer.status, &*answer.body), (200, "hello"));
     service.stop();
 }
 

@@ -4,6 +4,7 @@ mod agents;
 mod artifacts;
 mod changes;
 pub mod cleanup;
+mod console;
 mod debian;
 mod defaults;
 mod disk;

@@ -145,17 +145,8 @@ fn a_slash_at_the_end_is_one_rule_for_every_front_end() {
         }
         let words = if kind == "symlink" { "a symbolic link" } else { "Not a directory" };
         for call in [
-            "fs.exists",
-            "fs.read",
-            "fs.stat",
-            "fs.list",
-            "fs.mkdir",
-            "fs.touch",
-            "fs.remove",
-            "io.open",
-            "io.lines",
-            "io.list",
-            "os.remove",
+            "fs.exists", "fs.read", "fs.stat", "fs.list", "fs.mkdir", "fs.touch", "fs.remove",
+            "io.open", "io.lines", "io.list", "os.remove",
         ] {
             let source = format!("return {call}('{path}')");
             let run = guest.wait(guest.sandbox.run(Script::new(source))).unwrap();

@@ -570,15 +570,8 @@ fn process_whose_agent_breaks_the_protocol_ends_with_its_sandbox() {
         library.launch(spec.processes(Processes::Kept))
     };
     for play in [
-        "started-twice",
-        "started-for-nobody",
-        "exited-first",
-        "exited-twice",
-        "prints-first",
-        "answers-without-exited",
-        "answers-otherwise",
-        "miscounts",
-        "exited-after-the-answer",
+        "started-twice", "started-for-nobody", "exited-first", "exited-twice", "prints-first",
+        "answers-without-exited", "answers-otherwise", "miscounts", "exited-after-the-answer",
         "floods",
     ] {
         let sandbox = launch(play);

@@ -19,22 +19,9 @@ const SCRIPT: &str = "io.open('f', 'w'):write('x'):close() print(io.open('/in/x'
 /// Every point of a run, in its order. What is made is the longest list there is: an io dir, an
 /// input from stdin, a container.
 const POINTS: &[&str] = &[
-    "Registered",
-    "Opened",
-    "Before(Image)",
-    "After(Image)",
-    "Before(Create)",
-    "After(Create)",
-    "Before(Attach)",
-    "After(Attach)",
-    "Before(Start)",
-    "After(Start)",
-    "Greeted",
-    "Requested",
-    "Answered",
-    "Before(Remove)",
-    "After(Remove)",
-    "Closed",
+    "Registered", "Opened", "Before(Image)", "After(Image)", "Before(Create)", "After(Create)",
+    "Before(Attach)", "After(Attach)", "Before(Start)", "After(Start)", "Greeted", "Requested",
+    "Answered", "Before(Remove)", "After(Remove)", "Closed",
 ];
 
 /// The points of a run's end where the container has to be asked how it ended.

@@ -193,6 +193,9 @@ pub(super) fn lasting(ended: &Ended) -> Value {
     for member in ["id", "usage", "timing", "io_dir"] {
         document.as_object_mut().unwrap().remove(member);
     }
+    for case in document.get_mut("tests").and_then(Value::as_array_mut).into_iter().flatten() {
+        case.as_object_mut().unwrap().remove("duration_ms");
+    }
     document
 }
 

@@ -39,21 +39,8 @@ struct Executed {
 }
 
 const COMMANDS: [&str; 16] = [
-    "stop-commands",
-    "group",
-    "endgroup",
-    "error",
-    "warning",
-    "notice",
-    "debug",
-    "add-mask",
-    "add-path",
-    "add-matcher",
-    "remove-matcher",
-    "set-env",
-    "set-output",
-    "save-state",
-    "echo",
+    "stop-commands", "group", "endgroup", "error", "warning", "notice", "debug", "add-mask",
+    "add-path", "add-matcher", "remove-matcher", "set-env", "set-output", "save-state", "echo",
     "internal-set-repo-path",
 ];
 

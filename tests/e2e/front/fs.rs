@@ -349,21 +349,8 @@ fn a_batch_is_done_in_order_in_one_sandbox() {
     let outcomes: Vec<&str> =
         results.iter().map(|result| result["error"]["kind"].as_str().unwrap_or("ok")).collect();
     let expected = [
-        "ok",
-        "ok",
-        "ok",
-        "not_found",
-        "ok",
-        "ok",
-        "ok",
-        "not_found",
-        "ok",
-        "ok",
-        "ok",
-        "ok",
-        "ok",
-        "ok",
-        "ok",
+        "ok", "ok", "ok", "not_found", "ok", "ok", "ok", "not_found", "ok", "ok", "ok", "ok", "ok",
+        "ok", "ok",
     ];
     assert_eq!(outcomes, expected, "{ended:#?}");
     assert_eq!(results[2]["data"]["content"], "6f6e6500ff");

@@ -10,16 +10,8 @@ use crate::conformance::exec_cli::Commands;
 use crate::fixture::{Fixture, eventually, finish, spawn, wait, workspace};
 
 const ALL: [&str; 10] = [
-    "--report",
-    "json=r.json",
-    "--report",
-    "ndjson=r.ndjson",
-    "--report",
-    "junit=r.xml",
-    "--report",
-    "markdown=r.md",
-    "--report",
-    "sarif=r.sarif",
+    "--report", "json=r.json", "--report", "ndjson=r.ndjson", "--report", "junit=r.xml",
+    "--report", "markdown=r.md", "--report", "sarif=r.sarif",
 ];
 
 const TESTS: &str = "print('begins')

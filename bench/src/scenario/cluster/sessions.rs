@@ -72,6 +72,7 @@ pub fn accept(store: &Store, numbers: Range<usize>, origin: Origin<'_>) -> Resul
             created_at: at,
             start,
             metadata: Map::new(),
+            image: None,
             sandbox: None,
             generation: None,
             events: Vec::new(),

@@ -1076,6 +1076,8 @@ export type SandboxView = {
   name: string | null;
   /** Whether the node of the cluster that has it is not there: it can be deleted, and not be used. */
   node_away?: boolean;
+  /** The bytes of memory that it had when it was paused, which it keeps meanwhile; of a paused one alone. */
+  paused_memory?: number | null;
   /** How many processes have been started in its generation and have not ended; null if it is at another */
   processes: number | null;
   /** What it is. */

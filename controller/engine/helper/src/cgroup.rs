@@ -108,7 +108,6 @@ impl Hierarchies {
     }
 
     /// Reads them from a `mountinfo` file.
-    #[must_use]
     pub fn parse(mountinfo: &str) -> Self {
         let mut found = Self { v1: Vec::new(), v2: None, read_only: Vec::new() };
         for line in mountinfo.lines() {
@@ -143,31 +142,26 @@ impl Hierarchies {
     }
 
     /// One of version 2, at a group in which containers get theirs.
-    #[must_use]
     pub const fn unified_at(group: PathBuf) -> Self {
         Self { v1: Vec::new(), v2: Some(group), read_only: Vec::new() }
     }
 
     /// None: containers get no groups.
-    #[must_use]
     pub const fn none() -> Self {
         Self { v1: Vec::new(), v2: None, read_only: Vec::new() }
     }
 
     /// Whether containers get no groups.
-    #[must_use]
     pub const fn is_none(&self) -> bool {
         self.v1.is_empty() && self.v2.is_none()
     }
 
     /// The mount point of version 2 where that enforces limits, and not version 1.
-    #[must_use]
     pub fn unified(&self) -> Option<&Path> {
         self.v2.as_deref().filter(|_| !self.is_v1())
     }
 
     /// `1`, `1 and 2 (hybrid)`, `2`, or `none` without any.
-    #[must_use]
     pub const fn version(&self) -> &'static str {
         match (self.is_v1(), self.v2.is_some()) {
             _ if self.is_none() => "none",
@@ -178,7 +172,6 @@ impl Hierarchies {
     }
 
     /// Why limits cannot be set, for people; `None` if they can.
-    #[must_use]
     pub fn problem(&self) -> Option<String> {
         let (has, where_from): (Vec<String>, Vec<&Path>) = if self.is_v1() {
             self.v1.iter().fold(Default::default(), |(mut has, mut points), (names, point)| {
@@ -208,7 +201,6 @@ impl Hierarchies {
     }
 
     /// Whether swap is counted, so that it can be limited.
-    #[must_use]
     pub fn counts_swap(&self) -> bool {
         let v1 = self.v1.iter().map(|(_, point)| point.join("memory.memsw.limit_in_bytes"));
         if self.is_v1() {
@@ -258,13 +250,11 @@ impl Hierarchies {
 
     /// Whether version 1 enforces the limits. If it is mounted at all, version 2 cannot be relied
     /// on to have the controllers.
-    #[must_use]
     pub const fn is_v1(&self) -> bool {
         !self.v1.is_empty()
     }
 
     /// The groups of the container with this name, whether they exist or not.
-    #[must_use]
     pub fn of(&self, name: &str) -> Groups {
         let all = self.used().map(|point| point.join(name)).collect();
         let v1 = |controller: &str| {
@@ -325,13 +315,11 @@ enum Files {
 
 impl Groups {
     /// Whether there are none: the container is limited by other means.
-    #[must_use]
     pub const fn is_none(&self) -> bool {
         self.all.is_empty()
     }
 
     /// Their statistics; `None` if they are gone, or do not account memory.
-    #[must_use]
     pub fn usage(&self) -> Option<Usage> {
         // A kernel without it counts none.
         let refused = |group: &Option<PathBuf>| {
@@ -363,7 +351,6 @@ impl Groups {
     }
 
     /// What is used of them now; `None` if they are gone, or do not account memory.
-    #[must_use]
     pub fn current(&self) -> Option<Current> {
         let (memory, cache, cpu) = match &self.files {
             Files::V1 { memory, cpuacct, .. } => {
@@ -390,7 +377,6 @@ impl Groups {
 
     /// The name of the process that the kernel has killed last in them because memory ran out, if this
     /// process may read the kernel's log, and that still has it.
-    #[must_use]
     pub fn oom_victim(&self) -> Option<String> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let log = rustix::fs::open("/dev/kmsg", flags, Mode::empty()).ok()?;
@@ -515,7 +501,6 @@ impl Groups {
 
     /// What the container's commands may see of them, and where. On version 1 each is at the names of its
     /// controllers, wherever this machine has it.
-    #[must_use]
     pub fn views(&self) -> &[View] {
         &self.views
     }
@@ -575,7 +560,7 @@ impl Groups {
             (Files::V1 { memory: Some(members), .. }, Some(freezer)) => {
                 freeze_v1(members, freezer, deadline)
             }
-            _ => Err(io::Error::other("this machine has no control group that freezes")),
+            _ => Err(io::ErrorKind::Unsupported.into()),
         };
         frozen.inspect_err(|_| _ = self.thaw())
     }
@@ -982,12 +967,8 @@ mod tests {
         let group = dir.path().join("x");
         fs::create_dir(&group).unwrap();
         for file in [
-            "memory.limit_in_bytes",
-            "pids.max",
-            "cpu.cfs_period_us",
-            "cpu.cfs_quota_us",
-            "devices.deny",
-            "devices.allow",
+            "memory.limit_in_bytes", "pids.max", "cpu.cfs_period_us", "cpu.cfs_quota_us",
+            "devices.deny", "devices.allow",
         ] {
             fs::write(group.join(file), "").unwrap();
         }

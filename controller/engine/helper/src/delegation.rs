@@ -28,7 +28,6 @@ pub fn take_delegated() -> Result<Hierarchies, String> {
 
 /// The same group, untouched, for what looks for containers that are there; `None` if there cannot be
 /// one.
-#[must_use]
 pub fn find_delegated() -> Option<Hierarchies> {
     own_group().ok().map(|own| Hierarchies::unified_at(unit_of(&own).to_owned()))
 }

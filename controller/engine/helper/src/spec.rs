@@ -114,7 +114,6 @@ pub struct Descriptors<T> {
 
 impl<T: AsFd> Descriptors<T> {
     /// All of them, to be attached.
-    #[must_use]
     pub fn attached(&self) -> Vec<BorrowedFd<'_>> {
         let Self { record, stdio, program, root, mounts } = self;
         let all = [record].into_iter().chain(stdio).chain([program]).chain(root).chain(mounts);

@@ -17,7 +17,6 @@ impl Cache {
     }
 
     /// Reads the cached text.
-    #[must_use]
     pub fn read(&self) -> Option<String> {
         fs::read_to_string(&self.0).ok().filter(|text| !text.is_empty())
     }

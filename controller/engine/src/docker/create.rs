@@ -679,12 +679,7 @@ mod tests {
         assert_eq!(
             json["Env"],
             json!([
-                "RUST_MIN_STACK=",
-                "A=",
-                "B=",
-                "image:RUST_MIN_STACK=1",
-                "image:A=b=c",
-                "image:B"
+                "RUST_MIN_STACK=", "A=", "B=", "image:RUST_MIN_STACK=1", "image:A=b=c", "image:B"
             ])
         );
         let options = json["HostConfig"]["SecurityOpt"].as_array().unwrap();

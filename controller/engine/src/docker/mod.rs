@@ -16,6 +16,7 @@ mod removal;
 mod response;
 mod system;
 #[cfg(test)]
+#[path = "tests/testing.rs"]
 mod testing;
 mod user_image;
 

@@ -225,7 +225,10 @@ impl Container for Handle {
     async fn pause(&self) -> Result<(), EngineError> {
         let groups = self.0.groups.clone();
         let frozen = tokio::task::spawn_blocking(move || groups.freeze(FREEZE)).await;
-        frozen.map_err(io::Error::other).flatten().map_err(|error| ours(&error))
+        frozen.map_err(io::Error::other).flatten().map_err(|error| match error.kind() {
+            io::ErrorKind::Unsupported => EngineError::NoFreezer,
+            _ => ours(&error),
+        })
     }
 
     async fn resume(&self) -> Result<(), EngineError> {

@@ -208,10 +208,7 @@ mod tests {
         assert_eq!(
             env(&["PATH=/opt/bin", "HOME=/root", "A=1=2"]),
             [
-                "HOME=/",
-                "image:PATH=/opt/bin",
-                "image:HOME=/root",
-                "image:A=1=2",
+                "HOME=/", "image:PATH=/opt/bin", "image:HOME=/root", "image:A=1=2",
                 "image:HOSTNAME=sandbox"
             ]
         );

@@ -123,16 +123,8 @@ fn docker_save_archive_is_unpacked_faithfully() {
     assert_eq!(
         listing(&unpacked.root),
         [
-            "again->/bin/tool",
-            "bin/",
-            "bin/other=#!",
-            "bin/tool=#!",
-            "etc/",
-            "etc/no/",
-            "etc/no/folder/",
-            "etc/no/folder/was/",
-            "etc/no/folder/was/made=1",
-            "sh->/bin/tool",
+            "again->/bin/tool", "bin/", "bin/other=#!", "bin/tool=#!", "etc/", "etc/no/",
+            "etc/no/folder/", "etc/no/folder/was/", "etc/no/folder/was/made=1", "sh->/bin/tool",
             "tmp/",
         ]
     );

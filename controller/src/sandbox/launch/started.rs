@@ -21,11 +21,11 @@ use crate::error::Error;
 use crate::io_dir::IoDir;
 use crate::io_dir::write_monitor::WriteBaseline;
 use crate::process::ProcessTable;
-use crate::sandbox::CpuSample;
 use crate::sandbox::confinement;
 use crate::sandbox::idle::Activity;
 use crate::sandbox::inner::{Inner, LaunchInfo, exited, how_it_ended};
 use crate::sandbox::plan::Plan;
+use crate::sandbox::stats::CpuSample;
 use crate::step::Step;
 use sandbox_session::{CallError, ConnectHandler, Session, SessionEnd};
 
@@ -82,11 +82,7 @@ impl Started {
     }
 
     /// Sends one request of the launch, within the time limit of its step.
-    async fn call<C: Call<Reply: Send + 'static>>(
-        &self,
-        step: Step,
-        request: C,
-    ) -> Result<C::Reply, Error> {
+    async fn call<C: Call>(&self, step: Step, request: C) -> Result<C::Reply, Error> {
         let after = step.time_limit();
         let since = tokio::time::Instant::now();
         let reply = tokio::time::timeout(after, self.session.call(request)).await;

@@ -928,13 +928,7 @@ async fn a_script_that_may_start_programs_is_watched_and_scanned_as_they_are() {
         let (cancel, request) = agent.agent.request().await.unwrap();
         assert!(matches!(request, Request::Cancel(_)), "{request:?}");
         agent.agent.answer(cancel, CancelReply { found: true }).await;
-        let error = ScriptError {
-            kind: ErrorKind::Cancelled,
-            message: "cancelled".into(),
-            line: None,
-            traceback: None,
-            value: None,
-        };
+        let error = ScriptError::new(ErrorKind::Cancelled, "cancelled");
         let usage = AgentUsage { cpu_ms: 1, peak_memory_bytes: 2, written_bytes: 3 };
         let end = RunEnd::Failed(error);
         agent.agent.answer(id, RunReply { end, logs_truncated: false, usage }).await;

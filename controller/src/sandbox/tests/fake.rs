@@ -14,8 +14,8 @@ use sandbox_api::{
     OutputStream, ProgramImage, RootFs, SandboxSpec, Script,
 };
 use sandbox_engine::{
-    Attached, Container, ContainerSpec, ContainerSummary, ContainerUsage, Engine, EngineError,
-    EngineFacts, ExitEvidence, Images, Prepared, Progress, UserMapping,
+    AgentSource, Attached, Container, ContainerSpec, ContainerSummary, ContainerUsage, Engine,
+    EngineError, EngineFacts, ExitEvidence, Images, Prepared, Progress, UserMapping,
 };
 use sandbox_protocol::argv::ConfinementPolicy;
 use sandbox_protocol::message::{
@@ -24,7 +24,7 @@ use sandbox_protocol::message::{
     TestCase, TestStatus, Touched, UnixSockets,
 };
 use sandbox_protocol::{ErrorKind, FromAgent, PROTOCOL_VERSION, User, WireString};
-use sandbox_session::testing::{FakeAgent, pipe};
+use sandbox_session::fake::{FakeAgent, pipe};
 use sandbox_staging::kept::KeptImages;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;
@@ -259,6 +259,7 @@ pub fn shared(engine: Arc<dyn Engine>) -> (Arc<Shared>, tempfile::TempDir) {
         own_mounts: OwnMounts::new(false),
         kept_images: KeptImages::default(),
         boot_id: BOOT_ID.into(),
+        agent: AgentSource::Embedded,
         confinement: ConfinementPolicy::Required,
         audit: Audit::off(),
         owners: Owners::default(),

@@ -30,7 +30,7 @@ use sandbox_protocol::message::{
     ScriptError, ShutdownReply, TestStatus,
 };
 use sandbox_protocol::path::MAX_PATH_BYTES;
-use sandbox_session::testing::FakeAgent;
+use sandbox_session::fake::FakeAgent;
 use serde_json::value::RawValue;
 
 use self::fake::{Fake, NextEvent as _, Scripted, World, greeted, hello_reply};

@@ -12,7 +12,6 @@ const SMALLEST_POWER: i32 = -1074;
 pub const LOOK_AHEAD: usize = MAX_BYTES + 1;
 
 /// The space characters of C.
-#[must_use]
 pub const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }
@@ -20,7 +19,6 @@ pub const fn is_space(byte: u8) -> bool {
 /// Scans `text` as long as it can be the beginning of a numeral, decimal or hexadecimal. Returns
 /// how many bytes were scanned, and the number if all of them are a valid numeral. So `0xg`
 /// consumes two bytes and is invalid, as in Lua, which looks ahead only one byte.
-#[must_use]
 pub fn scan(text: &[u8]) -> (usize, Option<f64>) {
     let mut scan = Scan { text, at: 0, too_long: false };
     let negative = scan.accept(b"-+") == Some(b'-');

@@ -334,6 +334,24 @@ impl<'a> Call<'a> {
         unsafe { ffi::lua_rawsetfield(self.state, table.0, name.as_ptr()) };
     }
 
+    /// Sets the field `name` to a string.
+    pub fn set_string(&mut self, table: Slot, name: &CStr, bytes: impl AsRef<[u8]>) {
+        self.push_string(bytes);
+        self.set_field(table, name);
+    }
+
+    /// Sets the field `name` to a number.
+    pub fn set_number(&mut self, table: Slot, name: &CStr, value: f64) {
+        self.push_number(value);
+        self.set_field(table, name);
+    }
+
+    /// Sets the field `name` to a boolean.
+    pub fn set_boolean(&mut self, table: Slot, name: &CStr, value: bool) {
+        self.push_boolean(value);
+        self.set_field(table, name);
+    }
+
     /// Sets the field `name` to a function without upvalues.
     pub fn set_function<F: Function>(&mut self, table: Slot, name: &'static CStr, function: F) {
         self.push_function(name, function, 0);

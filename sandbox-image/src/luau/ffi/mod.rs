@@ -54,9 +54,7 @@ const CHUNK_NAME: &CStr = c"=script";
 /// tables stay consistent if memory runs out while they grow, and a `table.move` over a huge, empty
 /// range returns.
 const CORRECTIONS: [&CStr; 4] = [
-    c"LuauTableRobustOom",
-    c"LuauTableArrayShrinkOrder",
-    c"LuauTableArrayAdjustCheck",
+    c"LuauTableRobustOom", c"LuauTableArrayShrinkOrder", c"LuauTableArrayAdjustCheck",
     c"LuauTableMoveTimeoutFix",
 ];
 

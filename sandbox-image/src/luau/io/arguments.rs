@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sandbox_protocol::message::OperationName;
 
+use super::failure::raised;
 use crate::files::{FileError, Files};
 use crate::luau::ffi::{Call, Kind, Raise, Slot};
 
@@ -20,6 +21,15 @@ pub(super) fn audited<T>(
 ) -> Result<Result<T, FileError>, Raise> {
     let files = files(call)?;
     Ok(files.report_refusal(operation, act(files)))
+}
+
+/// The same, and raises an error of it.
+pub(super) fn perform<T>(
+    call: &Call<'_>,
+    operation: OperationName,
+    act: impl FnOnce(&Files) -> Result<T, FileError>,
+) -> Result<T, Raise> {
+    audited(call, operation, act)?.map_err(|error| raised(&error))
 }
 
 pub(super) fn path(call: &mut Call<'_>, slot: Slot, function: &str) -> Result<Vec<u8>, Raise> {

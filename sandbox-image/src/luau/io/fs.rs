@@ -14,7 +14,7 @@ use sandbox_protocol::message::{
 use sandbox_protocol::path::join_written;
 use sandbox_protocol::time::parse_rfc3339;
 
-use super::arguments::{audited, path};
+use super::arguments::{path, perform};
 use super::failure::{Failure, raise, raised};
 use crate::files::{Absent, Existing, FileError, ListedEntry, RemoveScope, Watch};
 use crate::luau::ffi::{Call, Kind, Raise, Results, Slot};
@@ -54,8 +54,7 @@ pub(super) fn watch(call: &Call<'_>) -> Watch {
 fn read(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "read")?;
     let watch = watch(call);
-    let reading = audited(call, OperationName::Read, |files| files.read(&path, 0, None))?;
-    let mut reading = reading.map_err(|error| raised(&error))?;
+    let mut reading = perform(call, OperationName::Read, |files| files.read(&path, 0, None))?;
     call.push_text(|text| {
         // Reserved at once: a string that is too large fails before it is read.
         text.reserve(usize::try_from(reading.left()).unwrap_or(usize::MAX))?;
@@ -75,8 +74,8 @@ fn write(call: &mut Call<'_>) -> Results {
         return Err(Raise::expected(call, data, "write", "string"));
     }
     options(call, table, "write", &["append", "create_new"])?;
-    let append = flag(call, table, "append")? == Some(true);
-    let create_new = flag(call, table, "create_new")? == Some(true);
+    let append = flag(call, table, "append", false)?;
+    let create_new = flag(call, table, "create_new", false)?;
     let mode = match (append, create_new) {
         (false, false) => WriteMode::Overwrite,
         (true, false) => WriteMode::Append,
@@ -88,13 +87,11 @@ fn write(call: &mut Call<'_>) -> Results {
     };
     let request = Write { mode, ..Write::new(path) };
     let watch = watch(call);
-    let written = audited(call, OperationName::Write, |files| {
+    perform(call, OperationName::Write, |files| {
         let content = call.string(data).unwrap_or_default();
         files.write_all(request, content, &watch).map(drop)
     })?;
-    written.map_err(|error| raised(&error))?;
-    call.push_boolean(true);
-    Ok(call.results(1))
+    answer(call, true)
 }
 
 fn list(call: &mut Call<'_>) -> Results {
@@ -104,7 +101,7 @@ fn list(call: &mut Call<'_>) -> Results {
     };
     let table = Slot::arg(2);
     options(call, table, "list", &["recursive", "max_depth"])?;
-    let recursive = flag(call, table, "recursive")? == Some(true);
+    let recursive = flag(call, table, "recursive", false)?;
     let max_depth = count(call, table, "max_depth", 1)?;
     if max_depth.is_some() && !recursive {
         let message = "the option 'max_depth' is for lists that are recursive";
@@ -113,13 +110,12 @@ fn list(call: &mut Call<'_>) -> Results {
     let request = List { recursive, max_depth, ..List::new(&*directory) };
     let watch = watch(call);
     let mut entries = Vec::new();
-    let listed = audited(call, OperationName::List, |files| {
+    let end = perform(call, OperationName::List, |files| {
         files.list_entries(&request, &watch, |entry| {
             entries.push(entry);
             Ok(())
         })
     })?;
-    let end = listed.map_err(|error| raised(&error))?;
     if let Some(cut) = end.cut.filter(|cut| cut.by != CutBy::Name) {
         let reason = cut.text(None, &call.host().limits);
         return Err(raised(&FileError::rule(ErrorKind::TooLarge, reason, &directory)));
@@ -127,13 +123,18 @@ fn list(call: &mut Call<'_>) -> Results {
     let array = call.push_table(entries.len(), 0);
     for (index, ListedEntry { path, kind, size, .. }) in entries.iter().enumerate() {
         let entry = call.push_table(0, 4);
-        call.push_string(path.rsplit(|&byte| byte == b'/').next().unwrap_or_default());
-        call.set_field(entry, c"name");
+        call.set_string(
+            entry,
+            c"name",
+            path.rsplit(|&byte| byte == b'/').next().unwrap_or_default(),
+        );
         let above = end.path.as_bytes();
-        call.push_string([above, if above == b"/" { b"" } else { b"/" }, path].concat());
-        call.set_field(entry, c"path");
-        call.push_string(kind.as_str());
-        call.set_field(entry, c"type");
+        call.set_string(
+            entry,
+            c"path",
+            [above, if above == b"/" { b"" } else { b"/" }, path].concat(),
+        );
+        call.set_string(entry, c"type", kind.as_str());
         push_integer(call, *size);
         call.set_field(entry, c"size");
         call.set_element(array, index + 1)?;
@@ -145,12 +146,10 @@ fn mkdir(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "mkdir")?;
     let table = Slot::arg(2);
     options(call, table, "mkdir", &["parents"])?;
-    let parents = flag(call, table, "parents")? != Some(false);
+    let parents = flag(call, table, "parents", true)?;
     let request = Mkdir { parents, ..Mkdir::new(path) };
-    let made = audited(call, OperationName::Mkdir, |files| files.mkdir(&request))?;
-    let (_, created) = made.map_err(|error| raised(&error))?;
-    call.push_boolean(created);
-    Ok(call.results(1))
+    let (_, created) = perform(call, OperationName::Mkdir, |files| files.mkdir(&request))?;
+    answer(call, created)
 }
 
 fn touch(call: &mut Call<'_>) -> Results {
@@ -165,33 +164,25 @@ fn touch(call: &mut Call<'_>) -> Results {
         Some(Timestamp { seconds, nanoseconds })
     })?;
     let request = Touch { mtime, ..Touch::new(path) };
-    let touched = audited(call, OperationName::Touch, |files| files.touch(&request))?;
-    let (_, created) = touched.map_err(|error| raised(&error))?;
-    call.push_boolean(created);
-    Ok(call.results(1))
+    let (_, created) = perform(call, OperationName::Touch, |files| files.touch(&request))?;
+    answer(call, created)
 }
 
 fn remove(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "remove")?;
     let table = Slot::arg(2);
     options(call, table, "remove", &["recursive"])?;
-    let scope = match flag(call, table, "recursive")? {
-        Some(true) => RemoveScope::Tree,
-        Some(false) | None => RemoveScope::Entry,
-    };
+    let scope = scope(call, table)?;
     let watch = watch(call);
-    let removed = audited(call, OperationName::Remove, |files| {
+    perform(call, OperationName::Remove, |files| {
         files.remove_entry(&path, scope, Absent::Refuse, &watch)
     })?;
-    removed.map_err(|error| raised(&error))?;
-    call.push_boolean(true);
-    Ok(call.results(1))
+    answer(call, true)
 }
 
 fn exists(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "exists")?;
-    let found = audited(call, OperationName::Exists, |files| files.exists(&path))?;
-    let (_, kind) = found.map_err(|error| raised(&error))?;
+    let (_, kind) = perform(call, OperationName::Exists, |files| files.exists(&path))?;
     match kind {
         Some(kind) => call.push_string(kind.as_str()),
         None => call.push_boolean(false),
@@ -201,21 +192,15 @@ fn exists(call: &mut Call<'_>) -> Results {
 
 fn stat(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "stat")?;
-    let facts = audited(call, OperationName::Stat, |files| files.stat(&path))?;
-    let facts = facts.map_err(|error| raised(&error))?;
+    let facts = perform(call, OperationName::Stat, |files| files.stat(&path))?;
     let table = call.push_table(0, 9);
-    call.push_string(facts.path.as_bytes());
-    call.set_field(table, c"path");
-    call.push_string(facts.kind.as_str());
-    call.set_field(table, c"type");
+    call.set_string(table, c"path", facts.path.as_bytes());
+    call.set_string(table, c"type", facts.kind.as_str());
     push_integer(call, facts.size);
     call.set_field(table, c"size");
-    call.push_string(permissions_text(facts.permissions));
-    call.set_field(table, c"permissions");
-    call.push_number(facts.uid.into());
-    call.set_field(table, c"uid");
-    call.push_number(facts.gid.into());
-    call.set_field(table, c"gid");
+    call.set_string(table, c"permissions", permissions_text(facts.permissions));
+    call.set_number(table, c"uid", facts.uid.into());
+    call.set_number(table, c"gid", facts.gid.into());
     push_time(call, facts.modified);
     call.set_field(table, c"modified");
     push_time(call, facts.accessed);
@@ -231,13 +216,12 @@ fn glob(call: &mut Call<'_>) -> Results {
     options(call, table, "glob", &["exclude", "hidden", "limit"])?;
     let request = Glob {
         exclude: exclude(call, table)?,
-        hidden: flag(call, table, "hidden")? == Some(true),
+        hidden: flag(call, table, "hidden", false)?,
         limit: count(call, table, "limit", 1)?,
         ..Glob::new(pattern)
     };
     let watch = watch(call);
-    let found = audited(call, OperationName::Glob, |files| files.glob(&request, &watch))?;
-    let found = found.map_err(|error| raised(&error))?;
+    let found = perform(call, OperationName::Glob, |files| files.glob(&request, &watch))?;
     let (top, directory, _) = request.split();
     let note = part(call, found.cut, request.limit, &top)?;
     let array = call.push_table(found.found.len(), 0);
@@ -267,28 +251,24 @@ fn grep(call: &mut Call<'_>) -> Results {
         glob,
         exclude: exclude(call, table)?,
         context: count(call, table, "context", 0)?.unwrap_or(0),
-        ignore_case: flag(call, table, "ignore_case")? == Some(true),
-        hidden: flag(call, table, "hidden")? == Some(true),
+        ignore_case: flag(call, table, "ignore_case", false)?,
+        hidden: flag(call, table, "hidden", false)?,
         limit: count(call, table, "limit", 1)?,
         ..Grep::new(pattern)
     };
     let watch = watch(call);
-    let found = audited(call, OperationName::Grep, |files| files.grep(&request, &watch))?;
-    let found = found.map_err(|error| raised(&error))?;
+    let found = perform(call, OperationName::Grep, |files| files.grep(&request, &watch))?;
     let note = part(call, found.cut, request.limit, begin)?;
     let array = call.push_table(found.found.len(), 0);
     for (index, line) in found.found.iter().enumerate() {
         let entry = call.push_table(0, 3);
-        call.push_string(join_written(&top, line.name.as_bytes()));
-        call.set_field(entry, c"path");
+        call.set_string(entry, c"path", join_written(&top, line.name.as_bytes()));
         push_integer(call, line.line);
         call.set_field(entry, c"line");
-        call.push_string(&line.text);
-        call.set_field(entry, c"text");
+        call.set_string(entry, c"text", &line.text);
         for (name, is_set) in [(c"context", line.context), (c"cut", line.cut)] {
             if is_set {
-                call.push_boolean(true);
-                call.set_field(entry, name);
+                call.set_boolean(entry, name, true);
             }
         }
         call.set_element(array, index + 1)?;
@@ -302,18 +282,11 @@ fn copy(call: &mut Call<'_>) -> Results {
     let to = path(call, Slot::arg(2), "copy")?;
     let table = Slot::arg(3);
     options(call, table, "copy", &["recursive", "overwrite"])?;
-    let scope = match flag(call, table, "recursive")? {
-        Some(true) => RemoveScope::Tree,
-        Some(false) | None => RemoveScope::Entry,
-    };
+    let scope = scope(call, table)?;
     let existing = existing(call, table)?;
     let watch = watch(call);
-    let copied = audited(call, OperationName::Copy, |files| {
-        files.copy(&from, &to, scope, existing, &watch)
-    })?;
-    copied.map_err(|error| raised(&error))?;
-    call.push_boolean(true);
-    Ok(call.results(1))
+    perform(call, OperationName::Copy, |files| files.copy(&from, &to, scope, existing, &watch))?;
+    answer(call, true)
 }
 
 fn rename(call: &mut Call<'_>) -> Results {
@@ -323,20 +296,25 @@ fn rename(call: &mut Call<'_>) -> Results {
     options(call, table, "rename", &["overwrite"])?;
     let existing = existing(call, table)?;
     let watch = watch(call);
-    let renamed = audited(call, OperationName::Rename, |files| {
+    perform(call, OperationName::Rename, |files| {
         files.rename_entry(&from, &to, existing, &watch).map(drop)
     })?;
-    renamed.map_err(|error| raised(&error))?;
-    call.push_boolean(true);
-    Ok(call.results(1))
+    answer(call, true)
 }
 
 /// The option `overwrite`.
 fn existing(call: &mut Call<'_>, table: Slot) -> Result<Existing, Raise> {
-    Ok(match flag(call, table, "overwrite")? {
-        Some(true) => Existing::Replace,
-        Some(false) | None => Existing::Refuse,
-    })
+    Ok(if flag(call, table, "overwrite", false)? { Existing::Replace } else { Existing::Refuse })
+}
+
+/// What to remove or copy, by the option `recursive`.
+fn scope(call: &mut Call<'_>, table: Slot) -> Result<RemoveScope, Raise> {
+    Ok(if flag(call, table, "recursive", false)? { RemoveScope::Tree } else { RemoveScope::Entry })
+}
+
+fn answer(call: &mut Call<'_>, is_so: bool) -> Results {
+    call.push_boolean(is_so);
+    Ok(call.results(1))
 }
 
 /// A pattern.

@@ -326,14 +326,7 @@ fn closed_files_are_named_as_such() {
              return a, b, tostring(f), io.type(f), io.type(1), io.type(nil), type(f), typeof(f)"
         ),
         json!([
-            "file (some/f)",
-            "file",
-            "file (closed)",
-            "closed file",
-            null,
-            null,
-            "userdata",
-            "file"
+            "file (some/f)", "file", "file (closed)", "closed file", null, null, "userdata", "file"
         ])
     );
     assert_eq!(

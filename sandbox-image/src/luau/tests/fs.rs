@@ -66,16 +66,7 @@ fn touch_takes_seconds_and_rfc_3339() {
     assert_eq!(
         sandbox.value(source),
         json!([
-            true,
-            "",
-            false,
-            1.5,
-            false,
-            -0.25,
-            false,
-            1_795_298_400.5,
-            false,
-            1_795_298_400,
+            true, "", false, 1.5, false, -0.25, false, 1_795_298_400.5, false, 1_795_298_400,
             1_795_298_400
         ])
     );

@@ -8,34 +8,9 @@ const DECLARATIONS: &str = include_str!("../../../../docs/src/reference/sandbox.
 
 /// Luau's own globals, apart from `os` and `print`, which are declared.
 const STANDARD: [&str; 28] = [
-    "_G",
-    "_VERSION",
-    "assert",
-    "bit32",
-    "buffer",
-    "coroutine",
-    "debug",
-    "error",
-    "getmetatable",
-    "ipairs",
-    "math",
-    "next",
-    "pairs",
-    "pcall",
-    "rawequal",
-    "rawget",
-    "rawlen",
-    "rawset",
-    "select",
-    "setmetatable",
-    "string",
-    "table",
-    "tonumber",
-    "tostring",
-    "type",
-    "typeof",
-    "unpack",
-    "utf8",
+    "_G", "_VERSION", "assert", "bit32", "buffer", "coroutine", "debug", "error", "getmetatable",
+    "ipairs", "math", "next", "pairs", "pcall", "rawequal", "rawget", "rawlen", "rawset", "select",
+    "setmetatable", "string", "table", "tonumber", "tostring", "type", "typeof", "unpack", "utf8",
 ];
 
 fn name(text: &str) -> &str {

@@ -9,6 +9,7 @@ use sandbox_api::{
     FileOp, LogEntry, LogLevel, Note, NoteKind, OutputStream, ScriptBody, ScriptError, Status,
     TestCase, TestStatus, TouchedFile,
 };
+use sandbox_render::ci::log_markers::MarkFilter;
 
 use super::super::collect::Copied;
 use super::super::receipt::Issued;
@@ -17,8 +18,7 @@ use super::super::transfer::Sink;
 use super::super::{Context, hints, network, touched, truncation};
 use super::job::{Job, Program};
 use super::tail::Tail;
-use crate::ci::log_markers::MarkFilter;
-use crate::ci::{Ci, Stream};
+use crate::ci::Ci;
 use crate::error::Error;
 use crate::input::ScriptSource;
 use crate::output::Output;
@@ -100,15 +100,12 @@ impl RemoteFiles {
         let (count, bytes) = kept.fold((0_u64, 0_u64), |(count, bytes), file| {
             (count + 1, bytes.saturating_add(file.bytes))
         });
-        let files = match count {
-            0 => return,
-            1 => "1 file".to_owned(),
-            count => format!("{count} files"),
-        };
-        output.notice(&format!(
-            "the service keeps {files} ({}): sandboxctl executions download {id} -o FILE",
-            render::size(bytes),
-        ));
+        if count > 0 {
+            let (files, size) = (render::count(count, "file", "files"), render::size(bytes));
+            output.notice(&format!(
+                "the service keeps {files} ({size}): sandboxctl executions download {id} -o FILE"
+            ));
+        }
     }
 }
 
@@ -435,7 +432,7 @@ impl Console {
             ],
         }
         .map(|sink| sink.map_err(|source| Error::Stdout { source }));
-        let filters = [Stream::Stdout, Stream::Stderr]
+        let filters = [OutputStream::Stdout, OutputStream::Stderr]
             .map(|stream| output.ci().and_then(|ci| ci.filter(stream)));
         let is_one = output.ci().is_some_and(Ci::is_one_stream);
         Ok(Self { sinks: [stdout?, stderr?], filters, is_one })

@@ -37,9 +37,8 @@ impl Batch {
         } else {
             let file: &Path = &args.file;
             let what = file.display().to_string();
-            let source = Source::file(file).map_err(|error| {
-                Error::usage("FILE", format!("{what}: {}", input::reason(&error)))
-            })?;
+            let source =
+                Source::file(file).map_err(|error| Error::unusable("FILE", file, &error))?;
             (source, what)
         };
         let lines = LineSource::new(source, MAX_LINE_BYTES);

@@ -17,7 +17,6 @@ use super::report::Report;
 use super::stream::{failed, fill, pour, poured, stdout};
 use crate::cli::fs::Side;
 use crate::error::Error;
-use crate::input;
 use crate::output::Output;
 use crate::target::Target;
 
@@ -78,9 +77,6 @@ impl<'a> Copy<'a> {
             return Err(Error::usage("TO", "neither of the two is in the sandbox")
                 .with_hint("a path that begins with a colon is the sandbox's: cp data.csv :"));
         }
-        let unusable = |what: &str, path: &Path, error: &io::Error| {
-            Error::usage(what, format!("{}: {}", path.display(), input::reason(error)))
-        };
         let file = destination(from, to);
         let from = match from {
             Side::Sandbox(path) => From::Sandbox(path),
@@ -91,9 +87,9 @@ impl<'a> Copy<'a> {
             },
             Side::Host(path) => From::Host {
                 source: Source::file(path).map_err(|error| match error.kind() {
-                    io::ErrorKind::IsADirectory => unusable("FROM", path, &error)
+                    io::ErrorKind::IsADirectory => Error::unusable("FROM", path, &error)
                         .with_hint("cp copies one file; `tar c DIR | sandboxctl fs cp - :dir.tar` makes one of many"),
-                    _ => unusable("FROM", path, &error),
+                    _ => Error::unusable("FROM", path, &error),
                 })?,
                 written: from,
                 name: path.file_name().map(OsStr::to_owned),
@@ -104,7 +100,8 @@ impl<'a> Copy<'a> {
             Side::Stdio => To::Stdout,
             Side::Host(_) => {
                 let path = file.unwrap_or_default();
-                let target = Target::open(&path).map_err(|error| unusable("TO", &path, &error))?;
+                let target =
+                    Target::open(&path).map_err(|error| Error::unusable("TO", &path, &error))?;
                 To::Host { target, path }
             }
         };

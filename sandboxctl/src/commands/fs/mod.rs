@@ -39,7 +39,7 @@ use crate::cli::fs::{
 use crate::config::{Key, Settings};
 use crate::error::Error;
 use crate::signals::Signals;
-use crate::{ci, input, signals, target};
+use crate::{ci, input, render, signals, target};
 
 /// Most bytes of a text to replace, or of its replacement: they are sent in one message.
 const MAX_EDIT_BYTES: u64 = 1 << 20;
@@ -335,9 +335,9 @@ impl Session<'_> {
         match cut.lines_past_end() {
             None => Ok(poured(is_whole)),
             Some(count) => {
-                let lines = if count == 1 { "line" } else { "lines" };
+                let lines = render::count(count, "line", "lines");
                 let reason = format!(
-                    "{}: line {} is past the end of the file ({count} {lines})",
+                    "{}: line {} is past the end of the file ({lines})",
                     args.path.display(),
                     args.lines.map_or(1, |lines| lines.first.get()),
                 );

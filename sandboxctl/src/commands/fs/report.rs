@@ -159,19 +159,15 @@ fn bytes_of(list: &ListData) -> Vec<u8> {
 }
 
 fn table_of(list: &ListData) -> String {
-    let rows: Vec<_> = list
-        .entries
-        .iter()
-        .map(|entry| {
-            [
-                entry.kind.as_str().to_owned(),
-                entry.size.to_string(),
-                to_the_second(entry.modified),
-                escaped_line(&shown(list, entry)).into_owned(),
-            ]
-        })
-        .collect();
-    table(["TYPE", "SIZE", "MODIFIED", "NAME"], &rows, None)
+    let row = |entry: &Entry| {
+        [
+            entry.kind.as_str().to_owned(),
+            entry.size.to_string(),
+            to_the_second(entry.modified),
+            escaped_line(&shown(list, entry)).into_owned(),
+        ]
+    };
+    table(["TYPE", "SIZE", "MODIFIED", "NAME"], list.entries.iter().map(row), None)
 }
 
 fn shown<'a>(list: &ListData, entry: &'a Entry) -> Cow<'a, str> {

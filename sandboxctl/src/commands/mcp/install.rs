@@ -161,7 +161,7 @@ mod tests {
     /// The arguments that an `install` in `/here` writes.
     fn written(flags: &str) -> Result<String, String> {
         let line = format!("sandboxctl mcp install --client cursor {flags}");
-        let Cli { global, command } = Cli::read(line.split_whitespace()).unwrap();
+        let Cli { global, command, .. } = Cli::read(line.split_whitespace()).unwrap();
         let Command::Mcp(args) = command else { panic!("{command:?}") };
         let Some(McpCommand::Install(args)) = args.into_inner().command else { panic!("{line}") };
         let arguments = arguments(Path::new("/here"), &global, &args);

@@ -1,7 +1,5 @@
 //! `sandbox create`: a sandbox that stays.
 
-use std::os::unix::ffi::OsStrExt as _;
-
 use sandbox_api::service::{IdleAction, KeptSpec, SandboxRequest, SandboxStatus};
 use sandbox_api::{Processes, Secrets, millis};
 
@@ -12,7 +10,6 @@ use super::super::serve::own::Place;
 use super::listing;
 use crate::cli::sandboxes::CreateArgs;
 use crate::error::Error;
-use crate::input::reason;
 use crate::remote::Client;
 
 pub async fn create(
@@ -39,14 +36,12 @@ pub async fn create(
     let keeps = has_programs && !args.per_command;
     let host_dir = match &args.io_dir {
         Some(dir) => {
-            let refuse = |why: String| Error::usage("--io-dir", why);
             let found = context.environment.working_directory.join(dir).canonicalize();
             let dir = found.map_err(|error| {
-                refuse(format!("{}: {}", dir.display(), reason(&error)))
-                    .with_hint("name a directory that exists")
+                Error::unusable("--io-dir", dir, &error).with_hint("name a directory that exists")
             })?;
-            let path = std::str::from_utf8(dir.as_os_str().as_bytes());
-            Some(path.map_err(|_| refuse("its path is not UTF-8 text".to_owned()))?.to_owned())
+            let path = dir.into_os_string().into_string();
+            Some(path.map_err(|_| Error::usage("--io-dir", "its path is not UTF-8 text"))?)
         }
         None => None,
     };
@@ -66,7 +61,7 @@ pub async fn create(
             processes: if keeps { Processes::Kept } else { Processes::PerCommand },
             ports: args.ports(),
             files: args.files.unwrap_or_default(),
-            env: variables_of_request(context, args.variables.read()?)?,
+            env: variables_of_request(context, &args.variables.read()?)?,
             host_dir,
             prepared: None,
         },

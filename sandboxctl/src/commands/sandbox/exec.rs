@@ -23,7 +23,7 @@ pub fn exec(context: &Context<'_>, remote: &RemoteArgs, args: &ExecInArgs) -> Re
     let subject = reports::command(&line, &secrets);
     let title = title(&one_shot::title(&line, &secrets));
     let workdir = command.workdir.as_deref();
-    let request = one_shot::command_request(context, workdir, &line, command.variables.read()?)?;
+    let request = one_shot::command_request(context, workdir, &line, &command.variables.read()?)?;
     // The sandbox has the other limits.
     let is_timed = settings.setting(settings.limit_key(LimitKey::Timeout)).layer == Layer::Flag;
     let timeout = is_timed.then_some(LimitKey::Timeout);

@@ -1,6 +1,6 @@
 //! Sandboxes and processes as tables.
 
-use sandbox_api::service::{SandboxStatus, SandboxView, Time};
+use sandbox_api::service::{SandboxView, Time};
 use sandbox_api::{ProcessState, ProcessView};
 
 use crate::render::{self, escaped_line};
@@ -14,26 +14,22 @@ pub fn ids(sandboxes: &[SandboxView]) -> String {
 pub fn sandboxes(sandboxes: &[SandboxView], width: Option<usize>) -> String {
     let now = Time::now();
     let row = |it: &SandboxView| {
-        let status = match it.status {
-            SandboxStatus::Starting => "starting",
-            SandboxStatus::Ready => "ready",
-            SandboxStatus::Paused => "paused",
-            SandboxStatus::Stopped => "stopped",
+        let status = match it.paused_memory {
+            Some(memory) => format!("paused, {}", render::size(memory)),
+            None => render::word(it.status),
         };
-        let text = |text: Option<&str>| text.map_or("-".into(), |it| escaped_line(it).into_owned());
         [
             it.id.clone(),
-            text(it.name.as_deref()),
-            status.to_owned(),
+            render::cell(it.name.as_deref()),
+            status,
             it.processes.map_or("-".to_owned(), |count| count.to_string()),
-            text(it.spec.image.as_deref()),
+            render::cell(it.spec.image.as_deref()),
             render::age(now.since(it.created_at)),
             format!("in {}", render::age(it.expires_at.since(now))),
         ]
     };
-    let rows: Vec<_> = sandboxes.iter().map(row).collect();
     let headings = ["ID", "NAME", "STATUS", "PROCESSES", "IMAGE", "AGE", "EXPIRES"];
-    render::table(headings, &rows, width)
+    render::table(headings, sandboxes.iter().map(row), width)
 }
 
 /// Processes as a table of this width.
@@ -56,8 +52,8 @@ pub fn processes(processes: &[ProcessView], width: Option<usize>) -> String {
             escaped_line(&it.command).into_owned(),
         ]
     };
-    let rows: Vec<_> = processes.iter().map(row).collect();
-    render::table(["NUMBER", "PID", "STATE", "AGE", "TERMINAL", "COMMAND"], &rows, width)
+    let headings = ["NUMBER", "PID", "STATE", "AGE", "TERMINAL", "COMMAND"];
+    render::table(headings, processes.iter().map(row), width)
 }
 
 /// When a sandbox ends.
@@ -72,6 +68,7 @@ pub fn expiry(sandbox: &SandboxView) -> String {
 pub mod tests {
     use std::time::Duration;
 
+    use sandbox_api::service::SandboxStatus;
     use serde_json::{Map, json};
 
     use super::*;
@@ -92,6 +89,7 @@ pub mod tests {
             idle_at: None,
             idle: serde_json::from_value(json!("stop")).unwrap(),
             processes: Some(2),
+            paused_memory: None,
             metadata: Map::new(),
             node_away: false,
         }
@@ -107,6 +105,12 @@ pub mod tests {
         assert_eq!(ids(&all), "7f3c9a1be2d40586\n");
         assert!(expiry(&all[0]).ends_with(", in 1h"), "{}", expiry(&all[0]));
         let [it] = all;
+        let paused = SandboxView {
+            status: SandboxStatus::Paused,
+            paused_memory: Some(3 << 20),
+            ..it.clone()
+        };
+        assert!(sandboxes(&[paused], None).contains("  paused, 3.0 MiB  "));
         let last = expiry(&SandboxView { expires_at: it.max_expires_at, ..it });
         assert!(last.ends_with("h, the longest that it may exist"), "{last}");
     }

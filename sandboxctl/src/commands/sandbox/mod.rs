@@ -45,6 +45,14 @@ pub fn sandbox(context: &Context<'_>, args: SandboxesArgs) -> Result<u8, Error> 
             SandboxCommand::Attach { process, after, keys } => {
                 return process::attach(context, client, &process, after, keys).await;
             }
+            SandboxCommand::Port { sandbox, ports, bind } => {
+                let forwarding = port::forward(context, &client, &sandbox, &ports, bind);
+                // A signal is how it ends.
+                return match signals.guard(forwarding).await {
+                    Err(Error::Signalled(signal)) => Ok(signal.exit_code()),
+                    ended => ended?,
+                };
+            }
             _ => {}
         }
         signals.guard(perform(context, client, command)).await?
@@ -113,9 +121,6 @@ async fn perform(
                 }
             }
         }
-        SandboxCommand::Port { sandbox, ports, bind } => {
-            return port::forward(context, &client, &sandbox, &ports, bind).await;
-        }
         SandboxCommand::Cp { from, to } => {
             return copy::copy(context, &client, &from, &to).await;
         }
@@ -151,7 +156,8 @@ async fn perform(
         SandboxCommand::Exec(_)
         | SandboxCommand::Run(_)
         | SandboxCommand::Shell { .. }
-        | SandboxCommand::Attach { .. } => {}
+        | SandboxCommand::Attach { .. }
+        | SandboxCommand::Port { .. } => {}
     }
     Ok(0)
 }

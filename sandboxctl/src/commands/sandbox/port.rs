@@ -1,9 +1,12 @@
 //! `sandbox port`: ports of this machine that lead to ports of a sandbox.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::StatusCode;
+use sandbox_api::ErrorKind;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -22,7 +25,10 @@ const MAX_FAILURES: usize = 16;
 /// After a connection that cannot be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Forwards connections until it is dropped.
+/// How often it looks whether the sandbox is still there, which is no use of it.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Forwards connections until it is dropped, or the sandbox is gone.
 pub async fn forward(
     context: &Context<'_>,
     client: &Arc<Client>,
@@ -30,12 +36,16 @@ pub async fn forward(
     pairs: &[PortPair],
     bind: IpAddr,
 ) -> Result<u8, Error> {
-    let id: Arc<str> = find(client, sandbox).await?.id.into();
+    let found = find(client, sandbox).await?;
+    if let Some(pair) = pairs.iter().find(|pair| !found.spec.ports.allows(pair.port)) {
+        return Err(not_listed(pair.port).into());
+    }
+    let id: Arc<str> = found.id.into();
     let (failed, mut failures) = mpsc::channel(MAX_FAILURES);
     let mut listening = JoinSet::new();
     for &PortPair { port, local } in pairs {
         let at = SocketAddr::new(bind, local);
-        let refused = |source| Error::System { what: at.to_string(), source };
+        let refused = |source| refused(at, port, source);
         let listener = TcpListener::bind(at).await.map_err(refused)?;
         let bound = listener.local_addr().map_err(refused)?;
         context.output.text(&format!("{bound} -> {port}\n"))?;
@@ -43,10 +53,41 @@ pub async fn forward(
         listening.spawn(listener.serve(failed.clone()));
     }
     drop(failed);
-    while let Some((port, error)) = failures.recv().await {
-        context.output.notice(&format!("port {port}: {error}"));
+    loop {
+        tokio::select! {
+            Some((port, error)) = failures.recv() => {
+                context.output.notice(&format!("port {port}: {error}"));
+            }
+            () = sleep(LOOK) => match client.find_sandbox(&id).await {
+                Err(error) if error.is_missing() => return Err(error.into()),
+                // Its service may be back before the next connection.
+                Ok(_) | Err(_) => {}
+            },
+        }
     }
-    Ok(0)
+}
+
+/// As a service refuses a connection, in the words of the command line.
+fn not_listed(port: u16) -> remote::Error {
+    remote::Error::Refused {
+        status: StatusCode::FORBIDDEN,
+        kind: ErrorKind::Policy,
+        message: format!("the sandbox's spec does not list port {port}"),
+        hint: Some(format!("`sandboxctl sandbox create --port {port}` makes one whose spec does")),
+        member: None,
+    }
+}
+
+/// Nothing can listen at an address.
+fn refused(at: SocketAddr, port: u16, source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => Error::usage("PORT:LOCAL", format!("{at} is already in use"))
+            .with_hint(format!("{port}:0 takes a free port, and {port}:LOCAL another one")),
+        io::ErrorKind::AddrNotAvailable => {
+            Error::usage("--bind", format!("{} is no address of this machine", at.ip()))
+        }
+        _ => Error::System { what: at.to_string(), source },
+    }
 }
 
 /// A port of this machine.
@@ -94,4 +135,23 @@ async fn join(
     // How it ends is for the two that speak.
     _ = copy_bidirectional(&mut local, &mut inside).await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_that_is_taken_names_what_to_write_in_its_place() {
+        let at = SocketAddr::from(([127, 0, 0, 1], 8000));
+        let error = refused(at, 80, io::ErrorKind::AddrInUse.into());
+        assert_eq!(
+            error.to_text(),
+            "PORT:LOCAL: 127.0.0.1:8000 is already in use\n\
+             hint: 80:0 takes a free port, and 80:LOCAL another one"
+        );
+        let error = refused(at, 80, io::ErrorKind::AddrNotAvailable.into());
+        assert_eq!(error.to_text(), "--bind: 127.0.0.1 is no address of this machine");
+        assert_eq!(Error::from(not_listed(80)).exit_code(), 121);
+    }
 }

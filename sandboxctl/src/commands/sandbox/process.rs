@@ -41,7 +41,7 @@ pub async fn run(
     let workdir = command.workdir.as_deref();
     let variables = command.variables.read()?;
     let request = ProcessRequest {
-        command: one_shot::command_request(context, workdir, &command.line(), variables)?,
+        command: one_shot::command_request(context, workdir, &command.line(), &variables)?,
         stdin: command.stdin,
         pty,
         merge: true,
@@ -68,7 +68,7 @@ pub async fn shell(
         None => CommandLine::Shell(SHELL.into()),
     };
     let request = ProcessRequest {
-        command: one_shot::command_request(context, None, &line, Vec::new())?,
+        command: one_shot::command_request(context, None, &line, &[])?,
         stdin: true,
         pty: Some(terminal::request(context)?),
         ..ProcessRequest::default()

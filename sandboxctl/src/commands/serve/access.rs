@@ -159,6 +159,19 @@ impl Authenticate for Access {
         .boxed()
     }
 
+    fn expiry<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Option<Time>> {
+        async move {
+            let Some(token) = Token::parse(token) else {
+                let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
+                return keys?.expiry(token);
+            };
+            let store = self.store.clone();
+            let stored = tokio::task::spawn_blocking(move || store.token(token.id())).await;
+            stored.ok()?.ok()??.expires_at
+        }
+        .boxed()
+    }
+
     fn is_credential(&self, word: &str) -> bool {
         self.check_jwt(word).is_ok()
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use sandbox_api::hosts::AllowRule;
 use sandbox_api::service::NetworkRequest;
-use sandbox_api::{EngineKind, LimitKey, LimitsRequest};
+use sandbox_api::{EngineKind, LimitKey, LimitsRequest, ProgramImage, Pull};
 use sandbox_auth::Token;
 use sandbox_controller::Controller;
 use sandbox_e2b::{Settings, Template};
@@ -29,6 +29,15 @@ const RECIPES: [Recipe; 2] = [
     ),
 ];
 
+/// Whose a service is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// A developer's, who sees what is wrong at once.
+    Developers,
+    /// That of others, which serves the templates that it can.
+    Others,
+}
+
 /// What is offered to E2B's SDKs; the service is to know its templates. A developer's ports are public, as E2B's are.
 ///
 /// # Errors
@@ -39,6 +48,7 @@ pub async fn settings(
     environment: &Environment,
     controller: &Controller,
     service: &mut ServiceConfig,
+    whose: Whose,
     public_ports: bool,
 ) -> Result<Settings, Error> {
     let mut templates = configured.e2b_templates();
@@ -49,6 +59,20 @@ pub async fn settings(
         };
     }
     check(&templates, configured, controller.engine().kind)?;
+    if controller.engine().kind == EngineKind::Docker {
+        let images = controller.program_images().await?;
+        let missing = missing_images(&templates, &images);
+        match (missing.first(), service.pull, whose) {
+            (None, ..) => {}
+            (Some((template, image)), Pull::Never, Whose::Developers) => {
+                let why = format!("template '{template}': there is no image '{image}' here");
+                return Err(Error::usage(configured.named(Key::E2bTemplates), why));
+            }
+            _ => missing.iter().for_each(|(template, image)| {
+                tracing::warn!(template, image, "the image of a template of E2B's is not here");
+            }),
+        }
+    }
     let hosts = match &service.hosts {
         HostPolicy::Any { usual } => usual,
         HostPolicy::Listed(list) => list,
@@ -107,17 +131,34 @@ fn recipe(start: Option<(&str, u16)>) -> Template {
 /// The recipes whose images Docker has.
 async fn from_images(controller: &Controller) -> Result<BTreeMap<String, Template>, Error> {
     let images = controller.program_images().await?;
-    let has = |reference: &str| {
-        // Podman names its registry.
-        let is_it = |name: &String| name.strip_prefix("localhost/").unwrap_or(name) == reference;
-        images.iter().flat_map(|image| &image.names).any(is_it)
-    };
     let template = |(name, recipe_name, start): Recipe| {
         let reference = format!("sandboxctl-{recipe_name}:latest");
-        let image = has(&reference).then_some(reference)?;
+        let image = is_among(&images, &reference).then_some(reference)?;
         Some((name.to_owned(), Template { image: Some(image), ..recipe(start) }))
     };
     Ok(RECIPES.into_iter().filter_map(template).collect())
+}
+
+fn is_among(images: &[ProgramImage], reference: &str) -> bool {
+    // Podman names its registry.
+    let is_it = |name: &String| name.strip_prefix("localhost/").unwrap_or(name) == reference;
+    images.iter().flat_map(|image| &image.names).any(is_it)
+}
+
+/// The templates whose images are not among these, with the image. Of one by its digest nothing is known.
+fn missing_images<'a>(
+    templates: &'a BTreeMap<String, Template>,
+    images: &[ProgramImage],
+) -> Vec<(&'a str, &'a str)> {
+    let is_missing = |image: &str| {
+        let short = ["docker.io/library/", "docker.io/"].into_iter();
+        let short = short.filter_map(|of_hub| image.strip_prefix(of_hub)).next().unwrap_or(image);
+        let has_tag = short.rsplit('/').next().is_some_and(|name| name.contains(':'));
+        let tagged = if has_tag { short.to_owned() } else { format!("{short}:latest") };
+        !image.contains('@') && !is_among(images, &tagged)
+    };
+    let named = templates.iter().filter_map(|(name, it)| Some((&**name, it.image.as_deref()?)));
+    named.filter(|(_, image)| is_missing(image)).collect()
 }
 
 /// The recipes whose archives are there.
@@ -155,6 +196,29 @@ mod tests {
             ("code-interpreter-v1", Ok(()), 1)
         );
         assert_eq!(template.ready, Some(Ready::Port(49999)));
+    }
+
+    #[test]
+    fn template_whose_image_is_not_here_is_found() {
+        let images = [ProgramImage {
+            id: "a".to_owned(),
+            engine: EngineKind::Docker,
+            names: vec![
+                "localhost/base:latest".to_owned(),
+                "registry.example.org:5000/a:1".to_owned(),
+            ],
+            since: std::time::SystemTime::UNIX_EPOCH,
+            size: 1,
+        }];
+        let all = [
+            "base", "docker.io/library/base", "base:2", "registry.example.org:5000/a", "b@sha256:0",
+        ];
+        let template =
+            |image: &str| Template { image: Some(image.to_owned()), ..Template::default() };
+        let templates = all.map(|image| (image.to_owned(), template(image))).into();
+        let missing = missing_images(&templates, &images);
+        let missing: Vec<_> = missing.into_iter().map(|(_, image)| image).collect();
+        assert_eq!(missing, ["base:2", "registry.example.org:5000/a"]);
     }
 
     #[test]

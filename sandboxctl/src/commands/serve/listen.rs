@@ -54,11 +54,8 @@ impl Listening {
     pub fn at(endpoints: &[Endpoint], settings: &Settings) -> Result<Self, Error> {
         let bind = |endpoint| {
             Listener::bind(endpoint).map_err(|error| {
-                let refused = Error::usage(settings.named(Key::ServerListen), causes(&error));
-                match error.hint() {
-                    Some(hint) => refused.with_hint(hint),
-                    None => refused,
-                }
+                Error::usage(settings.named(Key::ServerListen), causes(&error))
+                    .with_hint_of(error.hint())
             })
         };
         let bound = endpoints.iter().map(bind).collect::<Result<Vec<_>, _>>()?;

@@ -12,12 +12,12 @@ mod telemetry;
 
 use std::future::pending;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::future::OptionFuture;
 use sandbox_api::service::{ShutdownReport, Subject, Time};
-use sandbox_auth::{LOCAL_SUBJECT, Scope, Token};
+use sandbox_auth::{LOCAL_SUBJECT, SIGN_IN_CODE_VALIDITY, Scope, Token};
 use sandbox_controller::{AccessRecord, Controller};
 use sandbox_e2b::E2b;
 use sandbox_http::{AccessDecision, Endpoint, Http, HttpConfig, Shutdown, Tls};
@@ -29,6 +29,7 @@ use tokio::task::block_in_place;
 
 use self::access::{Access, Policy};
 pub use self::causes::causes;
+use self::e2b::Whose;
 use self::listen::Listening;
 use self::node::Node;
 use self::own::{PROTOCOL, Place, Record};
@@ -38,7 +39,7 @@ use super::{Context, token};
 use crate::cli::root::LocalRootArgs;
 use crate::cli::serve::ServeArgs;
 use crate::cli::token::Expiry;
-use crate::config::Settings;
+use crate::config::{Key, Settings};
 use crate::error::{Error, Signal};
 use crate::signals::Signals;
 
@@ -64,7 +65,7 @@ fn serve_as(context: &Context<'_>, args: &ServeArgs) -> Result<u8, Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|source| Error::System { what: "the runtime".into(), source })?;
+        .map_err(|error| Error::system("the runtime", error))?;
     let ended = runtime.block_on(run(context, args, &settings, plan));
     runtime.shutdown_background();
     ended
@@ -165,7 +166,7 @@ async fn run(
     }
     // What is configured is for the service of a team.
     let offers_e2b = match owner {
-        Owner::Team => settings.e2b(),
+        Owner::Team => settings.is_on(Key::E2bEnabled),
         Owner::Developer(_) => args.e2b,
         Owner::Program(_) | Owner::User(_) => false,
     };
@@ -173,12 +174,14 @@ async fn run(
         true => {
             let environment = &context.environment;
             let is_developers = matches!(owner, Owner::Developer(_));
-            let public_ports = is_developers || plan::public_ports(settings);
+            let public_ports = is_developers || settings.is_on(Key::ServerPublicPorts);
             if let Some(previews) = &mut service.previews {
                 previews.may_be_public = public_ports;
             }
-            let offered =
-                e2b::settings(settings, environment, &controller, &mut service, public_ports);
+            let whose = if is_developers { Whose::Developers } else { Whose::Others };
+            let offered = e2b::settings(
+                settings, environment, &controller, &mut service, whose, public_ports,
+            );
             offered.await.map(Some)
         }
         false => Ok(None),
@@ -197,10 +200,7 @@ async fn run(
     let tools = mcp::options(&service, super::mcp::output_bytes(settings)?)?;
     let starting = Service::start(service, controller.clone(), store);
     let service = match signals.guard(starting).await {
-        Ok(started) => started.map_err(|error| Error::System {
-            what: "the service".to_owned(),
-            source: std::io::Error::other(error),
-        })?,
+        Ok(started) => started.map_err(|error| Error::system("the service", error))?,
         Err(signalled) => {
             context.close_shared(controller, &mut signals).await;
             return Err(signalled);
@@ -210,12 +210,7 @@ async fn run(
     let shutdown = Shutdown::default();
     let (stop, kill) = (shutdown.stop.clone(), shutdown.kill.clone());
     let audit = Arc::downgrade(&controller);
-    let audit = move |decision: &AccessDecision<'_>| {
-        log_access(decision);
-        if let Some(controller) = audit.upgrade() {
-            audit_access(&controller, decision);
-        }
-    };
+    let audit = move |decision: &AccessDecision<'_>| record_access(&audit, decision);
     let (peers, peer_listener, node_dir) = match node.map(|node| node.join(&service)) {
         Some((peers, listener, dir)) => (Some(peers), Some(listener), Some(dir)),
         None => (None, None, None),
@@ -230,10 +225,12 @@ async fn run(
     }
     let http = Http::new(http, service.clone(), access.clone(), mounts, shutdown);
     let addresses = listening.addresses(tls.is_some());
+    let code = own_token.as_ref().map(|it| http.sign_in_code(&it.token.expose()));
     if let Owner::User(place) | Owner::Developer(place) = &owner {
         // What it was started with is kept by now.
         let root = place.root(&LocalRootArgs::default())?;
         place.write_record(&Record::new(&controller, settings, &root, &addresses))?;
+        controller.audit_service(LOCAL_SUBJECT, "local.start", None);
     }
     let connections = http.connections();
     let peers_served = OptionFuture::from(peer_listener.map(|it| http.serve_peers(it)));
@@ -252,9 +249,9 @@ async fn run(
     if let Owner::Team = owner {
         notify(&[NotifyState::Ready]);
     }
-    if let Some(OwnToken { token, .. }) = &own_token {
+    if let (Some(OwnToken { token, .. }), Some(code)) = (&own_token, code) {
         let server = server_of(&addresses);
-        context.output.text(&next_steps(server, token))?;
+        context.output.text(&next_steps(server, token, &code))?;
         if offers_e2b {
             context.output.text(&e2b::next_steps(server, token))?;
         }
@@ -303,6 +300,9 @@ async fn run(
     _ = tokio::task::spawn_blocking(|| telemetry.stop()).await;
     drop((service, access, tools));
     drop(node_dir);
+    if let Owner::User(_) | Owner::Developer(_) = owner {
+        controller.audit_service(LOCAL_SUBJECT, "local.stop", None);
+    }
     context.close_shared(controller, &mut signals).await;
     Ok(0)
 }
@@ -332,7 +332,7 @@ fn take_place(
 ) -> Result<Listening, Error> {
     place.create()?;
     let lock = place.lock();
-    let _lock = lock.map_err(|source| Error::System { what: "the lock".to_owned(), source })?;
+    let _lock = lock.map_err(|error| Error::system("the lock", error))?;
     if place.is_served()? {
         let why = "the local service is running already, and has the sandboxes";
         return Err(Error::usage("--dev", why).with_hint("`sandboxctl local stop` ends it"));
@@ -373,12 +373,19 @@ fn server_of(addresses: &[String]) -> &str {
 }
 
 /// What a developer types next.
-fn next_steps(server: &str, token: &Token) -> String {
+fn next_steps(server: &str, token: &Token, code: &str) -> String {
     let token = token.expose();
-    format!(
+    let mut steps = format!(
         "\nIn another terminal:\n  export SANDBOXCTL_SERVER={server} SANDBOXCTL_TOKEN={token}\n  \
          sandboxctl sandbox create debian:13\n"
-    )
+    );
+    if server.starts_with("http") {
+        let minutes = SIGN_IN_CODE_VALIDITY.as_secs() / 60;
+        steps.push_str(&format!(
+            "\nIn a browser, within {minutes} minutes (the link is good once):\n  {server}/#/sign-in?code={code}\n"
+        ));
+    }
+    steps
 }
 
 /// Returns when there is nothing more to do for the owner.
@@ -443,49 +450,36 @@ fn notify(states: &[NotifyState<'_>]) {
     }
 }
 
-/// A line for each request.
-fn log_access(decision: &AccessDecision<'_>) {
-    let AccessDecision {
+/// A line of the log for each request, and one of the audit while there is one.
+fn record_access(audit: &Weak<Controller>, decision: &AccessDecision<'_>) {
+    let AccessDecision { request, peer, subject, method, path, status, refused, reason, .. } =
+        decision;
+    let (subject, refused) = (subject.map(Subject::as_str), refused.map(|kind| kind.as_str()));
+    tracing::info!(
+        target: "sandboxctl::access",
         request,
-        trace_id,
-        peer,
+        trace_id = decision.trace_id,
+        %peer,
         subject,
-        method,
+        %method,
         path,
         status,
         refused,
         reason,
-        ..
-    } = decision;
-    tracing::info!(
-        target: "sandboxctl::access",
-        request,
-        trace_id,
-        %peer,
-        subject = subject.map(|subject| subject.as_str()),
-        %method,
-        path,
-        status,
-        refused = refused.map(|kind| kind.as_str()),
-        reason,
         "request",
     );
-}
-
-/// A line of the audit for each request.
-fn audit_access(controller: &Controller, decision: &AccessDecision<'_>) {
-    let AccessDecision { request, peer, subject, method, path, status, refused, reason, .. } =
-        decision;
-    controller.audit_access(AccessRecord {
-        request,
-        peer: &peer.to_string(),
-        subject: subject.map(|subject| subject.as_str()),
-        method: method.as_str(),
-        path,
-        status: *status,
-        refused: refused.map(|kind| kind.as_str()),
-        reason: *reason,
-    });
+    if let Some(controller) = audit.upgrade() {
+        controller.audit_access(AccessRecord {
+            request,
+            peer: &peer.to_string(),
+            subject,
+            method: method.as_str(),
+            path,
+            status: *status,
+            refused,
+            reason: *reason,
+        });
+    }
 }
 
 /// Says what became of what ran and waited.

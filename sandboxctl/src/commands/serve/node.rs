@@ -100,10 +100,8 @@ impl Node {
             Some(Endpoint::Tcp(bound)) => bound,
             _ => listen,
         };
-        let identity = PeerIdentity::generate().map_err(|error| Error::System {
-            what: "the certificate for other nodes".to_owned(),
-            source: std::io::Error::other(error),
-        })?;
+        let identity = PeerIdentity::generate()
+            .map_err(|error| Error::system("the certificate for other nodes", error))?;
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let session = NewSession {
             node: dir.node().to_owned(),

@@ -128,7 +128,7 @@ impl Place {
     pub fn create(&self) -> Result<(), Error> {
         for path in self.parents.iter().chain([&self.runtime, &self.lasting]) {
             create_private_dir(path)
-                .map_err(|source| Error::System { what: path.display().to_string(), source })?;
+                .map_err(|error| Error::system(path.display().to_string(), error))?;
         }
         Ok(())
     }

@@ -79,7 +79,7 @@ impl Plan {
     pub fn of(context: &Context<'_>, args: &ServeArgs, settings: &Settings) -> Result<Self, Error> {
         let here = &context.environment.working_directory;
         let place = || Place::of(&context.environment);
-        if args.insecure_no_auth && settings.e2b() {
+        if args.insecure_no_auth && settings.is_on(Key::E2bEnabled) {
             let why = "E2B's API has tokens: without them any page in a browser could use it";
             return Err(Error::usage("--insecure-no-auth", why)
                 .with_hint("server.e2b.enabled = false, or authentication"));
@@ -287,11 +287,7 @@ pub fn load_tls((certificate, key): &(PathBuf, PathBuf)) -> Result<Tls, Error> {
 
 /// The refusal of the keys of an issuer.
 pub fn refused_keys(error: &JwtError) -> Error {
-    let refused = Error::usage("server.jwt", causes(error));
-    match error.hint() {
-        Some(hint) => refused.with_hint(hint),
-        None => refused,
-    }
+    Error::usage("server.jwt", causes(error)).with_hint_of(error.hint())
 }
 
 /// What a service would refuse of the settings, and of the files that they name.
@@ -328,8 +324,7 @@ fn service(
     let io = match &args.io_dir {
         Some(dir) => {
             let dir = dir.canonicalize().map_err(|error| {
-                let why = format!("{}: {}", dir.display(), crate::input::reason(&error));
-                Error::usage("--io-dir", why).with_hint("name a directory that exists")
+                Error::unusable("--io-dir", dir, &error).with_hint("name a directory that exists")
             })?;
             if is_in(&dir, &data_dir) || is_in(&data_dir, &dir) {
                 let (dir, data_dir) = (dir.display(), data_dir.display());
@@ -348,7 +343,6 @@ fn service(
         None => IoPosture::Off,
     };
     let scripts = settings.bounds(Scope::Limits)?;
-    let by_subject = &settings.setting(Key::ServerMetricsBySubject).value;
     let max_ttl = settings.time(Key::ServerMaxTtl).unwrap_or_default();
     let kept = KeptBounds::default();
     let scrollback = settings.size(Key::ServerScrollback).unwrap_or(kept.scrollback);
@@ -383,7 +377,7 @@ fn service(
             ..kept
         },
         prepared: settings.prepared(),
-        figures_by_subject: matches!(by_subject, Some(Value::Switch(true))),
+        figures_by_subject: settings.is_on(Key::ServerMetricsBySubject),
         ..defaults
     })
 }
@@ -463,13 +457,8 @@ fn previews(settings: &Settings) -> Result<Option<PreviewConfig>, Error> {
         _ => "https",
     };
     let port = url.as_ref().and_then(|url| url.port_u16());
-    let may_be_public = public_ports(settings);
+    let may_be_public = settings.is_on(Key::ServerPublicPorts);
     Ok(Some(PreviewConfig { domain, scheme, port, may_be_public }))
-}
-
-/// Whether ports may be reached without a token.
-pub fn public_ports(settings: &Settings) -> bool {
-    matches!(settings.setting(Key::ServerPublicPorts).value, Some(Value::Switch(true)))
 }
 
 /// Whose tokens are accepted.
@@ -524,16 +513,9 @@ mod tests {
         assert!(!found.may_be_public);
         assert!(at("preview.example.org").is_some() && at("preview.localhost").is_some());
         for refused in [
-            "sandbox.example.org",
-            "example.org",
-            "a.sandbox.example.org",
-            "internal",
-            "x.api.internal",
-            "localhost",
-            "https://preview.example.net",
-            "*.preview.example.net",
-            "preview..net",
-            "192.0.2.1",
+            "sandbox.example.org", "example.org", "a.sandbox.example.org", "internal",
+            "x.api.internal", "localhost", "https://preview.example.net", "*.preview.example.net",
+            "preview..net", "192.0.2.1",
         ] {
             assert_eq!(at(refused), None, "{refused}");
         }

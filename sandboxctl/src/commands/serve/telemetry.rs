@@ -111,10 +111,7 @@ impl Telemetry {
         let trusted = trusted()?;
         let client = || Collector { runtime: Handle::current(), trusted: trusted.clone() };
         let resource = resource(endpoint);
-        let refused = |error| Error::System {
-            what: "telemetry".to_owned(),
-            source: std::io::Error::other(error),
-        };
+        let refused = |error| Error::system("telemetry", error);
         let mut started = Self::default();
         if let Some(url) = traces {
             let exporter = SpanExporter::builder().with_http().with_http_client(client());

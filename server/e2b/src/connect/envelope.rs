@@ -63,6 +63,11 @@ impl Decoder {
         self.arrived.extend_from_slice(piece);
     }
 
+    /// The bytes that are there and in no message yet.
+    pub(crate) fn len(&self) -> usize {
+        self.arrived.len()
+    }
+
     /// The next message, if all of it is there.
     ///
     /// # Errors

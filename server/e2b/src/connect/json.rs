@@ -1,12 +1,11 @@
 //! What protobuf's JSON allows where serde is strict: null for absent, numbers as text, names as numbers,
 //! either alphabet of base64. Unknown members are ignored by serde already.
 
-use std::fmt;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
-use serde::de::{Error as _, Unexpected, Visitor};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
 /// A member whose null is as if it were absent.
 pub(crate) fn or_default<'de, D, T>(json: D) -> Result<T, D::Error>
@@ -23,37 +22,20 @@ pub(crate) struct Number(pub u32);
 
 impl<'de> Deserialize<'de> for Number {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
-        struct Reading;
-        impl Visitor<'_> for Reading {
-            type Value = Number;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a number from 0 to 4294967295")
-            }
-
-            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Number, E> {
-                let invalid = |_| E::invalid_value(Unexpected::Unsigned(number), &self);
-                u32::try_from(number).map(Number).map_err(invalid)
-            }
-
-            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Number, E> {
-                let invalid = |_| E::invalid_value(Unexpected::Signed(number), &self);
-                u32::try_from(number).map(Number).map_err(invalid)
-            }
-
-            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Number, E> {
-                // A whole one is allowed.
-                match number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number) {
-                    true => Ok(Number(number as u32)),
-                    false => Err(E::invalid_value(Unexpected::Float(number), &self)),
-                }
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Number, E> {
-                text.parse().map(Number).map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
-            }
-        }
-        json.deserialize_any(Reading)
+        let value = Value::deserialize(json)?;
+        let number = match &value {
+            Value::String(text) => text.parse().ok(),
+            Value::Number(number) => number
+                .as_f64()
+                // A whole one may be written as a fraction.
+                .filter(|it| it.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(it))
+                .map(|it| it as u32),
+            _ => None,
+        };
+        let expected = "a number from 0 to 4294967295";
+        let invalid =
+            || D::Error::custom(format_args!("invalid value {value}, expected {expected}"));
+        number.map(Self).ok_or_else(invalid)
     }
 }
 
@@ -63,19 +45,9 @@ pub(crate) struct Base64(pub Vec<u8>);
 
 impl<'de> Deserialize<'de> for Base64 {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
-        let mut text = String::deserialize(json)?.into_bytes();
-        while text.last() == Some(&b'=') {
-            text.pop();
-        }
-        for byte in &mut text {
-            *byte = match *byte {
-                b'-' => b'+',
-                b'_' => b'/',
-                other => other,
-            };
-        }
+        let text = String::deserialize(json)?.replace('-', "+").replace('_', "/");
         let invalid = |_| D::Error::custom("not base64");
-        STANDARD_NO_PAD.decode(text).map(Self).map_err(invalid)
+        STANDARD_NO_PAD.decode(text.trim_end_matches('=')).map(Self).map_err(invalid)
     }
 }
 

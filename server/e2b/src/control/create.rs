@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::{Extension, Json};
+use sandbox_api::millis;
 use sandbox_api::service::{Content, IdleAction, SandboxRequest, Time};
 use sandbox_dirfd::hex;
 use sandbox_http::Caller;
@@ -14,21 +15,23 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 use super::network::NetworkConfig;
+use super::request::{Asked, DEFAULT_TIMEOUT, Result, refuse_without_memory, time};
 use super::view::{api_domain, created};
-use super::{DEFAULT_TIMEOUT, Result, read, time};
 use crate::app::App;
 use crate::error::Error;
 use crate::marker::{MARKER, Marker, OnTimeout};
 use crate::sandbox::Sandbox;
 use crate::settings::BASE;
 
+/// The template that SDKs ask for with `mcp`, if no other one is named.
+const MCP_GATEWAY: &str = "mcp-gateway";
 /// The longest `Idempotency-Key`.
 const MAX_KEY: usize = 255;
 
 /// What is asked for.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-struct NewSandbox {
+pub(super) struct NewSandbox {
     #[serde(rename = "templateID")]
     template_id: Option<String>,
     timeout: Option<u64>,
@@ -45,6 +48,7 @@ struct NewSandbox {
     auto_pause_memory: Option<bool>,
     #[serde(rename = "autoResume")]
     auto_resume: Option<AutoResume>,
+    mcp: Option<Value>,
     iam: Option<Value>,
     #[serde(rename = "volumeMounts")]
     volume_mounts: Option<Vec<Value>>,
@@ -59,10 +63,10 @@ struct AutoResume {
 pub(super) async fn create(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
-    request: Request,
+    headers: HeaderMap,
+    Asked(asked): Asked<NewSandbox>,
 ) -> Result<(StatusCode, Json<Value>)> {
-    let (host, name) = (api_domain(&app, request.headers()), name_of_key(request.headers())?);
-    let asked: NewSandbox = read(request).await?;
+    let (host, name) = (api_domain(&app, &headers), name_of_key(&headers)?);
     let request = SandboxRequest { name, ..plan(&app, asked)? };
     let new = app.service().create_sandbox(&caller.subject, request).await?;
     let sandbox = Sandbox::of(caller.subject, new.sandbox).ok_or_else(|| {
@@ -84,6 +88,13 @@ pub(crate) fn name_of_key(headers: &HeaderMap) -> Result<Option<String>> {
 fn plan(app: &App, asked: NewSandbox) -> Result<SandboxRequest> {
     let (settings, bounds) = (app.settings(), app.service().kept_bounds());
     let template_name = asked.template_id.unwrap_or_else(|| BASE.to_owned());
+    // The SDK starts the gateway itself, and says that this has failed where the template has none.
+    let template_name = match &*template_name {
+        MCP_GATEWAY if asked.mcp.is_some() && !settings.templates.contains_key(MCP_GATEWAY) => {
+            BASE.to_owned()
+        }
+        _ => template_name,
+    };
     let template = settings.templates.get(&template_name).ok_or_else(|| {
         let known: Vec<_> = settings.templates.keys().map(String::as_str).collect();
         let message =
@@ -103,7 +114,7 @@ fn plan(app: &App, asked: NewSandbox) -> Result<SandboxRequest> {
         _ => OnTimeout::Kill,
     };
     if on_timeout == OnTimeout::Pause {
-        super::refuse_without_memory(asked.auto_pause_memory)?;
+        refuse_without_memory(asked.auto_pause_memory)?;
     }
     let timeout = match asked.timeout {
         None => DEFAULT_TIMEOUT.min(bounds.max_ttl),
@@ -111,6 +122,7 @@ fn plan(app: &App, asked: NewSandbox) -> Result<SandboxRequest> {
         Some(seconds) => time(app, seconds)?,
     };
     let network = asked.network.unwrap_or_default();
+    network.refuse_every_host()?;
     let mut spec = settings.spec(&template_name, template);
     spec.network = network.plan(asked.allow_internet_access, &spec.network)?;
     if spec.network.is_none() && app.service().has_usual_hosts() {
@@ -142,17 +154,16 @@ fn plan(app: &App, asked: NewSandbox) -> Result<SandboxRequest> {
         network: network.given(),
     };
     marker.put(&mut metadata);
-    let millis =
-        |time: std::time::Duration| Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let ttl = match on_timeout {
+        OnTimeout::Kill => timeout,
+        OnTimeout::Pause => bounds.max_ttl,
+    };
     Ok(SandboxRequest {
         spec,
-        ttl_ms: millis(match on_timeout {
-            OnTimeout::Kill => timeout,
-            OnTimeout::Pause => bounds.max_ttl,
-        }),
+        ttl_ms: Some(millis(ttl)),
         // Its time alone ends it, and one that is paused keeps its memory until then.
         idle: IdleAction::Freeze,
-        idle_ms: millis(bounds.max_ttl),
+        idle_ms: Some(millis(bounds.max_ttl)),
         metadata,
         ..SandboxRequest::default()
     })

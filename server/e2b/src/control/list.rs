@@ -12,7 +12,7 @@ use sandbox_service::SandboxQuery;
 use serde_json::Value;
 use url::form_urlencoded;
 
-use super::Result;
+use super::request::Result;
 use super::view::listed;
 use crate::app::App;
 use crate::error::Error;

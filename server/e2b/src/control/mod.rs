@@ -4,38 +4,30 @@
 mod create;
 mod list;
 mod network;
+mod request;
 mod view;
 
 use std::time::Duration;
 
-use axum::extract::{Path, Query, Request, State};
-use axum::http::StatusCode;
+use axum::extract::{Query, Request};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post, put};
-use axum::{Extension, Json, Router};
+use axum::{Json, Router};
 use sandbox_api::service::Time;
-use sandbox_http::Caller;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 pub(crate) use self::create::name_of_key;
+use self::request::{About, Asked, DEFAULT_TIMEOUT, Result, refuse_without_memory, time};
 use self::view::{created, detail, whole_cpus};
 use crate::app::App;
-use crate::connect::IDLE;
 use crate::error::Error;
 use crate::sandbox::NewEnd;
 
-/// The most bytes of a request.
-const MAX_REQUEST: usize = 1 << 20;
-/// The life of a sandbox whose request says nothing of it.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// How far the time of a measurement may be from what is asked for: callers ask in whole seconds, and elsewhere
 /// one is made every five.
 const METRICS_SLACK: Duration = Duration::from_secs(5);
-
-type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// All routes, without the path of the mount.
 pub(crate) fn router() -> Router<App> {
@@ -59,37 +51,13 @@ pub(crate) fn router() -> Router<App> {
         .fallback(not_offered)
 }
 
-/// The body of a request, which may be empty. Members that are not known are ignored: each SDK has more.
-async fn read<T: DeserializeOwned + Default>(request: Request) -> Result<T> {
-    let body = timeout(IDLE, axum::body::to_bytes(request.into_body(), MAX_REQUEST)).await;
-    let late = |_| Error::new(StatusCode::REQUEST_TIMEOUT, "the request has stopped");
-    let body = body.map_err(late)?.map_err(|_| {
-        let message = format!("the request is longer than {MAX_REQUEST} bytes, or broke off");
-        Error::new(StatusCode::PAYLOAD_TOO_LARGE, message)
-    })?;
-    if body.is_empty() {
-        return Ok(T::default());
-    }
-    serde_json::from_slice(&body)
-        .map_err(|error| Error::invalid(format!("the request cannot be read: {error}")))
+async fn info(about: About) -> Result<Json<Value>> {
+    Ok(Json(detail(&about.app, &about.sandbox().await?)))
 }
 
-async fn info(
-    State(app): State<App>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>> {
-    let sandbox = app.find(&caller.subject, &id).await?;
-    Ok(Json(detail(&app, &sandbox)))
-}
-
-async fn kill(
-    State(app): State<App>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-) -> Result<StatusCode> {
-    let sandbox = app.find(&caller.subject, &id).await?;
-    app.service().delete_sandbox(&caller.subject, sandbox.id()).await?;
+async fn kill(about: About) -> Result<StatusCode> {
+    let sandbox = about.sandbox().await?;
+    about.app.service().delete_sandbox(&sandbox.subject, sandbox.id()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -103,41 +71,14 @@ struct TimeRequest {
     memory: Option<bool>,
 }
 
-/// The time that a request asks for.
-fn time(app: &App, seconds: u64) -> Result<Duration> {
-    let (time, most) = (Duration::from_secs(seconds), app.service().kept_bounds().max_ttl);
-    match time > most {
-        true => {
-            let most = most.as_secs();
-            Err(Error::invalid(format!(
-                "a timeout of {seconds} s is longer than the {most} s of this server"
-            )))
-        }
-        false => Ok(time),
-    }
-}
-
-fn refuse_without_memory(memory: Option<bool>) -> Result<()> {
-    match memory {
-        Some(false) => Err(Error::not_offered(
-            "pauses without memory: a paused sandbox is frozen, and goes on where it was",
-        )),
-        _ => Ok(()),
-    }
-}
-
 async fn connect(
-    State(app): State<App>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    request: Request,
+    about: About,
+    headers: HeaderMap,
+    Asked(asked): Asked<TimeRequest>,
 ) -> Result<Response> {
-    let host = view::api_domain(&app, request.headers());
-    let TimeRequest { timeout, memory, .. } = read(request).await?;
-    let sandbox = app.find(&caller.subject, &id).await?;
-    refuse_without_memory(memory)?;
-    let timeout =
-        timeout.map(|seconds| time(&app, seconds)).transpose()?.unwrap_or(DEFAULT_TIMEOUT);
+    let (app, sandbox) = (&about.app, about.sandbox().await?);
+    refuse_without_memory(asked.memory)?;
+    let timeout = asked.timeout.map_or(Ok(DEFAULT_TIMEOUT), |seconds| time(app, seconds))?;
     let (status, sandbox) = match sandbox.marker.is_paused {
         true => (StatusCode::CREATED, app.resume(&sandbox, timeout).await?),
         false => {
@@ -145,52 +86,29 @@ async fn connect(
             (StatusCode::OK, sandbox)
         }
     };
-    Ok((status, Json(created(&app, &sandbox, host))).into_response())
+    let created = created(app, &sandbox, view::api_domain(app, &headers));
+    Ok((status, Json(created)).into_response())
 }
 
-async fn pause(
-    State(app): State<App>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    request: Request,
-) -> Result<StatusCode> {
-    let TimeRequest { memory, .. } = read(request).await?;
-    let sandbox = app.find(&caller.subject, &id).await?;
-    refuse_without_memory(memory)?;
-    app.pause(&sandbox).await?;
+async fn pause(about: About, Asked(asked): Asked<TimeRequest>) -> Result<StatusCode> {
+    let sandbox = about.sandbox().await?;
+    refuse_without_memory(asked.memory)?;
+    about.app.pause(&sandbox).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn set_timeout(
-    State(app): State<App>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    request: Request,
-) -> Result<StatusCode> {
-    let TimeRequest { timeout, .. } = read(request).await?;
-    let seconds = timeout.ok_or_else(|| Error::invalid("timeout is missing"))?;
-    change_end(&app, &caller, &id, seconds, NewEnd::Exactly).await
+async fn set_timeout(about: About, Asked(asked): Asked<TimeRequest>) -> Result<StatusCode> {
+    let seconds = asked.timeout.ok_or_else(|| Error::invalid("timeout is missing"))?;
+    change_end(&about, seconds, NewEnd::Exactly).await
 }
 
-async fn refresh(
-    State(app): State<App>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    request: Request,
-) -> Result<StatusCode> {
-    let TimeRequest { duration, .. } = read(request).await?;
-    let seconds = duration.unwrap_or(DEFAULT_TIMEOUT.as_secs());
-    change_end(&app, &caller, &id, seconds, NewEnd::NotEarlier).await
+async fn refresh(about: About, Asked(asked): Asked<TimeRequest>) -> Result<StatusCode> {
+    let seconds = asked.duration.unwrap_or(DEFAULT_TIMEOUT.as_secs());
+    change_end(&about, seconds, NewEnd::NotEarlier).await
 }
 
-async fn change_end(
-    app: &App,
-    caller: &Caller,
-    id: &str,
-    seconds: u64,
-    new: NewEnd,
-) -> Result<StatusCode> {
-    let sandbox = app.find(&caller.subject, id).await?;
+async fn change_end(about: &About, seconds: u64, new: NewEnd) -> Result<StatusCode> {
+    let (app, id, sandbox) = (&about.app, &about.id, about.sandbox().await?);
     if sandbox.marker.is_paused {
         let message = format!("sandbox {id} is paused: connect resumes it, with a new timeout");
         return Err(Error::new(StatusCode::CONFLICT, message));
@@ -207,13 +125,8 @@ struct Period {
 }
 
 /// What the sandbox uses now: earlier measurements are not kept.
-async fn metrics(
-    State(app): State<App>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    Query(Period { start, end }): Query<Period>,
-) -> Result<Json<Value>> {
-    let sandbox = app.find(&caller.subject, &id).await?;
+async fn metrics(about: About, Query(Period { start, end }): Query<Period>) -> Result<Json<Value>> {
+    let sandbox = about.sandbox().await?;
     let now = Time::now();
     let at = |seconds: i64| Time::from_unix_millis(seconds.saturating_mul(1000));
     let is_in_period = start.is_none_or(|start| at(start) <= now)
@@ -221,7 +134,8 @@ async fn metrics(
     if !is_in_period || sandbox.marker.is_paused {
         return Ok(Json(json!([])));
     }
-    let stats = app.service().sandbox_stats(&sandbox.subject, &sandbox.reference()).await?.value;
+    let service = about.app.service();
+    let stats = service.sandbox_stats(&sandbox.subject, &sandbox.reference()).await?.value;
     Ok(Json(json!([{
         "timestamp": now,
         "timestampUnix": now.unix_millis() / 1000,
@@ -235,12 +149,8 @@ async fn metrics(
     }])))
 }
 
-async fn copy(
-    State(app): State<App>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-) -> Result<StatusCode> {
-    app.find(&caller.subject, &id).await?;
+async fn copy(about: About) -> Result<StatusCode> {
+    about.sandbox().await?;
     Err(Error::not_offered("snapshots and forks of sandboxes"))
 }
 

@@ -4,16 +4,12 @@
 
 use std::net::IpAddr;
 
-use axum::Extension;
-use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use sandbox_api::service::NetworkRequest;
-use sandbox_http::Caller;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Result, read};
-use crate::app::App;
+use super::request::{About, Asked, Result};
 use crate::error::Error;
 
 /// What means every host.
@@ -45,14 +41,25 @@ pub(super) struct NetworkConfig {
 }
 
 impl NetworkConfig {
+    /// Refuses a sandbox that is to reach every host: it would reach those alone that the operator names.
+    pub fn refuse_every_host(&self) -> Result<()> {
+        let allowed = self.allow_out.as_deref().unwrap_or_default();
+        match allowed.iter().any(|host| is_all(host)) {
+            true => Err(Error::not_offered(
+                "every host (allowOut): without allowOut a sandbox may reach all that its operator names, by \
+                 network.allow or `serve --allow HOST`",
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// The hosts that the sandbox may reach, where `usual` are those of one that asks for nothing.
     pub fn plan(&self, internet: Option<bool>, usual: &NetworkRequest) -> Result<NetworkRequest> {
         self.refuse_others()?;
         let allowed = self.allow_out.as_deref().unwrap_or_default();
         let denied = self.deny_out.as_deref().unwrap_or_default();
-        let is_all = |host: &String| ALL.contains(&host.as_str());
-        let is_open = internet != Some(false) && !denied.iter().any(is_all);
-        if !is_open && allowed.iter().any(is_all) {
+        let is_open = internet != Some(false) && !denied.iter().any(|host| is_all(host));
+        if !is_open && allowed.iter().any(|host| is_all(host)) {
             let words = "hosts but those that it lists: allowOut cannot be every host";
             return Err(Error::not_offered(words));
         }
@@ -110,6 +117,11 @@ impl NetworkConfig {
     }
 }
 
+/// Whether it means every host.
+fn is_all(host: &str) -> bool {
+    ALL.contains(&host)
+}
+
 /// A rule's host, without its port.
 fn host_of(rule: &str) -> &str {
     match rule.rsplit_once(':').filter(|_| rule.parse::<IpAddr>().is_err()) {
@@ -126,16 +138,10 @@ fn is_below(host: &str, rule: &str) -> bool {
 }
 
 /// Replaces the lists. The hosts of a sandbox are fixed when it is created: what comes to the same is done.
-pub(super) async fn update(
-    State(app): State<App>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    request: Request,
-) -> Result<StatusCode> {
-    let asked: NetworkConfig = read(request).await?;
-    let sandbox = app.find(&caller.subject, &id).await?;
-    let planned =
-        asked.plan(asked.internet.or(sandbox.marker.internet), &app.settings().network)?;
+pub(super) async fn update(about: About, Asked(asked): Asked<NetworkConfig>) -> Result<StatusCode> {
+    let sandbox = about.sandbox().await?;
+    let internet = asked.internet.or(sandbox.marker.internet);
+    let planned = asked.plan(internet, &about.app.settings().network)?;
     let is_same = |one: &NetworkRequest, other: &NetworkRequest| {
         one.allow.len() == other.allow.len()
             && one.allow.iter().all(|rule| other.allow.contains(rule))

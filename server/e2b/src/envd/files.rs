@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, ready};
@@ -22,16 +21,16 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
 use sandbox_api::operation::{EntryKind, Read, SetMetadata, Write};
 use sandbox_api::{ErrorKind, ProblemKind};
+use sandbox_http::{ContentRange, content_range};
 use sandbox_service::ServiceError;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt as _;
 use tokio_util::io::ReaderStream;
 
 use super::Call;
 use super::gzip::{gunzipped, gzipped};
 use super::paths::{User, name_of};
-use crate::connect::IDLE;
+use crate::body::IDLE;
 use crate::error::Error;
 
 /// What is read of a file at a time.
@@ -93,25 +92,23 @@ pub(super) async fn read(
         true => None,
         false => headers.get(RANGE).and_then(|range| range.to_str().ok()),
     };
-    let range = match asked_range.and_then(|range| range_of(range, found.size)) {
-        Some(Err(Unsatisfiable)) => {
+    let part = asked_range.map(|range| content_range(range, found.size));
+    let (is_part, offset, length) = match part.unwrap_or(ContentRange::Whole) {
+        ContentRange::Whole => (false, 0, found.size),
+        ContentRange::Range(first, last) => (true, first, last - first + 1),
+        ContentRange::None => {
             let error = Error::new(StatusCode::RANGE_NOT_SATISFIABLE, "the file is shorter");
             let mut response = error.into_response();
             set(response.headers_mut(), CONTENT_RANGE, &format!("bytes */{}", found.size));
             return Ok(response);
         }
-        Some(Ok(range)) => Some(range),
-        None => None,
     };
-    let wanted = range.clone().unwrap_or(0..found.size);
-    let length = wanted.end - wanted.start;
-    let is_gzipped = range.is_none() && length > 0 && wants_gzip(&headers);
+    let is_gzipped = !is_part && length > 0 && wants_gzip(&headers);
     let body = match length {
         0 => Body::empty(),
         _ => {
-            let (subject, sandbox) = (&call.caller.subject, &call.caller.sandbox);
-            let read = Read { offset: wanted.start, limit: Some(length), ..Read::new(&*path) };
-            let content = call.app.service().read_file(subject, sandbox, read).await;
+            let read = Read { offset, limit: Some(length), ..Read::new(&*path) };
+            let content = call.service().read_file(&call.subject, &call.sandbox, read).await;
             let content = content.map_err(refused)?.value;
             // A content that breaks off is cut off: it has no end that could be taken for its own.
             let content = ReaderStream::with_capacity(content, PIECE_BYTES);
@@ -135,9 +132,9 @@ pub(super) async fn read(
         true => _ = of.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip")),
         false => _ = of.insert(CONTENT_LENGTH, length.into()),
     }
-    if range.is_some() {
-        let last = wanted.end.saturating_sub(1);
-        set(of, CONTENT_RANGE, &format!("bytes {}-{last}/{}", wanted.start, found.size));
+    if is_part {
+        let last = offset + length - 1;
+        set(of, CONTENT_RANGE, &format!("bytes {offset}-{last}/{}", found.size));
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
     Ok(response)
@@ -274,25 +271,21 @@ impl Upload {
         if !self.written.insert(path.clone()) {
             return Err(Error::invalid(format!("path '{path}' is uploaded twice")));
         }
-        let (service, caller) = (self.call.app.service(), &self.call.caller);
+        let (service, subject, sandbox) =
+            (self.call.service(), &self.call.subject, &self.call.sandbox);
         let refused = |error| refused(&path, error);
         // In place: who has it open or watches it sees that it is written.
         let write = Write { atomic: false, permissions: Some(PERMISSIONS), ..Write::new(&*path) };
-        let writer = service.write_file(&caller.subject, &caller.sandbox, write, length).await;
+        let writer = service.write_file(subject, sandbox, write, length).await;
         let mut writer = writer.map_err(refused)?;
         let mut content = std::pin::pin!(content);
         loop {
             let piece = tokio::time::timeout(IDLE, content.next()).await;
             let Some(piece) = piece.map_err(late)? else { break };
             let piece = piece.map_err(|error| unreadable(&error))?;
-            writer.make_room(piece.len()).await.map_err(refused)?;
-            if let Err(error) = writer.write_all(&piece).await {
-                // Why is known at the end.
-                writer.finish().await.map_err(refused)?;
-                return Err(Error::new(StatusCode::BAD_GATEWAY, error.to_string()));
-            }
+            writer = writer.write(&piece).await.map_err(refused)?;
         }
-        self.call.watchers.uploading(&caller.sandbox.id, &path);
+        self.call.watchers.uploading(&sandbox.id, &path);
         let created = writer.finish().await.map_err(refused)?.value.created;
         self.store_metadata(&path, created).await.map_err(refused)?;
         let mut told = json!({ "path": path, "name": name_of(&path), "type": "file" });
@@ -367,31 +360,6 @@ fn wants_gzip(headers: &HeaderMap) -> bool {
     first.trim_ascii().eq_ignore_ascii_case(b"gzip") && encodings.next().is_none()
 }
 
-/// A range begins after the end of the file.
-#[derive(Debug, PartialEq, Eq)]
-struct Unsatisfiable;
-
-/// The bytes of `Range: bytes=…`; `None` for what is no single range, which gets the whole file.
-fn range_of(header: &str, size: u64) -> Option<Result<Range<u64>, Unsatisfiable>> {
-    let (first, last) = header.trim().strip_prefix("bytes=")?.split_once('-')?;
-    let (first, last) = (first.trim(), last.trim());
-    let range = match (first, last) {
-        ("", last) => {
-            let last: u64 = last.parse().ok()?;
-            size.saturating_sub(last)..size
-        }
-        (first, "") => first.parse().ok()?..size,
-        (first, last) => {
-            let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
-            if last < first {
-                return None;
-            }
-            first..last.saturating_add(1).min(size)
-        }
-    };
-    Some(if range.start < size && !range.is_empty() { Ok(range) } else { Err(Unsatisfiable) })
-}
-
 /// The metadata of an upload.
 fn metadata_of(headers: &HeaderMap) -> Result<BTreeMap<String, String>, Error> {
     let mut metadata = BTreeMap::new();
@@ -420,26 +388,6 @@ fn metadata_of(headers: &HeaderMap) -> Result<BTreeMap<String, String>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_range_is_of_the_file() {
-        for (header, range) in [
-            ("bytes=0-3", Some(Ok(0..4))),
-            ("bytes=4-", Some(Ok(4..10))),
-            ("bytes=-3", Some(Ok(7..10))),
-            ("bytes=-20", Some(Ok(0..10))),
-            ("bytes=8-20", Some(Ok(8..10))),
-            ("bytes=10-", Some(Err(Unsatisfiable))),
-            ("bytes=-0", Some(Err(Unsatisfiable))),
-            ("bytes=3-2", None),
-            ("bytes=0-1,3-4", None),
-            ("lines=0-1", None),
-            ("bytes=a-b", None),
-        ] {
-            assert_eq!(range_of(header, 10), range, "{header}");
-        }
-        assert_eq!(range_of("bytes=0-", 0), Some(Err(Unsatisfiable)));
-    }
 
     #[tokio::test]
     async fn a_form_is_read_in_steps_and_no_further_than_something_in_it_is_taken() {

@@ -104,8 +104,8 @@ impl Call {
         &self,
         operation: impl Into<OperationRequest>,
     ) -> Result<T, ServiceError> {
-        let (subject, sandbox) = (&self.caller.subject, &self.caller.sandbox);
-        let done = self.app.service().perform(subject, sandbox, operation.into()).await?;
+        let operation = operation.into();
+        let done = self.service().perform(&self.subject, &self.sandbox, operation).await?;
         let json = done.value.into_result().map_err(ServiceError::sandbox)?;
         let unreadable = |_| ServiceError::internal("the result of an operation cannot be read");
         serde_json::from_str(json.get()).map_err(unreadable)

@@ -7,8 +7,7 @@ use super::Call;
 use crate::error::Error;
 
 pub(super) async fn metrics(call: Call) -> Result<Json<Value>, Error> {
-    let (subject, sandbox) = (&call.caller.subject, &call.caller.sandbox);
-    let stats = call.app.service().sandbox_stats(subject, sandbox).await?.value;
+    let stats = call.service().sandbox_stats(&call.subject, &call.sandbox).await?.value;
     let percent = (stats.cpu_used_ratio * 10_000.0).round() / 100.0;
     Ok(Json(json!({
         "ts": stats.at.unix_millis().div_euclid(1000),
@@ -23,8 +22,7 @@ pub(super) async fn metrics(call: Call) -> Result<Json<Value>, Error> {
 }
 
 pub(super) async fn envs(call: Call) -> Result<Json<Map<String, Value>>, Error> {
-    let (subject, id) = (&call.caller.subject, &call.caller.sandbox.id);
-    let sandbox = call.app.service().sandbox(subject, id).await?;
+    let sandbox = call.view().await?;
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned().into();
     let env = sandbox.spec.env.into_iter();
     Ok(Json(env.map(|(name, value)| (name, text(value.0))).collect()))

@@ -10,6 +10,7 @@ mod metrics;
 mod paths;
 mod process;
 mod watch;
+mod watchers;
 
 use std::sync::Arc;
 
@@ -21,9 +22,11 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use sandbox_api::service::{SandboxRef, SandboxView, Subject};
+use sandbox_service::{Service, ServiceError};
 
 use self::paths::User;
-use self::watch::Watchers;
+use self::watchers::Watchers;
 use crate::app::{App, EnvdCaller};
 use crate::connect::{Code, ConnectError};
 use crate::error::Error;
@@ -47,7 +50,8 @@ pub(crate) fn router() -> Router<App> {
 #[derive(Debug, Clone)]
 struct Call {
     app: App,
-    caller: EnvdCaller,
+    subject: Subject,
+    sandbox: SandboxRef,
     user: User,
     watchers: Arc<Watchers>,
 }
@@ -57,23 +61,29 @@ impl FromRequestParts<App> for Call {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Error> {
         let missing = || Error::new(StatusCode::INTERNAL_SERVER_ERROR, "a call of no sandbox");
-        let caller = parts.extensions.get::<EnvdCaller>().cloned().ok_or_else(missing)?;
+        let EnvdCaller { subject, sandbox } =
+            parts.extensions.get().cloned().ok_or_else(missing)?;
         let watchers = parts.extensions.get::<Arc<Watchers>>().cloned().ok_or_else(missing)?;
-        let name = match parts.headers.get(AUTHORIZATION) {
-            Some(header) => user_of(header.as_bytes()),
-            None => None,
-        };
+        let name = parts.headers.get(AUTHORIZATION).and_then(|it| user_of(it.as_bytes()));
         let user = User::named(name.as_deref(), app.settings());
         let user = user.map_err(|message| Error::new(StatusCode::UNAUTHORIZED, message))?;
-        Ok(Self { app: app.clone(), caller, user, watchers })
+        Ok(Self { app: app.clone(), subject, sandbox, user, watchers })
     }
 }
 
 impl Call {
+    fn service(&self) -> &Service {
+        self.app.service()
+    }
+
+    /// What is known of the sandbox.
+    async fn view(&self) -> Result<SandboxView, ServiceError> {
+        self.service().sandbox(&self.subject, &self.sandbox.id).await
+    }
+
     /// Whether the sandbox is there: it may have been killed since the call began.
     async fn has_sandbox(&self) -> bool {
-        let (subject, id) = (&self.caller.subject, &self.caller.sandbox.id);
-        self.app.service().sandbox(subject, id).await.is_ok()
+        self.view().await.is_ok()
     }
 }
 

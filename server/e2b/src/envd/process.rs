@@ -15,7 +15,7 @@ use sandbox_api::service::{CommandRequest, Content, SandboxRef, Time};
 use sandbox_api::{
     ErrorKind, ExecutionEvent, Exit, OutputStream, ProcessRequest, ProcessState, ProcessStop,
     ProcessView, ReadFrom, ReadMode, Recorded, SignalName, SignalRequest, SignalTarget,
-    TerminalSize,
+    TerminalSize, millis,
 };
 use sandbox_service::{Events, ProcessFilter, ServiceError};
 use serde::Deserialize;
@@ -28,6 +28,7 @@ use crate::connect::{
     Bounds, Code, ConnectError, Incoming, Messages, after, bounded, client_stream, server_stream,
     to_json, unary,
 };
+use crate::marker::Marker;
 
 /// For how long a process that has ended can be connected to.
 const REMEMBERED: Duration = Duration::from_secs(30);
@@ -132,8 +133,8 @@ pub(super) async fn call(Path(method): Path<String>, call: Call, request: Reques
 impl Call {
     async fn start(self, asked: Start, bounds: Bounds) -> Result<Messages, ConnectError> {
         let request = self.process_request(asked, bounds.timeout).await?;
-        let (subject, sandbox) = (&self.caller.subject, &self.caller.sandbox);
-        let started = self.app.service().start_process(subject, sandbox, request, None).await;
+        let service = self.service();
+        let started = service.start_process(&self.subject, &self.sandbox, request, None).await;
         let view = match started {
             Ok(started) => started.value,
             // Its sandbox is there: so the program or the working directory is not.
@@ -157,18 +158,25 @@ impl Call {
             return Err(ConnectError::invalid("process.cmd is missing"));
         }
         let cwd = match cwd.filter(|cwd| !cwd.is_empty()) {
-            Some(cwd) => Some(self.user.resolve(&cwd).map_err(ConnectError::invalid)?),
+            Some(cwd) => Some(self.resolve(&cwd)?),
             None => None,
         };
-        let (subject, id) = (&self.caller.subject, &self.caller.sandbox.id);
-        let own = self.app.service().sandbox(subject, id).await?.spec.env;
+        let view = self.view().await?;
+        let template = Marker::of(&view.metadata).unwrap_or_default().template;
+        let own = view.spec.env;
         let term = envs.get("TERM").cloned();
         let mut env: BTreeMap<_, _> =
             envs.into_iter().map(|(name, value)| (name, Content(value.into_bytes()))).collect();
-        for name in ["USER", "LOGNAME"] {
+        let user = self.user.name();
+        for (name, value) in [
+            ("USER", user),
+            ("LOGNAME", user),
+            ("E2B_SANDBOX", "true"),
+            ("E2B_SANDBOX_ID", &self.sandbox.id),
+            ("E2B_TEMPLATE_ID", &template),
+        ] {
             if !own.contains_key(name) {
-                let user = || Content::from(self.user.name());
-                env.entry(name.to_owned()).or_insert_with(user);
+                env.entry(name.to_owned()).or_insert_with(|| Content::from(value));
             }
         }
         let command = CommandRequest {
@@ -185,7 +193,7 @@ impl Call {
             }
             None => None,
         };
-        let timeout_ms = timeout.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX).max(1));
+        let timeout_ms = timeout.map(|it| millis(it).max(1));
         let stdin = stdin.unwrap_or(true);
         Ok(ProcessRequest { command, tag, stdin, pty, timeout_ms, ..ProcessRequest::default() })
     }
@@ -208,7 +216,7 @@ impl Call {
         from: ReadFrom,
         bounds: Bounds,
     ) -> Result<Messages, ConnectError> {
-        let (service, subject) = (self.app.service(), &self.caller.subject);
+        let (service, subject) = (self.service(), &self.subject);
         let place = self.place(&view);
         let mode = ReadMode::Wait;
         let events = service.process_events(subject, &place, view.id, from, mode).await?;
@@ -230,22 +238,21 @@ impl Call {
             following.ended(end);
         }
         let stop = following.call.app.stop().clone();
-        let rest = stream::unfold(Some(following), |following| async {
-            let mut following = following?;
-            match following.next().await {
-                Step::Message(message) => Some((Ok(message), Some(following))),
-                Step::Last(message) => Some((message, None)),
-            }
+        let rest = stream::try_unfold(Some(following), |following| async {
+            let Some(mut following) = following else { return Ok(None) };
+            Ok(Some(match following.next().await? {
+                Some(message) => (message, Some(following)),
+                None => (following.last().await?, None),
+            }))
         });
         Ok(after(start, bounded(rest.boxed(), bounds, stop, KEEPALIVE)))
     }
 
     async fn list(self) -> Result<Value, ConnectError> {
         let filter = ProcessFilter { state: Some(ProcessState::Running), tag: None };
-        let (subject, sandbox) = (&self.caller.subject, &self.caller.sandbox);
-        let found = self.app.service().processes(subject, sandbox, filter).await?.value.processes;
+        let found = self.processes(filter).await?;
         // What its template starts is none of its caller's.
-        let prepared = self.app.service().sandbox(subject, &sandbox.id).await?.spec.prepared;
+        let prepared = self.view().await?.spec.prepared;
         let is_callers = |view: &&ProcessView| prepared.is_none() || view.tag != prepared;
         let processes: Vec<_> = found.iter().filter(is_callers).map(listed).collect();
         Ok(json!({ "processes": processes }))
@@ -274,9 +281,8 @@ impl Call {
     async fn input(&self, view: &ProcessView, input: Input) -> Result<(), ConnectError> {
         let no_input = || ConnectError::invalid("there is no input");
         let Base64(bytes) = input.stdin.or(input.pty).ok_or_else(no_input)?;
-        let (service, subject) = (self.app.service(), &self.caller.subject);
-        let place = self.place(view);
-        service.write_process_stdin(subject, &place, view.id, bytes.into()).await?;
+        let (place, bytes) = (self.place(view), bytes.into());
+        self.service().write_process_stdin(&self.subject, &place, view.id, bytes).await?;
         Ok(())
     }
 
@@ -286,8 +292,8 @@ impl Call {
             let message = "the stdin of a terminal is not closed: send it ^D";
             return Err(ConnectError::new(Code::FailedPrecondition, message));
         }
-        let (service, subject) = (self.app.service(), &self.caller.subject);
-        service.close_process_stdin(subject, &self.place(&view), view.id).await?;
+        let place = self.place(&view);
+        self.service().close_process_stdin(&self.subject, &place, view.id).await?;
         Ok(json!({}))
     }
 
@@ -304,8 +310,7 @@ impl Call {
         if view.state != ProcessState::Running {
             return Err(not_found(&asked.process));
         }
-        let (service, subject, place) =
-            (self.app.service(), &self.caller.subject, self.place(&view));
+        let (service, subject, place) = (self.service(), &self.subject, self.place(&view));
         let request = SignalRequest { signal, to: SignalTarget::Process };
         service.signal_process(subject, &place, view.id, request).await?;
         if signal == SignalName::Kill {
@@ -318,9 +323,8 @@ impl Call {
     async fn update(self, asked: About) -> Result<Value, ConnectError> {
         let view = self.find(&asked.process).await?;
         if let Some(pty) = asked.pty {
-            let (service, subject) = (self.app.service(), &self.caller.subject);
             let (place, size) = (self.place(&view), size_of(pty)?);
-            service.resize_process(subject, &place, view.id, size).await?;
+            self.service().resize_process(&self.subject, &place, view.id, size).await?;
         }
         Ok(json!({}))
     }
@@ -333,23 +337,19 @@ impl Call {
             _ => return Err(ConnectError::invalid("a process has a pid or a tag")),
         };
         let tag = selector.tag.clone().filter(|_| pid.is_none());
-        let (subject, sandbox) = (&self.caller.subject, &self.caller.sandbox);
         let filter = ProcessFilter { state: None, tag };
-        let found = self.app.service().processes(subject, sandbox, filter).await?.value.processes;
         let is_meant = |view: &ProcessView| pid.is_none_or(|pid| view.pid == pid);
-        found.into_iter().find(is_meant).ok_or_else(|| not_found(selector))
+        self.processes(filter).await?.into_iter().find(is_meant).ok_or_else(|| not_found(selector))
+    }
+
+    async fn processes(&self, filter: ProcessFilter) -> Result<Vec<ProcessView>, ServiceError> {
+        let found = self.service().processes(&self.subject, &self.sandbox, filter).await?;
+        Ok(found.value.processes)
     }
 
     fn place(&self, view: &ProcessView) -> SandboxRef {
-        let id = self.caller.sandbox.id.clone();
-        SandboxRef { id, generation: Some(view.generation) }
+        SandboxRef { generation: Some(view.generation), ..self.sandbox.clone() }
     }
-}
-
-/// What is sent next.
-enum Step {
-    Message(Bytes),
-    Last(Result<Bytes, ConnectError>),
 }
 
 /// A reader of a process. Without it the process goes on.
@@ -374,11 +374,12 @@ impl Following {
         self.killed_at = is_kill(end).then(Instant::now);
     }
 
-    async fn next(&mut self) -> Step {
+    /// The next piece of output; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Bytes>, ConnectError> {
         loop {
             // What was killed is not waited for longer, as whoever has its output may live on, and print.
             if self.killed_at.is_some_and(|at| at.elapsed() > KILLED_READ) {
-                return Step::Last(self.last().await);
+                return Ok(None);
             }
             let is_over = self.end.is_some() && (self.is_silent || self.killed_at.is_some());
             let event = tokio::select! {
@@ -391,31 +392,26 @@ impl Following {
                     continue;
                 }
             };
-            let record = match event {
-                Some(Ok(record)) => record,
-                Some(Err(error)) => return Step::Last(Err(error.into())),
-                None => return Step::Last(self.last().await),
-            };
+            let Some(record) = event.transpose()? else { return Ok(None) };
             match &record.event {
                 Recorded::Event(ExecutionEvent::Output { stream, data }) => {
-                    return Step::Message(output(*stream, self.is_terminal, data));
+                    return Ok(Some(output(*stream, self.is_terminal, data)));
                 }
                 Recorded::Event(ExecutionEvent::Exited(exit)) => self.ended(*exit),
                 Recorded::Event(ExecutionEvent::Omitted) => {
                     let message = "output is missing: it was not read for 30 seconds";
-                    return Step::Last(Err(ConnectError::new(Code::DataLoss, message)));
+                    return Err(ConnectError::new(Code::DataLoss, message));
                 }
                 Recorded::Event(_) => {}
-                Recorded::End { .. } => return Step::Last(self.last().await),
+                Recorded::End { .. } => return Ok(None),
             }
         }
     }
 
     /// By an exclusive reference, since a shared one could not be sent between threads.
     async fn view(&mut self) -> Result<ProcessView, ServiceError> {
-        let (service, subject) = (self.call.app.service(), &self.call.caller.subject);
-        let view = service.process(subject, &self.place, self.id, Duration::ZERO).await?;
-        Ok(view.value)
+        let Self { call, place, id, .. } = self;
+        Ok(call.service().process(&call.subject, place, *id, Duration::ZERO).await?.value)
     }
 
     /// How it ended.

@@ -9,9 +9,11 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
 use axum::response::Response;
+use futures_util::TryFutureExt as _;
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
 use sandbox_api::{ErrorKind, ProblemKind};
 use sandbox_service::{Location, NodeSession, Target};
 use tokio::time::timeout;
@@ -189,9 +191,11 @@ impl Forward {
         let (mut head, body) = response.into_parts();
         let upgrades = head.status == StatusCode::SWITCHING_PROTOCOLS;
         head::drop_hop_by_hop(&mut head.headers, upgrades);
-        if upgrades && let (Some(caller), Some(node)) = (caller, head.extensions.remove()) {
+        if upgrades
+            && let (Some(caller), Some(node)) = (caller, head.extensions.remove::<OnUpgrade>())
+        {
             let held = (place, self.here.in_flight.clone());
-            tunnel::join(caller, node, self.here.app.stop().clone(), held);
+            tunnel::join(caller, node.map_ok(TokioIo::new), self.here.app.stop().clone(), held);
         }
         // As a stream: none of it is in memory yet.
         let body = match body.is_end_stream() {

@@ -2,22 +2,21 @@
 
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 use tokio_util::sync::CancellationToken;
 
-/// Joins the connection of a caller and that of a node, once both have changed, until one of them ends or `stop`.
-/// What is held meanwhile is dropped then.
-pub(crate) fn join(
+/// Joins the connection of a caller and another one, once both are there, until one of them ends or `stop`. What is
+/// held meanwhile is dropped then.
+pub(crate) fn join<C: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     caller: OnUpgrade,
-    node: OnUpgrade,
+    other: impl Future<Output = Result<C, hyper::Error>> + Send + 'static,
     stop: CancellationToken,
     held: impl Send + 'static,
 ) {
     tokio::spawn(async move {
         let joined = async {
-            let (caller, node) = tokio::try_join!(caller, node)?;
-            let (mut caller, mut node) = (TokioIo::new(caller), TokioIo::new(node));
-            copy_bidirectional(&mut caller, &mut node).await?;
+            let (caller, mut other) = tokio::try_join!(caller, other)?;
+            copy_bidirectional(&mut TokioIo::new(caller), &mut other).await?;
             Ok::<_, axum::BoxError>(())
         };
         tokio::select! {

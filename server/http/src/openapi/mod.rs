@@ -1,17 +1,15 @@
 //! The OpenAPI 3.1 document, made from the table of routes.
 
-pub(crate) mod page;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use sandbox_api::{Problem, ProblemKind, schema};
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use crate::access::Scope;
+use crate::access::{Needs, Scope};
 use crate::limit::Limit;
 use crate::refusal::PROBLEM_JSON;
-use crate::route::{Content, ParamLocation, Route, Tag};
+use crate::route::{Content, Route, Tag};
 
 const COMPONENTS: &str = "/components/schemas";
 
@@ -122,9 +120,10 @@ fn operation(
         .body
         .as_ref()
         .map(|body| json!({ "required": body.limit != Limit::Upload, "content": content(&body.content, requests) }));
-    let security = match route.scope {
-        None => json!([]),
-        Some(scope) => json!([{ "bearer": [scope.as_str()] }]),
+    let security = match route.needs {
+        Needs::Nothing => json!([]),
+        Needs::Caller => json!([{ "bearer": [] }]),
+        Needs::Scope(scope) => json!([{ "bearer": [scope.as_str()] }]),
     };
     let parameters = parameters(route, requests);
     json!({
@@ -172,6 +171,7 @@ fn parameters(route: &Route, generator: &mut SchemaGenerator) -> Vec<Value> {
                 bytes that are not UTF-8 are."
             }
             "process" => "The number of the process.",
+            "name" => "The name of the asset.",
             _ => "The id, as it was given at the creation.",
         };
         let schema = match name {
@@ -186,38 +186,30 @@ fn parameters(route: &Route, generator: &mut SchemaGenerator) -> Vec<Value> {
             "schema": schema,
         }));
     }
-    for parameters in &route.parameters {
-        let schema = transformed((parameters.schema)(generator), generator);
-        let required =
-            schema.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
-        let members =
-            schema.get("properties").and_then(Value::as_object).cloned().unwrap_or_default();
-        for (name, mut schema) in members {
-            let description = schema.as_object_mut().and_then(|it| it.remove("description"));
-            without_null(&mut schema);
-            let is_required = required.contains(&Value::from(name.as_str()));
-            all.push(json!({
-                "name": match parameters.place {
-                    ParamLocation::Query => name,
-                    ParamLocation::Header => header_name(&name),
-                },
-                "in": parameters.place.as_str(),
-                "required": is_required,
-                "description": description,
-                "schema": schema,
-            }));
-        }
+    for (name, description, schema) in &route.headers {
+        all.push(json!({
+            "name": name,
+            "in": "header",
+            "required": false,
+            "description": description,
+            "schema": schema,
+        }));
+    }
+    let query = route.query.map(|query| transformed(query(generator), generator));
+    let members = query.as_ref().and_then(|it| it.get("properties")).and_then(Value::as_object);
+    let required = query.as_ref().and_then(|it| it.get("required")).and_then(Value::as_array);
+    for (name, mut schema) in members.cloned().unwrap_or_default() {
+        let description = schema.as_object_mut().and_then(|it| it.remove("description"));
+        without_null(&mut schema);
+        all.push(json!({
+            "name": name,
+            "in": "query",
+            "required": required.is_some_and(|it| it.contains(&Value::from(name.as_str()))),
+            "description": description,
+            "schema": schema,
+        }));
     }
     all
-}
-
-/// `last_event_id` is `Last-Event-ID`.
-fn header_name(member: &str) -> String {
-    let word = |word: &str| match word {
-        "id" => "ID".to_owned(),
-        word => word[..1].to_ascii_uppercase() + &word[1..],
-    };
-    member.split('_').map(word).collect::<Vec<_>>().join("-")
 }
 
 /// A parameter is there or not: it is never null.

@@ -12,7 +12,7 @@ use crate::refusal::{Refusal, Result};
 
 /// Which part of a file an answer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ContentRange {
+pub enum ContentRange {
     /// All of it.
     Whole,
     /// The bytes from the first to the last, both included.
@@ -78,17 +78,21 @@ pub(super) fn write_mode(headers: &HeaderMap) -> Result<WriteMode> {
     Ok(if is_new { WriteMode::CreateNew } else { WriteMode::Overwrite })
 }
 
-/// The part that a request is for. What is no single range of bytes is for the whole file.
+/// The part that a request is for.
 pub(super) fn part(headers: &HeaderMap, etag: &str, bytes: u64) -> ContentRange {
     let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    let Some(range) = text(&RANGE).and_then(|range| range.strip_prefix("bytes=")) else {
-        return ContentRange::Whole;
-    };
     // A date is never newer than a digest.
     if text(&IF_RANGE).is_some_and(|tag| tag != etag) {
         return ContentRange::Whole;
     }
-    let Some((first, last)) = range.trim().split_once('-') else { return ContentRange::Whole };
+    text(&RANGE).map_or(ContentRange::Whole, |range| content_range(range, bytes))
+}
+
+/// The part of so many bytes that a `Range` header is for. What is no single range is for all of them.
+#[must_use]
+pub fn content_range(header: &str, bytes: u64) -> ContentRange {
+    let range = header.strip_prefix("bytes=").and_then(|range| range.trim().split_once('-'));
+    let Some((first, last)) = range else { return ContentRange::Whole };
     let number = |text: &str| -> Option<u64> {
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         // Larger ones are past the end of any file.
@@ -190,6 +194,7 @@ mod tests {
             ("bytes=-", 100, ContentRange::Whole),
             ("bytes=", 100, ContentRange::Whole),
             ("bytes=+1-2", 100, ContentRange::Whole),
+            ("bytes=1-+2", 100, ContentRange::Whole),
             ("lines=0-9", 100, ContentRange::Whole),
         ] {
             assert_eq!(

@@ -14,11 +14,15 @@ use serde_json::{Value, json};
 
 use super::form;
 use super::params::{ListParams, PageSize, WaitParams};
-use crate::access::Caller;
+use crate::access::{Caller, Scope, lacks};
 use crate::app::App;
+use crate::config::ResourceMetadata;
 use crate::refusal::{Refusal, Result};
 use crate::request::{Id, IdempotencyKey, Json, Params, media_type, unsupported_type};
 use crate::response::{AcceptedResponse, json_response, json_text};
+
+/// In place of a subject.
+const ALL_SUBJECTS: &str = "*";
 
 fn execution_answer(status: StatusCode, execution: StoredExecution) -> Response {
     let StoredExecution { summary, document, .. } = execution;
@@ -111,11 +115,23 @@ pub(super) async fn list(
     caller: Caller,
     Params(params): Params<ListParams>,
 ) -> Result<Response> {
-    let ListParams { status, kind, sandbox, cursor, limit } = params;
+    let ListParams { status, kind, sandbox, image, since, until, subject, cursor, limit } = params;
     let cursor = cursor.map(|cursor| cursor.parse()).transpose();
     let cursor = cursor.map_err(|_| ServiceError::invalid("cursor", "invalid cursor"))?;
-    let query = ExecutionQuery { status, kind, sandbox, cursor, limit: PageSize::of(limit) };
-    let list = app.service().list(&caller.subject, query).await?;
+    let limit = PageSize::of(limit);
+    let query = ExecutionQuery { status, kind, sandbox, image, since, until, cursor, limit };
+    let list = match subject {
+        None => app.service().list(&caller.subject, query).await?,
+        Some(_) if !caller.may(Scope::Admin) => {
+            let metadata = app.config().resource.as_ref().map(ResourceMetadata::metadata_url);
+            return Err(lacks(Scope::Admin, metadata.as_deref()));
+        }
+        Some(name) => {
+            let invalid = |_| ServiceError::invalid("subject", "it is no subject, and not `*`");
+            let subject = (name != ALL_SUBJECTS).then(|| Subject::new(name).map_err(invalid));
+            app.service().list_of(subject.transpose()?, query).await?
+        }
+    };
     Ok(json_response(StatusCode::OK, &list))
 }
 

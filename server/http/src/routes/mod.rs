@@ -1,6 +1,7 @@
 //! The table of all routes, and their handlers.
 
 mod attach;
+mod console;
 mod content;
 mod events;
 mod executions;
@@ -11,22 +12,25 @@ pub(crate) mod ports;
 mod processes;
 mod sandboxes;
 mod server;
+mod session;
 mod watch;
 
+use axum::http::Method;
 use sandbox_api::changes::ChangeManifest;
 use sandbox_api::files::WriteReply;
 use sandbox_api::operation::{Envelope, OperationRequest};
 use sandbox_api::service::{
     AcceptedExecution, Execution, ExecutionList, ExecutionRequest, ExtendRequest, FileList, Health,
-    SandboxList, SandboxPatch, SandboxRequest, SandboxView, UsageTotals,
+    SandboxList, SandboxPatch, SandboxRequest, SandboxView, ScriptCheck, ScriptRequest,
+    ServiceStatus, UsageTotals,
 };
 use sandbox_api::{PortList, Preview, PreviewRequest};
 use sandbox_api::{ProcessList, ProcessRequest, ProcessView, SignalRequest, TerminalSize};
 
+pub use self::content::{ContentRange, content_range};
 use self::params::{
     ArchiveParams, EventParams, GenerationParams, ListParams, ProcessEventParams,
-    ProcessListParams, SandboxListParams, SubmitInParams, WaitParams, WatchParams, event_headers,
-    file_headers, key_header, new_file_header, no_etag_header,
+    ProcessListParams, SandboxListParams, SubmitInParams, WaitParams, WatchParams,
 };
 use crate::access::Scope;
 use crate::forward::owner::{Owner, execution, sandbox};
@@ -37,9 +41,6 @@ use crate::route::{Route, Tag};
 /// Of an answer 202.
 const ACCEPTED: &str =
     "Accepted. It has not ended, or there is not enough memory for its result now.";
-
-/// Of the header of a generation that is not the first.
-const RESTARTED: &str = "`true` in the first answer after a restart: earlier processes are gone.";
 
 /// Every route.
 pub(crate) fn table() -> Vec<Route> {
@@ -52,375 +53,337 @@ pub(crate) fn table() -> Vec<Route> {
 }
 
 fn executions() -> Vec<Route> {
-    let read = |route: Route, summary| route.is(Tag::Executions, Scope::ExecutionsRead, summary);
-    let write = |route: Route, summary| route.is(Tag::Executions, Scope::ExecutionsWrite, summary);
-    vec![
-        write(
-            Route::post("/v1/executions", "create_execution", executions::create),
-            "Run a script or a command",
-        )
-        .describe(
-            "Accepts an execution, durably. With `wait` the answer is the finished execution (200), if \
-             it ends in that time; otherwise its id (202). As `multipart/form-data` the request \
-             comes first, and its inputs follow as files.",
-        )
-        .headers(key_header)
-        .query::<WaitParams>()
-        .json_body::<ExecutionRequest>(Limit::Request, executions::example_request)
-        .multipart_body::<form::ExecutionForm>(Limit::Request)
-        .answers::<Execution>(200, "It has ended.")
-        .header("Location", "The execution.")
-        .answers::<AcceptedExecution>(202, ACCEPTED)
-        .example(executions::example_accepted)
-        .header("Location", "The execution.")
-        .refuses([409, 507]),
-        read(Route::get("/v1/executions", "list_executions", executions::list), "List executions")
+    let routes = [
+        Route::post("/v1/executions", "create_execution", executions::create)
+            .does("Run a script or a command")
+            .describe(
+                "Accepts an execution, durably. With `wait` the answer is the finished execution \
+                 (200), if it ends in that time; otherwise its id (202). As `multipart/form-data` \
+                 the request comes first, and its inputs follow as files.",
+            )
+            .takes_key()
+            .query::<WaitParams>()
+            .json_body::<ExecutionRequest>(Limit::Request, executions::example_request)
+            .multipart_body::<form::ExecutionForm>(Limit::Request)
+            .answers::<Execution>(200, "It has ended.")
+            .header("Location", "The execution.")
+            .answers::<AcceptedExecution>(202, ACCEPTED)
+            .example(executions::example_accepted)
+            .header("Location", "The execution.")
+            .refuses([409, 507]),
+        Route::get("/v1/executions", "list_executions", executions::list)
+            .does("List executions")
             .describe("The latest first, a page at a time.")
             .query::<ListParams>()
             .answers::<ExecutionList>(200, "A page of executions."),
-        read(
-            Route::get("/v1/executions/{id}", "get_execution", executions::get),
-            "Get an execution and its result",
-        )
-        .owned_by(Owner::NodeOrStore(execution))
-        .describe("With `wait` the answer comes when it ends, or after that time as it is then.")
-        .query::<WaitParams>()
-        .answers::<Execution>(200, "The execution; its result is final once it has ended."),
-        write(
-            Route::delete("/v1/executions/{id}", "cancel_execution", executions::cancel),
-            "Cancel an execution",
-        )
-        .owned_by(Owner::NodeOrStore(execution))
-        .describe("A finished execution is unchanged.")
-        .answers::<Execution>(200, "The execution, which ends soon."),
-        read(
-            Route::get("/v1/executions/{id}/events", "get_events", events::get),
-            "Follow the events of an execution",
-        )
-        .owned_by(Owner::Events(execution))
-        .describe(
-            "Server-sent events, numbered from 1 without gaps. Each has its number as `id`, its name as \
-             `event`, and an `ExecutionEvent` in JSON as `data`, whose schema is that of the answer. A \
-             client that reconnects with `Last-Event-ID` gets those that follow. The last one is `end`, \
-             after which the stream ends.",
-        )
-        .headers(event_headers)
-        .query::<EventParams>()
-        .answers_events("The events."),
-        read(
-            Route::get("/v1/executions/{id}/files", "list_files", files::list),
-            "List the files that an execution left",
-        )
-        .answers::<FileList>(200, "The files.")
-        .refuses([409]),
-        read(
-            Route::get("/v1/executions/{id}/files/{path}", "get_file", files::get),
-            "Get a file that an execution left",
-        )
-        .describe("Whole, or a range of it. The SHA-256 of its content is in the changes.")
-        .headers(file_headers)
-        .answers_bytes(200, "*/*", "The file. Its type is by its name.")
-        .header("ETag", "It is strong: the same one means the same content.")
-        .header("Content-Disposition", "Always an attachment.")
-        .answers_bytes(206, "*/*", "The range of the file.")
-        .header("Content-Range", "Which range.")
-        .answers_nothing(304, "The client has it already.")
-        .refuses([409, 412, 416]),
-        read(
-            Route::get("/v1/executions/{id}/archive", "get_archive", files::archive),
-            "Get all files that an execution left, as an archive",
-        )
-        .query::<ArchiveParams>()
-        .answers_bytes(200, "application/gzip", "The archive.")
-        .or_bytes("application/zstd")
-        .header("Content-Disposition", "Always an attachment.")
-        .refuses([409]),
-        read(
-            Route::get("/v1/executions/{id}/changes", "get_changes", files::changes),
-            "Get the changes that an execution made in its io dir",
-        )
-        .answers::<ChangeManifest>(200, "The change manifest.")
-        .refuses([409]),
-    ]
+        Route::get("/v1/executions/{id}", "get_execution", executions::get)
+            .does("Get an execution and its result")
+            .owned_by(Owner::NodeOrStore(execution))
+            .describe(
+                "With `wait` the answer comes when it ends, or after that time as it is then.",
+            )
+            .query::<WaitParams>()
+            .answers::<Execution>(200, "The execution; its result is final once it has ended."),
+        Route::delete("/v1/executions/{id}", "cancel_execution", executions::cancel)
+            .does("Cancel an execution")
+            .owned_by(Owner::NodeOrStore(execution))
+            .describe("A finished execution is unchanged.")
+            .answers::<Execution>(200, "The execution, which ends soon."),
+        Route::get("/v1/executions/{id}/events", "get_events", events::get)
+            .does("Follow the events of an execution")
+            .owned_by(Owner::Events(execution))
+            .describe(
+                "Server-sent events, numbered from 1 without gaps. Each has its number as `id`, \
+                 its name as `event`, and an `ExecutionEvent` in JSON as `data`, whose schema is \
+                 that of the answer. A client that reconnects with `Last-Event-ID` gets those that \
+                 follow. The last one is `end`, after which the stream ends.",
+            )
+            .resumes()
+            .query::<EventParams>()
+            .answers_events("The events."),
+        Route::get("/v1/executions/{id}/files", "list_files", files::list)
+            .does("List the files that an execution left")
+            .answers::<FileList>(200, "The files.")
+            .refuses([409]),
+        Route::get("/v1/executions/{id}/files/{path}", "get_file", files::get)
+            .does("Get a file that an execution left")
+            .describe("Whole, or a range of it. The SHA-256 of its content is in the changes.")
+            .reads("If-Match", "The file must have one of these ETags: 412 if it has not.")
+            .reads(
+                "If-None-Match",
+                "The ETags that the client has: 304 if the file has one of them.",
+            )
+            .reads("If-Range", "The range counts only if the file has this ETag.")
+            .reads(
+                "Range",
+                "A range of bytes: `bytes=0-99`. Of several only the whole file is given.",
+            )
+            .answers_bytes(200, "*/*", "The file. Its type is by its name.")
+            .header("ETag", "It is strong: the same one means the same content.")
+            .header("Content-Disposition", "Always an attachment.")
+            .answers_bytes(206, "*/*", "The range of the file.")
+            .header("Content-Range", "Which range.")
+            .answers_nothing(304, "The client has it already.")
+            .refuses([409, 412, 416]),
+        Route::get("/v1/executions/{id}/archive", "get_archive", files::archive)
+            .does("Get all files that an execution left, as an archive")
+            .query::<ArchiveParams>()
+            .answers_bytes(200, "application/gzip", "The archive.")
+            .or_bytes("application/zstd")
+            .header("Content-Disposition", "Always an attachment.")
+            .refuses([409]),
+        Route::get("/v1/executions/{id}/changes", "get_changes", files::changes)
+            .does("Get the changes that an execution made in its io dir")
+            .answers::<ChangeManifest>(200, "The change manifest.")
+            .refuses([409]),
+    ];
+    let with_scope = |route: Route| match route.method {
+        Method::GET => route.of(Tag::Executions, Scope::ExecutionsRead),
+        _ => route.of(Tag::Executions, Scope::ExecutionsWrite),
+    };
+    routes.map(with_scope).into()
 }
 
 fn sandboxes() -> Vec<Route> {
-    let is = |route: Route, summary| route.is(Tag::Sandboxes, Scope::Sandboxes, summary);
-    vec![
-        is(
-            Route::post("/v1/sandboxes", "create_sandbox", sandboxes::create),
-            "Create a sandbox, or find it by its name",
-        )
-        .owned_by(Owner::NewSandbox)
-        .json_body::<SandboxRequest>(Limit::Request, sandboxes::example_request)
-        .answers::<SandboxView>(200, "The sandbox of this name, which has the same spec.")
-        .header("Location", "The sandbox.")
-        .header("Sandbox-Generation", "The generation that was used.")
-        .header("Sandbox-Restarted", RESTARTED)
-        .answers::<SandboxView>(201, "A new sandbox.")
-        .header("Location", "The sandbox.")
-        .header("Sandbox-Generation", "The generation that was used.")
-        .header("Sandbox-Restarted", RESTARTED)
-        .uses_sandbox(),
-        is(Route::get("/v1/sandboxes", "list_sandboxes", sandboxes::list), "List sandboxes")
+    let routes = [
+        Route::post("/v1/sandboxes", "create_sandbox", sandboxes::create)
+            .does("Create a sandbox, or find it by its name")
+            .owned_by(Owner::NewSandbox)
+            .json_body::<SandboxRequest>(Limit::Request, sandboxes::example_request)
+            .answers::<SandboxView>(200, "The sandbox of this name, which has the same spec.")
+            .header("Location", "The sandbox.")
+            .says_generation()
+            .answers::<SandboxView>(201, "A new sandbox.")
+            .header("Location", "The sandbox.")
+            .says_generation()
+            .uses_sandbox(),
+        Route::get("/v1/sandboxes", "list_sandboxes", sandboxes::list)
+            .does("List sandboxes")
             .describe("The latest first, a page at a time.")
             .query::<SandboxListParams>()
             .answers::<SandboxList>(200, "A page of sandboxes."),
-        is(Route::get("/v1/sandboxes/{id}", "get_sandbox", sandboxes::get), "Get a sandbox")
+        Route::get("/v1/sandboxes/{id}", "get_sandbox", sandboxes::get)
+            .does("Get a sandbox")
             .owned_by(Owner::NodeOrStore(sandbox))
             .describe("Reading a sandbox does not count as use: its idle timeout is not renewed.")
             .answers::<SandboxView>(200, "The sandbox."),
-        is(
-            Route::delete("/v1/sandboxes/{id}", "delete_sandbox", sandboxes::delete),
-            "Remove a sandbox and its files",
-        )
-        .owned_by(Owner::NodeOrStore(sandbox))
-        .answers_nothing(204, "It is removed."),
-        is(
-            Route::post("/v1/sandboxes/{id}/extend", "extend_sandbox", sandboxes::extend),
-            "Extend the lifetime of a sandbox",
-        )
-        .describe("At most to the maximum lifetime fixed at creation.")
-        .json_body::<ExtendRequest>(Limit::Small, sandboxes::example_extend)
-        .answers::<SandboxView>(200, "The sandbox."),
-        is(
-            Route::patch("/v1/sandboxes/{id}", "patch_sandbox", sandboxes::patch),
-            "Change the lifetime or the metadata of a sandbox",
-        )
-        .describe(
-            "What is left out stays. The lifetime may become shorter, and ends at `max_expires_at` at the \
-             latest.",
-        )
-        .json_body::<SandboxPatch>(Limit::Small, sandboxes::example_patch)
-        .answers::<SandboxView>(200, "The sandbox."),
-        is(
-            Route::post("/v1/sandboxes/{id}/pause", "pause_sandbox", sandboxes::pause),
-            "Pause a sandbox",
-        )
-        .describe("Its processes keep their memory, and get no processor time until its next use.")
-        .query::<GenerationParams>()
-        .answers::<SandboxView>(200, "The sandbox.")
-        .uses_sandbox(),
-        is(
-            Route::post("/v1/sandboxes/{id}/resume", "resume_sandbox", sandboxes::resume),
-            "Resume a sandbox that is paused",
-        )
-        .query::<GenerationParams>()
-        .answers::<SandboxView>(200, "The sandbox.")
-        .uses_sandbox(),
-        is(
-            Route::post("/v1/sandboxes/{id}/operations", "operate", sandboxes::operate),
-            "Perform a file operation",
-        )
-        .describe("An operation that fails is answered 200 with `success: false` and its error.")
-        .query::<GenerationParams>()
-        .json_body::<OperationRequest>(Limit::Request, sandboxes::example_operation)
-        .answers::<Envelope>(200, "The result of the operation.")
-        .header("Sandbox-Generation", "The generation that was used.")
-        .header("Sandbox-Restarted", RESTARTED)
-        .uses_sandbox(),
-        is(
-            Route::get("/v1/sandboxes/{id}/files/{path}", "read_file", sandboxes::read),
-            "Read a file of a sandbox",
-        )
-        .headers(no_etag_header)
-        .query::<GenerationParams>()
-        .answers_bytes(200, "*/*", "The content. Its type is by its name.")
-        .header("Content-Disposition", "Always an attachment.")
-        .header("Sandbox-Generation", "The generation that was used.")
-        .header("Sandbox-Restarted", RESTARTED)
-        .uses_sandbox()
-        .refuses([412]),
-        is(
-            Route::put("/v1/sandboxes/{id}/files/{path}", "write_file", sandboxes::write),
-            "Write a file of a sandbox",
-        )
-        .describe("Whole or not at all; missing parent directories are created.")
-        .headers(new_file_header)
-        .query::<GenerationParams>()
-        .bytes_body()
-        .answers::<WriteReply>(200, "The file is written.")
-        .header("Sandbox-Generation", "The generation that was used.")
-        .header("Sandbox-Restarted", RESTARTED)
-        .uses_sandbox()
-        .refuses([412]),
-        is(
-            Route::get("/v1/sandboxes/{id}/watch", "watch_files", watch::get),
-            "Watch a directory of a sandbox",
-        )
-        .describe(
-            "Server-sent events, from when the answer begins: `change` for each change of an entry, and \
-             `omitted` where some are missing, because the client was too slow, there were too many at \
-             once, or a directory could not be watched. Needs a sandbox with an image of programs, which \
-             has at most 8 watches. The stream ends when the directory is gone.",
-        )
-        .query::<WatchParams>()
-        .answers_changes("The changes.")
-        .uses_sandbox(),
-        is(
-            Route::post("/v1/sandboxes/{id}/executions", "run_in_sandbox", sandboxes::run),
-            "Run a script or a command in a sandbox",
-        )
-        .describe("As for a one-shot execution, except for what the sandbox already fixes.")
-        .headers(key_header)
-        .query::<SubmitInParams>()
-        .json_body::<ExecutionRequest>(Limit::Request, executions::example_request)
-        .answers::<Execution>(200, "It has ended.")
-        .header("Location", "The execution.")
-        .answers::<AcceptedExecution>(202, ACCEPTED)
-        .header("Location", "The execution.")
-        .refuses([409, 507]),
-    ]
+        Route::delete("/v1/sandboxes/{id}", "delete_sandbox", sandboxes::delete)
+            .does("Remove a sandbox and its files")
+            .owned_by(Owner::NodeOrStore(sandbox))
+            .answers_nothing(204, "It is removed."),
+        Route::post("/v1/sandboxes/{id}/extend", "extend_sandbox", sandboxes::extend)
+            .does("Extend the lifetime of a sandbox")
+            .describe("At most to the maximum lifetime fixed at creation.")
+            .json_body::<ExtendRequest>(Limit::Small, sandboxes::example_extend)
+            .answers::<SandboxView>(200, "The sandbox."),
+        Route::patch("/v1/sandboxes/{id}", "patch_sandbox", sandboxes::patch)
+            .does("Change the lifetime or the metadata of a sandbox")
+            .describe(
+                "What is left out stays. The lifetime may become shorter, and ends at \
+                 `max_expires_at` at the latest.",
+            )
+            .json_body::<SandboxPatch>(Limit::Small, sandboxes::example_patch)
+            .answers::<SandboxView>(200, "The sandbox."),
+        Route::post("/v1/sandboxes/{id}/pause", "pause_sandbox", sandboxes::pause)
+            .does("Pause a sandbox")
+            .describe(
+                "Its processes keep their memory, and get no processor time until its next use.",
+            )
+            .query::<GenerationParams>()
+            .answers::<SandboxView>(200, "The sandbox.")
+            .uses_sandbox(),
+        Route::post("/v1/sandboxes/{id}/resume", "resume_sandbox", sandboxes::resume)
+            .does("Resume a sandbox that is paused")
+            .query::<GenerationParams>()
+            .answers::<SandboxView>(200, "The sandbox.")
+            .uses_sandbox(),
+        Route::post("/v1/sandboxes/{id}/operations", "operate", sandboxes::operate)
+            .does("Perform a file operation")
+            .describe(
+                "An operation that fails is answered 200 with `success: false` and its error.",
+            )
+            .query::<GenerationParams>()
+            .json_body::<OperationRequest>(Limit::Request, sandboxes::example_operation)
+            .answers::<Envelope>(200, "The result of the operation.")
+            .says_generation()
+            .uses_sandbox(),
+        Route::get("/v1/sandboxes/{id}/files/{path}", "read_file", sandboxes::read)
+            .does("Read a file of a sandbox")
+            .reads("If-Match", "412 unless it is `*`: files of a sandbox have no ETags.")
+            .query::<GenerationParams>()
+            .answers_bytes(200, "*/*", "The content. Its type is by its name.")
+            .header("Content-Disposition", "Always an attachment.")
+            .says_generation()
+            .uses_sandbox()
+            .refuses([412]),
+        Route::put("/v1/sandboxes/{id}/files/{path}", "write_file", sandboxes::write)
+            .does("Write a file of a sandbox")
+            .describe("Whole or not at all; missing parent directories are created.")
+            .reads("Content-Range", "400: a file is written whole.")
+            .reads("If-Match", "412: files of a sandbox have no ETags.")
+            .reads(
+                "If-None-Match",
+                "`*`: 412 if the file exists. Files of a sandbox have no ETags.",
+            )
+            .query::<GenerationParams>()
+            .bytes_body()
+            .answers::<WriteReply>(200, "The file is written.")
+            .says_generation()
+            .uses_sandbox()
+            .refuses([412]),
+        Route::get("/v1/sandboxes/{id}/watch", "watch_files", watch::get)
+            .does("Watch a directory of a sandbox")
+            .describe(
+                "Server-sent events, from when the answer begins: `change` for each change of an \
+                 entry, and `omitted` where some are missing, because the client was too slow, \
+                 there were too many at once, or a directory could not be watched. Needs a sandbox \
+                 with an image of programs, which has at most 8 watches. The stream ends when the \
+                 directory is gone.",
+            )
+            .query::<WatchParams>()
+            .answers_changes("The changes.")
+            .uses_sandbox(),
+        Route::post("/v1/sandboxes/{id}/executions", "run_in_sandbox", sandboxes::run)
+            .does("Run a script or a command in a sandbox")
+            .describe("As for a one-shot execution, except for what the sandbox already fixes.")
+            .takes_key()
+            .query::<SubmitInParams>()
+            .json_body::<ExecutionRequest>(Limit::Request, executions::example_request)
+            .answers::<Execution>(200, "It has ended.")
+            .header("Location", "The execution.")
+            .answers::<AcceptedExecution>(202, ACCEPTED)
+            .header("Location", "The execution.")
+            .refuses([409, 507]),
+    ];
+    routes.map(|route| route.of(Tag::Sandboxes, Scope::Sandboxes)).into()
 }
 
 fn processes() -> Vec<Route> {
-    let is =
-        |route: Route, summary| route.is(Tag::Processes, Scope::Sandboxes, summary).uses_sandbox();
-    vec![
-        is(
-            Route::post("/v1/sandboxes/{id}/processes", "start_process", processes::start),
-            "Start a process",
+    let routes = [
+        Route::post("/v1/sandboxes/{id}/processes", "start_process", processes::start)
+            .does("Start a process")
+            .describe("Needs a sandbox whose spec has `processes: kept`.")
+            .takes_key()
+            .query::<GenerationParams>()
+            .json_body::<ProcessRequest>(Limit::Request, processes::example_request)
+            .answers::<ProcessView>(201, "The process.")
+            .header("Location", "The process.")
+            .says_generation(),
+        Route::get("/v1/sandboxes/{id}/processes", "list_processes", processes::list)
+            .does("List processes")
+            .describe("The latest first: those that run, and those that ended lately.")
+            .query::<ProcessListParams>()
+            .answers::<ProcessList>(200, "The processes."),
+        Route::get("/v1/sandboxes/{id}/processes/{process}", "get_process", processes::get)
+            .does("Get a process")
+            .describe(
+                "With `wait` the answer comes when it has exited, or after that time as it is \
+                 then.",
+            )
+            .query::<SubmitInParams>()
+            .answers::<ProcessView>(200, "The process."),
+        Route::delete("/v1/sandboxes/{id}/processes/{process}", "stop_process", processes::stop)
+            .does("Stop a process and all that it has started")
+            .describe(
+                "They get SIGTERM, and SIGKILL after the grace: at once for a second request.",
+            )
+            .query::<SubmitInParams>()
+            .answers::<ProcessView>(200, "It has ended, and nothing is left.")
+            .answers::<ProcessView>(202, "It ends soon."),
+        Route::get(
+            "/v1/sandboxes/{id}/processes/{process}/events",
+            "get_process_events",
+            processes::events,
         )
-        .describe("Needs a sandbox whose spec has `processes: kept`.")
-        .headers(key_header)
-        .query::<GenerationParams>()
-        .json_body::<ProcessRequest>(Limit::Request, processes::example_request)
-        .answers::<ProcessView>(201, "The process.")
-        .header("Location", "The process.")
-        .header("Sandbox-Generation", "The generation that was used.")
-        .header("Sandbox-Restarted", RESTARTED),
-        is(
-            Route::get("/v1/sandboxes/{id}/processes", "list_processes", processes::list),
-            "List processes",
-        )
-        .describe("The latest first: those that run, and those that ended lately.")
-        .query::<ProcessListParams>()
-        .answers::<ProcessList>(200, "The processes."),
-        is(
-            Route::get("/v1/sandboxes/{id}/processes/{process}", "get_process", processes::get),
-            "Get a process",
-        )
-        .describe("With `wait` the answer comes when it has exited, or after that time as it is then.")
-        .query::<SubmitInParams>()
-        .answers::<ProcessView>(200, "The process."),
-        is(
-            Route::delete("/v1/sandboxes/{id}/processes/{process}", "stop_process", processes::stop),
-            "Stop a process and all that it has started",
-        )
-        .describe("They get SIGTERM, and SIGKILL after the grace: at once for a second request.")
-        .query::<SubmitInParams>()
-        .answers::<ProcessView>(200, "It has ended, and nothing is left.")
-        .answers::<ProcessView>(202, "It ends soon."),
-        is(
-            Route::get(
-                "/v1/sandboxes/{id}/processes/{process}/events",
-                "get_process_events",
-                processes::events,
-            ),
-            "Follow the events of a process",
-        )
+        .does("Follow the events of a process")
         .describe(
-            "Server-sent events as those of an execution: `start`, `output`, `exit`, and `end` with the \
-             process as its document. What is too old is `omitted`. `mode` is `lossy` by default.",
+            "Server-sent events as those of an execution: `start`, `output`, `exit`, and `end` \
+             with the process as its document. What is too old is `omitted`. `mode` is `lossy` \
+             by default.",
         )
-        .headers(event_headers)
+        .resumes()
         .query::<ProcessEventParams>()
         .answers_events("The events."),
-        is(
-            Route::get(
-                "/v1/sandboxes/{id}/processes/{process}/attach",
-                "attach_process",
-                attach::attach,
-            ),
-            "Attach to a process, by a WebSocket",
+        Route::get(
+            "/v1/sandboxes/{id}/processes/{process}/attach",
+            "attach_process",
+            attach::attach,
         )
+        .does("Attach to a process, by a WebSocket")
         .describe(
-            "Its subprotocol is `sandboxctl.process.1`. The server sends output as binary messages (a \
-             byte: 1 for stdout, 2 for stderr; the number of the event in 8 bytes, the highest first; the \
-             output), and other events as text. A client sends input as binary messages, and \
-             `{\"resize\": …}`, `{\"signal\": …}` or `{\"eof\": true}` as text. `mode` is `wait` by default.",
+            "Its subprotocol is `sandboxctl.process.1`. The server sends output as binary \
+             messages (a byte: 1 for stdout, 2 for stderr; the number of the event in 8 bytes, \
+             the highest first; the output), and other events as text. A client sends input as \
+             binary messages, and `{\"resize\": …}`, `{\"signal\": …}` or `{\"eof\": true}` as \
+             text. `mode` is `wait` by default.",
         )
         .query::<ProcessEventParams>()
-        .answers_websocket("The connection is a WebSocket."),
-        is(
-            Route::post(
-                "/v1/sandboxes/{id}/processes/{process}/stdin",
-                "write_stdin",
-                processes::write_stdin,
-            ),
-            "Send input to a process",
+        .answers_upgrade("The connection is a WebSocket."),
+        Route::post(
+            "/v1/sandboxes/{id}/processes/{process}/stdin",
+            "write_stdin",
+            processes::write_stdin,
         )
+        .does("Send input to a process")
         .query::<GenerationParams>()
         .bytes_body()
         .answers_nothing(204, "All of it is queued."),
-        is(
-            Route::post(
-                "/v1/sandboxes/{id}/processes/{process}/stdin/close",
-                "close_stdin",
-                processes::close_stdin,
-            ),
-            "Close the stdin of a process",
+        Route::post(
+            "/v1/sandboxes/{id}/processes/{process}/stdin/close",
+            "close_stdin",
+            processes::close_stdin,
         )
+        .does("Close the stdin of a process")
         .query::<GenerationParams>()
         .answers_nothing(204, "It is closed."),
-        is(
-            Route::post(
-                "/v1/sandboxes/{id}/processes/{process}/resize",
-                "resize_process",
-                processes::resize,
-            ),
-            "Set the size of a process's terminal",
+        Route::post(
+            "/v1/sandboxes/{id}/processes/{process}/resize",
+            "resize_process",
+            processes::resize,
         )
+        .does("Set the size of a process's terminal")
         .query::<GenerationParams>()
         .json_body::<TerminalSize>(Limit::Small, processes::example_size)
         .answers_nothing(204, "It has this size."),
-        is(
-            Route::post(
-                "/v1/sandboxes/{id}/processes/{process}/signal",
-                "signal_process",
-                processes::signal,
-            ),
-            "Send a signal to a process",
+        Route::post(
+            "/v1/sandboxes/{id}/processes/{process}/signal",
+            "signal_process",
+            processes::signal,
         )
+        .does("Send a signal to a process")
         .query::<GenerationParams>()
         .json_body::<SignalRequest>(Limit::Small, processes::example_signal)
         .answers_nothing(204, "It was sent."),
-    ]
+    ];
+    routes.map(|route| route.of(Tag::Processes, Scope::Sandboxes).uses_sandbox()).into()
 }
 
 fn ports() -> Vec<Route> {
-    let is = |route: Route, summary| route.is(Tag::Ports, Scope::Sandboxes, summary).uses_sandbox();
-    vec![
-        is(
-            Route::get("/v1/sandboxes/{id}/ports", "list_ports", ports::list),
-            "List the ports of a sandbox at which something listens",
-        )
-        .query::<GenerationParams>()
-        .answers::<PortList>(200, "The ports, whether the spec lists them or not.")
-        .header("Sandbox-Generation", "The generation that was used.")
-        .header("Sandbox-Restarted", RESTARTED),
-        is(
-            Route::post("/v1/sandboxes/{id}/ports/{port}/connect", "connect_port", ports::connect),
-            "Connect to a port of a sandbox",
-        )
-        .describe(
-            "Asks for `Upgrade: sandboxctl-tcp`, over HTTP/1.1. After the answer the connection is one to \
-             the port: the bytes are passed on as they are, both ways.",
-        )
-        .query::<GenerationParams>()
-        .answers_tunnel("The connection is one to the port."),
-        is(
-            Route::post("/v1/sandboxes/{id}/ports/{port}/previews", "open_preview", ports::preview),
-            "Open a preview of a port",
-        )
-        .describe(
-            "A host at which the port can be reached, by requests with the header `Sandbox-Port-Token`, or \
-             without it if the preview is public.",
-        )
-        .query::<GenerationParams>()
-        .json_body::<PreviewRequest>(Limit::Small, ports::example_preview)
-        .answers::<Preview>(201, "The preview."),
-    ]
+    let routes = [
+        Route::get("/v1/sandboxes/{id}/ports", "list_ports", ports::list)
+            .does("List the ports of a sandbox at which something listens")
+            .query::<GenerationParams>()
+            .answers::<PortList>(200, "The ports, whether the spec lists them or not.")
+            .says_generation(),
+        Route::post("/v1/sandboxes/{id}/ports/{port}/connect", "connect_port", ports::connect)
+            .does("Connect to a port of a sandbox")
+            .describe(
+                "Asks for `Upgrade: sandboxctl-tcp`, over HTTP/1.1. After the answer the \
+                 connection is one to the port: the bytes are passed on as they are, both ways.",
+            )
+            .query::<GenerationParams>()
+            .answers_upgrade("The connection is one to the port."),
+        Route::post("/v1/sandboxes/{id}/ports/{port}/previews", "open_preview", ports::preview)
+            .does("Open a preview of a port")
+            .describe(
+                "A host at which the port can be reached, by requests with the header \
+                 `Sandbox-Port-Token`, or without it if the preview is public.",
+            )
+            .query::<GenerationParams>()
+            .json_body::<PreviewRequest>(Limit::Small, ports::example_preview)
+            .answers::<Preview>(201, "The preview."),
+    ];
+    routes.map(|route| route.of(Tag::Ports, Scope::Sandboxes).uses_sandbox()).into()
 }
 
 fn server() -> Vec<Route> {
@@ -428,12 +391,50 @@ fn server() -> Vec<Route> {
         Route::get("/v1/usage", "get_usage", server::usage)
             .is(Tag::Server, Scope::ExecutionsRead, "Get the caller's usage")
             .answers::<UsageTotals>(200, "Totals of the caller's subject."),
+        Route::get("/v1/service", "get_service", server::service)
+            .is(Tag::Server, Scope::Admin, "Get what the service does now")
+            .describe(
+                "Its queue, its pool, its kept sandboxes, at most 100 subjects with what they have and used today, and \
+                 the nodes of its cluster. How it was before is in the metrics.",
+            )
+            .answers::<ServiceStatus>(200, "What it does."),
+        Route::post("/v1/check", "check_script", server::check)
+            .is(Tag::Executions, Scope::ExecutionsWrite, "Check a script without running it")
+            .json_body::<ScriptRequest>(Limit::Request, server::example_script)
+            .answers::<ScriptCheck>(200, "What is wrong with it: nothing if it compiles."),
         Route::get("/v1/openapi.json", "get_openapi", server::openapi)
             .public("Get this document")
             .answers_bytes(200, "application/json", "The OpenAPI document."),
-        Route::get("/docs", "get_docs", server::docs)
-            .public("Get this document as a page")
-            .answers_text(200, "text/html", "The page. It works offline."),
+        Route::get("/", "get_console", console::page)
+            .public("Get the console, a page for people")
+            .answers_text(200, "text/html", "The page."),
+        Route::get("/assets/{name}", "get_console_asset", console::asset)
+            .public("Get an asset of the console")
+            .answers_bytes(200, "*/*", "The asset. Its type is by its name.")
+            .header("ETag", "It is weak: the same of all encodings.")
+            .answers_nothing(304, "The client has it already."),
+        Route::get("/docs", "get_docs", console::docs)
+            .public("Go to the reference of the API in the console")
+            .answers_nothing(308, "It is there.")
+            .header("Location", "The reference."),
+        Route::post("/v1/session", "create_session", session::create)
+            .public("Sign a page of this server in")
+            .describe(
+                "For a browser: the answer sets a cookie that no script can read and that counts for requests of this \
+                 server's own pages alone. It lasts up to 12 hours, and no longer than the token.",
+            )
+            .json_body::<session::SignIn>(Limit::Small, session::example_sign_in)
+            .answers::<session::SessionView>(200, "Who is signed in.")
+            .header("Set-Cookie", "The session.")
+            .refuses([401, 429]),
+        Route::get("/v1/session", "get_session", session::get)
+            .of_caller("Get who is signed in, or whose token the request has")
+            .answers::<session::SessionView>(200, "Who that is."),
+        Route::delete("/v1/session", "delete_session", session::delete)
+            .public("Sign the page out")
+            .describe("The browser forgets its session. Revoking its token ends every copy of it.")
+            .answers_nothing(204, "It is signed out.")
+            .header("Set-Cookie", "No session."),
         Route::get("/healthz", "get_health", server::healthz)
             .public("Liveness check")
             .answers::<server::Healthz>(200, "Alive."),

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use sandbox_api::service::{ExecutionKind, ExecutionState, SandboxRef, SandboxStatus, Subject};
+use sandbox_api::service::{
+    ExecutionKind, ExecutionState, SandboxRef, SandboxStatus, Subject, Time,
+};
 use sandbox_api::{ProcessState, ReadFrom, ReadMode};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -121,7 +123,9 @@ macro_rules! of_generation {
     };
 }
 
-of_generation!(GenerationParams, SubmitInParams, ProcessListParams, ProcessEventParams);
+of_generation!(
+    GenerationParams, SubmitInParams, ProcessListParams, ProcessEventParams, WatchParams
+);
 
 impl<P: OfGeneration> FromRequestParts<App> for At<P> {
     type Rejection = Refusal;
@@ -156,6 +160,14 @@ pub(super) struct ListParams {
     pub kind: Option<ExecutionKind>,
     /// Only those that ran in this kept sandbox.
     pub sandbox: Option<String>,
+    /// Only those that ran in this image.
+    pub image: Option<String>,
+    /// Only those that were accepted at this time or later.
+    pub since: Option<Time>,
+    /// Only those that were accepted before this time.
+    pub until: Option<Time>,
+    /// Those of this subject, or `*` for all, in place of the caller's own. It needs the scope `admin`.
+    pub subject: Option<String>,
     /// The `next_cursor` of the page before.
     pub cursor: Option<String>,
     /// How many there may be in a page.
@@ -293,76 +305,4 @@ pub(super) enum Format {
     /// Zstandard.
     #[serde(rename = "tar.zst")]
     TarZst,
-}
-
-/// The headers of requests that may be repeated.
-pub(super) fn key_header(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "properties": {
-        "idempotency_key": {
-            "description": "Idempotency key, chosen by the caller: a repeated request is accepted \
-                once; a different request is refused (422).",
-            "type": "string",
-            "minLength": 1,
-            "maxLength": 255,
-            "pattern": "^[\\x21-\\x7e]+$",
-        },
-    } })
-}
-
-/// The headers of streams of events.
-pub(super) fn event_headers(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "properties": {
-        "last_event_id": {
-            "description": "The number of the last event that the client has.",
-            "type": "integer",
-            "format": "uint64",
-        },
-    } })
-}
-
-/// The header of a file that must not exist.
-pub(super) fn new_file_header(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "properties": {
-        "if_none_match": {
-            "description": "`*`: 412 if the file exists. Files of a sandbox have no ETags.",
-            "type": "string",
-        },
-        "if_match": {
-            "description": "412: files of a sandbox have no ETags.",
-            "type": "string",
-        },
-        "content_range": { "description": "400: a file is written whole.", "type": "string" },
-    } })
-}
-
-/// The header of a condition that no file of a sandbox meets.
-pub(super) fn no_etag_header(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "properties": {
-        "if_match": {
-            "description": "412 unless it is `*`: files of a sandbox have no ETags.",
-            "type": "string",
-        },
-    } })
-}
-
-/// The headers of conditions and ranges.
-pub(super) fn file_headers(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "properties": {
-        "range": {
-            "description": "A range of bytes: `bytes=0-99`. Of several only the whole file is given.",
-            "type": "string",
-        },
-        "if_range": {
-            "description": "The range counts only if the file has this ETag.",
-            "type": "string",
-        },
-        "if_none_match": {
-            "description": "The ETags that the client has: 304 if the file has one of them.",
-            "type": "string",
-        },
-        "if_match": {
-            "description": "The file must have one of these ETags: 412 if it has not.",
-            "type": "string",
-        },
-    } })
 }

@@ -9,20 +9,19 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, any};
 use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
 use sandbox_api::service::SandboxRef;
 use sandbox_api::{PreviewRequest, ProblemKind, TCP_PROTOCOL};
 use serde_json::{Value, json};
-use tokio::io::copy_bidirectional;
 
-use super::params::GenerationParams;
-use super::sandboxes::of_generation;
+use super::params::At;
+use super::sandboxes::answer;
 use crate::access::{Caller, InFlightRequest};
 use crate::app::App;
+use crate::forward::tunnel;
 use crate::mount::with_path;
 use crate::proxy::{Guard, HostHeader, IdleGuard, ProxyOptions, proxy};
 use crate::refusal::{Refusal, Result};
-use crate::request::{Id, Json, Params, Port};
+use crate::request::{Id, Json, Port};
 use crate::response::json_response;
 use crate::serve::ConnectionPlace;
 use crate::websocket::items;
@@ -31,30 +30,20 @@ use crate::websocket::items;
 const SEGMENTS_BEFORE_PATH: usize = 7;
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
-pub(super) async fn list(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
-    Params(GenerationParams { generation }): Params<GenerationParams>,
-) -> Result<Response> {
+pub(super) async fn list(at: At) -> Result<Response> {
     // One of a session of MCP is none here.
-    app.service().sandbox(&caller.subject, &id).await?;
-    let sandbox = SandboxRef { id, generation };
-    let listed = app.service().listening_ports(&caller.subject, &sandbox).await?;
-    let response = json_response(StatusCode::OK, &listed.value);
-    Ok(of_generation(response, listed.generation, listed.restarted))
+    at.app.service().sandbox(&at.subject, &at.sandbox.id).await?;
+    let listed = at.app.service().listening_ports(&at.subject, &at.sandbox).await?;
+    Ok(answer(StatusCode::OK, &listed))
 }
 
 pub(super) async fn preview(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
+    at: At,
     Port(port): Port,
-    Params(GenerationParams { generation }): Params<GenerationParams>,
     request: Json<PreviewRequest>,
 ) -> Result<Response> {
-    let (service, sandbox) = (app.service(), SandboxRef { id, generation });
-    let preview = service.open_preview(&caller.subject, &sandbox, port, request.value).await?;
+    let At { app, subject, sandbox, .. } = at;
+    let preview = app.service().open_preview(&subject, &sandbox, port, request.value).await?;
     Ok(json_response(StatusCode::CREATED, &preview))
 }
 
@@ -63,33 +52,17 @@ pub(super) fn example_preview() -> Value {
 }
 
 pub(super) async fn connect(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
+    at: At,
     Port(port): Port,
     upgrade: Result<TcpUpgrade>,
-    Params(GenerationParams { generation }): Params<GenerationParams>,
 ) -> Result<Response> {
+    let At { app, subject, sandbox, .. } = at;
     // Others learn nothing of it, whatever they ask for.
-    app.service().sandbox(&caller.subject, &id).await?;
+    app.service().sandbox(&subject, &sandbox.id).await?;
     let TcpUpgrade { on_upgrade, held } = upgrade?;
-    let sandbox = SandboxRef { id, generation };
-    let dialed = app.service().dial(&caller.subject, &sandbox, port).await?;
-    let stop = app.stop().clone();
-    tokio::spawn(async move {
-        let joined = async {
-            let mut caller = TokioIo::new(on_upgrade.await?);
-            copy_bidirectional(&mut caller, &mut IdleGuard::tunnel(dialed.value)).await?;
-            Ok::<_, axum::BoxError>(())
-        };
-        tokio::select! {
-            ended = joined => if let Err(error) = ended {
-                tracing::debug!(error, port, "a connection to a port broke off");
-            },
-            () = stop.cancelled() => {}
-        }
-        drop(held);
-    });
+    let stream = app.service().dial(&subject, &sandbox, port).await?.value;
+    let connection = std::future::ready(Ok(IdleGuard::tunnel(stream)));
+    tunnel::join(on_upgrade, connection, app.stop().clone(), held);
     let headers = [
         (CONNECTION, HeaderValue::from_static("upgrade")),
         (UPGRADE, HeaderValue::from_static(TCP_PROTOCOL)),

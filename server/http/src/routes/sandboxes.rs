@@ -15,7 +15,6 @@ use sandbox_api::{ErrorKind, ProblemKind};
 use sandbox_service::{CreatedSandbox, InSandbox, KeptWriter, SandboxQuery};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt as _;
 use tokio_util::io::ReaderStream;
 
 use super::content::{as_attachment, refuse_etags, write_mode};
@@ -155,12 +154,7 @@ async fn copy(content: Body, mut writer: KeptWriter) -> Result<InSandbox<WriteRe
     let mut content = content.into_data_stream();
     while let Some(piece) = content.next().await {
         let piece = piece.map_err(|error| unreadable(&error))?;
-        writer.make_room(piece.len()).await?;
-        if let Err(error) = writer.write_all(&piece).await {
-            // Why is known at the end.
-            writer.finish().await?;
-            return Err(Refusal::new(ErrorKind::AgentLost.into(), error.to_string()));
-        }
+        writer = writer.write(&piece).await?;
     }
     Ok(writer.finish().await?)
 }

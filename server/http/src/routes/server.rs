@@ -1,22 +1,40 @@
 //! The server itself: usage, health, figures, and its own description.
 
 use axum::extract::State;
-use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use sandbox_api::ProblemKind;
+use sandbox_api::service::ScriptRequest;
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::access::{Caller, Scope};
 use crate::app::App;
 use crate::metrics::OPENMETRICS;
 use crate::openapi::scopes;
 use crate::refusal::{Refusal, Result};
+use crate::request::Json;
 use crate::response::json_response;
 
 pub(super) async fn usage(State(app): State<App>, caller: Caller) -> Result<Response> {
     Ok(json_response(StatusCode::OK, &app.service().usage(&caller.subject).await?))
+}
+
+pub(super) async fn service(State(app): State<App>) -> Result<Response> {
+    Ok(json_response(StatusCode::OK, &app.service().overview().await?))
+}
+
+pub(super) async fn check(
+    State(app): State<App>,
+    request: Json<ScriptRequest>,
+) -> Result<Response> {
+    Ok(json_response(StatusCode::OK, &app.service().check_script(request.value).await?))
+}
+
+pub(super) fn example_script() -> Value {
+    json!({ "script": "return 6 * 7" })
 }
 
 /// The answer of `/healthz`.
@@ -61,16 +79,6 @@ pub(super) async fn openapi(State(app): State<App>) -> Response {
         (CACHE_CONTROL, FOR_A_WHILE),
     ];
     (headers, app.openapi().clone()).into_response()
-}
-
-pub(super) async fn docs(State(app): State<App>) -> Response {
-    let page = app.reference();
-    let headers = [
-        (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
-        (CONTENT_SECURITY_POLICY, page.policy.clone()),
-        (CACHE_CONTROL, FOR_A_WHILE),
-    ];
-    (headers, page.html.clone()).into_response()
 }
 
 /// OAuth 2.0 Protected Resource Metadata.

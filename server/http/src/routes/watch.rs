@@ -1,27 +1,17 @@
 //! Changes in a watched directory, as server-sent events.
 
-use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
-use sandbox_api::service::SandboxRef;
 use sandbox_api::{WatchRecord, WatchRequest};
 
-use super::params::WatchParams;
-use crate::access::Caller;
-use crate::app::App;
+use super::params::{At, WatchParams};
 use crate::refusal::{Refusal, Result};
-use crate::request::{Id, Params};
 
-pub(super) async fn get(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
-    Params(WatchParams { path, recursive, generation }): Params<WatchParams>,
-) -> Result<Response> {
-    let sandbox = SandboxRef { id, generation };
+pub(super) async fn get(at: At<WatchParams>) -> Result<Response> {
+    let At { app, subject, sandbox, params: WatchParams { path, recursive, .. } } = at;
     let request = WatchRequest { path: path.as_deref().unwrap_or(".").into(), recursive };
-    let watch = app.service().watch_files(&caller.subject, &sandbox, request).await?;
+    let watch = app.service().watch_files(&subject, &sandbox, request).await?;
     // A watch that fails is cut off: its client has to look itself at what has changed since.
     let events =
         watch.map(|record| message(&record?)).map(|event| event.map_err(axum::BoxError::from));

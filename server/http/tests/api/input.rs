@@ -82,7 +82,7 @@ async fn invalid_parameter_is_422_with_its_name() {
 async fn unknown_path_method_type_and_id_have_their_answers() {
     let api = api().await;
     for (method, path, status) in [
-        (Method::GET, "/", 404),
+        (Method::GET, "/nothing", 404),
         (Method::GET, "/v1", 404),
         (Method::GET, "/v1/executions/", 404),
         (Method::GET, "/v1/executions/nothing", 404),

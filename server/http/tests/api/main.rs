@@ -13,6 +13,7 @@ mod nodes;
 mod peers;
 mod ports;
 mod processes;
+mod session;
 mod sockets;
 mod subjects;
 

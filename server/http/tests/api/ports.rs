@@ -90,19 +90,19 @@ pub(super) fn echo(mut connections: UnboundedReceiver<DuplexStream>) {
 }
 
 /// What the guest saw of a request.
-fn seen(answer: &Answer) -> Value {
+pub(super) fn seen(answer: &Answer) -> Value {
     assert_eq!(answer.status, 418, "{answer:?}");
     answer.json()
 }
 
-fn has_header(seen: &Value, start: &str) -> bool {
+pub(super) fn has_header(seen: &Value, start: &str) -> bool {
     let headers = seen["headers"].as_array().unwrap();
     headers.iter().any(|header| header.as_str().unwrap().starts_with(start))
 }
 
 impl Api {
     /// The answer, of which the document says nothing.
-    async fn ask(&self, request: Request<Body>) -> Answer {
+    pub(super) async fn ask(&self, request: Request<Body>) -> Answer {
         use http_body_util::BodyExt as _;
         use tower::ServiceExt as _;
         let response = self.router.clone().oneshot(request).await.unwrap();
@@ -200,6 +200,23 @@ async fn port_is_one_that_the_spec_lists_and_at_which_something_listens() {
         }
     });
     assert_eq!(ask("8080").await.status, 502);
+    // Nor has it an end.
+    for (interim, status) in [(16, 200), (usize::MAX, 502)] {
+        let mut connections = api.world.launcher.listen(PORT);
+        tokio::spawn(async move {
+            let mut connection = connections.recv().await.unwrap();
+            let (hints, last) = (b"HTTP/1.1 103 Early Hints\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n");
+            for _ in 0..interim {
+                if connection.write_all(hints).await.is_err() {
+                    return;
+                }
+            }
+            _ = connection.write_all(last).await;
+        });
+        let path = format!("/v1/sandboxes/{id}/ports/8080/http/");
+        let answer = api.ask(request(Method::GET, &path).body(Body::empty()).unwrap()).await;
+        assert_eq!(answer.status, status, "{interim}");
+    }
 }
 
 /// The host of a preview, and its token.
@@ -238,7 +255,7 @@ async fn preview_needs_its_token_and_has_an_origin_of_its_own() {
     let headers: [(&str, &str); 4] = [
         ("origin", "https://elsewhere.example"),
         ("sec-fetch-mode", "navigate"),
-        ("cookie", "a=b"),
+        ("cookie", "a=b; sandboxctl_session=x; __Host-sandboxctl_session=y"),
         ("authorization", "Basic eA=="),
     ];
     for (name, value) in headers {
@@ -247,7 +264,7 @@ async fn preview_needs_its_token_and_has_an_origin_of_its_own() {
     let answer = api.ask(request).await;
     let seen = seen(&answer);
     assert_eq!(seen["uri"], "/v1/sandboxes?a=b");
-    for there in ["origin=", "cookie=", "authorization=", "x-forwarded-host=\"8080-"] {
+    for there in ["origin=", "cookie=\"a=b\"", "authorization=", "x-forwarded-host=\"8080-"] {
         assert!(has_header(&seen, there), "{there}: {seen:#}");
     }
     assert!(!has_header(&seen, "sandbox-port-token") && !has_header(&seen, "sandboxctl-target"));
@@ -289,6 +306,9 @@ async fn host_of_previews_has_nothing_of_the_api_and_the_api_nothing_of_previews
         assert_eq!(answer.problem().status, 421, "{other}");
     }
     assert_eq!(api.ask(to(&format!("{host}."), "/", token.as_deref())).await.status, 421);
+    let mut of_server = to(&host, "*", token.as_deref());
+    *of_server.method_mut() = Method::OPTIONS;
+    assert_eq!(api.ask(of_server).await.problem().status, 400);
     // The way of a preview's request inside is none from outside.
     for path in [format!("/.preview/8080/{id}/"), "/.preview/".to_owned(), "/.preview".to_owned()] {
         let mut request = to("api.example.org", &path, token.as_deref());

@@ -38,6 +38,7 @@ fn path_of(template: &str, id: &str) -> String {
     template
         .replace("{id}", id)
         .replace("{path}", "out.csv")
+        .replace("{name}", "none.js")
         .replace("{process}", "1")
         .replace("{port}", "8080")
 }

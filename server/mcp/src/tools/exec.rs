@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use sandbox_api::service::{CommandRequest, Content};
 use sandbox_api::{
-    Captured, Command, ErrorKind, ExecutionEvent, ExecutionResult, Failure, Outcome, OutputStream,
+    Captured, Command, ExecutionEvent, ExecutionResult, Failure, Outcome, OutputStream,
     RefusedHost, TouchedFile, millis,
 };
 use schemars::JsonSchema;
@@ -14,7 +14,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::args::{alias, decode, timeout};
-use super::result::{attach, failure_text, invalid, listed, listed_hosts, write_refused};
+use super::result::{
+    attach, failure_text, invalid, listed, listed_hosts, ran, run_failure, write_refused,
+};
 use super::schema;
 use super::tool::{Call, Hints, McpTool, ServerTraits};
 use crate::hints::{explained, noted};
@@ -133,11 +135,7 @@ impl McpTool for Exec {
         let text = (!text.is_empty()).then_some(text);
         let content = data.error.iter().map(failure_text).chain(text).map(ContentBlock::text);
         let content: Vec<_> = content.collect();
-        let mut result = match &data.error {
-            None => CallToolResult::success(content),
-            Some(_) => CallToolResult::error(content),
-        };
-        result.structured_content = serde_json::to_value(&data).ok();
+        let mut result = ran(content, &data, data.error.is_some());
         attach(&mut result, kept, &data.files_touched, workspace).await;
         result
     }
@@ -273,23 +271,11 @@ fn shares(stdout: &Output, stderr: &Output, most: usize) -> [usize; 2] {
 impl ExecData {
     /// Without the output.
     fn of(result: ExecutionResult) -> Self {
-        let (failed, hint) = (result.failed(), result.hint());
+        let (failed, error) = (result.failed(), run_failure(&result));
         let (exit_code, signal) = (result.command_exit_code(), result.signal());
         let ExecutionResult { outcome, files_touched, network, .. } = result;
         let (files_touched, files_touched_truncated) = listed(files_touched);
         let timed_out = matches!(outcome, Outcome::Timeout(_));
-        let error = match &outcome {
-            // The command's own end is data.
-            Outcome::Ok { .. } | Outcome::Exit(_) => None,
-            outcome => outcome.failure(),
-        };
-        let error = error.map(|error| {
-            let hint = match error.kind {
-                ErrorKind::Timeout => Some("`timeout_ms` gives it more time".to_owned()),
-                _ => hint,
-            };
-            Failure { hint, ..error.into() }
-        });
         let (refused_hosts, truncated) =
             listed_hosts(network.map(|network| network.refused).unwrap_or_default());
         Self {

@@ -10,11 +10,11 @@ use sandbox_api::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::args::{alias, decode, timeout};
 use super::exec::Exec;
-use super::result::{attach, failure_text, listed, listed_hosts, write_refused};
+use super::result::{attach, failure_text, listed, listed_hosts, ran, run_failure, write_refused};
 use super::schema;
 use super::tool::{Call, Hints, McpTool, ServerTraits};
 use crate::api_text::{Abilities, taught};
@@ -187,15 +187,10 @@ fn shown(
     outputs: &Outputs,
 ) -> (ScriptData, Vec<Kept>) {
     let (most, notes) = (settings.output_bytes, noted(&result.notes, settings));
-    let hint = match result.outcome.failure().map(|failure| failure.kind) {
-        Some(ErrorKind::Timeout) => Some("`timeout_ms` gives it more time".to_owned()),
-        Some(_) => result.hint(),
-        None => None,
-    };
+    let error = run_failure(&result);
     let logs: Vec<String> = result.logs().iter().map(|it| it.line().into_owned()).collect();
     let ExecutionResult { outcome, files_touched, network, .. } = result;
     let (files_touched, files_touched_truncated) = listed(files_touched);
-    let error = outcome.failure().map(|error| Failure { hint, ..error.into() });
     let result = match outcome {
         Outcome::Ok { result } => Some(result),
         _ => None,
@@ -234,10 +229,9 @@ fn shown(
 
 /// The result of a call: the data, and a text with what a model is to read of it.
 fn result(data: ScriptData, kept: &[Kept]) -> CallToolResult {
-    let value = serde_json::to_value(&data).unwrap_or_else(|_| json!({}));
-    let ScriptData { result, logs, refused_hosts, notes, error, .. } = data;
-    let mut text = match &error {
-        None => match (&result, kept.iter().find(|kept| kept.name == RESULT)) {
+    let ScriptData { result, logs, refused_hosts, notes, error, .. } = &data;
+    let mut text = match error {
+        None => match (result, kept.iter().find(|kept| kept.name == RESULT)) {
             (Some(result), _) => format!("result: {result}\n"),
             (None, Some(Kept { uri, bytes, .. })) => {
                 format!("result: left out, the resource {uri} has its {bytes} bytes\n")
@@ -253,24 +247,18 @@ fn result(data: ScriptData, kept: &[Kept]) -> CallToolResult {
             text
         }
     };
-    write_refused(&mut text, &refused_hosts);
+    write_refused(&mut text, refused_hosts);
     if !logs.is_empty() {
         text.push_str("log:\n");
-        for line in &logs {
+        for line in logs {
             text.push_str(line);
             text.push('\n');
         }
     }
-    for note in &notes {
+    for note in notes {
         _ = writeln!(text, "note: {note}");
     }
-    let content = vec![ContentBlock::text(text)];
-    let mut result = match error {
-        None => CallToolResult::success(content),
-        Some(_) => CallToolResult::error(content),
-    };
-    result.structured_content = Some(value);
-    result
+    ran(vec![ContentBlock::text(text)], &data, error.is_some())
 }
 
 /// What to do with a script in another language.
@@ -292,6 +280,7 @@ fn language_hint(language: &str, settings: &Settings) -> String {
 #[cfg(test)]
 mod tests {
     use sandbox_api::{FileOp, RootFs};
+    use serde_json::json;
 
     use super::super::tests::settings;
     use super::*;

@@ -122,8 +122,10 @@ pub(crate) mod tests {
         let mut all = settings();
         all.sandbox = all.sandbox.root(RootFs::Directory("/x".into()));
         assert_eq!(names(&all, true), tool_names());
-        let processes =
-            ["start_process", "read_output", "send_input", "stop_process", "list_processes"];
+        let processes = [
+            "start_process", "read_output", "send_input", "stop_process", "list_processes",
+            "open_port",
+        ];
         let without_files = [&["execute_script", "exec"][..], &processes].concat();
         assert_eq!(names(&all, false), without_files);
         assert_eq!(names(&settings(), false), ["execute_script"]);

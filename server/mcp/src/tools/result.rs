@@ -5,7 +5,11 @@ use std::fmt::Write as _;
 use rmcp::model::{CallToolResult, ContentBlock, Resource};
 use sandbox_api::files::{ImageView, ViewData};
 use sandbox_api::operation::View;
-use sandbox_api::{Encoding, ErrorKind, Failure, FileOp, FilesTouched, RefusedHost, TouchedFile};
+use sandbox_api::{
+    Encoding, ErrorKind, ExecutionResult, Failure, FileOp, FilesTouched, Outcome, RefusedHost,
+    TouchedFile,
+};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::outputs::Kept;
@@ -56,6 +60,33 @@ pub(super) fn with_text(value: Value, text: String) -> CallToolResult {
     let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
     result.structured_content = Some(value);
     result
+}
+
+/// The structured result of a run, which failed or did not.
+pub(super) fn ran(
+    content: Vec<ContentBlock>,
+    data: &impl Serialize,
+    failed: bool,
+) -> CallToolResult {
+    let mut result = match failed {
+        true => CallToolResult::error(content),
+        false => CallToolResult::success(content),
+    };
+    result.structured_content = serde_json::to_value(data).ok();
+    result
+}
+
+/// Why something that ran failed, and what to do. A command's own end is data.
+pub(super) fn run_failure(result: &ExecutionResult) -> Option<Failure> {
+    let error = match &result.outcome {
+        Outcome::Ok { .. } | Outcome::Exit(_) => None,
+        outcome => outcome.failure(),
+    }?;
+    let hint = match error.kind {
+        ErrorKind::Timeout => Some("`timeout_ms` gives it more time".to_owned()),
+        _ => result.hint(),
+    };
+    Some(Failure { hint, ..error.into() })
 }
 
 /// Arguments that are refused.

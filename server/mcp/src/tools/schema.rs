@@ -57,7 +57,8 @@ pub(super) fn output<T: JsonSchema>() -> JsonObject {
     }
 }
 
-/// Removes what a reader of a result does without: descriptions, bounds, and long lists of words.
+/// Removes what a reader of a result does without: descriptions, bounds, which members are always there, and long
+/// lists of words.
 fn shorten(value: &mut Value) {
     /// The longest list of words in a message.
     const MAX_WORDS: usize = 8;
@@ -69,6 +70,7 @@ fn shorten(value: &mut Value) {
             object.retain(|name, value| match (&**name, value) {
                 ("description", Value::String(_))
                 | ("additionalProperties", Value::Bool(_))
+                | ("required", Value::Array(_))
                 | ("minimum" | "maximum", Value::Number(_)) => false,
                 ("enum", Value::Array(words)) => words.len() <= MAX_WORDS,
                 _ => true,

@@ -17,7 +17,7 @@ use rmcp::model::{
 use rmcp::service::{RoleServer, RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use rmcp::{ServerHandler, ServiceExt as _};
-use sandbox_api::{IdReader, without_bom};
+use sandbox_api::{IdReader, MessageLine, MessageLines, without_bom};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny};
 use serde_json::{Value, json};
@@ -134,8 +134,7 @@ impl Lane {
 /// The transport: messages by line.
 struct Lines<R, W> {
     reader: BufReader<R>,
-    line: Vec<u8>,
-    rest: Rest,
+    lines: MessageLines,
     /// There was an `initialize`.
     is_initialized: bool,
     /// Cancelled when the stream has ended: ends the calls.
@@ -145,15 +144,6 @@ struct Lines<R, W> {
     shared: Arc<Shared<W>>,
     /// An answer to a line that is no message, on its way.
     refusal: Option<JoinHandle<()>>,
-}
-
-/// The rest of a line that is too long, which is skipped.
-enum Rest {
-    None,
-    /// It was answered.
-    Answered,
-    /// It has no id yet.
-    Unanswered(Box<IdReader>),
 }
 
 /// A request that waits.
@@ -350,8 +340,7 @@ where
     fn new(reader: R, writer: W, ended: CancellationToken) -> Self {
         Self {
             reader: BufReader::with_capacity(BUFFER_BYTES, reader),
-            line: Vec::new(),
-            rest: Rest::None,
+            lines: MessageLines::new(MAX_MESSAGE_BYTES),
             is_initialized: false,
             ended,
             queue: VecDeque::new(),
@@ -377,48 +366,13 @@ where
                     return None;
                 }
             };
-            let end = buffer.iter().position(|byte| *byte == b'\n');
-            let piece = &buffer[..end.unwrap_or(buffer.len())];
-            match &mut self.rest {
-                Rest::None if self.line.len() + piece.len() <= MAX_MESSAGE_BYTES => {
-                    self.line.extend_from_slice(piece);
-                }
-                Rest::None => {
-                    let mut id = IdReader::default();
-                    id.feed(&std::mem::take(&mut self.line));
-                    id.feed(piece);
-                    self.rest = Rest::Unanswered(Box::new(id));
-                }
-                Rest::Answered => {}
-                Rest::Unanswered(id) => id.feed(piece),
+            let (taken, line) = self.lines.take(buffer);
+            self.reader.consume(taken);
+            match line {
+                Some(MessageLine::Whole(line)) => return Some(parse(&line)),
+                Some(MessageLine::TooLong(id)) => return Some(Line::Refused(id, too_long())),
+                None => {}
             }
-            let read = end.map_or(buffer.len(), |end| end + 1);
-            self.reader.consume(read);
-            let mut refused = None;
-            if let Rest::Unanswered(id) = &self.rest
-                && (id.is_settled() || end.is_some())
-            {
-                // At once, where its id is known: the rest may never come.
-                refused = Some(Line::Refused(id.id().cloned(), too_long()));
-                self.rest = Rest::Answered;
-            }
-            let is_skipped = !matches!(self.rest, Rest::None);
-            if end.is_some() {
-                self.rest = Rest::None;
-            }
-            if refused.is_some() {
-                return refused;
-            }
-            if is_skipped || end.is_none() {
-                continue;
-            }
-            let parsed = parse(&self.line);
-            // A long line's memory is not kept.
-            match self.line.capacity() > BUFFER_BYTES {
-                true => self.line = Vec::new(),
-                false => self.line.clear(),
-            }
-            return Some(parsed);
         }
     }
 
@@ -694,7 +648,6 @@ mod tests {
             input
         });
         assert_eq!(id(&lines.receive().await.unwrap()), 2);
-        assert!(lines.line.capacity() <= BUFFER_BYTES, "{}", lines.line.capacity());
         let refused = answer(&mut output).await;
         assert_eq!(refused["error"]["message"], "a message has at most 16777216 bytes");
         assert_eq!(refused.get("id"), Some(&Value::Null));

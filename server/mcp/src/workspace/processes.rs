@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use sandbox_api::service::{SandboxRef, Subject};
 use sandbox_api::{
-    ErrorKind, Failure, ProblemKind, ProcessRequest, ProcessState, ProcessView, ReadFrom, ReadMode,
+    ErrorKind, Failure, Ports, Preview, PreviewRequest, ProblemKind, ProcessRequest, ProcessState,
+    ProcessView, ReadFrom, ReadMode,
 };
 use sandbox_service::{Events, ProcessFilter, Service, ServiceError};
 
@@ -33,7 +34,9 @@ impl Workspace {
             return Err(Failure::new(ErrorKind::Busy, message, Some(hint.to_owned())));
         }
         let (service, subject) = self.process_service()?;
-        let spec = || self.spec().processes(sandbox_api::Processes::Kept);
+        // Who may use them is signed: a port is open to those that are given its preview.
+        let ports = if service.previews().is_some() { Ports::Any } else { Ports::default() };
+        let spec = || self.spec().processes(sandbox_api::Processes::Kept).ports(ports.clone());
         let sandbox = service.attached_sandbox(subject, PROCESSES, spec).await;
         let sandbox = sandbox.map_err(|error| self.failure(&error))?;
         let started = service.start_process(subject, &sandbox, request, None).await;
@@ -54,6 +57,13 @@ impl Workspace {
             }
             tokio::time::sleep(LOOK_AT_PORT).await;
         }
+    }
+
+    /// Opens a preview of a port in their sandbox.
+    pub(crate) fn open_port(&self, port: u16, request: PreviewRequest) -> Result<Preview, Failure> {
+        let (service, subject, sandbox) = self.process_sandbox()?;
+        let opened = service.open_attached_preview(subject, &sandbox, port, request);
+        opened.map_err(|error| self.failure(&error))
     }
 
     /// Those that run and those that ended lately, the latest first.
@@ -117,7 +127,8 @@ impl Workspace {
     fn process_sandbox(&self) -> Result<(Service, &Subject, SandboxRef), Failure> {
         let (service, subject) = self.process_service()?;
         let sandbox = self.processes.sandbox.lock().unwrap_or_else(PoisonError::into_inner);
-        let none = || Failure::new(ErrorKind::NotFound, "no process was started", None);
+        let hint = Some("start_process starts one".to_owned());
+        let none = || Failure::new(ErrorKind::NotFound, "no process was started", hint);
         Ok((service, subject, sandbox.clone().ok_or_else(none)?))
     }
 }

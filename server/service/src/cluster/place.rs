@@ -183,7 +183,9 @@ impl Service {
             }
         };
         let Place::Node { node: at, session } = place else { return Ok(Location::Here) };
-        if at == own {
+        // A name that nothing has yet is here too: of one that something has the node is told.
+        let is_name = matches!(target, Target::SandboxNamed(_));
+        if at == own && !is_name {
             return Ok(Location::Here);
         }
         let found = match session {

@@ -165,10 +165,14 @@ impl Core {
         if !self.kept.mark_paused(kept, &self.config.kept) {
             return Err(ServiceError::too_many_paused());
         }
+        let used = guest.current_use().await;
         let paused = guest.pause().await;
         match paused {
             Ok(()) => {
-                kept.info().status = SandboxStatus::Paused;
+                let mut info = kept.info();
+                info.status = SandboxStatus::Paused;
+                info.paused_memory = used.map(|used| used.memory_bytes);
+                drop(info);
                 Counting::add(&self.counting.pauses);
             }
             Err(_) => kept.info().set_thawed(),

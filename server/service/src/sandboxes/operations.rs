@@ -10,7 +10,7 @@ use sandbox_api::operation::{OperationRequest, Read, Write};
 use sandbox_api::service::{SandboxRef, Subject};
 use sandbox_api::{Envelope, ErrorKind, Failure, SandboxSpec, operation_hint};
 use sandbox_protocol::limits::{TOO_MANY_BYTES, size_text};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWriteExt as _, ReadBuf};
 
 use super::registry::SandboxLease;
 use crate::core::Core;
@@ -46,36 +46,27 @@ impl AsyncRead for KeptReader {
     }
 }
 
-impl AsyncWrite for KeptWriter {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.writer).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.writer).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.writer).poll_shutdown(context)
-    }
-}
-
 impl KeptWriter {
-    /// Makes room for the next piece of the content, beyond what was announced.
+    /// Writes the next piece of the content, with room for what goes beyond what was announced. After an error
+    /// nothing is written.
     ///
     /// # Errors
     ///
-    /// [`ServiceError::quota_exceeded`] and [`ServiceError::disk_full`]; if the store fails.
-    pub async fn make_room(&mut self, piece: usize) -> Result<(), ServiceError> {
-        self.written = self.written.saturating_add(piece as u64);
-        match self.written.saturating_sub(self.room.bytes()) {
-            0 => Ok(()),
-            missing => self.core.add_room(&mut self.room, missing).await,
+    /// [`ServiceError::quota_exceeded`] and [`ServiceError::disk_full`]; as [`finish`](Self::finish); if the store
+    /// fails.
+    pub async fn write(mut self, piece: &[u8]) -> Result<Self, ServiceError> {
+        self.written = self.written.saturating_add(piece.len() as u64);
+        let missing = self.written.saturating_sub(self.room.bytes());
+        if missing > 0 {
+            self.core.add_room(&mut self.room, missing).await?;
         }
+        if let Err(error) = self.writer.write_all(piece).await {
+            // Why is known at the end.
+            self.finish().await?;
+            let failure = Failure::new(ErrorKind::AgentLost, error.to_string(), None);
+            return Err(ServiceError::sandbox(failure));
+        }
+        Ok(self)
     }
 
     /// Ends the content, and waits until the file is written.
@@ -114,6 +105,13 @@ pub struct InSandbox<T> {
     /// Whether that generation replaced an earlier one, and this is the first report of it: earlier
     /// processes are gone.
     pub restarted: bool,
+}
+
+impl<T> InSandbox<T> {
+    /// What was done, with this as what it gave.
+    pub(super) fn with<U>(self, value: U) -> InSandbox<U> {
+        InSandbox { value, generation: self.generation, restarted: self.restarted }
+    }
 }
 
 impl Core {
@@ -203,8 +201,7 @@ impl Service {
         let in_use = self.core.lease(subject, sandbox).await?;
         let reader = in_use.guest.reader(read).await;
         let reader = reader.map_err(|failed| in_use.failed(failed))?;
-        let InSandbox { value: (), generation, restarted } = done((), &in_use);
-        Ok(InSandbox { value: KeptReader { reader, _use: in_use }, generation, restarted })
+        Ok(done((), &in_use).with(KeptReader { reader, _use: in_use }))
     }
 
     /// Begins to write a file of a kept sandbox. The content has at most `bytes`, where it says so.

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use sandbox_api::PortList;
@@ -12,7 +11,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::operations::{InSandbox, done};
 use super::registry::{OpenConnection, SandboxLease};
-use crate::core::Core;
 use crate::counters::Counting;
 use crate::error::ServiceError;
 use crate::launcher::Connection;
@@ -60,31 +58,6 @@ impl fmt::Debug for PortStream {
     }
 }
 
-impl Core {
-    async fn dial(
-        self: &Arc<Self>,
-        subject: &Subject,
-        place: &SandboxRef,
-        port: u16,
-    ) -> Result<InSandbox<PortStream>, ServiceError> {
-        let kept = self.kept.find_any(subject, &place.id)?;
-        // What is refused starts no container.
-        if !kept.spec()?.ports.allows(port) {
-            return Err(ServiceError::port_not_open(port));
-        }
-        let counted = self.kept.begin_connection(&kept);
-        let counted = counted.inspect_err(|_| Counting::add(&self.counting.refused_quota))?;
-        let in_use = self.spawn_lease(kept, place.generation).await?;
-        let connection = in_use.guest.dial(port).await;
-        let connection = connection.map_err(|error| in_use.failed(error))?;
-        let InSandbox { value: (), generation, restarted } = done((), &in_use);
-        // It may be open for as long as its sandbox is there.
-        let in_use = in_use.into_reader();
-        let value = PortStream { connection, _counted: counted, _use: in_use };
-        Ok(InSandbox { value, generation, restarted })
-    }
-}
-
 impl Service {
     /// Connects to a TCP port of a kept sandbox's loopback, whose container is started if it is missing.
     ///
@@ -100,7 +73,20 @@ impl Service {
         sandbox: &SandboxRef,
         port: u16,
     ) -> Result<InSandbox<PortStream>, ServiceError> {
-        self.core.dial(subject, sandbox, port).await
+        let kept = self.core.kept.find_any(subject, &sandbox.id)?;
+        // What is refused starts no container.
+        if !kept.spec()?.ports.allows(port) {
+            return Err(ServiceError::port_not_open(port));
+        }
+        let counted = self.core.kept.begin_connection(&kept);
+        let counted = counted.inspect_err(|_| Counting::add(&self.core.counting.refused_quota))?;
+        let in_use = self.core.spawn_lease(kept, sandbox.generation).await?;
+        let connection = in_use.guest.dial(port).await;
+        let connection = connection.map_err(|error| in_use.failed(error))?;
+        let done = done((), &in_use);
+        // It may be open for as long as its sandbox is there.
+        let in_use = in_use.into_reader();
+        Ok(done.with(PortStream { connection, _counted: counted, _use: in_use }))
     }
 
     /// The TCP sockets that listen in a kept sandbox, whatever its spec opens. One without a container has

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use sandbox_api::service::{
-    IdleAction, KeptSpec, SandboxRef, SandboxStatus, SandboxView, Subject, Time,
+    IdleAction, KeptSpec, SandboxCounts, SandboxRef, SandboxStatus, SandboxView, Subject, Time,
 };
 use sandbox_api::{DEFAULT_IDLE_LIMIT, SandboxSpec};
 use sandbox_dirfd::random_hex;
@@ -92,6 +92,8 @@ pub(crate) struct Info {
     connections: usize,
     /// When it ends if it stays paused; also while it is being paused.
     pub paused_until: Option<Time>,
+    /// The memory that it had just before it was paused, in bytes.
+    pub paused_memory: Option<u64>,
 }
 
 impl Info {
@@ -113,6 +115,7 @@ impl Info {
     pub fn set_thawed(&mut self) {
         self.status = SandboxStatus::Ready;
         self.paused_until = None;
+        self.paused_memory = None;
     }
 
     /// It has no container.
@@ -121,6 +124,7 @@ impl Info {
         self.guest = None;
         self.processes = 0;
         self.paused_until = None;
+        self.paused_memory = None;
     }
 
     /// Whether something uses it that ends by itself.
@@ -277,6 +281,7 @@ impl SandboxEntry {
             processes: 0,
             connections: 0,
             paused_until: None,
+            paused_memory: None,
         };
         Self {
             record,
@@ -379,6 +384,7 @@ impl SandboxEntry {
             idle_at,
             idle: record.idle_action,
             processes: Some(info.processes as u64),
+            paused_memory: info.paused_memory,
             metadata: info.metadata.clone(),
             node_away: false,
         }
@@ -455,9 +461,28 @@ impl KeptSandboxes {
         self.state().of(subject).count()
     }
 
+    /// How many there are in each state.
+    pub fn by_status(&self) -> SandboxCounts {
+        let mut counts = SandboxCounts::default();
+        for kept in self.state().by_id.values() {
+            *match kept.info().status {
+                SandboxStatus::Starting => &mut counts.starting,
+                SandboxStatus::Ready => &mut counts.ready,
+                SandboxStatus::Paused => &mut counts.paused,
+                SandboxStatus::Stopped => &mut counts.stopped,
+            } += 1;
+        }
+        counts
+    }
+
     /// How many are paused.
     pub fn paused(&self) -> usize {
         self.state().paused()
+    }
+
+    /// The bytes of memory of those, as far as they are known.
+    pub fn paused_memory(&self) -> u64 {
+        self.state().by_id.values().filter_map(|kept| kept.info().paused_memory).sum()
     }
 
     /// How many processes have been started and have not ended.
@@ -614,7 +639,7 @@ impl KeptSandboxes {
         records: &Records,
         config: &ServiceConfig,
     ) -> Result<(), ServiceError> {
-        for record in records.sandboxes().await? {
+        for record in records.call(|store| store.sandboxes()).await? {
             let id = record.id.clone();
             let is_expired = record.expires_at <= Time::now();
             if is_expired {

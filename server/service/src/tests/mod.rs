@@ -370,6 +370,7 @@ fn sandbox_is_started_while_its_execution_is_stored_and_runs_nothing_before() {
             created_at: Time::now(),
             start: None,
             metadata: serde_json::Map::new(),
+            image: None,
             sandbox: None,
             generation: None,
             events: Vec::new(),

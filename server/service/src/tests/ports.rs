@@ -1,12 +1,12 @@
 //! Connections to ports of kept sandboxes.
 
-use sandbox_api::Ports;
 use sandbox_api::service::{KeptSpec, SandboxStatus};
+use sandbox_api::{Ports, PreviewRequest};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 use crate::preparation::tests::preparation;
-use crate::{InSandbox, PortStream, Preparation, Ready};
+use crate::{InSandbox, PortStream, Preparation, PreviewConfig, PreviewHost, Ready};
 
 fn open(world: &World, ports: &str) -> String {
     let ports: Ports = serde_json::from_str(ports).unwrap();
@@ -125,4 +125,41 @@ fn prepared_process_is_ready_when_something_listens_on_its_port() {
     assert!(!created.is_finished());
     let _server = world.launcher.listen(8080);
     world.block_on(created).unwrap().unwrap();
+}
+
+#[test]
+fn port_of_a_sandbox_that_a_front_end_keeps_has_a_preview_until_its_end() {
+    let world = World::with(|config| {
+        config.previews = Some(PreviewConfig {
+            domain: "preview.example.net".to_owned(),
+            scheme: "https",
+            port: None,
+            may_be_public: true,
+        });
+    });
+    let _server = world.launcher.listen(8080);
+    let root = RootFs::Image { reference: "debian:13".to_owned(), pull: Default::default() };
+    let spec = || sandbox_api::SandboxSpec::new().root(root.clone()).ports(Ports::Any);
+    let kept = world.service().attached_sandbox(me(), "workspace", spec);
+    let kept = world.block_on(kept).unwrap();
+    let foreign = world.service().open_attached_preview(other(), &kept, 8080, Default::default());
+    assert_eq!(foreign.unwrap_err().problem().kind, ProblemKind::NotFound);
+    // As a sandbox of the API it does not exist.
+    let listed = world.service().open_preview(me(), &kept, 8080, Default::default());
+    assert_eq!(world.block_on(listed).unwrap_err().problem().kind, ProblemKind::NotFound);
+    for public in [false, true] {
+        let request = PreviewRequest { public, ttl_ms: None };
+        let opened = world.service().open_attached_preview(me(), &kept, 8080, request).unwrap();
+        let label = opened.url.strip_prefix("https://").unwrap().split('.').next().unwrap();
+        let host = PreviewHost::parse(label).unwrap();
+        let whose = world.service().preview_subject(&host, opened.token.as_deref());
+        assert_eq!(world.block_on(whose).unwrap().as_ref(), Some(me()));
+        let whose = world.service().preview_subject(&host, Some("1.00"));
+        assert_eq!(world.block_on(whose).unwrap().is_some(), public);
+    }
+    assert!(dial(&world, &kept.id, 8080).is_ok());
+    let audited = world.launcher.audited.lock().unwrap().clone();
+    let (create, first) = (("preview.create", 8080), ("preview.use", 8080));
+    // Of the public one the second request was no first use.
+    assert_eq!(audited, [create, first, create, first]);
 }

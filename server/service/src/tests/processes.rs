@@ -405,8 +405,10 @@ fn paused_sandbox_waits_for_a_use_and_is_stopped_after_its_time() {
     };
     assert_eq!(kind(&pause(&first, Some(7)).unwrap_err()), ProblemKind::Gone);
     for _ in 0..2 {
-        assert_eq!(pause(&first, Some(1)).unwrap().status, SandboxStatus::Paused);
+        let paused = pause(&first, Some(1)).unwrap();
+        assert_eq!((paused.status, paused.paused_memory), (SandboxStatus::Paused, Some(1 << 20)));
     }
+    assert_eq!(world.service().counters().paused_memory, 1 << 20);
     assert_eq!(world.launcher.pauses.load(Ordering::SeqCst), 1);
     let refused = pause(&second, None).unwrap_err();
     assert_eq!(refused.problem(), ServiceError::too_many_paused().problem());
@@ -430,6 +432,7 @@ fn paused_sandbox_waits_for_a_use_and_is_stopped_after_its_time() {
     world.until_true(|| pause(&second, None).is_ok());
     let resumed = world.block_on(world.service().resume_sandbox(me(), &sandbox)).unwrap();
     assert_eq!((resumed.status, resumed.generation), (SandboxStatus::Ready, 1));
+    assert_eq!((resumed.paused_memory, world.service().counters().paused_memory), (None, 0));
     drop(events);
 }
 

@@ -71,6 +71,7 @@ impl Queue {
             created_at: Time::now(),
             start: offers.then_some(start),
             metadata: serde_json::Map::new(),
+            image: None,
             sandbox: None,
             generation: None,
             events: Vec::new(),

@@ -1,19 +1,18 @@
 //! Executions that wait for any node, are held by a session, or were by one that has ended.
 
-use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use sandbox_api::service::Subject;
 use tokio_postgres::Row;
 
 use super::Cluster;
-use super::executions::{RECOVERED, recovered};
+use super::executions::RECOVERED;
 use super::parameters::{Parameter, bind, one, own};
-use super::sessions::count;
 use super::writer::Change;
 use crate::cluster::{Claimed, Claims, Holdings, OrphanedExecution, Progress, SubjectCounts};
 use crate::error::StoreError;
-use crate::executions::RecoveredExecution;
+use crate::executions::{RecoveredExecution, recovered, wait};
+use crate::row::Columns as _;
 
 impl Cluster {
     /// Takes up to so many executions that wait: of the subjects that run less than their limit, in turns. None if
@@ -127,12 +126,11 @@ impl Cluster {
         parameters: Vec<Parameter>,
         read: impl FnOnce(&Row) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (sender, receiver) = sync_channel(1);
-        let read = move |rows: &[Row]| read(one(rows)?);
-        let then = move |made| _ = sender.send(made);
-        let change = Change::new(statement, parameters, read, then).with_share(subject);
-        self.database.write(self.database.writer_of(subject.as_str()), change);
-        receiver.recv().unwrap_or(Err(StoreError::Closed))
+        wait(|then| {
+            let read = move |rows: &[Row]| read(one(rows)?);
+            let change = Change::new(statement, parameters, read, then).with_share(subject);
+            self.database.write(self.database.writer_of(subject.as_str()), change);
+        })
     }
 
     /// An execution of a subject, if it waits and no session holds it.
@@ -181,7 +179,7 @@ impl Cluster {
         )?;
         let progress = |row: &Row| {
             let progress = Progress {
-                last_event: count(row, "last_event")?,
+                last_event: row.count("last_event")?,
                 has_begun: row.try_get("has_begun")?,
                 has_ended: row.try_get("has_ended")?,
             };
@@ -203,9 +201,9 @@ impl Cluster {
         )?;
         let row = one(&rows)?;
         Ok(SubjectCounts {
-            queued: count(row, "queued")?,
-            running: count(row, "running")?,
-            sandboxes: count(row, "sandboxes")?,
+            queued: row.count("queued")?,
+            running: row.count("running")?,
+            sandboxes: row.count("sandboxes")?,
         })
     }
 

@@ -12,24 +12,19 @@ use super::{Change, PostgresStore, WRITERS};
 use crate::error::StoreError;
 use crate::executions::{
     Accepted, Cursor, EVENT_PAGE, EXECUTION_PAGE, ExecutionPage, ExecutionQuery, Finish, Lane,
-    NewExecution, Recovered, RecoveredExecution, Start, StoredEvent, StoredExecution, Then, engine,
-    kind, kind_name, limits, limits_json, state, state_named,
+    NewExecution, Recovered, SUMMARY, Start, StoredEvent, StoredExecution, Then, kind_name,
+    limits_json, recovered, state, stored, summary,
 };
 use crate::integer::{signed, unsigned};
+use crate::row::Columns as _;
 use crate::usage::{MAX, day};
 
-const SUMMARY: &str = "id, kind, status, created_at, started_at, ended_at, metadata, sandbox, \
-                       generation, is_restart";
-/// What [`recovered`] reads.
+/// The columns of [`recovered`].
 pub(super) const RECOVERED: &str = "id, kind, status, created_at, started_at, ended_at, metadata, \
     sandbox, generation, is_restart, subject, has_secrets, last_event, engine, limits, trace_parent, \
     coalesce(octet_length(request), 0)::bigint AS request_bytes";
 
 impl PostgresStore {
-    pub fn accept(&self, new: NewExecution) -> Result<Accepted, StoreError> {
-        wait(|then| self.accept_then(new, then))
-    }
-
     pub fn accept_then(&self, new: NewExecution, then: impl Then<Accepted>) {
         let database = &self.database;
         let (id, subject) = (new.id.clone(), new.subject.clone());
@@ -68,6 +63,7 @@ impl PostgresStore {
             own(signed(new.placement.subject_limit)),
             own(signed(new.placement.max_queued)),
             own(signed(new.placement.max_queued_bytes)),
+            own(new.image),
         ];
         let starts = start.is_some();
         let read = move |rows: &[Row]| {
@@ -85,7 +81,7 @@ impl PostgresStore {
         };
         let statement =
             "SELECT verdict, accepted, waiting FROM accept($1, $2, $3, $4, $5, $6, $7, $8, $9,
-             $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)";
+             $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)";
         let change = Change::new(statement, parameters, read, then).with_share(&subject);
         database.write(database.writer_of(&id), change);
     }
@@ -117,10 +113,6 @@ impl PostgresStore {
         Ok(row.try_get(0)?)
     }
 
-    pub fn mark_running(&self, id: &str, start: Start) -> Result<(), StoreError> {
-        wait(|then| self.mark_running_then(id, start, then))
-    }
-
     pub fn mark_running_then(&self, id: &str, start: Start, then: impl Then<()>) {
         let (writer, of) = (self.database.writer_of(id), id.to_owned());
         let (generation, is_restart) =
@@ -143,10 +135,6 @@ impl PostgresStore {
              WHERE id = $1 AND session = $2 AND status = 'queued' AND ended_at IS NULL RETURNING 1";
         let read = move |rows: &[Row]| if_any(rows, || StoreError::Fenced { id: of });
         self.database.write(writer, Change::new(statement, parameters, read, then));
-    }
-
-    pub fn finish(&self, end: Finish) -> Result<(), StoreError> {
-        wait(|then| self.finish_then(end, then))
     }
 
     pub fn finish_then(&self, end: Finish, then: impl Then<()>) {
@@ -232,9 +220,10 @@ impl PostgresStore {
              ORDER BY number LIMIT $3",
             &[bind(&id), bind(&signed(after)), bind(&signed(limit.min(EVENT_PAGE) as u64))],
         )?;
-        rows.iter()
-            .map(|row| Ok(StoredEvent { number: unsigned(row.try_get(0)?), json: row.try_get(1)? }))
-            .collect()
+        let event = |row: &Row| {
+            Ok(StoredEvent { number: row.count("number")?, json: row.try_get("json")? })
+        };
+        rows.iter().map(event).collect()
     }
 
     pub fn execution(
@@ -249,10 +238,7 @@ impl PostgresStore {
             ),
             &[bind(&id), bind(&subject.as_str())],
         )?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let (document, stored): (Option<String>, i64) = (row.try_get(10)?, row.try_get(11)?);
-        let has_files = document.as_ref().is_some_and(|document| stored > document.len() as i64);
-        Ok(Some(StoredExecution { summary: summary(row)?, document, has_files }))
+        rows.first().map(stored).transpose()
     }
 
     pub fn known(&self, ids: &[String]) -> Result<Vec<String>, StoreError> {
@@ -262,14 +248,6 @@ impl PostgresStore {
             &[bind(&ids)],
         )?;
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
-    }
-
-    pub fn list(
-        &self,
-        subject: &Subject,
-        query: &ExecutionQuery,
-    ) -> Result<ExecutionPage, StoreError> {
-        Ok(self.page(Some(subject), query)?.1)
     }
 
     /// A page of the executions of a subject, or of all; with the subject of each.
@@ -287,10 +265,13 @@ impl PostgresStore {
         let cursor = query.cursor.as_ref();
         let rows = self.database.query(
             &format!(
-                "SELECT {SUMMARY}, subject FROM executions WHERE {whose} AND NOT is_expired
+                "SELECT {SUMMARY}, subject, image FROM executions WHERE {whose} AND NOT is_expired
                     AND ($2::bigint IS NULL OR (created_at, id) < ($2, $3))
                     AND ($4::text IS NULL OR kind = $4) AND ($5::text IS NULL OR sandbox = $5)
                     AND ($6::text IS NULL OR status = $6) AND (NOT $7 OR ended_at IS NULL)
+                    AND ($9::text IS NULL OR image = $9)
+                    AND ($10::bigint IS NULL OR created_at >= $10)
+                    AND ($11::bigint IS NULL OR created_at < $11)
                  ORDER BY created_at DESC, id DESC LIMIT $8"
             ),
             &[
@@ -302,16 +283,20 @@ impl PostgresStore {
                 bind(&status),
                 bind(&is_under_way),
                 bind(&signed(limit as u64 + 1)),
+                bind(&query.image),
+                bind(&query.since.map(Time::unix_millis)),
+                bind(&query.until.map(Time::unix_millis)),
             ],
         )?;
-        let executions = rows.iter().take(limit).map(summary).collect::<Result<Vec<_>, _>>()?;
+        let listed = |row: &Row| {
+            Ok::<_, StoreError>(ExecutionSummary { image: row.column("image")?, ..summary(row)? })
+        };
+        let executions = rows.iter().take(limit).map(listed).collect::<Result<Vec<_>, _>>()?;
         let next_cursor = executions
             .last()
             .filter(|_| rows.len() > limit)
             .map(|it| Cursor { created_at: it.created_at, id: it.id.clone() });
-        let subject =
-            |row: &Row| Subject::new(row.try_get::<_, String>("subject")?).map_err(StoreError::row);
-        let subjects = rows.iter().take(limit).map(subject).collect::<Result<_, _>>()?;
+        let subjects = rows.iter().take(limit).map(Row::subject).collect::<Result<_, _>>()?;
         Ok((subjects, ExecutionPage { executions, next_cursor }))
     }
 
@@ -323,60 +308,10 @@ impl PostgresStore {
             ),
             &[bind(&self.database.session())],
         )?;
-        let mut found = Recovered::default();
-        for row in &rows {
-            let execution = recovered(row)?;
-            match execution.summary.status {
-                ExecutionState::Queued => found.queued.push(execution),
-                _ => found.running.push(execution),
-            }
-        }
-        Ok(found)
+        rows.iter().map(recovered).collect()
     }
-}
-
-/// Waits for a change that is made without a wait.
-fn wait<T: Send + 'static>(
-    begin: impl FnOnce(Box<dyn FnOnce(Result<T, StoreError>) + Send>),
-) -> Result<T, StoreError> {
-    let (sender, receiver) = sync_channel(1);
-    begin(Box::new(move |made| _ = sender.send(made)));
-    receiver.recv().unwrap_or(Err(StoreError::Closed))
 }
 
 fn columns(events: Vec<StoredEvent>) -> (Vec<i64>, Vec<String>) {
     events.into_iter().map(|event| (signed(event.number), event.json)).unzip()
-}
-
-/// The columns of [`SUMMARY`].
-fn summary(row: &Row) -> Result<ExecutionSummary, StoreError> {
-    let time = |column| -> Result<Option<Time>, StoreError> {
-        Ok(row.try_get::<_, Option<i64>>(column)?.map(Time::from_unix_millis))
-    };
-    Ok(ExecutionSummary {
-        id: row.try_get("id")?,
-        kind: kind(row.try_get("kind")?)?,
-        status: state_named(row.try_get("status")?)?,
-        created_at: Time::from_unix_millis(row.try_get("created_at")?),
-        started_at: time("started_at")?,
-        ended_at: time("ended_at")?,
-        metadata: serde_json::from_str(row.try_get("metadata")?).map_err(StoreError::row)?,
-        sandbox: row.try_get("sandbox")?,
-        generation: row.try_get::<_, Option<i64>>("generation")?.map(unsigned),
-        restarted: row.try_get("is_restart")?,
-    })
-}
-
-/// The columns of [`RECOVERED`].
-pub(super) fn recovered(row: &Row) -> Result<RecoveredExecution, StoreError> {
-    Ok(RecoveredExecution {
-        summary: summary(row)?,
-        subject: Subject::new(row.try_get::<_, String>("subject")?).map_err(StoreError::row)?,
-        has_secrets: row.try_get("has_secrets")?,
-        last_event: unsigned(row.try_get("last_event")?),
-        engine: row.try_get::<_, Option<&str>>("engine")?.and_then(engine),
-        limits: row.try_get::<_, Option<&str>>("limits")?.and_then(limits),
-        request_bytes: unsigned(row.try_get("request_bytes")?),
-        trace_parent: row.try_get("trace_parent")?,
-    })
 }

@@ -46,6 +46,7 @@ CREATE OR REPLACE FUNCTION accept(
     _started_at bigint, _engine text, _limits text,
     _numbers bigint[], _events text[],
     _session bigint, _lane text, _subject_limit bigint, _max_queued bigint, _max_queued_bytes bigint,
+    _image text,
     OUT verdict text, OUT accepted text, OUT waiting bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -102,10 +103,10 @@ BEGIN
         END IF;
     END IF;
     INSERT INTO executions (seq, id, subject, kind, status, request, has_secrets, metadata, sandbox, generation,
-        trace_parent, created_at, started_at, engine, limits, last_event, node, session)
+        trace_parent, created_at, started_at, engine, limits, last_event, node, session, image)
     VALUES (_seq, _id, _subject, _kind, CASE verdict WHEN 'begun' THEN 'running' ELSE 'queued' END, _request,
         _has_secrets, _metadata, _sandbox, _generation, _trace_parent, _created_at, _started_at, _engine, _limits,
-        coalesce(_numbers[cardinality(_numbers)], 0), _node, _session);
+        coalesce(_numbers[cardinality(_numbers)], 0), _node, _session, _image);
     INSERT INTO events SELECT _seq, number, json FROM unnest(_numbers, _events) AS event (number, json);
     IF verdict = 'queued' THEN
         PERFORM enqueue(_seq, _lane, _subject, _bytes);

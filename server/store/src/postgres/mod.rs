@@ -24,7 +24,6 @@ mod writer;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +35,7 @@ use tokio_postgres::{Client, Row};
 
 use crate::cluster::{ClusterIdentity, Wake};
 use crate::error::StoreError;
+use crate::executions::wait;
 use crate::pool::Pool;
 use connect::Connector;
 use error::within;
@@ -287,11 +287,7 @@ impl Database {
         parameters: Vec<Parameter>,
         read: impl FnOnce(&[Row]) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (sender, receiver) = sync_channel(1);
-        // A caller that is gone needs no answer.
-        let change = Change::new(statement, parameters, read, move |made| _ = sender.send(made));
-        self.write(writer, change);
-        receiver.recv().unwrap_or(Err(StoreError::Closed))
+        wait(|then| self.write(writer, Change::new(statement, parameters, read, then)))
     }
 }
 

@@ -5,9 +5,10 @@ use tokio_postgres::Row;
 
 use super::Cluster;
 use super::parameters::{Parameters, bind, one, own};
-use super::sandboxes::{COLUMNS, record};
 use crate::cluster::{Place, SandboxElsewhere};
 use crate::error::StoreError;
+use crate::row::Columns as _;
+use crate::sandboxes::{COLUMNS, SandboxRecord};
 
 impl Cluster {
     fn place(&self, found: &str, parameters: Parameters<'_>) -> Result<Place, StoreError> {
@@ -113,7 +114,7 @@ impl Cluster {
         )?;
         let elsewhere = |row: &Row| {
             Ok(SandboxElsewhere {
-                record: record(row)?,
+                record: SandboxRecord::read(row)?,
                 is_ready: row.try_get("is_ready")?,
                 is_there: row.try_get("is_there")?,
             })
@@ -130,7 +131,7 @@ impl Cluster {
         let now = self.database.now().unix_millis();
         let statement = "SELECT subject FROM sandboxes WHERE id = $1 AND expires_at > $2";
         let rows = self.database.query(statement, &[bind(&id), bind(&now)])?;
-        rows.first().map(subject).transpose()
+        rows.first().map(Row::subject).transpose()
     }
 
     /// The kept sandboxes at other nodes than this one whose time is not over, and whose they are.
@@ -143,7 +144,7 @@ impl Cluster {
         let statement =
             "SELECT id, subject FROM sandboxes WHERE node <> $1 AND expires_at > $2 ORDER BY id";
         let rows = self.database.query(statement, &[bind(&node), bind(&now)])?;
-        rows.iter().map(|row| Ok((row.try_get("id")?, subject(row)?))).collect()
+        rows.iter().map(|row| Ok((row.try_get("id")?, row.subject()?))).collect()
     }
 
     /// Records whether a kept sandbox has a container, for the lists of other nodes.
@@ -173,8 +174,4 @@ impl Cluster {
             Ok(one(rows)?.try_get(0)?)
         })
     }
-}
-
-fn subject(row: &Row) -> Result<Subject, StoreError> {
-    Subject::new(row.try_get::<_, String>("subject")?).map_err(StoreError::row)
 }

@@ -1,21 +1,14 @@
 //! Kept sandboxes: their SQL. A node has those that it created.
 
-use std::time::Duration;
-
 use sandbox_api::millis;
-use sandbox_api::service::{Subject, Time};
+use sandbox_api::service::Time;
 use serde_json::Value;
-use tokio_postgres::Row;
 
 use super::parameters::{Parameter, if_any};
 use super::{PostgresStore, bind, own};
 use crate::error::StoreError;
-use crate::integer::{signed, unsigned};
-use crate::sandboxes::SandboxRecord;
-
-/// What [`record`] reads.
-pub(super) const COLUMNS: &str = "id, subject, name, generation, spec, metadata, created_at, \
-                                  last_used_at, expires_at, max_expires_at, idle_ms";
+use crate::integer::signed;
+use crate::sandboxes::{COLUMNS, SandboxRecord};
 
 impl PostgresStore {
     pub fn create_sandbox(&self, new: SandboxRecord) -> Result<bool, StoreError> {
@@ -100,11 +93,8 @@ impl PostgresStore {
     pub fn sandboxes(&self) -> Result<Vec<SandboxRecord>, StoreError> {
         let statement =
             format!("SELECT {COLUMNS} FROM sandboxes WHERE node = $1 ORDER BY created_at, id");
-        self.database
-            .query(&statement, &[bind(&self.database.node())])?
-            .iter()
-            .map(record)
-            .collect()
+        let rows = self.database.query(&statement, &[bind(&self.database.node())])?;
+        rows.iter().map(SandboxRecord::read).collect()
     }
 
     pub fn remove_sandbox(&self, id: &str) -> Result<bool, StoreError> {
@@ -113,27 +103,4 @@ impl PostgresStore {
         let parameters = vec![own(id.to_owned())];
         self.database.change(writer, statement, parameters, |rows| Ok(!rows.is_empty()))
     }
-}
-
-/// The columns of [`COLUMNS`].
-pub(super) fn record(row: &Row) -> Result<SandboxRecord, StoreError> {
-    let (spec, idle_action) = SandboxRecord::read_spec(row.try_get("spec")?)?;
-    let time =
-        |column| -> Result<Time, StoreError> { Ok(Time::from_unix_millis(row.try_get(column)?)) };
-    Ok(SandboxRecord {
-        id: row.try_get("id")?,
-        subject: Subject::new(row.try_get::<_, String>("subject")?).map_err(StoreError::row)?,
-        name: row.try_get("name")?,
-        generation: unsigned(row.try_get("generation")?),
-        spec,
-        metadata: serde_json::from_str(row.try_get("metadata")?).map_err(StoreError::row)?,
-        created_at: time("created_at")?,
-        last_used_at: time("last_used_at")?,
-        expires_at: time("expires_at")?,
-        max_expires_at: time("max_expires_at")?,
-        idle: row
-            .try_get::<_, Option<i64>>("idle_ms")?
-            .map(|idle| Duration::from_millis(unsigned(idle))),
-        idle_action,
-    })
 }

@@ -9,6 +9,7 @@ use super::Cluster;
 use super::parameters::{bind, one};
 use crate::cluster::{Beat, Drain, NewSession, NodeSession, NodeView};
 use crate::error::StoreError;
+use crate::row::Columns as _;
 
 /// How long a node waits for an answer about a session at most.
 const MAX_WAIT: Duration = Duration::from_secs(10);
@@ -93,14 +94,14 @@ impl Cluster {
             &[bind(&session), bind(&running), bind(&sandboxes)],
         )?;
         let row = rows.first().ok_or(StoreError::SessionLost)?;
-        self.database.set_clock(time(row, "clock")?);
+        self.database.set_clock(row.time("clock")?);
         let others: Vec<i64> = row.try_get("others")?;
         let beats: Vec<i64> = row.try_get("beats")?;
         Ok(Beat {
             drain: drain(row.try_get("draining")?),
             cancel_asked: row.try_get("cancel_asked")?,
             others: others.into_iter().zip(beats).collect(),
-            waiting: count(row, "waiting")?,
+            waiting: row.count("waiting")?,
             oldest: row.try_get::<_, Option<i64>>("oldest")?.map(Time::from_unix_millis),
         })
     }
@@ -137,8 +138,8 @@ impl Cluster {
                 node,
                 name: row.try_get("name")?,
                 drain: drain(row.try_get("draining")?),
-                last_seen: time(row, "last_seen")?,
-                sandboxes: count(row, "sandboxes")?,
+                last_seen: row.time("last_seen")?,
+                sandboxes: row.count("sandboxes")?,
             })
         };
         rows.iter().map(view).collect()
@@ -191,7 +192,7 @@ fn session(row: &Row) -> Result<NodeSession, StoreError> {
         sandboxes: figure("sandboxes")?,
         config_digest: row.try_get("config_digest")?,
         is_draining: drain(row.try_get("draining")?) != Drain::No,
-        beat_age: Duration::from_millis(count(row, "age")?),
+        beat_age: Duration::from_millis(row.count("age")?),
     })
 }
 
@@ -201,12 +202,4 @@ const fn drain(stored: i16) -> Drain {
         2 => Drain::Evict,
         _ => Drain::Yes,
     }
-}
-
-pub(super) fn count(row: &Row, column: &str) -> Result<u64, StoreError> {
-    Ok(u64::try_from(row.try_get::<_, i64>(column)?).unwrap_or_default())
-}
-
-fn time(row: &Row, column: &str) -> Result<Time, StoreError> {
-    Ok(Time::from_unix_millis(row.try_get(column)?))
 }

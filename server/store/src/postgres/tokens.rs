@@ -1,14 +1,11 @@
 //! API tokens: their SQL.
 
 use sandbox_api::service::{Subject, Time};
-use tokio_postgres::Row;
 
 use super::parameters::one;
 use super::{Parameter, PostgresStore, bind, own};
 use crate::error::StoreError;
-use crate::tokens::{Rotated, TokenRecord, USE_MS};
-
-const COLUMNS: &str = "id, hash, subject, scopes, created_at, expires_at, revoked_at, last_used_at";
+use crate::tokens::{COLUMNS, Rotated, TokenRecord, USE_MS};
 
 impl PostgresStore {
     pub fn create_token(&self, token: TokenRecord) -> Result<(), StoreError> {
@@ -19,12 +16,12 @@ impl PostgresStore {
 
     pub fn token(&self, id: &str) -> Result<Option<TokenRecord>, StoreError> {
         let statement = format!("SELECT {COLUMNS} FROM tokens WHERE id = $1");
-        self.database.query(&statement, &[bind(&id)])?.first().map(record).transpose()
+        self.database.query(&statement, &[bind(&id)])?.first().map(TokenRecord::read).transpose()
     }
 
     pub fn tokens(&self) -> Result<Vec<TokenRecord>, StoreError> {
         let statement = format!("SELECT {COLUMNS} FROM tokens ORDER BY created_at, id");
-        self.database.query(&statement, &[])?.iter().map(record).collect()
+        self.database.query(&statement, &[])?.iter().map(TokenRecord::read).collect()
     }
 
     pub fn revoke_token(&self, id: &str, at: Time) -> Result<bool, StoreError> {
@@ -99,23 +96,4 @@ fn columns(token: TokenRecord) -> Vec<Parameter> {
         millis(token.revoked_at),
         millis(token.last_used_at),
     ]
-}
-
-fn record(row: &Row) -> Result<TokenRecord, StoreError> {
-    let time = |column: usize| -> Result<Option<Time>, StoreError> {
-        Ok(row.try_get::<_, Option<i64>>(column)?.map(Time::from_unix_millis))
-    };
-    let hash: &[u8] = row.try_get(1)?;
-    Ok(TokenRecord {
-        id: row.try_get(0)?,
-        hash: hash
-            .try_into()
-            .map_err(|_| StoreError::row("the digest of a token is not of 32 bytes"))?,
-        subject: Subject::new(row.try_get::<_, String>(2)?).map_err(StoreError::row)?,
-        scopes: row.try_get::<_, &str>(3)?.split_whitespace().map(str::to_owned).collect(),
-        created_at: Time::from_unix_millis(row.try_get(4)?),
-        expires_at: time(5)?,
-        revoked_at: time(6)?,
-        last_used_at: time(7)?,
-    })
 }

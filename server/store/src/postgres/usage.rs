@@ -6,17 +6,9 @@ use super::parameters::one;
 use super::{PostgresStore, bind, own};
 use crate::error::StoreError;
 use crate::integer::{signed, unsigned};
-use crate::usage::{MAX, Usage, day};
+use crate::usage::{MAX, SUBJECTS, SubjectUsage, Usage, day, subject_usage, usage};
 
 impl PostgresStore {
-    pub fn usage(&self, subject: &Subject) -> Result<Usage, StoreError> {
-        self.usage_from(subject, i64::MIN)
-    }
-
-    pub fn usage_since(&self, subject: &Subject, since: Time) -> Result<Usage, StoreError> {
-        self.usage_from(subject, day(since))
-    }
-
     pub fn add_usage(
         &self,
         subject: &Subject,
@@ -44,23 +36,22 @@ impl PostgresStore {
         Ok(unsigned(one(&rows)?.try_get(0)?))
     }
 
-    fn usage_from(&self, subject: &Subject, day: i64) -> Result<Usage, StoreError> {
+    pub fn subjects(&self, day: i64, limit: i64) -> Result<Vec<SubjectUsage>, StoreError> {
+        let rows = self.database.query(SUBJECTS, &[bind(&day), bind(&limit)])?;
+        rows.iter().map(subject_usage).collect()
+    }
+
+    /// What a subject has used from a day on.
+    pub fn usage_from(&self, subject: &Subject, day: i64) -> Result<Usage, StoreError> {
         // Sums of integers are numerics.
         let rows = self.database.query(
-            "SELECT coalesce(sum(executions), 0)::bigint, coalesce(sum(cpu_ms), 0)::bigint,
-                coalesce(sum(wall_ms), 0)::bigint, coalesce(sum(written_bytes), 0)::bigint,
-                (SELECT coalesce(sum(bytes), 0)::bigint FROM stored WHERE subject = $1)
+            "SELECT coalesce(sum(executions), 0)::bigint AS executions,
+                coalesce(sum(cpu_ms), 0)::bigint AS cpu_ms, coalesce(sum(wall_ms), 0)::bigint AS wall_ms,
+                coalesce(sum(written_bytes), 0)::bigint AS written_bytes,
+                (SELECT coalesce(sum(bytes), 0)::bigint FROM stored WHERE subject = $1) AS stored_bytes
              FROM usage WHERE subject = $1 AND day >= $2",
             &[bind(&subject.as_str()), bind(&day)],
         )?;
-        let row = one(&rows)?;
-        let figure = |column: usize| Ok::<_, StoreError>(unsigned(row.try_get(column)?));
-        Ok(Usage {
-            executions: figure(0)?,
-            cpu_ms: figure(1)?,
-            wall_ms: figure(2)?,
-            written_bytes: figure(3)?,
-            stored_bytes: figure(4)?,
-        })
+        usage(one(&rows)?)
     }
 }

@@ -1,26 +1,20 @@
 //! Executions: their SQL.
 
-use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types};
-use sandbox_api::service::{ExecutionState, ExecutionSummary, Subject, Time};
+use rusqlite::{Connection, OptionalExtension, params, params_from_iter, types};
+use sandbox_api::service::{ExecutionState, ExecutionSummary, Subject};
 use serde_json::Value;
 
 use super::{SqliteStore, usage};
 use crate::error::StoreError;
 use crate::executions::{
     Accepted, Cursor, EVENT_PAGE, EXECUTION_PAGE, ExecutionPage, ExecutionQuery, Finish,
-    NewExecution, Recovered, RecoveredExecution, Start, StoredEvent, StoredExecution, Then, engine,
-    kind, kind_name, last_number, limits, limits_json, state, state_named,
+    NewExecution, Recovered, SUMMARY, Start, StoredEvent, StoredExecution, Then, kind_name,
+    last_number, limits, limits_json, recovered, state, stored, summary,
 };
-use crate::integer::{signed, unsigned};
-
-const SUMMARY: &str = "id, kind, status, created_at, started_at, ended_at, metadata, sandbox, \
-                       generation, is_restart";
+use crate::integer::signed;
+use crate::row::Columns as _;
 
 impl SqliteStore {
-    pub fn accept(&self, new: NewExecution) -> Result<Accepted, StoreError> {
-        self.write(move |connection| accept(connection, new))
-    }
-
     pub fn accept_then(&self, new: NewExecution, then: impl Then<Accepted>) {
         self.write_then(move |connection| accept(connection, new), then);
     }
@@ -35,27 +29,14 @@ impl SqliteStore {
     }
 
     pub fn request(&self, id: &str) -> Result<String, StoreError> {
-        self.read(|connection| {
-            let mut query = connection.prepare_cached(
-                "SELECT request FROM executions WHERE id = ?1 AND request IS NOT NULL",
-            )?;
-            let request = query.query_row([id], |row| row.get(0)).optional()?;
-            request.ok_or_else(|| state(id, "queued"))
-        })
-    }
-
-    pub fn mark_running(&self, id: &str, start: Start) -> Result<(), StoreError> {
-        let id = id.to_owned();
-        self.write(move |connection| mark_running(connection, &id, &start))
+        let statement = "SELECT request FROM executions WHERE id = ?1 AND request IS NOT NULL";
+        let request = self.first(statement, [id], |row| row.column("request"))?;
+        request.ok_or_else(|| state(id, "queued"))
     }
 
     pub fn mark_running_then(&self, id: &str, start: Start, then: impl Then<()>) {
         let id = id.to_owned();
         self.write_then(move |connection| mark_running(connection, &id, &start), then);
-    }
-
-    pub fn finish(&self, end: Finish) -> Result<(), StoreError> {
-        self.write(move |connection| finish(connection, end))
     }
 
     pub fn finish_then(&self, end: Finish, then: impl Then<()>) {
@@ -86,16 +67,13 @@ impl SqliteStore {
         after: u64,
         limit: usize,
     ) -> Result<Vec<StoredEvent>, StoreError> {
-        self.read(|connection| {
-            let mut query = connection.prepare_cached(
-                "SELECT number, json FROM events
-                 WHERE execution = (SELECT seq FROM executions WHERE id = ?1) AND number > ?2
-                 ORDER BY number LIMIT ?3",
-            )?;
-            let limit = signed(limit.min(EVENT_PAGE) as u64);
-            let events = query.query_map(params![id, signed(after), limit], event)?;
-            Ok(events.collect::<rusqlite::Result<_>>()?)
-        })
+        self.all(
+            "SELECT number, json FROM events
+             WHERE execution = (SELECT seq FROM executions WHERE id = ?1) AND number > ?2
+             ORDER BY number LIMIT ?3",
+            params![id, signed(after), signed(limit.min(EVENT_PAGE) as u64)],
+            |row| Ok(StoredEvent { number: row.count("number")?, json: row.column("json")? }),
+        )
     }
 
     pub fn execution(
@@ -103,18 +81,11 @@ impl SqliteStore {
         subject: &Subject,
         id: &str,
     ) -> Result<Option<StoredExecution>, StoreError> {
-        self.read(|connection| {
-            let mut query = connection.prepare_cached(&format!(
-                "SELECT {SUMMARY}, document, stored_bytes FROM executions
-                 WHERE id = ?1 AND subject = ?2 AND NOT is_expired"
-            ))?;
-            let mut rows = query.query(params![id, subject.as_str()])?;
-            let Some(row) = rows.next()? else { return Ok(None) };
-            let (document, stored) = (row.get::<_, Option<String>>(10)?, row.get::<_, i64>(11)?);
-            let has_files =
-                document.as_ref().is_some_and(|document| stored > document.len() as i64);
-            Ok(Some(StoredExecution { summary: summary(row)?, document, has_files }))
-        })
+        let statement = format!(
+            "SELECT {SUMMARY}, document, stored_bytes FROM executions
+             WHERE id = ?1 AND subject = ?2 AND NOT is_expired"
+        );
+        self.first(&statement, params![id, subject.as_str()], |row| stored(row))
     }
 
     pub fn known(&self, ids: &[String]) -> Result<Vec<String>, StoreError> {
@@ -130,14 +101,6 @@ impl SqliteStore {
         })
     }
 
-    pub fn list(
-        &self,
-        subject: &Subject,
-        query: &ExecutionQuery,
-    ) -> Result<ExecutionPage, StoreError> {
-        Ok(self.page(Some(subject), query)?.1)
-    }
-
     /// A page of the executions of a subject, or of all; with the subject of each.
     pub fn page(
         &self,
@@ -145,8 +108,9 @@ impl SqliteStore {
         query: &ExecutionQuery,
     ) -> Result<(Vec<Subject>, ExecutionPage), StoreError> {
         let whose = if subject.is_some() { "subject = ?" } else { "? IS NULL" };
-        let mut sql =
-            format!("SELECT {SUMMARY}, subject FROM executions WHERE {whose} AND NOT is_expired");
+        let mut sql = format!(
+            "SELECT {SUMMARY}, subject, image FROM executions WHERE {whose} AND NOT is_expired"
+        );
         let subject = subject.map(|subject| subject.as_str().to_owned());
         let mut values: Vec<types::Value> = vec![subject.into()];
         if let Some(Cursor { created_at, id }) = &query.cursor {
@@ -162,6 +126,15 @@ impl SqliteStore {
         }
         if let Some(sandbox) = &query.sandbox {
             with(" AND sandbox = ?", sandbox.clone().into());
+        }
+        if let Some(image) = &query.image {
+            with(" AND image = ?", image.clone().into());
+        }
+        if let Some(since) = query.since {
+            with(" AND created_at >= ?", since.unix_millis().into());
+        }
+        if let Some(until) = query.until {
+            with(" AND created_at < ?", until.unix_millis().into());
         }
         if let Some(status) = query.status {
             // There are few that have not ended, and an index has them.
@@ -187,42 +160,26 @@ impl SqliteStore {
                         last.map(|it| Cursor { created_at: it.created_at, id: it.id.clone() });
                     break;
                 }
-                page.executions.push(summary(row)?);
-                let subject = Subject::new(row.get::<_, String>(10)?);
-                subjects.push(subject.map_err(StoreError::row)?);
+                let image = row.column("image")?;
+                page.executions.push(ExecutionSummary { image, ..summary(row)? });
+                subjects.push(row.subject()?);
             }
             Ok((subjects, page))
         })
     }
 
     pub fn recover(&self) -> Result<Recovered, StoreError> {
-        self.read(|connection| {
-            let mut query = connection.prepare(&format!(
-                "SELECT {SUMMARY}, subject, has_secrets, last_event, engine, limits,
-                    ifnull(octet_length(request), 0), trace_parent
+        let executions = self.all(
+            &format!(
+                "SELECT {SUMMARY}, subject, has_secrets, last_event, engine, limits, trace_parent,
+                    ifnull(octet_length(request), 0) AS request_bytes
                  FROM executions INDEXED BY executions_under_way
                  WHERE ended_at IS NULL ORDER BY seq"
-            ))?;
-            let mut rows = query.query([])?;
-            let mut recovered = Recovered::default();
-            while let Some(row) = rows.next()? {
-                let execution = RecoveredExecution {
-                    summary: summary(row)?,
-                    subject: Subject::new(row.get::<_, String>(10)?).map_err(StoreError::row)?,
-                    has_secrets: row.get(11)?,
-                    last_event: unsigned(row.get(12)?),
-                    engine: row.get::<_, Option<String>>(13)?.as_deref().and_then(engine),
-                    request_bytes: unsigned(row.get(15)?),
-                    limits: row.get::<_, Option<String>>(14)?.as_deref().and_then(limits),
-                    trace_parent: row.get(16)?,
-                };
-                match execution.summary.status {
-                    ExecutionState::Queued => recovered.queued.push(execution),
-                    _ => recovered.running.push(execution),
-                }
-            }
-            Ok(recovered)
-        })
+            ),
+            [],
+            |row| recovered(row),
+        )?;
+        Ok(executions.into_iter().collect())
     }
 }
 
@@ -242,8 +199,8 @@ fn accept(connection: &Connection, new: NewExecution) -> Result<Accepted, StoreE
     let mut insert = connection.prepare_cached(
         "INSERT INTO executions
             (id, subject, kind, status, request, has_secrets, metadata, sandbox, created_at,
-             started_at, generation, engine, limits, last_event, trace_parent)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+             started_at, generation, engine, limits, last_event, trace_parent, image)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
     )?;
     let seq = insert.insert(params![
         id,
@@ -261,6 +218,7 @@ fn accept(connection: &Connection, new: NewExecution) -> Result<Accepted, StoreE
         new.start.map(|start| limits_json(&start.limits)).transpose()?,
         last_number(&new.events).unwrap_or(0),
         new.trace_parent,
+        new.image,
     ])?;
     insert_events(connection, seq, &new.events)?;
     if let Some((key, digest)) = key {
@@ -350,29 +308,4 @@ fn insert_events(
         insert.execute(params![seq, signed(event.number), event.json])?;
     }
     Ok(())
-}
-
-fn event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
-    Ok(StoredEvent { number: unsigned(row.get(0)?), json: row.get(1)? })
-}
-
-/// The columns of [`SUMMARY`].
-fn summary(row: &Row<'_>) -> Result<ExecutionSummary, StoreError> {
-    let (name, status): (String, String) = (row.get(1)?, row.get(2)?);
-    let time = |column| -> Result<Option<Time>, StoreError> {
-        Ok(row.get::<_, Option<i64>>(column)?.map(Time::from_unix_millis))
-    };
-    let metadata = serde_json::from_str(&row.get::<_, String>(6)?).map_err(StoreError::row)?;
-    Ok(ExecutionSummary {
-        id: row.get(0)?,
-        kind: kind(&name)?,
-        status: state_named(&status)?,
-        created_at: Time::from_unix_millis(row.get(3)?),
-        started_at: time(4)?,
-        ended_at: time(5)?,
-        metadata,
-        sandbox: row.get(7)?,
-        generation: row.get::<_, Option<i64>>(8)?.map(unsigned),
-        restarted: row.get(9)?,
-    })
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::backup::{Backup, StepResult};
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, Params, Row};
 use sandbox_api::service::DATABASE_FILE;
 use sandbox_dirfd::{check_private_dir, create_private_dir, random_hex};
 
@@ -108,7 +108,7 @@ impl SqliteStore {
             .map_err(|error| directory(data_dir, error))?;
         let mut connection = connect(&database)?;
         // An existing database stays as it was made.
-        let pages = |row: &rusqlite::Row<'_>| row.get::<_, u32>(0);
+        let pages = |row: &Row<'_>| row.get::<_, u32>(0);
         if connection.pragma_query_value(None, "page_count", pages) == Ok(0) {
             connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         }
@@ -210,6 +210,43 @@ impl SqliteStore {
         query: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         self.0.readers.read(|| connect_reader(&self.0.database), |it| query(it))
+    }
+
+    /// Reads the rows that a statement finds.
+    pub fn all<T>(
+        &self,
+        statement: &str,
+        parameters: impl Params,
+        read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(statement)?;
+            query.query_and_then(parameters, read)?.collect()
+        })
+    }
+
+    /// Reads the first row that a statement finds, if it finds any.
+    pub fn first<T>(
+        &self,
+        statement: &str,
+        parameters: impl Params,
+        read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
+    ) -> Result<Option<T>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(statement)?;
+            query.query_and_then(parameters, read)?.next().transpose()
+        })
+    }
+
+    /// Reads the row that a statement always finds.
+    pub fn one<T>(
+        &self,
+        statement: &str,
+        parameters: impl Params,
+        read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let found = self.first(statement, parameters, read)?;
+        found.ok_or_else(|| rusqlite::Error::QueryReturnedNoRows.into())
     }
 }
 

@@ -1,19 +1,14 @@
 //! Kept sandboxes: their SQL.
 
-use std::time::Duration;
-
-use rusqlite::{Row, params};
+use rusqlite::params;
 use sandbox_api::millis;
-use sandbox_api::service::{Subject, Time};
+use sandbox_api::service::Time;
 use serde_json::Value;
 
 use super::SqliteStore;
 use crate::error::StoreError;
-use crate::integer::{signed, unsigned};
-use crate::sandboxes::SandboxRecord;
-
-const COLUMNS: &str = "id, subject, name, generation, spec, metadata, created_at, last_used_at, \
-                       expires_at, max_expires_at, idle_ms";
+use crate::integer::signed;
+use crate::sandboxes::{COLUMNS, SandboxRecord};
 
 impl SqliteStore {
     pub fn create_sandbox(&self, new: SandboxRecord) -> Result<bool, StoreError> {
@@ -79,16 +74,8 @@ impl SqliteStore {
     }
 
     pub fn sandboxes(&self) -> Result<Vec<SandboxRecord>, StoreError> {
-        self.read(|connection| {
-            let mut query = connection
-                .prepare(&format!("SELECT {COLUMNS} FROM sandboxes ORDER BY created_at, id"))?;
-            let mut rows = query.query([])?;
-            let mut records = Vec::new();
-            while let Some(row) = rows.next()? {
-                records.push(record(row)?);
-            }
-            Ok(records)
-        })
+        let statement = format!("SELECT {COLUMNS} FROM sandboxes ORDER BY created_at, id");
+        self.all(&statement, [], |row| SandboxRecord::read(row))
     }
 
     pub fn remove_sandbox(&self, id: &str) -> Result<bool, StoreError> {
@@ -106,24 +93,4 @@ fn if_any(changed: usize, id: &str) -> Result<(), StoreError> {
         0 => Err(StoreError::State { id: id.to_owned(), expected: "a kept sandbox" }),
         _ => Ok(()),
     }
-}
-
-fn record(row: &Row<'_>) -> Result<SandboxRecord, StoreError> {
-    let (spec, idle_action) = SandboxRecord::read_spec(&row.get::<_, String>(4)?)?;
-    let time =
-        |column| -> Result<Time, StoreError> { Ok(Time::from_unix_millis(row.get(column)?)) };
-    Ok(SandboxRecord {
-        id: row.get(0)?,
-        subject: Subject::new(row.get::<_, String>(1)?).map_err(StoreError::row)?,
-        name: row.get(2)?,
-        generation: unsigned(row.get(3)?),
-        spec,
-        metadata: serde_json::from_str(&row.get::<_, String>(5)?).map_err(StoreError::row)?,
-        created_at: time(6)?,
-        last_used_at: time(7)?,
-        expires_at: time(8)?,
-        max_expires_at: time(9)?,
-        idle: row.get::<_, Option<i64>>(10)?.map(|idle| Duration::from_millis(unsigned(idle))),
-        idle_action,
-    })
 }

@@ -1,13 +1,12 @@
 //! API tokens: their SQL.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, params};
 use sandbox_api::service::{Subject, Time};
 
 use super::SqliteStore;
 use crate::error::StoreError;
-use crate::tokens::{Rotated, TokenRecord, USE_MS};
-
-const COLUMNS: &str = "id, hash, subject, scopes, created_at, expires_at, revoked_at, last_used_at";
+use crate::row::Columns as _;
+use crate::tokens::{COLUMNS, Rotated, TokenRecord, USE_MS};
 
 impl SqliteStore {
     pub fn create_token(&self, token: TokenRecord) -> Result<(), StoreError> {
@@ -15,25 +14,13 @@ impl SqliteStore {
     }
 
     pub fn token(&self, id: &str) -> Result<Option<TokenRecord>, StoreError> {
-        self.read(|connection| {
-            let mut query = connection
-                .prepare_cached(&format!("SELECT {COLUMNS} FROM tokens WHERE id = ?1"))?;
-            let mut rows = query.query([id])?;
-            rows.next()?.map(record).transpose()
-        })
+        let statement = format!("SELECT {COLUMNS} FROM tokens WHERE id = ?1");
+        self.first(&statement, [id], |row| TokenRecord::read(row))
     }
 
     pub fn tokens(&self) -> Result<Vec<TokenRecord>, StoreError> {
-        self.read(|connection| {
-            let mut query = connection
-                .prepare(&format!("SELECT {COLUMNS} FROM tokens ORDER BY created_at, id"))?;
-            let mut rows = query.query([])?;
-            let mut records = Vec::new();
-            while let Some(row) = rows.next()? {
-                records.push(record(row)?);
-            }
-            Ok(records)
-        })
+        let statement = format!("SELECT {COLUMNS} FROM tokens ORDER BY created_at, id");
+        self.all(&statement, [], |row| TokenRecord::read(row))
     }
 
     pub fn revoke_token(&self, id: &str, at: Time) -> Result<bool, StoreError> {
@@ -82,13 +69,9 @@ impl SqliteStore {
     }
 
     pub fn use_token(&self, id: &str, at: Time) -> Result<(), StoreError> {
-        let used = self.read(|connection| {
-            let mut query =
-                connection.prepare_cached("SELECT last_used_at FROM tokens WHERE id = ?1")?;
-            let used = query.query_row([id], |row| row.get::<_, Option<i64>>(0)).optional()?;
-            Ok(used.flatten())
-        })?;
-        if used.is_some_and(|used| at.unix_millis() < used.saturating_add(USE_MS)) {
+        let statement = "SELECT last_used_at FROM tokens WHERE id = ?1";
+        let used = self.first(statement, [id], |row| row.column::<Option<i64>>("last_used_at"))?;
+        if used.flatten().is_some_and(|used| at.unix_millis() < used.saturating_add(USE_MS)) {
             return Ok(());
         }
         let id = id.to_owned();
@@ -116,20 +99,4 @@ fn insert(connection: &Connection, token: &TokenRecord) -> Result<(), StoreError
         ],
     )?;
     Ok(())
-}
-
-fn record(row: &Row<'_>) -> Result<TokenRecord, StoreError> {
-    let time = |column| -> Result<Option<Time>, StoreError> {
-        Ok(row.get::<_, Option<i64>>(column)?.map(Time::from_unix_millis))
-    };
-    Ok(TokenRecord {
-        id: row.get(0)?,
-        hash: row.get(1)?,
-        subject: Subject::new(row.get::<_, String>(2)?).map_err(StoreError::row)?,
-        scopes: row.get::<_, String>(3)?.split_whitespace().map(str::to_owned).collect(),
-        created_at: Time::from_unix_millis(row.get(4)?),
-        expires_at: time(5)?,
-        revoked_at: time(6)?,
-        last_used_at: time(7)?,
-    })
 }

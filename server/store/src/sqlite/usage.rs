@@ -1,22 +1,15 @@
 //! What subjects have used: its SQL.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 use sandbox_api::service::{Subject, Time};
 
 use super::SqliteStore;
 use crate::error::StoreError;
-use crate::integer::{signed, unsigned};
-use crate::usage::{MAX, Usage, day};
+use crate::integer::signed;
+use crate::row::Columns as _;
+use crate::usage::{MAX, SUBJECTS, SubjectUsage, Usage, day, subject_usage, usage};
 
 impl SqliteStore {
-    pub fn usage(&self, subject: &Subject) -> Result<Usage, StoreError> {
-        self.usage_from(subject, i64::MIN)
-    }
-
-    pub fn usage_since(&self, subject: &Subject, since: Time) -> Result<Usage, StoreError> {
-        self.usage_from(subject, day(since))
-    }
-
     pub fn add_usage(
         &self,
         subject: &Subject,
@@ -28,33 +21,25 @@ impl SqliteStore {
     }
 
     pub fn stored_bytes(&self, subject: &Subject) -> Result<u64, StoreError> {
-        self.read(|connection| {
-            let mut query =
-                connection.prepare_cached("SELECT bytes FROM stored WHERE subject = ?1")?;
-            let bytes = query.query_row([subject.as_str()], |row| row.get(0)).optional()?;
-            Ok(bytes.map_or(0, unsigned))
-        })
+        let statement = "SELECT bytes FROM stored WHERE subject = ?1";
+        let bytes = self.first(statement, [subject.as_str()], |row| row.count("bytes"))?;
+        Ok(bytes.unwrap_or(0))
     }
 
-    fn usage_from(&self, subject: &Subject, day: i64) -> Result<Usage, StoreError> {
-        self.read(|connection| {
-            let mut query = connection.prepare_cached(
-                "SELECT ifnull(sum(executions), 0), ifnull(sum(cpu_ms), 0), ifnull(sum(wall_ms), 0),
-                    ifnull(sum(written_bytes), 0),
-                    ifnull((SELECT bytes FROM stored WHERE subject = ?1), 0)
-                 FROM usage WHERE subject = ?1 AND day >= ?2",
-            )?;
-            let usage = query.query_row(params![subject.as_str(), day], |row| {
-                Ok(Usage {
-                    executions: unsigned(row.get(0)?),
-                    cpu_ms: unsigned(row.get(1)?),
-                    wall_ms: unsigned(row.get(2)?),
-                    written_bytes: unsigned(row.get(3)?),
-                    stored_bytes: unsigned(row.get(4)?),
-                })
-            })?;
-            Ok(usage)
-        })
+    pub fn subjects(&self, day: i64, limit: i64) -> Result<Vec<SubjectUsage>, StoreError> {
+        self.all(SUBJECTS, params![day, limit], |row| subject_usage(row))
+    }
+
+    /// What a subject has used from a day on.
+    pub fn usage_from(&self, subject: &Subject, day: i64) -> Result<Usage, StoreError> {
+        self.one(
+            "SELECT ifnull(sum(executions), 0) AS executions, ifnull(sum(cpu_ms), 0) AS cpu_ms,
+                ifnull(sum(wall_ms), 0) AS wall_ms, ifnull(sum(written_bytes), 0) AS written_bytes,
+                ifnull((SELECT bytes FROM stored WHERE subject = ?1), 0) AS stored_bytes
+             FROM usage WHERE subject = ?1 AND day >= ?2",
+            params![subject.as_str(), day],
+            |row| usage(row),
+        )
     }
 }
 

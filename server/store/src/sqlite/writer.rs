@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 
 use crate::error::StoreError;
+use crate::executions::wait;
 
 /// The most changes of one transaction.
 const BATCH: usize = 256;
@@ -67,10 +68,7 @@ impl Writer {
         &self,
         change: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (sender, receiver) = sync_channel(1);
-        // A caller that is gone needs no answer.
-        self.write_then(change, move |made| _ = sender.send(made));
-        receiver.recv().unwrap_or(Err(StoreError::Closed))
+        wait(|then| self.write_then(change, then))
     }
 
     /// Makes a change. When it is durable, `then` is called on the thread that writes; if that is gone,

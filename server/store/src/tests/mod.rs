@@ -142,6 +142,8 @@ suite! {
     list_goes_on_after_an_execution_that_is_forgotten
     lists_are_paged_from_the_newest_and_filtered
     list_of_all_subjects_says_whose_each_is
+    lists_are_filtered_by_image_and_time
+    subjects_are_those_with_something_now_or_today
     ended_executions_are_hidden_before_they_are_forgotten
     name_of_a_kept_sandbox_is_taken_once_by_a_subject
     kept_sandbox_is_stored_with_all_that_it_is_and_what_changes_of_it
@@ -175,6 +177,7 @@ fn new(id: &str, created: i64) -> NewExecution {
         created_at: Time::from_unix_millis(created),
         start: None,
         metadata: Map::new(),
+        image: None,
         sandbox: None,
         generation: None,
         events: Vec::new(),
@@ -379,6 +382,78 @@ fn list_of_all_subjects_says_whose_each_is(on: &Engine) {
     assert_eq!(listed(None, 10), ["alice e2", "bob e1", "alice e0"]);
     assert_eq!(listed(None, 1), ["alice e2"]);
     assert_eq!(listed(Some("bob"), 10), ["bob e1"]);
+}
+
+fn lists_are_filtered_by_image_and_time(on: &Engine) {
+    let store = on.open();
+    for (number, name) in (0..).zip(["alice", "bob", "alice", "alice"]) {
+        let image = (number != 2).then(|| format!("debian:{}", 12 + number % 2));
+        let new = NewExecution { image, ..new(&format!("e{number}"), number) };
+        store.accept(NewExecution { subject: subject(name), ..new }).unwrap();
+    }
+    let page = |of: Option<&str>, query: ExecutionQuery| {
+        let page = store.page(of.map(subject).as_ref(), &query).unwrap();
+        let shown = page.executions.iter().map(|it| {
+            let of = it.subject.as_ref().unwrap().as_str();
+            format!("{of} {} {}", it.id, it.image.as_deref().unwrap_or("-"))
+        });
+        (shown.collect::<Vec<_>>(), page.next_cursor)
+    };
+    let all = ExecutionQuery { limit: 9, ..ExecutionQuery::default() };
+    let time = |millis| Some(Time::from_unix_millis(millis));
+    let of_image = ExecutionQuery { image: Some("debian:13".to_owned()), ..all.clone() };
+    assert_eq!(page(None, of_image.clone()).0, ["alice e3 debian:13", "bob e1 debian:13"]);
+    assert_eq!(page(Some("bob"), of_image.clone()).0, ["bob e1 debian:13"]);
+    let between = ExecutionQuery { since: time(1), until: time(3), ..all.clone() };
+    assert_eq!(page(None, between.clone()).0, ["alice e2 -", "bob e1 debian:13"]);
+    let both = ExecutionQuery { image: of_image.image.clone(), ..between.clone() };
+    assert_eq!(page(None, both).0, ["bob e1 debian:13"]);
+    // A page of a filtered list goes on like any other.
+    let (first, cursor) = page(None, ExecutionQuery { limit: 1, ..of_image.clone() });
+    assert_eq!(first, ["alice e3 debian:13"]);
+    let (second, cursor) = page(None, ExecutionQuery { limit: 1, cursor, ..of_image.clone() });
+    assert_eq!((&*second, cursor), (&["bob e1 debian:13".to_owned()][..], None));
+    // The list of a subject itself does not name it.
+    let own = store.list(&subject("bob"), &all).unwrap().executions;
+    assert_eq!((own.len(), &own[0].subject), (1, &None));
+}
+
+fn subjects_are_those_with_something_now_or_today(on: &Engine) {
+    let store = on.open();
+    const DAY: i64 = 24 * 3600 * 1000;
+    for (number, name) in (0..).zip(["alice", "bob", "bob", "carol"]) {
+        let new = new(&format!("e{number}"), number);
+        store.accept(NewExecution { subject: subject(name), ..new }).unwrap();
+    }
+    store.mark_running("e1", start(2)).unwrap();
+    // Of another day.
+    store.finish(finish("e0", 9)).unwrap();
+    store.finish(finish("e3", DAY + 9)).unwrap();
+    let at = |limit| store.subjects(Time::from_unix_millis(DAY + 10), limit).unwrap();
+    let found = at(9);
+    let of = |name: &str| found.iter().find(|it| it.subject.as_str() == name).cloned();
+    let nothing = SubjectUsage {
+        subject: subject("bob"),
+        queued: 0,
+        running: 0,
+        sandboxes: 0,
+        executions: 0,
+        cpu_ms: 0,
+        stored_bytes: 0,
+    };
+    assert_eq!(of("bob"), Some(SubjectUsage { queued: 1, running: 1, ..nothing.clone() }));
+    let carol = SubjectUsage {
+        subject: subject("carol"),
+        executions: 1,
+        cpu_ms: 3,
+        stored_bytes: 100,
+        ..nothing
+    };
+    assert_eq!(of("carol"), Some(carol));
+    assert_eq!((of("alice"), found.len()), (None, 2));
+    // Those of which most is under way come first.
+    assert_eq!(at(1)[0].subject, subject("bob"));
+    assert_eq!(at(1).len(), 1);
 }
 
 fn ended_executions_are_hidden_before_they_are_forgotten(on: &Engine) {

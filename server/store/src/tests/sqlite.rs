@@ -121,6 +121,15 @@ fn steps_beside(ended: i64) -> Vec<(&'static str, u64)> {
         let query = ExecutionQuery { limit: 3, ..ExecutionQuery::default() };
         assert_eq!(store.list(&alice, &query).unwrap().executions.len(), 3);
     });
+    count("list of all", &|| {
+        let query = ExecutionQuery { limit: 3, ..ExecutionQuery::default() };
+        assert_eq!(store.page(None, &query).unwrap().executions.len(), 3);
+    });
+    count("list since", &|| {
+        let since = Some(Time::from_unix_millis(2));
+        let query = ExecutionQuery { since, limit: 3, ..ExecutionQuery::default() };
+        assert!(store.list(&alice, &query).unwrap().executions.is_empty());
+    });
     count("list a sandbox", &|| {
         let query =
             ExecutionQuery { sandbox: Some("s".to_owned()), limit: 9, ..Default::default() };

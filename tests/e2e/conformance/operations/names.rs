@@ -281,18 +281,8 @@ fn stat_returns_the_systems_metadata() {
     let metadata = fs::metadata(&file).unwrap();
     let keys: Vec<&str> = data.as_object().unwrap().keys().map(String::as_str).collect();
     let mut expected = [
-        "path",
-        "type",
-        "size",
-        "permissions",
-        "mode",
-        "uid",
-        "gid",
-        "owner",
-        "group",
-        "modified",
-        "accessed",
-        "created",
+        "path", "type", "size", "permissions", "mode", "uid", "gid", "owner", "group", "modified",
+        "accessed", "created",
     ];
     expected.sort_unstable();
     assert_eq!(keys, expected);

@@ -23,14 +23,7 @@ use crate::shared;
 const CHANGES: u64 = 60;
 /// Names of files and directories.
 const NAMES: &[&[u8]] = &[
-    b"a",
-    b"b",
-    b"c",
-    b"new\nline",
-    b"back\\slash",
-    b"not \xff utf-8",
-    b"-dash",
-    b"it's $x",
+    b"a", b"b", b"c", b"new\nline", b"back\\slash", b"not \xff utf-8", b"-dash", b"it's $x",
     b".dot",
 ];
 const MODES: &[u32] = &[0o600, 0o644, 0o755, 0o700, 0o555, 0o400];

@@ -683,6 +683,8 @@ class SandboxView(TypedDict):
     """The name that its creator gave it."""
     node_away: NotRequired[bool]
     """Whether the node of the cluster that has it is not there: it can be deleted, and not be used."""
+    paused_memory: NotRequired[Union[int, None]]
+    """The bytes of memory that it had when it was paused, which it keeps meanwhile; of a paused one alone."""
     processes: Union[int, None]
     """How many processes have been started in its generation and have not ended; null if it is at another node."""
     spec: KeptSpec

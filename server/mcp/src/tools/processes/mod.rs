@@ -9,8 +9,8 @@ use futures_util::StreamExt as _;
 use rmcp::model::{CallToolResult, JsonObject};
 use sandbox_api::service::{CommandRequest, Content};
 use sandbox_api::{
-    EventRecord, ExecutionEvent, Failure, ProcessRequest, ProcessState, ProcessView, PtyRequest,
-    Recorded, millis,
+    EventRecord, ExecutionEvent, Failure, Preview, PreviewRequest, ProcessRequest, ProcessState,
+    ProcessView, PtyRequest, Recorded, millis,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -142,6 +142,12 @@ process_tools! {
         Hints::READ_ONLY,
         "Processes that run or ended lately, the latest first.",
         schema::input::<ListArgs>, list
+    }
+    OpenPort "open_port" "Open a port" (PortArgs) -> Preview {
+        Hints { is_destructive: false, is_idempotent: true, ..Hints::DESTRUCTIVE },
+        "A URL for others of a port that a process listens on. Requests need the header Sandbox-Port-Token with \
+         `token`, unless it is public.",
+        schema::input::<PortArgs>, open_port
     }
 }
 
@@ -394,6 +400,23 @@ async fn list(call: Call<'_>) -> Result<CallToolResult, Failure> {
     let listed = call.workspace.list_processes().await?;
     let processes = listed.into_iter().map(ProcessItem::from).collect();
     Ok(result_of(&ListedProcesses { processes }))
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct PortArgs {
+    port: NonZeroU16,
+    /// Whether whoever knows its URL may use it.
+    #[serde(default)]
+    public: bool,
+    /// An hour by default.
+    ttl_ms: Option<u64>,
+}
+
+async fn open_port(call: Call<'_>) -> Result<CallToolResult, Failure> {
+    let PortArgs { port, public, ttl_ms } = decode(OpenPort::NAME, call.arguments)?;
+    let opened = call.workspace.open_port(port.get(), PreviewRequest { ttl_ms, public })?;
+    Ok(result_of(&opened))
 }
 
 fn result_of(data: &impl Serialize) -> CallToolResult {

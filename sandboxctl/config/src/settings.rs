@@ -1,0 +1,310 @@
+//! The settings, from their layers.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use sandbox_api::{Bounds, Ceiling, LimitKey, Limits, OverCeiling};
+use sandbox_dirfd::Links;
+use sandbox_env::{Environment, VARIABLE_PREFIX};
+
+use super::error::Error;
+use super::key::{Key, Scope};
+use super::origin::{Layer, Origin};
+use super::value::{Value, ValueError};
+use super::variables::{FILE_VARIABLE, OTHER_VARIABLES};
+use super::{file, project};
+
+/// An effective setting.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// None for a key without a default that is not set.
+    pub value: Option<Value>,
+    /// Its layer.
+    pub layer: Layer,
+    /// Its source.
+    pub origin: Origin,
+}
+
+/// The settings of the command line.
+#[derive(Debug, Default)]
+pub struct Flags {
+    /// `--config`.
+    pub file: Option<PathBuf>,
+    /// Which settings limit the command.
+    pub scope: Scope,
+    /// The settings among the flags.
+    pub values: Vec<(Key, Value, &'static str)>,
+}
+
+impl Flags {
+    /// Adds a setting from its own flag.
+    pub fn set(&mut self, key: Key, value: Option<Value>) {
+        debug_assert!(value.is_none() || key.flag().is_some(), "{} has no flag", key.name());
+        if let (Some(value), Some(flag)) = (value, key.flag()) {
+            self.values.push((key, value, flag));
+        }
+    }
+}
+
+/// Every effective setting.
+#[derive(Debug)]
+pub struct Settings {
+    pub(super) settings: HashMap<Key, Setting>,
+    pub(super) scope: Scope,
+    /// The files that were read.
+    pub files: Vec<PathBuf>,
+}
+
+impl Settings {
+    /// The settings from the files, the environment and the flags.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] for the first error.
+    pub fn load(environment: &Environment, flags: Flags) -> Result<Self, Error> {
+        Self::load_with_system(environment, flags, Path::new(file::SYSTEM_FILE))
+    }
+
+    pub(super) fn load_with_system(
+        environment: &Environment,
+        flags: Flags,
+        system: &Path,
+    ) -> Result<Self, Error> {
+        let mut settings = Self { scope: flags.scope, ..Self::defaults() };
+        let named = flags.file.map(|file| (file, Origin::Flag("--config"))).or_else(|| {
+            let file = environment.variable(FILE_VARIABLE)?;
+            Some((file.into(), Origin::Variable(FILE_VARIABLE.to_owned())))
+        });
+        if let Some((file, origin)) = named {
+            match settings.read(Layer::User, &file) {
+                Ok(true) => {}
+                Ok(false) => return Err(Error::Missing { origin, file }),
+                Err(source @ Error::Unreadable { .. }) => {
+                    return Err(Error::Named { origin, source: Box::new(source) });
+                }
+                // That error names the file and the line.
+                Err(error) => return Err(error),
+            }
+        } else {
+            settings.read(Layer::System, system)?;
+            if let Some(file) = file::user(environment) {
+                settings.read(Layer::User, &file)?;
+            }
+            if let Some(file) = file::find_project(&environment.working_directory) {
+                settings.read(Layer::Project, &file)?;
+            }
+        }
+        settings.read_variables(environment)?;
+        for (key, value, flag) in flags.values {
+            for key in Scope::of_flag(key) {
+                settings.set(key, value.clone(), Layer::Flag, Origin::Flag(flag));
+            }
+        }
+        settings.lower_defaults();
+        Ok(settings)
+    }
+
+    pub(super) fn defaults() -> Self {
+        let default = |key: Key| {
+            let origin = Origin::Default;
+            (key, Setting { value: key.default(), layer: Layer::Default, origin })
+        };
+        let settings = Key::all().map(default).collect();
+        Self { settings, scope: Scope::default(), files: Vec::new() }
+    }
+
+    pub(super) fn set(&mut self, key: Key, mut value: Value, layer: Layer, origin: Origin) {
+        match (&mut value, &self.setting(key).value) {
+            // Protected names are added by each layer, and never removed by another.
+            (Value::Names(names), Some(Value::Names(below))) if key == Key::Protected => {
+                let new = names.iter().filter(|name| !below.contains(name));
+                *names = below.iter().chain(new).cloned().collect();
+            }
+            // A preset that a layer does not redefine is inherited.
+            (Value::Presets(presets), Some(Value::Presets(below))) => {
+                for (name, rules) in below {
+                    presets.entry(name.clone()).or_insert_with(|| rules.clone());
+                }
+            }
+            _ => {}
+        }
+        self.settings.insert(key, Setting { value: Some(value), layer, origin });
+    }
+
+    /// Reads a file into a layer; false if it does not exist.
+    fn read(&mut self, layer: Layer, file: &Path) -> Result<bool, Error> {
+        let links = match layer {
+            Layer::Project => Links::Refuse,
+            _ => Links::Follow,
+        };
+        let Some(entries) = file::read(file, links)? else { return Ok(false) };
+        self.files.push(file.to_owned());
+        self.apply(layer, entries)?;
+        Ok(true)
+    }
+
+    pub(super) fn apply(&mut self, layer: Layer, entries: Vec<file::Entry>) -> Result<(), Error> {
+        for file::Entry { key, value, origin } in entries {
+            if layer == Layer::Project {
+                // A file has no duplicate keys, so the effective value is that of the layers below.
+                let below = self.setting(key).value.as_ref();
+                project::check(key, &value, below, self.presets()).map_err(|source| {
+                    Error::Widening { origin: origin.clone(), key: key.name(), source }
+                })?;
+            }
+            self.set(key, value, layer, origin);
+        }
+        Ok(())
+    }
+
+    pub(super) fn read_variables(&mut self, environment: &Environment) -> Result<(), Error> {
+        for (name, value) in environment.variables() {
+            let Some(name) = name.to_str() else { continue };
+            if !name.starts_with(VARIABLE_PREFIX) || OTHER_VARIABLES.contains(&name) {
+                continue;
+            }
+            let Some(key) = Key::all().find(|key| key.variable() == name) else {
+                return Err(Error::unknown_variable(name.to_owned()));
+            };
+            if matches!(key, Key::Ceiling(_) | Key::ExecCeiling(_)) {
+                return Err(Error::CeilingVariable { origin: Origin::Variable(name.to_owned()) });
+            }
+            // As usual: an empty variable counts as not set.
+            if value.is_empty() {
+                continue;
+            }
+            let origin = Origin::Variable(name.to_owned());
+            let value = value
+                .to_str()
+                .ok_or(ValueError::NotUtf8)
+                .and_then(|text| Value::from_text(key, text))
+                .map_err(|source| Error::Value {
+                    origin: origin.clone(),
+                    key: key.name(),
+                    source,
+                })?;
+            self.set(key, value, Layer::Environment, origin);
+        }
+        Ok(())
+    }
+
+    /// Lowers a default that is over its ceiling: setting a ceiling implies that. A ceiling of
+    /// `[limits]` that was set applies to `exec` too, unless `exec` has one of its own.
+    pub(super) fn lower_defaults(&mut self) {
+        for key in Key::exec() {
+            let Key::Exec(limit) = key else { continue };
+            if self.setting(Key::Ceiling(limit)).layer != Layer::Default {
+                self.lower_default(Key::ExecCeiling(limit), Key::Ceiling(limit));
+            }
+        }
+        for scope in [Scope::Limits, Scope::Exec] {
+            for &limit in LimitKey::ALL {
+                let (key, ceiling) = scope.keys(limit);
+                self.lower_default(key, ceiling);
+            }
+        }
+    }
+
+    fn lower_default(&mut self, key: Key, ceiling: Key) {
+        if self.setting(key).layer == Layer::Default && self.over(key, ceiling).is_some() {
+            let Setting { value, origin, .. } = self.setting(ceiling).clone();
+            let origin = Origin::Ceiling(ceiling, Box::new(origin));
+            self.settings.insert(key, Setting { value, layer: Layer::Default, origin });
+        }
+    }
+
+    /// What is wrong if the value of `key` is above that of `ceiling`, which is of the same limit.
+    pub(super) fn over(&self, key: Key, ceiling: Key) -> Option<OverCeiling> {
+        let alone = |key| {
+            let mut limits = Limits::default();
+            if let Key::Limit(limit)
+            | Key::Ceiling(limit)
+            | Key::Exec(limit)
+            | Key::ExecCeiling(limit) = key
+            {
+                self.put(&mut limits, limit, key);
+            }
+            limits
+        };
+        alone(key).check(&Ceiling(alone(ceiling))).err()
+    }
+
+    /// Why the value of a limit's key is refused: it is above its ceiling.
+    pub fn refusal(&self, key: Key) -> Option<Error> {
+        let (ceiling, section) = match key {
+            Key::Limit(limit) => (Key::Ceiling(limit), "limits.ceiling"),
+            Key::Exec(limit) => (Key::ExecCeiling(limit), "exec.ceiling"),
+            _ => return None,
+        };
+        let OverCeiling { asked, ceiling, .. } = self.over(key, ceiling)?;
+        Some(Error::OverCeiling { name: self.named(key), key: key.name(), section, asked, ceiling })
+    }
+
+    /// The key by which the command is limited.
+    pub fn limit_key(&self, limit: LimitKey) -> Key {
+        self.scope.keys(limit).0
+    }
+
+    /// The limits, each within its ceiling.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OverCeiling`], which names the source of the first one that is not.
+    pub fn allowed_limits(&self) -> Result<Limits, Error> {
+        self.bounds(self.scope).map(|bounds| bounds.limits)
+    }
+
+    /// The limits of this scope, each within its ceiling, for who makes sandboxes of both.
+    ///
+    /// # Errors
+    ///
+    /// As [`allowed_limits`](Self::allowed_limits).
+    pub fn bounds(&self, scope: Scope) -> Result<Bounds, Error> {
+        let mut keys = LimitKey::ALL.iter().map(|&limit| scope.keys(limit).0);
+        match keys.find_map(|key| self.refusal(key)) {
+            Some(refusal) => Err(refusal),
+            None => Ok(Bounds { limits: self.limits_of(scope), ceiling: self.ceiling_of(scope) }),
+        }
+    }
+
+    /// The effective setting of a key.
+    pub fn setting(&self, key: Key) -> &Setting {
+        // `defaults` has inserted every key.
+        &self.settings[&key]
+    }
+
+    /// The effective limits.
+    pub fn limits(&self) -> Limits {
+        self.limits_of(self.scope)
+    }
+
+    fn limits_of(&self, scope: Scope) -> Limits {
+        let mut limits = Limits::default();
+        for &limit in LimitKey::ALL {
+            self.put(&mut limits, limit, scope.keys(limit).0);
+        }
+        limits
+    }
+
+    /// The effective ceilings.
+    pub fn ceiling(&self) -> Ceiling {
+        self.ceiling_of(self.scope)
+    }
+
+    /// The effective ceilings of this scope.
+    pub fn ceiling_of(&self, scope: Scope) -> Ceiling {
+        let mut ceiling = Ceiling::default();
+        for &limit in LimitKey::ALL {
+            self.put(&mut ceiling.0, limit, scope.keys(limit).1);
+        }
+        ceiling
+    }
+
+    fn put(&self, limits: &mut Limits, limit: LimitKey, key: Key) {
+        // Every value was parsed by its own key, so it has the right type and range.
+        if let Some(Value::Limit(value)) = self.setting(key).value {
+            let set = limits.set(limit, value);
+            debug_assert!(set.is_ok(), "{set:?}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Sessions of browsers: begun with a token or a code, looked at, and ended.
+
+use axum::Extension;
+use axum::extract::{FromRequest as _, Request, State};
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse as _, Response};
+use sandbox_api::ProblemKind;
+use sandbox_api::service::{Subject, Time};
+use sandbox_auth::{MAX_SESSION_TOKEN_BYTES, Session};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::access::{Caller, Peer, Reason, Unauthenticated};
+use crate::app::App;
+use crate::refusal::Refusal;
+use crate::request::Json;
+use crate::response::json_response;
+use crate::router::{refuse_caller, refused};
+use crate::session::{MAX_SESSION, Page, SessionEnd, bearer, end};
+
+/// What a session is begun with: exactly one of its members.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct SignIn {
+    /// A token of the API, or of the configured issuer.
+    token: Option<String>,
+    /// The code of a link, which is good once.
+    code: Option<String>,
+}
+
+/// Who is signed in.
+#[derive(Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SessionView {
+    /// Whose objects the caller has.
+    subject: Subject,
+    /// What it may do.
+    scopes: Vec<&'static str>,
+    /// When the session ends; null without one, where no token is needed or another one was sent.
+    expires_at: Option<Time>,
+}
+
+impl SessionView {
+    fn of(caller: &Caller, expires_at: Option<Time>) -> Self {
+        let scopes = caller.scopes.iter().map(|scope| scope.as_str()).collect();
+        Self { subject: caller.subject.clone(), scopes, expires_at }
+    }
+}
+
+pub(super) async fn create(State(app): State<App>, request: Request) -> Response {
+    sign_in(&app, request).await.unwrap_or_else(refused)
+}
+
+async fn sign_in(app: &App, request: Request) -> Result<Response, (Refusal, Option<Reason>)> {
+    let peer = request.extensions().get().copied().unwrap_or(Peer::UNKNOWN);
+    let page = Page::of(request.uri(), request.headers()).ok_or_else(|| {
+        let detail = "a session is for a page of this server, over HTTPS or at a loopback address";
+        let hint =
+            "--tls-cert, or a reverse proxy, encrypts connections; programs send Authorization";
+        (Refusal::new(ProblemKind::Forbidden, detail).hint(Some(hint)), None)
+    })?;
+    let body = Json::<SignIn>::from_request(request, app).await.map_err(|it| (it, None))?;
+    let token = match body.value {
+        SignIn { token: Some(token), code: None } => token.trim().to_owned(),
+        // One that is not known counts as an invalid token: no text with a space is a valid one.
+        SignIn { token: None, code: Some(code) } => {
+            app.sessions().redeem_code(&code).unwrap_or_else(|| format!("code {code}"))
+        }
+        _ => {
+            let detail = "exactly one of `token` and `code` is given";
+            return Err((Refusal::new(ProblemKind::Invalid, detail).at("#", detail), None));
+        }
+    };
+    if token.len() > MAX_SESSION_TOKEN_BYTES {
+        let detail = format!("a session has a token of up to {MAX_SESSION_TOKEN_BYTES} bytes");
+        return Err((Refusal::new(ProblemKind::Invalid, &*detail).at("#/token", &*detail), None));
+    }
+    let mut headers = HeaderMap::new();
+    let authenticated = match bearer(&token) {
+        Some(authorization) => {
+            headers.insert(AUTHORIZATION, authorization);
+            app.auth().authenticate(&headers, peer).await
+        }
+        None => Err(Unauthenticated::Invalid { reason: "not the characters of a token".into() }),
+    };
+    let caller = authenticated.map_err(|error| refuse_caller(app, None, "", error))?;
+    // Where nobody needs a token, nobody needs a session.
+    let mut begun = None;
+    if app.config().has_auth {
+        let latest = Time::now().after(MAX_SESSION);
+        let expires_at = app.auth().expiry(&token).await.map_or(latest, |it| it.min(latest));
+        begun = Some(Session { token, expires_at });
+    }
+    let expires_at = begun.as_ref().map(|session| session.expires_at);
+    let mut response = json_response(StatusCode::OK, &SessionView::of(&caller, expires_at));
+    if let Some(session) = &begun {
+        app.sessions().begin(page, session, &mut response);
+    }
+    response.extensions_mut().insert(caller.subject);
+    Ok(response)
+}
+
+pub(super) async fn get(caller: Caller, ends: Option<Extension<SessionEnd>>) -> Response {
+    let expires_at = ends.map(|Extension(SessionEnd(at))| at);
+    json_response(StatusCode::OK, &SessionView::of(&caller, expires_at))
+}
+
+pub(super) async fn delete(uri: Uri, headers: HeaderMap) -> Response {
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    end(&uri, &headers, &mut response);
+    response
+}
+
+pub(super) fn example_sign_in() -> Value {
+    json!({ "token": "sbx_0f7c2b1d9a3e4c5b_…" })
+}

@@ -1,0 +1,402 @@
+//! The console, and the sessions of browsers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::request::{Builder, Parts};
+use axum::http::{HeaderMap, Method, Request};
+use axum::response::Response;
+use axum::routing::any;
+use futures_util::future::{BoxFuture, FutureExt as _};
+use sandbox_api::ByteSize;
+use sandbox_api::service::{Subject, Time};
+use sandbox_http::{
+    Admit, Admitted, Authenticate, Caller, Http, HttpConfig, Mount, MountAccess, Peer, Refusal,
+    Shutdown, Unauthenticated,
+};
+use sandbox_service::Target;
+use serde_json::{Value, json};
+
+use super::nodes::two_nodes;
+use super::ports::{echo, has_header, seen};
+use super::{Answer, Api, Tokens, World, api};
+
+/// Where a developer's console is.
+const HOST: &str = "127.0.0.1:8470";
+const ORIGIN: &str = "http://127.0.0.1:8470";
+
+/// A request without credentials.
+fn plain(method: Method, path: &str) -> Builder {
+    let peer = Peer::Tcp(([127, 0, 0, 1], 7).into());
+    Request::builder().method(method).uri(path).header("host", HOST).extension(peer)
+}
+
+/// A request of the console, as browsers send it, with this cookie.
+fn of_page(method: Method, path: &str, cookie: &str) -> Builder {
+    plain(method, path)
+        .header("sec-fetch-site", "same-origin")
+        .header("sec-fetch-dest", "empty")
+        .header("cookie", format!("theme=dark; {cookie}"))
+}
+
+fn empty(request: Builder) -> Request<Body> {
+    request.body(Body::empty()).unwrap()
+}
+
+fn sign_in(with: &Value) -> Request<Body> {
+    let request = plain(Method::POST, "/v1/session").header("origin", ORIGIN);
+    let request = request.header("content-type", "application/json");
+    request.body(with.to_string().into()).unwrap()
+}
+
+/// The cookie that an answer sets, without its attributes.
+fn cookie(answer: &Answer) -> String {
+    answer.header("set-cookie").split(';').next().unwrap().to_owned()
+}
+
+impl Api {
+    /// The cookie of a session with this token.
+    async fn session(&self, token: &str) -> String {
+        let answer = self.send(sign_in(&json!({ "token": token }))).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        cookie(&answer)
+    }
+
+    async fn status(&self, request: Builder) -> u16 {
+        self.send(empty(request)).await.status.as_u16()
+    }
+
+    /// With an authenticator of its own.
+    async fn with_auth(config: HttpConfig, auth: Arc<dyn Authenticate>) -> Self {
+        let (world, shutdown) = (World::new().await, Shutdown::default());
+        let (service, mounts) = (world.service.clone(), Vec::new());
+        let http = Http::new(config, service, auth, mounts, shutdown.clone());
+        Self { router: http.router(), world, shutdown }
+    }
+}
+
+#[tokio::test]
+async fn console_is_a_page_that_no_other_can_frame_or_script() {
+    let api = api().await;
+    let page = api.send(empty(plain(Method::GET, "/"))).await;
+    assert_eq!((page.status.as_u16(), page.header("cache-control")), (200, "no-store"));
+    assert_eq!(page.header("content-type"), "text/html; charset=utf-8");
+    let policy = page.header("content-security-policy");
+    assert!(policy.starts_with("default-src 'none'; script-src 'self';"), "{policy}");
+    for part in ["base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"] {
+        assert!(policy.contains(part), "{policy}");
+    }
+    assert!(!policy.contains("unsafe-eval") && !policy.contains("http"), "{policy}");
+    for (name, value) in [
+        ("x-frame-options", "DENY"),
+        ("x-content-type-options", "nosniff"),
+        ("referrer-policy", "no-referrer"),
+        ("cross-origin-opener-policy", "same-origin"),
+        ("cross-origin-resource-policy", "same-origin"),
+    ] {
+        assert_eq!(page.header(name), value);
+    }
+    for missing in ["/assets/none.js", "/assets/index.html", "/assets/..%2findex.html"] {
+        assert_eq!(api.send(empty(plain(Method::GET, missing))).await.problem().status, 404);
+    }
+    let docs = api.send(empty(plain(Method::GET, "/docs"))).await;
+    assert_eq!((docs.status.as_u16(), docs.header("location")), (308, "/#/reference"));
+    assert_eq!(api.status(plain(Method::GET, "/").header("host", "evil.example")).await, 400);
+    let elsewhere = Request::get("/").header("host", "evil.example");
+    assert_eq!(api.status(elsewhere).await, 421);
+}
+
+#[tokio::test]
+async fn token_becomes_a_session_that_scripts_cannot_read() {
+    let api = api().await;
+    let answer = api.send(sign_in(&json!({ "token": "alice" }))).await;
+    let signed = answer.json();
+    assert_eq!(signed["subject"], "alice");
+    assert_eq!(signed["scopes"], json!(["executions:read", "executions:write", "sandboxes"]));
+    let ends: Time = signed["expires_at"].as_str().unwrap().parse().unwrap();
+    let lasts = ends.since(Time::now()).as_secs();
+    assert!((43_000..=43_200).contains(&lasts), "{lasts}");
+    let set = answer.header("set-cookie");
+    assert!(set.contains("; Path=/; HttpOnly; SameSite=Strict; Max-Age=43"), "{set}");
+    assert!(!set.contains("alice") && !set.contains("Domain"), "{set}");
+    let cookie = cookie(&answer);
+    let found = api.send(empty(of_page(Method::GET, "/v1/session", &cookie))).await;
+    assert_eq!((found.status.as_u16(), found.json()), (200, signed));
+    let post = of_page(Method::POST, "/v1/executions", &cookie).header("origin", ORIGIN);
+    let post = post.header("content-type", "application/json");
+    let run = api.send(post.body(r#"{"script":"return 1"}"#.into()).unwrap()).await;
+    assert_eq!(run.status, 202);
+    // A file that is downloaded from the page.
+    let link = of_page(Method::GET, "/v1/usage", &cookie);
+    assert_eq!(api.status(link).await, 200);
+    assert_eq!(api.status(of_page(Method::GET, "/v1/session", "a=b")).await, 401);
+
+    let gone = api.send(empty(of_page(Method::DELETE, "/v1/session", &cookie))).await;
+    assert_eq!(gone.status, 204);
+    let set = gone.header("set-cookie");
+    assert!(set.starts_with("sandboxctl_session=;") && set.contains("Max-Age=0"), "{set}");
+}
+
+#[tokio::test]
+async fn session_counts_for_pages_of_this_server_alone() {
+    let api = api().await;
+    let cookie = api.session("alice").await;
+    let usage = || plain(Method::GET, "/v1/usage").header("cookie", &cookie);
+    assert_eq!(api.status(usage()).await, 401);
+    for site in ["cross-site", "same-site", "none"] {
+        assert_eq!(api.status(usage().header("sec-fetch-site", site)).await, 401, "{site}");
+    }
+    assert_eq!(api.status(usage().header("origin", ORIGIN)).await, 200);
+    // A page at another port of the same host gets its cookies sent, and is another origin.
+    for origin in ["http://127.0.0.1:3000", "https://evil.example", "null"] {
+        let own = usage().header("sec-fetch-site", "same-site").header("origin", origin);
+        assert_eq!(api.status(own).await, 403, "{origin}");
+    }
+    // What a guest wrote is no script of ours.
+    let own = || usage().header("sec-fetch-site", "same-origin");
+    for (destination, status) in
+        [("script", 401), ("iframe", 401), ("empty", 200), ("document", 200)]
+    {
+        assert_eq!(api.status(own().header("sec-fetch-dest", destination)).await, status);
+    }
+    // Any other credential counts in its place, valid or not.
+    for (token, status, subject) in [("bob", 200, Some("bob")), ("forged", 401, None)] {
+        let both = of_page(Method::GET, "/v1/session", &cookie);
+        let both = api.send(empty(both.header("authorization", format!("Bearer {token}")))).await;
+        assert_eq!((both.status.as_u16(), both.json()["subject"].as_str()), (status, subject));
+    }
+    // Changed, or two of them.
+    for odd in [format!("{cookie}x"), format!("{cookie}; {cookie}"), "sandboxctl_session=".into()] {
+        assert_eq!(api.status(of_page(Method::GET, "/v1/usage", &odd)).await, 401, "{odd}");
+    }
+}
+
+#[tokio::test]
+async fn sign_in_is_for_own_pages_and_replaces_what_was_there() {
+    let api = api().await;
+    let with = |origin: Option<&str>, host: &'static str| {
+        let mut request = sign_in(&json!({ "token": "alice" }));
+        let headers = request.headers_mut();
+        headers.insert("host", host.parse().unwrap());
+        headers.remove("origin");
+        if let Some(origin) = origin {
+            headers.insert("origin", origin.parse().unwrap());
+        }
+        request
+    };
+    let refused = api.send(with(None, HOST)).await;
+    assert!(refused.problem().status == 403 && !refused.headers.contains_key("set-cookie"));
+    assert_eq!(api.send(with(Some("https://evil.example"), HOST)).await.problem().status, 403);
+    // Where others may listen, over TLS alone.
+    let open = api.send(with(Some("http://api.example.org"), "api.example.org")).await;
+    assert!(open.problem().hint.unwrap().contains("--tls-cert"));
+    let secure = api.send(with(Some("https://api.example.org"), "api.example.org")).await;
+    let set = secure.header("set-cookie");
+    assert!(set.starts_with("__Host-sandboxctl_session=") && set.ends_with("; Secure"), "{set}");
+
+    // A session that somebody planted is not gone on with.
+    let planted = api.session("bob").await;
+    let mut request = sign_in(&json!({ "token": "alice" }));
+    request.headers_mut().insert("cookie", planted.parse().unwrap());
+    let own = cookie(&api.send(request).await);
+    assert_ne!(own, planted);
+    let found = api.send(empty(of_page(Method::GET, "/v1/session", &own))).await;
+    assert_eq!(found.json()["subject"], "alice");
+
+    for (with, status) in [
+        (json!({ "token": "forged" }), 401),
+        (json!({ "token": "forged\n\u{e9}" }), 401),
+        (json!({ "token": "flood" }), 429),
+        (json!({ "token": "broken" }), 503),
+        (json!({ "token": "x".repeat(4000) }), 422),
+        (json!({ "token": "alice", "code": "x" }), 422),
+        (json!({}), 422),
+        (json!({ "code": "alice" }), 401),
+    ] {
+        let answer = api.send(sign_in(&with)).await;
+        assert_eq!(answer.problem().status, status, "{with}");
+        assert!(!answer.headers.contains_key("set-cookie"), "{with}");
+    }
+}
+
+#[tokio::test]
+async fn code_of_a_link_signs_in_once() {
+    let (world, shutdown) = (World::new().await, Shutdown::default());
+    let (service, config) = (world.service.clone(), HttpConfig::default());
+    let http = Http::new(config, service, Arc::new(Tokens), Vec::new(), shutdown.clone());
+    let code = http.sign_in_code("alice");
+    let api = Api { router: http.router(), world, shutdown };
+    let answer = api.send(sign_in(&json!({ "code": code }))).await;
+    assert_eq!(answer.json()["subject"], "alice");
+    let own = of_page(Method::GET, "/v1/usage", &cookie(&answer));
+    assert_eq!(api.status(own).await, 200);
+    assert_eq!(api.send(sign_in(&json!({ "code": code }))).await.problem().status, 401);
+}
+
+/// Knows one token, until it is revoked.
+#[derive(Default)]
+struct Revocable(AtomicBool);
+
+impl Authenticate for Revocable {
+    fn authenticate<'a>(
+        &'a self,
+        headers: &'a HeaderMap,
+        peer: Peer,
+    ) -> BoxFuture<'a, Result<Caller, Unauthenticated>> {
+        match self.0.load(Ordering::SeqCst) {
+            true => async { Err(Unauthenticated::Invalid { reason: "revoked".into() }) }.boxed(),
+            false => Tokens.authenticate(headers, peer),
+        }
+    }
+
+    fn expiry<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Option<Time>> {
+        async { Some(Time::now().after(std::time::Duration::from_secs(60))) }.boxed()
+    }
+}
+
+#[tokio::test]
+async fn session_ends_with_its_token() {
+    let auth = Arc::<Revocable>::default();
+    let api = Api::with_auth(HttpConfig::default(), auth.clone()).await;
+    let answer = api.send(sign_in(&json!({ "token": "alice" }))).await;
+    let ends: Time = answer.json()["expires_at"].as_str().unwrap().parse().unwrap();
+    assert!(ends.since(Time::now()).as_secs() <= 60);
+    let cookie = cookie(&answer);
+    assert_eq!(api.status(of_page(Method::GET, "/v1/usage", &cookie)).await, 200);
+    auth.0.store(true, Ordering::SeqCst);
+    assert_eq!(api.status(of_page(Method::GET, "/v1/usage", &cookie)).await, 401);
+}
+
+#[tokio::test]
+async fn where_nobody_needs_a_token_nobody_gets_a_session() {
+    let config = HttpConfig { has_auth: false, ..HttpConfig::default() };
+    let api = Api::with_auth(config, Arc::new(Tokens)).await;
+    let answer = api.send(sign_in(&json!({ "token": "alice" }))).await;
+    assert_eq!((answer.status.as_u16(), &answer.json()["expires_at"]), (200, &Value::Null));
+    assert!(!answer.headers.contains_key("set-cookie"));
+    let known = plain(Method::GET, "/v1/session").header("authorization", "Bearer alice");
+    assert_eq!(api.send(empty(known)).await.json()["expires_at"], Value::Null);
+}
+
+#[tokio::test]
+async fn session_does_not_reach_a_guest() {
+    let api = api().await;
+    let cookie = api.session("alice").await;
+    let (id, connections) = api.world.with_port().await;
+    echo(connections);
+    let path = format!("/v1/sandboxes/{id}/ports/8080/http/");
+    let answer = api.ask(empty(of_page(Method::GET, &path, &cookie))).await;
+    let seen = seen(&answer);
+    assert!(!has_header(&seen, "cookie") && !has_header(&seen, "authorization"), "{seen:#}");
+}
+
+/// What is mounted answers with the cookies and the credential that it gets.
+async fn show(headers: HeaderMap) -> String {
+    format!("{:?} {:?}", headers.get("cookie"), headers.get("authorization"))
+}
+
+fn shown() -> Router {
+    Router::new().route("/mcp", any(show)).route("/own/a", any(show))
+}
+
+/// Lets everybody in.
+struct Open;
+
+impl Admit for Open {
+    fn route<'a>(&'a self, _: &'a str, _: &'a mut Parts) -> BoxFuture<'a, bool> {
+        async { false }.boxed()
+    }
+
+    fn admit<'a>(&'a self, _: &'a mut Parts, _: Peer) -> BoxFuture<'a, Result<Admitted, Response>> {
+        let caller = Some(Caller { subject: Subject::new("alice").unwrap(), scopes: Vec::new() });
+        async { Ok(Admitted { caller, is_public: false, target: Target::Here }) }.boxed()
+    }
+
+    fn refuse(&self, refusal: Refusal) -> Response {
+        axum::response::IntoResponse::into_response(refusal)
+    }
+}
+
+#[tokio::test]
+async fn session_does_not_reach_what_is_mounted_nor_another_node() {
+    let (world, shutdown) = (World::new().await, Shutdown::default());
+    let (access, max_request) = (MountAccess::Own(Arc::new(Open)), ByteSize::b(1 << 20));
+    let mount = Mount { path: "/own", service: shown(), access, max_request };
+    let (service, config) = (world.service.clone(), HttpConfig::default());
+    let http = Http::new(config, service, Arc::new(Tokens), vec![mount], shutdown.clone());
+    let api = Api { router: http.router(), world, shutdown };
+    let cookie = api.session("alice").await;
+    let got = api.ask(empty(of_page(Method::GET, "/own/a", &cookie))).await;
+    assert_eq!(String::from_utf8_lossy(&got.body), "Some(\"theme=dark\") None");
+
+    // It is opened at the node that it came to; what is sent on names the caller as ever.
+    let (gateway, _owner, _map) = two_nodes(shown()).await;
+    let cookie = gateway.api.session("alice").await;
+    let got = gateway.api.ask(empty(of_page(Method::GET, "/mcp", &cookie))).await;
+    assert_eq!(String::from_utf8_lossy(&got.body), "Some(\"theme=dark\") None");
+    assert_eq!(gateway.api.ask(empty(plain(Method::GET, "/mcp"))).await.status, 401);
+}
+
+#[tokio::test]
+async fn administrator_sees_what_all_subjects_do() {
+    let api = api().await;
+    let (alices, mine) = (api.run("return 1").await, api.session("admin").await);
+    let get = async |path: &str| api.send(empty(of_page(Method::GET, path, &mine))).await;
+    let listed = get("/v1/executions?subject=*").await.json();
+    assert_eq!(listed["executions"][0]["id"], *alices);
+    assert_eq!(listed["executions"][0]["subject"], "alice");
+    for (query, count) in [("subject=bob", 0), ("subject=alice", 1), ("", 0)] {
+        let listed = get(&format!("/v1/executions?{query}")).await.json();
+        assert_eq!(listed["executions"].as_array().unwrap().len(), count, "{query}");
+    }
+    assert_eq!(get("/v1/executions?subject=").await.problem().status, 422);
+    let refused = api.get("/v1/executions?subject=alice").await;
+    assert_eq!(refused.problem().status, 403);
+    assert!(refused.header("www-authenticate").contains("scope=\"admin\""));
+    let own = api.get("/v1/executions").await.json();
+    assert_eq!(own["executions"][0].get("subject"), None);
+
+    let status = get("/v1/service").await.json();
+    let of_alice = &status["subjects"][0];
+    assert_eq!((&of_alice["subject"], &of_alice["executions_today"]), (&json!("alice"), &json!(1)));
+    assert_eq!((&status["nodes"], &status["more_subjects"]), (&json!([]), &json!(false)));
+    assert_eq!(api.get("/v1/service").await.problem().status, 403);
+}
+
+#[tokio::test]
+async fn lists_are_filtered_by_image_and_time() {
+    let api = api().await;
+    let command = json!({ "image": "debian:13", "command": { "program": "true" } });
+    let id = api.post("/v1/executions?wait=60", &command).await.json()["id"].clone();
+    api.run("return 1").await;
+    let count = async |query: &str| {
+        let listed = api.get(&format!("/v1/executions?{query}")).await.json();
+        listed["executions"].as_array().unwrap().len()
+    };
+    let listed = api.get("/v1/executions?image=debian:13").await.json();
+    assert_eq!((&listed["executions"][0]["id"], count("image=debian:13").await), (&id, 1));
+    assert_eq!(listed["executions"][0]["image"], "debian:13");
+    for (query, expected) in [
+        ("image=debian:12", 0),
+        ("since=2020-01-01T00:00:00Z", 2),
+        ("until=2020-01-01T00:00:00Z", 0),
+        ("since=2020-01-01T00:00:00Z&until=2020-01-02T00:00:00Z", 0),
+    ] {
+        assert_eq!(count(query).await, expected, "{query}");
+    }
+    assert_eq!(api.get("/v1/executions?since=yesterday").await.problem().status, 422);
+}
+
+#[tokio::test]
+async fn script_is_checked_and_not_run() {
+    let api = api().await;
+    let check = async |script: &str| {
+        api.post("/v1/check", &json!({ "script": script })).await.json()["problems"].clone()
+    };
+    assert_eq!(check("return 1").await, json!([]));
+    let expected = json!([{ "line": 2, "message": "it is wrong", "severity": "error" }]);
+    assert_eq!(check("return 1\nwrong").await, expected);
+    assert_eq!(api.world.launcher.launches.load(Ordering::SeqCst), 0);
+}
