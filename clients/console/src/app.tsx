@@ -1,6 +1,6 @@
 /** The frame of every page: who is signed in, where to go, and what to do when a page fails. */
 import { Component, type ComponentChildren, type ComponentType } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 import icon from "./icon.svg";
 import { safe } from "./lib/format";
 import { useLoad } from "./lib/load";
@@ -29,10 +29,10 @@ export function App() {
   const { error, reload } = useLoad(loadSession, []);
   const route = useRoute();
   const name = route.path[0] ?? "";
-  // The code leaves the address at once; what came of it is still to be said.
-  const [hasCode] = useState(() => route.query.has("code"));
+  // What came of a code is said, also to who is signed in.
+  const hasCode = route.query.has("code");
   useEffect(() => {
-    if (signedIn === "yes" && (name === "" || (name === "sign-in" && !route.query.has("code")))) {
+    if (signedIn === "yes" && (name === "" || (name === "sign-in" && !hasCode))) {
       replace(returnPath(route.query));
     }
     if (signedIn === "no" && name !== "sign-in") {

@@ -25,26 +25,43 @@ export function useSignedIn(): "unknown" | "yes" | "no" {
   return current === undefined ? "unknown" : current ? "yes" : "no";
 }
 
-/** Asks the service who this is. */
+/** Whose pages this visit has shown. */
+let subject: string | undefined;
+
+function begin(current: Session): void {
+  subject = current.subject;
+  session.set(current);
+}
+
+/** Asks the service who this is. Whoever signs in meanwhile counts for more than its answer. */
 export async function loadSession(): Promise<void> {
   try {
-    session.set(await get<Session>("/session"));
+    const current = await get<Session>("/session");
+    if (session.get() === undefined) begin(current);
   } catch (error) {
     if (!(error instanceof ApiError && error.status === 401)) throw error;
-    session.set(null);
+    if (session.get() === undefined) session.set(null);
   }
 }
 
-/** Signs in with a token, or with the code of a one-time link. */
-export async function signIn(credential: { token: string } | { code: string }): Promise<void> {
-  session.set(await send<Session>("POST", "/session", credential));
+/** Signs in with a token, or with the code of a one-time link, and goes to `target`. */
+export async function signIn(credential: { token: string } | { code: string }, target: string): Promise<void> {
+  const current = await send<Session>("POST", "/session", credential);
+  if (subject !== undefined && subject !== current.subject) return leave(href(["executions"]));
+  begin(current);
+  replace(target);
 }
 
-/** Signs out. Nothing of this subject stays in the memory of the page for the next one. */
+/** Loads the page anew: nothing of a subject stays in its memory for the next one. */
+function leave(target: string): void {
+  history.replaceState(null, "", target);
+  location.reload();
+}
+
+/** Signs out. */
 export async function signOut(): Promise<void> {
   await send("DELETE", "/session").catch(() => {});
-  history.replaceState(null, "", href(["sign-in"]));
-  location.reload();
+  leave(href(["sign-in"]));
 }
 
 /** Where to go after signing in: a place of this page, never another address. */

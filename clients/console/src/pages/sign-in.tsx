@@ -3,8 +3,9 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import type { PageProps } from "../app";
 import icon from "../icon.svg";
 import { ApiError } from "../lib/api";
-import { href, replace } from "../lib/route";
-import { returnPath, signIn } from "../lib/session";
+import { safe } from "../lib/format";
+import { href } from "../lib/route";
+import { returnPath, signIn, useSession } from "../lib/session";
 import { s } from "../strings";
 import { Button, ErrorBox, Field, Page } from "../ui";
 
@@ -13,15 +14,14 @@ export default function SignIn({ route }: PageProps) {
   const [busy, setBusy] = useState(route.query.has("code"));
   const [error, setError] = useState<unknown>();
   const target = returnPath(route.query);
-  const tried = useRef(false);
+  const tried = useRef<string | undefined>(undefined);
+  const { subject } = useSession();
 
-  const attempt = async (credential: { token: string } | { code: string }, refused: string, to: string) => {
+  const attempt = async (credential: { token: string } | { code: string }, refused: string) => {
     setBusy(true);
     setError(undefined);
     try {
-      await signIn(credential);
-      setToken("");
-      replace(to);
+      await signIn(credential, target);
     } catch (failure) {
       setError(failure instanceof ApiError && failure.status === 401 ? new Error(refused) : failure);
       setBusy(false);
@@ -30,11 +30,11 @@ export default function SignIn({ route }: PageProps) {
 
   useEffect(() => {
     const code = route.query.get("code");
-    if (!code || tried.current) return;
-    tried.current = true;
-    // The address is in the history, in bookmarks and on the screen: the code does not stay there.
-    replace(href(["sign-in"], { return: route.query.get("return") ?? undefined }));
-    void attempt({ code }, s.signIn.used, target);
+    if (!code || tried.current === code) return;
+    tried.current = code;
+    // The address is in the history, in bookmarks and on the screen: the code does not stay there. The route keeps it.
+    history.replaceState(null, "", href(["sign-in"], { return: route.query.get("return") ?? undefined }));
+    void attempt({ code }, s.signIn.used);
   }, [route]);
 
   return (
@@ -49,7 +49,7 @@ export default function SignIn({ route }: PageProps) {
             class="form"
             onSubmit={(event) => {
               event.preventDefault();
-              if (token.trim() !== "") void attempt({ token: token.trim() }, s.signIn.refused, target);
+              if (token.trim() !== "") void attempt({ token: token.trim() }, s.signIn.refused);
             }}
           >
             {route.query.has("expired") && <p role="status">{s.signIn.expired}</p>}
@@ -63,6 +63,7 @@ export default function SignIn({ route }: PageProps) {
               required
             />
             {error !== undefined && <ErrorBox error={error} />}
+            {error !== undefined && subject && <a href={target}>{s.signIn.goOn(safe(subject))}</a>}
             <Button label={busy ? s.signIn.busy : s.signIn.submit} kind="primary" submit busy={busy} />
           </form>
         </Page>
