@@ -10,7 +10,7 @@ import { useStore } from "./lib/store";
 import { type Theme, theme } from "./lib/theme";
 import SignIn from "./pages/sign-in";
 import { s } from "./strings";
-import { Button, Empty, ErrorBox, Loaded, Page, Spinner } from "./ui";
+import { Button, Empty, ErrorBox, Loaded, Page, Safe, Spinner } from "./ui";
 
 export type PageProps = { route: Route };
 type PageModule = { default: ComponentType<PageProps> };
@@ -86,7 +86,7 @@ function TopBar({ current }: { current: string }) {
       </nav>
       <div class="who">
         <span class="subject muted small" title={s.app.signedInAs(safe(session.subject))}>
-          <bdi>{safe(session.subject)}</bdi>
+          <Safe text={session.subject} />
         </span>
         <ThemeChoice />
         <Button label={s.app.signOut} kind="quiet" onClick={() => void signOut()} />

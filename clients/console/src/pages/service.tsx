@@ -5,9 +5,8 @@ import { keep, usePoll } from "../lib/load";
 import { href } from "../lib/route";
 import { useSession } from "../lib/session";
 import { s } from "../strings";
-import { Badge, type Column, Empty, Loaded, Meter, Page, Section, Table, Time, type Tone } from "../ui";
+import { Badge, type Column, Empty, Loaded, Meter, Page, Safe, Section, Table, Time, type Tone } from "../ui";
 import { Facts } from "../ui/form";
-import { Safe } from "./sandboxes/parts";
 
 const EVERY_MS = 5_000;
 const words = s.service;
@@ -82,9 +81,14 @@ function Shown({ figures }: { figures: Figures }) {
   return (
     <>
       <div class="thirds">
-        <Section title={words.load}>
+        <Section title={nodes.length > 0 ? words.thisNode : words.load}>
           <Meter label={words.running} value={figures.running} bound={figures.max_running} format={grouped} />
-          <Meter label={words.queued} value={figures.queued} bound={figures.max_queued} format={grouped} />
+          <Meter
+            label={nodes.length > 0 ? words.allQueued : words.queued}
+            value={figures.queued}
+            bound={figures.max_queued}
+            format={grouped}
+          />
           <Facts of={about} />
         </Section>
         <Section title={words.sandboxes}>

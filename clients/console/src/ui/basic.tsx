@@ -12,6 +12,11 @@ export function Badge({ tone = "muted", children }: { tone?: Tone; children: Com
   return <span class={`badge ${tone}`}>{children}</span>;
 }
 
+/** A text of a guest or of another client on one line. */
+export function Safe({ text }: { text: string }) {
+  return <bdi>{safe(text)}</bdi>;
+}
+
 const TICK_MS = 10_000;
 
 /** A point of time as a distance from now, and in full as its title. */
@@ -76,7 +81,7 @@ export function ErrorBox({ error, onRetry }: { error: unknown; onRetry?: () => v
   return (
     <div class="error-box" role="alert">
       <p>
-        <bdi>{safe(cut(message, 2000))}</bdi>
+        <Safe text={cut(message, 2000)} />
       </p>
       {api?.errors
         .filter((each) => !message.includes(each.detail))
@@ -105,6 +110,8 @@ type FieldProps = {
   rows?: number;
   type?: "text" | "password" | "number" | "search" | "datetime-local";
   placeholder?: string;
+  /** The id of a `datalist`. */
+  list?: string;
   disabled?: boolean;
   required?: boolean;
   min?: number;

@@ -4,18 +4,14 @@ import type { PageProps } from "../../app";
 import { href, replace } from "../../lib/route";
 import { useSession } from "../../lib/session";
 import { s } from "../../strings";
-import { Button, Empty, Page, Tabs, useAction } from "../../ui";
+import { Button, Empty, Page, Tabs } from "../../ui";
+import { useAction } from "../../ui/form";
 import { submit } from "../executions/requests";
 import { useExecution } from "../executions/use";
 import { ExecutionView } from "../executions/view";
-import { type CommandDraft, CommandForm, commandRequest } from "./command";
-import { type ScriptDraft, ScriptForm, scriptRequest } from "./script";
-
-/** What was written stays while other pages are looked at. */
-const drafts: { script: ScriptDraft; command: CommandDraft; ran?: string } = {
-  script: { source: s.playground.example, args: "", timeout: "", memory: "" },
-  command: { image: "", shell: "", stdin: "", env: "", allow: "", inputs: [], timeout: "", memory: "" },
-};
+import { CommandForm, commandRequest } from "./command";
+import { drafts } from "./drafts";
+import { ScriptForm, scriptRequest } from "./script";
 
 export default function Playground({ route }: PageProps) {
   const session = useSession();

@@ -18,6 +18,6 @@ export default function Sandboxes({ route }: PageProps) {
   }
   const [, id, tab = "overview", item] = route.path;
   if (id === undefined) return <List query={route.query} />;
-  if (id === "new") return <Create />;
+  if (id === "new") return <Create like={route.query.get("like")} />;
   return <Sandbox key={id} id={id} tab={tab} item={/^\d{1,10}$/.test(item ?? "") ? Number(item) : undefined} />;
 }

@@ -4,15 +4,16 @@ import { type ApiError, get, send } from "../../lib/api";
 import { safe, time } from "../../lib/format";
 import { usePoll } from "../../lib/load";
 import { go, href, replace } from "../../lib/route";
+import { milliseconds } from "../../lib/typed";
 import { s } from "../../strings";
-import { Button, Confirm, Copy, Empty, Field, Loaded, Page, Section, Tabs, Time, Tree } from "../../ui";
+import { Button, Confirm, Copy, Empty, Field, Loaded, Page, Safe, Section, Tabs, Time, Tree } from "../../ui";
 import { Ask, Facts, useAction, useField } from "../../ui/form";
+import { type SandboxView, sandboxPath } from "./calls";
 import { Files } from "./files";
-import { Awake, isGone, milliseconds, place, Safe, StatusBadge } from "./parts";
+import { Awake, isGone, place, StatusBadge } from "./parts";
 import { Ports } from "./ports";
 import { Processes } from "./processes";
 import { Terminals } from "./terminal";
-import { type SandboxView, sandboxPath } from "./wire";
 
 const EVERY_MS = 5_000;
 const words = s.sandboxes;
@@ -104,6 +105,9 @@ function Actions({ view, onChange }: { view: SandboxView; onChange: () => void }
           label={isPaused ? words.resume : words.pause}
         />
       )}
+      <a class="button" href={href(["sandboxes", "new"], { like: view.id })}>
+        {words.like}
+      </a>
       <Button onClick={() => setOpen("extend")} label={words.extend} />
       <Button kind="danger" onClick={() => setOpen("delete")} label={words.delete} />
       {failure}
