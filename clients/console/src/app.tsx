@@ -24,6 +24,9 @@ const PAGES: Record<string, () => Promise<PageModule>> = {
   reference: () => import("./pages/reference"),
 };
 
+/** The scopes without which a page has nothing to show. */
+const SCOPES: Record<string, string> = { sandboxes: "sandboxes", playground: "executions:write", service: "admin" };
+
 export function App() {
   const signedIn = useSignedIn();
   const { error, reload } = useLoad(loadSession, []);
@@ -111,7 +114,16 @@ function ThemeChoice() {
 /** A page by its name, once it is loaded. */
 function Shown({ name, route }: { name: string; route: Route }) {
   const load = Object.hasOwn(PAGES, name) ? PAGES[name] : undefined;
+  const session = useSession();
+  const scope = SCOPES[name];
   const module = useLoad(async () => load?.() ?? { default: NotFound }, [name]);
+  if (scope && !session.can(scope)) {
+    return (
+      <Page title={s.app.pages[name as keyof typeof s.app.pages]}>
+        <Empty title={s.app.scope(scope)} />
+      </Page>
+    );
+  }
   return <Loaded of={module}>{({ default: Shown }) => <Shown route={route} />}</Loaded>;
 }
 

@@ -6,20 +6,7 @@ import { safe, spaced } from "../../lib/format";
 import { useLoad } from "../../lib/load";
 import type { Change, ChangeManifest, FileEntry, FileList } from "../../lib/wire";
 import { s } from "../../strings";
-import {
-  Badge,
-  Button,
-  Bytes,
-  type Column,
-  Dialog,
-  FileView,
-  Loaded,
-  Safe,
-  Section,
-  Table,
-  Time,
-  type Tone,
-} from "../../ui";
+import { Badge, Button, Bytes, type Column, Dialog, FileView, Loaded, Safe, Section, Table, Time } from "../../ui";
 
 /** As many rows as are shown at first. */
 const SHOWN = 500;
@@ -27,11 +14,6 @@ const SHOWN = 500;
 const address = (base: string, entry: FileEntry) => `${base}/files/${segment(pathOf(entry))}`;
 
 const keyOf = (entry: { path: string; path_b64?: string | null }) => entry.path_b64 ?? `/${entry.path}`;
-
-/** What is no file has no size. */
-function Size({ n }: { n: number | null | undefined }) {
-  return typeof n === "number" ? <Bytes n={n} /> : <span class="muted">{s.ui.none}</span>;
-}
 
 function fileColumns(base: string, open: (entry: FileEntry) => void): Column<FileEntry>[] {
   const name = (entry: FileEntry) => {
@@ -52,7 +34,7 @@ function fileColumns(base: string, open: (entry: FileEntry) => void): Column<Fil
   return [
     { head: s.left.name, class: "name", cell: name },
     { head: s.left.type, class: "tight", cell: (entry) => spaced(entry.type) },
-    { head: s.left.size, class: "number", cell: (entry) => <Size n={entry.type === "file" ? entry.bytes : null} /> },
+    { head: s.left.size, class: "number", cell: (entry) => <Bytes n={entry.type === "file" ? entry.bytes : null} /> },
     { head: s.left.modified, class: "tight", cell: (entry) => <Time at={entry.modified} /> },
     { head: s.left.download, class: "tight", cell: download },
   ];
@@ -94,14 +76,14 @@ export function Files({ id }: { id: string }) {
   );
 }
 
-const OPS: Record<string, Tone> = { created: "ok", modified: "info", removed: "bad", mode: "warn", times: "muted" };
+const OPS = { created: "ok", modified: "info", removed: "bad", mode: "warn", times: "muted" } as const;
 
 const CHANGES: Column<Change>[] = [
   { head: s.left.change, class: "tight", cell: ({ op }) => <Badge tone={OPS[op]}>{spaced(op)}</Badge> },
   { head: s.left.name, class: "name", cell: (change) => <Changed change={change} /> },
   { head: s.left.type, class: "tight", cell: ({ type }) => spaced(type) },
-  { head: s.left.before, class: "number", cell: ({ before }) => <Size n={before?.bytes} /> },
-  { head: s.left.after, class: "number", cell: ({ op, bytes }) => <Size n={op === "removed" ? null : bytes} /> },
+  { head: s.left.before, class: "number", cell: ({ before }) => <Bytes n={before?.bytes} /> },
+  { head: s.left.after, class: "number", cell: ({ op, bytes }) => <Bytes n={op === "removed" ? null : bytes} /> },
   { head: s.left.mode, class: "tight", cell: ({ mode }) => <code>{safe(mode ?? s.ui.none)}</code> },
   {
     head: s.left.digest,

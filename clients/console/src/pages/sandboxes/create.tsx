@@ -22,7 +22,7 @@ const EMPTY = {
   files: "io" as keyof typeof s.sandboxes.scopes,
   limits: {} as TypedLimits,
   /** What the form has no input for, from the sandbox that it is like. */
-  others: {} as Required<Pick<SandboxRequest, "metadata" | "spec">>,
+  others: {} as Pick<SandboxRequest, "metadata" | "spec">,
 };
 type Draft = typeof EMPTY;
 

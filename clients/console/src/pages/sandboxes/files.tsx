@@ -5,8 +5,8 @@ import { pathOf } from "../../lib/content";
 import { bytes, safe } from "../../lib/format";
 import { useLoad } from "../../lib/load";
 import { s } from "../../strings";
-import { Button, Confirm, Drop, Empty, Field, FileView, Loaded, Safe, Section, Time } from "../../ui";
-import { Ask, Choice, useAction, useField } from "../../ui/form";
+import { Button, Confirm, Drop, Empty, Field, FileView, Loaded, Safe, Section, Time, useAction } from "../../ui";
+import { Ask, Choice, useField } from "../../ui/form";
 import { type Entry, filePath, joined, type Listing, operate, parentOf, type SandboxView } from "./calls";
 
 /** Of one directory. */

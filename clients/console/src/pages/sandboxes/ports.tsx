@@ -5,8 +5,7 @@ import { curl } from "../../lib/curl";
 import { shell } from "../../lib/format";
 import { useLoad } from "../../lib/load";
 import { s } from "../../strings";
-import { Badge, Button, type Column, Copy, Dialog, Empty, Loaded, Section, Table, Time } from "../../ui";
-import { useAction } from "../../ui/form";
+import { Badge, Button, type Column, Copy, Dialog, Empty, Loaded, Section, Table, Time, useAction } from "../../ui";
 import { type PortList, type Preview, type SandboxView, sandboxPath } from "./calls";
 
 const TTL_MS = 3_600_000;

@@ -5,8 +5,8 @@ import { follow, get, send } from "../../lib/api";
 import { safe } from "../../lib/format";
 import { usePoll } from "../../lib/load";
 import { s } from "../../strings";
-import { Badge, Button, ErrorBox, Field, Loaded, Output, Safe, Section, Time, type Tone } from "../../ui";
-import { Choice, Facts, useAction, useField } from "../../ui/form";
+import { Badge, Button, ErrorBox, Field, Loaded, Output, Safe, Section, Time, type Tone, useAction } from "../../ui";
+import { Choice, Facts, useField } from "../../ui/form";
 import { type ProcessView, processPath } from "./calls";
 import { place } from "./parts";
 
