@@ -10,7 +10,7 @@ import { useStore } from "./lib/store";
 import { type Theme, theme } from "./lib/theme";
 import SignIn from "./pages/sign-in";
 import { s } from "./strings";
-import { Button, Empty, ErrorBox, Loaded, Page, Spinner } from "./ui";
+import { Button, Empty, ErrorBox, Loaded, Page, Safe, Spinner } from "./ui";
 
 export type PageProps = { route: Route };
 type PageModule = { default: ComponentType<PageProps> };
@@ -23,6 +23,9 @@ const PAGES: Record<string, () => Promise<PageModule>> = {
   service: () => import("./pages/service"),
   reference: () => import("./pages/reference"),
 };
+
+/** The scopes without which a page has nothing to show. */
+const SCOPES: Record<string, string> = { sandboxes: "sandboxes", playground: "executions:write", service: "admin" };
 
 export function App() {
   const signedIn = useSignedIn();
@@ -86,7 +89,7 @@ function TopBar({ current }: { current: string }) {
       </nav>
       <div class="who">
         <span class="subject muted small" title={s.app.signedInAs(safe(session.subject))}>
-          <bdi>{safe(session.subject)}</bdi>
+          <Safe text={session.subject} />
         </span>
         <ThemeChoice />
         <Button label={s.app.signOut} kind="quiet" onClick={() => void signOut()} />
@@ -111,7 +114,16 @@ function ThemeChoice() {
 /** A page by its name, once it is loaded. */
 function Shown({ name, route }: { name: string; route: Route }) {
   const load = Object.hasOwn(PAGES, name) ? PAGES[name] : undefined;
+  const session = useSession();
+  const scope = SCOPES[name];
   const module = useLoad(async () => load?.() ?? { default: NotFound }, [name]);
+  if (scope && !session.can(scope)) {
+    return (
+      <Page title={s.app.pages[name as keyof typeof s.app.pages]}>
+        <Empty title={s.app.scope(scope)} />
+      </Page>
+    );
+  }
   return <Loaded of={module}>{({ default: Shown }) => <Shown route={route} />}</Loaded>;
 }
 

@@ -1,6 +1,11 @@
-/** Every English text that the console shows. Each page has its own section. */
+/**
+ * Every English text that the console shows, but for units (lib/format) and what index.html says without JavaScript.
+ * Each page has its own section.
+ */
 
 const count = (n: number, one: string, many: string) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
+
+const LOST = "Connection lost. Reconnecting…";
 
 // biome-ignore format: words, several on a line.
 export const s = {
@@ -8,32 +13,50 @@ export const s = {
     name: "sandboxctl", windowTitle: (page: string) => `${page} · sandboxctl`, skip: "Skip to content",
     navigation: "Main",
     pages: {
-      executions: "Executions", sandboxes: "Sandboxes", playground: "Playground", service: "Service",
-      reference: "API",
+      executions: "Executions", sandboxes: "Sandboxes", playground: "Playground", service: "Service", reference: "API",
     },
     signOut: "Sign out", signedInAs: (subject: string) => `Signed in as ${subject}`, theme: "Theme",
     themes: { system: "System", light: "Light", dark: "Dark" }, crashed: "This page has an error",
     crashedText: "Nothing that runs is affected. Reload the page; if it happens again, report it.", reload: "Reload",
     notFound: "No such page", notFoundText: "The address has no page of the console.",
+    scope: (scope: string) => `Your token lacks the scope ${scope}, which this page needs.`,
   },
   ui: {
     none: "–", unknown: "unknown", of: (value: string, bound: string) => `${value} of ${bound}`,
     unknownOf: (bound: string) => `unknown, at most ${bound}`, exactBytes: (n: number) => count(n, "byte", "bytes"),
     hint: (text: string) => `Hint: ${text}`, request: "Request", retry: "Try again", copy: "Copy", copied: "Copied",
-    copyFailed: "Not copied", loading: "Loading…", close: "Close", cancel: "Cancel",
+    copyFailed: "Not copied", lost: LOST, justNow: "just now", ago: (time: string) => `${time} ago`,
+    later: (time: string) => `in ${time}`, answered: (status: number) => `the service answered ${status}`,
+    unreachable: "the service cannot be reached", noBody: "the stream has no body",
+    loading: "Loading…", close: "Close", cancel: "Cancel",
     items: (n: number) => `[${count(n, "item", "items")}]`,
     members: (n: number) => `{${count(n, "member", "members")}}`,
     more: (n: number) => `Show more (${n.toLocaleString("en")} left)`,
   },
+  examples: {
+    image: "debian:13", shell: "echo hello; ls /in", stdin: "", env: "NAME=value", allow: "pypi.org:443",
+    args: '{"name": "value"}', timeout_ms: "30s", memory_bytes: "256MiB",
+  },
+  typed: {
+    badTime: (text: string) => `“${text}” is not a time: write 30s, 5m, 2h or 1d`,
+    badSize: (text: string) => `“${text}” is not a size: write 512MiB or 1GiB`,
+    badNumber: (text: string) => `“${text}” is not a number`, badPair: (line: string) => `“${line}” is not NAME=value`,
+  },
+  image: {
+    label: "Image", hint: "One that the service allows. Empty where it has one for all, as the embedded engine does.",
+  },
+  limitNames: {
+    cpus: "CPUs", pids: "Processes and threads", shm: "/dev/shm", tmpfs: "/tmp", vm_memory: "Memory of the Luau VM",
+  } as Record<string, string>,
   output: {
+    omitted: "Output is missing here: it is no longer kept.",
     empty: "No output yet.", lines: (n: number) => count(n, "line", "lines"),
     dropped: (n: number) => `The first ${count(n, "line is", "lines are")} no longer shown`, toEnd: "Go to the end",
   },
   file: {
     large: (size: string) => `The file has ${size}: too much for a preview`, download: "Download it to see it.",
-    broken: "The picture cannot be decoded",
-    dimensions: (pixels: string, size: string) => `${pixels} pixels, ${size}`,
-    binary: (size: string) => `${size} that are no text`,
+    broken: "The image cannot be decoded", dimensions: (pixels: string, size: string) => `${pixels} pixels, ${size}`,
+    binary: (size: string) => `Binary file, ${size}`,
     cut: (shown: string, size: string) => `The first ${shown} of ${size}.`,
     content: (name: string) => `Content of ${name}`, empty: "The file is empty.",
   },
@@ -42,11 +65,12 @@ export const s = {
     text: "Sign in with a token of this service. It is kept in a cookie that no script can read, for at most 12 hours.",
     token: "Token", hint: "sandboxctl serve --dev prints a link that signs you in without one.", submit: "Sign in",
     busy: "Signing in…", used: "This link has been used or has expired.",
-    goOn: (subject: string) => `Go on as ${subject}`,
-    refused: "The service does not accept this token.",
+    goOn: (subject: string) => `Go on as ${subject}`, refused: "The service does not accept this token.",
     expired: "Your session has ended. Sign in again to go on where you were.",
   },
   kinds: { script: "Script", command: "Command" },
+  /** The words of the API for others. */
+  statuses: { exit: "failed", limit: "limit reached" },
   timeline: {
     queue: "queue", start: "start", run: "run", warm: "its sandbox was started ahead",
     cold: "a new sandbox was started for it",
@@ -82,7 +106,7 @@ export const s = {
     },
   },
   executions: {
-    title: "Executions", run: "Run something", filters: "Filters", any: "any", status: "Status", runs: "What",
+    title: "Executions", run: "Run something", filters: "Filters", any: "any", status: "Status", runs: "Name",
     kind: "Kind", image: "Image", range: "Created",
     ranges: {
       all: "any time", hour: "in the last hour", day: "in the last 24 hours", week: "in the last 7 days",
@@ -91,20 +115,21 @@ export const s = {
     since: "From", until: "Before", subject: "Subject", subjectHint: "yours; * for all", timeline: "Timeline",
     took: "Took", created: "Created",
     none: "No executions yet: run a script in the playground, or submit one over the API",
-    noneMatch: "No execution matches", pages: "Pages", newest: "Newest", newer: "Newer", older: "Older",
+    noneMatch: "No executions match", pages: "Pages", newest: "Newest", newer: "Newer", older: "Older",
   },
   execution: {
     title: (id: string) => `Execution ${id}`, parts: "Parts", output: "Output", result: "Result", files: "Files",
     changes: "Changes", limits: "Limits and usage",
     network: (refused: number) => (refused > 0 ? `Network (${refused} refused)` : "Network"), details: "Details",
-    later: "It is there when the execution has ended", noOutput: "It printed nothing.",
-    omitted: "… output is missing here …", lost: "Connection lost, connecting again …", cancel: "Cancel",
+    later: "Available when the execution has ended", noOutput: "It printed nothing.", cancel: "Cancel",
     cancelIt: "Cancel execution", letRun: "Let it run", cancelTitle: "Cancel this execution?",
-    cancelText: "What runs is ended. Its output and files up to then are kept.", again: "Run again", id: "ID",
+    cancelText: "What runs is ended. Its output and files up to then are kept.", again: "Run again",
+    toPlayground: "Open in the playground", id: "ID",
     ended: "Ended", sandbox: "Sandbox", raised: "raised", tests: "Test cases", copyJson: "Copy JSON",
     noResult: "No result.", terminal: "From a terminal",
     noRequest:
-      "The service keeps what an execution left, not what was sent: only what this page has run can be run again.",
+      "The service keeps what an execution left, not what was sent: only what this page has run can be run again." +
+      " The playground takes over the image, the limits and the hosts that were reached.",
     document: "Document",
   },
   hosts: {
@@ -113,9 +138,8 @@ export const s = {
     noneContacted: "No host was contacted.", more: "There were more hosts than are listed.",
   },
   usage: {
-    title: "Usage", others: "Other limits in force", none: "No limits are known: nothing ran", time: "Time",
-    cpu: (cpus: number) => `Processor time (${count(cpus, "processor", "processors")})`, memory: "Peak memory",
-    written: "Written",
+    title: "Usage", others: "Other limits in force", none: "It did not run, so no limits applied", time: "Time",
+    cpu: (cpus: number) => `CPU time (${count(cpus, "CPU", "CPUs")})`, memory: "Peak memory", written: "Written",
     disk: (size: string, entries: number, bound: string) =>
       `Files may take ${size} and ${count(entries, "entry", "entries")}; ${bound === "kernel" ? "the kernel enforces it." : "the controller watches it."}`,
   },
@@ -127,33 +151,31 @@ export const s = {
     changes: (n: number, more: boolean) =>
       more ? `The first ${count(n, "change", "changes")}` : count(n, "change", "changes"),
     change: "Change", from: (path: string) => `(was ${path})`, before: "Before", after: "After", mode: "Mode",
+    digest: "SHA-256",
   },
   playground: {
-    title: "Playground", leave: "Escape, then Tab, leaves the editor.", run: "Run", keys: "Ctrl+Enter", kinds: "What to run", script: "Luau script",
-    command: "Command", scope: "Your token may not run anything: it lacks the scope executions:write.",
+    title: "Playground", leave: "Escape, then Tab, leaves the editor.",
+    run: "Run", keys: "Ctrl+Enter", kinds: "What to run", script: "Luau script",
+    command: "Command", 
     example:
       '-- A script has its arguments in `args`, prints to its log, and returns its result.\nlocal name = args.name or "world"\nprint("hello " .. name)\n\nlocal squares = {}\nfor i = 1, 5 do\n  squares[i] = i * i\nend\n\nreturn { greeting = "hello " .. name, squares = squares }\n',
     editor: "Script", problems: "Problems", line: (n: number) => `Line ${n}`, args: "Arguments (JSON)",
     argsJson: (why: string) => `The arguments are not JSON: ${why}`,
-    argsObject: 'The arguments have to be a JSON object, such as {"name": "value"}', timeout: "Timeout (seconds)",
-    memory: "Memory (MiB)", default: "default", image: "Image",
-    imageHint: "Leave it empty if the service has one image for all, as the embedded engine does.",
-    shell: "Command line (sh)", inputs: "Inputs at /in",
+    argsObject: 'The arguments have to be a JSON object, such as {"name": "value"}',
+    default: "Empty for the service's default.", shell: "Command line (sh)", inputs: "Inputs at /in",
     inputsHint: "Drop files here: the command finds them in /in.", choose: "Choose files",
     remove: (name: string) => `Remove ${name}`, more: "Standard input, environment, network, limits",
     stdin: "Standard input", env: "Environment (NAME=value, one a line)",
-    envLine: (line: string) => `Not NAME=value: ${line}`, allow: "Allowed hosts (HOST:PORT, one a line)",
-    ran: "What it did", open: "Open its page",
+    allow: "Allowed hosts (HOST:PORT, one a line)", ran: "What it did", open: "Open its page",
   },
   sandboxes: {
-    title: "Sandboxes", create: "New sandbox", filters: "Filters", name: "Name", status: "Status", anyStatus: "Any",
+    title: "Sandboxes", create: "New sandbox", filters: "Filters", name: "Name", status: "Status", anyStatus: "any",
     statuses: { starting: "starting", ready: "ready", paused: "paused", stopped: "stopped" }, away: "node away",
     metadata: "Metadata", metadataFilter: "owner=ci, team=data", apply: "Filter", reset: "Show all", image: "Image",
-    noImage: "the service's own", processes: "Processes", created: "Created", expires: "Ends",
-    unnamed: "without a name", none: "No sandboxes", noneFound: "No sandbox is like this",
-    noneText: "A sandbox is kept: with its files, its processes, and a terminal for whoever comes by.",
-    first: "First page", next: "Next page", pages: "Pages",
-    scope: "Your token lacks the scope sandboxes, which these pages need.", gone: "This sandbox is gone",
+    noImage: "the service's own", processes: "Processes", created: "Created", expires: "Expires",
+    none: "No sandboxes", noneFound: "No sandboxes match",
+    noneText: "A sandbox is kept: with its files, its processes, and a terminal anyone with access can reopen.",
+    first: "First page", next: "Next page", pages: "Pages", gone: "This sandbox is gone",
     goneText: "It has ended, was deleted, or is another subject's. Its files and processes do not exist any more.",
     toList: "To the list", wake: (status: string) => `The sandbox is ${status}`,
     wakeTexts: {
@@ -162,50 +184,46 @@ export const s = {
     },
     wakeActions: { paused: "Resume and open", stopped: "Start and open" },
     tabs: { overview: "Overview", terminal: "Terminal", processes: "Processes", files: "Files", ports: "Ports" },
-    tabsLabel: "Parts of the sandbox", pause: "Pause", resume: "Resume", extend: "Extend", delete: "Delete",
+    tabsLabel: "Parts of the sandbox", pause: "Pause", resume: "Resume", extend: "Extend", like: "New like this", delete: "Delete",
     deleteTitle: "Delete this sandbox?",
     deleteText: "Its processes are killed and its files are removed. This cannot be undone.",
     extendText: (limit: string) =>
       `A new lifetime, longer or shorter than before, counted from now: at most until ${limit}.`,
-    lifetime: "Lifetime from now", lifetimeHint: "Such as 30m, 2h or 1d",
-    badTime: (text: string) => `“${text}” is not a time: write 30m, 2h or 1d`, id: "Id", generation: "Generation",
+    lifetime: "Lifetime from now", lifetimeHint: "Such as 30m, 2h or 1d", id: "ID", generation: "Generation",
     lastUsed: "Last used", extendable: "Can be extended until", idle: "When idle",
-    idleAt: { stop: "stops", freeze: "is frozen" }, inUse: "in use", openPorts: "Reachable ports",
+    idleAt: { stop: "stops", freeze: "is paused" }, inUse: "in use", openPorts: "Reachable ports",
     network: "Reachable hosts", nobody: "none", any: "any", filesScope: "File operations",
-    scopes: { io: "In its io dir and its inputs", all: "Wherever its programs may go" },
-    limits: "Limits that were set",
+    scopes: { io: "In its io dir and its inputs", all: "Wherever its programs may go" }, limits: "Limits that were set",
     kept: { kept: "kept after the request that started them", per_command: "each ends with its command" },
   },
   newSandbox: {
     title: "New sandbox", basics: "What it is",
-    name: "Name", nameHint: "Optional. A name that exists with the same spec opens that sandbox.", image: "Image",
-    imageHint: "One that the service allows. Leave it empty where the service has one image for all.",
+    name: "Name", nameHint: "Optional. A name that exists with the same spec opens that sandbox.",
     processes: "Processes",
     processesOf: { kept: "Kept: terminals and servers live on", per_command: "Commands and scripts, one at a time" },
     ports: "Ports", portsHint: "Which may be reached from outside: 8000, 5432, or any. Empty for none.",
     network: "Hosts that commands may reach",
     networkHint: "One rule a line: HOST, HOST:PORT or *.DOMAIN. Empty for none.", ttl: "Lifetime",
     idle: "When nothing uses it",
-    idles: { stop: "Stop it and keep its files", freeze: "Freeze it with its processes" }, idleTime: "Idle time",
+    idles: { stop: "Stop it and keep its files", freeze: "Pause it with its processes" }, idleTime: "Idle time",
     time: "Such as 30m, 2h or 1d. Empty for the service's default.", files: "File operations", env: "Environment",
     envHint: "NAME=VALUE, one a line. Stored with the sandbox and shown again: not for secrets.",
     metadata: "Metadata", metadataHint: "KEY=VALUE, one a line. Lists can be filtered by it.", more: "More settings",
-    limits: "Limits", limitsText: "The service's default applies where a limit is empty.",
+    limits: "Limits", limitsText: "The service's default applies where a limit is empty. Times are written as 30s or 5m, sizes as 512MiB.",
     request: "The same request with curl", submit: "Create",
     badPort: (text: string) => `“${text}” is not a port: write numbers from 1 to 65535, or any`,
-    badLine: (text: string) => `“${text}” has no = in it`, badNumber: (name: string) => `${name} is not a number`,
   },
   terminal: {
     text: "A terminal is a process of the sandbox: it goes on when this page is closed, and can be opened again.",
     perCommand: "This sandbox keeps no processes",
     perCommandText: "A terminal needs a sandbox that was created with kept processes.", command: "Command",
-    commandHint: "Empty for a shell.", open: "Open a terminal", running: "Terminals that run", started: "Started",
+    commandHint: "Empty for a shell.", open: "Open a terminal", running: "Running terminals", started: "Started",
     process: "Process", all: "All terminals", label: (id: number) => `Terminal of process ${id}`,
     states: {
-      connecting: "Connecting…", live: "Connected",
-      lost: "The connection is lost. It is tried again; the process goes on.", ended: "The process has ended.",
-      gone: "There is nothing to connect to any more.",
+      connecting: "Connecting…", live: "Connected", lost: LOST, ended: "The process has ended.",
+      gone: "The process no longer exists.",
     },
+    refused: (code: number) => `WebSocket ${code}`,
     exited: (code?: number | null, signal?: number | null) =>
       typeof code !== "number"
         ? `The program was ended by signal ${signal ?? "?"}.`
@@ -219,12 +237,11 @@ export const s = {
     timeout: "End it after", timeoutHint: "Such as 30s or 5m. Empty for no limit but the sandbox's.", state: "State",
     states: { running: "running", left: "left processes", ended: "ended" }, pid: "PID", exit: "Exit",
     signalled: (signal: number) => `signal ${signal}`,
-    stopped: { timeout: "took too long", cancelled: "was ended", evasion_of_another: "ended with another" },
+    stopped: { timeout: "took too long", cancelled: "was ended", evasion_of_another: "killed because another process evaded its end" },
     outOfMemory: "out of memory", cpu: "CPU time", memory: "Peak memory", started: "Started",
     none: "Nothing runs, and nothing has ended in the last 10 minutes", perCommand: "This sandbox keeps no processes",
     perCommandText: "Its commands are executions, which end with their request.", all: "All processes",
     title: (id: number) => `Process ${id}`, outputTitle: "Output", output: (id: number) => `Output of process ${id}`,
-    omitted: "Output is missing here: it is no longer kept.", lost: "The connection is lost. It is tried again.",
     terminal: "Open its terminal", input: "A line for its stdin", send: "Send", closeInput: "Close stdin",
     signal: "Signal",
     signals: {
@@ -232,7 +249,7 @@ export const s = {
       CONT: "CONT",
     },
     to: "To",
-    targets: { group: "its group", process: "the process", foreground: "the foreground", tree: "all it started" },
+    targets: { group: "its group", process: "the process", foreground: "the foreground", tree: "its whole tree" },
     sendSignal: "Send the signal", stop: "End process",
     stopHint: "SIGTERM to all that it has started, and SIGKILL after the grace. A second time skips the grace.",
   },
@@ -245,12 +262,12 @@ export const s = {
     name: "Name", create: "Create", rename: "Rename", download: "Download", delete: "Delete",
     deleteTitle: "Delete this?", deleteFile: (path: string) => `${path} is removed. This cannot be undone.`,
     deleteDirectory: (path: string) => `${path} is removed with everything in it. This cannot be undone.`,
-    empty: "empty", truncated: "Not all is listed.",
+    empty: "empty", truncated: "The list is cut off.",
     types: { file: "file", directory: "directory", symlink: "link", other: "special file" },
     special: "Only its name is shown: links are not followed, and special files are not read.",
   },
   ports: {
-    title: "Ports that listen", refresh: "Refresh", none: "Nothing listens",
+    title: "Listening ports", refresh: "Refresh", none: "Nothing listens",
     noneText: "Start a server in the sandbox, at 127.0.0.1 or at all addresses.", port: "Port", address: "Address",
     reach: "From outside", closed: "not reachable: not in the sandbox's spec", open: "reachable", preview: "Preview",
     noPreviews: "This service has no previews. On your machine, this forwards a port:",
@@ -261,10 +278,10 @@ export const s = {
     guest: "What it shows comes from the sandbox: trust it no more than what runs there.",
   },
   service: {
-    title: "Service", scope: "Your token lacks the scope admin, which this page needs.", version: "Version",
-    engine: "Engine", uptime: "Up for", load: "Load", queued: "Queue", running: "Running",
+    title: "Service", version: "Version", engine: "Engine", uptime: "Uptime", queued: "Queue",
+    alone: { load: "Load", queued: "Queue" }, cluster: { load: "This node", queued: "Queue (all nodes)" }, running: "Running",
     sandboxes: "Kept sandboxes", pool: "Pool", noPool: "No sandboxes are kept ready.", ready: "Ready",
-    pools: { kinds: "Kinds", starting: "Starting", claims: "Claimed", hits: "Found ready", failed: "Failed starts" },
+    pools: { kinds: "Images", starting: "Starting", claims: "Requests", hits: "Hits", failed: "Failed starts" },
     subjects: "Subjects", subject: "Subject", today: "Executions today", cpuToday: "CPU time today", stored: "Stored",
     noSubjects: "Nobody has used the service yet", moreSubjects: "Those with most under way. There are others.",
     nodes: "Nodes", node: "Node", state: "State", address: "Address", beat: "Last beat",
@@ -276,6 +293,10 @@ export const s = {
     scope: "Scope", noScope: "none", request: (type: string) => `Request, ${type}`, answers: "Answers",
     parameters: "Parameters", required: "required", default: (value: string) => `default ${value}`,
     in: { path: "in the path", query: "in the query", header: "as a header" }, link: "Link to this route",
+    types: {
+      anything: "anything", list: (of: string) => `list of ${of}`, object: (of: string) => `object of ${of}`,
+      atLeast: (n: number) => `at least ${n}`,
+    },
     errors: "Errors, as Problem Details",
   },
 };

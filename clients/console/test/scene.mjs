@@ -162,6 +162,7 @@ export const PAGES = {
   "execution-network": { hash: ({ network }) => `executions/${network}`, act: tab(/network/i) },
   "execution-running": { hash: ({ running }) => `executions/${running}`, isPlain: true },
   sandboxes: { hash: () => "sandboxes", act: (page) => page.getByText("review-42").first().waitFor() },
+  "sandbox-new": { hash: () => "sandboxes/new" },
   "sandbox-terminal": {
     hash: ({ dev }) => `sandboxes/${dev}`,
     act: async (page) => {
@@ -172,7 +173,7 @@ export const PAGES = {
   },
   "sandbox-processes": { hash: ({ dev }) => `sandboxes/${dev}`, act: tab(/processes/i) },
   "sandbox-files": { hash: ({ dev }) => `sandboxes/${dev}`, act: tab(/files/i) },
-  "sandbox-ports": { hash: ({ dev }) => `sandboxes/${dev}`, act: tab(/ports/i), isPlain: true },
+  "sandbox-ports": { hash: ({ dev }) => `sandboxes/${dev}`, act: tab(/ports/i) },
   playground: {
     hash: () => "playground",
     act: async (page) => {

@@ -2,7 +2,10 @@
  * Output of a guest, as rows of coloured text. A row keeps its bytes as they came; spans are made for the rows that are
  * seen. Of the escape sequences only colours and styles have an effect; every other one is dropped.
  */
+import { s } from "../strings";
+import { fromBase64 } from "./content";
 import { safeText } from "./format";
+import type { ExecutionEvent } from "./wire";
 
 export const FLAGS = ["bold", "dim", "italic", "underline", "inverse"] as const;
 
@@ -16,7 +19,7 @@ export type Source = "stdout" | "stderr" | "log" | "warn" | "note";
 
 export type Row = { text: string; style: Style; source: Source; continued: boolean };
 
-export const PLAIN: Style = {};
+const PLAIN: Style = {};
 
 // CSI, OSC and the other strings (ended by BEL or ST), and two-character escapes; 8-bit forms of them too.
 const ESCAPE =
@@ -230,4 +233,19 @@ export class OutputBuffer {
       for (const listener of [...this.#listeners]) listener();
     }, NOTIFY_MS);
   }
+}
+
+/** Writes events into a buffer: output as whole characters, whatever the pieces in which it came. */
+export function writer(output: OutputBuffer): (event: ExecutionEvent) => void {
+  const decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() };
+  const encoder = new TextEncoder();
+  return ({ event, text, stream, encoding, level }) => {
+    if (event === "omitted") output.line(s.output.omitted, "note");
+    if (typeof text !== "string") return;
+    if (event === "log") output.line(text, level === "warn" ? "warn" : level === "truncated" ? "note" : "log");
+    if (event !== "output") return;
+    const source = stream ?? "stdout";
+    const bytes = encoding === "base64" ? fromBase64(text) : encoder.encode(text);
+    output.push(decoders[source].decode(bytes, { stream: true }), source);
+  };
 }

@@ -1,5 +1,6 @@
 /** Requests to the service that served this page. */
 import { EventParser } from "../../../typescript/src/core/sse";
+import { s } from "../strings";
 import type { Problem } from "./wire";
 
 /** A request that was refused, failed, or did not arrive (status 0). */
@@ -12,7 +13,7 @@ export class ApiError extends Error {
   errors: { pointer: string; detail: string }[];
 
   constructor(status: number, problem: Partial<Problem>, requestId?: string) {
-    super(problem.detail ?? problem.title ?? `the service answered ${status}`);
+    super(problem.detail ?? problem.title ?? s.ui.answered(status));
     this.status = status;
     this.kind = problem.kind ?? "unknown";
     this.hint = problem.hint ?? undefined;
@@ -40,18 +41,13 @@ export function url(path: string, query: Query = {}): string {
   return `/v1${path}${text ? `?${text}` : ""}`;
 }
 
-/** A path of a file in an address: each part is percent-encoded, its slashes are not. */
-export function filePath(path: string): string {
-  return path.split("/").map(encodeURIComponent).join("/");
-}
-
 async function request(address: string, init: RequestInit): Promise<Response> {
   let response: Response;
   try {
     response = await fetch(address, { credentials: "same-origin", cache: "no-store", ...init });
   } catch (error) {
     if (init.signal?.aborted) throw error;
-    throw new ApiError(0, { kind: "internal", detail: "the service cannot be reached" });
+    throw new ApiError(0, { kind: "internal", detail: s.ui.unreachable });
   }
   if (response.ok) return response;
   const id = response.headers.get("X-Request-Id") ?? undefined;
@@ -74,7 +70,7 @@ export async function blob(path: string, query?: Query, signal?: AbortSignal): P
   return (await request(url(path, query), { signal })).blob();
 }
 
-export type SendOptions = { query?: Query; signal?: AbortSignal; headers?: Record<string, string> };
+type SendOptions = { query?: Query; signal?: AbortSignal; headers?: Record<string, string> };
 
 /** Sends JSON; or a `Blob`, `File` or `Uint8Array` as bytes. */
 export async function send<T>(
@@ -99,7 +95,7 @@ export async function send<T>(
 // biome-ignore lint/suspicious/noExplicitAny: each stream has events of its own.
 export type StreamEvent = { id: number; event: string; data: any };
 
-export type FollowOptions = { after?: number; signal: AbortSignal; onState?: (state: "live" | "lost") => void };
+type FollowOptions = { after?: number; signal: AbortSignal; onState?: (state: "live" | "lost") => void };
 
 /** The waits between attempts to connect again, in milliseconds; the last one repeats. */
 const BACKOFF = [500, 1000, 2000, 5000, 10_000];
@@ -124,7 +120,7 @@ export async function follow(path: string, on: (event: StreamEvent) => void, opt
       const headers: Record<string, string> = { Accept: "text/event-stream" };
       if (last > 0) headers["Last-Event-ID"] = String(last);
       const response = await request(url(path), { headers, signal: AbortSignal.any([signal, silence.signal]) });
-      if (!response.body) throw new ApiError(0, { detail: "the stream has no body" });
+      if (!response.body) throw new ApiError(0, { detail: s.ui.noBody });
       onState?.("live");
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       const parser = new EventParser();

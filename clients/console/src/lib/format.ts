@@ -1,4 +1,5 @@
 /** Figures and text for people. */
+import { s } from "../strings";
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
@@ -37,7 +38,7 @@ export function ago(iso: string, now = Date.now()): string {
   const ms = now - new Date(iso).getTime();
   if (Number.isNaN(ms)) return safe(iso);
   const distance = Math.abs(ms);
-  if (distance < 5000) return "just now";
+  if (distance < 5000) return s.ui.justNow;
   const minutes = distance / 60_000;
   const text =
     minutes < 1
@@ -47,7 +48,7 @@ export function ago(iso: string, now = Date.now()): string {
         : minutes < 48 * 60
           ? `${Math.floor(minutes / 60)} h`
           : `${Math.floor(minutes / 1440)} d`;
-  return ms < 0 ? `in ${text}` : `${text} ago`;
+  return ms < 0 ? s.ui.later(text) : s.ui.ago(text);
 }
 
 // Control characters, those that change the direction of text or have no width, and halves of surrogate pairs.
@@ -74,7 +75,16 @@ export function safeText(text: string): string {
   );
 }
 
-/** Cuts in the middle of nothing: the first characters, and an ellipsis. */
+/** A name of the API in words: `script_error`. */
+export const spaced = (name: string): string => safe(name).replaceAll("_", " ");
+
+/** The name of a limit, whose figure is written with its unit. */
+export function limitName(name: string): string {
+  const bare = name.replace(/_(ms|bytes)$/, "");
+  return s.limitNames[bare] ?? `${bare.charAt(0).toUpperCase()}${spaced(bare.slice(1))}`;
+}
+
+/** The first characters, and an ellipsis for the others. */
 export function cut(text: string, length: number): string {
   return text.length <= length ? text : `${text.slice(0, length)}\u2026`;
 }

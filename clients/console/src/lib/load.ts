@@ -55,10 +55,10 @@ export function useLoad<T>(fn: (signal: AbortSignal) => Promise<T>, deps: unknow
   return useLoader(fn, deps, undefined, (_, now) => now);
 }
 
-/** Loads every `ms` milliseconds while the page is visible. `merge` may keep what has not changed. */
+/** Loads every `ms` milliseconds, or once without, while the page is visible. `merge` may keep what has not changed. */
 export function usePoll<T>(
   fn: (signal: AbortSignal) => Promise<T>,
-  ms: number,
+  ms: number | undefined,
   deps: unknown[],
   merge: (before: T | undefined, now: T) => T = (_, now) => now,
 ): Loaded<T> {

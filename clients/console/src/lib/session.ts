@@ -7,15 +7,12 @@ import type { Session } from "./wire";
 /** `undefined` until the service has said it, `null` for nobody. */
 const session = store<Session | null | undefined>(undefined);
 
-export type CurrentSession = { subject: string; scopes: string[]; can(scope: string): boolean };
-
 /** The session; pages are shown only with one. */
-export function useSession(): CurrentSession {
+export function useSession(): { subject: string; can(scope: string): boolean } {
   const current = useStore(session);
   const scopes = current?.scopes ?? [];
   return {
     subject: current?.subject ?? "",
-    scopes,
     can: (scope) => scopes.includes(scope) || scopes.includes("admin"),
   };
 }

@@ -1,7 +1,7 @@
 /** A value outside of components, such as the session. */
 import { useEffect, useState } from "preact/hooks";
 
-export type Store<T> = { get(): T; set(value: T): void; subscribe(listener: () => void): () => void };
+type Store<T> = { get(): T; set(value: T): void; subscribe(listener: () => void): () => void };
 
 export function store<T>(value: T): Store<T> {
   const listeners = new Set<() => void>();

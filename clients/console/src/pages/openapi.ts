@@ -1,5 +1,8 @@
 /** The description that the service gives of itself: what of OpenAPI 3.1 it uses. */
 import { get } from "../lib/api";
+import { s } from "../strings";
+
+const t = s.reference.types;
 
 export type Schema = {
   $ref?: string;
@@ -76,11 +79,11 @@ export function typeOf(schema: Schema): string {
   const choices = schema.oneOf ?? schema.anyOf;
   if (choices) return [...new Set(choices.map(typeOf))].join(" | ");
   const members = schema.additionalProperties;
-  const types = [schema.type ?? "anything"].flat().map((type) => {
-    if (type === "array") return `list of ${typeOf(schema.items ?? {})}`;
-    return type === "object" && typeof members === "object" ? `object of ${typeOf(members)}` : type;
+  const types = [schema.type ?? t.anything].flat().map((type) => {
+    if (type === "array") return t.list(typeOf(schema.items ?? {}));
+    return type === "object" && typeof members === "object" ? t.object(typeOf(members)) : type;
   });
-  return `${types.join(" | ")}${schema.minimum ? `, at least ${schema.minimum}` : ""}`;
+  return `${types.join(" | ")}${schema.minimum ? `, ${t.atLeast(schema.minimum)}` : ""}`;
 }
 
 /** What a schema consists of and is worth a look of its own. */

@@ -2,7 +2,7 @@
 import { type ComponentChildren, Fragment } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { PageProps } from "../app";
-import { shell } from "../lib/format";
+import { BEARER, curl, json } from "../lib/curl";
 import { useLoad } from "../lib/load";
 import { href } from "../lib/route";
 import { s } from "../strings";
@@ -135,14 +135,14 @@ function Details({ route }: { route: Route }) {
 /** A request as it is typed. Words in capitals are to be replaced. */
 function curlOf({ method, path, operation }: Route): string {
   const { requestBody, security = [] } = operation;
-  const json = requestBody?.content["application/json"];
-  const lines = ["curl -sS"];
-  if (method !== "GET" && !(method === "POST" && json)) lines.push(`-X ${method}`);
-  if (security.length > 0) lines.push(`-H "Authorization: Bearer $SANDBOXCTL_TOKEN"`);
-  if (json) lines.push("-H 'Content-Type: application/json'", `-d ${shell(JSON.stringify(json.example ?? {}))}`);
-  else if (requestBody) lines.push("-H 'Content-Type: application/octet-stream'", "--data-binary @FILE");
+  const body = requestBody?.content["application/json"];
+  const options: string[] = [];
+  if (method !== "GET" && !(method === "POST" && body)) options.push(`-X ${method}`);
+  if (security.length > 0) options.push(BEARER);
+  if (body) options.push(...json(body.example ?? {}));
+  else if (requestBody) options.push("-H 'Content-Type: application/octet-stream'", "--data-binary @FILE");
   const place = path.replace(/\{(\w+)\}/g, (_, name: string) => name.toUpperCase());
-  return [...lines, shell(`${location.origin}${place}`)].join(" \\\n  ");
+  return curl(place, options);
 }
 
 type Member = { name: string; schema: Schema; required?: boolean; description?: string; note?: string };

@@ -3,11 +3,9 @@ import { get } from "../lib/api";
 import { bytes, duration, safe } from "../lib/format";
 import { keep, usePoll } from "../lib/load";
 import { href } from "../lib/route";
-import { useSession } from "../lib/session";
 import { s } from "../strings";
-import { Badge, type Column, Empty, Loaded, Meter, Page, Section, Table, Time, type Tone } from "../ui";
+import { Badge, type Column, Empty, Loaded, Meter, Page, Safe, Section, Table, Time, type Tone } from "../ui";
 import { Facts } from "../ui/form";
-import { Safe } from "./sandboxes/parts";
 
 const EVERY_MS = 5_000;
 const words = s.service;
@@ -47,11 +45,6 @@ const TONES: Record<"ready" | "draining" | "drained" | "away", Tone> = {
 };
 
 export default function Service() {
-  const session = useSession();
-  return <Page title={words.title}>{session.can("admin") ? <Now /> : <Empty title={words.scope} />}</Page>;
-}
-
-function Now() {
   const loaded = usePoll(
     (signal) => get<Figures>("/service", {}, signal),
     EVERY_MS,
@@ -62,7 +55,11 @@ function Now() {
       nodes: keep(before?.nodes, now.nodes, ({ node }) => node),
     }),
   );
-  return <Loaded of={loaded}>{(figures) => <Shown figures={figures} />}</Loaded>;
+  return (
+    <Page title={words.title}>
+      <Loaded of={loaded}>{(figures) => <Shown figures={figures} />}</Loaded>
+    </Page>
+  );
 }
 
 const grouped = (n: number) => n.toLocaleString("en");
@@ -74,6 +71,7 @@ function named<Names extends string>(names: Record<Names, string>, counts: Count
 
 function Shown({ figures }: { figures: Figures }) {
   const { version, engine, uptime_ms, pool, sandboxes, subjects, nodes } = figures;
+  const names = nodes.length > 0 ? words.cluster : words.alone;
   const about: [string, string][] = [
     [words.version, safe(version)],
     [words.engine, safe(engine)],
@@ -82,9 +80,9 @@ function Shown({ figures }: { figures: Figures }) {
   return (
     <>
       <div class="thirds">
-        <Section title={words.load}>
+        <Section title={names.load}>
           <Meter label={words.running} value={figures.running} bound={figures.max_running} format={grouped} />
-          <Meter label={words.queued} value={figures.queued} bound={figures.max_queued} format={grouped} />
+          <Meter label={names.queued} value={figures.queued} bound={figures.max_queued} format={grouped} />
           <Facts of={about} />
         </Section>
         <Section title={words.sandboxes}>

@@ -7,26 +7,21 @@ import { safe } from "../lib/format";
 import { href } from "../lib/route";
 import { returnPath, signIn, useSession } from "../lib/session";
 import { s } from "../strings";
-import { Button, ErrorBox, Field, Page } from "../ui";
+import { Button, Field, Page, useAction } from "../ui";
 
 export default function SignIn({ route }: PageProps) {
   const [token, setToken] = useState("");
-  const [busy, setBusy] = useState(route.query.has("code"));
-  const [error, setError] = useState<unknown>();
+  const { busy, run, failure } = useAction();
   const target = returnPath(route.query);
   const tried = useRef<string | undefined>(undefined);
   const { subject } = useSession();
 
-  const attempt = async (credential: { token: string } | { code: string }, refused: string) => {
-    setBusy(true);
-    setError(undefined);
-    try {
-      await signIn(credential, target);
-    } catch (failure) {
-      setError(failure instanceof ApiError && failure.status === 401 ? new Error(refused) : failure);
-      setBusy(false);
-    }
-  };
+  const attempt = (credential: { token: string } | { code: string }, refused: string) =>
+    run(() =>
+      signIn(credential, target).catch((error) => {
+        throw error instanceof ApiError && error.status === 401 ? new Error(refused) : error;
+      }),
+    );
 
   useEffect(() => {
     const code = route.query.get("code");
@@ -62,8 +57,8 @@ export default function SignIn({ route }: PageProps) {
               hint={s.signIn.hint}
               required
             />
-            {error !== undefined && <ErrorBox error={error} />}
-            {error !== undefined && subject && <a href={target}>{s.signIn.goOn(safe(subject))}</a>}
+            {failure}
+            {failure && subject && <a href={target}>{s.signIn.goOn(safe(subject))}</a>}
             <Button label={busy ? s.signIn.busy : s.signIn.submit} kind="primary" submit busy={busy} />
           </form>
         </Page>

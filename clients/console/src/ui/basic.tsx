@@ -12,6 +12,11 @@ export function Badge({ tone = "muted", children }: { tone?: Tone; children: Com
   return <span class={`badge ${tone}`}>{children}</span>;
 }
 
+/** A text of a guest or of another client on one line. */
+export function Safe({ text }: { text: string }) {
+  return <bdi>{safe(text)}</bdi>;
+}
+
 const TICK_MS = 10_000;
 
 /** A point of time as a distance from now, and in full as its title. */
@@ -29,8 +34,9 @@ export function Time({ at }: { at: string | null | undefined }) {
   );
 }
 
+/** A size. What is no file has none. */
 export function Bytes({ n }: { n: number | null | undefined }) {
-  if (n === null || n === undefined) return <span class="muted">{s.ui.unknown}</span>;
+  if (n === null || n === undefined) return <span class="muted">{s.ui.none}</span>;
   return (
     <span class="figure" title={s.ui.exactBytes(n)}>
       {bytes(n)}
@@ -76,7 +82,7 @@ export function ErrorBox({ error, onRetry }: { error: unknown; onRetry?: () => v
   return (
     <div class="error-box" role="alert">
       <p>
-        <bdi>{safe(cut(message, 2000))}</bdi>
+        <Safe text={cut(message, 2000)} />
       </p>
       {api?.errors
         .filter((each) => !message.includes(each.detail))
@@ -96,6 +102,21 @@ export function ErrorBox({ error, onRetry }: { error: unknown; onRetry?: () => v
   );
 }
 
+/** Something that the service is asked for, one at a time, and why it failed. */
+export function useAction() {
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState<unknown>();
+  /** Whether it was done. */
+  const run = async (action: () => Promise<unknown>): Promise<boolean> => {
+    setBusy(true);
+    setError(undefined);
+    const done = await action().then(() => true, setError);
+    setBusy(false);
+    return done === true;
+  };
+  return { busy, run, failure: error === undefined ? null : <ErrorBox error={error} /> };
+}
+
 type FieldProps = {
   label: string;
   value: string;
@@ -103,12 +124,11 @@ type FieldProps = {
   hint?: string;
   /** More than one line: a text area of this many rows. */
   rows?: number;
-  type?: "text" | "password" | "number" | "search" | "datetime-local";
+  type?: "text" | "password" | "search" | "datetime-local";
   placeholder?: string;
-  disabled?: boolean;
+  /** The id of a `datalist`. */
+  list?: string;
   required?: boolean;
-  min?: number;
-  max?: number;
 };
 
 /** A labelled input, or with `rows` a labelled text area. */
@@ -145,18 +165,12 @@ export function Select<T extends string>(props: {
   value: T;
   options: readonly { value: T; label: string }[];
   onChange: (value: T) => void;
-  disabled?: boolean;
 }) {
   const id = useId();
   return (
     <div class="field">
       <label for={id}>{props.label}</label>
-      <select
-        id={id}
-        value={props.value}
-        disabled={props.disabled}
-        onChange={(event) => props.onChange(event.currentTarget.value as T)}
-      >
+      <select id={id} value={props.value} onChange={(event) => props.onChange(event.currentTarget.value as T)}>
         {props.options.map((option) => (
           <option key={option.value} value={option.value}>
             {option.label}
@@ -230,11 +244,11 @@ export function Empty({ title, children }: { title: string; children?: Component
   );
 }
 
-export function Spinner({ label = s.ui.loading }: { label?: string }) {
+export function Spinner() {
   return (
     <p class="spinner" role="status">
       <span aria-hidden="true" />
-      {label}
+      {s.ui.loading}
     </p>
   );
 }

@@ -1,8 +1,8 @@
 /** Dialogs, on the browser's own element: it keeps the focus inside and gives it back. */
 import type { ComponentChildren } from "preact";
-import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useEffect, useId, useRef } from "preact/hooks";
 import { s } from "../strings";
-import { Button, ErrorBox } from "./basic";
+import { Button, useAction } from "./basic";
 
 /** An open dialog. It is closed by its owner, who is asked to by Escape or the close button. */
 export function Dialog(props: { title: string; size?: "wide"; onClose: () => void; children: ComponentChildren }) {
@@ -44,26 +44,15 @@ export function Confirm(props: {
   children: ComponentChildren;
   action: string;
   dismiss?: string;
-  onConfirm: () => Promise<void> | void;
+  onConfirm: () => unknown;
   onClose: () => void;
 }) {
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState<unknown>();
-  const confirm = async () => {
-    setBusy(true);
-    setError(undefined);
-    try {
-      await props.onConfirm();
-      props.onClose();
-    } catch (failure) {
-      setError(failure);
-      setBusy(false);
-    }
-  };
+  const { busy, run, failure } = useAction();
+  const confirm = () => run(async () => props.onConfirm()).then((isDone) => isDone && props.onClose());
   return (
     <Dialog title={props.title} onClose={props.onClose}>
       <div>{props.children}</div>
-      {error !== undefined && <ErrorBox error={error} />}
+      {failure}
       <footer class="actions">
         <Button label={props.dismiss ?? s.ui.cancel} onClick={props.onClose} />
         <Button label={props.action} kind="danger" busy={busy} onClick={() => void confirm()} />

@@ -53,7 +53,7 @@ async function read(blob: Blob): Promise<Preview> {
 }
 
 /** The type of a picture, by its first bytes: never by its name, or what the guest says. */
-export function pictureType(head: Uint8Array): string | undefined {
+function pictureType(head: Uint8Array): string | undefined {
   const begins = (...expected: number[]) => expected.every((byte, index) => head[index] === byte);
   const text = String.fromCharCode(...head);
   if (begins(0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a)) return "image/png";

@@ -2,7 +2,7 @@
 import { type ComponentChildren, Fragment } from "preact";
 import { useState } from "preact/hooks";
 import { s } from "../strings";
-import { Button, ErrorBox, Select } from "./basic";
+import { Button, Select, useAction } from "./basic";
 import { Dialog } from "./dialog";
 
 /** Names and what they stand for; those without are left out. */
@@ -45,19 +45,6 @@ type ChoiceProps<T extends string> = { label: string; value: T; of: Record<T, st
 export function Choice<T extends string>({ of, ...rest }: ChoiceProps<T>) {
   const options = Object.entries<string>(of).map(([value, label]) => ({ value: value as T, label }));
   return <Select {...rest} options={options} />;
-}
-
-/** Something that the service is asked for, one at a time, and why it failed. */
-export function useAction() {
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState<unknown>();
-  const run = async (action: () => Promise<unknown>) => {
-    setBusy(true);
-    setError(undefined);
-    await action().catch(setError);
-    setBusy(false);
-  };
-  return { busy, run, failure: error === undefined ? null : <ErrorBox error={error} /> };
 }
 
 type FormProps = { action: string; onSubmit: () => Promise<unknown>; children: ComponentChildren };

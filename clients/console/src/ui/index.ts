@@ -2,7 +2,6 @@ export * from "./basic";
 export * from "./dialog";
 export * from "./drop";
 export * from "./file";
-export * from "./form";
 export * from "./output";
 export * from "./table";
 export * from "./tabs";

@@ -3,7 +3,6 @@ import { Component, type ComponentChildren } from "preact";
 
 /** A column; its head names it. */
 export type Column<T> = {
-  key?: string;
   head: string;
   cell: (row: T) => ComponentChildren;
   class?: string;

@@ -73,7 +73,7 @@ fn not_listed(port: u16) -> remote::Error {
         status: StatusCode::FORBIDDEN,
         kind: ErrorKind::Policy,
         message: format!("the sandbox's spec does not list port {port}"),
-        hint: Some(format!("`sandboxctl sandbox create --port {port}` makes one whose spec does")),
+        hint: Some("`--port` names the ports of a sandbox when it is created".to_owned()),
         member: None,
     }
 }

@@ -205,6 +205,7 @@ async fn port_is_one_that_the_spec_lists_and_at_which_something_listens() {
         let mut connections = api.world.launcher.listen(PORT);
         tokio::spawn(async move {
             let mut connection = connections.recv().await.unwrap();
+            _ = connection.read(&mut [0; 1024]).await;
             let (hints, last) = (b"HTTP/1.1 103 Early Hints\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n");
             for _ in 0..interim {
                 if connection.write_all(hints).await.is_err() {

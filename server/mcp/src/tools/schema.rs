@@ -67,6 +67,10 @@ fn shorten(value: &mut Value) {
             if let Some(Value::Object(members)) = object.get_mut("properties") {
                 members.retain(|name, _| !is_beyond_agents(name));
             }
+            // Without those members more than one of the choices may fit.
+            if let Some(choices) = object.remove("oneOf") {
+                object.insert("anyOf".to_owned(), choices);
+            }
             object.retain(|name, value| match (&**name, value) {
                 ("description", Value::String(_))
                 | ("additionalProperties", Value::Bool(_))

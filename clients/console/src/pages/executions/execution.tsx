@@ -3,8 +3,10 @@ import { useState } from "preact/hooks";
 import { send } from "../../lib/api";
 import { go, href, type Route, replace } from "../../lib/route";
 import { useSession } from "../../lib/session";
+import type { Execution } from "../../lib/wire";
 import { s } from "../../strings";
 import { Button, Confirm, Page, useAction } from "../../ui";
+import { draftLike } from "../playground/drafts";
 import { requestOf, submit } from "./requests";
 import { useExecution } from "./use";
 import { hasEnded, title } from "./verdict";
@@ -18,12 +20,19 @@ export function ExecutionPage({ id, route }: { id: string; route: Route }) {
   const request = requestOf(id);
   const { data } = execution;
   const again = async () => request && go(href(["executions", await submit(request)]));
+  const open = async (like: Execution) => go(href(["playground"], { kind: await draftLike(like) }));
   const actions = canWrite && (
     <>
       {data && !hasEnded(data) && (
         <Button label={s.execution.cancel} kind="danger" onClick={() => setCancelling(true)} />
       )}
-      {request && <Button label={s.execution.again} busy={busy} onClick={() => run(again)} />}
+      {data && hasEnded(data) && (
+        <Button
+          label={request ? s.execution.again : s.execution.toPlayground}
+          busy={busy}
+          onClick={() => run(request ? again : () => open(data))}
+        />
+      )}
     </>
   );
   const cancel = async () => {

@@ -1,32 +1,23 @@
 /** The files that an execution left, with previews, and what it changed. */
 import { useMemo, useState } from "preact/hooks";
-import { blob, filePath, get, url } from "../../lib/api";
-import { safe } from "../../lib/format";
+import { blob, get, url } from "../../lib/api";
+import { pathOf, segment } from "../../lib/content";
+import { safe, spaced } from "../../lib/format";
 import { useLoad } from "../../lib/load";
 import type { Change, ChangeManifest, FileEntry, FileList } from "../../lib/wire";
 import { s } from "../../strings";
-import { Badge, Button, Bytes, type Column, Dialog, FileView, Loaded, Section, Table, Time, type Tone } from "../../ui";
-import { words } from "./verdict";
+import { Badge, Button, Bytes, type Column, Dialog, FileView, Loaded, Safe, Section, Table, Time } from "../../ui";
 
 /** As many rows as are shown at first. */
 const SHOWN = 500;
 
-/** The address of a file: its bytes where it is not UTF-8. */
-function address(base: string, { path, path_b64 }: FileEntry): string {
-  const encoded = (c: string) => (/[\w./~-]/.test(c) ? c : `%${c.charCodeAt(0).toString(16).padStart(2, "0")}`);
-  return `${base}/files/${path_b64 ? [...atob(path_b64)].map(encoded).join("") : filePath(path)}`;
-}
+const address = (base: string, entry: FileEntry) => `${base}/files/${segment(pathOf(entry))}`;
 
 const keyOf = (entry: { path: string; path_b64?: string | null }) => entry.path_b64 ?? `/${entry.path}`;
 
-/** What is no file has no size. */
-function Size({ n }: { n: number | null | undefined }) {
-  return typeof n === "number" ? <Bytes n={n} /> : <span class="muted">{s.ui.none}</span>;
-}
-
 function fileColumns(base: string, open: (entry: FileEntry) => void): Column<FileEntry>[] {
   const name = (entry: FileEntry) => {
-    const path = <bdi>{safe(entry.path)}</bdi>;
+    const path = <Safe text={entry.path} />;
     if (entry.type !== "file") return <span class="mono">{path}</span>;
     return (
       <button type="button" class="link mono" onClick={() => open(entry)}>
@@ -42,8 +33,8 @@ function fileColumns(base: string, open: (entry: FileEntry) => void): Column<Fil
     );
   return [
     { head: s.left.name, class: "name", cell: name },
-    { head: s.left.type, class: "tight", cell: (entry) => words(entry.type) },
-    { head: s.left.size, class: "number", cell: (entry) => <Size n={entry.type === "file" ? entry.bytes : null} /> },
+    { head: s.left.type, class: "tight", cell: (entry) => spaced(entry.type) },
+    { head: s.left.size, class: "number", cell: (entry) => <Bytes n={entry.type === "file" ? entry.bytes : null} /> },
     { head: s.left.modified, class: "tight", cell: (entry) => <Time at={entry.modified} /> },
     { head: s.left.download, class: "tight", cell: download },
   ];
@@ -85,17 +76,17 @@ export function Files({ id }: { id: string }) {
   );
 }
 
-const OPS: Record<string, Tone> = { created: "ok", modified: "info", removed: "bad", mode: "warn", times: "muted" };
+const OPS = { created: "ok", modified: "info", removed: "bad", mode: "warn", times: "muted" } as const;
 
 const CHANGES: Column<Change>[] = [
-  { head: s.left.change, class: "tight", cell: ({ op }) => <Badge tone={OPS[op]}>{words(op)}</Badge> },
+  { head: s.left.change, class: "tight", cell: ({ op }) => <Badge tone={OPS[op]}>{spaced(op)}</Badge> },
   { head: s.left.name, class: "name", cell: (change) => <Changed change={change} /> },
-  { head: s.left.type, class: "tight", cell: ({ type }) => words(type) },
-  { head: s.left.before, class: "number", cell: ({ before }) => <Size n={before?.bytes} /> },
-  { head: s.left.after, class: "number", cell: ({ op, bytes }) => <Size n={op === "removed" ? null : bytes} /> },
+  { head: s.left.type, class: "tight", cell: ({ type }) => spaced(type) },
+  { head: s.left.before, class: "number", cell: ({ before }) => <Bytes n={before?.bytes} /> },
+  { head: s.left.after, class: "number", cell: ({ op, bytes }) => <Bytes n={op === "removed" ? null : bytes} /> },
   { head: s.left.mode, class: "tight", cell: ({ mode }) => <code>{safe(mode ?? s.ui.none)}</code> },
   {
-    head: "SHA-256",
+    head: s.left.digest,
     class: "tight",
     cell: ({ sha256 }) => <code title={sha256 ?? undefined}>{sha256 ? `${sha256.slice(0, 12)}…` : s.ui.none}</code>,
   },
@@ -104,7 +95,7 @@ const CHANGES: Column<Change>[] = [
 function Changed({ change: { path, target, from } }: { change: Change }) {
   return (
     <span class="mono">
-      <bdi>{safe(path)}</bdi>
+      <Safe text={path} />
       {target && <bdi class="muted"> → {safe(target)}</bdi>}
       {from && <bdi class="muted"> {s.left.from(safe(from))}</bdi>}
     </span>

@@ -5,15 +5,18 @@ import { safe } from "../../lib/format";
 import { keep, usePoll } from "../../lib/load";
 import { go, href, type Route, replace } from "../../lib/route";
 import { useSession } from "../../lib/session";
-import type { ExecutionList as Entries, ExecutionSummary } from "../../lib/wire";
+import type { ExecutionList as Entries, ExecutionStatus, ExecutionSummary } from "../../lib/wire";
 import { s } from "../../strings";
-import { Badge, Button, type Column, Field, Loaded, Page, Select, Table, Time } from "../../ui";
+import { Badge, Button, type Column, Field, Loaded, Page, Safe, Select, Table, Time } from "../../ui";
 import { ScaledBar, Took } from "./timeline";
-import { TONES, title, tone, words } from "./verdict";
+import { statusText, TONES, title, tone } from "./verdict";
 
 const POLL_MS = 2000;
 const PAGE = 100;
 const TYPING_MS = 400;
+
+/** The page before one, by their cursors: those that were turned over in this visit. */
+const before = new Map<string, string | undefined>();
 
 /** How far back, in hours, by the name in the address. */
 const RANGES: Record<string, number> = { hour: 1, day: 24, week: 7 * 24 };
@@ -46,9 +49,9 @@ function place(filters: Filters, cursor?: string): string {
 
 function columns(hasSubjects: boolean, own: string): Column<ExecutionSummary>[] {
   const e = s.executions;
-  const subject: Column<ExecutionSummary> = { head: e.subject, cell: (row) => <bdi>{safe(row.subject ?? own)}</bdi> };
+  const subject: Column<ExecutionSummary> = { head: e.subject, cell: (row) => <Safe text={row.subject ?? own} /> };
   return [
-    { head: e.status, class: "tight", cell: (row) => <Badge tone={tone(row.status)}>{words(row.status)}</Badge> },
+    { head: e.status, class: "tight", cell: (row) => <Badge tone={tone(row.status)}>{statusText(row.status)}</Badge> },
     { head: e.runs, class: "name", cell: (row) => <Runs row={row} isOwn={!row.subject || row.subject === own} /> },
     ...(hasSubjects ? [subject] : []),
     { head: e.kind, cell: (row) => <Kind row={row} /> },
@@ -92,15 +95,19 @@ export function ExecutionList({ route }: { route: Route }) {
     },
     POLL_MS,
     [query],
-    (before, now) => {
-      const executions = keep(before?.executions, now.executions, (row) => row.id);
-      const isSame = before && executions === before.executions && now.next_cursor === before.next_cursor;
-      return isSame ? before : { ...now, executions };
+    (old, now) => {
+      const executions = keep(old?.executions, now.executions, (row) => row.id);
+      const isSame = old && executions === old.executions && now.next_cursor === old.next_cursor;
+      return isSame ? old : { ...now, executions };
     },
   );
   const heads = useMemo(() => columns(filters.subject !== "", session.subject), [filters.subject, session.subject]);
   const isFiltered = cursor !== undefined || Object.values(filters).some((value) => value !== "");
   const next = list.data?.next_cursor;
+  const older = (target: string) => {
+    before.set(target, cursor);
+    go(place(filters, target));
+  };
   const run = (
     <a class="button primary" href={href(["playground"])}>
       {s.executions.run}
@@ -120,8 +127,10 @@ export function ExecutionList({ route }: { route: Route }) {
       </Loaded>
       <nav class="row" aria-label={s.executions.pages}>
         {cursor && <Button label={s.executions.newest} onClick={() => go(place(filters))} />}
-        {cursor && <Button label={s.executions.newer} onClick={() => history.back()} />}
-        {next && <Button label={s.executions.older} onClick={() => go(place(filters, next))} />}
+        {cursor && before.has(cursor) && (
+          <Button label={s.executions.newer} onClick={() => go(place(filters, before.get(cursor)))} />
+        )}
+        {next && <Button label={s.executions.older} onClick={() => older(next)} />}
       </nav>
     </Page>
   );
@@ -155,7 +164,7 @@ function FilterForm({ filters, isAdmin }: { filters: Filters; isAdmin: boolean }
     />
   );
   const any = { value: "", label: e.any };
-  const statuses = Object.keys(TONES).map((value) => ({ value, label: words(value) }));
+  const statuses = (Object.keys(TONES) as ExecutionStatus[]).map((value) => ({ value, label: statusText(value) }));
   const kinds = Object.entries(s.kinds).map(([value, label]) => ({ value, label }));
   const ranges = Object.entries(e.ranges).map(([value, label]) => ({ value: value === "all" ? "" : value, label }));
   return (

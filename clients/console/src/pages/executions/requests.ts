@@ -1,5 +1,6 @@
 /** The requests that this page has sent. The service forgets them when they start, so only these can be sent again. */
-import { send } from "../../lib/api";
+import { ApiError, send } from "../../lib/api";
+import { BEARER, curl, json } from "../../lib/curl";
 import { cut, shell } from "../../lib/format";
 import type { Content, ExecutionRequest } from "../../lib/wire";
 
@@ -10,11 +11,20 @@ export function requestOf(id: string): ExecutionRequest | undefined {
   return sent.get(id);
 }
 
+/** The request whose answer has not come, or was lost, with its key. */
+let pending: { text: string; key: string } | undefined;
+
 /** Submits it, once even if the answer is lost and it is sent again. */
 export async function submit(request: ExecutionRequest): Promise<string> {
   const titled = { ...request, metadata: { title: titleOf(request), ...request.metadata } };
-  const headers = { "Idempotency-Key": crypto.randomUUID() };
-  const { id } = await send<{ id: string }>("POST", "/executions", titled, { headers });
+  const text = JSON.stringify(titled);
+  if (pending?.text !== text) pending = { text, key: crypto.randomUUID() };
+  const headers = { "Idempotency-Key": pending.key };
+  const { id } = await send<{ id: string }>("POST", "/executions", titled, { headers }).catch((error) => {
+    if (error instanceof ApiError && error.status > 0) pending = undefined;
+    throw error;
+  });
+  pending = undefined;
   sent.set(id, request);
   const oldest = sent.keys().next().value;
   if (sent.size > MAX_KEPT && oldest !== undefined) sent.delete(oldest);
@@ -35,17 +45,16 @@ function titleOf({ script, command }: ExecutionRequest): string {
 /** The commands that do the same from a terminal, or, without the request, that get what this execution is. */
 export function commandLines(id: string, request: ExecutionRequest | undefined): { curl: string; sandboxctl: string } {
   const server = location.origin;
-  const bearer = `-H "Authorization: Bearer $SANDBOXCTL_TOKEN"`;
   if (!request) {
     return {
-      curl: `curl -sS ${bearer} ${shell(`${server}/v1/executions/${id}`)}`,
+      curl: curl(`/v1/executions/${id}`),
       sandboxctl: `sandboxctl executions get ${id} --server ${shell(server)}`,
     };
   }
-  const data = shell(JSON.stringify(request));
+  const run = () => `sandboxctl executions run --server ${shell(server)} --request ${shell(JSON.stringify(request))}`;
   return {
-    curl: `curl -sS ${bearer} -H 'Content-Type: application/json' ${shell(`${server}/v1/executions?wait=60`)} -d ${data}`,
-    sandboxctl: simple(request, server) ?? `sandboxctl executions run --server ${shell(server)} --request ${data}`,
+    curl: curl("/v1/executions?wait=60", [BEARER, ...json(request)]),
+    sandboxctl: simple(request, server) ?? run(),
   };
 }
 

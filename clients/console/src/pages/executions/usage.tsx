@@ -1,9 +1,10 @@
 /** What an execution used of its limits, and the hosts that it reached and did not. */
-import { bytes, duration, safe } from "../../lib/format";
+import { bytes, duration, limitName, safe } from "../../lib/format";
 import type { ContactedHost, Execution, Network, RefusedHost } from "../../lib/wire";
 import { s } from "../../strings";
-import { type Column, Copy, Empty, Facts, Meter, Section, Table } from "../../ui";
-import { limitText, words } from "./verdict";
+import { type Column, Copy, Empty, Meter, Safe, Section, Table } from "../../ui";
+import { Facts } from "../../ui/form";
+import { limitText } from "./verdict";
 
 export function Limits({ execution }: { execution: Execution }) {
   const { limits, usage, disk } = execution;
@@ -24,12 +25,7 @@ export function Limits({ execution }: { execution: Execution }) {
         )}
       </Section>
       <Section title={s.usage.others}>
-        <Facts
-          of={Object.entries(others).map(([name, value]) => [
-            words(name.replace(/_(ms|bytes)$/, "")),
-            limitText(name, value),
-          ])}
-        />
+        <Facts of={Object.entries(others).map(([name, value]) => [limitName(name), limitText(name, value)])} />
       </Section>
     </div>
   );
@@ -44,7 +40,7 @@ const host = {
 
 const REFUSED: Column<RefusedHost>[] = [
   host,
-  { head: s.hosts.reason, cell: (row) => <bdi>{safe(row.reason)}</bdi> },
+  { head: s.hosts.reason, cell: (row) => <Safe text={row.reason} /> },
   { head: s.hosts.allow, cell: ({ allow }) => <Rules allow={allow} /> },
 ];
 

@@ -1,5 +1,5 @@
 /** How an execution ended, in words, with what that is known from. */
-import { bytes, cut, duration, safe } from "../../lib/format";
+import { bytes, cut, duration, safe, spaced } from "../../lib/format";
 import type { ExecExecution, Execution, ExecutionStatus } from "../../lib/wire";
 import { s } from "../../strings";
 import type { Tone } from "../../ui";
@@ -13,8 +13,9 @@ export const TONES: Record<ExecutionStatus, Tone> = {
 /** The tone of a state; a later version may have others. */
 export const tone = (status: ExecutionStatus): Tone => TONES[status] ?? "muted";
 
-/** A state, or another name of the API, in words. */
-export const words = (name: string): string => safe(name).replaceAll("_", " ");
+/** A state in words. */
+export const statusText = (status: ExecutionStatus): string =>
+  (s.statuses as Record<string, string>)[status] ?? spaced(status);
 
 export const hasEnded = ({ status }: { status: ExecutionStatus }) => status !== "queued" && status !== "running";
 
@@ -40,9 +41,9 @@ export function sentence(execution: Execution): string {
     return v.ended(signalName(execution.signal));
   if (status === "exit") return v.exit(execution.exit_code);
   if (status === "limit")
-    return v.limit((v.kinds as Record<string, string>)[error?.kind ?? ""] ?? words(error?.kind ?? ""));
+    return v.limit((v.kinds as Record<string, string>)[error?.kind ?? ""] ?? spaced(error?.kind ?? ""));
   if (status === "timeout") return v.timeout(limits && duration(limits.timeout_ms));
-  return (v.others as Record<string, string>)[status] ?? words(status);
+  return (v.others as Record<string, string>)[status] ?? spaced(status);
 }
 
 /** What else is known of its end, each a short sentence. */

@@ -1,17 +1,18 @@
 /** What an execution is and has left: shown on its own page, and below what was run in the playground. */
 import type { ComponentChildren } from "preact";
 import { useId } from "preact/hooks";
-import { cut, safe, safeText } from "../../lib/format";
+import { cut, safe, safeText, spaced } from "../../lib/format";
 import { href } from "../../lib/route";
 import type { Execution, ResultExecution } from "../../lib/wire";
 import { s } from "../../strings";
-import { Badge, Copy, Empty, Facts, Loaded, Output, Section, type Tab, Tabs, Time, Tree } from "../../ui";
+import { Badge, Copy, Empty, Loaded, Output, Safe, Section, type Tab, Tabs, Time, Tree } from "../../ui";
+import { Facts } from "../../ui/form";
 import { Changes, Files } from "./files";
 import { commandLines, requestOf } from "./requests";
 import { Timeline } from "./timeline";
 import { Hosts, Limits } from "./usage";
 import type { Followed } from "./use";
-import { evidence, hasEnded, isCommand, sentence, tone, words } from "./verdict";
+import { evidence, hasEnded, isCommand, sentence, statusText, tone } from "./verdict";
 
 type Props = { id: string; execution: Followed; tab?: string; onTab: (tab: string) => void };
 
@@ -72,9 +73,9 @@ function Summary({ id, execution, isLost }: { id: string; execution: Execution; 
   return (
     <section class="card summary" aria-labelledby={heading}>
       <div class="row" role="status">
-        <Badge tone={tone(status)}>{words(status)}</Badge>
+        <Badge tone={tone(status)}>{statusText(status)}</Badge>
         <strong id={heading}>{sentence(execution)}</strong>
-        {isLost && !hasEnded(execution) && <Badge tone="warn">{s.execution.lost}</Badge>}
+        {isLost && !hasEnded(execution) && <Badge tone="warn">{s.ui.lost}</Badge>}
       </div>
       {known.length > 0 && (
         <ul class="row evidence">
@@ -86,7 +87,7 @@ function Summary({ id, execution, isLost }: { id: string; execution: Execution; 
       <Failed execution={execution} />
       {notes?.map(({ kind, message, hint }) => (
         <div key={kind} class="note-box">
-          <bdi>{safe(message)}</bdi>
+          <Safe text={message} />
           {hint && <p class="hint">{s.ui.hint(safe(hint))}</p>}
         </div>
       ))}
@@ -102,7 +103,7 @@ function Failed({ execution: { error } }: { execution: Execution }) {
   return (
     <div class="error-box">
       <p>
-        <code>{safe(error.kind)}</code> <bdi>{safe(cut(error.message, 4000))}</bdi>
+        <code>{safe(error.kind)}</code> <Safe text={cut(error.message, 4000)} />
       </p>
       {error.hint && <p class="hint">{s.ui.hint(safe(error.hint))}</p>}
       {error.traceback && <pre class="code wrap">{safeText(cut(error.traceback, 8000))}</pre>}
@@ -122,8 +123,8 @@ function Result({ execution: { result = null, tests = [] } }: { execution: Resul
           <ul class="stack-tight">
             {tests.slice(0, 1000).map((test, index) => (
               <li key={`${index}-${test.name}`} class="row">
-                <Badge tone={TEST_TONES[test.status]}>{words(test.status)}</Badge>
-                <bdi>{safe(cut(test.name, 500))}</bdi>
+                <Badge tone={TEST_TONES[test.status]}>{spaced(test.status)}</Badge>
+                <Safe text={cut(test.name, 500)} />
                 <span class="muted figure">{test.duration_ms} ms</span>
                 {test.message && <bdi class="muted">{safe(cut(test.message, 1000))}</bdi>}
               </li>

@@ -24,7 +24,7 @@ import { safe } from "../../lib/format";
 import type { CheckProblem } from "../../lib/wire";
 import { s } from "../../strings";
 
-export type EditorProps = {
+type EditorProps = {
   label: string;
   value: string;
   problems: CheckProblem[];

@@ -1,32 +1,21 @@
 /** The limits that both forms have. */
-import type { LimitsRequest } from "../../lib/wire";
+import { limitName } from "../../lib/format";
+import type { TypedLimits } from "../../lib/typed";
 import { s } from "../../strings";
 import { Field } from "../../ui";
+import { LIMITS } from "./drafts";
 
-export type LimitsDraft = { timeout: string; memory: string };
+type Props = { limits: TypedLimits; onChange: (members: { limits: TypedLimits }) => void };
 
-const MIB = 1024 * 1024;
-
-type Props = { draft: LimitsDraft; onChange: (members: Partial<LimitsDraft>) => void };
-
-export function LimitFields({ draft, onChange }: Props) {
-  return (["timeout", "memory"] as const).map((name) => (
+export function LimitFields({ limits, onChange }: Props) {
+  return LIMITS.map((name) => (
     <Field
       key={name}
-      label={s.playground[name]}
-      type="number"
-      min={1}
-      placeholder={s.playground.default}
-      value={draft[name]}
-      onInput={(value) => onChange({ [name]: value })}
+      label={limitName(name)}
+      placeholder={s.examples[name]}
+      hint={s.playground.default}
+      value={limits[name] ?? ""}
+      onInput={(value) => onChange({ limits: { ...limits, [name]: value } })}
     />
   ));
-}
-
-/** What was entered; nothing for what was not, which is then the server's default. */
-export function limitsOf({ timeout, memory }: LimitsDraft): { limits?: LimitsRequest } {
-  const limits: LimitsRequest = {};
-  if (timeout !== "") limits.timeout_ms = Math.round(Number(timeout) * 1000);
-  if (memory !== "") limits.memory_bytes = Math.round(Number(memory) * MIB);
-  return Object.keys(limits).length > 0 ? { limits } : {};
 }

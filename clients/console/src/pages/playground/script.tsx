@@ -3,15 +3,15 @@ import { useEffect, useState } from "preact/hooks";
 import { send, sleep } from "../../lib/api";
 import { safe } from "../../lib/format";
 import { useLoad } from "../../lib/load";
+import { limitsOf } from "../../lib/typed";
 import type { CheckProblem, ExecutionRequest } from "../../lib/wire";
 import { s } from "../../strings";
-import { Badge, Field } from "../../ui";
-import { LimitFields, limitsOf } from "./limits";
-
-export type ScriptDraft = { source: string; args: string; timeout: string; memory: string };
+import { Badge, Field, Safe } from "../../ui";
+import type { ScriptDraft } from "./drafts";
+import { LimitFields } from "./limits";
 
 export function scriptRequest(draft: ScriptDraft): ExecutionRequest {
-  return { script: draft.source, ...argsOf(draft.args), ...limitsOf(draft) };
+  return { script: draft.source, ...argsOf(draft.args), ...limitsOf(draft.limits) };
 }
 
 /** The arguments of a script: a JSON object, or nothing. */
@@ -70,7 +70,7 @@ export function ScriptForm({ draft, onChange }: Props) {
           {problems.map((problem) => (
             <li key={`${problem.line}-${problem.message}`} class="row">
               <Badge tone={problem.severity === "error" ? "bad" : "warn"}>{s.playground.line(problem.line)}</Badge>
-              <bdi>{safe(problem.message)}</bdi>
+              <Safe text={problem.message} />
             </li>
           ))}
         </ul>
@@ -80,10 +80,10 @@ export function ScriptForm({ draft, onChange }: Props) {
           label={s.playground.args}
           rows={2}
           value={draft.args}
-          placeholder={'{"name": "value"}'}
+          placeholder={s.examples.args}
           onInput={(args) => change({ args })}
         />
-        <LimitFields draft={draft} onChange={change} />
+        <LimitFields limits={draft.limits} onChange={change} />
       </div>
     </div>
   );

@@ -4,7 +4,8 @@
  */
 import { ApiError, get, url } from "../../lib/api";
 import type { ExecutionEvent, Problem, ProcessView } from "../../lib/wire";
-import { processPath } from "./wire";
+import { s } from "../../strings";
+import { processPath } from "./calls";
 
 /** What is sent of an input in one message; the service takes 64 KiB. */
 const PIECE = 32 * 1024;
@@ -20,7 +21,7 @@ const LONGEST_WAIT = 10_000;
 /** `lost`: it is tried again. `ended` and `gone` are the end: of the process, or of all that there was to connect to. */
 export type AttachState = "connecting" | "live" | "lost" | "ended" | "gone";
 
-export interface AttachEvents {
+interface AttachEvents {
   /** Output, in order. `done` is called when it is shown. */
   output(bytes: Uint8Array, done: () => void): void;
   /** `exit`, `end`, and `omitted`, where output is no longer kept. */
@@ -102,7 +103,7 @@ export class Attachment {
     socket.onclose = ({ code, reason }) => {
       if (this.#socket !== socket) return;
       if (code === 1000) this.#finish("ended");
-      else if (code === 1008 || code === 1009) this.#finish("gone", new Error(reason || `WebSocket ${code}`));
+      else if (code === 1008 || code === 1009) this.#finish("gone", new Error(reason || s.terminal.refused(code)));
       else this.#lost();
     };
   }

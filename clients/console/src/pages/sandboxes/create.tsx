@@ -1,15 +1,17 @@
 /** A new sandbox, from the members of its spec. */
 import { useState } from "preact/hooks";
-import { send } from "../../lib/api";
-import { shell } from "../../lib/format";
+import { get, send } from "../../lib/api";
+import { BEARER, curl, json } from "../../lib/curl";
+import { limitName } from "../../lib/format";
 import { useLoad } from "../../lib/load";
 import { go, href } from "../../lib/route";
+import { limitsOf, listed, milliseconds, pairs, type TypedLimits, typedLimits } from "../../lib/typed";
 import { s } from "../../strings";
 import { Copy, Field, Loaded, Page, Section } from "../../ui";
 import { Choice, Form } from "../../ui/form";
+import { ImageField } from "../images";
 import { loadDocument } from "../openapi";
-import { milliseconds, pairs } from "./parts";
-import type { SandboxRequest, SandboxView } from "./wire";
+import { type SandboxRequest, type SandboxView, sandboxPath } from "./calls";
 
 const words = s.newSandbox;
 const TEXTS = { name: "", image: "", ports: "", network: "", ttl: "", idleTime: "", env: "", metadata: "" };
@@ -18,15 +20,57 @@ const EMPTY = {
   processes: "kept" as keyof typeof words.processesOf,
   idle: "stop" as keyof typeof words.idles,
   files: "io" as keyof typeof s.sandboxes.scopes,
-  /** As they are typed, by their names in the spec. */
-  limits: {} as Record<string, string>,
+  limits: {} as TypedLimits,
+  /** What the form has no input for, from the sandbox that it is like. */
+  others: {} as Pick<SandboxRequest, "metadata" | "spec">,
 };
 type Draft = typeof EMPTY;
 
-export function Create() {
-  const [form, setForm] = useState<Draft>(EMPTY);
+/** The texts of a record, a line each, and what is no line. */
+function typedPairs<T>(record: Record<string, T> = {}): [string, Record<string, T>] {
+  const isLine = ([, value]: [string, T]) => typeof value === "string" && !value.includes("\n");
+  const lines = Object.entries(record).filter(isLine);
+  const others = Object.entries(record).filter((entry) => !isLine(entry));
+  return [lines.map((entry) => entry.join("=")).join("\n"), Object.fromEntries(others)];
+}
+
+/** The form for a sandbox like this one, under another name. */
+function draftOf(view: SandboxView): Draft {
+  const { image, ports, network, processes, files, env, limits, ...spec } = view.spec;
+  const [envText, otherEnv] = typedPairs(env);
+  const [metadataText, metadata] = typedPairs(view.metadata);
+  return {
+    ...EMPTY,
+    image: image ?? "",
+    ports: typeof ports === "string" ? ports : (ports ?? []).join(", "),
+    network: (network?.allow ?? []).join("\n"),
+    env: envText,
+    metadata: metadataText,
+    processes: processes ?? "per_command",
+    idle: view.idle,
+    files: files ?? "io",
+    limits: typedLimits(limits ?? {}),
+    others: { metadata, spec: { ...spec, env: otherEnv } },
+  };
+}
+
+/** With the id of a sandbox the form begins with what that has. */
+export function Create({ like }: { like: string | null }) {
+  const loaded = useLoad(
+    async (signal) => (like ? draftOf(await get<SandboxView>(sandboxPath(like), {}, signal)) : EMPTY),
+    [like],
+  );
+  return (
+    <Page title={words.title}>
+      <Loaded of={loaded}>{(draft) => <Creation key={like} draft={draft} />}</Loaded>
+    </Page>
+  );
+}
+
+function Creation({ draft }: { draft: Draft }) {
+  const [form, setForm] = useState(draft);
   const change = (members: Partial<Draft>) => setForm((before) => ({ ...before, ...members }));
-  const field = (name: keyof typeof TEXTS, hint: string) => {
+  const field = (name: Exclude<keyof typeof TEXTS, "image">, hint: string) => {
     return { label: words[name], hint, value: form[name], onInput: (value: string) => change({ [name]: value }) };
   };
   const submit = async () => {
@@ -34,42 +78,40 @@ export function Create() {
     go(href(["sandboxes", id]));
   };
   return (
-    <Page title={words.title}>
-      <div class="stack narrow">
-        <Form action={words.submit} onSubmit={submit} onCancel={() => go(href(["sandboxes"]))}>
-          <Section title={words.basics}>
-            <Field {...field("name", words.nameHint)} />
-            <Field {...field("image", words.imageHint)} />
+    <div class="stack narrow">
+      <Form action={words.submit} onSubmit={submit} onCancel={() => go(href(["sandboxes"]))}>
+        <Section title={words.basics}>
+          <Field {...field("name", words.nameHint)} />
+          <ImageField value={form.image} onInput={(image) => change({ image })} />
+          <Choice
+            label={words.processes}
+            value={form.processes}
+            of={words.processesOf}
+            onChange={(processes) => change({ processes })}
+          />
+          <Field {...field("ports", words.portsHint)} />
+          <Field {...field("network", words.networkHint)} rows={2} />
+          <Field {...field("ttl", words.time)} />
+        </Section>
+        <details>
+          <summary>{words.more}</summary>
+          <div class="section">
+            <Choice label={words.idle} value={form.idle} of={words.idles} onChange={(idle) => change({ idle })} />
+            <Field {...field("idleTime", words.time)} />
             <Choice
-              label={words.processes}
-              value={form.processes}
-              of={words.processesOf}
-              onChange={(processes) => change({ processes })}
+              label={words.files}
+              value={form.files}
+              of={s.sandboxes.scopes}
+              onChange={(files) => change({ files })}
             />
-            <Field {...field("ports", words.portsHint)} />
-            <Field {...field("network", words.networkHint)} rows={2} />
-            <Field {...field("ttl", words.time)} />
-          </Section>
-          <details>
-            <summary>{words.more}</summary>
-            <div class="section">
-              <Choice label={words.idle} value={form.idle} of={words.idles} onChange={(idle) => change({ idle })} />
-              <Field {...field("idleTime", words.time)} />
-              <Choice
-                label={words.files}
-                value={form.files}
-                of={s.sandboxes.scopes}
-                onChange={(files) => change({ files })}
-              />
-              <Field {...field("env", words.envHint)} rows={3} />
-              <Field {...field("metadata", words.metadataHint)} rows={3} />
-            </div>
-          </details>
-          <Limits limits={form.limits} onChange={(limits) => change({ limits })} />
-        </Form>
-        <Equivalent form={form} />
-      </div>
-    </Page>
+            <Field {...field("env", words.envHint)} rows={3} />
+            <Field {...field("metadata", words.metadataHint)} rows={3} />
+          </div>
+        </details>
+        <Limits limits={form.limits} onChange={(limits) => change({ limits })} />
+      </Form>
+      <Equivalent form={form} />
+    </div>
   );
 }
 
@@ -86,7 +128,7 @@ function Limits({ limits, onChange }: { limits: Draft["limits"]; onChange: (limi
               {Object.entries(components.schemas.LimitsRequest?.properties ?? {}).map(([name, schema]) => (
                 <Field
                   key={name}
-                  label={name}
+                  label={limitName(name)}
                   hint={schema.description?.replaceAll("\n", " ").replaceAll("`", "")}
                   value={limits[name] ?? ""}
                   onInput={(value) => onChange({ ...limits, [name]: value })}
@@ -103,8 +145,7 @@ function Limits({ limits, onChange }: { limits: Draft["limits"]; onChange: (limi
 function Equivalent({ form }: { form: Draft }) {
   let text: string;
   try {
-    const head = `curl -sS -H "Authorization: Bearer $SANDBOXCTL_TOKEN" -H 'Content-Type: application/json'`;
-    text = `${head} \\\n  -d ${shell(JSON.stringify(requestOf(form)))} ${location.origin}/v1/sandboxes`;
+    text = curl("/v1/sandboxes", [BEARER, ...json(requestOf(form))]);
   } catch (error) {
     text = (error as Error).message;
   }
@@ -120,41 +161,34 @@ function Equivalent({ form }: { form: Draft }) {
 /** What is sent: members that are left empty are left out, so that the service's defaults count. */
 function requestOf(form: Draft): SandboxRequest {
   const some = <T extends object>(value: T) => (Object.keys(value).length > 0 ? value : undefined);
-  const allow = form.network.split(/[\s,]+/).filter(Boolean);
+  const allow = listed(form.network);
+  const { spec, metadata } = form.others;
   return {
     name: form.name.trim() || undefined,
     spec: {
+      ...spec,
       image: form.image.trim() || undefined,
       processes: form.processes === "kept" ? "kept" : undefined,
       ports: portsOf(form.ports),
       network: allow.length > 0 ? { allow } : undefined,
       files: form.files === "all" ? "all" : undefined,
-      env: some(pairs(form.env)),
-      limits: some(limitsOf(form.limits)),
+      env: some({ ...spec?.env, ...pairs(form.env) }),
+      ...limitsOf(form.limits),
     },
     ttl_ms: milliseconds(form.ttl),
     idle: form.idle === "freeze" ? "freeze" : undefined,
     idle_ms: milliseconds(form.idleTime),
-    metadata: some(pairs(form.metadata)),
+    metadata: some({ ...metadata, ...pairs(form.metadata) }),
   };
 }
 
 function portsOf(text: string): number[] | "any" | undefined {
-  const listed = text.split(/[\s,]+/).filter(Boolean);
-  if (listed.length === 0) return undefined;
-  if (listed.length === 1 && listed[0] === "any") return "any";
-  return listed.map((word) => {
+  const entries = listed(text);
+  if (entries.length === 0) return undefined;
+  if (entries.length === 1 && entries[0] === "any") return "any";
+  return entries.map((word) => {
     const port = Number(word);
     if (!Number.isInteger(port) || port < 1 || port > 65_535) throw new Error(words.badPort(word));
     return port;
   });
-}
-
-function limitsOf(typed: Draft["limits"]): Record<string, number> {
-  const set = Object.entries(typed).filter(([, text]) => text.trim() !== "");
-  const numbers = set.map(([name, text]) => {
-    if (!Number.isFinite(Number(text))) throw new Error(words.badNumber(name));
-    return [name, Number(text)];
-  });
-  return Object.fromEntries(numbers);
 }

@@ -1,13 +1,13 @@
 /** The files of a sandbox: a tree, and what is chosen in it. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, blob, send, url } from "../../lib/api";
+import { pathOf } from "../../lib/content";
 import { bytes, safe } from "../../lib/format";
 import { useLoad } from "../../lib/load";
 import { s } from "../../strings";
-import { Button, Confirm, Drop, Empty, Field, FileView, Loaded, Section, Time } from "../../ui";
-import { Ask, Choice, useAction, useField } from "../../ui/form";
-import { Safe } from "./parts";
-import { type Entry, filePath, joined, type Listing, operate, parentOf, pathOf, type SandboxView } from "./wire";
+import { Button, Confirm, Drop, Empty, Field, FileView, Loaded, Safe, Section, Time, useAction } from "../../ui";
+import { Ask, Choice, useField } from "../../ui/form";
+import { type Entry, filePath, joined, type Listing, operate, parentOf, type SandboxView } from "./calls";
 
 /** Of one directory. */
 const MAX_ENTRIES = 1_000;

@@ -3,11 +3,12 @@ import { get, type Query } from "../../lib/api";
 import { cut } from "../../lib/format";
 import { keep, usePoll } from "../../lib/load";
 import { go, href } from "../../lib/route";
+import { pairs } from "../../lib/typed";
 import { s } from "../../strings";
-import { Button, type Column, Empty, Field, Loaded, Page, Table, Time } from "../../ui";
+import { Button, type Column, Empty, Field, Loaded, Page, Safe, Table, Time } from "../../ui";
 import { Choice, useField } from "../../ui/form";
-import { pairs, Safe, StatusBadge } from "./parts";
-import type { SandboxList, SandboxView } from "./wire";
+import type { SandboxList, SandboxView } from "./calls";
+import { StatusBadge } from "./parts";
 
 const EVERY_MS = 5_000;
 const PAGE = 50;

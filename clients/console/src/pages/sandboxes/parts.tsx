@@ -6,7 +6,7 @@ import { safe } from "../../lib/format";
 import { href } from "../../lib/route";
 import { s } from "../../strings";
 import { Badge, Button, Empty, type Tone } from "../../ui";
-import type { SandboxView } from "./wire";
+import type { SandboxView } from "./calls";
 
 const TONES: Record<SandboxView["status"], Tone> = { starting: "info", ready: "ok", paused: "warn", stopped: "muted" };
 
@@ -18,11 +18,6 @@ export function StatusBadge({ view }: { view: SandboxView }) {
 /** A place in a sandbox. */
 export function place(sandbox: string, tab: string, item?: number): string {
   return href(["sandboxes", sandbox, tab, ...(item === undefined ? [] : [String(item)])]);
-}
-
-/** A text of a guest or of another client on one line. */
-export function Safe({ text }: { text: string }) {
-  return <bdi>{safe(text)}</bdi>;
 }
 
 /** Whether there is no such sandbox, or no longer. */
@@ -42,25 +37,4 @@ export function Awake({ view, children }: { view: SandboxView; children: () => C
       <Button kind="primary" onClick={() => setWanted(true)} label={s.sandboxes.wakeActions[asleep]} />
     </Empty>
   );
-}
-
-const UNITS = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
-
-/** `30m`, `1.5h` or `2d` in milliseconds; nothing for an empty text. */
-export function milliseconds(text: string): number | undefined {
-  if (text.trim() === "") return undefined;
-  const found = /^(\d+(?:\.\d+)?)\s*([smhd])$/.exec(text.trim());
-  if (!found) throw new Error(s.sandboxes.badTime(text));
-  return Math.round(Number(found[1]) * UNITS[found[2] as keyof typeof UNITS]);
-}
-
-/** `KEY=VALUE`, one a line, or with commas between. */
-export function pairs(text: string, separator: RegExp = /\n/): Record<string, string> {
-  const lines = text.split(separator).map((line) => line.trim());
-  const split = lines.filter(Boolean).map((line) => {
-    const at = line.indexOf("=");
-    if (at < 1) throw new Error(s.newSandbox.badLine(line));
-    return [line.slice(0, at).trim(), line.slice(at + 1).trim()];
-  });
-  return Object.fromEntries(split);
 }

@@ -1,12 +1,12 @@
 /** What listens in a sandbox, and previews of it where the service has some. */
 import { useState } from "preact/hooks";
 import { ApiError, get, send } from "../../lib/api";
+import { curl } from "../../lib/curl";
 import { shell } from "../../lib/format";
 import { useLoad } from "../../lib/load";
 import { s } from "../../strings";
-import { Badge, Button, type Column, Copy, Dialog, Empty, Loaded, Section, Table, Time } from "../../ui";
-import { useAction } from "../../ui/form";
-import { type PortList, type Preview, type SandboxView, sandboxPath } from "./wire";
+import { Badge, Button, type Column, Copy, Dialog, Empty, Loaded, Section, Table, Time, useAction } from "../../ui";
+import { type PortList, type Preview, type SandboxView, sandboxPath } from "./calls";
 
 const TTL_MS = 3_600_000;
 const words = s.ports;
@@ -93,7 +93,7 @@ function Opened({ preview: { url, token, expires_at } }: { preview: Preview }) {
           {url}
         </a>
       ) : (
-        <Line text={`curl -sS -H ${shell(`Sandbox-Port-Token: ${token}`)} ${shell(url)}`} />
+        <Line text={curl(url, [`-H ${shell(`Sandbox-Port-Token: ${token}`)}`])} />
       )}
       <p class="muted">
         {words.expires} <Time at={expires_at} />. {words.guest}

@@ -1,18 +1,16 @@
 /** A process of a sandbox, with its output as it comes. */
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { OutputBuffer } from "../../lib/ansi";
+import { OutputBuffer, writer } from "../../lib/ansi";
 import { follow, get, send } from "../../lib/api";
 import { safe } from "../../lib/format";
 import { usePoll } from "../../lib/load";
 import { s } from "../../strings";
-import { Badge, Button, ErrorBox, Field, Loaded, Output, Section, Time, type Tone } from "../../ui";
-import { Choice, Facts, useAction, useField } from "../../ui/form";
-import { place, Safe } from "./parts";
-import { type ExecutionEvent, fromBase64, type ProcessView, processPath } from "./wire";
+import { Badge, Button, ErrorBox, Field, Loaded, Output, Safe, Section, Time, type Tone, useAction } from "../../ui";
+import { Choice, Facts, useField } from "../../ui/form";
+import { type ProcessView, processPath } from "./calls";
+import { place } from "./parts";
 
 const EVERY_MS = 3_000;
-/** What has ended does not change. */
-const NEVER_MS = 2 ** 31 - 1;
 const TONES: Record<ProcessView["state"], Tone> = { running: "ok", left: "warn", ended: "muted" };
 const words = s.processes;
 
@@ -30,7 +28,8 @@ export function Process({ sandbox, id }: { sandbox: string; id: number }) {
   const [isOver, setOver] = useState(false);
   const loaded = usePoll(
     (signal) => get<ProcessView>(processPath(sandbox, id), {}, signal),
-    isOver ? NEVER_MS : EVERY_MS,
+    // What has ended does not change.
+    isOver ? undefined : EVERY_MS,
     [sandbox, id],
   );
   const { data, reload } = loaded;
@@ -106,31 +105,19 @@ function LiveOutput({ sandbox, id, generation, onEnd }: LiveProps) {
   useEffect(() => {
     const abort = new AbortController();
     const { signal } = abort;
-    const take = reader(buffer);
+    const write = writer(buffer);
     const path = processPath(sandbox, id, `/events?generation=${generation}`);
     const onState = (state: "live" | "lost") => setLost(state === "lost");
-    follow(path, ({ data }) => take(data), { signal, onState })
+    follow(path, ({ data }) => write(data), { signal, onState })
       .then(() => signal.aborted || onEnd())
       .catch((failure) => signal.aborted || setError(failure));
     return () => abort.abort();
   }, [buffer]);
   return (
     <Section title={words.outputTitle}>
-      {isLost && <p role="status">{words.lost}</p>}
+      {isLost && <p role="status">{s.ui.lost}</p>}
       {error !== undefined && <ErrorBox error={error} />}
       <Output buffer={buffer} label={words.output(id)} />
     </Section>
   );
-}
-
-/** Puts events into a buffer: output as whole characters, whatever the pieces in which it came. */
-function reader(buffer: OutputBuffer): (event: ExecutionEvent) => void {
-  const decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() };
-  return ({ event, stream, text, encoding }) => {
-    if (event === "omitted") buffer.line(words.omitted, "note");
-    if (event !== "output") return;
-    const source = stream === "stderr" ? "stderr" : "stdout";
-    const piece = encoding === "base64" ? fromBase64(text ?? "") : new TextEncoder().encode(text ?? "");
-    buffer.push(decoders[source].decode(piece, { stream: true }), source);
-  };
 }

@@ -4,12 +4,13 @@ import { get } from "../../lib/api";
 import { bytes, duration } from "../../lib/format";
 import { keep, usePoll } from "../../lib/load";
 import { replace } from "../../lib/route";
+import { milliseconds } from "../../lib/typed";
 import { s } from "../../strings";
-import { Button, type Column, Empty, Field, Loaded, Table, Time } from "../../ui";
+import { Button, type Column, Empty, Field, Loaded, Safe, Table, Time } from "../../ui";
 import { Ask, Check, useField } from "../../ui/form";
-import { milliseconds, place, Safe } from "./parts";
+import { type ProcessList, type ProcessView, type SandboxView, sandboxPath, startProcess } from "./calls";
+import { place } from "./parts";
 import { exitOf, Process, stateOf } from "./process";
-import { type ProcessList, type ProcessView, type SandboxView, sandboxPath, startProcess } from "./wire";
 
 const EVERY_MS = 3_000;
 const words = s.processes;

@@ -4,15 +4,17 @@ import { type ApiError, get, send } from "../../lib/api";
 import { safe, time } from "../../lib/format";
 import { usePoll } from "../../lib/load";
 import { go, href, replace } from "../../lib/route";
+import { milliseconds } from "../../lib/typed";
 import { s } from "../../strings";
-import { Button, Confirm, Copy, Empty, Field, Loaded, Page, Section, Tabs, Time, Tree } from "../../ui";
-import { Ask, Facts, useAction, useField } from "../../ui/form";
+import { Button, Confirm, Empty, Field, Loaded, Page, Safe, Tabs, Time, useAction } from "../../ui";
+import { Ask, useField } from "../../ui/form";
+import { type SandboxView, sandboxPath } from "./calls";
 import { Files } from "./files";
-import { Awake, isGone, milliseconds, place, Safe, StatusBadge } from "./parts";
+import { Overview } from "./overview";
+import { Awake, isGone, place, StatusBadge } from "./parts";
 import { Ports } from "./ports";
 import { Processes } from "./processes";
 import { Terminals } from "./terminal";
-import { type SandboxView, sandboxPath } from "./wire";
 
 const EVERY_MS = 5_000;
 const words = s.sandboxes;
@@ -104,6 +106,9 @@ function Actions({ view, onChange }: { view: SandboxView; onChange: () => void }
           label={isPaused ? words.resume : words.pause}
         />
       )}
+      <a class="button" href={href(["sandboxes", "new"], { like: view.id })}>
+        {words.like}
+      </a>
       <Button onClick={() => setOpen("extend")} label={words.extend} />
       <Button kind="danger" onClick={() => setOpen("delete")} label={words.delete} />
       {failure}
@@ -122,51 +127,5 @@ function Actions({ view, onChange }: { view: SandboxView; onChange: () => void }
         </Confirm>
       )}
     </>
-  );
-}
-
-function Overview({ view }: { view: SandboxView }) {
-  const { spec, metadata } = view;
-  const ports = spec.ports === "any" ? words.any : (spec.ports ?? []).join(", ") || words.nobody;
-  const limits = Object.fromEntries(Object.entries(spec.limits ?? {}).filter(([, value]) => value !== null));
-  const id = (
-    <>
-      <code>{view.id}</code> <Copy text={view.id} />
-    </>
-  );
-  const idle = (
-    <>
-      {words.idleAt[view.idle]} {view.idle_at ? <Time at={view.idle_at} /> : `(${words.inUse})`}
-    </>
-  );
-  return (
-    <div class="columns">
-      <Section title={words.tabs.overview}>
-        <Facts
-          of={[
-            [words.id, id],
-            [words.image, <Safe key="" text={spec.image ?? words.noImage} />],
-            [words.processes, `${view.processes ?? s.ui.unknown}, ${words.kept[spec.processes ?? "per_command"]}`],
-            [words.generation, view.generation],
-            [words.created, <Time key="" at={view.created_at} />],
-            [words.lastUsed, <Time key="" at={view.last_used_at} />],
-            [words.idle, idle],
-            [words.expires, <Time key="" at={view.expires_at} />],
-            [words.extendable, <Time key="" at={view.max_expires_at} />],
-            [words.openPorts, ports],
-            [words.network, <Safe key="" text={spec.network?.allow.join(", ") || words.nobody} />],
-            [words.filesScope, words.scopes[spec.files ?? "io"]],
-          ]}
-        />
-      </Section>
-      {Object.entries({ [words.metadata]: metadata, [words.limits]: limits }).map(
-        ([title, value]) =>
-          Object.keys(value).length > 0 && (
-            <Section key={title} title={title}>
-              <Tree value={value} />
-            </Section>
-          ),
-      )}
-    </div>
   );
 }

@@ -5,14 +5,14 @@ import "@xterm/xterm/css/xterm.css";
 import { theme } from "../../lib/theme";
 import { s } from "../../strings";
 import { Attachment, type AttachState } from "./attach";
-import type { ProcessView } from "./wire";
+import type { ProcessView } from "./calls";
 
 const SCROLLBACK = 5_000;
 const RESIZE_DELAY = 100;
 /** Titles, links and the clipboard: what a program prints changes nothing but the screen. */
 const IGNORED_OSC = [0, 1, 2, 8, 52];
 
-export interface ScreenEvents {
+interface ScreenEvents {
   state(state: AttachState, why?: unknown): void;
   notice(text: string): void;
   /** The user has asked for a way out: Tab is a key of the terminal. */

@@ -5,12 +5,12 @@ import { safe } from "../../lib/format";
 import { useLoad } from "../../lib/load";
 import { replace } from "../../lib/route";
 import { s } from "../../strings";
-import { Button, Empty, ErrorBox, Field, Loaded, Section, Time } from "../../ui";
+import { Button, Empty, ErrorBox, Field, Loaded, Safe, Section, Time } from "../../ui";
 import { Check, Form, useField } from "../../ui/form";
 import type { AttachState } from "./attach";
-import { place, Safe } from "./parts";
+import { type ProcessList, type ProcessView, processPath, type SandboxView, sandboxPath, startProcess } from "./calls";
+import { place } from "./parts";
 import type { Screen } from "./screen";
-import { type ProcessList, type ProcessView, processPath, type SandboxView, sandboxPath, startProcess } from "./wire";
 
 /** The shell that people like best of those that there are. */
 const SHELL = "command -v bash >/dev/null && exec bash; exec sh";

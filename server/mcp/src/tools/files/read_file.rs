@@ -41,14 +41,10 @@ impl FileTool for ReadFile {
     /// What `view` gives, where an image's bytes are content of their own, or what `read` gives.
     fn output() -> JsonObject {
         let mut view = schema::output::<ViewData>();
-        let variants = view.get_mut("oneOf").and_then(Value::as_array_mut);
+        let variants = view.get_mut("anyOf").and_then(Value::as_array_mut);
         let Some(variants) = variants else { return view };
         for variant in variants.iter_mut().filter_map(Value::as_object_mut) {
-            if schema::properties(variant).remove("content").is_some()
-                && let Some(Value::Array(required)) = variant.get_mut("required")
-            {
-                required.retain(|name| name != "content");
-            }
+            schema::properties(variant).remove("content");
         }
         variants.push(schema::output::<ReadData>().into());
         view

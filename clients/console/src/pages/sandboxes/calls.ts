@@ -1,5 +1,6 @@
 /** Paths and answers of the API that have to do with kept sandboxes. */
 import { ApiError, send } from "../../lib/api";
+import { bytesOf, contentOf, segment } from "../../lib/content";
 import type { Content, Envelope, Operation, ProcessRequest, ProcessView } from "../../lib/wire";
 
 export type * from "../../lib/wire";
@@ -35,41 +36,19 @@ export function processPath(sandbox: string, id: number, rest = ""): string {
   return sandboxPath(sandbox, `/processes/${id}${rest}`);
 }
 
-/** The path of an entry as operations have it: its bytes, where it is not UTF-8. */
-export function pathOf(entry: Entry): Content {
-  return entry.path_b64 === undefined ? entry.path : { b64: entry.path_b64 };
-}
-
-/** One segment, with all that is not plain as `%XX`: no browser resolves a `..` in it, and no name is a query. */
 export function filePath(sandbox: string, path: Content): string {
-  const encoded = Array.from(bytesOf(path), (byte) => {
-    const character = String.fromCharCode(byte);
-    return /[A-Za-z0-9_-]/.test(character) ? character : `%${byte.toString(16).padStart(2, "0")}`;
-  });
-  return sandboxPath(sandbox, `/files/${encoded.join("")}`);
+  return sandboxPath(sandbox, `/files/${segment(path)}`);
 }
 
 /** A name in a directory, as bytes where that has bytes. */
 export function joined(directory: Content, name: string): Content {
   if (typeof directory === "string") return `${directory.replace(/\/$/, "")}/${name}`;
-  return contentOf([...bytesOf(directory), ...bytesOf(`/${name}`)]);
+  return contentOf(Uint8Array.of(...bytesOf(directory), ...bytesOf(`/${name}`)));
 }
 
 /** The directory of a path. */
 export function parentOf(path: Content): Content {
   if (typeof path === "string") return path.slice(0, Math.max(path.lastIndexOf("/"), 1));
   const bytes = bytesOf(path);
-  return contentOf([...bytes.subarray(0, Math.max(bytes.lastIndexOf(0x2f), 1))]);
-}
-
-function bytesOf(content: Content): Uint8Array {
-  return typeof content === "string" ? new TextEncoder().encode(content) : fromBase64(content.b64);
-}
-
-function contentOf(bytes: number[]): Content {
-  return { b64: btoa(String.fromCharCode(...bytes)) };
-}
-
-export function fromBase64(text: string): Uint8Array {
-  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  return contentOf(bytes.subarray(0, Math.max(bytes.lastIndexOf(0x2f), 1)));
 }
