@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::ErrorKind;
-use sandbox_api::service::{ExecutionList, ExecutionRequest, Subject, Time, UsageTotals};
+use sandbox_api::service::{
+    ExecutionList, ExecutionRequest, Subject, SubjectStatus, Time, UsageTotals,
+};
 use sandbox_api::{EventRecord, Recorded};
 use sandbox_store::{
     Accepted, ExecutionPage, ExecutionQuery, Finish, NewExecution, SandboxRecord, SigningKey,
-    Start, Store, StoreError, StoredEvent, StoredExecution, SubjectUsage,
+    Start, Store, StoreError, StoredEvent, StoredExecution,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -180,7 +182,7 @@ impl Records {
     }
 
     /// Subjects that have something, or have used something today.
-    pub async fn subjects(&self, limit: usize) -> Result<Vec<SubjectUsage>, ServiceError> {
+    pub async fn subjects(&self, limit: usize) -> Result<Vec<SubjectStatus>, ServiceError> {
         let now = self.now();
         self.call(move |store| store.subjects(now, limit)).await
     }

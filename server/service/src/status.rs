@@ -1,8 +1,8 @@
 //! What a service does now, for who administers it.
 
-use sandbox_api::service::{NodeStatus, PoolStatus, ServiceStatus, SubjectStatus};
+use sandbox_api::millis;
+use sandbox_api::service::{NodeStatus, PoolStatus, ServiceStatus};
 use sandbox_controller::PoolStats;
-use sandbox_store::SubjectUsage;
 
 use crate::error::ServiceError;
 use crate::service::Service;
@@ -18,9 +18,9 @@ impl Service {
     /// If the store fails.
     pub async fn status(&self) -> Result<ServiceStatus, ServiceError> {
         let (core, counters) = (&self.core, self.counters());
-        let mut found = core.records.subjects(MAX_SUBJECTS + 1).await?;
-        let more_subjects = found.len() > MAX_SUBJECTS;
-        found.truncate(MAX_SUBJECTS);
+        let mut subjects = core.records.subjects(MAX_SUBJECTS + 1).await?;
+        let more_subjects = subjects.len() > MAX_SUBJECTS;
+        subjects.truncate(MAX_SUBJECTS);
         let nodes = match &core.node {
             Some(node) => node.nodes().await?.into_iter().map(NodeStatus::from).collect(),
             None => Vec::new(),
@@ -28,14 +28,14 @@ impl Service {
         Ok(ServiceStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             engine: core.launcher.engine(),
-            uptime_ms: u64::try_from(core.since.elapsed().as_millis()).unwrap_or(u64::MAX),
+            uptime_ms: millis(core.since.elapsed()),
             queued: counters.queued,
             max_queued: core.config.max_queued as u64,
             running: counters.running,
             max_running: core.state().schedule.slots() as u64,
             pool: counters.pool.as_ref().map(pool),
             sandboxes: core.kept.by_status(),
-            subjects: found.into_iter().map(subject).collect(),
+            subjects,
             more_subjects,
             nodes,
         })
@@ -51,19 +51,5 @@ fn pool(stats: &PoolStats) -> PoolStatus {
         claims: stats.claims,
         hits: stats.hits,
         failed: stats.failed,
-    }
-}
-
-fn subject(usage: SubjectUsage) -> SubjectStatus {
-    let SubjectUsage { subject, queued, running, sandboxes, executions, cpu_ms, stored_bytes } =
-        usage;
-    SubjectStatus {
-        subject,
-        queued,
-        running,
-        sandboxes,
-        executions_today: executions,
-        cpu_ms_today: cpu_ms,
-        stored_bytes,
     }
 }

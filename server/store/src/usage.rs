@@ -1,6 +1,6 @@
 //! What subjects have used.
 
-use sandbox_api::service::{Subject, Time};
+use sandbox_api::service::{Subject, SubjectStatus, Time};
 
 use crate::Store;
 use crate::error::StoreError;
@@ -27,26 +27,7 @@ pub struct Usage {
     pub stored_bytes: u64,
 }
 
-/// What there is of a subject now, and what it has used on a day.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SubjectUsage {
-    /// The subject.
-    pub subject: Subject,
-    /// Executions that wait.
-    pub queued: u64,
-    /// Executions that run.
-    pub running: u64,
-    /// Kept sandboxes.
-    pub sandboxes: u64,
-    /// Executions that ended on the day.
-    pub executions: u64,
-    /// Their processor time in milliseconds.
-    pub cpu_ms: u64,
-    /// The bytes of results and files that are stored now.
-    pub stored_bytes: u64,
-}
-
-/// The columns of [`SubjectUsage`], for a day and at most so many subjects. What is under way and kept is bounded by
+/// The columns of [`SubjectStatus`], for a day and at most so many subjects. What is under way and kept is bounded by
 /// the service, and an index has what was used on a day.
 pub(crate) const SUBJECTS: &str = "
     WITH each AS (
@@ -71,14 +52,14 @@ pub(crate) const SUBJECTS: &str = "
     FROM found ORDER BY found.queued + found.running DESC, found.cpu_ms DESC, found.subject";
 
 /// The columns of [`SUBJECTS`].
-pub(crate) fn subject_usage(row: &impl Columns) -> Result<SubjectUsage, StoreError> {
-    Ok(SubjectUsage {
+pub(crate) fn subject_status(row: &impl Columns) -> Result<SubjectStatus, StoreError> {
+    Ok(SubjectStatus {
         subject: row.subject()?,
         queued: row.count("queued")?,
         running: row.count("running")?,
         sandboxes: row.count("sandboxes")?,
-        executions: row.count("executions")?,
-        cpu_ms: row.count("cpu_ms")?,
+        executions_today: row.count("executions")?,
+        cpu_ms_today: row.count("cpu_ms")?,
         stored_bytes: row.count("stored_bytes")?,
     })
 }
@@ -90,7 +71,7 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn subjects(&self, now: Time, limit: usize) -> Result<Vec<SubjectUsage>, StoreError> {
+    pub fn subjects(&self, now: Time, limit: usize) -> Result<Vec<SubjectStatus>, StoreError> {
         let (day, limit) = (day(now), signed(limit as u64));
         either!(self, store => store.subjects(day, limit))
     }

@@ -1,12 +1,12 @@
 //! What subjects have used: its SQL.
 
-use sandbox_api::service::{Subject, Time};
+use sandbox_api::service::{Subject, SubjectStatus, Time};
 
 use super::parameters::one;
 use super::{PostgresStore, bind, own};
 use crate::error::StoreError;
 use crate::integer::{signed, unsigned};
-use crate::usage::{MAX, SUBJECTS, SubjectUsage, Usage, day, subject_usage, usage};
+use crate::usage::{MAX, SUBJECTS, Usage, day, subject_status, usage};
 
 impl PostgresStore {
     pub fn add_usage(
@@ -36,9 +36,9 @@ impl PostgresStore {
         Ok(unsigned(one(&rows)?.try_get(0)?))
     }
 
-    pub fn subjects(&self, day: i64, limit: i64) -> Result<Vec<SubjectUsage>, StoreError> {
+    pub fn subjects(&self, day: i64, limit: i64) -> Result<Vec<SubjectStatus>, StoreError> {
         let rows = self.database.query(SUBJECTS, &[bind(&day), bind(&limit)])?;
-        rows.iter().map(subject_usage).collect()
+        rows.iter().map(subject_status).collect()
     }
 
     /// What a subject has used from a day on.

@@ -1,13 +1,13 @@
 //! What subjects have used: its SQL.
 
 use rusqlite::{Connection, params};
-use sandbox_api::service::{Subject, Time};
+use sandbox_api::service::{Subject, SubjectStatus, Time};
 
 use super::SqliteStore;
 use crate::error::StoreError;
 use crate::integer::signed;
 use crate::row::Columns as _;
-use crate::usage::{MAX, SUBJECTS, SubjectUsage, Usage, day, subject_usage, usage};
+use crate::usage::{MAX, SUBJECTS, Usage, day, subject_status, usage};
 
 impl SqliteStore {
     pub fn add_usage(
@@ -26,8 +26,8 @@ impl SqliteStore {
         Ok(bytes.unwrap_or(0))
     }
 
-    pub fn subjects(&self, day: i64, limit: i64) -> Result<Vec<SubjectUsage>, StoreError> {
-        self.all(SUBJECTS, params![day, limit], |row| subject_usage(row))
+    pub fn subjects(&self, day: i64, limit: i64) -> Result<Vec<SubjectStatus>, StoreError> {
+        self.all(SUBJECTS, params![day, limit], |row| subject_status(row))
     }
 
     /// What a subject has used from a day on.

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use sandbox_api::service::{ExecutionKind, ExecutionState, IdleAction, KeptSpec, Subject, Time};
+use sandbox_api::service::{
+    ExecutionKind, ExecutionState, IdleAction, KeptSpec, Subject, SubjectStatus, Time,
+};
 use sandbox_api::{Cpus, EngineKind, Limits, Processes, Status, Usage};
 use serde_json::{Map, Value};
 
@@ -432,20 +434,20 @@ fn subjects_are_those_with_something_now_or_today(on: &Engine) {
     let at = |limit| store.subjects(Time::from_unix_millis(DAY + 10), limit).unwrap();
     let found = at(9);
     let of = |name: &str| found.iter().find(|it| it.subject.as_str() == name).cloned();
-    let nothing = SubjectUsage {
+    let nothing = SubjectStatus {
         subject: subject("bob"),
         queued: 0,
         running: 0,
         sandboxes: 0,
-        executions: 0,
-        cpu_ms: 0,
+        executions_today: 0,
+        cpu_ms_today: 0,
         stored_bytes: 0,
     };
-    assert_eq!(of("bob"), Some(SubjectUsage { queued: 1, running: 1, ..nothing.clone() }));
-    let carol = SubjectUsage {
+    assert_eq!(of("bob"), Some(SubjectStatus { queued: 1, running: 1, ..nothing.clone() }));
+    let carol = SubjectStatus {
         subject: subject("carol"),
-        executions: 1,
-        cpu_ms: 3,
+        executions_today: 1,
+        cpu_ms_today: 3,
         stored_bytes: 100,
         ..nothing
     };
