@@ -48,6 +48,7 @@ use crate::response::AcceptedResponse;
 use crate::route::Route;
 use crate::routes;
 use crate::session::take_cookie;
+use crate::websocket::drop_bearer;
 
 /// The route of what has none, in figures.
 const NO_ROUTE: &str = "none";
@@ -396,6 +397,7 @@ async fn admit_by(
             if has_credential(app, &head.headers) {
                 head.headers.remove(AUTHORIZATION);
             }
+            drop_bearer(&mut head.headers, |word| is_credential(app, word));
             *request = Request::from_parts(head, body);
             admitted?
         }
@@ -428,7 +430,11 @@ fn strangers(subject: &Subject) -> Subject {
 fn has_credential(app: &App, headers: &HeaderMap) -> bool {
     let values = headers.get_all(AUTHORIZATION).iter().filter_map(|value| value.to_str().ok());
     let mut words = values.flat_map(|value| value.split([' ', ',']));
-    words.any(|word| Token::parse(word).is_some() || app.auth().is_credential(word))
+    words.any(|word| is_credential(app, word))
+}
+
+fn is_credential(app: &App, word: &str) -> bool {
+    Token::parse(word).is_some() || app.auth().is_credential(word)
 }
 
 /// A refusal, and why for the audit.

@@ -162,6 +162,21 @@ pub(crate) fn take_bearer(headers: &mut HeaderMap) {
     }
 }
 
+/// Takes the tokens that are ours out of the subprotocols of a request that goes to a guest.
+pub(crate) fn drop_bearer(headers: &mut HeaderMap, is_ours: impl Fn(&str) -> bool) {
+    let is_kept = |item: &&str| !item.strip_prefix(BEARER_SUBPROTOCOL).is_some_and(&is_ours);
+    let all: Vec<&str> = items(headers, SEC_WEBSOCKET_PROTOCOL).collect();
+    let kept: Vec<&str> = all.iter().copied().filter(is_kept).collect();
+    if kept.len() == all.len() {
+        return;
+    }
+    let kept = HeaderValue::from_str(&kept.join(", ")).ok().filter(|it| !it.is_empty());
+    headers.remove(SEC_WEBSOCKET_PROTOCOL);
+    if let Some(kept) = kept {
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, kept);
+    }
+}
+
 impl WebSocketUpgrade {
     /// Checks that the client speaks this subprotocol.
     pub fn speaks(&self, protocol: &str) -> Result<()> {

@@ -25,7 +25,8 @@ use crate::room::Pending;
 use crate::sandboxes::prepared::PreparedSandboxes;
 use crate::sandboxes::registry::KeptSandboxes;
 use crate::schedule::{Bounds, Schedule};
-use crate::script_check::Checks;
+use crate::script_check;
+use crate::turns::Turns;
 
 /// What all parts of a service share.
 pub(crate) struct Core {
@@ -52,7 +53,8 @@ pub(crate) struct Core {
     pub is_accepting: AtomicBool,
     /// When it was started.
     pub since: Instant,
-    pub checks: Checks,
+    /// For those who have a script checked.
+    pub checks: Turns,
     /// Held while something is accepted. A shutdown waits for it, so that it knows what runs.
     pub accepts: RwLock<()>,
 }
@@ -121,7 +123,7 @@ impl Core {
             ended: Arc::default(),
             is_accepting: AtomicBool::new(true),
             since: Instant::now(),
-            checks: Checks::default(),
+            checks: script_check::turns(),
             accepts: RwLock::default(),
         }
     }

@@ -50,6 +50,7 @@ mod storage;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod turns;
 mod work;
 
 pub use admission::Submitted;

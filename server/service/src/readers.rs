@@ -1,12 +1,12 @@
 //! Who reads the files of executions, each on a thread of its own.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use sandbox_api::service::Subject;
 
 use crate::error::ServiceError;
+use crate::turns::Turns;
 
 /// How many executions' files are read at one time, in all and for one subject. Each reader has a
 /// thread of its own: how long it takes is up to the subject, and nothing else waits for it.
@@ -15,14 +15,14 @@ const OF_A_SUBJECT: usize = 4;
 /// When to try again if there are too many.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The subjects of those that are reading.
-#[derive(Debug, Default)]
-pub(crate) struct Readers(Arc<Mutex<Vec<Subject>>>);
+/// Those that are reading.
+#[derive(Debug)]
+pub(crate) struct Readers(Turns);
 
-/// The place of one of them.
-struct ReaderSlot {
-    readers: Arc<Mutex<Vec<Subject>>>,
-    subject: Subject,
+impl Default for Readers {
+    fn default() -> Self {
+        Self(Turns::new(READERS, OF_A_SUBJECT, RETRY_AFTER))
+    }
 }
 
 impl Readers {
@@ -36,30 +36,13 @@ impl Readers {
         subject: &Subject,
         work: impl FnOnce() + Send + 'static,
     ) -> Result<(), ServiceError> {
-        let too_many = || ServiceError::too_fast(RETRY_AFTER);
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = all.iter().filter(|reading| *reading == subject).count();
-        if all.len() >= READERS || own >= OF_A_SUBJECT {
-            return Err(too_many());
-        }
-        all.push(subject.clone());
-        drop(all);
-        let slot = ReaderSlot { readers: Arc::clone(&self.0), subject: subject.clone() };
+        let turn = self.0.try_take(subject)?;
         let work = move || {
             work();
-            drop(slot);
+            drop(turn);
         };
         let started = thread::Builder::new().name("read files".to_owned()).spawn(work);
-        started.map(drop).map_err(|_| too_many())
-    }
-}
-
-impl Drop for ReaderSlot {
-    fn drop(&mut self) {
-        let mut all = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = all.iter().position(|reading| *reading == self.subject) {
-            all.swap_remove(at);
-        }
+        started.map(drop).map_err(|_| ServiceError::too_fast(RETRY_AFTER))
     }
 }
 

@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::ServiceError;
+use crate::turns::Turns;
 
 /// The store of a service.
 #[derive(Debug, Clone)]
@@ -26,14 +27,24 @@ pub(crate) struct Records {
     signing_key: SigningKey,
     /// For those who read a document, which may be large.
     documents: Arc<Semaphore>,
+    /// For those who list executions.
+    lists: Turns,
 }
 
 /// How many documents are read at one time.
 const DOCUMENTS: usize = 4;
+/// How many lists are read at one time, and of one subject: a list whose filter nothing meets is looked for among all
+/// that its subject has. The store has more readers than that.
+const LISTS: usize = 6;
+const LISTS_OF_A_SUBJECT: usize = 2;
+/// How long a list waits for its turn.
+const LIST_WAIT: Duration = Duration::from_secs(2);
 
 impl Records {
     pub fn new(store: Store, signing_key: SigningKey) -> Self {
-        Self { store, signing_key, documents: Arc::new(Semaphore::new(DOCUMENTS)) }
+        let documents = Arc::new(Semaphore::new(DOCUMENTS));
+        let lists = Turns::new(LISTS, LISTS_OF_A_SUBJECT, LIST_WAIT);
+        Self { store, signing_key, documents, lists }
     }
 
     pub const fn signing_key(&self) -> &SigningKey {
@@ -168,17 +179,28 @@ impl Records {
         subject: &Subject,
         query: ExecutionQuery,
     ) -> Result<ExecutionList, ServiceError> {
-        let subject = subject.clone();
-        Ok(listed(self.call(move |store| store.list(&subject, &query)).await?))
+        let (turn, subject) = (self.lists.take(subject).await?, subject.clone());
+        let page = self.call(move |store| {
+            // Until it is read, even if the waiter is gone.
+            let _turn = turn;
+            store.list(&subject, &query)
+        });
+        Ok(listed(page.await?))
     }
 
-    /// The same of a subject or of all, with the subject of each.
+    /// The same of a subject or of all, with the subject of each, for this caller.
     pub async fn list_of(
         &self,
+        caller: &Subject,
         subject: Option<Subject>,
         query: ExecutionQuery,
     ) -> Result<ExecutionList, ServiceError> {
-        Ok(listed(self.call(move |store| store.page(subject.as_ref(), &query)).await?))
+        let turn = self.lists.take(caller).await?;
+        let page = self.call(move |store| {
+            let _turn = turn;
+            store.page(subject.as_ref(), &query)
+        });
+        Ok(listed(page.await?))
     }
 
     /// Subjects that have something, or have used something today.

@@ -207,10 +207,11 @@ impl Service {
     /// If the store fails.
     pub async fn list_of(
         &self,
+        caller: &Subject,
         subject: Option<Subject>,
         query: ExecutionQuery,
     ) -> Result<ExecutionList, ServiceError> {
-        self.core.records.list_of(subject, query).await
+        self.core.records.list_of(caller, subject, query).await
     }
 
     /// The files that an execution left.

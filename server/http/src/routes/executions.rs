@@ -129,7 +129,7 @@ pub(super) async fn list(
         Some(name) => {
             let invalid = |_| ServiceError::invalid("subject", "it is no subject, and not `*`");
             let subject = (name != ALL_SUBJECTS).then(|| Subject::new(name).map_err(invalid));
-            app.service().list_of(subject.transpose()?, query).await?
+            app.service().list_of(&caller.subject, subject.transpose()?, query).await?
         }
     };
     Ok(json_response(StatusCode::OK, &list))

@@ -262,9 +262,14 @@ async fn preview_needs_its_token_and_has_an_origin_of_its_own() {
     for (name, value) in headers {
         request.headers_mut().insert(name, value.parse().unwrap());
     }
+    // As an attached page sends its token; what is not ours is the guest's.
+    let token_of_ours = format!("sbx_{}_{}", "0".repeat(16), "1".repeat(64));
+    let protocols = format!("chat, bearer.{token_of_ours}, bearer.of-an-issuer,bearer.own");
+    request.headers_mut().insert("sec-websocket-protocol", protocols.parse().unwrap());
     let answer = api.ask(request).await;
     let seen = seen(&answer);
     assert_eq!(seen["uri"], "/v1/sandboxes?a=b");
+    assert!(has_header(&seen, "sec-websocket-protocol=\"chat, bearer.own\""), "{seen:#}");
     for there in ["origin=", "cookie=\"a=b\"", "authorization=", "x-forwarded-host=\"8080-"] {
         assert!(has_header(&seen, there), "{there}: {seen:#}");
     }
