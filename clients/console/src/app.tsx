@@ -114,8 +114,8 @@ function ThemeChoice() {
 /** A page by its name, once it is loaded. */
 function Shown({ name, route }: { name: string; route: Route }) {
   const load = Object.hasOwn(PAGES, name) ? PAGES[name] : undefined;
+  const scope = load && SCOPES[name];
   const session = useSession();
-  const scope = SCOPES[name];
   const module = useLoad(async () => load?.() ?? { default: NotFound }, [name]);
   if (scope && !session.can(scope)) {
     return (

@@ -50,6 +50,22 @@ describe("sessions", () => {
     });
   });
 
+  test("who signs in after a session has ended finds no draft of the one before", async () => {
+    const token = await service.token("dora");
+    await visit(service, token, { hash: "playground" }, async (page) => {
+      await page.locator(".cm-content").fill("-- draft-of-dora");
+      await service.revoke(token);
+      await page.getByRole("button", { name: "Run", exact: true }).click();
+      await page.getByText(/session has ended/).waitFor();
+      await page.getByLabel("Token").fill(bob);
+      await page.getByRole("button", { name: "Sign in" }).click();
+      await page.getByText("bob").first().waitFor();
+      await page.getByRole("link", { name: "Playground" }).click();
+      await page.locator(".cm-content").waitFor();
+      assert.ok(!(await page.content()).includes("draft-of-dora"));
+    });
+  });
+
   for (const [what, end] of [
     ["revoked", (token) => service.revoke(token)],
     ["expired", () => new Promise((resolve) => setTimeout(resolve, 12_000))],
@@ -127,7 +143,7 @@ describe("sessions", () => {
     await visitor.leave();
     const second = await Visitor.come(dev.url);
     await second.page.goto(link);
-    await second.page.getByText(/works once/).waitFor();
+    await second.page.getByText(/has been used/).waitFor();
     assert.deepEqual(await second.context.cookies(), []);
     await second.leave();
     await dev.stop();

@@ -38,7 +38,7 @@ function iso(local: string): string | undefined {
 /** The times between which executions are asked for. They are fixed for one visit of a page, as its cursor is. */
 function bounds({ range, since, until }: Filters): { since?: string; until?: string } {
   if (range === "custom") return { since: iso(since), until: iso(until) };
-  const hours = RANGES[range];
+  const hours = Object.hasOwn(RANGES, range) && RANGES[range];
   return hours ? { since: new Date(Date.now() - hours * 3_600_000).toISOString() } : {};
 }
 

@@ -11,6 +11,10 @@ const SCROLLBACK = 5_000;
 const RESIZE_DELAY = 100;
 /** Titles, links and the clipboard: what a program prints changes nothing but the screen. */
 const IGNORED_OSC = [0, 1, 2, 8, 52];
+/** Tabs, inserted, deleted and scrolled lines, and repeated characters: xterm.js does them one by one, however many. */
+const COUNTED = ["I", "L", "M", "S", "T", "Z", "b"];
+/** What one cell may have of a character with its accents, to be repeated. */
+const MAX_CELL = 16;
 
 interface ScreenEvents {
   state(state: AttachState, why?: unknown): void;
@@ -25,6 +29,15 @@ export function openScreen(host: HTMLElement, sandbox: string, process: ProcessV
   const { fontFamily } = getComputedStyle(host);
   const terminal = new Terminal({ scrollback: SCROLLBACK, fontFamily, fontSize: 13, minimumContrastRatio: 4.5 });
   for (const code of IGNORED_OSC) terminal.parser.registerOscHandler(code, () => true);
+  for (const final of COUNTED) {
+    terminal.parser.registerCsiHandler({ final }, ([count]) => {
+      // What is more than the screen, or a heap of accents, is not done at all.
+      if (Number(count) > Math.max(terminal.cols, terminal.rows)) return true;
+      const { baseY, cursorX, cursorY } = terminal.buffer.active;
+      const cell = terminal.buffer.active.getLine(baseY + cursorY)?.getCell(Math.max(cursorX - 1, 0));
+      return final === "b" && (cell?.getChars().length ?? 0) > MAX_CELL;
+    });
+  }
   const fit = new FitAddon();
   terminal.loadAddon(fit);
   terminal.open(host);
