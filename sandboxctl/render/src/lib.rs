@@ -16,4 +16,4 @@ pub use diff::diff;
 pub use escape::{escaped_line, escaped_text, json_for_terminal};
 pub use script_error::{call_stack, columns, script_error};
 pub use styled::StyledText;
-pub use table::{age, cell, count, facts, size, table, word};
+pub use table::{age, cell, count, facts, size, table, time_left, word};

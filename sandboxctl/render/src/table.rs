@@ -111,9 +111,38 @@ pub fn age(age: Duration) -> String {
     }
 }
 
+/// A human-readable time that is left, to the nearest of its largest unit: `2h`, right after two hours were given.
+pub fn time_left(left: Duration) -> String {
+    let seconds = left.as_secs() + u64::from(left.subsec_millis() >= 500);
+    let unit = match seconds {
+        0..60 => 1,
+        60..3600 => 60,
+        3600..86400 => 3600,
+        _ => 86400,
+    };
+    age(Duration::from_secs(seconds + unit / 2))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_that_is_left_is_rounded_and_an_age_is_not() {
+        for (seconds, left, gone) in [
+            (59, "59s", "59s"),
+            (89, "1m", "1m"),
+            (91, "2m", "1m"),
+            (3599, "1h", "59m"),
+            (7199, "2h", "1h"),
+            (86_399, "1d", "23h"),
+            (3 * 86_400 - 1, "3d", "2d"),
+        ] {
+            let time = Duration::from_secs(seconds);
+            assert_eq!((&*time_left(time), &*age(time)), (left, gone));
+        }
+        assert_eq!(time_left(Duration::from_millis(7_199_600)), "2h");
+    }
 
     #[test]
     fn columns_are_as_wide_as_what_is_in_them() {

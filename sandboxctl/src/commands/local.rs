@@ -26,6 +26,8 @@ use crate::render;
 
 /// How often it is started for one command: it may end just as it is needed.
 const STARTS: usize = 3;
+/// How long it may take to answer before it is asked what it waits for.
+const SILENCE: Duration = Duration::from_secs(1);
 /// How long it may take until it has ended.
 const END: Duration = Duration::from_secs(60);
 /// What helps where it has other settings.
@@ -45,7 +47,7 @@ pub async fn connect(context: &Context<'_>, root: &LocalRootArgs) -> Result<Clie
     loop {
         let client = client(&place);
         let answered = match place.is_served()? {
-            true => client.is_alive().await.map_err(Error::from),
+            true => answer(context, &place, client.is_alive()).await.map_err(Error::from),
             false => Err(failed(io::ErrorKind::NotFound.into())),
         };
         match answered {
@@ -75,6 +77,23 @@ pub async fn connect(context: &Context<'_>, root: &LocalRootArgs) -> Result<Clie
         }
         tokio::task::block_in_place(|| start(context, &place, &root))?;
         starts += 1;
+    }
+}
+
+/// Waits for an answer of the service. What it says meanwhile of why it does not come to its work is passed on.
+async fn answer<T>(context: &Context<'_>, place: &Place, asked: impl Future<Output = T>) -> T {
+    tokio::pin!(asked);
+    let mut is_said = false;
+    loop {
+        match tokio::time::timeout(SILENCE, &mut asked).await {
+            Ok(answer) => return answer,
+            Err(_) => {
+                if let Some(failure) = place.failure().filter(|_| !is_said) {
+                    is_said = true;
+                    context.output.notice(&failure.message);
+                }
+            }
+        }
     }
 }
 

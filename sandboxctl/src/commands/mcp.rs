@@ -169,6 +169,7 @@ fn mcp_settings(args: &McpArgs, settings: &Settings) -> Result<McpSettings, Erro
         timeout_ceiling: settings.ceiling().0.timeout,
         access: if args.read_only { Access::ReadOnly } else { Access::ReadWrite },
         audience: Audience::Local,
+        has_previews: false,
         tools: tools(&args.tools)?,
     })
 }

@@ -647,6 +647,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         timeout_ceiling: Duration::from_secs(600),
         access: Access::ReadWrite,
         audience: Audience::Remote,
+        has_previews: false,
         tools: None,
         output_bytes: DEFAULT_OUTPUT_BYTES,
     };

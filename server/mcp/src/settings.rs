@@ -15,6 +15,8 @@ pub struct Settings {
     pub access: Access,
     /// Who reads the answers.
     pub audience: Audience,
+    /// Whether ports of sandboxes can have URLs.
+    pub has_previews: bool,
     /// The names of the tools that are offered; `None` for all.
     pub tools: Option<Vec<String>>,
     /// How many bytes of a call's output a model is given, at most

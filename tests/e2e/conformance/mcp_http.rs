@@ -583,9 +583,9 @@ fn files_of_agents_are_off_unless_the_service_has_them() {
     let listed = client.ask("tools/list", json!({})).message();
     let tools = listed["result"]["tools"].as_array().unwrap();
     let names: Vec<_> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-    let processes = [
-        "start_process", "read_output", "send_input", "stop_process", "list_processes", "open_port",
-    ];
+    // There are no previews.
+    let processes =
+        ["start_process", "read_output", "send_input", "stop_process", "list_processes"];
     assert_eq!(names, [&["execute_script", "exec"][..], &processes].concat());
     assert!(tools[1]["description"].as_str().unwrap().contains("Files are off"), "{listed:#}");
     let resources = client.ask("resources/list", json!({})).message();

@@ -1,5 +1,6 @@
 //! `sandbox create`: a sandbox that stays.
 
+use hyper::StatusCode;
 use sandbox_api::service::{IdleAction, KeptSpec, SandboxRequest, SandboxStatus};
 use sandbox_api::{Processes, Secrets, millis};
 
@@ -10,7 +11,7 @@ use super::super::serve::own::Place;
 use super::listing;
 use crate::cli::sandboxes::CreateArgs;
 use crate::error::Error;
-use crate::remote::Client;
+use crate::remote::{Client, Error as RemoteError};
 
 pub async fn create(
     context: &Context<'_>,
@@ -33,7 +34,9 @@ pub async fn create(
     let is_own = client.server() == format!("unix:{}", own.socket().display());
     let has_root = is_own && own.record().is_some_and(|own| own.root.is_named());
     let has_programs = args.has_programs() || has_root;
-    let keeps = has_programs && !args.per_command;
+    // Only the service knows whether it has an image for sandboxes that name none.
+    let may_have_programs = has_programs || !is_own;
+    let keeps = may_have_programs && !args.per_command;
     let host_dir = match &args.io_dir {
         Some(dir) => {
             let found = context.environment.working_directory.join(dir).canonicalize();
@@ -49,7 +52,7 @@ pub async fn create(
         let (key, value) = it.parts();
         (key.to_owned(), value.into())
     });
-    let request = SandboxRequest {
+    let mut request = SandboxRequest {
         name: args.name.clone(),
         spec: KeptSpec {
             image: like.image,
@@ -70,7 +73,15 @@ pub async fn create(
         idle: if args.freeze { IdleAction::Freeze } else { IdleAction::Stop },
         metadata: metadata.collect(),
     };
-    let sandbox = client.create_sandbox(&request).await?;
+    let sandbox = match client.create_sandbox(&request).await {
+        Err(RemoteError::Refused { status: StatusCode::UNPROCESSABLE_ENTITY, .. })
+            if keeps && !has_programs =>
+        {
+            request.spec.processes = Processes::PerCommand;
+            client.create_sandbox(&request).await?
+        }
+        created => created?,
+    };
     let lives = millis(sandbox.expires_at.since(sandbox.created_at));
     if sandbox.metadata != request.metadata
         || sandbox.idle != request.idle

@@ -25,7 +25,7 @@ pub fn sandboxes(sandboxes: &[SandboxView], width: Option<usize>) -> String {
             it.processes.map_or("-".to_owned(), |count| count.to_string()),
             render::cell(it.spec.image.as_deref()),
             render::age(now.since(it.created_at)),
-            format!("in {}", render::age(it.expires_at.since(now))),
+            format!("in {}", render::time_left(it.expires_at.since(now))),
         ]
     };
     let headings = ["ID", "NAME", "STATUS", "PROCESSES", "IMAGE", "AGE", "EXPIRES"];
@@ -58,7 +58,7 @@ pub fn processes(processes: &[ProcessView], width: Option<usize>) -> String {
 
 /// When a sandbox ends.
 pub fn expiry(sandbox: &SandboxView) -> String {
-    let left = render::age(sandbox.expires_at.since(Time::now()));
+    let left = render::time_left(sandbox.expires_at.since(Time::now()));
     let is_last = sandbox.expires_at >= sandbox.max_expires_at;
     let most = if is_last { ", the longest that it may exist" } else { "" };
     format!("it is removed at {}, in {left}{most}", sandbox.expires_at)

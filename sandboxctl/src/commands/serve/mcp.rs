@@ -37,6 +37,7 @@ pub fn options(service: &ServiceConfig, output_bytes: usize) -> Result<HttpOptio
         timeout_ceiling: bounds.ceiling.0.timeout,
         access: Access::ReadWrite,
         audience: Audience::Remote,
+        has_previews: service.previews.is_some(),
         tools: None,
         output_bytes,
     };

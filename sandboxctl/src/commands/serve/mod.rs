@@ -47,6 +47,8 @@ use crate::signals::Signals;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// For how long the local service waits for the one before it, which is ending.
 const PREDECESSOR: Duration = Duration::from_secs(60);
+/// How long it does so without a word.
+const SILENCE: Duration = Duration::from_secs(1);
 
 pub fn serve(context: &Context<'_>, args: &ServeArgs) -> Result<u8, Error> {
     if !args.local {
@@ -119,7 +121,26 @@ async fn run(
         Owner::User(_) | Owner::Developer(_) => (Durability::Disk, PREDECESSOR),
     };
     let (store, peers) = match cluster {
-        None => (open(&service.data_dir, durability, patience).await?, None),
+        None => {
+            let waits = |error: &StoreError| {
+                context.output.notice(&format!("{error}: waiting for its end"));
+                if let Owner::User(place) = &owner {
+                    // Who started it waits too.
+                    place.write_failure(&unopened(error).document());
+                }
+            };
+            let opening = open(&service.data_dir, durability, patience, waits);
+            let opened = signals.guard(opening).await?;
+            let is_own = matches!(owner, Owner::User(_) | Owner::Developer(_));
+            let store = opened.map_err(|error| match error {
+                StoreError::InUse { .. } if is_own => unopened(&error),
+                error => error.into(),
+            })?;
+            if let Owner::User(place) = &owner {
+                place.forget_failure();
+            }
+            (store, None)
+        }
         Some((database, peers)) => (block_in_place(|| Store::connect(&database))?, Some(peers)),
     };
     let node = match (peers, store.cluster()) {
@@ -210,7 +231,12 @@ async fn run(
     let shutdown = Shutdown::default();
     let (stop, kill) = (shutdown.stop.clone(), shutdown.kill.clone());
     let audit = Arc::downgrade(&controller);
-    let audit = move |decision: &AccessDecision<'_>| record_access(&audit, decision);
+    // The terminal of a developer shows the link and the token, not each request of the page.
+    let logged = match owner {
+        Owner::Developer(_) => LoggedRequests::Refused,
+        _ => LoggedRequests::All,
+    };
+    let audit = move |decision: &AccessDecision<'_>| record_access(&audit, logged, decision);
     let (peers, peer_listener, node_dir) = match node.map(|node| node.join(&service)) {
         Some((peers, listener, dir)) => (Some(peers), Some(listener), Some(dir)),
         None => (None, None, None),
@@ -307,16 +333,29 @@ async fn run(
     Ok(0)
 }
 
-/// The store of a data directory. One that another service holds is waited for.
+/// The refusal of a local service whose data directory another one has.
+fn unopened(error: &StoreError) -> Error {
+    Error::usage("the local service", error.to_string()).with_hint(
+        "a service of this user that was started with another XDG_RUNTIME_DIR may have it: \
+         `sandboxctl local stop` with that value, or without the variable, ends it; its sandboxes and their files stay",
+    )
+}
+
+/// The store of a data directory. One that another service holds is waited for; after a while that is said once.
 async fn open(
     data_dir: &Path,
     durability: Durability,
     patience: Duration,
+    waits: impl Fn(&StoreError),
 ) -> Result<Store, StoreError> {
-    let since = Instant::now();
+    let (since, mut is_said) = (Instant::now(), false);
     loop {
         match block_in_place(|| Store::open(data_dir, durability)) {
-            Err(StoreError::InUse { .. }) if since.elapsed() < patience => {
+            Err(error @ StoreError::InUse { .. }) if since.elapsed() < patience => {
+                if !is_said && since.elapsed() >= SILENCE {
+                    is_said = true;
+                    waits(&error);
+                }
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             opened => return opened,
@@ -335,7 +374,9 @@ fn take_place(
     let _lock = lock.map_err(|error| Error::system("the lock", error))?;
     if place.is_served()? {
         let why = "the local service is running already, and has the sandboxes";
-        return Err(Error::usage("--dev", why).with_hint("`sandboxctl local stop` ends it"));
+        let hint =
+            "`sandboxctl local stop` ends it; its sandboxes and their files stay, for this one too";
+        return Err(Error::usage("--dev", why).with_hint(hint));
     }
     Listening::at(endpoints, settings)
 }
@@ -450,24 +491,39 @@ fn notify(states: &[NotifyState<'_>]) {
     }
 }
 
+/// Which requests are in the log by default; the others are at the level `debug`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LoggedRequests {
+    All,
+    Refused,
+}
+
 /// A line of the log for each request, and one of the audit while there is one.
-fn record_access(audit: &Weak<Controller>, decision: &AccessDecision<'_>) {
+fn record_access(audit: &Weak<Controller>, logged: LoggedRequests, decision: &AccessDecision<'_>) {
     let AccessDecision { request, peer, subject, method, path, status, refused, reason, .. } =
         decision;
     let (subject, refused) = (subject.map(Subject::as_str), refused.map(|kind| kind.as_str()));
-    tracing::info!(
-        target: "sandboxctl::access",
-        request,
-        trace_id = decision.trace_id,
-        %peer,
-        subject,
-        %method,
-        path,
-        status,
-        refused,
-        reason,
-        "request",
-    );
+    macro_rules! log {
+        ($level:ident) => {
+            tracing::$level!(
+                target: "sandboxctl::access",
+                request,
+                trace_id = decision.trace_id,
+                %peer,
+                subject,
+                %method,
+                path,
+                status,
+                refused,
+                reason,
+                "request",
+            )
+        };
+    }
+    match logged == LoggedRequests::All || *status >= 400 {
+        true => log!(info),
+        false => log!(debug),
+    }
     if let Some(controller) = audit.upgrade() {
         controller.audit_access(AccessRecord {
             request,
@@ -512,5 +568,28 @@ impl Listening {
             Endpoint::Unix(path) => format!("unix:{}", path.display()),
         };
         self.endpoints().map(shown).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn data_directory_that_another_service_has_is_waited_for_and_that_is_said_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (dir, said) = (folder.path().join("data"), Cell::new(0));
+        let held = Store::open(&dir, Durability::Disk).unwrap();
+        let opening = open(&dir, Durability::Disk, SILENCE * 3 / 2, |_| said.set(said.get() + 1));
+        let refused = opening.await.unwrap_err();
+        assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
+        assert_eq!(said.get(), 1);
+        let text = unopened(&refused).to_text();
+        assert!(text.contains("in use") && text.contains("XDG_RUNTIME_DIR"), "{text}");
+        drop(held);
+        open(&dir, Durability::Disk, Duration::ZERO, |_| said.set(9)).await.unwrap();
+        assert_eq!(said.get(), 1);
     }
 }

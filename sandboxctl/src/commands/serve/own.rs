@@ -226,6 +226,11 @@ impl Place {
         _ = self.write(&self.failure_file(), failure);
     }
 
+    /// It came to its work after all.
+    pub fn forget_failure(&self) {
+        _ = fs::remove_file(self.failure_file());
+    }
+
     fn write(&self, file: &Path, value: &impl Serialize) -> Result<(), Error> {
         let failed = |source| Error::System { what: file.display().to_string(), source };
         let fresh = file.with_extension("new");

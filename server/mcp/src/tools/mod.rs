@@ -107,6 +107,7 @@ pub(crate) mod tests {
             timeout_ceiling: Duration::from_secs(600),
             access: Access::ReadWrite,
             audience: Audience::Local,
+            has_previews: true,
             tools: None,
             output_bytes: DEFAULT_OUTPUT_BYTES,
         }
@@ -128,6 +129,9 @@ pub(crate) mod tests {
         ];
         let without_files = [&["execute_script", "exec"][..], &processes].concat();
         assert_eq!(names(&all, false), without_files);
+        let without_previews = Settings { has_previews: false, ..all.clone() };
+        let others = without_files.iter().copied().filter(|it| *it != "open_port");
+        assert_eq!(names(&without_previews, false), others.collect::<Vec<_>>());
         assert_eq!(names(&settings(), false), ["execute_script"]);
         let read_only = Settings { access: Access::ReadOnly, ..settings() };
         assert_eq!(

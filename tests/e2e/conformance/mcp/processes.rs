@@ -15,8 +15,6 @@ fn agent_starts_a_server_talks_to_a_process_and_ends_both() {
     flags.extend(["--pool", "0"]);
     let mut client = Client::new(&place, &flags);
     assert_eq!(client.data("list_processes", json!({})), json!({ "processes": [] }));
-    let text = client.failure("open_port", json!({ "port": 8080 }));
-    assert!(text.contains("no process was started"), "{text}");
     client.data("write_file", json!({ "path": "greeting", "content": "hello\n" }));
 
     let server = json!({ "command": "nc -l -p 8080 < greeting", "ready": { "port": 8080 } });
@@ -71,8 +69,6 @@ fn agent_starts_a_server_talks_to_a_process_and_ends_both() {
         ("send_input", json!({ "process": process, "text": "x" }), "has ended"),
         ("start_process", json!({}), "give one of `program` and `shell`"),
         ("start_process", json!({ "shell": "a", "ready": {} }), "give one of `port` and `text`"),
-        ("open_port", json!({ "port": 8080 }), "this service has no previews"),
-        ("open_port", json!({ "port": 0 }), "port"),
     ] {
         let text = client.failure(tool, arguments);
         assert!(text.contains(expected), "{text}");

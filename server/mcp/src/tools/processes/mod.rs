@@ -86,7 +86,8 @@ macro_rules! process_tools {
                 type Data = $data;
 
                 fn is_offered(server: ServerTraits<'_>) -> bool {
-                    server.settings.sandbox.supports_exec()
+                    let is_possible = Self::NAME != OpenPort::NAME || server.settings.has_previews;
+                    is_possible && server.settings.sandbox.supports_exec()
                 }
 
                 fn description(_: ServerTraits<'_>) -> String {
