@@ -18,6 +18,9 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -47,8 +50,14 @@ use crate::request::trace::RequestTrace;
 use crate::response::AcceptedResponse;
 use crate::route::Route;
 use crate::routes;
-use crate::session::take_cookie;
+use crate::session::take_cookies;
 use crate::websocket::drop_bearer;
+
+/// Names and passwords as some clients write them, with padding or without.
+const BASIC: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// The route of what has none, in figures.
 const NO_ROUTE: &str = "none";
@@ -256,7 +265,7 @@ async fn handle(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let session = take_cookie(&mut request);
+    let sessions = take_cookies(&mut request);
     if let (Some(FromNode), Some(peers)) = (request.extensions().get(), app.peers()) {
         match peers.verify(&request) {
             Ok(caller) => _ = request.extensions_mut().insert(caller),
@@ -270,7 +279,7 @@ async fn handle(
         if let Err(refusal) = app.sites().check(peer, request.uri(), request.headers()) {
             return refusal.into_response();
         }
-        app.sessions().authorize(&mut request, session);
+        app.sessions().authorize(&mut request, &sessions);
     }
     // What a proxy decodes would be another body than the one read here.
     let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
@@ -426,11 +435,18 @@ fn strangers(subject: &Subject) -> Subject {
     Subject::new(name).unwrap_or_else(|_| subject.clone())
 }
 
-/// Whether there is a credential of the API, which what is mounted might pass on.
+/// Whether there is a credential of the API, which what is mounted might pass on: in any form, and as a name or a
+/// password too.
 fn has_credential(app: &App, headers: &HeaderMap) -> bool {
-    let values = headers.get_all(AUTHORIZATION).iter().filter_map(|value| value.to_str().ok());
-    let mut words = values.flat_map(|value| value.split([' ', ',']));
-    words.any(|word| is_credential(app, word))
+    let is_of_token = |char: char| char.is_ascii_alphanumeric() || "_-.".contains(char);
+    let has_one = |text: &[u8]| {
+        let text = String::from_utf8_lossy(text);
+        text.split(|char| !is_of_token(char)).any(|word| is_credential(app, word))
+    };
+    headers.get_all(AUTHORIZATION).iter().map(HeaderValue::as_bytes).any(|value| {
+        let mut words = value.split(u8::is_ascii_whitespace);
+        has_one(value) || words.any(|word| BASIC.decode(word).is_ok_and(|text| has_one(&text)))
+    })
 }
 
 fn is_credential(app: &App, word: &str) -> bool {

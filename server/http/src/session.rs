@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, COOKIE, ORIGIN, SET_COOKIE};
+use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use axum::response::Response;
 use sandbox_api::service::Time;
@@ -25,6 +26,8 @@ const PURPOSE: &str = "session";
 const LOOPBACK_COOKIE: &str = "sandboxctl_session";
 /// The cookie anywhere else: browsers accept one of such a name only from this very host, over TLS.
 const HOST_COOKIE: &str = "__Host-sandboxctl_session";
+/// Where else a page at another port can plant one.
+const DEEPER_PATHS: [&str; 2] = ["/v1", "/v1/session"];
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 /// What a page may use an answer as: data, a download, or a connection. Not as a script or a frame, whose content may
@@ -58,15 +61,18 @@ impl Sessions {
 
     /// Makes the session of a request its credential, if it has no other one and comes from a page of this server.
     /// The end of the session is put into the extensions.
-    pub fn authorize(&self, request: &mut Request, cookie: Option<String>) {
+    pub fn authorize(&self, request: &mut Request, cookies: &[String]) {
         websocket::take_bearer(request.headers_mut());
-        let (Some(cookie), false) = (cookie, request.headers().contains_key(AUTHORIZATION)) else {
-            return;
-        };
-        if OwnPage::of(request.uri(), request.headers()).is_none() {
+        if cookies.is_empty()
+            || request.headers().contains_key(AUTHORIZATION)
+            || OwnPage::of(request.uri(), request.headers()).is_none()
+        {
             return;
         }
-        let Some(session) = self.key.open(&cookie, Time::now()) else { return };
+        let now = Time::now();
+        let mut sessions = cookies.iter().filter_map(|cookie| self.key.open(cookie, now));
+        // Of two, a page of another host may have set one.
+        let (Some(session), None) = (sessions.next(), sessions.next()) else { return };
         if let Some(authorization) = bearer(&session.token) {
             request.headers_mut().insert(AUTHORIZATION, authorization);
             request.extensions_mut().insert(SessionEnd(session.expires_at));
@@ -108,15 +114,13 @@ enum Reach {
 impl Reach {
     fn of(uri: &Uri, headers: &HeaderMap) -> Self {
         let authority = authority(uri, headers).unwrap_or_default();
+        let parsed = authority.parse::<Authority>().ok().filter(|_| !authority.contains('@'));
         let host = host_of(authority);
         let is_loopback = host.eq_ignore_ascii_case("localhost")
             || host.parse::<IpAddr>().is_ok_and(|it| it.to_canonical().is_loopback());
-        match is_loopback {
-            true => {
-                let port = authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-                Self::Loopback(port)
-            }
-            false => Self::Network,
+        match parsed {
+            Some(parsed) if is_loopback => Self::Loopback(parsed.port_u16()),
+            _ => Self::Network,
         }
     }
 
@@ -141,7 +145,10 @@ impl OwnPage {
     pub fn of(uri: &Uri, headers: &HeaderMap) -> Option<Self> {
         let one = |name: HeaderName| {
             let mut values = headers.get_all(name).iter();
-            values.next().filter(|_| values.next().is_none()).map(|it| it.to_str().unwrap_or("?"))
+            match (values.next(), values.next()) {
+                (value, None) => value.map(|it| it.to_str().unwrap_or("?")),
+                (_, Some(_)) => Some("?"),
+            }
         };
         let authority = authority(uri, headers).ok()?;
         let page = Self::at(Reach::of(uri, headers));
@@ -167,12 +174,20 @@ impl OwnPage {
         if let Ok(cookie) = HeaderValue::from_str(&cookie) {
             response.headers_mut().insert(SET_COOKIE, cookie);
         }
+        // A page at another port of a loopback address can have set one for some paths, which would stay.
+        let deeper = DEEPER_PATHS.iter().filter(|_| self.reach != Reach::Network);
+        for path in deeper {
+            let none = format!("{name}=; Path={path}; HttpOnly; SameSite=Strict; Max-Age=0");
+            if let Ok(none) = HeaderValue::from_str(&none) {
+                response.headers_mut().append(SET_COOKIE, none);
+            }
+        }
     }
 }
 
-/// Takes the sessions out of a request, those of other ports too: nothing behind this server gets one. Two of one
-/// name do not count: a page of another host may have set one of them.
-pub(crate) fn take_cookie(request: &mut Request) -> Option<String> {
+/// Takes the sessions out of a request, those of other ports too: nothing behind this server gets one. What is there
+/// under the name of this server's own is returned.
+pub(crate) fn take_cookies(request: &mut Request) -> Vec<String> {
     let wanted = Reach::of(request.uri(), request.headers()).cookie_name();
     let headers = request.headers_mut();
     let (mut sessions, mut others) = (Vec::new(), Vec::new());
@@ -185,16 +200,15 @@ pub(crate) fn take_cookie(request: &mut Request) -> Option<String> {
         }
     }
     if sessions.is_empty() {
-        return None;
+        return Vec::new();
     }
     let others = HeaderValue::from_bytes(&others.join(&b"; "[..])).ok();
     headers.remove(COOKIE);
     if let Some(others) = others.filter(|others| !others.is_empty()) {
         headers.insert(COOKIE, others);
     }
-    let mut values =
-        sessions.iter().filter_map(|pair| pair.strip_prefix(&*wanted)?.strip_prefix('='));
-    values.next().filter(|_| values.next().is_none()).map(str::to_owned)
+    let values = sessions.iter().filter_map(|pair| pair.strip_prefix(&*wanted)?.strip_prefix('='));
+    values.map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -261,6 +275,9 @@ mod tests {
             ("[::ffff:127.0.0.1]:80", Reach::Loopback(Some(80))),
             ("10.0.0.1:80", Reach::Network),
             ("localhost.example:80", Reach::Network),
+            ("127.0.0.1:80@evil.example", Reach::Network),
+            ("localhost:80, evil.example", Reach::Network),
+            ("127.0.0.1:80#", Reach::Network),
         ] {
             assert_eq!(Reach::of(&Uri::from_static("/v1"), &headers(&[("host", host)])), expected);
         }
@@ -271,27 +288,28 @@ mod tests {
         let take = |pairs: &[(&'static str, &'static str)]| {
             let mut request = Request::new(axum::body::Body::empty());
             *request.headers_mut() = headers(pairs);
-            let taken = take_cookie(&mut request);
+            let taken = take_cookies(&mut request);
             let left = request.headers().get_all(COOKIE).iter();
             (taken, left.map(|it| it.to_str().unwrap().to_owned()).collect::<Vec<_>>())
         };
         let (local, elsewhere) = (("host", "localhost:1"), ("host", "sandbox.example.org"));
         let (one, secure) = ("a=b; sandboxctl_session_1=x=; c", "__Host-sandboxctl_session=y");
-        let (some, left) = (|text: &str| Some(text.to_owned()), |text: &str| vec![text.to_owned()]);
+        let some = |text: &str| vec![text.to_owned()];
+        let left = some;
         assert_eq!(take(&[local, ("cookie", one)]), (some("x="), left("a=b; c")));
         // As HTTP/2 sends them.
         let both = [local, ("cookie", "d=e"), ("cookie", secure), ("cookie", one)];
         assert_eq!(take(&both), (some("x="), left("d=e; a=b; c")));
         // One that any page of the domain could have set.
-        assert_eq!(take(&[elsewhere, ("cookie", one)]), (None, left("a=b; c")));
+        assert_eq!(take(&[elsewhere, ("cookie", one)]), (vec![], left("a=b; c")));
         assert_eq!(take(&[elsewhere, ("cookie", secure)]), (some("y"), vec![]));
         let cookie = |value| ("cookie", value);
         let twice = [local, cookie("sandboxctl_session_1=1"), cookie("sandboxctl_session_1=2")];
-        assert_eq!(take(&twice), (None, vec![]));
+        assert_eq!(take(&twice), (vec!["1".to_owned(), "2".to_owned()], vec![]));
         // Those of servers at other ports are of others.
         let other = [local, cookie("sandboxctl_session_2=2; sandboxctl_session=3")];
-        assert_eq!(take(&other), (None, vec![]));
-        assert_eq!(take(&[local, ("cookie", "a=b;c=d")]), (None, left("a=b;c=d")));
+        assert_eq!(take(&other), (vec![], vec![]));
+        assert_eq!(take(&[local, ("cookie", "a=b;c=d")]), (vec![], left("a=b;c=d")));
     }
 
     #[test]
@@ -309,6 +327,15 @@ mod tests {
         let local = cookie(OwnPage::at(Reach::Loopback(Some(80))));
         assert!(local.starts_with("sandboxctl_session_80=") && !local.contains("Secure"));
         assert!(local.contains("; Path=/; HttpOnly; SameSite=Strict; Max-Age="), "{local}");
+        let mut response = Response::new(axum::body::Body::empty());
+        sessions.begin(OwnPage::at(Reach::Loopback(Some(80))), &session, &mut response);
+        let all: Vec<_> = response.headers().get_all(SET_COOKIE).iter().collect();
+        // What another port may have planted goes.
+        let ends = ["Path=/; ", "Path=/v1; ", "Path=/v1/session; "];
+        for (set, path) in all.iter().zip(ends) {
+            assert!(set.to_str().unwrap().contains(path), "{all:?}");
+        }
+        assert_eq!(all.len(), ends.len());
         let secure = cookie(OwnPage::at(Reach::Network));
         assert!(secure.starts_with("__Host-sandboxctl_session=") && secure.ends_with("; Secure"));
         assert!(!secure.contains("Domain"));

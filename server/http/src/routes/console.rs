@@ -1,6 +1,7 @@
 //! The console: a page for people, over the same API, with its assets.
 
 use std::io::Read as _;
+use std::sync::LazyLock;
 
 use axum::http::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
@@ -8,6 +9,7 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
 use flate2::read::GzDecoder;
 use sandbox_api::ProblemKind;
 
@@ -17,6 +19,9 @@ use crate::websocket::items;
 
 /// What was built, if it was: names and compressed contents.
 const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/console.rs"));
+/// Their contents, inflated once and shared: anybody may ask for them, and nothing else bounds how often.
+static PLAIN: LazyLock<Vec<Bytes>> =
+    LazyLock::new(|| FILES.iter().map(|(_, gzip)| inflated(gzip)).collect());
 const INDEX: &str = "index.html";
 const ASSETS: &str = "/assets/";
 /// The page of a program without the console.
@@ -36,24 +41,24 @@ const CROSS_ORIGIN_OPENER_POLICY: HeaderName =
 /// Another content has another name.
 const IMMUTABLE: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 
-pub(super) async fn page(headers: HeaderMap) -> Result<Response> {
+pub(super) async fn page(headers: HeaderMap) -> Response {
     let mut response = match find(INDEX) {
-        Some(gzip) => file(INDEX, gzip, &headers)?,
+        Some(at) => embedded(at, &headers),
         None => NOT_BUILT.into_response(),
     };
     let html = HeaderValue::from_static("text/html; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, html);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(guarded(response))
+    guarded(response)
 }
 
 pub(super) async fn asset(uri: Uri, headers: HeaderMap) -> Result<Response> {
     let none = || Refusal::new(ProblemKind::NotFound, "there is no such asset");
     let name = uri.path().strip_prefix(ASSETS).filter(|name| *name != INDEX).ok_or_else(none)?;
-    let gzip = find(name).ok_or_else(none)?;
+    let at = find(name).ok_or_else(none)?;
     let mut response = match condition(&headers, &format!("\"{name}\"")) {
         Condition::NotModified => StatusCode::NOT_MODIFIED.into_response(),
-        _ => file(name, gzip, &headers)?,
+        _ => embedded(at, &headers),
     };
     let kept = response.headers_mut();
     kept.insert(CACHE_CONTROL, IMMUTABLE);
@@ -73,20 +78,32 @@ pub(super) async fn docs() -> Response {
     (status, [(LOCATION, HeaderValue::from_static(place))]).into_response()
 }
 
-fn find(name: &str) -> Option<&'static [u8]> {
-    FILES.iter().find(|(it, _)| *it == name).map(|(_, gzip)| *gzip)
+fn find(name: &str) -> Option<usize> {
+    FILES.iter().position(|(it, _)| *it == name)
+}
+
+fn inflated(gzip: &[u8]) -> Bytes {
+    let mut content = Vec::new();
+    let read = GzDecoder::new(gzip).read_to_end(&mut content);
+    read.expect("the build has compressed it");
+    content.into()
+}
+
+fn embedded(at: usize, headers: &HeaderMap) -> Response {
+    let (name, gzip) = FILES[at];
+    file(name, gzip, || PLAIN[at].clone(), headers)
 }
 
 /// A file, compressed for those who take that.
-fn file(name: &str, gzip: &'static [u8], headers: &HeaderMap) -> Result<Response> {
+fn file(
+    name: &str,
+    gzip: &'static [u8],
+    plain: impl FnOnce() -> Bytes,
+    headers: &HeaderMap,
+) -> Response {
     let mut response = match takes_gzip(headers) {
         true => ([(CONTENT_ENCODING, HeaderValue::from_static("gzip"))], gzip).into_response(),
-        false => {
-            let mut content = Vec::new();
-            let read = GzDecoder::new(gzip).read_to_end(&mut content);
-            read.map_err(|_| Refusal::internal("an asset cannot be read"))?;
-            content.into_response()
-        }
+        false => plain().into_response(),
     };
     let kind = mime_guess::from_path(name).first_raw().unwrap_or("application/octet-stream");
     let charset = if kind.starts_with("text/") { "; charset=utf-8" } else { "" };
@@ -94,7 +111,7 @@ fn file(name: &str, gzip: &'static [u8], headers: &HeaderMap) -> Result<Response
         response.headers_mut().insert(CONTENT_TYPE, kind);
     }
     response.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
-    Ok(response)
+    response
 }
 
 fn takes_gzip(headers: &HeaderMap) -> bool {
@@ -138,7 +155,8 @@ mod tests {
         std::io::Write::write_all(&mut encoder, b"let a").unwrap();
         let gzip: &'static [u8] = encoder.finish().unwrap().leak();
         let mut headers = HeaderMap::new();
-        let plain = file("a-1.js", gzip, &headers).unwrap();
+        let content = inflated(gzip);
+        let plain = file("a-1.js", gzip, || content.clone(), &headers);
         assert_eq!(plain.headers()[CONTENT_TYPE], "text/javascript; charset=utf-8");
         assert!(!plain.headers().contains_key(CONTENT_ENCODING));
         let length = |response: &Response| {
@@ -146,9 +164,18 @@ mod tests {
         };
         assert_eq!(length(&plain), b"let a".len());
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
-        let compressed = file("a-1.woff2", gzip, &headers).unwrap();
+        let compressed = file("a-1.woff2", gzip, || unreachable!(), &headers);
         assert_eq!(compressed.headers()[CONTENT_ENCODING], "gzip");
         assert_eq!(compressed.headers()[CONTENT_TYPE], "font/woff2");
         assert_eq!(length(&compressed), gzip.len());
+    }
+
+    #[test]
+    fn content_is_inflated_once_for_all() {
+        assert_eq!(PLAIN.len(), FILES.len());
+        for (at, (name, gzip)) in FILES.iter().enumerate() {
+            assert_eq!(PLAIN[at], inflated(gzip), "{name}");
+            assert_eq!(PLAIN[at].as_ptr(), PLAIN[at].clone().as_ptr(), "{name}");
+        }
     }
 }

@@ -10,6 +10,8 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Request, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use futures_util::future::BoxFuture;
 use hyper_util::rt::TokioIo;
 use sandbox_api::service::{KeptSpec, SandboxRequest, Subject};
@@ -297,6 +299,36 @@ async fn preview_needs_its_token_and_has_an_origin_of_its_own() {
     // A sandbox that is gone.
     api.world.service.delete_sandbox(&Subject::new("alice").unwrap(), &id).await.unwrap();
     assert_eq!(status(&host, Some(&token)).await, 401);
+}
+
+#[tokio::test]
+async fn token_in_any_form_of_authorization_does_not_reach_a_guest() {
+    let api = api_with_previews(false, true).await;
+    let (id, connections) = api.world.with_port().await;
+    echo(connections);
+    let (host, token) = open(&api, &id, &json!({})).await;
+    let ours = format!("sbx_{}_{}", "0".repeat(16), "1".repeat(64));
+    let basic = |text: String| format!("Basic {}", BASE64.encode(text));
+    let unpadded = |text: String| basic(text).trim_end_matches('=').to_owned();
+    for (value, arrives) in [
+        (format!("Bearer {ours}"), false),
+        (format!("Bearer\t{ours}"), false),
+        (format!("Bearer \"{ours}\""), false),
+        (format!("Bearer={ours}"), false),
+        (format!("Token token={ours}, x=y"), false),
+        (basic(format!("x:{ours}")), false),
+        (basic(format!("{ours}:")), false),
+        (unpadded(format!("{ours}:")), false),
+        (basic("of-an-issuer:".to_owned()), false),
+        // Others are the guest's.
+        (basic("x:y".to_owned()), true),
+        ("Bearer sbx_of-the-guest".to_owned(), true),
+    ] {
+        let mut request = to(&host, "/", token.as_deref());
+        request.headers_mut().insert("authorization", value.parse().unwrap());
+        let seen = seen(&api.ask(request).await);
+        assert_eq!(has_header(&seen, "authorization"), arrives, "{value}: {seen:#}");
+    }
 }
 
 #[tokio::test]

@@ -169,6 +169,9 @@ async fn session_counts_for_pages_of_this_server_alone() {
         let both = api.send(empty(both.header("authorization", format!("Bearer {token}")))).await;
         assert_eq!((both.status.as_u16(), both.json()["subject"].as_str()), (status, subject));
     }
+    // One that somebody made up takes nothing away.
+    let beside = format!("sandboxctl_session_8470=junk; {cookie}");
+    assert_eq!(api.status(of_page(Method::GET, "/v1/usage", &beside)).await, 200);
     // Changed, or two of them.
     for odd in
         [format!("{cookie}x"), format!("{cookie}; {cookie}"), "sandboxctl_session_8470=".into()]
