@@ -38,6 +38,7 @@ use crate::forward::head::drop_undecided;
 use crate::forward::owner::{self, Owner};
 use crate::here::{Here, RouteAccess};
 use crate::limit::Limit;
+use crate::lists::drop_bearer;
 use crate::memory::Held;
 use crate::mount::{self, Admit, Admitted, Mount, MountAccess, Outside};
 use crate::previews;
@@ -48,7 +49,6 @@ use crate::response::AcceptedResponse;
 use crate::route::Route;
 use crate::routes;
 use crate::session::take_cookie;
-use crate::websocket::drop_bearer;
 
 /// The route of what has none, in figures.
 const NO_ROUTE: &str = "none";
