@@ -6,9 +6,8 @@ use std::path::Path;
 use sandbox_api::{ErrorKind, Failure};
 
 use crate::config;
-use crate::input::reason;
 use crate::remote;
-use crate::render::escaped_line;
+use crate::render::{escaped_line, reason};
 
 /// An error of any kind.
 type BoxedError = Box<dyn std::error::Error + Send + Sync>;

@@ -33,7 +33,6 @@ mod pattern;
 mod policy;
 mod quota;
 #[cfg(test)]
-#[path = "tests/races/mod.rs"]
 mod races;
 mod read;
 mod remove;
@@ -41,7 +40,6 @@ mod search;
 mod selection;
 mod temporary;
 #[cfg(test)]
-#[path = "tests/testing.rs"]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::io;
 
 /// Shows control characters and direction marks of `text` as `\u{1b}`; newlines and tabs stay.
 pub fn escaped_text(text: &str) -> Cow<'_, str> {
@@ -57,6 +58,13 @@ fn steers(character: char) -> bool {
             '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}'
                 | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
         )
+}
+
+/// The OS error's text, without the number.
+#[must_use]
+pub fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
 #[cfg(test)]

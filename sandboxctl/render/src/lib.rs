@@ -13,7 +13,7 @@ mod table;
 
 pub use clipboard::ClipboardFilter;
 pub use diff::diff;
-pub use escape::{escaped_line, escaped_text, json_for_terminal};
+pub use escape::{escaped_line, escaped_text, json_for_terminal, reason};
 pub use script_error::{call_stack, columns, script_error};
 pub use styled::StyledText;
 pub use table::{age, cell, count, facts, size, table, time_left, word};

@@ -12,6 +12,7 @@ mod config;
 mod forward;
 mod here;
 mod limit;
+mod lists;
 mod memory;
 mod metrics;
 mod mount;

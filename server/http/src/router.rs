@@ -41,6 +41,7 @@ use crate::forward::head::drop_undecided;
 use crate::forward::owner::{self, Owner};
 use crate::here::{Here, RouteAccess};
 use crate::limit::Limit;
+use crate::lists::drop_bearer;
 use crate::memory::Held;
 use crate::mount::{self, Admit, Admitted, Mount, MountAccess, Outside};
 use crate::previews;
@@ -51,7 +52,6 @@ use crate::response::AcceptedResponse;
 use crate::route::Route;
 use crate::routes;
 use crate::session::take_cookies;
-use crate::websocket::drop_bearer;
 
 /// Names and passwords as some clients write them, with padding or without.
 const BASIC: GeneralPurpose = GeneralPurpose::new(

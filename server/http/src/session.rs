@@ -15,7 +15,7 @@ use sandbox_auth::{Session, SessionKey, SignInCodes};
 use sandbox_service::SigningKey;
 
 use crate::access::{authority, host_of, is_of};
-use crate::websocket;
+use crate::lists::take_bearer;
 
 /// The most that a session lasts.
 pub(crate) const MAX_SESSION: Duration = Duration::from_secs(12 * 3600);
@@ -62,7 +62,7 @@ impl Sessions {
     /// Makes the session of a request its credential, if it has no other one and comes from a page of this server.
     /// The end of the session is put into the extensions.
     pub fn authorize(&self, request: &mut Request, cookies: &[String]) {
-        websocket::take_bearer(request.headers_mut());
+        take_bearer(request.headers_mut());
         if cookies.is_empty()
             || request.headers().contains_key(AUTHORIZATION)
             || OwnPage::of(request.uri(), request.headers()).is_none()

@@ -1,4 +1,4 @@
-//! WebSockets (RFC 6455): the handshake, tokens of pages, and connections whose messages and waits are bounded.
+//! WebSockets (RFC 6455): the handshake, and connections whose messages and waits are bounded.
 //!
 //! A WebSocket keeps the place of its connection, and of its request, until it ends.
 
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::header::{
-    AUTHORIZATION, CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
     SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
+use axum::http::{HeaderValue, StatusCode, Version};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
@@ -19,7 +19,7 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use sandbox_api::ProblemKind;
-use sandbox_api::attach::{BEARER_SUBPROTOCOL, MAX_MESSAGE, PING_INTERVAL};
+use sandbox_api::attach::{MAX_MESSAGE, PING_INTERVAL};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy, sink};
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
@@ -30,6 +30,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use crate::access::InFlightRequest;
 use crate::app::App;
+use crate::lists::items;
 use crate::refusal::{Refusal, Result};
 use crate::serve::ConnectionPlace;
 
@@ -130,51 +131,6 @@ impl FromRequestParts<App> for WebSocketUpgrade {
 
 fn refused(detail: &str) -> Refusal {
     Refusal::new(ProblemKind::Malformed, detail).header(SEC_WEBSOCKET_VERSION, VERSION)
-}
-
-/// The items of a header that is a list.
-pub(crate) fn items(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
-    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).map(str::trim).filter(|item| !item.is_empty())
-}
-
-/// Takes the token of a page, which can only send it as a subprotocol, for that of the request. It is not sent on.
-pub(crate) fn take_bearer(headers: &mut HeaderMap) {
-    let mut token = None;
-    let protocols: Vec<&str> = items(headers, SEC_WEBSOCKET_PROTOCOL)
-        .filter(|item| match item.strip_prefix(BEARER_SUBPROTOCOL) {
-            Some(found) => {
-                token = Some(format!("Bearer {found}"));
-                false
-            }
-            None => true,
-        })
-        .collect();
-    let Some(token) = token else { return };
-    let protocols = HeaderValue::from_str(&protocols.join(", "));
-    headers.remove(SEC_WEBSOCKET_PROTOCOL);
-    if let Ok(protocols) = protocols {
-        headers.insert(SEC_WEBSOCKET_PROTOCOL, protocols);
-    }
-    if let Ok(mut token) = HeaderValue::from_str(&token) {
-        token.set_sensitive(true);
-        headers.entry(AUTHORIZATION).or_insert(token);
-    }
-}
-
-/// Takes the tokens that are ours out of the subprotocols of a request that goes to a guest.
-pub(crate) fn drop_bearer(headers: &mut HeaderMap, is_ours: impl Fn(&str) -> bool) {
-    let is_kept = |item: &&str| !item.strip_prefix(BEARER_SUBPROTOCOL).is_some_and(&is_ours);
-    let all: Vec<&str> = items(headers, SEC_WEBSOCKET_PROTOCOL).collect();
-    let kept: Vec<&str> = all.iter().copied().filter(is_kept).collect();
-    if kept.len() == all.len() {
-        return;
-    }
-    let kept = HeaderValue::from_str(&kept.join(", ")).ok().filter(|it| !it.is_empty());
-    headers.remove(SEC_WEBSOCKET_PROTOCOL);
-    if let Some(kept) = kept {
-        headers.insert(SEC_WEBSOCKET_PROTOCOL, kept);
-    }
 }
 
 impl WebSocketUpgrade {
@@ -317,33 +273,6 @@ impl Receiver {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn token_of_a_page_becomes_that_of_the_request_and_is_not_sent_on() {
-        let taken = |protocols: &[&'static str], authorization: Option<&'static str>| {
-            let mut headers = HeaderMap::new();
-            for value in protocols {
-                headers.append(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(value));
-            }
-            if let Some(value) = authorization {
-                headers.insert(AUTHORIZATION, HeaderValue::from_static(value));
-            }
-            take_bearer(&mut headers);
-            let text = |name| headers.get(name).map(|it: &HeaderValue| it.to_str().unwrap());
-            (
-                text(SEC_WEBSOCKET_PROTOCOL).map(str::to_owned),
-                text(AUTHORIZATION).map(str::to_owned),
-            )
-        };
-        let some = |text: &str| Some(text.to_owned());
-        let expected = (some("a, b"), some("Bearer t.x"));
-        assert_eq!(taken(&["a, bearer.t.x,b"], None), expected);
-        assert_eq!(taken(&["a", "bearer.t.x", "b"], None), expected);
-        // That of the header counts.
-        assert_eq!(taken(&["a, b, bearer.t"], Some("Bearer t.x")), expected);
-        assert_eq!(taken(&["a,  b"], None), (some("a,  b"), None));
-        assert_eq!(taken(&[], None), (None, None));
-    }
 
     #[test]
     fn reason_of_a_close_is_short() {

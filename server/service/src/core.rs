@@ -25,7 +25,6 @@ use crate::room::Pending;
 use crate::sandboxes::prepared::PreparedSandboxes;
 use crate::sandboxes::registry::KeptSandboxes;
 use crate::schedule::{Bounds, Schedule};
-use crate::script_check;
 use crate::turns::Turns;
 
 /// What all parts of a service share.
@@ -123,7 +122,7 @@ impl Core {
             ended: Arc::default(),
             is_accepting: AtomicBool::new(true),
             since: Instant::now(),
-            checks: script_check::turns(),
+            checks: Turns::of_checks(),
             accepts: RwLock::default(),
         }
     }

@@ -8,22 +8,11 @@ use tokio::time::timeout;
 
 use crate::error::ServiceError;
 use crate::service::Service;
-use crate::turns::Turns;
 
-/// How many scripts are checked at one time: each check is a process of this machine.
-const CHECKS: usize = 4;
-const OF_A_SUBJECT: usize = 1;
-/// How long a check waits for its turn.
-const MAX_WAIT: Duration = Duration::from_secs(5);
 /// How long a check may take. A compiler that takes longer was given a script that was written to stall it.
 const MAX_TIME: Duration = Duration::from_secs(2);
 /// What messages of the compiler begin with, before the line.
 const NAME: &str = "script:";
-
-/// The turns of checks.
-pub(crate) fn turns() -> Turns {
-    Turns::new(CHECKS, OF_A_SUBJECT, MAX_WAIT)
-}
 
 impl Service {
     /// Checks whether a script compiles, and whether it uses names that no script has. Nothing of it runs.

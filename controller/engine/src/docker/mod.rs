@@ -16,7 +16,6 @@ mod removal;
 mod response;
 mod system;
 #[cfg(test)]
-#[path = "tests/testing.rs"]
 mod testing;
 mod user_image;
 

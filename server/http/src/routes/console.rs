@@ -14,8 +14,8 @@ use flate2::read::GzDecoder;
 use sandbox_api::ProblemKind;
 
 use super::content::{Condition, condition};
+use crate::lists::items;
 use crate::refusal::{Refusal, Result};
-use crate::websocket::items;
 
 /// What was built, if it was: names and compressed contents.
 const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/console.rs"));

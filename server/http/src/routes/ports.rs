@@ -18,13 +18,13 @@ use super::sandboxes::answer;
 use crate::access::{Caller, InFlightRequest};
 use crate::app::App;
 use crate::forward::tunnel;
+use crate::lists::items;
 use crate::mount::with_path;
 use crate::proxy::{Guard, HostHeader, IdleGuard, ProxyOptions, proxy};
 use crate::refusal::{Refusal, Result};
 use crate::request::{Id, Json, Port};
 use crate::response::json_response;
 use crate::serve::ConnectionPlace;
-use crate::websocket::items;
 
 /// `/v1/sandboxes/{id}/ports/{port}/http/`.
 const SEGMENTS_BEFORE_PATH: usize = 7;
