@@ -55,7 +55,8 @@ export const s = {
   },
   file: {
     large: (size: string) => `The file has ${size}: too much for a preview`, download: "Download it to see it.",
-    broken: "The image cannot be decoded", dimensions: (pixels: string, size: string) => `${pixels} pixels, ${size}`,
+    broken: "The image cannot be decoded", pixels: (size: string) => `${size}: too large for a preview`,
+    dimensions: (pixels: string, size: string) => `${pixels} pixels, ${size}`,
     binary: (size: string) => `Binary file, ${size}`,
     cut: (shown: string, size: string) => `The first ${shown} of ${size}.`,
     content: (name: string) => `Content of ${name}`, empty: "The file is empty.",

@@ -12,7 +12,7 @@ const RESIZE_DELAY = 100;
 /** Titles, links and the clipboard: what a program prints changes nothing but the screen. */
 const IGNORED_OSC = [0, 1, 2, 8, 52];
 /** Tabs, inserted, deleted and scrolled lines, and repeated characters: xterm.js does them one by one, however many. */
-const COUNTED = ["I", "L", "M", "S", "T", "Z", "b"];
+const COUNTED = { I: "cols", L: "rows", M: "rows", S: "rows", T: "rows", Z: "cols", b: "cols" } as const;
 /** More accents on a character than a script has: a browser takes seconds to draw a heap of them. */
 const HEAP = /([\p{M}\p{Cf}\u1160-\u11ff]{16})[\p{M}\p{Cf}\u1160-\u11ff]+/gu;
 
@@ -29,10 +29,9 @@ export function openScreen(host: HTMLElement, sandbox: string, process: ProcessV
   const { fontFamily } = getComputedStyle(host);
   const terminal = new Terminal({ scrollback: SCROLLBACK, fontFamily, fontSize: 13, minimumContrastRatio: 4.5 });
   for (const code of IGNORED_OSC) terminal.parser.registerOscHandler(code, () => true);
-  for (const final of COUNTED) {
-    // What is more than the screen is not done at all.
-    const isMore = ([count]: (number | number[])[]) => Number(count) > Math.max(terminal.cols, terminal.rows);
-    terminal.parser.registerCsiHandler({ final }, isMore);
+  // What is more than the screen is not done at all.
+  for (const [final, most] of Object.entries(COUNTED)) {
+    terminal.parser.registerCsiHandler({ final }, ([count]) => Number(count) > terminal[most]);
   }
   const fit = new FitAddon();
   terminal.loadAddon(fit);
