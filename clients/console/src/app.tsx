@@ -111,26 +111,18 @@ function ThemeChoice() {
   );
 }
 
-/** A page by its name, once it is loaded. */
+/** A page by its name, once it is loaded, or why it is not shown. */
 function Shown({ name, route }: { name: string; route: Route }) {
-  const load = Object.hasOwn(PAGES, name) ? PAGES[name] : undefined;
-  const scope = load && SCOPES[name];
   const session = useSession();
-  const module = useLoad(async () => load?.() ?? { default: NotFound }, [name]);
-  if (scope && !session.can(scope)) {
-    return (
-      <Page title={s.app.pages[name as keyof typeof s.app.pages]}>
-        <Empty title={s.app.scope(scope)} />
-      </Page>
-    );
-  }
-  return <Loaded of={module}>{({ default: Shown }) => <Shown route={route} />}</Loaded>;
-}
-
-function NotFound() {
+  const load = Object.hasOwn(PAGES, name) ? PAGES[name] : undefined;
+  const module = useLoad(async () => load?.(), [name]);
+  const scope = load && SCOPES[name];
+  const title = load ? s.app.pages[name as keyof typeof s.app.pages] : s.app.notFound;
+  const why = load ? scope && !session.can(scope) && s.app.scope(scope) : s.app.notFoundText;
+  if (!why) return <Loaded of={module}>{(page) => page && <page.default route={route} />}</Loaded>;
   return (
-    <Page title={s.app.notFound}>
-      <Empty title={s.app.notFoundText} />
+    <Page title={title}>
+      <Empty title={why} />
     </Page>
   );
 }

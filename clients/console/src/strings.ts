@@ -55,7 +55,8 @@ export const s = {
   },
   file: {
     large: (size: string) => `The file has ${size}: too much for a preview`, download: "Download it to see it.",
-    broken: "The image cannot be decoded", dimensions: (pixels: string, size: string) => `${pixels} pixels, ${size}`,
+    broken: "The image cannot be decoded", pixels: (size: string) => `${size}: too large for a preview`,
+    dimensions: (pixels: string, size: string) => `${pixels} pixels, ${size}`,
     binary: (size: string) => `Binary file, ${size}`,
     cut: (shown: string, size: string) => `The first ${shown} of ${size}.`,
     content: (name: string) => `Content of ${name}`, empty: "The file is empty.",
@@ -64,7 +65,7 @@ export const s = {
     title: "Sign in",
     text: "Sign in with a token of this service. It is kept in a cookie that no script can read, for at most 12 hours.",
     token: "Token", hint: "sandboxctl serve --dev prints a link that signs you in without one.", submit: "Sign in",
-    busy: "Signing in…", used: "This link has been used or has expired.",
+    busy: "Signing in…", used: "This link has been used or has expired. Sign in with the token that was printed beside it.",
     goOn: (subject: string) => `Go on as ${subject}`, refused: "The service does not accept this token.",
     expired: "Your session has ended. Sign in again to go on where you were.",
   },
@@ -89,7 +90,7 @@ export const s = {
     },
     exitCode: (code: number) => `Exit code ${code}`, bySignal: (name: string) => `No exit code: ${name}`,
     refused: (n: number) => `${count(n, "host was", "hosts were")} refused: see Network`,
-    noExit: "No exit code: it did not start, or its end is unknown", nothingRan: "Nothing ran", log: "The log",
+    noExit: "No exit code: it did not start, or its end is unknown", nothingRan: "Nothing ran", notRun: "It could not be run", log: "The log",
     cut: (what: string) => `${what} was cut off`,
     tests: (failed: number, all: number) =>
       failed > 0
@@ -109,7 +110,7 @@ export const s = {
     title: "Executions", run: "Run something", filters: "Filters", any: "any", status: "Status", runs: "Name",
     kind: "Kind", image: "Image", range: "Created",
     ranges: {
-      all: "any time", hour: "in the last hour", day: "in the last 24 hours", week: "in the last 7 days",
+      "": "any time", hour: "in the last hour", day: "in the last 24 hours", week: "in the last 7 days",
       custom: "between …",
     },
     since: "From", until: "Before", subject: "Subject", subjectHint: "yours; * for all", timeline: "Timeline",
@@ -154,7 +155,7 @@ export const s = {
     digest: "SHA-256",
   },
   playground: {
-    title: "Playground", leave: "Escape, then Tab, leaves the editor.",
+    title: "Playground", leave: "Escape, then Tab, leaves the editor; Ctrl+Enter runs it.",
     run: "Run", keys: "Ctrl+Enter", kinds: "What to run", script: "Luau script",
     command: "Command", 
     example:
@@ -166,7 +167,7 @@ export const s = {
     inputsHint: "Drop files here: the command finds them in /in.", choose: "Choose files",
     remove: (name: string) => `Remove ${name}`, more: "Standard input, environment, network, limits",
     stdin: "Standard input", env: "Environment (NAME=value, one a line)",
-    allow: "Allowed hosts (HOST:PORT, one a line)", ran: "What it did", open: "Open its page",
+    allow: "Allowed hosts (HOST:PORT, one a line)", ran: "What it did", forgets: "Reloading the page forgets what is written here.", open: "Open its page",
   },
   sandboxes: {
     title: "Sandboxes", create: "New sandbox", filters: "Filters", name: "Name", status: "Status", anyStatus: "any",
@@ -234,6 +235,7 @@ export const s = {
   processes: {
     start: "Start a process", command: "Command", shell: "Shell line", tag: "Tag",
     tagHint: "Optional: a word of yours by which it is found.", stdin: "Keep its stdin open for input",
+    noStdin: "Its stdin is not open. Start it with “Keep its stdin open for input”.",
     timeout: "End it after", timeoutHint: "Such as 30s or 5m. Empty for no limit but the sandbox's.", state: "State",
     states: { running: "running", left: "left processes", ended: "ended" }, pid: "PID", exit: "Exit",
     signalled: (signal: number) => `signal ${signal}`,
@@ -244,10 +246,8 @@ export const s = {
     title: (id: number) => `Process ${id}`, outputTitle: "Output", output: (id: number) => `Output of process ${id}`,
     terminal: "Open its terminal", input: "A line for its stdin", send: "Send", closeInput: "Close stdin",
     signal: "Signal",
-    signals: {
-      TERM: "TERM", INT: "INT", HUP: "HUP", QUIT: "QUIT", KILL: "KILL", USR1: "USR1", USR2: "USR2", STOP: "STOP",
-      CONT: "CONT",
-    },
+    signals: { TERM: "TERM", INT: "INT", HUP: "HUP", QUIT: "QUIT", KILL: "KILL", USR1: "USR1", USR2: "USR2", STOP: "STOP",
+      CONT: "CONT" },
     to: "To",
     targets: { group: "its group", process: "the process", foreground: "the foreground", tree: "its whole tree" },
     sendSignal: "Send the signal", stop: "End process",
@@ -269,8 +269,8 @@ export const s = {
   ports: {
     title: "Listening ports", refresh: "Refresh", none: "Nothing listens",
     noneText: "Start a server in the sandbox, at 127.0.0.1 or at all addresses.", port: "Port", address: "Address",
-    reach: "From outside", closed: "not reachable: not in the sandbox's spec", open: "reachable", preview: "Preview",
-    noPreviews: "This service has no previews. On your machine, this forwards a port:",
+    reach: "From outside", closed: "not reachable: not in the sandbox's spec", open: "reachable", preview: "Reach it",
+    noPreviews: "This service has no previews (server.preview_domain is not set). On your machine, this forwards the port:",
     previewTitle: (port: number) => `Preview of port ${port}`,
     previewPublic: "Whoever knows this address may use it, until it expires.",
     previewPrivate: "Previews of this service are not public: requests need a token.",

@@ -46,6 +46,8 @@ export const ESCAPES = [
   "\u001b[31;1;4;5;7mred\u001b[38;2;1;2;3m\u001b[48;5;300m\u001b[999999999;5m\u001b[;;;;;m",
   "\u001bc\u001b[!p\u001b(0lqqk\u001b(B",
   `\u001b[${"1;".repeat(5000)}m`,
+  // A count of two thousand million for everything that counts.
+  ...[..."@ABCDEFGILMPSTXZabde", " @", " A", "'}", "'~"].map((final) => `a\u001b[2147483647${final}`),
   "\u001b]unfinished",
 ];
 

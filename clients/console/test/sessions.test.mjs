@@ -140,12 +140,18 @@ describe("sessions", () => {
     await visitor.page.getByRole("navigation").first().waitFor();
     assert.ok(!visitor.page.url().includes("code"), visitor.page.url());
     visitor.assertInnocent();
-    await visitor.leave();
     const second = await Visitor.come(dev.url);
     await second.page.goto(link);
     await second.page.getByText(/has been used/).waitFor();
     assert.deepEqual(await second.context.cookies(), []);
     await second.leave();
+    // Who is signed in is told so, and goes on.
+    await visitor.page.goto("about:blank");
+    await visitor.page.goto(link);
+    await visitor.page.getByText(/has been used/).waitFor();
+    await visitor.page.getByRole("link", { name: /^Go on as/ }).click();
+    await visitor.page.getByRole("navigation").first().waitFor();
+    await visitor.leave();
     await dev.stop();
   });
 });

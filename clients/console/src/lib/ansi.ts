@@ -9,7 +9,7 @@ import type { ExecutionEvent } from "./wire";
 
 export const FLAGS = ["bold", "dim", "italic", "underline", "inverse"] as const;
 
-/** How text looks. `fg` and `bg` are 0-255 of the palette, or `#rrggbb`. */
+/** How text looks. `fg` and `bg` are 0-255 of the palette, or `rgb(r,g,b)`. */
 export type Style = { fg?: number | string; bg?: number | string } & { [flag in (typeof FLAGS)[number]]?: boolean };
 
 export type Span = { text: string; style: Style };
@@ -48,14 +48,8 @@ function styled(before: Style, parameters: string): Style {
       style[ground] = Math.min(codes[i + 2] ?? 0, 255);
       i += 2;
     } else if ((code === 38 || code === 48) && codes[i + 1] === 2) {
-      const parts = [codes[i + 2], codes[i + 3], codes[i + 4]];
-      style[ground] = `#${parts
-        .map((part) =>
-          Math.min(part ?? 0, 255)
-            .toString(16)
-            .padStart(2, "0"),
-        )
-        .join("")}`;
+      const parts = [2, 3, 4].map((at) => Math.min(codes[i + at] ?? 0, 255));
+      style[ground] = `rgb(${parts.join()})`;
       i += 4;
     }
   }

@@ -33,21 +33,21 @@ export function time(iso: string): string {
   return Number.isNaN(date.getTime()) ? safe(iso) : TIMES.format(date);
 }
 
+/** From which distance on it is told in which unit, to the nearest. */
+const DISTANCES: [number, number, string][] = [
+  [47.5 * 3_600_000, 24 * 3_600_000, "d"],
+  [59.5 * 60_000, 3_600_000, "h"],
+  [59_500, 60_000, "min"],
+];
+
 /** `just now`, `5 min ago`, `in 2 h` */
 export function ago(iso: string, now = Date.now()): string {
   const ms = now - new Date(iso).getTime();
   if (Number.isNaN(ms)) return safe(iso);
   const distance = Math.abs(ms);
   if (distance < 5000) return s.ui.justNow;
-  const minutes = distance / 60_000;
-  const text =
-    minutes < 1
-      ? `${Math.floor(distance / 1000)} s`
-      : minutes < 60
-        ? `${Math.floor(minutes)} min`
-        : minutes < 48 * 60
-          ? `${Math.floor(minutes / 60)} h`
-          : `${Math.floor(minutes / 1440)} d`;
+  const [, size, unit] = DISTANCES.find(([from]) => distance >= from) ?? [0, 1000, "s"];
+  const text = `${Math.round(distance / size)} ${unit}`;
   return ms < 0 ? s.ui.later(text) : s.ui.ago(text);
 }
 

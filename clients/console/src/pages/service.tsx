@@ -4,7 +4,7 @@ import { bytes, duration, safe } from "../lib/format";
 import { keep, usePoll } from "../lib/load";
 import { href } from "../lib/route";
 import { s } from "../strings";
-import { Badge, type Column, Empty, Loaded, Meter, Page, Safe, Section, Table, Time, type Tone } from "../ui";
+import { Badge, type Column, Empty, Loaded, Meter, Page, Safe, Section, Table, Time } from "../ui";
 import { Facts } from "../ui/form";
 
 const EVERY_MS = 5_000;
@@ -37,12 +37,7 @@ type Figures = Counts<"uptime_ms" | "queued" | "max_queued" | "running" | "max_r
   nodes: Node[];
 };
 
-const TONES: Record<"ready" | "draining" | "drained" | "away", Tone> = {
-  ready: "ok",
-  draining: "warn",
-  drained: "muted",
-  away: "bad",
-};
+const TONES = { ready: "ok", draining: "warn", drained: "muted", away: "bad" } as const;
 
 export default function Service() {
   const loaded = usePoll(

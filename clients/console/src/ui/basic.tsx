@@ -1,5 +1,5 @@
 /** Small parts: badges, figures, buttons, fields, messages. */
-import type { ButtonHTMLAttributes, ComponentChildren } from "preact";
+import type { ButtonHTMLAttributes, ComponentChildren, RefObject } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { ApiError } from "../lib/api";
 import { ago, bytes, cut, safe, time } from "../lib/format";
@@ -76,11 +76,12 @@ export function Meter(props: {
 }
 
 /** What went wrong, its hint, and the request to ask the operator about. */
-export function ErrorBox({ error, onRetry }: { error: unknown; onRetry?: () => void }) {
+export function ErrorBox(props: { error: unknown; onRetry?: () => void; place?: RefObject<HTMLDivElement | null> }) {
+  const { error, onRetry, place } = props;
   const api = error instanceof ApiError ? error : undefined;
   const message = error instanceof Error ? error.message : String(error);
   return (
-    <div class="error-box" role="alert">
+    <div ref={place} class="error-box" role="alert">
       <p>
         <Safe text={cut(message, 2000)} />
       </p>
@@ -114,7 +115,10 @@ export function useAction() {
     setBusy(false);
     return done === true;
   };
-  return { busy, run, failure: error === undefined ? null : <ErrorBox error={error} /> };
+  const place = useRef<HTMLDivElement>(null);
+  useEffect(() => place.current?.scrollIntoView({ block: "nearest" }), [error]);
+  const failure = error === undefined ? null : <ErrorBox error={error} place={place} />;
+  return { busy, run, failure };
 }
 
 type FieldProps = {
@@ -155,28 +159,6 @@ export function Field({ label, value, onInput, hint, rows, type = "text", ...res
           {hint}
         </p>
       )}
-    </div>
-  );
-}
-
-/** A labelled choice. */
-export function Select<T extends string>(props: {
-  label: string;
-  value: T;
-  options: readonly { value: T; label: string }[];
-  onChange: (value: T) => void;
-}) {
-  const id = useId();
-  return (
-    <div class="field">
-      <label for={id}>{props.label}</label>
-      <select id={id} value={props.value} onChange={(event) => props.onChange(event.currentTarget.value as T)}>
-        {props.options.map((option) => (
-          <option key={option.value} value={option.value}>
-            {option.label}
-          </option>
-        ))}
-      </select>
     </div>
   );
 }

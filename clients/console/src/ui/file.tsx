@@ -1,5 +1,5 @@
 /** A preview of a file of a guest: pictures by their first bytes, everything else as text. HTML and SVG are text. */
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { OutputBuffer } from "../lib/ansi";
 import { safe, safeText, bytes as size } from "../lib/format";
 import { useLoad } from "../lib/load";
@@ -8,6 +8,7 @@ import { Empty, Loaded } from "./basic";
 import { Output } from "./output";
 
 const MAX_PICTURE = 16 * 1024 * 1024;
+const MAX_PIXELS = 16_000_000;
 const MAX_TEXT = 1024 * 1024;
 
 type Preview = { picture: Blob } | { text: OutputBuffer; cut: boolean } | "binary" | "large";
@@ -64,18 +65,23 @@ function pictureType(head: Uint8Array): string | undefined {
 }
 
 function Picture({ picture, name }: { picture: Blob; name: string }) {
-  const image = useRef<HTMLImageElement>(null);
-  const [text, setText] = useState("");
+  const [{ address, text }, show] = useState<{ address?: string; text: string }>({ text: "" });
   useEffect(() => {
     const address = URL.createObjectURL(picture);
-    if (image.current) image.current.src = address;
+    // Its size is known before it is decoded, which takes gigabytes for some of few bytes.
+    const probe = new Image();
+    probe.onload = () => {
+      const { naturalWidth: width, naturalHeight: height } = probe;
+      const text = s.file.dimensions(`${width} × ${height}`, size(picture.size));
+      show(width * height > MAX_PIXELS ? { text: s.file.pixels(text) } : { address, text });
+    };
+    probe.onerror = () => show({ text: s.file.broken });
+    probe.src = address;
     return () => URL.revokeObjectURL(address);
   }, [picture]);
-  const onLoad = ({ currentTarget: { naturalWidth, naturalHeight } }: { currentTarget: HTMLImageElement }) =>
-    setText(s.file.dimensions(`${naturalWidth} × ${naturalHeight}`, size(picture.size)));
   return (
     <figure class="picture">
-      <img ref={image} alt={safe(name)} onLoad={onLoad} onError={() => setText(s.file.broken)} />
+      {address && <img src={address} alt={safe(name)} />}
       <figcaption class="muted small">{text}</figcaption>
     </figure>
   );

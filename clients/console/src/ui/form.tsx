@@ -1,8 +1,8 @@
 /** What is asked of the reader, and of the service then. */
 import { type ComponentChildren, Fragment } from "preact";
-import { useState } from "preact/hooks";
+import { useId, useState } from "preact/hooks";
 import { s } from "../strings";
-import { Button, Select, useAction } from "./basic";
+import { Button, useAction } from "./basic";
 import { Dialog } from "./dialog";
 
 /** Names and what they stand for; those without are left out. */
@@ -41,10 +41,21 @@ export function Check(props: { label: string; checked: boolean; onChange: (check
 
 type ChoiceProps<T extends string> = { label: string; value: T; of: Record<T, string>; onChange: (value: T) => void };
 
-/** A choice of what a section of the strings names. */
-export function Choice<T extends string>({ of, ...rest }: ChoiceProps<T>) {
-  const options = Object.entries<string>(of).map(([value, label]) => ({ value: value as T, label }));
-  return <Select {...rest} options={options} />;
+/** A labelled choice of what a section of the strings names. */
+export function Choice<T extends string>({ label, value, of, onChange }: ChoiceProps<T>) {
+  const id = useId();
+  return (
+    <div class="field">
+      <label for={id}>{label}</label>
+      <select id={id} value={value} onChange={(event) => onChange(event.currentTarget.value as T)}>
+        {Object.entries<string>(of).map(([each, text]) => (
+          <option key={each} value={each}>
+            {text}
+          </option>
+        ))}
+      </select>
+    </div>
+  );
 }
 
 type FormProps = { action: string; onSubmit: () => Promise<unknown>; children: ComponentChildren };

@@ -8,14 +8,13 @@ import { s } from "../../strings";
 import { Button, Confirm, Page, useAction } from "../../ui";
 import { draftLike } from "../playground/drafts";
 import { requestOf, submit } from "./requests";
-import { useExecution } from "./use";
+import { type Followed, useExecution } from "./use";
 import { hasEnded, title } from "./verdict";
 import { ExecutionView } from "./view";
 
 export function ExecutionPage({ id, route }: { id: string; route: Route }) {
   const canWrite = useSession().can("executions:write");
   const execution = useExecution(id);
-  const [cancelling, setCancelling] = useState(false);
   const { busy, run, failure } = useAction();
   const request = requestOf(id);
   const { data } = execution;
@@ -23,9 +22,7 @@ export function ExecutionPage({ id, route }: { id: string; route: Route }) {
   const open = async (like: Execution) => go(href(["playground"], { kind: await draftLike(like) }));
   const actions = canWrite && (
     <>
-      {data && !hasEnded(data) && (
-        <Button label={s.execution.cancel} kind="danger" onClick={() => setCancelling(true)} />
-      )}
+      <Cancel id={id} execution={execution} />
       {data && hasEnded(data) && (
         <Button
           label={request ? s.execution.again : s.execution.toPlayground}
@@ -35,10 +32,6 @@ export function ExecutionPage({ id, route }: { id: string; route: Route }) {
       )}
     </>
   );
-  const cancel = async () => {
-    await send("DELETE", `/executions/${encodeURIComponent(id)}`);
-    execution.reload();
-  };
   return (
     <Page title={data ? title(data) : s.execution.title(id)} actions={actions}>
       {failure}
@@ -48,17 +41,30 @@ export function ExecutionPage({ id, route }: { id: string; route: Route }) {
         tab={route.query.get("tab") ?? undefined}
         onTab={(tab) => replace(href(["executions", id], { tab }))}
       />
-      {cancelling && (
+    </Page>
+  );
+}
+
+/** While it is under way. */
+export function Cancel({ id, execution: { data, reload } }: { id: string; execution: Followed }) {
+  const [isAsked, setAsked] = useState(false);
+  const cancel = () => send("DELETE", `/executions/${encodeURIComponent(id)}`).then(reload);
+  const { cancelTitle, cancelIt, letRun, cancelText } = s.execution;
+  if (!data || hasEnded(data)) return null;
+  return (
+    <>
+      <Button label={s.execution.cancel} kind="danger" onClick={() => setAsked(true)} />
+      {isAsked && (
         <Confirm
-          title={s.execution.cancelTitle}
-          action={s.execution.cancelIt}
-          dismiss={s.execution.letRun}
-          onClose={() => setCancelling(false)}
+          title={cancelTitle}
+          action={cancelIt}
+          dismiss={letRun}
+          onClose={() => setAsked(false)}
           onConfirm={cancel}
         >
-          <p>{s.execution.cancelText}</p>
+          <p>{cancelText}</p>
         </Confirm>
       )}
-    </Page>
+    </>
   );
 }

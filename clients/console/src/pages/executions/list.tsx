@@ -7,7 +7,8 @@ import { go, href, type Route, replace } from "../../lib/route";
 import { useSession } from "../../lib/session";
 import type { ExecutionList as Entries, ExecutionStatus, ExecutionSummary } from "../../lib/wire";
 import { s } from "../../strings";
-import { Badge, Button, type Column, Field, Loaded, Page, Safe, Select, Table, Time } from "../../ui";
+import { Badge, Button, type Column, Field, Loaded, Page, Safe, Table, Time } from "../../ui";
+import { Choice } from "../../ui/form";
 import { ScaledBar, Took } from "./timeline";
 import { statusText, TONES, title, tone } from "./verdict";
 
@@ -146,14 +147,10 @@ function FilterForm({ filters, isAdmin }: { filters: Filters; isAdmin: boolean }
     return () => clearTimeout(timer);
   }, [draft]);
   const e = s.executions;
-  const choice = (name: "status" | "kind" | "range", options: { value: string; label: string }[]) => (
-    <Select
-      label={e[name]}
-      value={draft[name]}
-      options={options}
-      onChange={(value) => replace(place({ ...draft, [name]: value }))}
-    />
-  );
+  const choice = (name: "status" | "kind" | "range", of: Record<string, string>) => {
+    const onChange = (value: string) => replace(place({ ...draft, [name]: value }));
+    return <Choice label={e[name]} value={draft[name]} of={of} onChange={onChange} />;
+  };
   const field = (name: "image" | "since" | "until" | "subject", type: "search" | "datetime-local", hint?: string) => (
     <Field
       label={e[name]}
@@ -163,16 +160,13 @@ function FilterForm({ filters, isAdmin }: { filters: Filters; isAdmin: boolean }
       onInput={(value) => setDraft({ ...draft, [name]: value })}
     />
   );
-  const any = { value: "", label: e.any };
-  const statuses = (Object.keys(TONES) as ExecutionStatus[]).map((value) => ({ value, label: statusText(value) }));
-  const kinds = Object.entries(s.kinds).map(([value, label]) => ({ value, label }));
-  const ranges = Object.entries(e.ranges).map(([value, label]) => ({ value: value === "all" ? "" : value, label }));
+  const statuses = (Object.keys(TONES) as ExecutionStatus[]).map((status) => [status, statusText(status)]);
   return (
     <search class="filters" aria-label={e.filters}>
-      {choice("status", [any, ...statuses])}
-      {choice("kind", [any, ...kinds])}
+      {choice("status", { "": e.any, ...Object.fromEntries(statuses) })}
+      {choice("kind", { "": e.any, ...s.kinds })}
       {field("image", "search")}
-      {choice("range", ranges)}
+      {choice("range", e.ranges)}
       {draft.range === "custom" && field("since", "datetime-local")}
       {draft.range === "custom" && field("until", "datetime-local")}
       {isAdmin && field("subject", "search", e.subjectHint)}

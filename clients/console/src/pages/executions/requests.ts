@@ -1,8 +1,8 @@
 /** The requests that this page has sent. The service forgets them when they start, so only these can be sent again. */
-import { ApiError, send } from "../../lib/api";
+import { ApiError, get, send } from "../../lib/api";
 import { BEARER, curl, json } from "../../lib/curl";
 import { cut, shell } from "../../lib/format";
-import type { Content, ExecutionRequest } from "../../lib/wire";
+import type { Content, Execution, ExecutionList, ExecutionRequest } from "../../lib/wire";
 
 const MAX_KEPT = 100;
 const sent = new Map<string, ExecutionRequest>();
@@ -29,6 +29,13 @@ export async function submit(request: ExecutionRequest): Promise<string> {
   const oldest = sent.keys().next().value;
   if (sent.size > MAX_KEPT && oldest !== undefined) sent.delete(oldest);
   return id;
+}
+
+/** The image of an execution, which only its entry in the list has. */
+export async function imageOf({ id, created_at }: Execution): Promise<string | null | undefined> {
+  const until = new Date(Date.parse(created_at) + 1).toISOString();
+  const { executions } = await get<ExecutionList>("/executions", { since: created_at, until });
+  return executions.find((each) => each.id === id)?.image;
 }
 
 function textOf(content: Content | null | undefined): string | undefined {

@@ -43,6 +43,7 @@ export function sentence(execution: Execution): string {
   if (status === "limit")
     return v.limit((v.kinds as Record<string, string>)[error?.kind ?? ""] ?? spaced(error?.kind ?? ""));
   if (status === "timeout") return v.timeout(limits && duration(limits.timeout_ms));
+  if (status === "error" && !execution.timing) return v.notRun;
   return (v.others as Record<string, string>)[status] ?? spaced(status);
 }
 
@@ -56,7 +57,7 @@ export function evidence(execution: Execution): string[] {
     const { exit_code: code, signal } = execution;
     const said = status === "ok" || status === "exit";
     if (code !== null) found.push(!said && v.exitCode(code));
-    else found.push(signal === null ? v.noExit : !said && v.bySignal(signalName(signal)));
+    else if (timing) found.push(signal === null ? v.noExit : !said && v.bySignal(signalName(signal)));
     found.push(execution.stdout_truncated && v.cut("stdout"), execution.stderr_truncated && v.cut("stderr"));
   } else {
     const tests = execution.tests ?? [];

@@ -2,13 +2,14 @@
 import type { ComponentChildren } from "preact";
 import { useId } from "preact/hooks";
 import { cut, safe, safeText, spaced } from "../../lib/format";
+import { useLoad } from "../../lib/load";
 import { href } from "../../lib/route";
 import type { Execution, ResultExecution } from "../../lib/wire";
 import { s } from "../../strings";
 import { Badge, Copy, Empty, Loaded, Output, Safe, Section, type Tab, Tabs, Time, Tree } from "../../ui";
 import { Facts } from "../../ui/form";
 import { Changes, Files } from "./files";
-import { commandLines, requestOf } from "./requests";
+import { commandLines, imageOf, requestOf } from "./requests";
 import { Timeline } from "./timeline";
 import { Hosts, Limits } from "./usage";
 import type { Followed } from "./use";
@@ -49,6 +50,7 @@ function tabs(id: string, { output }: Followed, execution: Execution): Tab[] {
 function Summary({ id, execution, isLost }: { id: string; execution: Execution; isLost: boolean }) {
   const { status, sandbox, notes } = execution;
   const heading = useId();
+  const image = useLoad(() => imageOf(execution), [id]).data;
   const known = evidence(execution);
   const named = (
     <span class="row">
@@ -59,6 +61,7 @@ function Summary({ id, execution, isLost }: { id: string; execution: Execution; 
   const facts = [
     [s.execution.id, named],
     [s.executions.kind, isCommand(execution) ? s.kinds.command : s.kinds.script],
+    [s.image.label, image && <Safe key="image" text={image} />],
     [s.executions.created, <Time key="created" at={execution.created_at} />],
     [s.execution.ended, <Time key="ended" at={execution.ended_at} />],
     [
@@ -98,8 +101,9 @@ function Summary({ id, execution, isLost }: { id: string; execution: Execution; 
 }
 
 /** Its error, which may quote the guest. */
-function Failed({ execution: { error } }: { execution: Execution }) {
-  if (!error) return null;
+function Failed({ execution: { error, status } }: { execution: Execution }) {
+  // That somebody has cancelled it is said already.
+  if (!error || status === "cancelled") return null;
   return (
     <div class="error-box">
       <p>

@@ -1,8 +1,8 @@
 /** What is written in the playground. It stays while other pages are looked at. */
-import { get } from "../../lib/api";
 import { type TypedLimits, typedLimits } from "../../lib/typed";
-import type { Execution, ExecutionList } from "../../lib/wire";
+import type { Execution } from "../../lib/wire";
 import { s } from "../../strings";
+import { imageOf } from "../executions/requests";
 import { isCommand } from "../executions/verdict";
 
 /** `limits` are those of `LIMITS`, by their names in the API. */
@@ -20,13 +20,6 @@ export const drafts: { script: ScriptDraft; command: CommandDraft; ran?: string 
   command: { image: "", shell: "", stdin: "", env: "", allow: "", inputs: [], limits: {} },
 };
 
-/** The image of an execution, which only its entry in the list has. */
-async function imageOf({ id, created_at }: Execution): Promise<string> {
-  const until = new Date(Date.parse(created_at) + 1).toISOString();
-  const { executions } = await get<ExecutionList>("/executions", { since: created_at, until });
-  return executions.find((each) => each.id === id)?.image ?? "";
-}
-
 /** Takes over what the service knows of an execution's request. What runs is not in it, and stays as it is written. */
 export async function draftLike(execution: Execution): Promise<"script" | "command"> {
   const { limits, network } = execution;
@@ -37,6 +30,6 @@ export async function draftLike(execution: Execution): Promise<"script" | "comma
     return "script";
   }
   const hosts = network?.contacted.map(({ host, port }) => `${host}:${port}`) ?? [];
-  drafts.command = { ...drafts.command, image: await imageOf(execution), limits: set, allow: hosts.join("\n") };
+  drafts.command = { ...drafts.command, image: (await imageOf(execution)) ?? "", limits: set, allow: hosts.join("\n") };
   return "command";
 }

@@ -4,6 +4,7 @@ import type { PageProps } from "../../app";
 import { href, replace } from "../../lib/route";
 import { s } from "../../strings";
 import { Button, Page, Tabs, useAction } from "../../ui";
+import { Cancel } from "../executions/execution";
 import { submit } from "../executions/requests";
 import { useExecution } from "../executions/use";
 import { ExecutionView } from "../executions/view";
@@ -36,6 +37,7 @@ export default function Playground({ route }: PageProps) {
   return (
     <Page title={s.playground.title} actions={runButton}>
       {failure}
+      <p class="hint">{kind === "script" ? `${s.playground.leave} ${s.playground.forgets}` : s.playground.forgets}</p>
       <div class="playground">
         {/* biome-ignore lint/a11y/noStaticElementInteractions: a shortcut for the button above. */}
         <div onKeyDown={onKeyDown}>
@@ -63,6 +65,7 @@ function Ran({ id }: { id: string }) {
       <header class="row">
         <h2>{s.playground.ran}</h2>
         <a href={href(["executions", id])}>{s.playground.open}</a>
+        <Cancel id={id} execution={execution} />
       </header>
       <ExecutionView id={id} execution={execution} tab={tab} onTab={setTab} />
     </div>

@@ -129,7 +129,7 @@ function Limits({ limits, onChange }: { limits: Draft["limits"]; onChange: (limi
                 <Field
                   key={name}
                   label={limitName(name)}
-                  hint={schema.description?.replaceAll("\n", " ").replaceAll("`", "")}
+                  hint={schema.description?.replace(/,? in bytes|`/g, "").replaceAll("\n", " ")}
                   value={limits[name] ?? ""}
                   onInput={(value) => onChange({ ...limits, [name]: value })}
                 />

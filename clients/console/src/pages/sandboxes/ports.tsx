@@ -13,8 +13,6 @@ const words = s.ports;
 
 type Port = PortList["ports"][number];
 
-const addressText = (address: string) => (Object.hasOwn(words.addresses, address) ? words.addresses[address] : address);
-
 export function Ports({ view: { id, spec } }: { view: SandboxView }) {
   const [shown, setShown] = useState<{ port: number; preview: Preview }>();
   /** The port that was asked for at a service without previews. */
@@ -38,7 +36,7 @@ export function Ports({ view: { id, spec } }: { view: SandboxView }) {
   };
   const columns: Column<Port>[] = [
     { head: words.port, class: "tight", cell: ({ port }) => port },
-    { head: words.address, cell: ({ address }) => <code>{addressText(address)}</code> },
+    { head: words.address, cell: ({ address }) => <code>{words.addresses[address] ?? address}</code> },
     { head: words.reach, cell: reach },
   ];
   const refresh = <Button busy={loaded.loading} onClick={loaded.reload} label={words.refresh} />;

@@ -1,7 +1,7 @@
 /** A process of a sandbox, with its output as it comes. */
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { OutputBuffer, writer } from "../../lib/ansi";
-import { follow, get, send } from "../../lib/api";
+import { ApiError, follow, get, send } from "../../lib/api";
 import { safe } from "../../lib/format";
 import { usePoll } from "../../lib/load";
 import { s } from "../../strings";
@@ -70,7 +70,10 @@ function Controls({ sandbox, process, onDone }: { sandbox: string; process: Proc
   const { run, failure } = useAction();
   const ask = (method: "POST" | "DELETE", rest: string, body?: unknown, then = () => {}) => {
     const query = { generation: process.generation };
-    const asked = () => send(method, processPath(sandbox, process.id, rest), body, { query }).then(then);
+    const refused = (error: unknown) => {
+      throw error instanceof ApiError && error.kind === "no_stdin" ? new Error(words.noStdin) : error;
+    };
+    const asked = () => send(method, processPath(sandbox, process.id, rest), body, { query }).then(then, refused);
     void run(asked).then(onDone);
   };
   const sendLine = (event: Event) => {

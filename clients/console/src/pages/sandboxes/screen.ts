@@ -12,9 +12,9 @@ const RESIZE_DELAY = 100;
 /** Titles, links and the clipboard: what a program prints changes nothing but the screen. */
 const IGNORED_OSC = [0, 1, 2, 8, 52];
 /** Tabs, inserted, deleted and scrolled lines, and repeated characters: xterm.js does them one by one, however many. */
-const COUNTED = ["I", "L", "M", "S", "T", "Z", "b"];
-/** What one cell may have of a character with its accents, to be repeated. */
-const MAX_CELL = 16;
+const COUNTED = { I: "cols", L: "rows", M: "rows", S: "rows", T: "rows", Z: "cols", b: "cols" } as const;
+/** More accents on a character than a script has: a browser takes seconds to draw a heap of them. */
+const HEAP = /([\p{M}\p{Cf}\u1160-\u11ff]{16})[\p{M}\p{Cf}\u1160-\u11ff]+/gu;
 
 interface ScreenEvents {
   state(state: AttachState, why?: unknown): void;
@@ -29,14 +29,9 @@ export function openScreen(host: HTMLElement, sandbox: string, process: ProcessV
   const { fontFamily } = getComputedStyle(host);
   const terminal = new Terminal({ scrollback: SCROLLBACK, fontFamily, fontSize: 13, minimumContrastRatio: 4.5 });
   for (const code of IGNORED_OSC) terminal.parser.registerOscHandler(code, () => true);
-  for (const final of COUNTED) {
-    terminal.parser.registerCsiHandler({ final }, ([count]) => {
-      // What is more than the screen, or a heap of accents, is not done at all.
-      if (Number(count) > Math.max(terminal.cols, terminal.rows)) return true;
-      const { baseY, cursorX, cursorY } = terminal.buffer.active;
-      const cell = terminal.buffer.active.getLine(baseY + cursorY)?.getCell(Math.max(cursorX - 1, 0));
-      return final === "b" && (cell?.getChars().length ?? 0) > MAX_CELL;
-    });
+  // What is more than the screen is not done at all.
+  for (const [final, most] of Object.entries(COUNTED)) {
+    terminal.parser.registerCsiHandler({ final }, ([count]) => Number(count) > terminal[most]);
   }
   const fit = new FitAddon();
   terminal.loadAddon(fit);
@@ -44,11 +39,12 @@ export function openScreen(host: HTMLElement, sandbox: string, process: ProcessV
   fit.fit();
 
   let replaying = 0;
+  const decoder = new TextDecoder();
   const attachment = new Attachment(sandbox, process, {
     output(bytes, done) {
       const isReplay = attachment.isReplay;
       if (isReplay) replaying += 1;
-      terminal.write(bytes, () => {
+      terminal.write(decoder.decode(bytes, { stream: true }).replace(HEAP, "$1"), () => {
         if (isReplay) replaying -= 1;
         done();
       });
