@@ -335,6 +335,8 @@ export type ExecutionSummary = {
   generation: number | null;
   /** Its id. */
   id: string;
+  /** The image that it runs in; in lists alone, and absent if it runs in none. */
+  image?: string | null;
   /** What it runs. */
   kind: ExecutionKind;
   /** The members of its caller's own. */
@@ -347,6 +349,8 @@ export type ExecutionSummary = {
   started_at: string | null;
   /** Its state. */
   status: ExecutionStatus;
+  /** Whose it is, in lists of other subjects. */
+  subject?: Subject | null;
 };
 
 /** A failure as data: the `error` of a `ResultDocument` and an */
@@ -1108,6 +1112,9 @@ export type StagingMethod = "copy" | "overlay";
 
 /** How a sandbox was started. */
 export type StartKind = "warm" | "cold";
+
+/** Who asks: the owner of executions and sandboxes. One subject sees nothing of another's. */
+export type Subject = string;
 
 /** A test case of a script: `test.case(name, fn)`. */
 export type TestCase = {
