@@ -31,7 +31,7 @@ describe("the console", { concurrency: 4 }, () => {
       const cookies = await visitor.context.cookies();
       assert.deepEqual(
         cookies.map(({ name, httpOnly, sameSite, path }) => ({ name, httpOnly, sameSite, path })),
-        [{ name: "sandboxctl_session", httpOnly: true, sameSite: "Strict", path: "/" }],
+        [{ name: `sandboxctl_session_${new URL(service.url).port}`, httpOnly: true, sameSite: "Strict", path: "/" }],
       );
       assert.ok(!cookies[0].value.includes(token.slice(-20)), "the cookie shows the token");
       await page.reload();
