@@ -3,8 +3,9 @@ import assert from "node:assert/strict";
 import { before, describe, test } from "node:test";
 import { ALL_SCOPES, Service, strangerAt, USER_SCOPES, until, Visitor, visit } from "./harness.mjs";
 
-/** What its name begins with; the port follows. */
-const COOKIE = "sandboxctl_session_";
+/** The session on a loopback address is named by its port: services of one machine do not sign each other out. */
+const COOKIE = "sandboxctl_session";
+const cookieOf = (service) => `${COOKIE}_${new URL(service.url).port}`;
 
 describe("sessions", () => {
   let service;
@@ -83,7 +84,7 @@ describe("sessions", () => {
         await page.getByText(/session has ended/).waitFor();
         assert.ok(!(await page.content()).includes(run.id));
         const answer = await fetch(`${service.url}/v1/executions`, {
-          headers: { Cookie: `${cookie.name}=${cookie.value}`, "Sec-Fetch-Site": "same-origin" },
+          headers: { Cookie: `${cookieOf(service)}=${cookie.value}`, "Sec-Fetch-Site": "same-origin" },
         });
         assert.equal(answer.status, 401);
         await page.getByLabel("Token").fill(await service.token("carol"));
@@ -109,13 +110,15 @@ describe("sessions", () => {
     await victim.page.getByLabel("Token").fill(ada);
     await victim.page.getByRole("button", { name: "Sign in" }).click();
     await victim.page.getByText("ada").first().waitFor();
-    const cookies = (await victim.context.cookies()).filter(({ name }) => name.startsWith(COOKIE));
+    const cookies = (await victim.context.cookies()).filter(({ name }) => name === cookieOf(service));
     assert.equal(cookies.length, 1, "two sessions");
     assert.notEqual(cookies[0].value, planted.value);
     const session = await victim.page.evaluate(() => fetch("/v1/session").then((it) => it.json()));
     assert.equal(session.subject, "ada");
     // Nor does one count that is set for a part of the paths, which browsers send first.
-    await victim.context.addCookies([{ name: planted.name, value: planted.value, domain: "127.0.0.1", path: "/v1" }]);
+    await victim.context.addCookies([
+      { name: cookieOf(service), value: planted.value, domain: "127.0.0.1", path: "/v1" },
+    ]);
     const both = await victim.page.evaluate(() => fetch("/v1/session").then((it) => it.text()));
     assert.ok(!both.includes("bob"), both);
     // A session made up, or changed in one place, is none.
@@ -353,7 +356,7 @@ describe("pages of others", () => {
     assert.equal(answer.status(), 401);
     assert.equal(await state(), before);
     // No one signs a visitor in as somebody else.
-    const [cookie] = (await visitor.context.cookies()).filter(({ name }) => name.startsWith(COOKIE));
+    const [cookie] = (await visitor.context.cookies()).filter(({ name }) => name === cookieOf(service));
     const session = await visitor.page.evaluate(() => fetch("/v1/session").then((it) => it.json()));
     assert.ok(cookie);
     assert.equal(session.subject, "ada");
