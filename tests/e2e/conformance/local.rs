@@ -141,7 +141,7 @@ fn port_is_forwarded_until_a_signal_or_the_end_of_its_sandbox() {
     local.create(&["--name", "web", "--port", "8000"]);
     let other = local.run(&["sandbox", "port", "web", "8000:0", "9000"]);
     other.assert_stderr_has("the sandbox's spec does not list port 9000");
-    other.assert_stderr_has("sandbox create --port 9000");
+    other.assert_stderr_has("`--port` names the ports of a sandbox");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let pair = format!("8000:{}", taken.local_addr().unwrap().port());
     local.run(&["sandbox", "port", "web", &pair]).assert_stderr_has("8000:0 takes a free port");
