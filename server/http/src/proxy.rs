@@ -24,6 +24,8 @@ use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
 use axum::response::Response;
 use futures_util::TryFutureExt as _;
+use http_body_util::{BodyStream, StreamBody};
+use hyper::body::Body as _;
 use hyper::client::conn::http1;
 use hyper::ext::on_informational;
 use hyper::upgrade::OnUpgrade;
@@ -197,7 +199,12 @@ pub async fn proxy(
     head.version = Version::HTTP_11;
     head.extensions.clear();
     if !upgrades {
-        return Ok(Response::from_parts(head, Body::new(body)));
+        // What passes piece by piece takes memory by the piece, however long it says that it is.
+        let body = match body.size_hint().exact() {
+            Some(0) => Body::new(body),
+            _ => Body::new(StreamBody::new(BodyStream::new(body))),
+        };
+        return Ok(Response::from_parts(head, body));
     }
     let (Some(caller), Some(guest)) = (upgrade, guest) else {
         return Err(ProxyError::Broken("it changes to a protocol that was not asked for".into()));

@@ -26,6 +26,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::timeout;
+use tower::ServiceExt as _;
 
 use super::nodes::{Map, Node, has, nothing_mounted, two_nodes};
 use super::sockets::{Running, serve};
@@ -106,7 +107,6 @@ impl Api {
     /// The answer, of which the document says nothing.
     pub(super) async fn ask(&self, request: Request<Body>) -> Answer {
         use http_body_util::BodyExt as _;
-        use tower::ServiceExt as _;
         let response = self.router.clone().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
@@ -220,6 +220,23 @@ async fn port_is_one_that_the_spec_lists_and_at_which_something_listens() {
         let answer = api.ask(request(Method::GET, &path).body(Body::empty()).unwrap()).await;
         assert_eq!(answer.status, status, "{interim}");
     }
+    // A body passes piece by piece: its length takes no memory.
+    let mut connections = api.world.launcher.listen(PORT);
+    let guest = tokio::spawn(async move {
+        let mut connection = connections.recv().await.unwrap();
+        _ = connection.read(&mut [0; 1024]).await;
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n";
+        connection.write_all(head).await.unwrap();
+        connection
+    });
+    let path = format!("/v1/sandboxes/{id}/ports/8080/http/");
+    let asked = request(Method::GET, &path).body(Body::empty()).unwrap();
+    let answer = api.router.clone().oneshot(asked).await.unwrap();
+    assert_eq!(
+        (answer.status(), &answer.headers()["content-length"]),
+        (StatusCode::OK, &HeaderValue::from_static("1099511627776"))
+    );
+    drop(guest);
 }
 
 /// The host of a preview, and its token.
@@ -679,7 +696,6 @@ async fn strangers_take_no_place_of_the_owner_and_have_no_name() {
     };
     let http = Http::new(config, service, Arc::new(Tokens), mounts, Shutdown::default());
     let ask = async |is_stranger: bool| {
-        use tower::ServiceExt as _;
         let mut request = Request::get("/own/a").header("x-own-key", "carol");
         if is_stranger {
             request = request.header("x-stranger", "1");
