@@ -11,6 +11,7 @@ const ROOTS = [
   "Operation", "Envelope", "WriteData", "ExecutionRequest", "ResultExecution", "ExecExecution", "ExecutionEvent",
   "SandboxRequest", "SandboxView", "Problem", "ProcessRequest", "ProcessView", "SignalRequest",
   "ExecutionList", "FileList", "SandboxList", "ProcessList", "PortList", "Preview", "UsageTotals",
+  "SessionView", "ScriptCheck", "ServiceStatus",
 ];
 
 const nameOf = (reference) => reference.split("/").at(-1);

@@ -2,10 +2,10 @@
 import { ApiError, get, onUnauthenticated, send } from "./api";
 import { href, parse, replace } from "./route";
 import { store, useStore } from "./store";
-import type { Session } from "./wire";
+import type { SessionView } from "./wire";
 
 /** `undefined` until the service has said it, `null` for nobody. */
-const session = store<Session | null | undefined>(undefined);
+const session = store<SessionView | null | undefined>(undefined);
 
 /** The session; pages are shown only with one. */
 export function useSession(): { subject: string; can(scope: string): boolean } {
@@ -25,7 +25,7 @@ export function useSignedIn(): "unknown" | "yes" | "no" {
 /** Whose pages this visit has shown. */
 let subject: string | undefined;
 
-function begin(current: Session): void {
+function begin(current: SessionView): void {
   subject = current.subject;
   session.set(current);
 }
@@ -33,7 +33,7 @@ function begin(current: Session): void {
 /** Asks the service who this is. Whoever signs in meanwhile counts for more than its answer. */
 export async function loadSession(): Promise<void> {
   try {
-    const current = await get<Session>("/session");
+    const current = await get<SessionView>("/session");
     if (session.get() === undefined) begin(current);
   } catch (error) {
     if (!(error instanceof ApiError && error.status === 401)) throw error;
@@ -43,7 +43,7 @@ export async function loadSession(): Promise<void> {
 
 /** Signs in with a token, or with the code of a one-time link, and goes to `target`. */
 export async function signIn(credential: { token: string } | { code: string }, target: string): Promise<void> {
-  const current = await send<Session>("POST", "/session", credential);
+  const current = await send<SessionView>("POST", "/session", credential);
   if (subject !== undefined && subject !== current.subject) return leave(href(["executions"]));
   begin(current);
   replace(target);

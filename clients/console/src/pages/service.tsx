@@ -3,6 +3,7 @@ import { get } from "../lib/api";
 import { bytes, duration, safe } from "../lib/format";
 import { keep, usePoll } from "../lib/load";
 import { href } from "../lib/route";
+import type { NodeStatus, ServiceStatus, SubjectStatus } from "../lib/wire";
 import { s } from "../strings";
 import { Badge, type Column, Empty, Loaded, Meter, Page, Safe, Section, Table, Time } from "../ui";
 import { Facts } from "../ui/form";
@@ -10,38 +11,11 @@ import { Facts } from "../ui/form";
 const EVERY_MS = 5_000;
 const words = s.service;
 
-type Counts<Names extends string> = Record<Names, number>;
-type Subject = { subject: string } & Counts<
-  "queued" | "running" | "sandboxes" | "executions_today" | "cpu_ms_today" | "stored_bytes"
->;
-type Node = {
-  node: string;
-  name: string;
-  state: keyof typeof TONES;
-  address: string | null;
-  version: string | null;
-  running: number | null;
-  slots: number | null;
-  sandboxes: number;
-  last_seen: string;
-};
-
-/** The answer of `/v1/service`. */
-type Figures = Counts<"uptime_ms" | "queued" | "max_queued" | "running" | "max_running"> & {
-  version: string;
-  engine: string;
-  pool: Counts<keyof typeof words.pools | "ready" | "target"> | null;
-  sandboxes: Counts<keyof typeof s.sandboxes.statuses>;
-  subjects: Subject[];
-  more_subjects: boolean;
-  nodes: Node[];
-};
-
 const TONES = { ready: "ok", draining: "warn", drained: "muted", away: "bad" } as const;
 
 export default function Service() {
   const loaded = usePoll(
-    (signal) => get<Figures>("/service", {}, signal),
+    (signal) => get<ServiceStatus>("/service", {}, signal),
     EVERY_MS,
     [],
     (before, now) => ({
@@ -60,11 +34,14 @@ export default function Service() {
 const grouped = (n: number) => n.toLocaleString("en");
 
 /** Figures by the names that the strings have for them. */
-function named<Names extends string>(names: Record<Names, string>, counts: Counts<NoInfer<Names>>): [string, number][] {
+function named<Names extends string>(
+  names: Record<Names, string>,
+  counts: Record<NoInfer<Names>, number>,
+): [string, number][] {
   return Object.entries<string>(names).map(([key, label]) => [label, counts[key as Names]]);
 }
 
-function Shown({ figures }: { figures: Figures }) {
+function Shown({ figures }: { figures: ServiceStatus }) {
   const { version, engine, uptime_ms, pool, sandboxes, subjects, nodes } = figures;
   const names = nodes.length > 0 ? words.cluster : words.alone;
   const about: [string, string][] = [
@@ -108,7 +85,7 @@ function Shown({ figures }: { figures: Figures }) {
   );
 }
 
-const SUBJECTS: Column<Subject>[] = [
+const SUBJECTS: Column<SubjectStatus>[] = [
   {
     head: words.subject,
     class: "name",
@@ -122,9 +99,10 @@ const SUBJECTS: Column<Subject>[] = [
   { head: words.stored, class: "number", cell: ({ stored_bytes }) => bytes(stored_bytes) },
 ];
 
-const load = ({ running, slots }: Node) => (running === null ? s.ui.none : s.ui.of(`${running}`, `${slots ?? "?"}`));
+const load = ({ running, slots }: NodeStatus) =>
+  running === null ? s.ui.none : s.ui.of(`${running}`, `${slots ?? "?"}`);
 
-const NODES: Column<Node>[] = [
+const NODES: Column<NodeStatus>[] = [
   { head: words.node, class: "name", cell: ({ name, node }) => <Safe text={`${name} (${node})`} /> },
   { head: words.state, class: "tight", cell: ({ state }) => <Badge tone={TONES[state]}>{safe(state)}</Badge> },
   { head: words.address, class: "name", cell: ({ address }) => <Safe text={address ?? s.ui.none} /> },

@@ -74,6 +74,9 @@ export type ChangeType = "file" | "directory" | "symlink" | "other";
 /** The name and version of the schema of a change manifest. */
 export type ChangesSchema = "sandboxctl.changes/1";
 
+/** How bad a `ScriptProblem` is. */
+export type CheckSeverity = "error" | "warning";
+
 /** A command: exactly one of `program` and `shell`. */
 export type CommandRequest = {
   /** The program's arguments. */
@@ -606,6 +609,35 @@ export type NetworkRequestInput = {
   allow?: string[];
 };
 
+/** What a node does. */
+export type NodeState = "ready" | "draining" | "drained" | "away";
+
+/** A node of a cluster. What only a session has is null if it is away. */
+export type NodeStatus = {
+  /** Where the others reach it. */
+  address: string | null;
+  /** How long ago it renewed its session. */
+  beat_age_ms: number | null;
+  /** Equal where the settings that all nodes should share are. */
+  config_digest: string | null;
+  /** When it was last there. */
+  last_seen: string;
+  /** Its name for people. */
+  name: string;
+  /** Its id. */
+  node: string;
+  /** How many executions it runs. */
+  running: number | null;
+  /** The kept sandboxes that it has. */
+  sandboxes: number;
+  /** How many it may run at one time. */
+  slots: number | null;
+  /** What it does. */
+  state: NodeState;
+  /** The version of its program. */
+  version: string | null;
+};
+
 /** Something in the sandbox that stood in the way of a script or a command. */
 export type Note = {
   /** What to do about it. */
@@ -810,6 +842,24 @@ export type OutputEncoding = "utf-8" | "base64";
 
 /** The stream of a command's output. */
 export type OutputStream = "stdout" | "stderr";
+
+/** Sandboxes that are started ahead, of all kinds together. */
+export type PoolStatus = {
+  /** How often one was asked for. */
+  claims: number;
+  /** Starts that failed. */
+  failed: number;
+  /** How often one was ready then. */
+  hits: number;
+  /** The kinds of sandboxes. */
+  kinds: number;
+  /** How many are ready. */
+  ready: number;
+  /** How many are being started. */
+  starting: number;
+  /** How many are to be ready. */
+  target: number;
+};
 
 /** The TCP sockets that listen in a sandbox. */
 export type PortList = {
@@ -1029,6 +1079,18 @@ export type ResultExecution = {
 /** The name and version of a script's result document. */
 export type ResultSchema = "sandboxctl.result/1";
 
+/** Kept sandboxes, by their state. */
+export type SandboxCounts = {
+  /** Those with a container that is frozen. */
+  paused: number;
+  /** Those with a container. */
+  ready: number;
+  /** Those that are being started. */
+  starting: number;
+  /** Those without a container. */
+  stopped: number;
+};
+
 /** A page of a list of a subject's kept sandboxes, the latest first. */
 export type SandboxList = {
   /** The `cursor` of the next page; null on the last one. */
@@ -1090,8 +1152,62 @@ export type SandboxView = {
   status: SandboxStatus;
 };
 
+/** What a check of a script has found. */
+export type ScriptCheck = {
+  /** What is wrong with it, in no order; nothing if it compiles and uses no unknown names. */
+  problems: ScriptProblem[];
+};
+
+/** Something that is wrong with a script. */
+export type ScriptProblem = {
+  /** Its line, from 1. */
+  line: number;
+  /** What is wrong. */
+  message: string;
+  /** Whether it runs all the same. */
+  severity: CheckSeverity;
+};
+
 /** Secrets by name. They are never stored and never given back. */
 export type Secrets = Record<string, Content>;
+
+/** What a service does now, for who administers it. */
+export type ServiceStatus = {
+  /** The engine that sandboxes run on. */
+  engine: EngineKind;
+  /** How many may wait. */
+  max_queued: number;
+  /** How many may run here at one time. */
+  max_running: number;
+  /** There are more subjects than are listed. */
+  more_subjects: boolean;
+  /** The nodes of the cluster; none without one. */
+  nodes: NodeStatus[];
+  /** The sandboxes that are started ahead; null if none are. */
+  pool: PoolStatus | null;
+  /** Executions that wait; in a cluster for any of its nodes. */
+  queued: number;
+  /** Executions that run here. */
+  running: number;
+  /** The kept sandboxes that are here. */
+  sandboxes: SandboxCounts;
+  /** Subjects of which something waits, runs, is kept or has ended today; those of which most is under way first. */
+  subjects: SubjectStatus[];
+  /** How long it has been running. */
+  uptime_ms: number;
+  /** The version of the program. */
+  version: string;
+};
+
+/** Who is signed in. */
+export type SessionView = {
+  /** When the session ends; null without one, where no token is needed or another one was sent. */
+  expires_at: string | null;
+  /** What it may do. */
+  scopes: string[];
+  /** Whose objects the caller has. */
+  subject: Subject;
+};
 
 /** The signals that can be sent to a command. */
 export type SignalName = "HUP" | "INT" | "QUIT" | "KILL" | "USR1" | "USR2" | "TERM" | "CONT" | "STOP" | "TSTP" | "WINCH";
@@ -1115,6 +1231,24 @@ export type StartKind = "warm" | "cold";
 
 /** Who asks: the owner of executions and sandboxes. One subject sees nothing of another's. */
 export type Subject = string;
+
+/** What there is of a subject now, and what it has used today, by UTC. */
+export type SubjectStatus = {
+  /** Their processor time. */
+  cpu_ms_today: number;
+  /** Executions that ended today. */
+  executions_today: number;
+  /** Executions that wait. */
+  queued: number;
+  /** Executions that run. */
+  running: number;
+  /** Kept sandboxes. */
+  sandboxes: number;
+  /** The bytes of results and files that are stored. */
+  stored_bytes: number;
+  /** The subject. */
+  subject: Subject;
+};
 
 /** A test case of a script: `test.case(name, fn)`. */
 export type TestCase = {

@@ -21,13 +21,13 @@ import {
 import { tags } from "@lezer/highlight";
 import { useEffect, useRef } from "preact/hooks";
 import { safe } from "../../lib/format";
-import type { CheckProblem } from "../../lib/wire";
+import type { ScriptProblem } from "../../lib/wire";
 import { s } from "../../strings";
 
 type EditorProps = {
   label: string;
   value: string;
-  problems: CheckProblem[];
+  problems: ScriptProblem[];
   onChange: (value: string) => void;
 };
 

@@ -4,7 +4,7 @@ import { send, sleep } from "../../lib/api";
 import { safe } from "../../lib/format";
 import { useLoad } from "../../lib/load";
 import { limitsOf } from "../../lib/typed";
-import type { CheckProblem, ExecutionRequest } from "../../lib/wire";
+import type { ExecutionRequest, ScriptCheck, ScriptProblem } from "../../lib/wire";
 import { s } from "../../strings";
 import { Badge, Field, Safe } from "../../ui";
 import type { ScriptDraft } from "./drafts";
@@ -30,12 +30,12 @@ function argsOf(text: string): { args?: Record<string, unknown> } {
 const TYPING_MS = 400;
 
 /** What is wrong with a script, when its typing has paused; until then, what was. */
-function useCheck(script: string): CheckProblem[] {
-  const [problems, setProblems] = useState<CheckProblem[]>([]);
+function useCheck(script: string): ScriptProblem[] {
+  const [problems, setProblems] = useState<ScriptProblem[]>([]);
   const { data, error } = useLoad(
     async (signal) => {
       await sleep(TYPING_MS, signal);
-      return send<{ problems: CheckProblem[] }>("POST", "/check", { script }, { signal });
+      return send<ScriptCheck>("POST", "/check", { script }, { signal });
     },
     [script],
   );
