@@ -53,6 +53,7 @@ mod status;
 mod tests;
 mod tokens;
 mod usage;
+mod writer;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -26,6 +26,7 @@ use sandbox_dirfd::{check_private_dir, create_private_dir, random_hex};
 use crate::data_dir::{directory, lock_single, private_file};
 use crate::error::StoreError;
 use crate::pool::Pool;
+use crate::writer::Writer;
 use crate::{ContinueFn, Durability};
 
 /// How long a statement waits for another program that holds the database.
@@ -44,7 +45,7 @@ pub(crate) struct SqliteStore(Arc<Inner>);
 struct Inner {
     database: PathBuf,
     readers: Pool<Connection>,
-    writer: writer::Writer,
+    writer: Writer<writer::Change>,
     /// Held by a server, so that there is only one; the last to be dropped.
     lock: Option<File>,
     /// The data directory, if it is removed with the store.
@@ -133,8 +134,9 @@ impl SqliteStore {
         };
         schema::migrate(&mut connection, &database, migration)?;
         let log = writer::LogSize::watch(&mut connection)?;
+        let write_all = move |changes: &_| writer::write_all(&connection, changes, &log);
         let writer =
-            writer::Writer::start(connection, log).map_err(|error| directory(data_dir, error))?;
+            Writer::start("store", write_all).map_err(|error| directory(data_dir, error))?;
         let idle = match lock {
             Some(_) => (0..READERS).map(|_| connect_reader(&database)).collect::<Result<_, _>>()?,
             None => Vec::new(),
@@ -188,21 +190,6 @@ impl SqliteStore {
         let copied = copy();
         _ = std::fs::remove_file(&part);
         copied
-    }
-
-    pub fn write<T: Send + 'static>(
-        &self,
-        change: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.0.writer.write(change)
-    }
-
-    pub fn write_then<T: Send + 'static>(
-        &self,
-        change: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
-        then: impl FnOnce(Result<T, StoreError>) + Send + 'static,
-    ) {
-        self.0.writer.write_then(change, then);
     }
 
     pub fn read<T>(
