@@ -48,6 +48,7 @@ mod row;
 mod sandboxes;
 mod signing_key;
 mod sqlite;
+mod statement;
 mod status;
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,6 @@ mod retention;
 mod sandboxes;
 mod schema;
 mod sessions;
-mod status;
 mod thread;
 mod tokens;
 mod usage;
@@ -43,11 +42,11 @@ use thread::{DatabaseThread, TIMEOUT, clock_ahead};
 pub use connect::DatabaseConfig;
 pub(crate) use connect::Purpose;
 pub use node_dir::NodeDir;
-pub(crate) use parameters::{Parameter, Parameters, bind, own};
+pub(crate) use parameters::{Parameter, Parameters, Typed, bind, own};
 pub(crate) use report::report;
 pub use report::{DatabaseReport, Standbys};
 pub use schema::{Initialized, LEASES};
-pub(crate) use schema::{initialize, migrate, restored};
+pub(crate) use schema::{VERSION, initialize, migrate, restored};
 pub(crate) use writer::Change;
 
 /// The connections that write. The rows of `usage` and `stored` have the number of theirs.
@@ -69,7 +68,7 @@ pub struct DatabaseFigures {
 /// The store of a cluster. Clones are handles of the same one.
 #[derive(Debug, Clone)]
 pub(crate) struct PostgresStore {
-    database: Arc<Database>,
+    pub database: Arc<Database>,
     cluster: Cluster,
 }
 
@@ -167,11 +166,6 @@ impl PostgresStore {
         Ok(Self { cluster: Cluster::new(database.clone()), database })
     }
 
-    #[cfg(test)]
-    pub const fn database(&self) -> &Arc<Database> {
-        &self.database
-    }
-
     pub const fn cluster(&self) -> &Cluster {
         &self.cluster
     }
@@ -235,6 +229,26 @@ impl Database {
             Err(StoreError::Unavailable(_)) => query(),
             queried => queried,
         }
+    }
+
+    /// Reads the rows that a statement finds.
+    pub fn all<T>(
+        &self,
+        statement: &str,
+        parameters: Parameters<'_>,
+        read: impl Fn(&Row) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        self.query(statement, parameters)?.iter().map(read).collect()
+    }
+
+    /// Reads the first row that a statement finds, if it finds any.
+    pub fn first<T>(
+        &self,
+        statement: &str,
+        parameters: Parameters<'_>,
+        read: impl Fn(&Row) -> Result<T, StoreError>,
+    ) -> Result<Option<T>, StoreError> {
+        self.query(statement, parameters)?.first().map(read).transpose()
     }
 
     /// Queries or changes something at once, on the connection for sessions and claims. If its answer does not come

@@ -7,7 +7,6 @@ mod retention;
 mod sandboxes;
 mod schema;
 mod signing_key;
-mod status;
 mod tokens;
 mod usage;
 mod writer;
@@ -28,6 +27,8 @@ use crate::error::StoreError;
 use crate::pool::Pool;
 use crate::writer::Writer;
 use crate::{ContinueFn, Durability};
+
+pub(crate) use schema::VERSION;
 
 /// How long a statement waits for another program that holds the database.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -147,6 +148,11 @@ impl SqliteStore {
         Ok(Self(Arc::new(inner)))
     }
 
+    /// Whether a server has the data directory, and this store is for administration.
+    pub fn is_attached(&self) -> bool {
+        self.0.lock.is_none()
+    }
+
     pub fn check_writable(&self) -> Result<(), StoreError> {
         self.write(|connection| {
             // It takes the lock, and writes a page of the log.
@@ -223,17 +229,6 @@ impl SqliteStore {
             let mut query = connection.prepare_cached(statement)?;
             query.query_and_then(parameters, read)?.next().transpose()
         })
-    }
-
-    /// Reads the row that a statement always finds.
-    pub fn one<T>(
-        &self,
-        statement: &str,
-        parameters: impl Params,
-        read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        let found = self.first(statement, parameters, read)?;
-        found.ok_or_else(|| rusqlite::Error::QueryReturnedNoRows.into())
     }
 }
 
