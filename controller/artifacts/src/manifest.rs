@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use sandbox_api::artifacts::{Artifact, ArtifactManifest, ArtifactSchema, OmittedEntry};
+use sandbox_dirfd::is_random_hex;
 use sandbox_protocol::media::image_type;
 use sandbox_protocol::without_bom;
 
@@ -31,8 +32,7 @@ pub fn decode(dir: &Path, json: &[u8]) -> Result<ArtifactManifest, Error> {
     let mut last: &[u8] = b"";
     for file in &manifest.files {
         let path = file.path();
-        let is_digest = file.sha256.len() == 64
-            && file.sha256.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let is_digest = is_random_hex::<32>(&file.sha256);
         let reason = match path {
             path if !is_below(path) => "is not a path below the directory",
             path if is_reserved(path) => "is the manifest's or the checksums' own name",

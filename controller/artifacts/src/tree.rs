@@ -5,13 +5,13 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, readlinkat};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat};
 use rustix::io::Errno;
 use sandbox_dirfd::{FileStamp, HoleAllowance, Visit, WalkBounds, hex, join, open_child, walk};
 use sha2::{Digest as _, Sha256};
 
 use crate::collect::complete;
-use crate::copy::{Progress, describe, hash};
+use crate::copy::{Progress, describe, hash, target_of};
 use crate::cursor::{Cursor, MissingDir};
 use crate::error::Error;
 use crate::{ContinueFn, MAX_DEPTH};
@@ -81,12 +81,7 @@ pub fn digest_input(path: &Path, proceed: ContinueFn<'_>) -> Result<InputDigest,
                     ("file", file.sha256)
                 }
                 FileType::Directory => ("directory", "-".to_owned()),
-                FileType::Symlink => {
-                    let io = Error::io("read", path);
-                    let (parent, name) = from.parent(path).map_err(&io)?;
-                    let target = readlinkat(parent, name, Vec::new()).map_err(&io)?;
-                    ("symlink", hex(&Sha256::digest(target.as_bytes())))
-                }
+                FileType::Symlink => ("symlink", hex(&Sha256::digest(target_of(&mut from, path)?))),
                 _ => ("other", "-".to_owned()),
             };
             let (mode, path) = (stat.st_mode & 0o7777, path.escape_ascii());
