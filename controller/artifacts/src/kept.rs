@@ -233,6 +233,7 @@ mod tests {
     use crate::collect::tests::Fixture;
     use rustix::fs::Mode;
     use std::fs::{self, File};
+    use std::os::fd::AsFd as _;
     use std::os::unix::fs::symlink;
     use std::process::Command;
 
