@@ -156,7 +156,7 @@ impl SqliteStore {
     pub fn check_writable(&self) -> Result<(), StoreError> {
         self.write(|connection| {
             // It takes the lock, and writes a page of the log.
-            connection.pragma_update(None, "user_version", schema::VERSION)?;
+            connection.pragma_update(None, "user_version", VERSION)?;
             Ok(())
         })
     }
