@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use super::key::Key;
 use super::origin::Origin;
-use super::project;
 use super::value::ValueError;
 use super::variables::{OTHER_VARIABLES, SERVER_VARIABLE};
 
@@ -76,7 +75,7 @@ pub enum Error {
         /// The key.
         key: String,
         /// The reason.
-        source: project::Widening,
+        source: ValueError,
     },
     /// A directory, set by a file or by default, leads through a link.
     #[error("{name}: {} is a symbolic link, which is not followed there", .link.display())]

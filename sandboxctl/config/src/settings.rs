@@ -176,7 +176,7 @@ impl Settings {
             let origin = Origin::Variable(name.to_owned());
             let value = value
                 .to_str()
-                .ok_or(ValueError::NotUtf8)
+                .ok_or_else(|| ValueError::of("it is not UTF-8 text"))
                 .and_then(|text| Value::from_text(key, text))
                 .map_err(|source| Error::Value {
                     origin: origin.clone(),
