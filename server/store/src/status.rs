@@ -1,6 +1,7 @@
 //! What a store has, in figures.
 
 use sandbox_api::service::Time;
+use serde::Serialize;
 
 use crate::error::StoreError;
 use crate::integer::unsigned;
@@ -9,17 +10,15 @@ use crate::statement::value;
 use crate::{Backend, Store, postgres, sqlite};
 
 /// What a store has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct StoreStatus {
     /// Whether a server has the store open.
+    #[serde(rename = "running")]
     pub is_served: bool,
-    /// The version of its tables.
-    pub schema: u64,
-    /// The bytes of its database, without what waits in its log.
-    pub database_bytes: u64,
     /// Executions that wait.
     pub queued: u64,
     /// Executions that run, or ran when their server was killed.
+    #[serde(rename = "executing")]
     pub running: u64,
     /// Executions that have ended and are kept.
     pub ended: u64,
@@ -28,7 +27,12 @@ pub struct StoreStatus {
     /// Kept sandboxes.
     pub sandboxes: u64,
     /// Tokens that are valid.
+    #[serde(rename = "valid_tokens")]
     pub tokens: u64,
+    /// The version of its tables.
+    pub schema: u64,
+    /// The bytes of its database, without what waits in its log.
+    pub database_bytes: u64,
 }
 
 /// The figures of both databases but two; `$1` is the time.
