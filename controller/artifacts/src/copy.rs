@@ -84,7 +84,7 @@ impl Progress {
                 return Ok(self.artifact(&after, path, content));
             }
         }
-        Err(Error::Changing { path: text(path) })
+        Err(Error::changing(path))
     }
 
     /// Takes a file into account that is copied or read.

@@ -16,7 +16,6 @@ use sha2::{Digest as _, Sha256};
 use crate::archive::{Added, ArchiveFormat, Tar, failed, tar_gzip, tar_zstd};
 use crate::copy::{Progress, describe, open, target_of};
 use crate::cursor::{Cursor, MissingDir};
-use crate::error::text;
 use crate::{ContinueFn, Error, MAX_DEPTH};
 
 /// The files that a run left.
@@ -129,7 +128,7 @@ impl<'a> KeptFiles<'a> {
             archive.add(path, ArtifactMode::of(stat.st_mode), size, &mut content).map_err(
                 |error| match proceed() {
                     true if content.left > 0 && error.kind() == io::ErrorKind::UnexpectedEof => {
-                        Error::Changing { path: text(path) }
+                        Error::changing(path)
                     }
                     true => failed(error),
                     false => Error::Cancelled,

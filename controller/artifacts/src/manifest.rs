@@ -26,7 +26,7 @@ pub fn encode(files: Vec<Artifact>, omitted: Vec<OmittedEntry>) -> (ArtifactMani
 
 /// The manifest of a directory, whose paths are all below it.
 pub fn decode(dir: &Path, json: &[u8]) -> Result<ArtifactManifest, Error> {
-    let refuse = |reason: String| Error::Manifest { path: dir.to_owned(), reason };
+    let refuse = |reason: String| Error::manifest(dir, reason);
     let manifest: ArtifactManifest = serde_json::from_slice(without_bom(json))
         .map_err(|error| refuse(format!("its manifest.json is not usable: {error}")))?;
     let mut last: &[u8] = b"";
