@@ -217,19 +217,6 @@ impl SqliteStore {
             query.query_and_then(parameters, read)?.collect()
         })
     }
-
-    /// Reads the first row that a statement finds, if it finds any.
-    pub fn first<T>(
-        &self,
-        statement: &str,
-        parameters: impl Params,
-        read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
-    ) -> Result<Option<T>, StoreError> {
-        self.read(|connection| {
-            let mut query = connection.prepare_cached(statement)?;
-            query.query_and_then(parameters, read)?.next().transpose()
-        })
-    }
 }
 
 fn connect(database: &Path) -> Result<Connection, StoreError> {

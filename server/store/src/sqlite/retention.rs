@@ -38,7 +38,7 @@ impl SqliteStore {
     pub fn oldest_end(&self) -> Result<Option<Time>, StoreError> {
         let oldest = "SELECT ended_at FROM executions WHERE ended_at IS NOT NULL AND NOT is_expired
             ORDER BY ended_at LIMIT 1";
-        self.first(oldest, [], |row| row.time("ended_at"))
+        Ok(self.all(oldest, [], |row| row.time("ended_at"))?.pop())
     }
 }
 
