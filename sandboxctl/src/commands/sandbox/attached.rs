@@ -5,7 +5,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_api::{ExecutionEvent, Exit, OutputStream, ProblemKind, Recorded, TerminalSize};
+use sandbox_api::{ExecutionEvent, Exit, ProblemKind, Recorded, TerminalSize};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::Context;
