@@ -154,17 +154,14 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// [`Error::Preset`] for an unknown name.
+    /// If a preset is unknown.
     pub fn allow(&self) -> Result<Allowlist, Error> {
         let Some(Value::Hosts(entries)) = &self.setting(Key::Allow).value else {
             return Ok(Allowlist::default());
         };
         let presets = self.presets();
-        network::resolve(entries, presets).map_err(|preset| Error::Preset {
-            name: self.named(Key::Allow),
-            preset: preset.to_owned(),
-            known: presets.keys().cloned().collect(),
-        })
+        let unknown = |preset| Error::unknown_preset(&self.named(Key::Allow), preset, presets);
+        network::resolve(entries, presets).map_err(unknown)
     }
 
     /// Whether the command line itself requests hosts, as opposed to settings for every command.
@@ -196,7 +193,8 @@ impl Settings {
         } else {
             return Ok(path);
         };
-        Err(Error::IoDir { name: self.named(Key::IoDir), path, why })
+        let what = format!("{}: {} {why}", self.named(Key::IoDir), path.display());
+        Err(Error::Unusable { what, hint: None })
     }
 
     /// Where `sandbox_init` may mount, absolute.
@@ -232,7 +230,17 @@ impl Settings {
             }
             path.push(part);
             if path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
-                return Err(Error::Link { name: self.named(key), link: path });
+                let (name, path) = (self.named(key), path.display());
+                return Err(Error::Unusable {
+                    what: format!("{name}: {path} is a symbolic link, which is not followed there"),
+                    hint: Some(format!(
+                        "name what it leads to {}, if that is meant",
+                        match key {
+                            Key::IoDir => "with --io-dir",
+                            _ => "in the user's configuration",
+                        }
+                    )),
+                });
             }
         }
         Ok(path)

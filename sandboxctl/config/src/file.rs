@@ -113,9 +113,8 @@ fn read_text(file: &Path, links: Links) -> io::Result<String> {
 pub fn parse(file: &Path, text: &str) -> Result<Vec<Entry>, Error> {
     let origin =
         |offset: usize| Origin::File { file: file.to_owned(), line: line_of(text, offset) };
-    let table = DeTable::parse(text).map_err(|error| Error::Syntax {
-        origin: origin(error.span().map_or(0, |span| span.start)),
-        message: error.message().to_owned(),
+    let table = DeTable::parse(text).map_err(|error| {
+        Error::at(origin(error.span().map_or(0, |span| span.start)), error.message())
     })?;
     let mut entries = Vec::new();
     walk("", table.get_ref(), &origin, &mut entries)?;
@@ -139,11 +138,8 @@ fn walk(
         };
         let here = origin(name.span().start);
         if let Some(key) = Key::from_name(&full) {
-            let value = Value::from_toml(key, value).map_err(|source| Error::Value {
-                origin: here.clone(),
-                key: full,
-                source,
-            })?;
+            let value = Value::from_toml(key, value)
+                .map_err(|why| Error::at(here.clone(), format!("{full}: {why}")))?;
             entries.push(Entry { key, value, origin: here });
         } else if let (true, DeValue::Table(table)) = (is_section(&full), value.get_ref()) {
             walk(&full, table, origin, entries)?;

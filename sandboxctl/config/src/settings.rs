@@ -14,6 +14,12 @@ use super::value::{Value, ValueError};
 use super::variables::{FILE_VARIABLE, OTHER_VARIABLES};
 use super::{file, project};
 
+/// Where a project's file cannot set something.
+const ELSEWHERE: &str = "set it in the user's configuration, or give the file with --config if you trust \
+     all of it";
+const CEILINGS: &str =
+    "[limits.ceiling] and [exec.ceiling] stand in the user's or the system's file";
+
 /// An effective setting.
 #[derive(Debug, Clone)]
 pub struct Setting {
@@ -78,9 +84,13 @@ impl Settings {
         if let Some((file, origin)) = named {
             match settings.read(Layer::User, &file) {
                 Ok(true) => {}
-                Ok(false) => return Err(Error::Missing { origin, file }),
-                Err(source @ Error::Unreadable { .. }) => {
-                    return Err(Error::Named { origin, source: Box::new(source) });
+                Ok(false) => {
+                    return Err(Error::at(origin, format!("no such file: {}", file.display())));
+                }
+                Err(Error::Unreadable { file, source }) => {
+                    let file = file.display();
+                    let what = format!("cannot read the configuration {file}: {source}");
+                    return Err(Error::at(origin, what));
                 }
                 // That error names the file and the line.
                 Err(error) => return Err(error),
@@ -148,8 +158,10 @@ impl Settings {
             if layer == Layer::Project {
                 // A file has no duplicate keys, so the effective value is that of the layers below.
                 let below = self.setting(key).value.as_ref();
-                project::check(key, &value, below, self.presets()).map_err(|source| {
-                    Error::Widening { origin: origin.clone(), key: key.name(), source }
+                project::check(key, &value, below, self.presets()).map_err(|why| Error::At {
+                    origin: origin.clone(),
+                    what: format!("{}: {why}", key.name()),
+                    hint: Some(ELSEWHERE.to_owned()),
                 })?;
             }
             self.set(key, value, layer, origin);
@@ -167,7 +179,11 @@ impl Settings {
                 return Err(Error::unknown_variable(name.to_owned()));
             };
             if matches!(key, Key::Ceiling(_) | Key::ExecCeiling(_)) {
-                return Err(Error::CeilingVariable { origin: Origin::Variable(name.to_owned()) });
+                return Err(Error::At {
+                    origin: Origin::Variable(name.to_owned()),
+                    what: "ceilings cannot be set by an environment variable".to_owned(),
+                    hint: Some(CEILINGS.to_owned()),
+                });
             }
             // As usual: an empty variable counts as not set.
             if value.is_empty() {
@@ -176,13 +192,9 @@ impl Settings {
             let origin = Origin::Variable(name.to_owned());
             let value = value
                 .to_str()
-                .ok_or(ValueError::NotUtf8)
+                .ok_or_else(|| ValueError::of("it is not UTF-8 text"))
                 .and_then(|text| Value::from_text(key, text))
-                .map_err(|source| Error::Value {
-                    origin: origin.clone(),
-                    key: key.name(),
-                    source,
-                })?;
+                .map_err(|why| Error::at(origin.clone(), format!("{}: {why}", key.name())))?;
             self.set(key, value, Layer::Environment, origin);
         }
         Ok(())

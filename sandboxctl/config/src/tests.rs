@@ -235,7 +235,8 @@ fn an_io_dir_that_came_with_the_project_leads_through_no_link() {
     assert_eq!(io_dir(&[]).unwrap(), project.join("a/b"));
     symlink("/etc", project.join("a")).unwrap();
     let error = io_dir(&[]).unwrap_err();
-    assert!(matches!(&error, Error::Link { link, .. } if *link == project.join("a")), "{error}");
+    let link = format!("{} is a symbolic link", project.join("a").display());
+    assert!(error.to_string().contains(&link), "{error}");
     // An explicit value of the user counts.
     assert_eq!(io_dir(&[("SANDBOXCTL_IO_DIR", "a/b")]).unwrap(), Path::new("/etc/b"));
 

@@ -115,7 +115,9 @@ pub async fn with_engine<T>(
     ended
 }
 
-/// Runs `serve` with a sandbox of this controller that is launched for it alone.
+/// Runs `serve` with a sandbox of this controller that is launched for it alone. One that has answered does
+/// not wait for its removal, which is the engine's work. One that was interrupted or has failed waits: nothing
+/// of it is left when it ends.
 pub async fn in_sandbox_of<T>(
     context: &Context<'_>,
     settings: &Settings,
@@ -126,19 +128,7 @@ pub async fn in_sandbox_of<T>(
 ) -> Result<T, Error> {
     let sandbox = launch(context, settings, controller, signals, spec).await?;
     let ended = serve(&sandbox, signals).await;
-    remove(context, &sandbox, signals, ended.is_ok()).await;
-    ended
-}
-
-/// Removes the sandbox of a command. One that has answered does not wait for that, which is the
-/// engine's work. One that was interrupted or has failed waits: nothing of it is left when it ends.
-pub async fn remove(
-    context: &Context<'_>,
-    sandbox: &Sandbox,
-    signals: &mut Signals,
-    has_answered: bool,
-) {
-    let is_answered = has_answered && !signals.were_received();
+    let is_answered = ended.is_ok() && !signals.were_received();
     let removal = async {
         match is_answered {
             true => sandbox.release().await,
@@ -150,6 +140,7 @@ pub async fn remove(
     if let Ok(Err(error)) = signals.guard(removal).await {
         context.output.notice(&error.full_message());
     }
+    ended
 }
 
 /// Starts something that a signal cancels from then on, and awaits its end.
@@ -172,7 +163,7 @@ pub async fn follow_to_end<R>(
 }
 
 /// Launches it, and reports slow steps.
-pub async fn launch(
+async fn launch(
     context: &Context<'_>,
     settings: &Settings,
     controller: &Controller,

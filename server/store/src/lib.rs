@@ -48,11 +48,13 @@ mod row;
 mod sandboxes;
 mod signing_key;
 mod sqlite;
+mod statement;
 mod status;
 #[cfg(test)]
 mod tests;
 mod tokens;
 mod usage;
+mod writer;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,12 +1,9 @@
 //! The MCP tools at `/mcp`, with the same checks and quotas as the API.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt as _;
-use std::path::PathBuf;
-
 use axum::extract::Request;
 use axum::middleware::map_request;
 use sandbox_api::ByteSize;
+use sandbox_dirfd::create_private_dir;
 use sandbox_http::{Caller, Mount, MountAccess, Scope};
 use sandbox_mcp::{Access, Audience, HttpOptions, HttpServer, Settings};
 use sandbox_service::{HostPolicy, IoPosture, Service, ServiceConfig};
@@ -28,7 +25,10 @@ pub fn options(service: &ServiceConfig, output_bytes: usize) -> Result<HttpOptio
         IoPosture::Off => None,
         // Each subject has files of its own: it would read those of others otherwise.
         IoPosture::PrivatePerExecution | IoPosture::Shared(_) => {
-            Some(private_dir(service.subject_dirs())?)
+            let dir = service.subject_dirs();
+            create_private_dir(&dir)
+                .map_err(|source| Error::System { what: dir.display().to_string(), source })?;
+            Some(dir)
         }
     };
     let bounds = service.bounds(&sandbox.root);
@@ -42,13 +42,6 @@ pub fn options(service: &ServiceConfig, output_bytes: usize) -> Result<HttpOptio
         output_bytes,
     };
     Ok(HttpOptions { settings, io_dirs })
-}
-
-fn private_dir(dir: PathBuf) -> Result<PathBuf, Error> {
-    match DirBuilder::new().recursive(true).mode(0o700).create(&dir) {
-        Ok(()) => Ok(dir),
-        Err(source) => Err(Error::System { what: dir.display().to_string(), source }),
-    }
 }
 
 /// The server, and where it is mounted. The subject of a caller is that of its workspace.

@@ -1,7 +1,6 @@
 //! `serve`: a service, from its start to its end.
 
 mod access;
-mod causes;
 mod e2b;
 mod listen;
 mod mcp;
@@ -28,7 +27,6 @@ use serde_json::json;
 use tokio::task::block_in_place;
 
 use self::access::{Access, Policy};
-pub use self::causes::causes;
 use self::e2b::Whose;
 use self::listen::Listening;
 use self::node::Node;
@@ -40,7 +38,7 @@ use crate::cli::root::LocalRootArgs;
 use crate::cli::serve::ServeArgs;
 use crate::cli::token::Expiry;
 use crate::config::{Key, Settings};
-use crate::error::{Error, Signal};
+use crate::error::{Error, Signal, causes};
 use crate::signals::Signals;
 
 /// How long connections may go on after all executions have ended.

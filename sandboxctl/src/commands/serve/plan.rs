@@ -16,12 +16,11 @@ use sandbox_service::{
 use sandbox_store::DatabaseConfig;
 
 use super::super::{Context, database};
-use super::causes::causes;
 use super::node::PeerPlan;
 use super::own::Place;
 use crate::cli::serve::ServeArgs;
 use crate::config::{Key, Layer, Scope, Settings, Value};
-use crate::error::Error;
+use crate::error::{Error, causes};
 use crate::target::{self, is_in};
 
 /// Whose a service is, and how long it serves.

@@ -112,7 +112,7 @@ impl Cluster {
     ///
     /// [`StoreError`].
     pub fn sessions(&self) -> Result<Vec<NodeSession>, StoreError> {
-        self.database.query(SESSIONS, &[])?.iter().map(session).collect()
+        self.database.all(SESSIONS, &[], session)
     }
 
     /// All nodes, by their names.

@@ -112,7 +112,7 @@ impl Clustered {
 
 fn database(store: &Store) -> &Arc<Database> {
     match &store.0 {
-        Backend::Postgres(store) => store.database(),
+        Backend::Postgres(store) => &store.database,
         Backend::Sqlite(_) => unreachable!("it is a cluster's"),
     }
 }
