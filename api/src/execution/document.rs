@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::kind::ExecutionKind;
 use super::result::{
@@ -146,6 +147,9 @@ pub struct CommonMembers<'a> {
     /// Whether its receipt was written, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<Cow<'a, ReceiptReport>>,
+    /// The body of the request that asked a service for it; absent if that had secrets or is large.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<Cow<'a, Map<String, Value>>>,
 }
 
 /// What became of the receipt of a run: the member `receipt` of its document.

@@ -124,7 +124,7 @@ impl Service {
     }
 
     /// A page of a subject's sandboxes, the latest first. Of those at other nodes of a cluster the processes are
-    /// not known here, nor whether they are paused.
+    /// not known here.
     ///
     /// # Errors
     ///
@@ -326,11 +326,11 @@ impl Core {
         let Some(node) = &self.node else { return Ok(Vec::new()) };
         let found = node.sandboxes_elsewhere(subject).await?;
         let view = |it: SandboxElsewhere| {
-            let SandboxElsewhere { record, is_ready, is_there } = it;
+            let SandboxElsewhere { record, status, is_there } = it;
             let mut view = SandboxEntry::new(record, Ok(SandboxSpec::new())).view();
             (view.node_away, view.processes) = (!is_there, None);
-            if is_ready && is_there {
-                view.status = SandboxStatus::Ready;
+            if is_there {
+                view.status = status;
             }
             view
         };
