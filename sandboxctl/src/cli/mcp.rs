@@ -88,7 +88,8 @@ pub enum McpCommand {
     #[command(after_long_help = "\
 sandboxctl mcp install --client claude-desktop --io-dir ~/sandbox
 sandboxctl mcp install --client cursor -- --image python:3.13-slim --read-only
-sandboxctl mcp install --client vscode --print")]
+sandboxctl mcp install --client vscode --print
+sandboxctl mcp install --skill")]
     Install(InstallArgs),
 }
 
@@ -96,23 +97,28 @@ sandboxctl mcp install --client vscode --print")]
 #[derive(Debug, Args)]
 pub struct InstallArgs {
     /// The client
-    #[arg(long, value_name = "NAME", value_parser = client())]
-    pub client: clients::Client,
+    #[arg(long, value_name = "NAME", value_parser = client(), required_unless_present = "skill")]
+    pub client: Option<clients::Client>,
 
-    /// Print the entry and the path of its file, and change nothing
+    /// Write the skill into .agents/skills of the working directory: it teaches AI agents the tools
+    #[arg(long)]
+    pub skill: bool,
+
+    /// Print what would be written and the path of its file, and change nothing
     #[arg(long)]
     pub print: bool,
 
     /// The name of the entry
-    #[arg(long, default_value = "sandboxctl", value_parser = text::<clients::EntryName>())]
+    #[arg(long, default_value = "sandboxctl", requires = "client",
+        value_parser = text::<clients::EntryName>())]
     pub name: clients::EntryName,
 
     /// The io dir, which the entry names by its absolute path [default: ./sandbox-files]
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(long, value_name = "DIR", requires = "client", value_hint = ValueHint::DirPath)]
     pub io_dir: Option<PathBuf>,
 
     /// Flags of `sandboxctl mcp`
-    #[arg(last = true, value_name = "FLAG")]
+    #[arg(last = true, value_name = "FLAG", requires = "client")]
     pub flags: Vec<String>,
 }
 

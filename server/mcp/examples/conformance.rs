@@ -304,6 +304,7 @@ impl ServerHandler for Fixtures {
             .enable_resources_list_changed()
             .enable_completions()
             .enable_logging()
+            .enable_skills()
             .build();
         info
     }
@@ -517,6 +518,22 @@ impl ServerHandler for Fixtures {
         };
         let result = ReadResourceResult::new(vec![contents]);
         Ok(result.with_ttl_ms(0).with_cache_scope(CacheScope::Private).into())
+    }
+
+    async fn list_skills(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListSkillsResult, ErrorData> {
+        self.ours.list_skills(request, context).await
+    }
+
+    async fn get_skill(
+        &self,
+        request: GetSkillRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetSkillResult, ErrorData> {
+        self.ours.get_skill(request, context).await
     }
 
     async fn list_prompts(

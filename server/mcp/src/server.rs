@@ -6,10 +6,10 @@ use rmcp::ServerHandler;
 use rmcp::model::{
     CacheScope, CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult,
     CompletionInfo, CustomRequest, CustomResult, ErrorCode, ErrorData, GetPromptRequestParams,
-    GetPromptResponse, Implementation, ListPromptsResult, ListResourceTemplatesResult,
-    ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
-    ReadResourceRequestParams, ReadResourceResponse, Reference, ServerCapabilities, ServerConfig,
-    SubscriptionFilter, Tool,
+    GetPromptResponse, GetSkillRequestParams, GetSkillResult, Implementation, ListPromptsResult,
+    ListResourceTemplatesResult, ListResourcesResult, ListSkillsResult, ListToolsResult,
+    PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+    Reference, ServerCapabilities, ServerConfig, SubscriptionFilter, Tool,
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -19,7 +19,7 @@ use crate::settings::Settings;
 use crate::tools::{Call, Catalogue, EXECUTE_SCRIPT};
 use crate::workspace::Workspace;
 use crate::workspaces::Workspaces;
-use crate::{prompts, resources};
+use crate::{prompts, resources, skills};
 
 /// How long a client may keep the list of tools: it never changes while the server runs.
 const TOOLS_TTL_MS: u64 = 3_600_000;
@@ -128,7 +128,8 @@ impl ServerHandler for McpServer {
             .enable_tools()
             .enable_prompts()
             .enable_completions()
-            .enable_resources();
+            .enable_resources()
+            .enable_skills();
         let capabilities = match self.shared.has_files {
             true => capabilities.enable_resources_list_changed().build(),
             false => capabilities.build(),
@@ -220,6 +221,23 @@ impl ServerHandler for McpServer {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let workspace = self.workspace(&context.extensions)?;
         resources::read(&workspace, &request.uri).await.map(Into::into)
+    }
+
+    async fn list_skills(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListSkillsResult, ErrorData> {
+        one_page(request.as_ref())?;
+        Ok(skills::list())
+    }
+
+    async fn get_skill(
+        &self,
+        request: GetSkillRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<GetSkillResult, ErrorData> {
+        skills::entry(&request.uri)
     }
 
     async fn list_prompts(
@@ -324,19 +342,22 @@ impl ServerHandler for McpServer {
         request: CustomRequest,
         context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
-        // A known method is here because its params have another form.
+        // A known method is here because its params have another form. An `initialize` is not: where there
+        // is one, it was refused before.
         let known = [
-            "initialize", "tools/call", "resources/read", "prompts/get", "completion/complete",
-            "tools/list", "resources/list", "prompts/list", "resources/templates/list",
+            "tools/call", "resources/read", "prompts/get", "completion/complete", "tools/list",
+            "resources/list", "prompts/list", "resources/templates/list", "skills/list",
+            "skills/get",
         ];
         let method: String = request.method.chars().take(64).collect();
-        // The revisions whose requests say which one they are of have no `initialize`.
-        let is_removed = method == "initialize"
-            && context
-                .meta
-                .protocol_version()
-                .is_some_and(|it| it >= ProtocolVersion::V_2026_07_28);
-        Err(match !is_removed && known.contains(&&*request.method) {
+        // What the revisions have whose requests say which one they are of.
+        let is_stateless =
+            context.meta.protocol_version().is_some_and(|it| it >= ProtocolVersion::V_2026_07_28);
+        let is_known = match &*request.method {
+            "subscriptions/listen" => is_stateless,
+            method => known.contains(&method),
+        };
+        Err(match is_known {
             true => ErrorData::invalid_params(format!("invalid params of {method}"), None),
             false => method_not_found(&method),
         })
