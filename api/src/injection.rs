@@ -1,0 +1,302 @@
+//! Secrets that a controller adds to requests, so that no sandbox has them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use sandbox_protocol::limits::MIN_SECRET_BYTES;
+
+use crate::hosts::{AllowRule, Allowlist, Host, Target};
+use crate::secrets::SecretValue;
+
+/// The longest value: a server takes no longer header.
+const MAX_VALUE_BYTES: usize = 8 << 10;
+/// Headers that frame a message or name its host.
+const FRAMING: [&str; 15] = [
+    "accept-encoding", "connection", "content-encoding", "content-length", "expect", "host",
+    "keep-alive", "proxy-authorization", "proxy-connection", "range", "te", "trailer",
+    "transfer-encoding", "upgrade", "via",
+];
+
+/// What is added to requests: a rule, and the value that it names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Injection {
+    rule: InjectRule,
+    value: SecretValue,
+}
+
+/// Where a secret is added: `HOST[:PORT]: HEADER: TEXT env:NAME`, `HOST: ?QUERY=env:NAME`, or `HOST: basic
+/// USER:env:NAME`; `file:PATH` in place of `env:NAME`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InjectRule {
+    target: Target,
+    place: Place,
+    source: String,
+}
+
+/// The part of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A header.
+    Header {
+        /// Its name.
+        name: String,
+        /// What stands before the secret.
+        before: String,
+    },
+    /// A parameter of the query.
+    Query {
+        /// Its name.
+        name: String,
+    },
+    /// `Authorization: Basic`.
+    Basic {
+        /// The user.
+        user: String,
+    },
+}
+
+/// Why a secret is not added. No message has what was written: it may be the secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InjectError {
+    /// It is no rule.
+    #[error(
+        "expected HOST[:PORT]: HEADER: TEXT env:NAME, HOST: ?QUERY=env:NAME or HOST: basic USER:env:NAME"
+    )]
+    Form,
+    /// The host is no name.
+    #[error("it needs the name of a host, whose certificate is verified")]
+    Host,
+    /// The header is not one that can be set.
+    #[error("this header cannot be set")]
+    Header,
+    /// The value is not one that a header can have.
+    #[error(
+        "its value has fewer than {MIN_SECRET_BYTES} bytes, more than {MAX_VALUE_BYTES}, or characters that no header has"
+    )]
+    Value,
+}
+
+impl InjectError {
+    /// What to do about it.
+    pub const fn hint(self) -> &'static str {
+        match self {
+            Self::Form | Self::Header => {
+                "an example is 'api.example.org: Authorization: Bearer env:TOKEN'; file:PATH is a source \
+                 too, and the value itself does not stand in a rule"
+            }
+            Self::Host => "host.sandbox.internal:PORT is a service of this machine",
+            Self::Value => "a value is one line of printable ASCII characters",
+        }
+    }
+}
+
+impl FromStr for InjectRule {
+    type Err = InjectError;
+
+    fn from_str(text: &str) -> Result<Self, InjectError> {
+        let (host, rest) = text.split_once(": ").ok_or(InjectError::Form)?;
+        let (host, port) = match host.rsplit_once(':') {
+            Some((host, port)) => (host, port.parse().map_err(|_| InjectError::Form)?),
+            None => (host, 443),
+        };
+        let host = match host.parse() {
+            Ok(host @ Host::Name(_)) if port != 0 => host,
+            _ => return Err(InjectError::Host),
+        };
+        let target = Target { host, port };
+        if target.is_own_loopback() {
+            return Err(InjectError::Host);
+        }
+        let rest = rest.trim();
+        let (place, source) = if let Some(query) = rest.strip_prefix('?') {
+            let (name, source) = query.split_once('=').ok_or(InjectError::Form)?;
+            (Place::Query { name: name.to_owned() }, source)
+        } else if let Some(basic) = rest.strip_prefix("basic ") {
+            let (user, source) = basic.trim_start().split_once(':').ok_or(InjectError::Form)?;
+            (Place::Basic { user: user.to_owned() }, source)
+        } else {
+            let (name, value) = rest.split_once(':').ok_or(InjectError::Form)?;
+            let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+            let lower = name.to_ascii_lowercase();
+            if name.is_empty() || !name.bytes().all(is_token) || FRAMING.contains(&&*lower) {
+                return Err(InjectError::Header);
+            }
+            let value = value.trim_start();
+            let at = ["env:", "file:"].iter().flat_map(|kind| value.match_indices(kind));
+            let is_begin = |at: usize| at == 0 || matches!(value.as_bytes()[at - 1], b' ' | b'=');
+            let at = at.map(|(at, _)| at).filter(|&at| is_begin(at)).min();
+            let (before, source) = value.split_at(at.ok_or(InjectError::Form)?);
+            (Place::Header { name: name.to_owned(), before: before.to_owned() }, source)
+        };
+        let is_source = ["env:", "file:"]
+            .iter()
+            .any(|kind| source.strip_prefix(kind).is_some_and(|name| !name.is_empty()));
+        let words = match &place {
+            Place::Header { before, .. } => before,
+            Place::Query { name } if name.is_empty() => return Err(InjectError::Form),
+            Place::Query { name } => name,
+            Place::Basic { user } => user,
+        };
+        match is_source && is_line(words.as_bytes()) {
+            true => Ok(Self { target, place, source: source.to_owned() }),
+            false => Err(InjectError::Form),
+        }
+    }
+}
+
+impl fmt::Display for InjectRule {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { target, place, source } = self;
+        match target.port {
+            443 => write!(formatter, "{}: ", target.host)?,
+            _ => write!(formatter, "{target}: ")?,
+        }
+        match place {
+            Place::Header { name, before } => write!(formatter, "{name}: {before}{source}"),
+            Place::Query { name } => write!(formatter, "?{name}={source}"),
+            Place::Basic { user } => write!(formatter, "basic {user}:{source}"),
+        }
+    }
+}
+
+impl InjectRule {
+    /// Where its value comes from: `env:NAME` or `file:PATH`.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The host and port that its value is sent to.
+    pub const fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// With the value that it names.
+    ///
+    /// # Errors
+    ///
+    /// [`InjectError::Value`].
+    pub fn with(self, value: SecretValue) -> Result<Injection, InjectError> {
+        let bytes = value.as_bytes();
+        let is_long = (MIN_SECRET_BYTES..=MAX_VALUE_BYTES).contains(&bytes.len());
+        match is_long && is_line(bytes) {
+            true => Ok(Injection { rule: self, value }),
+            false => Err(InjectError::Value),
+        }
+    }
+}
+
+fn is_line(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| (b' '..=b'~').contains(byte))
+}
+
+impl Injection {
+    /// The host and port that it is sent to.
+    pub const fn target(&self) -> &Target {
+        &self.rule.target
+    }
+
+    /// Where it is in a request.
+    pub const fn place(&self) -> &Place {
+        &self.rule.place
+    }
+
+    /// The secret.
+    pub const fn value(&self) -> &SecretValue {
+        &self.value
+    }
+
+    /// The variable that programs have in its place, and what it is.
+    pub fn placeholder(&self) -> Option<(&str, String)> {
+        let name = self.rule.source.strip_prefix("env:")?;
+        Some((name, format!("sandboxctl-injected-{name}")))
+    }
+
+    /// Adds what these need to a list: their hosts, unless rules for requests say what is allowed there.
+    pub fn add_hosts(injections: &[Self], list: &Allowlist) -> Allowlist {
+        let mut rules = list.rules().to_vec();
+        for injection in injections {
+            let target = injection.target();
+            if !list.allows(target) {
+                rules.push(AllowRule::exactly(target));
+            }
+        }
+        rules.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_says_where_a_secret_is_added_and_where_it_comes_from() {
+        for text in [
+            "api.example.org: Authorization: Bearer env:TOKEN",
+            "api.example.org: X-Api-Key: env:KEY",
+            "api.example.org:8443: Authorization: token=file:/run/a b",
+            "host.sandbox.internal:8443: ?key=env:KEY",
+            "git.example.org: basic x-access-token:env:TOKEN",
+            "git.example.org: basic :file:t",
+        ] {
+            let rule: InjectRule = text.parse().unwrap();
+            assert_eq!(rule.to_string(), text);
+        }
+        let rule: InjectRule = "API.example.org.:443: A:env:T".parse().unwrap();
+        assert_eq!(rule.to_string(), "api.example.org: A: env:T");
+        assert_eq!(rule.source(), "env:T");
+    }
+
+    #[test]
+    fn an_invalid_rule_is_refused_without_what_was_written() {
+        for (text, error) in [
+            ("hunter2", InjectError::Form),
+            ("api.example.org", InjectError::Form),
+            ("api.example.org: hunter2", InjectError::Form),
+            ("api.example.org: Authorization: Bearer hunter2", InjectError::Form),
+            ("api.example.org: Authorization: Bearer env:", InjectError::Form),
+            ("api.example.org: Authorization: Bearerenv:A", InjectError::Form),
+            ("api.example.org: Authorization: B\u{e4} env:A", InjectError::Form),
+            ("api.example.org: A: x\r\ny env:A", InjectError::Form),
+            ("api.example.org: ?=env:A", InjectError::Form),
+            ("api.example.org: ?key=hunter2", InjectError::Form),
+            ("api.example.org: basic user", InjectError::Form),
+            ("api.example.org:x: A: env:A", InjectError::Form),
+            ("api.example.org: Host: env:A", InjectError::Header),
+            ("api.example.org: Transfer-Encoding: env:A", InjectError::Header),
+            ("api.example.org: A b: env:A", InjectError::Header),
+            ("192.0.2.7: A: env:A", InjectError::Host),
+            ("localhost: A: env:A", InjectError::Host),
+            ("*.example.org: A: env:A", InjectError::Host),
+            ("api.example.org:0: A: env:A", InjectError::Host),
+        ] {
+            assert_eq!(text.parse::<InjectRule>(), Err(error), "{text}");
+            assert!(!error.to_string().contains("hunter2") && !error.hint().is_empty());
+        }
+        let rule: InjectRule = "api.example.org: A: env:A".parse().unwrap();
+        for value in ["abc", "a\nbcd", "\u{e4}bcd", &"x".repeat(MAX_VALUE_BYTES + 1)] {
+            assert_eq!(rule.clone().with(SecretValue::new(value)), Err(InjectError::Value));
+        }
+        let injection = rule.with(SecretValue::new("hunter2!")).unwrap();
+        assert!(!format!("{injection:?}").contains("hunter2"));
+        assert_eq!(injection.placeholder(), Some(("A", "sandboxctl-injected-A".to_owned())));
+    }
+
+    #[test]
+    fn an_injection_allows_its_host_unless_a_rule_says_what_of_it() {
+        let injection = |text: &str| {
+            text.parse::<InjectRule>().unwrap().with(SecretValue::new("hunter2!")).unwrap()
+        };
+        let hosts = |text: &str, rules: &[&str]| {
+            let list = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+            let list = Injection::add_hosts(&[injection(text)], &list);
+            list.rules().iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(hosts("a.example: A: env:A", &[]), ["a.example:443"]);
+        assert_eq!(
+            hosts("a.example:8443: A: env:A", &["b.example"]),
+            ["b.example", "a.example:8443"]
+        );
+        let rule = "GET https://a.example/x";
+        assert_eq!(hosts("a.example: A: env:A", &[rule]), [rule]);
+    }
+}
