@@ -26,6 +26,11 @@ const CRATES: &[Row] = &[
         "secrets replaced in what a sandbox says",
         &["sandbox-api", "sandbox-protocol"],
     ),
+    (
+        "sandbox-intercept",
+        "connections whose TLS the controller terminates",
+        &["sandbox-api", "sandbox-redact"],
+    ),
     ("sandbox-rootfs", "image archives", &["sandbox-api", "sandbox-dirfd"]),
     ("sandbox-warm-pool", "which sandboxes are started ahead", &[]),
     ("sandbox-staging", "io dirs that change whole or not", &["sandbox-api", "sandbox-dirfd"]),
@@ -42,7 +47,7 @@ const CRATES: &[Row] = &[
         "sandbox-controller",
         "sandboxes, and what runs in them",
         &[
-            "sandbox-api", "sandbox-artifacts", "sandbox-dirfd", "sandbox-engine",
+            "sandbox-api", "sandbox-artifacts", "sandbox-dirfd", "sandbox-engine", "sandbox-intercept",
             "sandbox-protocol", "sandbox-receipts", "sandbox-redact", "sandbox-session",
             "sandbox-staging", "sandbox-tls", "sandbox-warm-pool",
         ],

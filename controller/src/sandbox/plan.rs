@@ -153,6 +153,8 @@ impl Plan {
                 protected: spec.protected.clone(),
                 files: spec.files,
             },
+            // Made with the claim.
+            ca: None,
         };
         let mode = if spec.root.supports_exec() { Mode::Exec } else { Mode::Script };
         let home = io.clone();

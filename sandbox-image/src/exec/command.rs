@@ -8,6 +8,7 @@ use std::io::Read as _;
 use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -48,6 +49,8 @@ pub struct Defaults {
     /// What `~` expands to in a working directory.
     home_path: Option<GuestPath>,
     cwd: GuestPath,
+    /// What the controller adds when it configures the sandbox, before any command.
+    added: OnceLock<Environment>,
 }
 
 impl Defaults {
@@ -77,7 +80,7 @@ impl Defaults {
         for (name, value) in [(&b"HOME"[..], writable), (b"TMPDIR", TMPDIR)] {
             env.insert(name.to_vec(), value.to_vec());
         }
-        Self { env, home_path: home, cwd }
+        Self { env, home_path: home, cwd, added: OnceLock::new() }
     }
 
     /// Sets what programs expect, unless the image does: the name of their user, output that appears
@@ -92,6 +95,16 @@ impl Defaults {
         if !self.env.contains_key(GIT_CONFIG[0].0) {
             self.env.extend(GIT_CONFIG.map(|(name, value)| (name.to_vec(), value.to_vec())));
         }
+    }
+
+    /// The value of a variable.
+    pub fn variable(&self, name: &[u8]) -> Option<&[u8]> {
+        self.env.get(name).map(Vec::as_slice)
+    }
+
+    /// Sets these in place of the image's own. Only the first call has an effect.
+    pub fn add(&self, variables: impl Iterator<Item = (Vec<u8>, Vec<u8>)>) {
+        _ = self.added.set(variables.collect());
     }
 
     /// Sets this address as the proxy of commands, in place of the image's own.
@@ -173,6 +186,7 @@ impl Prepared {
     /// `invalid_request` and the errors of the path rules, naming the argument that is wrong.
     pub fn new(request: &CommandRequest<'_>, defaults: &Defaults) -> Result<Self, WireError> {
         let mut env = defaults.env.clone();
+        env.extend(defaults.added.get().cloned().unwrap_or_default());
         for (name, value) in request.env {
             if name.is_empty() || name.contains(&b'=') {
                 let name = String::from_utf8_lossy(name);
