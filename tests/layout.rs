@@ -47,9 +47,9 @@ const CRATES: &[Row] = &[
         "sandbox-controller",
         "sandboxes, and what runs in them",
         &[
-            "sandbox-api", "sandbox-artifacts", "sandbox-dirfd", "sandbox-engine", "sandbox-intercept",
-            "sandbox-protocol", "sandbox-receipts", "sandbox-redact", "sandbox-session",
-            "sandbox-staging", "sandbox-tls", "sandbox-warm-pool",
+            "sandbox-api", "sandbox-artifacts", "sandbox-dirfd", "sandbox-engine",
+            "sandbox-intercept", "sandbox-protocol", "sandbox-receipts", "sandbox-redact",
+            "sandbox-session", "sandbox-staging", "sandbox-tls", "sandbox-warm-pool",
         ],
     ),
     ("sandbox-env", "the configuration that an environment implies", &["sandbox-controller"]),

@@ -416,6 +416,11 @@ impl SandboxSpec {
     pub const fn supports_exec(&self) -> bool {
         self.root.supports_exec()
     }
+
+    /// The hosts that commands may reach, with those that secrets are sent to.
+    pub fn hosts(&self) -> Allowlist {
+        Injection::add_hosts(&self.inject, &self.allow)
+    }
 }
 
 setters! {

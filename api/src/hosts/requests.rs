@@ -48,7 +48,8 @@ impl RequestRule {
 
     /// The narrowest rule for a request; `None` if there is none that means it alone.
     pub(super) fn of(method: &str, path: &str) -> Option<Self> {
-        let is_one = !path.contains('*') && method != "*" && !method.contains(',');
+        // A shell would read a quote; a star is any text.
+        let is_one = !path.contains(['*', '\'']) && method != "*" && !method.contains(',');
         Self::new(method, path).ok().filter(|_| is_one && !path.is_empty())
     }
 
@@ -231,9 +232,14 @@ mod tests {
             target("api.example", 443).request_rule(method, path).map(|it| it.to_string())
         };
         assert_eq!(rule("GET", "/a/b").as_deref(), Some("GET https://api.example/a/b"));
-        for (method, path) in
-            [("*", "/a"), ("GET,POST", "/a"), ("GET", "/*"), ("GET", "/a/../b"), ("TRACE", "/")]
-        {
+        for (method, path) in [
+            ("*", "/a"),
+            ("GET,POST", "/a"),
+            ("GET", "/*"),
+            ("GET", "/';x;'"),
+            ("GET", "/a/../b"),
+            ("TRACE", "/"),
+        ] {
             assert_eq!(rule(method, path), None, "{method} {path}");
         }
     }

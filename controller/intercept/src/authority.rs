@@ -52,6 +52,15 @@ impl Authority {
         pem + "-----END CERTIFICATE-----\n"
     }
 
+    #[cfg(test)]
+    pub fn sign_for_test(
+        &self,
+        params: CertificateParams,
+        key: &KeyPair,
+    ) -> CertificateDer<'static> {
+        params.signed_by(key, &self.issuer).unwrap().der().clone()
+    }
+
     /// TLS as this host has it.
     pub fn server(&self, host: &str) -> Result<Arc<ServerConfig>, SetupError> {
         let mut params = dated(vec![host.to_owned()])?;

@@ -49,8 +49,11 @@ const MAX_HEAD: usize = 64 << 10;
 const MAX_HEADERS: usize = 128;
 /// Where systems have the certificates of authorities.
 const ROOTS: [&str; 5] = [
-    "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-    "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem",
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
 ];
 
 /// Connections cannot be terminated.
@@ -76,7 +79,9 @@ pub enum Failure {
     #[error("the TLS server name is not the host's")]
     Name,
     /// The handshake with the program failed.
-    #[error("the TLS handshake of the program failed, which may not trust the sandbox's certificates: {0}")]
+    #[error(
+        "the TLS handshake of the program failed, which may not trust the sandbox's certificates: {0}"
+    )]
     Client(io::Error),
     /// There is no certificate for it.
     #[error(transparent)]
@@ -179,7 +184,8 @@ impl Interceptor {
 
     /// Whether connections to this target are terminated.
     pub fn terminates(&self, target: &Target) -> bool {
-        self.list.has_request_rules(target) || self.injections.iter().any(|it| it.target() == target)
+        self.list.has_request_rules(target)
+            || self.injections.iter().any(|it| it.target() == target)
     }
 
     /// Serves a connection of a program, over one to the host of `target`, until one of both ends. `record`
@@ -262,7 +268,10 @@ impl Interceptor {
         &self,
         upstream: U,
         name: ServerName<'static>,
-    ) -> io::Result<(SendRequest<Incoming>, client::Connection<TokioIo<tokio_rustls::client::TlsStream<U>>, Incoming>)>
+    ) -> io::Result<(
+        SendRequest<Incoming>,
+        client::Connection<TokioIo<tokio_rustls::client::TlsStream<U>>, Incoming>,
+    )>
     where
         U: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -314,9 +323,8 @@ impl Interceptor {
             }
         };
         // Never the source of an error, which may have a part of an answer.
-        let mut response = sent.map_err(|error| {
-            failed(format!("{} gave no answer: {error}", link.target))
-        })?;
+        let mut response =
+            sent.map_err(|error| failed(format!("{} gave no answer: {error}", link.target)))?;
         let host = hyper::upgrade::on(&mut response);
         let (mut parts, body) = response.into_parts();
         request::answer(&mut parts, upgrade, self.patterns.is_some())?;
@@ -337,6 +345,8 @@ fn refusal(refusal: Refusal) -> Response<Body> {
     let body = Full::from(text).map_err(|never: Infallible| match never {}).boxed_unsync();
     let mut response = Response::new(body);
     *response.status_mut() = refusal.status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
 }

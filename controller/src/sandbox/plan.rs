@@ -158,7 +158,7 @@ impl Plan {
         };
         let mode = if spec.root.supports_exec() { Mode::Exec } else { Mode::Script };
         let home = io.clone();
-        let proxy = proxy(mode, &spec.allow)?;
+        let proxy = proxy(mode, &spec.hosts())?;
         let args = AgentArgs {
             mode,
             user: None,
