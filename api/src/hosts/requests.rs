@@ -146,7 +146,7 @@ mod tests {
             ("GET https://api.example/a/../b", "'/a/../b'"),
             ("GET https://api.example/a?b", "'/a?b'"),
             ("GET https://api.example/a b", "'/a b'"),
-            ("GET https://192.0.2.7/", "a name"),
+            ("GET https://192.0.2.7/", "the name of a host"),
             ("GET https://localhost/", "loopback"),
             ("GET https://user@api.example/", "a URL"),
             ("GET https:///a", "neither"),

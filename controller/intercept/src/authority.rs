@@ -52,23 +52,9 @@ impl Authority {
         pem + "-----END CERTIFICATE-----\n"
     }
 
-    #[cfg(test)]
-    pub fn sign_for_test(
-        &self,
-        params: CertificateParams,
-        key: &KeyPair,
-    ) -> CertificateDer<'static> {
-        params.signed_by(key, &self.issuer).unwrap().der().clone()
-    }
-
     /// TLS as this host has it.
     pub fn server(&self, host: &str) -> Result<Arc<ServerConfig>, SetupError> {
-        let mut params = dated(vec![host.to_owned()])?;
-        params.distinguished_name.push(DnType::CommonName, "sandboxctl");
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        params.use_authority_key_identifier_extension = true;
-        let certificate = params.signed_by(&self.key, &self.issuer)?.der().clone();
+        let certificate = self.leaf(host)?;
         let key = PrivateKeyDer::Pkcs8(self.key.serialize_der().into());
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?
@@ -79,6 +65,16 @@ impl Authority {
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         Ok(Arc::new(config))
+    }
+
+    /// The certificate of this host.
+    pub fn leaf(&self, host: &str) -> Result<CertificateDer<'static>, rcgen::Error> {
+        let mut params = dated(vec![host.to_owned()])?;
+        params.distinguished_name.push(DnType::CommonName, "sandboxctl");
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        Ok(params.signed_by(&self.key, &self.issuer)?.der().clone())
     }
 }
 

@@ -206,8 +206,12 @@ impl Interceptor {
         U: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let host = target.host.to_string();
-        let hello = LazyConfigAcceptor::new(Acceptor::default(), client).await;
-        let hello = hello.map_err(Failure::Client)?;
+        let hello = match LazyConfigAcceptor::new(Acceptor::default(), client).await {
+            Ok(hello) => hello,
+            // It has tried another address first, or only asks whether somebody listens.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) => return Err(Failure::Client(error)),
+        };
         let named = hello.client_hello().server_name().map(str::to_owned);
         if !named.is_some_and(|name| name.eq_ignore_ascii_case(&host)) {
             return Err(Failure::Name);

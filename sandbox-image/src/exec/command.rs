@@ -441,6 +441,30 @@ mod tests {
     }
 
     #[test]
+    fn what_the_controller_adds_replaces_the_images_variables_and_a_commands_own_stay() {
+        let image = (format!("{IMAGE_VARIABLE}SSL_CERT_FILE").into(), "/image.pem".into());
+        let defaults = Defaults::new([image].into_iter(), None, GuestPath::root());
+        let added = [("SSL_CERT_FILE", "/tmp/b.pem"), ("TOKEN", "placeholder")];
+        defaults.add(added.into_iter().map(|(name, value)| (name.into(), value.into())));
+        assert_eq!(defaults.variable(b"SSL_CERT_FILE"), Some(&b"/image.pem"[..]));
+        let env = |given: &[(&str, &str)]| {
+            let made = prepare(&program("x"), None, given, &defaults).unwrap();
+            text(&made.env).into_iter().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let usual = env(&[]);
+        assert!(
+            ["SSL_CERT_FILE=/tmp/b.pem", "TOKEN=placeholder"]
+                .iter()
+                .all(|it| usual.contains(&(*it).to_owned()))
+        );
+        let own = env(&[("TOKEN", "mine")]);
+        assert!(
+            own.contains(&"TOKEN=mine".to_owned())
+                && !own.contains(&"TOKEN=placeholder".to_owned())
+        );
+    }
+
+    #[test]
     fn what_programs_expect_is_set_unless_the_image_or_the_caller_sets_it() {
         let env = |image: &[(&str, &str)], given: &[(&str, &str)]| {
             let mut defaults = defaults(image);
