@@ -10,26 +10,32 @@ use crate::secrets::SecretValue;
 /// The longest value: a server takes no longer header.
 const MAX_VALUE_BYTES: usize = 8 << 10;
 /// Headers that frame a message or name its host.
-const FRAMING: [&str; 15] = [
-    "accept-encoding", "connection", "content-encoding", "content-length", "expect", "host",
-    "keep-alive", "proxy-authorization", "proxy-connection", "range", "te", "trailer",
-    "transfer-encoding", "upgrade", "via",
+const FRAMING: [&str; 7] = [
+    "accept-encoding", "connection", "content-length", "expect", "host", "transfer-encoding",
+    "upgrade",
 ];
 
 /// What is added to requests: a rule, and the value that it names.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Injection {
-    rule: InjectRule,
-    value: SecretValue,
+    /// Where it is added.
+    pub rule: InjectRule,
+    /// The secret: one line of ASCII.
+    pub value: SecretValue,
 }
 
 /// Where a secret is added: `HOST[:PORT]: HEADER: TEXT env:NAME`, `HOST: ?QUERY=env:NAME`, or `HOST: basic
 /// USER:env:NAME`; `file:PATH` in place of `env:NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct InjectRule {
-    target: Target,
-    place: Place,
-    source: String,
+    /// The host and port that the secret is sent to.
+    pub target: Target,
+    /// The part of a request.
+    pub place: Place,
+    /// Where the secret comes from: `env:NAME` or `file:PATH`.
+    pub source: String,
 }
 
 /// The part of a request.
@@ -62,9 +68,6 @@ pub enum InjectError {
         "expected HOST[:PORT]: HEADER: TEXT env:NAME, HOST: ?QUERY=env:NAME or HOST: basic USER:env:NAME"
     )]
     Form,
-    /// The host is no name.
-    #[error("it needs the name of a host, whose certificate is verified")]
-    Host,
     /// The value is not one that a header can have.
     #[error(
         "its value has fewer than {MIN_SECRET_BYTES} bytes, more than {MAX_VALUE_BYTES}, or characters that no header has"
@@ -78,9 +81,8 @@ impl InjectError {
         match self {
             Self::Form => {
                 "an example is 'api.example.org: Authorization: Bearer env:TOKEN'; file:PATH is a source \
-                 too, and the value itself does not stand in a rule"
+                 too, the value does not stand in a rule, and a host has a name, such as host.sandbox.internal:PORT"
             }
-            Self::Host => "host.sandbox.internal:PORT is a service of this machine",
             Self::Value => "a value is one line of printable ASCII characters",
         }
     }
@@ -96,10 +98,10 @@ impl FromStr for InjectRule {
             Some((host, port)) => (host, port.parse().map_err(|_| InjectError::Form)?),
             None => (host, 443),
         };
-        let host = host.parse().map_err(|_| InjectError::Host)?;
+        let host = host.parse().map_err(|_| InjectError::Form)?;
         let target = Target { host, port };
         if matches!(target.host, Host::Address(_)) || port == 0 || target.is_own_loopback() {
-            return Err(InjectError::Host);
+            return Err(InjectError::Form);
         }
         let rest = rest.trim();
         let begins = |at: &usize| *at == 0 || b" =:".contains(&rest.as_bytes()[at - 1]);
@@ -129,16 +131,6 @@ impl FromStr for InjectRule {
 }
 
 impl InjectRule {
-    /// Where its value comes from: `env:NAME` or `file:PATH`.
-    pub fn source(&self) -> &str {
-        &self.source
-    }
-
-    /// The host and port that its value is sent to.
-    pub const fn target(&self) -> &Target {
-        &self.target
-    }
-
     /// With the value that it names.
     ///
     /// # Errors
@@ -159,21 +151,6 @@ fn is_line(bytes: &[u8]) -> bool {
 }
 
 impl Injection {
-    /// The host and port that it is sent to.
-    pub const fn target(&self) -> &Target {
-        &self.rule.target
-    }
-
-    /// Where it is in a request.
-    pub const fn place(&self) -> &Place {
-        &self.rule.place
-    }
-
-    /// The secret.
-    pub const fn value(&self) -> &SecretValue {
-        &self.value
-    }
-
     /// The variable that programs have in its place, and what it is.
     pub fn placeholder(&self) -> Option<(&str, String)> {
         let name = self.rule.source.strip_prefix("env:")?;
@@ -184,7 +161,7 @@ impl Injection {
     pub fn add_hosts(injections: &[Self], list: &Allowlist) -> Allowlist {
         let mut rules = list.rules().to_vec();
         for injection in injections {
-            let target = injection.target();
+            let target = &injection.rule.target;
             if !list.allows(target) {
                 rules.push(AllowRule::exactly(target));
             }
@@ -226,7 +203,7 @@ mod tests {
             ("a.example: basic :file:t", expected("a.example:443", basic(""), "file:t")),
         ] {
             let rule: InjectRule = text.parse().unwrap();
-            assert_eq!((rule.target().to_string(), rule.place, rule.source), expected, "{text}");
+            assert_eq!((rule.target.to_string(), rule.place, rule.source), expected, "{text}");
         }
     }
 
@@ -248,10 +225,10 @@ mod tests {
             ("api.example.org: Host: env:A", InjectError::Form),
             ("api.example.org: Transfer-Encoding: env:A", InjectError::Form),
             ("api.example.org: A b: env:A", InjectError::Form),
-            ("192.0.2.7: A: env:A", InjectError::Host),
-            ("localhost: A: env:A", InjectError::Host),
-            ("*.example.org: A: env:A", InjectError::Host),
-            ("api.example.org:0: A: env:A", InjectError::Host),
+            ("192.0.2.7: A: env:A", InjectError::Form),
+            ("localhost: A: env:A", InjectError::Form),
+            ("*.example.org: A: env:A", InjectError::Form),
+            ("api.example.org:0: A: env:A", InjectError::Form),
         ] {
             assert_eq!(text.parse::<InjectRule>(), Err(error), "{text}");
             assert!(!error.to_string().contains("hunter2") && !error.hint().is_empty());

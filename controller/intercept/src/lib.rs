@@ -99,8 +99,8 @@ pub struct Exchange {
     pub status: u16,
     /// Why it was refused here, if it was.
     pub refused: Option<String>,
-    /// It was refused because no rule allows it; the rule that would.
-    pub by_rule: Option<Option<String>>,
+    /// The rule that would allow it, if it was refused for lack of one.
+    pub rule: Option<String>,
 }
 
 /// The connections of one sandbox that are terminated.
@@ -109,7 +109,7 @@ pub struct Interceptor {
     client: Arc<ClientConfig>,
     list: Allowlist,
     injections: Vec<Injection>,
-    patterns: Option<Arc<Patterns>>,
+    patterns: Arc<Patterns>,
 }
 
 /// What the requests of a connection share.
@@ -162,7 +162,7 @@ impl Interceptor {
         injections: &[Injection],
         roots: RootCertStore,
     ) -> Result<Self, SetupError> {
-        let injected = injections.iter().map(|it| it.target().host.to_string());
+        let injected = injections.iter().map(|it| it.rule.target.host.to_string());
         let mut client = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
@@ -185,7 +185,7 @@ impl Interceptor {
     /// Whether connections to this target are terminated.
     pub fn terminates(&self, target: &Target) -> bool {
         self.list.has_request_rules(target)
-            || self.injections.iter().any(|it| it.target() == target)
+            || self.injections.iter().any(|it| it.rule.target == *target)
     }
 
     /// Serves a connection of a program, over one to the host of `target`, until one of both ends. `record`
@@ -220,7 +220,13 @@ impl Interceptor {
         let program = program.await.map_err(Failure::Client)?;
         let name = ServerName::try_from(host.clone());
         let name = name.map_err(|_| Failure::Name)?;
-        let (sender, connection) = match self.connect(upstream, name).await {
+        let mut builder = client::Builder::new();
+        builder.max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD);
+        let connected = async {
+            let stream = TlsConnector::from(self.client.clone()).connect(name, upstream).await?;
+            builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)
+        };
+        let (sender, connection) = match connected.await {
             Ok((sender, connection)) => (Ok(tokio::sync::Mutex::new(sender)), Some(connection)),
             Err(error) => (Err(format!("cannot speak TLS with {target}: {error}")), None),
         };
@@ -268,23 +274,6 @@ impl Interceptor {
         Ok(())
     }
 
-    async fn connect<U>(
-        &self,
-        upstream: U,
-        name: ServerName<'static>,
-    ) -> io::Result<(
-        SendRequest<Incoming>,
-        client::Connection<TokioIo<tokio_rustls::client::TlsStream<U>>, Incoming>,
-    )>
-    where
-        U: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let stream = TlsConnector::from(self.client.clone()).connect(name, upstream).await?;
-        let mut builder = client::Builder::new();
-        builder.max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD);
-        builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)
-    }
-
     async fn exchange(
         &self,
         request: Request<Incoming>,
@@ -293,17 +282,13 @@ impl Interceptor {
         let (parts, body) = request.into_parts();
         let (method, path) = (request::method(&parts).to_owned(), parts.uri.path().to_owned());
         let result = self.forward(Request::from_parts(parts, body), link).await;
-        let (refused, by_rule) = match &result {
-            Ok(_) => (None, None),
-            Err(refusal) => (Some(refusal.words.clone()), refusal.by_rule.clone()),
-        };
+        let refused = result.as_ref().err().map(|refusal| refusal.words.clone());
+        let rule = result.as_ref().err().and_then(|refusal| refusal.rule.clone());
         let response = result.unwrap_or_else(refusal);
         let status = response.status().as_u16();
-        let mut exchange = Exchange { method, path, status, refused, by_rule };
-        if let Some(patterns) = &self.patterns {
-            let Exchange { path, refused, .. } = &mut exchange;
-            std::iter::once(path).chain(refused).for_each(|text| patterns.text(text));
-        }
+        let mut exchange = Exchange { method, path, status, refused, rule };
+        let Exchange { path, refused, .. } = &mut exchange;
+        std::iter::once(path).chain(refused).for_each(|text| self.patterns.text(text));
         (link.record)(&exchange);
         Ok(response)
     }
@@ -316,7 +301,7 @@ impl Interceptor {
         let program = hyper::upgrade::on(&mut request);
         let (mut parts, body) = request.into_parts();
         let upgrade = request::check(&parts, link.target, &self.list)?;
-        request::prepare(&mut parts, link.target, upgrade, &self.injections, &self.list);
+        request::prepare(&mut parts, link.target, upgrade, &self.injections);
         let failed = |words: String| Refusal::new(StatusCode::BAD_GATEWAY, words);
         let sender = link.sender.as_ref().map_err(|words| failed(words.clone()))?;
         let sent = {
@@ -331,10 +316,8 @@ impl Interceptor {
             sent.map_err(|error| failed(format!("{} gave no answer: {error}", link.target)))?;
         let host = hyper::upgrade::on(&mut response);
         let (mut parts, body) = response.into_parts();
-        request::answer(&mut parts, upgrade, self.patterns.is_some())?;
-        if let Some(patterns) = &self.patterns {
-            redact::headers(&mut parts.headers, patterns);
-        }
+        request::answer(&mut parts, upgrade, &self.injections)?;
+        redact::headers(&mut parts.headers, &self.patterns);
         if parts.status == StatusCode::SWITCHING_PROTOCOLS && upgrade == Upgrade::WebSocket {
             let mut upgraded = link.upgraded.lock().unwrap_or_else(PoisonError::into_inner);
             *upgraded = Some([program, host]);

@@ -36,18 +36,18 @@ const ESCAPES: [&[(&str, &str)]; 5] = [
 
 pub type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
-/// What is looked for in answers; `None` without injections.
-pub fn patterns(injections: &[Injection]) -> Option<Arc<Patterns>> {
+/// What is looked for in answers.
+pub fn patterns(injections: &[Injection]) -> Arc<Patterns> {
     let mut all = Vec::new();
     for injection in injections {
-        let secret = injection.value().as_bytes();
+        let secret = injection.value.as_bytes();
         forms(secret, &mut all);
-        if let Place::Basic { user } = injection.place() {
+        if let Place::Basic { user } = &injection.rule.place {
             let pair = [user.as_bytes(), b":", secret].concat();
             base64(&pair, &mut all);
         }
     }
-    (!all.is_empty()).then(|| Arc::new(Patterns::new(all.iter().map(String::as_bytes))))
+    Arc::new(Patterns::new(all.iter().map(String::as_bytes)))
 }
 
 /// The forms of a secret, which is one line of ASCII.
@@ -133,8 +133,7 @@ impl Redactor {
 }
 
 /// A body without secrets and without trailers.
-pub fn body(body: Incoming, patterns: Option<Arc<Patterns>>) -> Body {
-    let Some(patterns) = patterns else { return body.boxed_unsync() };
+pub fn body(body: Incoming, patterns: Arc<Patterns>) -> Body {
     let state = Some((body, Redactor::new(patterns)));
     let pieces = stream::try_unfold(state, |state| async move {
         let Some((mut body, mut redactor)) = state else { return Ok(None) };
@@ -159,12 +158,8 @@ pub fn body(body: Incoming, patterns: Option<Arc<Patterns>>) -> Body {
 pub async fn copy(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    patterns: Option<Arc<Patterns>>,
+    patterns: Arc<Patterns>,
 ) -> std::io::Result<()> {
-    let Some(patterns) = patterns else {
-        tokio::io::copy(&mut from, &mut to).await?;
-        return to.shutdown().await;
-    };
     let mut redactor = Redactor::new(patterns);
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
@@ -192,7 +187,7 @@ mod tests {
     #[test]
     fn a_secret_is_found_in_the_forms_in_which_servers_repeat_it() {
         let secret = "p/+w \"<1>&~'x==";
-        let found = patterns(&[injection("a.example: basic me:env:A", secret)]).unwrap();
+        let found = patterns(&[injection("a.example: basic me:env:A", secret)]);
         let encoded = base64::engine::general_purpose::STANDARD.encode(format!("me:{secret}"));
         for text in [
             secret.to_owned(),

@@ -22,11 +22,6 @@ const HOP: [&str; 9] = [
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
     "te", "trailer", "transfer-encoding", "upgrade",
 ];
-/// With these, some frameworks read another method or path than the request has.
-const OVERRIDES: [&str; 5] = [
-    "x-http-method", "x-http-method-override", "x-method-override", "x-original-url",
-    "x-rewrite-url",
-];
 /// What rules call a request for a WebSocket.
 const WEBSOCKET: &str = "WEBSOCKET";
 
@@ -35,13 +30,13 @@ const WEBSOCKET: &str = "WEBSOCKET";
 pub struct Refusal {
     pub status: StatusCode,
     pub words: String,
-    /// No rule allows it; the rule that would, if there is one.
-    pub by_rule: Option<Option<String>>,
+    /// The rule that would allow it.
+    pub rule: Option<String>,
 }
 
 impl Refusal {
     pub fn new(status: StatusCode, words: impl Into<String>) -> Self {
-        Self { status, words: words.into(), by_rule: None }
+        Self { status, words: words.into(), rule: None }
     }
 }
 
@@ -71,8 +66,8 @@ pub fn check(
     if parts.version != Version::HTTP_11 {
         return refuse(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "only HTTP/1.1 is passed on");
     }
-    let method_text = parts.method.as_str();
-    if ["CONNECT", "TRACE", "TRACK"].iter().any(|it| it.eq_ignore_ascii_case(method_text)) {
+    let is_method = |name: &&str| name.eq_ignore_ascii_case(parts.method.as_str());
+    if ["CONNECT", "TRACE", "TRACK", WEBSOCKET].iter().any(|name| is_method(name)) {
         return refuse(StatusCode::METHOD_NOT_ALLOWED, "this method is not passed on");
     }
     let path = parts.uri.path();
@@ -80,28 +75,12 @@ pub fn check(
         return bad("the target of the request is not a path");
     }
     let mut hosts = parts.headers.get_all(HOST).iter();
-    match (hosts.next(), hosts.next()) {
-        (Some(host), None) if names(host, target) => {}
-        _ => {
-            return bad(
-                "the request has not exactly one Host header, with the host of the connection",
-            );
-        }
+    if !hosts.next().is_some_and(|host| names(host, target)) || hosts.next().is_some() {
+        return bad("the request has not exactly one Host header, with the host of the connection");
     }
-    let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
-    match (codings.next(), codings.next()) {
-        (None, _) => {}
-        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
-            if parts.headers.contains_key(CONTENT_LENGTH) {
-                return bad("the request has a Content-Length and a Transfer-Encoding");
-            }
-        }
-        _ => return refuse(StatusCode::NOT_IMPLEMENTED, "this Transfer-Encoding is not passed on"),
+    if !is_chunked_only(&parts.headers) {
+        return refuse(StatusCode::NOT_IMPLEMENTED, "this Transfer-Encoding is not passed on");
     }
-    let upgrade = match method(parts) {
-        WEBSOCKET => Upgrade::WebSocket,
-        _ => Upgrade::No,
-    };
     let method = method(parts);
     if !list.allows_request(target, method, path) {
         let rule = target.request_rule(method, path).map(|rule| rule.to_string());
@@ -110,9 +89,15 @@ pub fn check(
             None => ": its path or method is one that servers may read as another".to_owned(),
         };
         let words = format!("no rule allows this {method} request to {target}{hint}");
-        return Err(Refusal { by_rule: Some(rule), ..Refusal::new(StatusCode::FORBIDDEN, words) });
+        return Err(Refusal { rule, ..Refusal::new(StatusCode::FORBIDDEN, words) });
     }
-    Ok(upgrade)
+    Ok(if method == WEBSOCKET { Upgrade::WebSocket } else { Upgrade::No })
+}
+
+/// Whether a body is encoded in no other way. hyper lets this one win over a length.
+fn is_chunked_only(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    codings.all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
 }
 
 /// Whether a `Host` header is that of the target.
@@ -164,7 +149,6 @@ pub fn prepare(
     target: &Target,
     upgrade: Upgrade,
     injections: &[Injection],
-    list: &Allowlist,
 ) {
     parts.extensions.clear();
     let headers = &mut parts.headers;
@@ -180,9 +164,6 @@ pub fn prepare(
         _ => target.to_string(),
     };
     headers.insert(HOST, HeaderValue::from_str(&host).expect("a name is ASCII"));
-    if list.has_request_rules(target) {
-        OVERRIDES.iter().for_each(|name| _ = headers.remove(*name));
-    }
     if !injections.is_empty() {
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         // A part of an answer could have a part of a secret.
@@ -192,9 +173,9 @@ pub fn prepare(
     if upgrade == Upgrade::WebSocket {
         set_upgrade(headers);
     }
-    for injection in injections.iter().filter(|it| it.target() == target) {
-        let secret = injection.value().as_bytes();
-        match injection.place() {
+    for injection in injections.iter().filter(|it| it.rule.target == *target) {
+        let secret = injection.value.as_bytes();
+        match &injection.rule.place {
             Place::Header { name, before } => {
                 set(&mut parts.headers, name, [before.as_bytes(), secret].concat());
             }
@@ -236,7 +217,7 @@ fn set_query(uri: &mut Uri, name: &str, secret: &[u8]) {
 pub fn answer(
     parts: &mut response::Parts,
     upgrade: Upgrade,
-    is_redacted: bool,
+    injections: &[Injection],
 ) -> Result<(), Refusal> {
     let refuse = |words: &str| Err(Refusal::new(StatusCode::BAD_GATEWAY, words));
     let is_upgraded = parts.status == StatusCode::SWITCHING_PROTOCOLS;
@@ -248,13 +229,13 @@ pub fn answer(
         return refuse("the server uses an extension of WebSocket that was not asked for");
     }
     let mut codings = parts.headers.get_all(CONTENT_ENCODING).iter();
-    if is_redacted && codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+    let is_plain = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"identity");
+    if !injections.is_empty() && !codings.all(is_plain) {
         return refuse(
             "the server compresses its answer, which then could not be checked for secrets",
         );
     }
-    let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
-    if codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
+    if !is_chunked_only(&parts.headers) {
         return refuse("the server uses a Transfer-Encoding that is not passed on");
     }
     // With it goes the reason phrase.

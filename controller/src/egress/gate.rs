@@ -113,7 +113,7 @@ impl Egress {
         for injection in injections {
             let mut secret = Secrets::new();
             // It was checked when the injection was made.
-            _ = secret.add("INJECTED", injection.value().clone());
+            _ = secret.add("INJECTED", injection.value.clone());
             self.redactions.add(&secret);
         }
         let variable = |(name, value): (&str, String)| Variable {

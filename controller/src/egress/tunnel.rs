@@ -39,6 +39,8 @@ const MAX_ADDRESSES: usize = 8;
 /// How long to wait for an address before the next one is dialled in parallel (RFC 8305).
 const STAGGER: Duration = Duration::from_millis(250);
 
+/// The status of a request that no rule allows.
+const FORBIDDEN: u16 = 403;
 /// Why the loopback cannot be listed.
 const OWN_LOOPBACK: &str = "it is the sandbox's own loopback, reached without the proxy; this machine's is host.sandbox.internal";
 
@@ -380,8 +382,8 @@ async fn terminate(
 
 /// Records a request, and reports it if no rule allows it.
 fn record(egress: &Egress, target: &Target, address: Option<IpAddr>, exchange: &Exchange) {
-    let Exchange { method, path, status, refused, by_rule } = exchange;
-    if let Some(rule) = by_rule {
+    let Exchange { method, path, status, refused, rule } = exchange;
+    if refused.is_some() && *status == FORBIDDEN {
         let (host, port) = (target.host.to_string(), target.port);
         let (reason, allow) = (format!("{method} {path}"), rule.iter().cloned().collect());
         let refused = RefusedHost { host, port, reason, allow };

@@ -110,7 +110,7 @@ pub fn injections(
     let refuse = |error: InjectError| Error::usage(what, error.to_string()).with_hint(error.hint());
     let read = |text: &String| {
         let rule: InjectRule = text.parse().map_err(refuse)?;
-        let source = Source::parse(rule.source().as_bytes());
+        let source = Source::parse(rule.source.as_bytes());
         let value = source.ok_or(InjectError::Form).map_err(refuse)?.read(what, environment)?;
         rule.with(value).map_err(refuse)
     };
@@ -338,7 +338,7 @@ mod tests {
             Environment::new(folder.path(), 1000, &[("TOKEN", "hunter2!"), ("E", "")]);
         let read = |rule: &str| injections(&environment, "--inject", &[rule.to_owned()]);
         let injections = read("api.example.org: Authorization: Bearer env:TOKEN").unwrap();
-        assert_eq!(injections[0].value().as_bytes(), b"hunter2!");
+        assert_eq!(injections[0].value.as_bytes(), b"hunter2!");
         for rule in [
             "api.example.org: Authorization: Bearer hunter2!",
             "hunter2!",
