@@ -26,6 +26,11 @@ const CRATES: &[Row] = &[
         "secrets replaced in what a sandbox says",
         &["sandbox-api", "sandbox-protocol"],
     ),
+    (
+        "sandbox-intercept",
+        "connections whose TLS the controller terminates",
+        &["sandbox-api", "sandbox-redact"],
+    ),
     ("sandbox-rootfs", "image archives", &["sandbox-api", "sandbox-dirfd"]),
     ("sandbox-warm-pool", "which sandboxes are started ahead", &[]),
     ("sandbox-staging", "io dirs that change whole or not", &["sandbox-api", "sandbox-dirfd"]),
@@ -43,8 +48,8 @@ const CRATES: &[Row] = &[
         "sandboxes, and what runs in them",
         &[
             "sandbox-api", "sandbox-artifacts", "sandbox-dirfd", "sandbox-engine",
-            "sandbox-protocol", "sandbox-receipts", "sandbox-redact", "sandbox-session",
-            "sandbox-staging", "sandbox-tls", "sandbox-warm-pool",
+            "sandbox-intercept", "sandbox-protocol", "sandbox-receipts", "sandbox-redact",
+            "sandbox-session", "sandbox-staging", "sandbox-tls", "sandbox-warm-pool",
         ],
     ),
     ("sandbox-env", "the configuration that an environment implies", &["sandbox-controller"]),

@@ -18,6 +18,7 @@ pub mod files;
 pub mod fuzz;
 pub mod hosts;
 mod images;
+pub mod injection;
 mod json;
 mod language;
 mod limits;
@@ -61,6 +62,7 @@ pub use execution::{
 };
 pub use failure::{Failure, exit_code, failure_hint, operation_hint};
 pub use images::{ImageInfo, ProgramImage, image_matches, is_image_reference};
+pub use injection::{InjectError, InjectRule, Injection};
 pub use json::strict;
 pub use language::Language;
 pub use limits::{

@@ -122,6 +122,7 @@ impl Controller {
             audit,
             owners: Owners::default(),
             disk_reserve: config.disk_reserve,
+            ca_file: config.ca_file.clone(),
             watch_runtime,
             folders,
             mount_watch: MountWatch::default(),

@@ -7,6 +7,7 @@
 
 mod address;
 pub mod first_bytes;
+mod requests;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use self::address::special;
 pub use self::address::{Special, embedded};
+use self::requests::RequestRule;
 
 /// The loopback of the machine that runs the controller, in rules and for programs. Addresses of the
 /// loopback and `localhost` are the sandbox's own.
@@ -130,7 +132,15 @@ impl Target {
         let host = Pattern::Exactly(self.host.clone());
         let ports =
             if USUAL_PORTS.contains(&self.port) { Ports::Usual } else { Ports::One(self.port) };
-        AllowRule { host, ports }
+        AllowRule { host, ports, requests: None }
+    }
+
+    /// The rule that allows this request alone, to suggest to a person: none if a server could read its
+    /// path as another one.
+    pub fn request_rule(&self, method: &str, path: &str) -> Option<AllowRule> {
+        let requests = Some(RequestRule::of(method, path)?);
+        let host = Pattern::Exactly(self.host.clone());
+        Some(AllowRule { host, ports: Ports::One(self.port), requests })
     }
 
     /// The rule to suggest to a person: none for an address that no rule may contain, nor for one
@@ -183,11 +193,16 @@ impl fmt::Display for Target {
 /// A rule of the allow list: `HOST` or `HOST:PORT`. `HOST` is a name, `*.` and a name (its
 /// subdomains at any depth, but not the name itself), or an address (IPv6 with a port in brackets).
 /// Without a port it allows 80 and 443. The loopback of this machine is [`HOST_LOOPBACK`].
+///
+/// Or `METHODS https://HOST[:PORT]/PATH`: requests with one of these methods (`GET,POST`, or `*` for all) and
+/// a path in which `*` is any text, over TLS that the controller terminates.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "String", try_from = "String")]
 pub struct AllowRule {
     host: Pattern,
     ports: Ports,
+    /// The requests, if not all that the host is sent.
+    requests: Option<RequestRule>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -208,8 +223,20 @@ enum Ports {
 #[non_exhaustive]
 pub enum AllowRuleError {
     /// It is a URL, or part of one.
-    #[error("'{0}' is a URL: a rule is HOST or HOST:PORT, and allows all of the host")]
+    #[error(
+        "'{0}' is a URL: a rule is HOST or HOST:PORT, and allows all of the host; less is 'GET \
+         https://HOST/PATH/*'"
+    )]
     Url(String),
+    /// The methods or the path of a rule for requests.
+    #[error(
+        "'{0}' is neither a method that a rule can allow nor a path: 'GET,POST https://HOST/PATH/*', \
+         without '..', '//', a query, or escapes of them"
+    )]
+    Request(String),
+    /// The host of a rule for requests has no certificate.
+    #[error("'{0}': a rule for requests needs the name of a host")]
+    RequestHost(String),
     /// The port is invalid.
     #[error("'{0}' is not a port: 1 to 65535")]
     Port(String),
@@ -249,6 +276,18 @@ impl FromStr for AllowRule {
 
     fn from_str(text: &str) -> Result<Self, AllowRuleError> {
         let shown = || text.escape_debug().to_string();
+        if let Some((methods, url)) = text.split_once(" https://") {
+            let (host, path) = url.split_at(url.find('/').unwrap_or(url.len()));
+            let Self { host, ports, .. } = host.parse()?;
+            let requests = Some(RequestRule::new(methods, path)?);
+            return match (host, ports) {
+                (Pattern::Exactly(Host::Address(_)), _) => {
+                    Err(AllowRuleError::RequestHost(shown()))
+                }
+                (host, Ports::Usual) => Ok(Self { host, ports: Ports::One(443), requests }),
+                (host, ports) => Ok(Self { host, ports, requests }),
+            };
+        }
         if ["*", "0.0.0.0/0", "::/0"].contains(&text) {
             return Err(AllowRuleError::All(shown()));
         }
@@ -310,7 +349,7 @@ impl FromStr for AllowRule {
             (Pattern::Exactly(Host::Name(name)), Ports::Usual) if NO_WORDS.contains(&&**name) => {
                 Err(AllowRuleError::NoHost(shown()))
             }
-            _ => Ok(Self { host, ports }),
+            _ => Ok(Self { host, ports, requests: None }),
         }
     }
 }
@@ -323,6 +362,9 @@ fn parse_port(text: &str) -> Option<u16> {
 
 impl fmt::Display for AllowRule {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(requests) = &self.requests {
+            write!(formatter, "{} https://", requests.methods())?;
+        }
         match (&self.host, self.ports) {
             (Pattern::Below(name), _) => write!(formatter, "*.{name}")?,
             (Pattern::Exactly(Host::Address(address)), Ports::Usual) => {
@@ -330,9 +372,11 @@ impl fmt::Display for AllowRule {
             }
             (Pattern::Exactly(host), _) => write!(formatter, "{host}")?,
         }
-        match self.ports {
-            Ports::Usual => Ok(()),
-            Ports::One(port) => write!(formatter, ":{port}"),
+        match (self.ports, &self.requests) {
+            (Ports::Usual, _) => Ok(()),
+            (Ports::One(443), Some(path)) => write!(formatter, "{path}"),
+            (Ports::One(port), Some(path)) => write!(formatter, ":{port}{path}"),
+            (Ports::One(port), None) => write!(formatter, ":{port}"),
         }
     }
 }
@@ -361,16 +405,27 @@ impl Ports {
 }
 
 impl AllowRule {
+    /// The rule for one host and port.
+    pub fn exactly(target: &Target) -> Self {
+        let host = Pattern::Exactly(target.host.clone());
+        Self { host, ports: Ports::One(target.port), requests: None }
+    }
+
     /// Whether this rule allows everything that `other` allows at this port.
-    fn covers(&self, other: &Pattern, port: u16) -> bool {
-        let host = match (&self.host, other) {
+    fn covers(&self, other: &Self, port: u16) -> bool {
+        let host = match (&self.host, &other.host) {
             (known, Pattern::Exactly(host)) => known.matches(host),
             (Pattern::Below(parent), Pattern::Below(name)) => {
                 name == parent || is_below(name, parent)
             }
             (Pattern::Exactly(_), Pattern::Below(_)) => false,
         };
-        host && self.ports.as_slice().contains(&port)
+        let requests = match (&self.requests, &other.requests) {
+            (None, _) => true,
+            (Some(known), Some(other)) => known.covers(other),
+            (Some(_), None) => false,
+        };
+        host && requests && self.ports.as_slice().contains(&port)
     }
 
     fn allows(&self, target: &Target) -> bool {
@@ -422,13 +477,38 @@ impl Allowlist {
 
     /// Whether the list already allows everything that the rule allows.
     pub fn covers(&self, rule: &AllowRule) -> bool {
-        let covers = |port| self.0.iter().any(|known| known.covers(&rule.host, port));
+        let covers = |port| self.0.iter().any(|known| known.covers(rule, port));
         rule.ports.as_slice().iter().all(|&port| covers(port))
     }
 
-    /// Whether a rule allows the target.
+    /// Whether a rule allows the target, or some requests to it.
     pub fn allows(&self, target: &Target) -> bool {
-        self.0.iter().any(|rule| rule.allows(target))
+        self.of(target).next().is_some()
+    }
+
+    /// Whether rules decide about single requests to the target.
+    pub fn has_request_rules(&self, target: &Target) -> bool {
+        self.of(target).any(|rule| rule.requests.is_some())
+    }
+
+    /// Whether a rule allows the request: its path without the query, as it is sent.
+    pub fn allows_request(&self, target: &Target, method: &str, path: &str) -> bool {
+        let allows =
+            |rule: &AllowRule| rule.requests.as_ref().is_none_or(|it| it.allows(method, path));
+        self.of(target).any(allows)
+    }
+
+    /// The hosts of rules for requests, as certificates name them: those below a domain with a dot before it.
+    pub fn request_hosts(&self) -> impl Iterator<Item = String> {
+        let rules = self.0.iter().filter(|rule| rule.requests.is_some());
+        rules.map(|rule| match &rule.host {
+            Pattern::Exactly(host) => host.to_string(),
+            Pattern::Below(name) => format!(".{name}"),
+        })
+    }
+
+    fn of(&self, target: &Target) -> impl Iterator<Item = &AllowRule> {
+        self.0.iter().filter(move |rule| rule.allows(target))
     }
 
     /// Whether this address may be dialled for an allowed target; if not, why.

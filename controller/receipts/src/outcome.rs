@@ -25,6 +25,7 @@ pub fn request(spec: &SandboxSpec, image: Option<&str>) -> SandboxSpec {
         id: None,
         container_name: None,
         title: None,
+        inject: Vec::new(),
         ..spec.clone()
     }
 }

@@ -77,7 +77,7 @@ fn egress(rules: &[String], limits: EgressLimits, seen: &Arc<Seen>) -> Arc<Egres
     let recorder = seen.clone();
     let record = move |event: &crate::audit::Event<'_>| {
         let connection = event.connection.expect("of a connection");
-        assert_eq!((event.operation, event.run_id), ("connect", "box"));
+        assert!(matches!(event.operation, "connect" | "request") && event.run_id == "box");
         recorder.audit.lock().unwrap().push((
             connection.target.to_owned(),
             event.outcome.to_owned(),
@@ -1034,4 +1034,154 @@ async fn an_agent_that_sends_more_than_its_credit_ends_the_session() {
     let SessionEnd::Breach(detail) = end else { panic!("{end:?}") };
     assert!(detail.contains("more than its credit"), "{detail}");
     assert!(sent < 64 << 20, "{sent} bytes were taken for who reads nothing");
+}
+
+/// A server whose TLS is good for `ok.example`, and the file of the authority that says so.
+struct TlsServer {
+    port: u16,
+    authority: tempfile::NamedTempFile,
+}
+
+impl TlsServer {
+    /// Answers each request with its own head, and as many bytes more.
+    fn echoing(more: usize) -> Self {
+        use tokio_rustls::rustls::{
+            ServerConfig, ServerConnection, Stream, pki_types::PrivateKeyDer,
+        };
+
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(vec!["ok.example".to_owned()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap().der().clone();
+        let mut authority = tempfile::NamedTempFile::new().unwrap();
+        let text = Base64(certificate.to_vec());
+        let text = serde_json::to_value(&text).unwrap();
+        let text = text.as_str().unwrap();
+        write!(authority, "-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
+            .unwrap();
+        let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        let config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .unwrap();
+        let config = Arc::new(config);
+        let port = server(move |mut client| {
+            let mut connection = ServerConnection::new(config.clone()).unwrap();
+            let mut stream = Stream::new(&mut connection, &mut client);
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while let Ok(1) = stream.read(&mut byte) {
+                head.push(byte[0]);
+                if head.ends_with(b"\r\n\r\n") {
+                    head.resize(head.len() + more, b'x');
+                    let answer =
+                        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", head.len());
+                    let sent =
+                        stream.write_all(answer.as_bytes()).and_then(|()| stream.write_all(&head));
+                    if sent.is_err() {
+                        return;
+                    }
+                    head.clear();
+                }
+            }
+        });
+        Self { port, authority }
+    }
+}
+
+fn provider() -> Arc<tokio_rustls::rustls::crypto::CryptoProvider> {
+    Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider())
+}
+
+/// Lets connections to such a server be terminated, and returns the certificate to trust for that.
+fn terminate(world: &World, server: &TlsServer, rules: &[String]) -> String {
+    let list = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+    let rule = format!("ok.example:{}: Authorization: Bearer env:TOKEN", server.port);
+    let rule: sandbox_api::InjectRule = rule.parse().unwrap();
+    let secret = sandbox_api::SecretValue::new("hunter2!");
+    let ca =
+        world.egress.intercept(&list, &[rule.with(secret).unwrap()], Some(server.authority.path()));
+    let ca = ca.unwrap().unwrap();
+    assert_eq!(ca.variables[0].value.as_bytes(), b"sandboxctl-injected-TOKEN");
+    ca.certificate
+}
+
+/// What a program gets that trusts this certificate, for one request.
+fn request(client: TcpStream, certificate: &str, head: &str) -> String {
+    use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
+    use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()).unwrap();
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("ok.example").unwrap();
+    let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut stream = StreamOwned::new(connection, client);
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    // It may end without the end of TLS.
+    _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn requests_of_a_terminated_host_get_its_secret_and_are_recorded() {
+    let server = TlsServer::echoing(0);
+    let port = server.port;
+    let rules =
+        [format!("GET https://ok.example:{port}/a"), format!("host.sandbox.internal:{port}")];
+    let world = World::new(&rules);
+    let certificate = terminate(&world, &server, &rules);
+    let report = world.egress.report();
+    let target = format!("ok.example:{port}");
+    let send = |method: &str| {
+        let head = format!("{method} /a?b HTTP/1.1\r\nHost: {target}\r\nConnection: close\r\n\r\n");
+        request(world.connect(&target), &certificate, &head)
+    };
+    let answer = send("GET");
+    assert!(answer.contains("authorization: Bearer ********\r\n"), "{answer}");
+    let answer = send("POST");
+    assert!(
+        answer.starts_with("HTTP/1.1 403 ") && answer.contains("--allow 'POST https://ok.example:"),
+        "{answer}"
+    );
+    let lines = world.audit(4);
+    let outcomes: Vec<_> = lines.iter().map(|(_, outcome, _)| outcome.as_str()).collect();
+    assert_eq!(
+        outcomes.iter().filter(|outcome| **outcome == "network_refused").count(),
+        1,
+        "{lines:?}"
+    );
+    let network = report.borrow().clone();
+    assert_eq!(network.refused[0].reason, "POST /a");
+    assert_eq!(network.refused[0].allow, [format!("POST https://ok.example:{port}/a")]);
+    assert_eq!(network.contacted.len(), 1);
+    let mut text = "a log says hunter2!".to_owned();
+    world.egress.redactions.text(&mut text);
+    assert_eq!(text, "a log says ***");
+    // Without TLS there is nothing.
+    let mut plain = world.connect(&target);
+    plain.write_all(b"GET /a HTTP/1.1\r\nHost: ok.example\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP/"), "{answer:?}");
+}
+
+#[test]
+fn limit_of_bytes_holds_for_terminated_connections() {
+    let server = TlsServer::echoing(1 << 20);
+    let rules = rules("ok.example", server.port);
+    let limits = EgressLimits { bytes: ByteSize::b(64 << 10), ..default_limits() };
+    let world = World::with_limits(&rules, limits);
+    let certificate = terminate(&world, &server, &rules);
+    let target = format!("ok.example:{}", server.port);
+    let head = format!("GET / HTTP/1.1\r\nHost: {target}\r\nConnection: close\r\n\r\n");
+    let answer = request(world.connect(&target), &certificate, &head);
+    assert!(answer.len() < 64 << 10, "{}", answer.len());
+    assert!(world.audit(2).iter().any(|(_, outcome, _)| outcome == "limit"));
 }

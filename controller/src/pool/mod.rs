@@ -240,6 +240,9 @@ impl Drop for PoolHandle {
 impl Template {
     fn of(mut sandbox: PreparedSandbox) -> Self {
         let spec = &mut sandbox.spec;
+        // The secrets of a launch are for it alone; the hosts decide whether there is a proxy.
+        spec.allow = spec.hosts();
+        spec.inject = Vec::new();
         spec.title = Some(TITLE.to_owned());
         spec.lifetime = spec.lifetime.max(DEFAULT_LIFETIME);
         Self { sandbox, _io_dir: None }

@@ -335,6 +335,7 @@ fn rules(directory: &Path) -> Configure {
             protected: Vec::new(),
             files: FileScope::Io,
         },
+        ca: None,
     }
 }
 

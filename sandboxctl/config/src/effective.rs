@@ -166,7 +166,15 @@ impl Settings {
 
     /// Whether the command line itself requests hosts, as opposed to settings for every command.
     pub fn asks_for_hosts(&self) -> bool {
-        self.setting(Key::Allow).layer == Layer::Flag
+        [Key::Allow, Key::Inject].iter().any(|key| self.setting(*key).layer == Layer::Flag)
+    }
+
+    /// The rules of secrets that are added for each caller of a service.
+    pub fn server_inject(&self) -> BTreeMap<String, Vec<String>> {
+        let Some(Value::Lists(lists)) = &self.setting(Key::ServerInject).value else {
+            return BTreeMap::new();
+        };
+        lists.clone()
     }
 
     /// The io dir, absolute.

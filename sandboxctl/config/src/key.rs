@@ -67,6 +67,8 @@ pub enum Kind {
     Hosts,
     /// Named lists of such rules.
     Presets,
+    /// Named lists of texts.
+    Lists,
     /// The space that is left free.
     DiskReserve,
 }
@@ -199,6 +201,11 @@ settings! {
     Presets "network.presets" "Lists of hosts, by name":
         other(Kind::Presets, || Value::Presets(Presets::new()))
             .expects("a table of arrays of hosts: name = [\"example.org\"]");
+    Inject "network.inject" "Secrets that are added to requests: HOST[:PORT]: HEADER: TEXT env:NAME, ?QUERY=env:NAME or basic USER:env:NAME":
+        NAMES.flag("--inject")
+            .expects("an array of rules such as \"api.example.org: Authorization: Bearer env:TOKEN\"");
+    CaFile "network.ca_file" "Authorities, as PEM, by which hosts with secrets or rules for requests are verified; $SSL_CERT_FILE or the machine's if not set":
+        PATH;
     Confinement "policy.confinement" "Require full confinement of the agent, or accept what the kernel supports":
         word(ConfinementPolicy::Required.as_str(), &["required", "best-effort"]).flag("--confinement");
     AuditFile "audit.file" "File that a JSON line is appended to for each operation and refusal":
@@ -285,6 +292,9 @@ settings! {
     JwtAudience "server.jwt.audience" "`aud` of accepted tokens": TEXT;
     JwtJwksFile "server.jwt.jwks_file" "Public keys of the issuer, as a JWK set": PATH;
     JwtSecretFile "server.jwt.secret_file" "Secret shared with the issuer, for HS256": PATH;
+    ServerInject "server.inject" "Secrets that are added to requests of a caller's sandboxes, by caller":
+        other(Kind::Lists, || Value::Lists(BTreeMap::new()))
+            .expects("a table of arrays of rules: subject = [\"api.example.org: Authorization: Bearer env:TOKEN\"]");
     ServerDatabase "server.database" "PostgreSQL database that the nodes of a cluster share":
         TEXT.flag("--database").expects("a URL such as \"postgres://sandboxctl@db.example.org/sandboxctl\"");
     ServerDatabasePasswordFile "server.database_password_file" "Password of the database": PATH;

@@ -56,6 +56,7 @@ impl Value {
             | Kind::Preparations
             | Kind::Templates
             | Kind::Hosts
+            | Kind::Lists
             | Kind::Presets => {
                 let value =
                     DeValue::parse(text).map_err(|error| ValueError::of(error.message()))?;
@@ -155,6 +156,7 @@ impl Value {
                 let entries = entries.iter().map(|entry| entry.parse());
                 Ok(Self::Hosts(entries.collect::<Result<_, ValueError>>()?))
             }
+            (Kind::Lists, DeValue::Table(_)) => read(value).map(Self::Lists).map_err(wrong_list),
             (Kind::Presets, DeValue::Table(_)) => {
                 let presets: BTreeMap<String, Vec<String>> = read(value).map_err(wrong_list)?;
                 let presets = presets.into_iter().map(|(name, rules)| {

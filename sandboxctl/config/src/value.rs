@@ -34,6 +34,8 @@ pub enum Value {
     Hosts(Vec<Allow>),
     /// Presets: named lists of such hosts.
     Presets(Presets),
+    /// Named lists of texts.
+    Lists(BTreeMap<String, Vec<String>>),
     /// Processes that are started ahead.
     Preparations(Vec<Preparation>),
     /// Templates of E2B's sandboxes.
@@ -108,6 +110,7 @@ impl Serialize for Value {
             Self::Hosts(entries) => serializer.collect_seq(entries.iter().map(ToString::to_string)),
             Self::Preparations(preparations) => preparations.serialize(serializer),
             Self::Templates(templates) => templates.serialize(serializer),
+            Self::Lists(lists) => lists.serialize(serializer),
             Self::Presets(presets) => {
                 serializer.collect_map(presets.iter().map(|(name, rules)| {
                     (name, rules.iter().map(ToString::to_string).collect::<Vec<_>>())

@@ -69,7 +69,9 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     let spec =
         launch::spec_of_files(context, &args.files, &settings, root.clone(), stdin.as_deref())?;
     let lifetime = DEFAULT_LIFETIME.saturating_add(spec.limits.timeout);
-    let spec = launch::with_hosts(spec, &settings)?.lifespan(Lifespan::OneRun).lifetime(lifetime);
+    let spec = launch::with_hosts(spec, &context.environment, &settings)?
+        .lifespan(Lifespan::OneRun)
+        .lifetime(lifetime);
     let mut files = reports::named_files(
         context,
         &context.controller(&settings),

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use sandbox_api::{PrivateIo, RootFs, SandboxSpec, Workload};
+use sandbox_api::{InjectError, InjectRule, Injection, PrivateIo, RootFs, SandboxSpec, Workload};
 use sandbox_controller::{
     CancelHandle, Config, Controller, Error as ControllerError, Execution, Rebuild, Sandbox,
 };
+use sandbox_env::Environment;
 
 use super::Context;
 use super::prepare_progress::PrepareProgress;
+use crate::cli::secret::Source;
 use crate::cli::{FileArgs, SandboxArgs};
-use crate::config::{Key, Settings};
+use crate::config::{Key, Layer, Settings};
 use crate::error::Error;
 use crate::signals::Signals;
 use crate::{input, signals};
@@ -79,12 +81,40 @@ pub fn title(path: &str) -> String {
 
 /// Adds the hosts that commands may reach, when it is known whether the sandbox supports commands.
 /// The configuration's hosts apply only then; those of the command line are always requested.
-pub fn with_hosts(spec: SandboxSpec, settings: &Settings) -> Result<SandboxSpec, Error> {
+pub fn with_hosts(
+    spec: SandboxSpec,
+    environment: &Environment,
+    settings: &Settings,
+) -> Result<SandboxSpec, Error> {
     match (spec.supports_exec(), settings.asks_for_hosts()) {
-        (true, _) => Ok(spec.allow(settings.allow()?)),
+        (true, _) => {
+            let rules = settings.names(Key::Inject);
+            let inject = injections(environment, &settings.named(Key::Inject), &rules)?;
+            Ok(spec.allow(settings.allow()?).inject(inject))
+        }
         (false, true) => Err(named(ControllerError::EgressUnsupported, settings)),
         (false, false) => Ok(spec),
     }
+}
+
+/// Reads the secrets of these rules; `what` says where they are written.
+///
+/// # Errors
+///
+/// If one is invalid or cannot be read. No message has what was written.
+pub fn injections(
+    environment: &Environment,
+    what: &str,
+    rules: &[String],
+) -> Result<Vec<Injection>, Error> {
+    let refuse = |error: InjectError| Error::usage(what, error.to_string()).with_hint(error.hint());
+    let read = |text: &String| {
+        let rule: InjectRule = text.parse().map_err(refuse)?;
+        let source = Source::parse(rule.source.as_bytes());
+        let value = source.ok_or(InjectError::Form).map_err(refuse)?.read(what, environment)?;
+        rule.with(value).map_err(refuse)
+    };
+    rules.iter().map(read).collect()
 }
 
 /// Runs `serve` with a sandbox that is launched for it alone, and removed afterwards.
@@ -229,7 +259,12 @@ fn named(error: ControllerError, settings: &Settings) -> Error {
         ControllerError::Input { name, .. } if name.starts_with('/') => "--volume".to_owned(),
         ControllerError::Input { .. } => "--in".to_owned(),
         ControllerError::Audit { .. } => settings.named(Key::AuditFile),
-        ControllerError::EgressUnsupported => settings.named(Key::Allow),
+        ControllerError::EgressUnsupported => {
+            let is_flag = |key: &Key| settings.setting(*key).layer == Layer::Flag;
+            let key = [Key::Allow, Key::Inject].into_iter().find(is_flag);
+            settings.named(key.unwrap_or(Key::Allow))
+        }
+        ControllerError::Intercept(_) => settings.named(Key::CaFile),
         ControllerError::Engine { source, .. } => {
             let message = source.to_string();
             match settings.text(Key::EngineRuntime) {
@@ -250,7 +285,6 @@ fn named(error: ControllerError, settings: &Settings) -> Error {
 mod tests {
     use super::*;
     use crate::config::{Flags, Value};
-    use sandbox_env::Environment;
 
     #[test]
     fn hosts_are_for_programs_and_who_asks_for_them_without_any_hears_it() {
@@ -261,6 +295,8 @@ mod tests {
             flags.set(Key::Allow, (!asked.is_empty()).then_some(Value::Hosts(asked)));
             Settings::load(&Environment::new(folder.path(), 1000, variables), flags).unwrap()
         };
+        let environment = Environment::new(folder.path(), 1000, &[("TOKEN", "hunter2!")]);
+        let with_hosts = |spec, settings: &Settings| with_hosts(spec, &environment, settings);
         let refused = |spec, settings: &Settings| with_hosts(spec, settings).unwrap_err().to_text();
         let programs = || SandboxSpec::new().root(RootFs::Directory("/x".into()));
         let ambient = [
@@ -284,6 +320,26 @@ mod tests {
             --allow: there is no preset @pypi
             hint: [network.presets] in the user's configuration makes one: name = [HOST, …]
             ");
+    }
+
+    #[test]
+    fn secrets_of_rules_are_read_and_no_message_has_what_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let environment =
+            Environment::new(folder.path(), 1000, &[("TOKEN", "hunter2!"), ("E", "")]);
+        let read = |rule: &str| injections(&environment, "--inject", &[rule.to_owned()]);
+        let injections = read("api.example.org: Authorization: Bearer env:TOKEN").unwrap();
+        assert_eq!(injections[0].value.as_bytes(), b"hunter2!");
+        for rule in [
+            "api.example.org: Authorization: Bearer hunter2!",
+            "hunter2!",
+            "api.example.org: Authorization: env:E",
+            "api.example.org: Authorization: env:NONE",
+            "api.example.org: Authorization: file:/no/such",
+        ] {
+            let text = read(rule).unwrap_err().to_text();
+            assert!(text.starts_with("--inject: ") && !text.contains("hunter2"), "{text}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use sandbox_api::service::Subject;
 use sandbox_api::{ByteSize, DEFAULT_PROTECTED, DiskReserve, SandboxSpec};
 use sandbox_auth::LOCAL_SUBJECT;
 use sandbox_controller::{Controller, Error as ControllerError, PoolConfig, Rebuild};
+use sandbox_env::Environment;
 use sandbox_mcp::{
     Access, Audience, DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, McpServer, PrivateDir,
     Settings as McpSettings, Workspace, WorkspaceDir, serve_lines, tool_names,
@@ -34,7 +35,7 @@ pub fn mcp(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
 
 fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
-    let mut mcp_settings = mcp_settings(args, &settings)?;
+    let mut mcp_settings = mcp_settings(args, &context.environment, &settings)?;
     let config = context.controller(&settings);
     let is_private = settings.private_io().is_some() && mcp_settings.sandbox.supports_exec();
     let private = private_dir(&config.private_dir())?;
@@ -145,7 +146,11 @@ async fn serve_with(
     (served, is_over)
 }
 
-fn mcp_settings(args: &McpArgs, settings: &Settings) -> Result<McpSettings, Error> {
+fn mcp_settings(
+    args: &McpArgs,
+    environment: &Environment,
+    settings: &Settings,
+) -> Result<McpSettings, Error> {
     let limits = settings.allowed_limits()?;
     let mut spec = SandboxSpec::new()
         .root(args.root.root(settings))
@@ -162,7 +167,7 @@ fn mcp_settings(args: &McpArgs, settings: &Settings) -> Result<McpSettings, Erro
     if !args.no_protect {
         spec = with_default_protection(spec);
     }
-    spec = with_hosts(spec, settings)?;
+    spec = with_hosts(spec, environment, settings)?;
     Ok(McpSettings {
         output_bytes: output_bytes(settings)?,
         sandbox: spec,

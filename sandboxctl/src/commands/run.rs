@@ -171,6 +171,6 @@ fn spec(
         ));
     }
     let spec = launch::spec(context, &args.sandbox, settings, args.root.root(settings), stdin)?;
-    let spec = launch::with_hosts(spec, settings)?;
+    let spec = launch::with_hosts(spec, &context.environment, settings)?;
     Ok(spec.lifespan(Lifespan::OneRun).io_errors(settings.io_errors()))
 }

@@ -11,6 +11,7 @@ use sandbox_tools::{
 use serde_json::value::RawValue;
 use tokio::io::BufReader;
 
+use super::launch::injections;
 use super::{Context, block_on};
 use crate::cli::root::RootArgs;
 use crate::cli::{ToolArgs, ToolsArgs};
@@ -154,12 +155,17 @@ fn with_tools<T>(
         true => programs,
         false => settings.bounds(Scope::Limits)?,
     };
+    let inject = injections(
+        &context.environment,
+        &settings.named(Key::Inject),
+        &settings.names(Key::Inject),
+    )?;
     let config = context.controller(settings);
     let tools_settings = ToolsSettings {
         working_directory: here.clone(),
         allowed_out_paths: settings.allowed_out_paths(here)?,
         protected: settings.protected(),
-        sandbox: spec(settings).root(root),
+        sandbox: spec(settings).root(root).inject(inject),
         allowed_images: settings.allowed_images(),
         pull: settings.tools_pull(),
         hosts: settings.allow()?,

@@ -7,7 +7,9 @@ use std::time::Duration;
 use sandbox_api::hosts::Allowlist;
 #[cfg(doc)]
 use sandbox_api::service::Subject;
-use sandbox_api::{Bounds, ByteSize, Ceiling, DiskReserve, Limits, Pull, RootFs, SandboxSpec};
+use sandbox_api::{
+    Bounds, ByteSize, Ceiling, DiskReserve, Injection, Limits, Pull, RootFs, SandboxSpec,
+};
 use sandbox_store::NewSession;
 
 use crate::files;
@@ -37,6 +39,9 @@ pub struct ServiceConfig {
     pub pull: Pull,
     /// The hosts that requests may ask for.
     pub hosts: HostPolicy,
+    /// The secrets that are added to requests of a subject's sandboxes with programs, by the subject's name;
+    /// beside those of `sandbox`, which all have.
+    pub inject: BTreeMap<String, Vec<Injection>>,
     /// The limits of a request that sets none, and has no programs.
     pub limits: Limits,
     /// The ceilings of limits.
@@ -246,6 +251,7 @@ impl ServiceConfig {
             allowed_images: Vec::new(),
             pull: Pull::default(),
             hosts: HostPolicy::default(),
+            inject: BTreeMap::new(),
             limits: Limits::default(),
             ceiling: Ceiling::default(),
             programs: None,

@@ -168,6 +168,17 @@ impl Core {
         self.state().schedule.of(subject).1 > 0 || self.kept.has_attached(subject)
     }
 
+    /// The spec with the secrets that are added to requests of the sandbox.
+    pub fn injected(&self, subject: Option<&Subject>, mut spec: SandboxSpec) -> SandboxSpec {
+        let own = subject.and_then(|subject| self.config.inject.get(subject.as_str()));
+        match spec.supports_exec() {
+            true => spec.inject.extend(own.into_iter().flatten().cloned()),
+            // Only programs have a network.
+            false => spec.inject.clear(),
+        }
+        spec
+    }
+
     /// Starts a sandbox for a subject.
     pub async fn launch(
         &self,
@@ -175,7 +186,7 @@ impl Core {
         spec: SandboxSpec,
     ) -> Result<Arc<dyn Guest>, ServiceError> {
         let since = Instant::now();
-        let launched = self.launcher.launch(spec).await;
+        let launched = self.launcher.launch(self.injected(Some(subject), spec)).await;
         if launched.is_ok() {
             self.counting.started(subject, since.elapsed());
         }

@@ -292,7 +292,7 @@ impl Opened {
         container.hidden = mounts.hidden();
         let (io_dir, identities) = (held.io_dir.clone(), held.identities());
         // Without allow rules there is no connect handler, and a connection request is a breach.
-        let egress = (!spec.allow.rules().is_empty()).then(|| {
+        let egress = (!spec.hosts().rules().is_empty()).then(|| {
             let shared = shared.clone();
             let record = move |event: &Event<'_>| shared.audit.record(event);
             Arc::new(Egress::new(SystemResolver::new(), &*id, record))

@@ -102,7 +102,7 @@ impl McpTool for ExecuteScript {
 
     fn hints(server: ServerTraits<'_>) -> Hints {
         let writes = server.has_files && server.settings.access == Access::ReadWrite;
-        let is_open_world = !server.settings.sandbox.allow.rules().is_empty();
+        let is_open_world = !server.settings.sandbox.hosts().rules().is_empty();
         Hints {
             // What reaches a host may change something there.
             is_read_only: !writes && !is_open_world,

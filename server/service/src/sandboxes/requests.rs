@@ -301,7 +301,11 @@ impl Core {
         let spec = plan_kept(request.spec.clone(), &self.config)?;
         let mut record = record(&subject, request, &self.config)?;
         self.make_room(&subject, 0).await?;
-        let claimed = self.prepared.claim(&record.spec);
+        // One that was started ahead has no secrets of its subject.
+        let claimed = match self.config.inject.contains_key(subject.as_str()) {
+            true => None,
+            false => self.prepared.claim(&record.spec),
+        };
         if let Some(claimed) = &claimed {
             record.id = claimed.id().to_owned();
         }

@@ -95,7 +95,7 @@ macro_rules! process_tools {
                 }
 
                 fn hints(server: ServerTraits<'_>) -> Hints {
-                    let is_open_world = !server.settings.sandbox.allow.rules().is_empty();
+                    let is_open_world = !server.settings.sandbox.hosts().rules().is_empty();
                     let hints: Hints = $hints;
                     // What only reads and stops has no effect outside.
                     let is_open_world = is_open_world && !hints.is_idempotent;
