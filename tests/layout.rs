@@ -118,6 +118,8 @@ const MODULES: &[Row] = &[
     ("io_dir", "files on the host's side", &["clock", "error"]),
     ("config", "the controller's configuration", &["mounts"]),
     ("gc", "nothing is left", &["config", "engine_call", "error", "io_dir", "step"]),
+    ("permission", "who is asked about what no rule gives", &[]),
+    ("host_tools", "tools of the host that scripts call", &["permission"]),
     ("egress", "connections of commands", &["audit"]),
     ("process", "processes that live on, and their events", &["clock", "error"]),
     (

@@ -16,6 +16,7 @@ mod failure;
 pub mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod host_tools;
 pub mod hosts;
 mod images;
 mod json;
@@ -60,6 +61,9 @@ pub use execution::{
     UnreadableEvent, Usage,
 };
 pub use failure::{Failure, exit_code, failure_hint, operation_hint};
+pub use host_tools::{
+    HostTool, NoToolRule, RESERVED_NAMES, ToolCall, ToolEffect, ToolOutcome, ToolRule,
+};
 pub use images::{ImageInfo, ProgramImage, image_matches, is_image_reference};
 pub use json::strict;
 pub use language::Language;

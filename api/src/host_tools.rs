@@ -1,0 +1,304 @@
+//! Tools of the host that scripts call: what they are, which ones a run is given, and what was called.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Names that no group of tools has: `tools.search` and `tools.describe` are functions.
+pub const RESERVED_NAMES: [&str; 2] = ["search", "describe"];
+
+/// A tool of the host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostTool {
+    /// Its group, a dot, and its own name: `github.list_issues`. The group has no dot.
+    pub name: String,
+    /// What it does, for whoever writes the script.
+    #[serde(default)]
+    pub description: String,
+    /// The JSON Schema of its arguments, which are an object.
+    #[serde(default)]
+    pub input: Map<String, Value>,
+    /// The JSON Schema of its result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Map<String, Value>>,
+    /// What it does to the world.
+    #[serde(default)]
+    pub effect: ToolEffect,
+}
+
+sandbox_protocol::words! {
+    /// What a tool does to the world, as far as it says so.
+    #[derive(Default, JsonSchema)]
+    pub enum ToolEffect {
+        /// It changes nothing: `readOnlyHint` of the Model Context Protocol.
+        ReadOnly = "read_only",
+        /// It says neither.
+        #[default]
+        Changes = "changes",
+        /// It removes or overwrites something: `destructiveHint`.
+        Destructive = "destructive",
+    }
+}
+
+/// Which calls a run is given: those of the tools that a pattern names, with arguments that meet all
+/// conditions.
+///
+/// ```
+/// use sandbox_api::ToolRule;
+/// use serde_json::json;
+///
+/// let rule: ToolRule = "github.create_* /repo=site".parse()?;
+/// assert!(rule.names("github.create_issue"));
+/// assert!(rule.allows("github.create_issue", &json!({ "repo": "site" })));
+/// assert!(!rule.allows("github.create_issue", &json!({ "repo": "other" })));
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolRule {
+    /// `*` stands for any characters.
+    tool: String,
+    conditions: Vec<Condition>,
+}
+
+/// What an argument has to be.
+#[derive(Debug, Clone, PartialEq)]
+struct Condition {
+    /// A JSON pointer.
+    pointer: String,
+    value: Expected,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Expected {
+    /// Exactly this.
+    Json(Value),
+    /// A string that the pattern matches.
+    Text(String),
+}
+
+/// A text is not a rule for tools.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{}' is not a rule for tools: {what}", .text.escape_debug())]
+pub struct NoToolRule {
+    text: String,
+    what: &'static str,
+}
+
+impl NoToolRule {
+    /// What a rule looks like.
+    pub const HINT: &'static str = "a rule is a pattern of tools, and conditions on arguments: \
+        'github.list_*', 'github.create_issue /repo=site /labels/0=\"bug\"'";
+}
+
+impl ToolRule {
+    /// Whether some call of this tool is given.
+    pub fn names(&self, tool: &str) -> bool {
+        matches(self.tool.as_bytes(), tool.as_bytes())
+    }
+
+    /// Whether this call is given.
+    pub fn allows(&self, tool: &str, arguments: &Value) -> bool {
+        self.names(tool)
+            && self.conditions.iter().all(|condition| {
+                arguments.pointer(&condition.pointer).is_some_and(|value| {
+                    match (&condition.value, value) {
+                        (Expected::Json(Value::Number(one)), Value::Number(other))
+                            if one.is_f64() || other.is_f64() =>
+                        {
+                            one.as_f64() == other.as_f64()
+                        }
+                        (Expected::Json(expected), value) => expected == value,
+                        (Expected::Text(pattern), Value::String(text)) => {
+                            matches(pattern.as_bytes(), text.as_bytes())
+                        }
+                        (Expected::Text(_), _) => false,
+                    }
+                })
+            })
+    }
+}
+
+/// Whether the pattern matches all of the text: `*` stands for any characters.
+fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut at, mut from) = (0, 0);
+    let mut star = None;
+    while from < text.len() {
+        if pattern.get(at) == Some(&b'*') {
+            star = Some((at, from));
+            at += 1;
+        } else if pattern.get(at) == Some(&text[from]) {
+            at += 1;
+            from += 1;
+        } else if let Some((star_at, taken)) = &mut star {
+            *taken += 1;
+            (at, from) = (*star_at + 1, *taken);
+        } else {
+            return false;
+        }
+    }
+    pattern[at..].iter().all(|&byte| byte == b'*')
+}
+
+impl FromStr for ToolRule {
+    type Err = NoToolRule;
+
+    fn from_str(text: &str) -> Result<Self, NoToolRule> {
+        let refuse = |what| NoToolRule { text: text.chars().take(200).collect(), what };
+        let trimmed = text.trim();
+        let (tool, mut rest) = trimmed.split_once(' ').unwrap_or((trimmed, ""));
+        if tool.is_empty() || tool.contains(|it: char| it.is_control() || it == '/' || it == '=') {
+            return Err(refuse("it begins with the pattern of a tool's name"));
+        }
+        let mut conditions = Vec::new();
+        loop {
+            rest = rest.trim_start();
+            if rest.is_empty() {
+                return Ok(Self { tool: tool.to_owned(), conditions });
+            }
+            let (pointer, value) = rest
+                .split_once('=')
+                .filter(|(pointer, _)| pointer.starts_with('/') && !pointer.contains(' '))
+                .ok_or_else(|| refuse("a condition is '/POINTER=VALUE'"))?;
+            let value = if value.starts_with(['"', '[', '{']) {
+                let mut values = serde_json::Deserializer::from_str(value).into_iter();
+                let json = values.next().and_then(Result::ok);
+                let json = json.ok_or_else(|| refuse("the value of a condition is not JSON"))?;
+                rest = &value[values.byte_offset()..];
+                if !rest.is_empty() && !rest.starts_with(' ') {
+                    return Err(refuse("something follows the JSON of a condition"));
+                }
+                Expected::Json(json)
+            } else {
+                let (text, after) = value.split_at(value.find(" /").unwrap_or(value.len()));
+                rest = after;
+                match serde_json::from_str(text) {
+                    Ok(json) => Expected::Json(json),
+                    Err(_) => Expected::Text(text.trim_end().to_owned()),
+                }
+            };
+            conditions.push(Condition { pointer: pointer.to_owned(), value });
+        }
+    }
+}
+
+impl fmt::Display for ToolRule {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.tool)?;
+        for Condition { pointer, value } in &self.conditions {
+            match value {
+                Expected::Json(value) => write!(formatter, " {pointer}={value}")?,
+                Expected::Text(pattern) => write!(formatter, " {pointer}={pattern}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for ToolRule {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ToolRule {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A call of a tool by a script.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ToolCall {
+    /// The tool, as the script named it.
+    pub tool: String,
+    /// How it ended.
+    pub outcome: ToolOutcome,
+    /// How long it took.
+    pub duration_ms: u64,
+    /// The size of its arguments as JSON.
+    pub argument_bytes: u64,
+    /// The size of its result: its value as JSON, or its text if it failed, and its files.
+    pub result_bytes: u64,
+    /// The digest of its arguments as JSON.
+    pub arguments_sha256: String,
+    /// The digest of its value as JSON, or of the text if it failed.
+    pub result_sha256: String,
+}
+
+sandbox_protocol::words! {
+    /// How a call of a tool ended.
+    #[derive(JsonSchema)]
+    pub enum ToolOutcome {
+        /// With a result.
+        Ok = "ok",
+        /// The tool failed, and said why.
+        Failed = "failed",
+        /// The run was not given this call, or nobody permitted it.
+        Refused = "refused",
+        /// There is no such tool.
+        Unknown = "unknown",
+        /// It took too long.
+        Timeout = "timeout",
+        /// Its result is larger than what a script is given.
+        TooLarge = "too_large",
+        /// The run has called as much as it may.
+        Limit = "limit",
+        /// Who offers the tool cannot be reached.
+        Unavailable = "unavailable",
+        /// The script ended before it.
+        Cancelled = "cancelled",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn rule(text: &str) -> ToolRule {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_pattern_names_tools_and_conditions_bind_arguments() {
+        assert!(rule("github.list_*").names("github.list_issues"));
+        assert!(!rule("github.list_*").names("gitlab.list_issues"));
+        assert!(rule("*").names("a.b"));
+        assert!(rule("*_x*.y").names("a_x_xz.y"));
+        assert!(!rule("a.b").names("a.bc"));
+        let bound = rule(r#"a.b /n=3 /x/0="a /b" /s=si*e end /ok=true"#);
+        let good = json!({ "n": 3.0, "x": ["a /b"], "s": "site end", "ok": true });
+        assert!(bound.allows("a.b", &good));
+        for (key, other) in [
+            ("n", json!("3")),
+            ("x", json!([])),
+            ("s", json!("site")),
+            ("s", json!(["site end"])),
+            ("ok", json!(null)),
+        ] {
+            let mut bad = good.clone();
+            bad[key] = other;
+            assert!(!bound.allows("a.b", &bad), "{bad}");
+        }
+        assert!(
+            !rule("a.b /id=9007199254740993").allows("a.b", &json!({ "id": 9007199254740992_i64 }))
+        );
+    }
+
+    #[test]
+    fn a_rule_is_written_as_it_is_read() {
+        for text in ["*", "a.b", "a.* /r=x*", r#"a.b /r="a /b" /n=[1,2] /e="#, "a.b /a~1b=1"] {
+            assert_eq!(rule(text).to_string(), text);
+            assert_eq!(rule(&rule(text).to_string()), rule(text));
+        }
+        for text in ["", " ", "/a=b", "a.b x=1", "a.b /a", r#"a.b /a="x"y"#, r#"a.b /a={"#, "a=b"] {
+            let error = text.parse::<ToolRule>().unwrap_err();
+            assert!(error.to_string().contains("is not a rule"), "{error}");
+        }
+    }
+}
