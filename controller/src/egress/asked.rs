@@ -3,11 +3,11 @@
 //! of that sandbox; which addresses may be dialled for it is decided by the list alone.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared, WeakShared};
 use sandbox_api::hosts::Target;
+use tokio::sync::OnceCell;
 
 use super::gate::Egress;
 use crate::permission::{self, Answer, Ask, Permission};
@@ -19,80 +19,42 @@ const MAX_QUESTIONS: usize = 100;
 /// The answers of a sandbox, and who gives them.
 #[derive(Default)]
 pub(super) struct Asked {
-    permission: Option<Arc<dyn Permission>>,
-    known: Mutex<Known>,
-}
-
-#[derive(Default)]
-struct Known {
-    questions: usize,
-    hosts: HashMap<Target, State>,
-}
-
-enum State {
-    /// The question is withdrawn when no connection waits for its answer any more.
-    Asking(WeakShared<BoxFuture<'static, Answer>>),
-    Answered(Answer),
-}
-
-impl Asked {
-    pub fn of(permission: Arc<dyn Permission>) -> Self {
-        Self { permission: Some(permission), known: Mutex::default() }
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The answer, or the question that it is waited for with.
-    fn question(&self, target: &Target) -> Result<Shared<BoxFuture<'static, Answer>>, Answer> {
-        let Some(permission) = self.permission.clone() else { return Err(Answer::Refused) };
-        let mut known = self.known();
-        let asking = match known.hosts.get(target) {
-            Some(State::Answered(answer)) => return Err(*answer),
-            Some(State::Asking(asking)) => asking.upgrade(),
-            None => None,
-        };
-        if let Some(asking) = asking {
-            return Ok(asking);
-        }
-        if known.questions == MAX_QUESTIONS {
-            return Err(Answer::Refused);
-        }
-        known.questions += 1;
-        let asked = target.clone();
-        let ask = async move {
-            let ask = Ask::Host { target: &asked, reason: "not on the list" };
-            permission::ask(Some(&permission), &ask).await
-        };
-        let asking = ask.boxed().shared();
-        let weak = asking.downgrade().expect("it was not polled");
-        known.hosts.insert(target.clone(), State::Asking(weak));
-        Ok(asking)
-    }
+    pub permission: Option<Arc<dyn Permission>>,
+    pub questions: AtomicUsize,
+    pub answers: Mutex<HashMap<Target, Arc<OnceCell<Answer>>>>,
 }
 
 impl Egress {
-    /// Whether a host may be reached that is not on the list. It waits for the answer.
+    /// Whether a host may be reached that is not on the list. It waits for the answer; a question that no
+    /// connection waits for any more is withdrawn.
     pub(super) async fn is_permitted(&self, target: &Target) -> bool {
+        let Asked { permission, questions, answers } = &self.asked;
         let mut shown = target.to_string();
         self.redactions.text(&mut shown);
         // A name that has a secret in it is neither shown nor recorded.
-        if !target.may_be_asked_for() || shown != target.to_string() {
+        let is_secret = shown != target.to_string();
+        if permission.is_none() || is_secret || !target.may_be_asked_for() {
             return false;
         }
-        let answer = match self.asked.question(target) {
-            Ok(asking) => {
-                let answer = asking.await;
-                let new = State::Answered(answer);
-                let old = self.asked.known().hosts.insert(target.clone(), new);
-                if answer == Answer::Allowed && matches!(old, Some(State::Asking(_))) {
-                    self.policy.add_host(shown);
-                }
-                answer
+        let answer = {
+            let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_full = questions.load(Ordering::Relaxed) >= MAX_QUESTIONS;
+            if is_full && !answers.contains_key(target) {
+                return false;
             }
-            Err(known) => known,
+            answers.entry(target.clone()).or_default().clone()
         };
-        answer == Answer::Allowed
+        let ask = async {
+            if questions.fetch_add(1, Ordering::Relaxed) >= MAX_QUESTIONS {
+                return Answer::Refused;
+            }
+            let ask = Ask::Host { target, reason: "not on the list" };
+            let answer = permission::ask(permission.as_ref(), &ask).await;
+            if answer == Answer::Allowed {
+                self.policy.add_host(shown);
+            }
+            answer
+        };
+        *answer.get_or_init(|| ask).await == Answer::Allowed
     }
 }

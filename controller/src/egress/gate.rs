@@ -102,8 +102,7 @@ impl Egress {
 
     /// Asks about hosts that are not on the list.
     pub fn asking(self, permission: Option<Arc<dyn Permission>>) -> Self {
-        let asked = permission.map(Asked::of).unwrap_or_default();
-        Self { asked, ..self }
+        Self { asked: Asked { permission, ..Asked::default() }, ..self }
     }
 
     /// Sets the hosts that may be reached, and the limits. Only the first call has an effect.

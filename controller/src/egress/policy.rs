@@ -8,9 +8,10 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sandbox_api::hosts::Allowlist;
+use sandbox_api::millis;
 use sandbox_session::{Ended, Received, Tunnel};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::gate::EgressLimits;
 
@@ -24,29 +25,19 @@ const HEAD_END: &[u8] = b"\r\n\r\n";
 
 /// The policy of a sandbox as far as it is known.
 #[derive(Debug, Default)]
-pub(crate) struct Policy(Mutex<Document>);
+pub(crate) struct Policy(Mutex<Known>);
 
-#[derive(Debug, Default, Serialize)]
-struct Document {
+#[derive(Debug, Default)]
+struct Known {
     /// The rules of hosts.
     allow: Vec<String>,
     /// The hosts to which credentials are added.
     injected: Vec<String>,
     /// The rules of tools, or their names.
     tools: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limits: Option<NetworkLimits>,
+    limits: Option<EgressLimits>,
     /// The last ones, the oldest first.
     refused: VecDeque<Refusal>,
-}
-
-/// With the names that requests to a service have.
-#[derive(Debug, Serialize)]
-struct NetworkLimits {
-    connections: u64,
-    network_bytes: u64,
-    connect_timeout_ms: u128,
-    connection_idle_ms: u128,
 }
 
 /// A host or a tool that was refused.
@@ -63,24 +54,31 @@ pub(crate) struct Refusal {
 }
 
 impl Policy {
-    fn lock(&self) -> MutexGuard<'_, Document> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The document.
+    /// The document. Limits have the names that requests to a service have.
     pub fn document(&self) -> Value {
-        serde_json::to_value(&*self.lock()).unwrap_or_default()
+        let Known { allow, injected, tools, limits, refused } = &*self.lock();
+        let limits = limits.map(|limits| {
+            json!({
+                "connections": limits.connections,
+                "network_bytes": limits.bytes.as_u64(),
+                "connect_timeout_ms": millis(limits.connect_timeout),
+                "connection_idle_ms": millis(limits.idle_timeout),
+            })
+        });
+        json!({
+            "allow": allow, "injected": injected, "tools": tools, "limits": limits,
+            "refused": refused,
+        })
     }
 
     pub fn set_hosts(&self, list: &Allowlist, limits: EgressLimits) {
-        let mut document = self.lock();
-        document.allow = list.rules().iter().map(ToString::to_string).collect();
-        document.limits = Some(NetworkLimits {
-            connections: limits.connections,
-            network_bytes: limits.bytes.as_u64(),
-            connect_timeout_ms: limits.connect_timeout.as_millis(),
-            connection_idle_ms: limits.idle_timeout.as_millis(),
-        });
+        let known = &mut self.lock();
+        known.allow = list.rules().iter().map(ToString::to_string).collect();
+        known.limits = Some(limits);
     }
 
     /// A host that was allowed beyond the rules.
@@ -137,29 +135,19 @@ impl Policy {
 
     /// The answer to the request with this head. Nothing of the request is in it.
     fn answer(&self, head: &[u8]) -> String {
-        let end = head.windows(HEAD_END.len()).position(|it| it == HEAD_END);
-        let line = end.and_then(|end| head[..end].split(|&byte| byte == b'\r').next());
-        let mut words = line.unwrap_or_default().split(|&byte| byte == b' ');
-        let words = (words.next(), words.next(), words.next(), words.next());
-        let (status, more, body) = match words {
-            (Some(b"GET" | b"HEAD"), Some(b"/"), Some(b"HTTP/1.1" | b"HTTP/1.0"), None) => {
-                ("200 OK", "", format!("{}\n", self.document()))
-            }
-            (Some(b"GET" | b"HEAD"), Some(path), Some(b"HTTP/1.1" | b"HTTP/1.0"), None)
-                if path.starts_with(b"/") =>
-            {
-                ("404 Not Found", "", "{\"error\":\"the document is at /\"}\n".to_owned())
-            }
-            (Some(_), Some(_), Some(b"HTTP/1.1" | b"HTTP/1.0"), None) => {
-                let body = "{\"error\":\"it can only be read: GET /\"}\n".to_owned();
-                ("405 Method Not Allowed", "Allow: GET, HEAD\r\n", body)
-            }
-            _ => ("400 Bad Request", "", "{\"error\":\"it takes GET / of HTTP/1.1\"}\n".to_owned()),
+        let mut words = head.split(|byte| b" \r".contains(byte));
+        let (method, path) = (words.next(), words.next());
+        let error = |text: &str| json!({ "error": text });
+        let (status, body) = match (method, path) {
+            (Some(b"GET" | b"HEAD"), Some(b"/")) => ("200 OK", self.document()),
+            (Some(b"GET" | b"HEAD"), _) => ("404 Not Found", error("the document is at /")),
+            _ => ("405 Method Not Allowed\r\nAllow: GET, HEAD", error("it can only be read")),
         };
+        let body = format!("{body}\n");
         let length = body.len();
-        let body = if words.0 == Some(b"HEAD") { "" } else { &body };
+        let body = if method == Some(b"HEAD") { "" } else { &body };
         format!(
-            "HTTP/1.1 {status}\r\n{more}Content-Type: application/json\r\nContent-Length: {length}\r\n\
+            "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\
              Cache-Control: no-store\r\nConnection: close\r\n\r\n{body}"
         )
     }
@@ -195,7 +183,7 @@ mod tests {
         let (status, body) = answer(&policy, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_eq!(status, "HTTP/1.1 200 OK");
         assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), policy.document());
-        assert_eq!(policy.document()["allow"], serde_json::json!(["a.example"]));
+        assert_eq!(policy.document()["allow"], json!(["a.example"]));
         for (request, expected) in [
             ("HEAD / HTTP/1.0\r\n\r\n", "HTTP/1.1 200 OK"),
             ("GET /x HTTP/1.1\r\n\r\n", "HTTP/1.1 404 Not Found"),
@@ -204,13 +192,11 @@ mod tests {
             ("POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx", "HTTP/1.1 405 Method Not Allowed"),
             ("TRACE / HTTP/1.1\r\n\r\n", "HTTP/1.1 405 Method Not Allowed"),
             ("get / HTTP/1.1\r\n\r\n", "HTTP/1.1 405 Method Not Allowed"),
-            ("GET /  HTTP/1.1\r\n\r\n", "HTTP/1.1 400 Bad Request"),
-            ("GET / HTTP/2.0\r\n\r\n", "HTTP/1.1 400 Bad Request"),
-            ("GET /\r\n\r\n", "HTTP/1.1 400 Bad Request"),
-            ("GET / HTTP/1.1\r\n", "HTTP/1.1 400 Bad Request"),
-            ("\r\n\r\n", "HTTP/1.1 400 Bad Request"),
-            ("", "HTTP/1.1 400 Bad Request"),
-            ("\u{16}\u{3}\u{1}\u{2}", "HTTP/1.1 400 Bad Request"),
+            ("GET\r\n\r\n", "HTTP/1.1 404 Not Found"),
+            ("GET / x HTTP/1.1\r\n\r\n", "HTTP/1.1 200 OK"),
+            ("\r\n\r\n", "HTTP/1.1 405 Method Not Allowed"),
+            ("", "HTTP/1.1 405 Method Not Allowed"),
+            ("\u{16}\u{3}\u{1}\u{2}", "HTTP/1.1 405 Method Not Allowed"),
         ] {
             assert_eq!(answer(&policy, request).0, expected, "{request:?}");
         }

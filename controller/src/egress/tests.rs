@@ -1265,7 +1265,7 @@ fn policy_is_answered_without_a_connection_and_says_why_the_last_refusal_happene
     // What is no request ends too.
     let mut client = world.connect("policy.sandbox.internal:80");
     client.write_all(&vec![b'x'; 20 << 10]).unwrap();
-    assert!(read_head(&mut client).starts_with("HTTP/1.1 400 "));
+    assert!(read_head(&mut client).starts_with("HTTP/1.1 405 "));
     drop(client);
     // One connection is left, and none of these was one.
     assert_eq!(*world.seen.lookups.lock().unwrap(), ["inside.example"]);

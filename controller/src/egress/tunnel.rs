@@ -162,21 +162,6 @@ impl Failure {
         Some(RefusedHost { host, port: connect.port, reason, allow })
     }
 
-    /// The same as what runs in the sandbox may know it.
-    fn told(&self, refused: &RefusedHost) -> Refusal {
-        let allow = match self {
-            Self::NotListed { .. } => refused.allow.clone(),
-            Self::SpecialAddress { target, addresses, .. }
-                if addresses.iter().any(IpAddr::is_loopback) =>
-            {
-                vec![needed(target, addresses)]
-            }
-            _ => Vec::new(),
-        };
-        let target = Some(format!("{}:{}", refused.host, refused.port));
-        Refusal { target, reason: refused.reason.clone(), allow, ..Refusal::default() }
-    }
-
     /// Whether the host is allowed, and was not connected to.
     const fn is_unreached(&self) -> bool {
         matches!(self, Self::NoAddress { .. } | Self::Unreachable { .. } | Self::Late { .. })
@@ -209,7 +194,14 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
     if let Err(failure) = &result
         && let Some(host) = failure.refused(&connect)
     {
-        egress.policy.refuse(failure.told(&host));
+        // Other rules than those for what the program named have addresses of the host's networks.
+        let is_named = matches!(failure, Failure::NotListed { .. });
+        egress.policy.refuse(Refusal {
+            target: Some(format!("{}:{}", host.host, host.port)),
+            reason: host.reason.clone(),
+            allow: if is_named { host.allow.clone() } else { Vec::new() },
+            ..Refusal::default()
+        });
         egress.add_to_reports(|network| network.add_refused(host.clone()));
     }
     if let Some(failure) = result.as_ref().err().filter(|failure| failure.is_unreached()) {
