@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::hosts::Allowlist;
 #[cfg(doc)]
 use sandbox_api::service::Subject;
 use sandbox_api::{Bounds, ByteSize, Ceiling, DiskReserve, Limits, Pull, RootFs, SandboxSpec};
+use sandbox_controller::permission::Permission;
 use sandbox_store::NewSession;
 
 use crate::files;
@@ -37,6 +39,8 @@ pub struct ServiceConfig {
     pub pull: Pull,
     /// The hosts that requests may ask for.
     pub hosts: HostPolicy,
+    /// Who is asked about hosts that the rules of a sandbox do not list: for a service of one user.
+    pub permission: Option<Arc<dyn Permission>>,
     /// The limits of a request that sets none, and has no programs.
     pub limits: Limits,
     /// The ceilings of limits.
@@ -246,6 +250,7 @@ impl ServiceConfig {
             allowed_images: Vec::new(),
             pull: Pull::default(),
             hosts: HostPolicy::default(),
+            permission: None,
             limits: Limits::default(),
             ceiling: Ceiling::default(),
             programs: None,

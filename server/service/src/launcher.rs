@@ -19,8 +19,8 @@ use sandbox_api::{
 };
 use sandbox_controller::files::{FileWatch, FileWriter};
 use sandbox_controller::{
-    CancelHandle, CheckReply, ContainerUse, Controller, Error, PoolStats, Process, Sandbox,
-    StdinError, Until,
+    CancelHandle, CheckReply, ContainerUse, Controller, Error, PoolStats, PreparedSandbox, Process,
+    Sandbox, StdinError, Until,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -38,7 +38,7 @@ pub(crate) type Sink<'a> = &'a (dyn Fn(ExecutionEvent) + Send + Sync);
 /// Starts sandboxes.
 pub(crate) trait Launcher: Send + Sync + 'static {
     /// Starts a sandbox.
-    fn launch(&self, spec: SandboxSpec) -> Called<'_, Arc<dyn Guest>>;
+    fn launch(&self, sandbox: PreparedSandbox) -> Called<'_, Arc<dyn Guest>>;
 
     /// Has sandboxes like this one started ahead, if there is a pool.
     fn prewarm(&self, spec: SandboxSpec) -> Called<'_, ()>;
@@ -240,9 +240,9 @@ fn is_transient(error: &sandbox_controller::EngineError) -> bool {
 }
 
 impl Launcher for Arc<Controller> {
-    fn launch(&self, spec: SandboxSpec) -> Called<'_, Arc<dyn Guest>> {
+    fn launch(&self, sandbox: PreparedSandbox) -> Called<'_, Arc<dyn Guest>> {
         async move {
-            let sandbox = Controller::launch(self, spec).await.map_err(not_started)?;
+            let sandbox = Controller::launch(self, sandbox).await.map_err(not_started)?;
             Ok(Arc::new(sandbox) as Arc<dyn Guest>)
         }
         .boxed()
