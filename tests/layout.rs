@@ -120,14 +120,14 @@ const MODULES: &[Row] = &[
     ("gc", "nothing is left", &["config", "engine_call", "error", "io_dir", "step"]),
     ("permission", "who is asked about what no rule gives", &[]),
     ("host_tools", "tools of the host that scripts call", &["permission"]),
-    ("egress", "connections of commands", &["audit"]),
+    ("egress", "connections of commands", &["audit", "permission"]),
     ("process", "processes that live on, and their events", &["clock", "error"]),
     (
         "sandbox",
         "one container, from its launch to its removal",
         &[
             "audit", "clock", "egress", "engine_call", "error", "failpoint", "gc", "io_dir",
-            "mounts", "process", "step",
+            "mounts", "permission", "process", "step",
         ],
     ),
     (

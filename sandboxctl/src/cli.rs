@@ -42,7 +42,7 @@ use sandbox_tools as tools;
 use crate::config::{Flags, Key, Scope, Value};
 use crate::error::Error;
 use crate::input::{Argument, JsonArgument, ScriptArgument};
-use allow::AllowArgs;
+use allow::{AllowArgs, RulesArgs};
 use artifacts::{ArtifactArgs, ArtifactsCommand};
 use changes::ChangesArgs;
 use cluster::{ClusterCommand, DatabaseArgs, DatabaseCommand};
@@ -522,6 +522,10 @@ pub struct RunArgs {
     /// Whom its programs may reach.
     #[command(flatten)]
     allow: AllowArgs,
+
+    /// What it may reach and call beyond that, and what is learnt of it.
+    #[command(flatten)]
+    pub rules: RulesArgs,
 
     /// Keep the files of a fresh io dir in ./sandbox-files-ID, and print its path
     #[arg(long, help_heading = "Files", conflicts_with_all = ["io_dir", "no_io"])]

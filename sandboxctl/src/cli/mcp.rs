@@ -6,7 +6,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueHint};
 use sandbox_mcp::DEFAULT_CONCURRENCY;
 
-use super::allow::AllowArgs;
+use super::allow::{AllowArgs, RulesArgs};
 use super::limits::{AgentLimits, LimitArgs};
 use super::root::RootArgs;
 use super::values::{Utf8, guest_path, text, value_of};
@@ -76,6 +76,10 @@ pub struct McpArgs {
     /// Whom programs may reach.
     #[command(flatten)]
     allow: AllowArgs,
+
+    /// What it may reach and call beyond that, and what is learnt of it.
+    #[command(flatten)]
+    pub rules: RulesArgs,
 }
 
 /// What `mcp` does other than serving.

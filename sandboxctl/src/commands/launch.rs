@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use sandbox_api::{PrivateIo, RootFs, SandboxSpec, Workload};
 use sandbox_controller::{
-    CancelHandle, Config, Controller, Error as ControllerError, Execution, Rebuild, Sandbox,
+    CancelHandle, Config, Controller, Error as ControllerError, Execution, PreparedSandbox,
+    Rebuild, Sandbox,
 };
 
 use super::Context;
@@ -121,10 +122,10 @@ pub async fn in_sandbox_of<T>(
     settings: &Settings,
     controller: &Controller,
     signals: &mut Signals,
-    spec: SandboxSpec,
+    sandbox: impl Into<PreparedSandbox>,
     serve: impl AsyncFnOnce(&Sandbox, &mut Signals) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let sandbox = launch(context, settings, controller, signals, spec).await?;
+    let sandbox = launch(context, settings, controller, signals, sandbox).await?;
     let ended = serve(&sandbox, signals).await;
     remove(context, &sandbox, signals, ended.is_ok()).await;
     ended
@@ -177,20 +178,20 @@ pub async fn launch(
     settings: &Settings,
     controller: &Controller,
     signals: &mut Signals,
-    spec: SandboxSpec,
+    sandbox: impl Into<PreparedSandbox>,
 ) -> Result<Sandbox, Error> {
-    let output = context.output;
-    let supports_exec = spec.supports_exec();
+    let (output, sandbox) = (context.output, sandbox.into());
+    let supports_exec = sandbox.spec().supports_exec();
     let prepared = match supports_exec {
         // Dropping it here leaves no container.
         true => signals
             .guard({
                 let mut progress = PrepareProgress::new(output);
-                controller.prepare(spec, move |text| progress.step(text))
+                controller.prepare(sandbox, move |text| progress.step(text))
             })
             .await?
             .map_err(|error| named(error, settings))?,
-        false => spec.into(),
+        false => sandbox,
     };
     let launch = async {
         if !supports_exec && !controller.knows_its_image() {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use sandbox_api::service::Subject;
 use sandbox_api::{ByteSize, DEFAULT_PROTECTED, DiskReserve, SandboxSpec};
 use sandbox_auth::LOCAL_SUBJECT;
+use sandbox_controller::permission::Permission;
 use sandbox_controller::{Controller, Error as ControllerError, PoolConfig, Rebuild};
 use sandbox_mcp::{
     Access, Audience, DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, McpServer, PrivateDir,
@@ -18,6 +19,7 @@ use sandbox_service::{Quotas, Service, ServiceConfig};
 use sandbox_store::{Durability, Store};
 
 use super::launch::with_hosts;
+use super::learn::{Dialogue, Learn};
 use super::{Context, block_on};
 use crate::cli::mcp::{McpArgs, McpCommand};
 use crate::config::{Key, Settings};
@@ -33,7 +35,8 @@ pub fn mcp(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
 }
 
 fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
-    let settings = context.settings_with(|flags| args.add_flags(flags))?;
+    let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
+    args.rules.add_to(&mut settings)?;
     let mut mcp_settings = mcp_settings(args, &settings)?;
     let config = context.controller(&settings);
     let is_private = settings.private_io().is_some() && mcp_settings.sandbox.supports_exec();
@@ -48,11 +51,19 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
             WorkspaceDir::Named(settings.io_dir(&context.environment.working_directory)?)
         }
     };
-    block_on(async {
+    let named = match &io_dir {
+        WorkspaceDir::Named(dir) => Some(&**dir),
+        _ => None,
+    };
+    let about = ("mcp", Dialogue::Never, Vec::new());
+    let learn = Learn::begin(context, &args.rules, &settings, named, about)?;
+    let permission = learn.permission(None);
+    let ended = block_on(async {
         let mut signals = Signals::listen()?;
         let controller = Arc::new(context.connect(config, &mut signals).await?);
+        let concurrency = args.concurrency as usize;
         let service =
-            private_service(controller.clone(), &private, args.concurrency as usize).await?;
+            private_service(controller.clone(), &private, concurrency, permission).await?;
         controller.pool(PoolConfig { size: args.pool.into(), ..PoolConfig::default() });
         let subject = Subject::new(LOCAL_SUBJECT).expect("it is the name of one");
         let opened = Workspace::open(service.clone(), subject, Arc::new(mcp_settings), io_dir);
@@ -72,7 +83,8 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
             context.close_shared(controller, &mut signals).await;
         }
         served
-    })
+    });
+    learn.finish(context.output, ended)
 }
 
 /// A private io dir in `parent`.
@@ -85,9 +97,11 @@ async fn private_service(
     controller: Arc<Controller>,
     private: &PrivateDir,
     concurrency: usize,
+    permission: Option<Arc<dyn Permission>>,
 ) -> Result<Service, Error> {
     let config = ServiceConfig {
         concurrency,
+        permission,
         quotas: Quotas { concurrency, ..Quotas::default() },
         disk_reserve: DiskReserve::Bytes(ByteSize::b(0)),
         ..ServiceConfig::new(private.data_dir())

@@ -16,6 +16,7 @@ mod gc;
 mod hints;
 mod image;
 mod launch;
+mod learn;
 mod local;
 mod manual;
 mod mcp;
