@@ -5,7 +5,7 @@ use sandbox_protocol::message::LogLevel;
 use serde_json::{Map, Value};
 
 use super::ffi::{self, Call, Raise, Results, Slot};
-use super::{io, json, names, process, secrets, test};
+use super::{io, json, names, process, secrets, test, tools};
 
 /// Globals of Luau's libraries that scripts must not have.
 const REMOVED: [&std::ffi::CStr; 4] = [c"newproxy", c"getfenv", c"setfenv", c"gcinfo"];
@@ -50,6 +50,7 @@ pub(super) fn install(call: &mut Call<'_>, args: &Map<String, Value>) -> Result<
     call.set_global(c"args");
     test::install(call);
     secrets::install(call);
+    tools::install(call);
     if call.host().files.is_some() {
         io::install(call);
     }
@@ -166,6 +167,9 @@ pub(super) fn with_hint(
         && ["io.", "fs."].into_iter().any(names)
     {
         return format!("{message} (io is off in this run)");
+    }
+    if message.contains("attempt to index nil with '") && names("tools.") {
+        return format!("{message} (this run was given no tools)");
     }
     if is_nil("attempt to index nil with 'exec'") && names("process.") {
         return format!(

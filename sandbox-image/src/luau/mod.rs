@@ -1,8 +1,8 @@
 //! Runs a script in a fresh Luau VM.
 //!
 //! [`ffi`] is a safe wrapper of the VM, [`globals`] the globals of a script, [`io`] its files,
-//! [`process`] its commands, [`secrets`] its secrets, [`test`](self::test) its test cases, [`json`] its
-//! values as JSON, [`names`] what it uses and does not have. Our functions are plain Rust functions
+//! [`process`] its commands, [`secrets`] its secrets, [`test`](self::test) its test cases, [`tools`] the
+//! host that it calls, [`json`] its values as JSON, [`names`] what it uses and does not have. Our functions are plain Rust functions
 //! over [`ffi::Call`]; they share the [`Host`](context::Host) during a run.
 
 mod bytecode;
@@ -20,6 +20,7 @@ mod secrets;
 mod test;
 #[cfg(test)]
 mod tests;
+mod tools;
 
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{MAX_MESSAGE_BYTES, cut_encoded};
