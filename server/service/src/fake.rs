@@ -258,6 +258,8 @@ fn result(kind: ExecutionKind, outcome: Outcome) -> ExecutionResult {
                 logs: Vec::new(),
                 logs_truncated: false,
                 tests: Vec::new(),
+                tool_calls: Vec::new(),
+                tool_calls_truncated: false,
                 answered: true,
             },
             ExecutionKind::Command => ResultBody::Command {
