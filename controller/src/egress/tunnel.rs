@@ -32,6 +32,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::gate::Egress;
+use super::policy::Refusal;
 use crate::audit::{By, Connection, Event};
 
 /// The maximum number of addresses of a name that are dialled.
@@ -161,6 +162,21 @@ impl Failure {
         Some(RefusedHost { host, port: connect.port, reason, allow })
     }
 
+    /// The same as what runs in the sandbox may know it.
+    fn told(&self, refused: &RefusedHost) -> Refusal {
+        let allow = match self {
+            Self::NotListed { .. } => refused.allow.clone(),
+            Self::SpecialAddress { target, addresses, .. }
+                if addresses.iter().any(IpAddr::is_loopback) =>
+            {
+                vec![needed(target, addresses)]
+            }
+            _ => Vec::new(),
+        };
+        let target = Some(format!("{}:{}", refused.host, refused.port));
+        Refusal { target, reason: refused.reason.clone(), allow, ..Refusal::default() }
+    }
+
     /// Whether the host is allowed, and was not connected to.
     const fn is_unreached(&self) -> bool {
         matches!(self, Self::NoAddress { .. } | Self::Unreachable { .. } | Self::Late { .. })
@@ -190,7 +206,10 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
     let mut account =
         Account { target: format!("{}:{}", connect.host, connect.port), ..Account::default() };
     let result = conduct(&egress, &tunnel, &connect, &mut account).await;
-    if let Some(host) = result.as_ref().err().and_then(|failure| failure.refused(&connect)) {
+    if let Err(failure) = &result
+        && let Some(host) = failure.refused(&connect)
+    {
+        egress.policy.refuse(failure.told(&host));
         egress.add_to_reports(|network| network.add_refused(host.clone()));
     }
     if let Some(failure) = result.as_ref().err().filter(|failure| failure.is_unreached()) {
@@ -221,16 +240,29 @@ async fn conduct(
     connect: &Connect,
     account: &mut Account,
 ) -> Result<(), Failure> {
+    let target = connect.host.parse().map(|host| Target { host, port: connect.port });
+    if target.as_ref().is_ok_and(Target::is_policy) {
+        let limit = egress.limits().idle_timeout;
+        let served = timeout(limit, egress.policy.serve(tunnel)).await;
+        return served.map_err(|_| Failure::Idle(limit))?.map_err(|_| Failure::Program);
+    }
     if !egress.count_connection() {
         return Err(Failure::TooMany);
     }
     if egress.is_spent() {
         return Err(Failure::TooMuch);
     }
-    let target = Target { host: connect.host.parse()?, port: connect.port };
+    let target = target?;
     account.target = target.to_string();
     if !egress.allows(&target) {
-        return Err(Failure::NotListed { target });
+        let is_permitted = tokio::select! {
+            biased;
+            is_permitted = egress.is_permitted(&target) => is_permitted,
+            () = tunnel.broken() => return Err(Failure::Program),
+        };
+        if !is_permitted {
+            return Err(Failure::NotListed { target });
+        }
     }
     if tunnel.is_broken() {
         return Err(Failure::Program);
