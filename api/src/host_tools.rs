@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 pub const RESERVED_NAMES: [&str; 2] = ["search", "describe"];
 
 /// A tool of the host.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostTool {
     /// Its group, a dot, and its own name: `github.list_issues`. The group has no dot.
@@ -116,6 +116,11 @@ impl NoToolRule {
 }
 
 impl ToolRule {
+    /// Gives every tool.
+    pub fn all() -> Self {
+        Self { tool: "*".to_owned(), conditions: Vec::new() }
+    }
+
     /// Whether some call of this tool is given.
     pub fn names(&self, tool: &str) -> bool {
         matches(self.tool.as_bytes(), tool.as_bytes())

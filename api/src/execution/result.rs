@@ -159,11 +159,13 @@ impl ExecutionResult {
         }
     }
 
-    /// The calls of tools by a script.
-    pub fn tool_calls(&self) -> &[ToolCall] {
+    /// The calls of tools by a script, and whether there were more.
+    pub fn tool_calls(&self) -> (&[ToolCall], bool) {
         match &self.body {
-            ResultBody::Script { tool_calls, .. } => tool_calls,
-            ResultBody::Command { .. } => &[],
+            ResultBody::Script { tool_calls, tool_calls_truncated, .. } => {
+                (tool_calls, *tool_calls_truncated)
+            }
+            ResultBody::Command { .. } => (&[], false),
         }
     }
 

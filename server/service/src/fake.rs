@@ -30,6 +30,7 @@ use sandbox_api::{
     Outcome, OutputStream, PortList, ProcessCommand, ResultBody, SandboxSpec, StartKind, Timing,
     UnixSockets, Usage, WatchRecord, WatchRequest, Workload,
 };
+use sandbox_controller::host_tools::ToolGrant;
 use sandbox_controller::{CancelHandle, CheckReply, ContainerUse, PoolStats};
 use sandbox_protocol::WireString;
 use sandbox_protocol::message::ScriptError;
@@ -372,6 +373,7 @@ impl Guest for FakeGuest {
     fn run<'a>(
         &'a self,
         workload: Workload,
+        _: Option<ToolGrant>,
         cancel: CancelHandle,
         sink: Sink<'a>,
     ) -> Called<'a, ExecutionResult> {
