@@ -4,6 +4,7 @@ use sandbox_protocol::limits::MAX_LOG_ENTRY_BYTES;
 use sandbox_protocol::message::LogLevel;
 use serde_json::{Map, Value};
 
+use super::context::Host;
 use super::ffi::{self, Call, Raise, Results, Slot};
 use super::{io, json, names, process, secrets, test, tools};
 
@@ -145,12 +146,8 @@ fn clock_from_zero(call: &mut Call<'_>) -> Results {
 const MAX_NAMES_SHOWN: usize = 2;
 
 /// Adds a hint to a message for scripts whose author expects another behaviour.
-pub(super) fn with_hint(
-    message: String,
-    line: Option<u32>,
-    source: &str,
-    has_files: bool,
-) -> String {
+pub(super) fn with_hint(message: String, line: Option<u32>, source: &str, host: &Host) -> String {
+    let has_files = host.files.is_some();
     let number = line;
     let line = line.and_then(|line| source.lines().nth(line.checked_sub(1)? as usize));
     let names = |what: &str| line.is_some_and(|line| line.contains(what));
@@ -168,7 +165,7 @@ pub(super) fn with_hint(
     {
         return format!("{message} (io is off in this run)");
     }
-    if message.contains("attempt to index nil with '") && names("tools.") {
+    if !host.has_tools && message.contains("attempt to index nil with '") && names("tools.") {
         return format!("{message} (this run was given no tools)");
     }
     if is_nil("attempt to index nil with 'exec'") && names("process.") {

@@ -106,7 +106,7 @@ fn failure(vm: &mut Vm, ended: Ended, source: &str) -> ScriptError {
         let message = if message.ends_with(&error.message) { message } else { error.message };
         return ScriptError { message, line, traceback, ..error };
     }
-    let message = globals::with_hint(message, line, source, host.files.is_some());
+    let message = globals::with_hint(message, line, source, host);
     let value = value.and_then(|json| serde_json::from_str(&json).ok());
     ScriptError { kind: rule.unwrap_or(ErrorKind::Runtime), message, line, traceback, value }
 }
