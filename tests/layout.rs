@@ -133,7 +133,10 @@ const MODULES: &[Row] = &[
     (
         "execution",
         "scripts, commands and processes in a sandbox",
-        &["audit", "clock", "error", "failpoint", "io_dir", "mounts", "process", "sandbox", "step"],
+        &[
+            "audit", "clock", "error", "failpoint", "host_tools", "io_dir", "mounts", "process",
+            "sandbox", "step",
+        ],
     ),
     ("pool", "sandboxes that are started ahead", &["error", "io_dir", "sandbox"]),
     ("ports", "connections to a sandbox's ports", &["audit", "error", "sandbox"]),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use sandbox_protocol::limits::MAX_TOOL_NAME_BYTES;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -11,7 +12,7 @@ use serde_json::{Map, Value};
 pub const RESERVED_NAMES: [&str; 2] = ["search", "describe"];
 
 /// A tool of the host.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostTool {
     /// Its group, a dot, and its own name: `github.list_issues`. The group has no dot.
@@ -28,6 +29,25 @@ pub struct HostTool {
     /// What it does to the world.
     #[serde(default)]
     pub effect: ToolEffect,
+}
+
+impl HostTool {
+    /// Checks the name of a tool.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn check_name(name: &str) -> Result<(), &'static str> {
+        match name.split_once('.') {
+            _ if name.len() > MAX_TOOL_NAME_BYTES => Err("it is longer than 256 bytes"),
+            _ if name.contains(char::is_control) => Err("it has a control character"),
+            None | Some(("", _) | (_, "")) => Err("it is not GROUP.TOOL"),
+            Some((group, _)) if RESERVED_NAMES.contains(&group) => {
+                Err("its group is the name of a function of `tools`")
+            }
+            Some(_) => Ok(()),
+        }
+    }
 }
 
 sandbox_protocol::words! {
@@ -53,8 +73,9 @@ sandbox_protocol::words! {
 ///
 /// let rule: ToolRule = "github.create_* /repo=site".parse()?;
 /// assert!(rule.names("github.create_issue"));
-/// assert!(rule.allows("github.create_issue", &json!({ "repo": "site" })));
-/// assert!(!rule.allows("github.create_issue", &json!({ "repo": "other" })));
+/// let arguments = |repo| json!({ "repo": repo }).as_object().unwrap().clone();
+/// assert!(rule.allows("github.create_issue", &arguments("site")));
+/// assert!(!rule.allows("github.create_issue", &arguments("other")));
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
@@ -95,16 +116,21 @@ impl NoToolRule {
 }
 
 impl ToolRule {
+    /// Gives every tool.
+    pub fn all() -> Self {
+        Self { tool: "*".to_owned(), conditions: Vec::new() }
+    }
+
     /// Whether some call of this tool is given.
     pub fn names(&self, tool: &str) -> bool {
         matches(self.tool.as_bytes(), tool.as_bytes())
     }
 
     /// Whether this call is given.
-    pub fn allows(&self, tool: &str, arguments: &Value) -> bool {
+    pub fn allows(&self, tool: &str, arguments: &Map<String, Value>) -> bool {
         self.names(tool)
             && self.conditions.iter().all(|condition| {
-                arguments.pointer(&condition.pointer).is_some_and(|value| {
+                at(arguments, &condition.pointer).is_some_and(|value| {
                     match (&condition.value, value) {
                         (Expected::Json(Value::Number(one)), Value::Number(other))
                             if one.is_f64() || other.is_f64() =>
@@ -120,6 +146,15 @@ impl ToolRule {
                 })
             })
     }
+}
+
+/// The argument that a JSON pointer leads to.
+fn at<'a>(arguments: &'a Map<String, Value>, pointer: &str) -> Option<&'a Value> {
+    let (first, rest) = match pointer[1..].find('/') {
+        Some(end) => pointer[1..].split_at(end),
+        None => (&pointer[1..], ""),
+    };
+    arguments.get(&first.replace("~1", "/").replace("~0", "~"))?.pointer(rest)
 }
 
 /// Whether the pattern matches all of the text: `*` stands for any characters.
@@ -230,6 +265,11 @@ pub struct ToolCall {
     pub result_sha256: String,
 }
 
+impl ToolCall {
+    /// How many calls of a run are recorded.
+    pub const MAX_RECORDED: usize = 1000;
+}
+
 sandbox_protocol::words! {
     /// How a call of a tool ended.
     #[derive(JsonSchema)]
@@ -272,7 +312,8 @@ mod tests {
         assert!(rule("*_x*.y").names("a_x_xz.y"));
         assert!(!rule("a.b").names("a.bc"));
         let bound = rule(r#"a.b /n=3 /x/0="a /b" /s=si*e end /ok=true"#);
-        let good = json!({ "n": 3.0, "x": ["a /b"], "s": "site end", "ok": true });
+        let object = |value: Value| value.as_object().unwrap().clone();
+        let good = object(json!({ "n": 3.0, "x": ["a /b"], "s": "site end", "ok": true }));
         assert!(bound.allows("a.b", &good));
         for (key, other) in [
             ("n", json!("3")),
@@ -282,12 +323,25 @@ mod tests {
             ("ok", json!(null)),
         ] {
             let mut bad = good.clone();
-            bad[key] = other;
-            assert!(!bound.allows("a.b", &bad), "{bad}");
+            bad.insert(key.to_owned(), other);
+            assert!(!bound.allows("a.b", &bad), "{bad:?}");
         }
-        assert!(
-            !rule("a.b /id=9007199254740993").allows("a.b", &json!({ "id": 9007199254740992_i64 }))
-        );
+        let id = |id: i64| object(json!({ "id": id }));
+        let exact = rule("a.b /id=9007199254740993");
+        assert!(exact.allows("a.b", &id(9_007_199_254_740_993)));
+        assert!(!exact.allows("a.b", &id(9_007_199_254_740_992)));
+        let deep = object(json!({ "a/b": { "c~d": [{ "e": 1 }] } }));
+        assert!(rule("* /a~1b/c~0d/0/e=1").allows("x.y", &deep));
+    }
+
+    #[test]
+    fn names_have_a_group_that_is_no_function() {
+        for name in ["a.b", "my-server.list.all", "a.b c"] {
+            assert_eq!(HostTool::check_name(name), Ok(()), "{name}");
+        }
+        for name in ["a", ".b", "a.", "search.b", "describe.x", "a.\n", &"x.y".repeat(100)] {
+            assert!(HostTool::check_name(name).is_err(), "{name}");
+        }
     }
 
     #[test]

@@ -52,6 +52,9 @@ mod crashes;
 mod library;
 mod newcomer;
 
+/// Functions of a program that scripts call.
+mod tool_calls;
+
 mod agent;
 mod collector;
 mod e2b;

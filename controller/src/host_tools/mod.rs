@@ -4,6 +4,10 @@
 //! with these arguments, how often and for how long is decided here, and nothing else of the host
 //! is reached by it.
 
+pub(crate) mod gate;
+mod luau;
+mod search;
+
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +16,7 @@ use async_trait::async_trait;
 use sandbox_api::{ByteSize, HostTool, ToolRule};
 use serde_json::{Map, Value};
 
+pub use self::luau::describe;
 use crate::permission::Permission;
 
 /// Tools of the host, by whoever offers them.
@@ -85,8 +90,10 @@ pub struct ToolGrant {
     pub destructive: Destructive,
     /// The limits of the run's calls.
     pub limits: ToolLimits,
-    /// Who is asked about a call of a destructive tool, where those are refused.
+    /// Who is asked about a call that is refused otherwise.
     pub permission: Option<Arc<dyn Permission>>,
+    /// About which calls it is asked.
+    pub asks: Asks,
 }
 
 impl ToolGrant {
@@ -98,6 +105,7 @@ impl ToolGrant {
             destructive: Destructive::Refused,
             limits: ToolLimits::default(),
             permission: None,
+            asks: Asks::default(),
         }
     }
 }
@@ -110,6 +118,16 @@ pub enum Destructive {
     Refused,
     /// As any tool that a rule gives.
     Allowed,
+}
+
+/// About which calls the [`Permission`] is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Asks {
+    /// Those that a rule gives, of tools that remove or overwrite.
+    #[default]
+    Destructive,
+    /// Also those that no rule gives, as where rules are learnt.
+    Anything,
 }
 
 /// The limits of a run's calls.

@@ -346,6 +346,7 @@ fn script(source: &str, timeout_ms: u64) -> Run {
         timeout_ms,
         seed: None,
         now: None,
+        tools: false,
     }
 }
 

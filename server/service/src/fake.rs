@@ -30,6 +30,7 @@ use sandbox_api::{
     Outcome, OutputStream, PortList, ProcessCommand, ResultBody, SandboxSpec, StartKind, Timing,
     UnixSockets, Usage, WatchRecord, WatchRequest, Workload,
 };
+use sandbox_controller::host_tools::ToolGrant;
 use sandbox_controller::{CancelHandle, CheckReply, ContainerUse, PoolStats, PreparedSandbox};
 use sandbox_protocol::WireString;
 use sandbox_protocol::message::ScriptError;
@@ -258,6 +259,8 @@ fn result(kind: ExecutionKind, outcome: Outcome) -> ExecutionResult {
                 logs: Vec::new(),
                 logs_truncated: false,
                 tests: Vec::new(),
+                tool_calls: Vec::new(),
+                tool_calls_truncated: false,
                 answered: true,
             },
             ExecutionKind::Command => ResultBody::Command {
@@ -371,6 +374,7 @@ impl Guest for FakeGuest {
     fn run<'a>(
         &'a self,
         workload: Workload,
+        _: Option<ToolGrant>,
         cancel: CancelHandle,
         sink: Sink<'a>,
     ) -> Called<'a, ExecutionResult> {

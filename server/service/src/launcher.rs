@@ -18,6 +18,7 @@ use sandbox_api::{
     TerminalSize, WatchRecord, WatchRequest, Workload,
 };
 use sandbox_controller::files::{FileWatch, FileWriter};
+use sandbox_controller::host_tools::ToolGrant;
 use sandbox_controller::{
     CancelHandle, CheckReply, ContainerUse, Controller, Error, PoolStats, PreparedSandbox, Process,
     Sandbox, StdinError, Until,
@@ -60,10 +61,11 @@ pub(crate) trait Launcher: Send + Sync + 'static {
 
 /// A sandbox that is there.
 pub(crate) trait Guest: Send + Sync + 'static {
-    /// Runs something to its end.
+    /// Runs something to its end. A script may call these tools.
     fn run<'a>(
         &'a self,
         workload: Workload,
+        tools: Option<ToolGrant>,
         cancel: CancelHandle,
         sink: Sink<'a>,
     ) -> Called<'a, ExecutionResult>;
@@ -283,11 +285,13 @@ impl Guest for Sandbox {
     fn run<'a>(
         &'a self,
         workload: Workload,
+        tools: Option<ToolGrant>,
         cancel: CancelHandle,
         sink: Sink<'a>,
     ) -> Called<'a, ExecutionResult> {
         async move {
-            let mut execution = self.start(workload, cancel).await.map_err(failed)?;
+            let started = self.start_with_tools(workload, tools, cancel);
+            let mut execution = started.await.map_err(failed)?;
             while let Some(event) = execution.next().await {
                 sink(event);
             }
