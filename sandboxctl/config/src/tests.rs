@@ -465,6 +465,32 @@ fn the_list_nearest_to_the_caller_counts_and_presets_add_up() {
 }
 
 #[test]
+fn rules_of_a_file_are_added_to_what_is_allowed_and_asked_of_nobody_without_programs() {
+    let user = "[network]\nallow = [\"a.example\"]\npresets.p = [\"p.example\"]\n";
+    let machine = Machine::new("", user, "");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rules.toml");
+    let load = |text: &str, hosts: &[&str]| {
+        std::fs::write(&file, text).unwrap();
+        let mut flags = Flags::default();
+        let hosts: Vec<_> = hosts.iter().map(|host| host.parse().unwrap()).collect();
+        flags.set(Key::Allow, (!hosts.is_empty()).then_some(Value::Hosts(hosts)));
+        let mut settings = machine.load(&[], flags).unwrap();
+        settings.add_rules(&file).unwrap();
+        let allowed = settings.allow().unwrap();
+        let rules: Vec<_> = allowed.rules().iter().map(ToString::to_string).collect();
+        (rules.join(" "), settings.asks_for_hosts(), settings.tool_rules.len())
+    };
+    let both = "allow = ['@p', 'b.example:1']\ntools = ['c.*']";
+    assert_eq!(load(both, &[]), ("a.example p.example b.example:1".to_owned(), false, 1));
+    assert_eq!(load(both, &["d.example"]), ("d.example p.example b.example:1".to_owned(), true, 1));
+    assert_eq!(load("", &[]), ("a.example".to_owned(), false, 0));
+    let mut settings = machine.load(&[], Flags::default()).unwrap();
+    let error = settings.add_rules(Path::new("/missing.toml")).unwrap_err();
+    assert_eq!(error.to_string(), "--rules: no such file: /missing.toml");
+}
+
+#[test]
 fn the_audits_file_is_the_users_to_name() {
     let file = "[audit]\nfile = \"/var/log/x\"\n";
     let machine = Machine::new("", file, "");
