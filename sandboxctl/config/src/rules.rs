@@ -13,6 +13,7 @@
 //!
 //! What is learnt comes from guests. It is [added](merge) below what a person wrote, which stays as it is.
 
+use std::iter;
 use std::path::Path;
 
 use sandbox_api::ToolRule;
@@ -106,40 +107,32 @@ impl Rules {
     /// [`Error`], naming the line.
     pub fn parse(file: &Path, text: &str) -> Result<Self, Error> {
         let origin = |at: usize| Origin::File { file: file.to_owned(), line: line_of(text, at) };
-        let mut rest = vec![toml::from_str::<Lists>(text).map_err(|error| Error::Syntax {
+        let lists = toml::from_str::<Lists>(text).map_err(|error| Error::Syntax {
             origin: origin(error.span().map_or(0, |span| span.start)),
             message: error.message().to_owned(),
-        })?];
+        })?;
+        let refused = |key: &str, text: &Spanned<String>, why: String| Error::Value {
+            origin: origin(text.span().start),
+            key: key.to_owned(),
+            source: ValueError::Content(why),
+        };
         let mut rules = Self::default();
-        while let Some(Lists { allow, tools, learnt }) = rest.pop() {
-            let refused = |key: &str, at: &Spanned<String>, source| Error::Value {
-                origin: origin(at.span().start),
-                key: key.to_owned(),
-                source,
-            };
-            for text in &allow {
-                let rule = text.get_ref().parse();
-                rules
-                    .allow
-                    .push(rule.map_err(|error| refused("allow", text, ValueError::Allow(error)))?);
+        for Lists { allow, tools, .. } in iter::once(&lists).chain(&lists.learnt) {
+            for text in allow {
+                let rule = text.get_ref().parse::<Allow>();
+                rules.allow.push(rule.map_err(|error| refused("allow", text, error.to_string()))?);
             }
-            for text in &tools {
-                let rule = text.get_ref().parse::<ToolRule>().map_err(|error| error.to_string());
-                rules
-                    .tools
-                    .push(rule.map_err(|why| refused("tools", text, ValueError::Content(why)))?);
+            for text in tools {
+                let rule = text.get_ref().parse::<ToolRule>();
+                rules.tools.push(rule.map_err(|error| refused("tools", text, error.to_string()))?);
             }
-            rest.extend(learnt);
         }
         Ok(rules)
     }
 
-    /// Whether a rule stands in it just so.
-    fn has(&self, list: List, rule: &str) -> bool {
-        match list {
-            List::Hosts => self.allow.iter().any(|it| it.to_string() == rule),
-            List::Tools => self.tools.iter().any(|it| it.to_string() == rule),
-        }
+    fn texts(&self) -> Vec<String> {
+        let hosts = self.allow.iter().map(ToString::to_string);
+        hosts.chain(self.tools.iter().map(ToString::to_string)).collect()
     }
 }
 
@@ -165,14 +158,14 @@ impl Learnt {
 ///
 /// If the file would have other rules than its own and [listed](Verdict::Listed) ones.
 pub fn merge(text: &str, heading: &str, learnt: &[Learnt]) -> Result<String, Error> {
-    let file = Path::new("the rules file");
-    let before = Rules::parse(file, text)?;
+    let rules =
+        |text: &str| Ok::<_, Error>(Rules::parse(Path::new("the rules file"), text)?.texts());
+    let mut known = rules(text)?;
     let is_mentioned = |rule: &str| {
-        text.lines()
-            .any(|line| line.trim_start_matches(['#', ' ', '\t']).starts_with(&quoted(rule)))
+        text.lines().any(|line| line.trim_start_matches(['#', ' ']).starts_with(&quoted(rule)))
     };
     let is_new = |it: &&Learnt| match it.verdict {
-        Verdict::Listed => !before.has(it.list, &it.rule),
+        Verdict::Listed => !known.contains(&it.rule),
         _ => !is_mentioned(&it.rule),
     };
     let mut lists = String::new();
@@ -189,15 +182,9 @@ pub fn merge(text: &str, heading: &str, learnt: &[Learnt]) -> Result<String, Err
     let head = if text.is_empty() { HEAD } else { text.trim_end_matches('\n') };
     let merged = format!("{head}\n\n[[learnt]] # {}\n{lists}", escaped(heading));
     // Whatever a guest has made of its names.
-    let after = Rules::parse(file, &merged)?;
-    let is_known = |list: List, rule: String| {
-        let is_listed =
-            |it: &Learnt| (it.verdict, it.list, &it.rule) == (Verdict::Listed, list, &rule);
-        before.has(list, &rule) || learnt.iter().any(is_listed)
-    };
-    let hosts = after.allow.iter().all(|it| is_known(List::Hosts, it.to_string()));
-    let tools = after.tools.iter().all(|it| is_known(List::Tools, it.to_string()));
-    match hosts && tools {
+    let listed = learnt.iter().filter(|it| it.verdict == Verdict::Listed);
+    known.extend(listed.map(|it| it.rule.clone()));
+    match rules(&merged)?.iter().all(|rule| known.contains(rule)) {
         true => Ok(merged),
         false => Err(Error::Syntax {
             origin: Origin::Flag("--learn"),

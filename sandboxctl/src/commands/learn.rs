@@ -16,6 +16,7 @@ use rustix::termios::{QueueSelector, tcflush};
 use sandbox_api::ToolEffect;
 use sandbox_api::hosts::AllowRule;
 use sandbox_controller::permission::{Answer, Ask, PERMISSION_TIMEOUT, Permission};
+use serde_json::json;
 
 use super::Context;
 use crate::cli::allow::RulesArgs;
@@ -28,8 +29,10 @@ use crate::target::{self, Place};
 
 /// How many rules are recorded.
 const MAX_RECORDED: usize = 1000;
-/// How many characters of a tool's name, and of a call's arguments, are recorded and shown.
-const MAX_TEXT: usize = 300;
+/// How many characters of a tool's name, and of an argument's name and value, are recorded and shown.
+const MAX_TEXT: usize = 80;
+/// How many arguments of a call are shown.
+const MAX_ARGUMENTS: usize = 10;
 /// How often a question looks whether it is withdrawn.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// What allows something.
@@ -84,10 +87,7 @@ impl Learn {
         target::refuse_own("--learn", file, &context.controller(settings))?;
         context.output.ci().map_or(Ok(()), |ci| ci.check_file("--learn", file))?;
         let place = Place::outside("--learn", file, io_dir)?;
-        let text = match place {
-            Place::File(_) => Rules::read(file)?.map(|(_, text)| text).unwrap_or_default(),
-            Place::Stream(_) => String::new(),
-        };
+        let text = Rules::read(file)?.map(|(_, text)| text).unwrap_or_default();
         let asks = dialogue == Dialogue::Terminal
             && io::stdin().is_terminal()
             && io::stderr().is_terminal();
@@ -224,12 +224,16 @@ impl Terminal {
                 (format!("allow {ask}? yes/no (yes also lists it in {file}): "), YES)
             }
             Ask::Tool { arguments, effect, .. } => {
-                let json = serde_json::to_string(arguments).unwrap_or_default();
-                let shown: String = json.chars().take(MAX_TEXT).collect();
-                let more = if shown.len() < json.len() { "…" } else { "" };
+                // Each is shown, so that a long one does not hide the others.
+                let all = arguments.iter().map(|(name, value)| format!("{}:{value}", json!(name)));
+                let shown: Vec<_> = all.clone().take(MAX_ARGUMENTS).map(|it| cut(&it)).collect();
+                let is_whole = all.eq(shown.iter().cloned());
+                let (more, yes) = if is_whole { ("", YES) } else { (",…", WHOLE_YES) };
                 let effect = if *effect == ToolEffect::Destructive { " (destructive)" } else { "" };
-                let end = format!("yes/no (yes also lists it in {file}, for any arguments): ");
-                (format!("allow {ask}{effect} {shown}{more}? {end}"), YES)
+                let end = format!("(yes also lists it in {file}, for any arguments): ");
+                let say = if is_whole { "yes/no" } else { "type yes" };
+                let shown = shown.join(",");
+                (format!("allow {ask}{effect} {{{shown}{more}}}? {say} {end}"), yes)
             }
         };
         (escaped_line(&question).into_owned(), yes)
@@ -252,6 +256,12 @@ impl Permission for Terminal {
         });
         asked.await.unwrap_or(Answer::Refused)
     }
+}
+
+/// The beginning of a long text.
+fn cut(text: &str) -> String {
+    let shown: String = text.chars().take(MAX_TEXT).collect();
+    if shown.len() < text.len() { shown + "…" } else { shown }
 }
 
 fn allows(answer: &str, yes: &[&str]) -> Answer {
@@ -285,7 +295,7 @@ fn read_answer(question: &str, is_waited_for: impl Fn() -> bool) -> io::Result<S
 #[cfg(test)]
 mod tests {
     use sandbox_api::hosts::Target;
-    use serde_json::{Map, json};
+    use serde_json::{Map, Value};
 
     use super::*;
 
@@ -369,19 +379,31 @@ mod tests {
                 WHOLE_YES
             )
         );
-        let arguments = json!({ "repo": "a\u{1b}[2K\r\n\u{202e}b", "text": "x".repeat(1000) });
-        let ask = Ask::Tool {
-            tool: "github.delete\nallow good.example:443? yes/no",
-            arguments: arguments.as_object().unwrap(),
-            effect: ToolEffect::Destructive,
+        let tool = |arguments: &Value| {
+            let tool = "github.delete\nallow good.example:443? yes/no";
+            let (arguments, effect) = (arguments.as_object().unwrap(), ToolEffect::Destructive);
+            terminal.question(&Ask::Tool { tool, arguments, effect })
         };
-        let (question, _) = terminal.question(&ask);
+        let (question, yes) = tool(&json!({ "repo": "a\u{1b}[2K\r\n\u{202e}b", "sure": true }));
         assert!(!question.contains(|it: char| it.is_control() || it == '\u{202e}'), "{question}");
         assert!(question.starts_with("allow github.delete\\nallow good"), "{question}");
-        assert!(question.contains(" (destructive) {") && question.chars().count() < 500);
+        let end = ",\"sure\":true}? yes/no (yes also lists it in rules.toml, for any arguments): ";
         assert!(
-            question.ends_with("…? yes/no (yes also lists it in rules.toml, for any arguments): ")
+            question.contains(" (destructive) {\"repo\":\"a") && question.ends_with(end),
+            "{question}"
         );
+        assert_eq!(yes, YES);
+        // Nothing hides behind a long argument, or behind many: it takes more than a y.
+        let (question, yes) = tool(&json!({ "a": "x".repeat(1000), "path": "/home" }));
+        assert!(question.contains("x…,\"path\":\"/home\",…}? type yes "), "{question}");
+        assert_eq!(yes, WHOLE_YES);
+        let many: Map<_, _> = (0..1000).map(|at| (format!("{at:03}"), json!(at))).collect();
+        let (question, yes) = tool(&many.into());
+        assert!(
+            question.contains(",\"009\":9,…}? type yes ") && question.chars().count() < 300,
+            "{question}"
+        );
+        assert_eq!(yes, WHOLE_YES);
     }
 
     #[test]
