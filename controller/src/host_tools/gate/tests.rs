@@ -134,7 +134,8 @@ async fn destructive_tool_needs_a_word_for_it_or_a_permission() {
     assert!(call(&asked, "a.write", json!({ "yes": 1 })).await.is_err());
     assert_eq!(tools.calls.lock().unwrap().len(), 1);
     let (learning, _) = gate(&["a.read"], |grant| {
-        (grant.permission, grant.asks) = (Some(Arc::new(Asked)), Asks::Anything);
+        grant.permission = Some(Arc::new(Asked));
+        grant.asks = Asks::Anything;
     });
     assert!(call(&learning, "a.write", json!({ "yes": 1 })).await.is_ok());
     assert!(call(&learning, "a.write", json!({})).await.is_err());
