@@ -117,7 +117,7 @@ impl Gate {
     pub async fn search(&self, words: &str) -> Answered {
         self.wait_for_turn().await;
         let found = self.list().await.map(|all| {
-            let found = search::search(all.iter().filter(|tool| self.gives(tool)), words);
+            let found = search::search(all.iter().filter(|tool| self.grant.gives(tool)), words);
             let entry = |tool: &HostTool| {
                 let first = tool.description.lines().next().unwrap_or_default();
                 let summary = cut_encoded(first, MAX_SUMMARY_BYTES);
@@ -247,9 +247,10 @@ impl Gate {
 
     /// Whether this call is given, or somebody permits it.
     async fn permit(&self, tool: &HostTool, arguments: &Map<String, Value>) -> Result<(), Refusal> {
-        let ToolGrant { rules, destructive, permission, asks, .. } = &self.grant;
+        let ToolGrant { rules, permission, asks, .. } = &self.grant;
         let (name, effect) = (&tool.name, tool.effect);
-        let refusal = if !self.allows(tool, arguments) {
+        let is_given = self.grant.allows(tool, arguments);
+        let refusal = if !is_given {
             let naming = rules.iter().filter(|rule| rule.names(name)).take(MAX_RULES_SHOWN);
             let naming: Vec<_> = naming.map(ToString::to_string).collect();
             match naming.is_empty() {
@@ -263,7 +264,7 @@ impl Gate {
                     naming.join("', '")
                 ),
             }
-        } else if effect == ToolEffect::Destructive && *destructive == Destructive::Refused {
+        } else if self.grant.needs_permission(tool) {
             format!(
                 "the tool '{name}' removes or overwrites something, which was not allowed \
                  (--allow-destructive beside --tool '{name}')"
@@ -271,7 +272,7 @@ impl Gate {
         } else {
             return Ok(());
         };
-        let asked = self.allows(tool, arguments) || *asks == Asks::Anything;
+        let asked = is_given || *asks == Asks::Anything;
         let question = Ask::Tool { tool: name, arguments, effect };
         match asked && ask(permission.as_ref(), &question).await == Answer::Allowed {
             true => Ok(()),
@@ -279,30 +280,9 @@ impl Gate {
         }
     }
 
-    /// Whether the rules give a call.
-    fn allows(&self, tool: &HostTool, arguments: &Map<String, Value>) -> bool {
-        match &self.grant.rules[..] {
-            [] => tool.effect == ToolEffect::ReadOnly,
-            rules => rules.iter().any(|rule| rule.allows(&tool.name, arguments)),
-        }
-    }
-
-    /// Whether some call of a tool may be given.
-    fn gives(&self, tool: &HostTool) -> bool {
-        let ToolGrant { rules, destructive, permission, .. } = &self.grant;
-        let is_named = match &rules[..] {
-            [] => tool.effect == ToolEffect::ReadOnly,
-            rules => rules.iter().any(|rule| rule.names(&tool.name)),
-        };
-        let is_refused = tool.effect == ToolEffect::Destructive
-            && *destructive == Destructive::Refused
-            && permission.is_none();
-        is_named && !is_refused
-    }
-
     /// The given tool of this name; the refusal has the names that are like it.
     fn find<'a>(&self, all: &'a [HostTool], name: &str) -> Result<&'a HostTool, Refusal> {
-        let given = || all.iter().filter(|tool| self.gives(tool));
+        let given = || all.iter().filter(|tool| self.grant.gives(tool));
         given().find(|tool| tool.name == name).ok_or_else(|| {
             let nearest = search::nearest(given(), name);
             let hint = match nearest.is_empty() {
@@ -400,27 +380,16 @@ fn named(
     HostFile { mime_type, data }: HostFile,
 ) -> CallFile {
     const LONGEST: usize = 64;
-    let of_name = |char: char| if char.is_ascii_alphanumeric() { char } else { '_' };
-    let stem: String =
-        tool.chars().map(|char| if char == '.' { '.' } else { of_name(char) }).collect();
-    let stem = stem[..stem.len().min(LONGEST)].trim_start_matches('.');
-    let second = if index == 0 { String::new() } else { format!("-{}", index + 1) };
-    let end = match mime_type.as_str() {
-        "image/png" => "png",
-        "image/jpeg" => "jpg",
-        "image/gif" => "gif",
-        "image/webp" => "webp",
-        "image/svg+xml" => "svg",
-        "audio/wav" => "wav",
-        "audio/mpeg" => "mp3",
-        "application/pdf" => "pdf",
-        "text/plain" => "txt",
-        _ => "bin",
-    };
-    let is_type = (1..=MAX_TOOL_FILE_NAME_BYTES).contains(&mime_type.len())
+    let safe = |char: char| if char.is_ascii_alphanumeric() || char == '.' { char } else { '_' };
+    let stem: String = tool.chars().map(safe).take(LONGEST).collect();
+    let is_type = mime_type.len() <= MAX_TOOL_FILE_NAME_BYTES
         && mime_type.bytes().all(|byte| byte.is_ascii_graphic());
     let mime_type = if is_type { mime_type } else { "application/octet-stream".to_owned() };
-    CallFile { name: format!("{stem}-{number}{second}.{end}"), mime_type, data: Base64(data) }
+    let subtype = mime_type.rsplit('/').next().unwrap_or_default().chars();
+    let end: String = subtype.take_while(char::is_ascii_alphanumeric).take(8).collect();
+    let stem = stem.trim_start_matches('.');
+    let name = format!("{stem}-{number}-{}.{end}", index + 1);
+    CallFile { name, mime_type, data: Base64(data) }
 }
 
 #[cfg(test)]

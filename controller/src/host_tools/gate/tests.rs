@@ -232,8 +232,8 @@ fn files_have_names_of_their_own() {
         let CallFile { name, mime_type, .. } = named(tool, 3, index, file);
         (name, mime_type)
     };
-    assert_eq!(name("a.shot", 0, "image/png"), ("a.shot-3.png".into(), "image/png".into()));
-    let other = ("x_______y.z-3-2.bin".to_owned(), "application/octet-stream".to_owned());
+    assert_eq!(name("a.shot", 0, "image/png"), ("a.shot-3-1.png".into(), "image/png".into()));
+    let other = ("x_..____y.z-3-2.octet".to_owned(), "application/octet-stream".to_owned());
     assert_eq!(name("x/../\u{e9}\n y.z", 1, "a\nb"), other);
-    assert!(name(&"..".repeat(200), 0, "image/png").0.starts_with("-3"));
+    assert!(name(&"..".repeat(200), 0, "image/png").0.starts_with("-3-1"));
 }
