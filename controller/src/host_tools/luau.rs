@@ -87,7 +87,8 @@ impl Schema<'_> {
         if let Some(literals) = list("enum") {
             return union(literals.iter().take(MAX_LITERALS).map(literal));
         }
-        if let Some(schemas) = list("anyOf").or_else(|| list("oneOf")).or_else(|| list("allOf")) {
+        let all_of = || list("allOf").filter(|all| all.len() == 1);
+        if let Some(schemas) = list("anyOf").or_else(|| list("oneOf")).or_else(all_of) {
             return union(schemas.iter().map(inner));
         }
         let items = || schema.get("items").map_or("any".to_owned(), inner);

@@ -112,7 +112,7 @@ async fn rule_gives_what_it_names_with_the_arguments_that_it_names() {
     let (gate, tools) = gate(&["a.write /repo=site", "a.remove"], |_| ());
     assert!(call(&gate, "a.write", json!({ "repo": "site", "x": 1 })).await.is_ok());
     let refused = call(&gate, "a.write", json!({ "repo": "other" })).await.unwrap_err();
-    assert!(refused.contains("--tool 'a.write /repo=site'"), "{refused}");
+    assert!(refused.contains("not with these arguments"), "{refused}");
     assert!(call(&gate, "a.read", json!({})).await.is_err());
     let refused = call(&gate, "a.remove", json!({})).await.unwrap_err();
     assert!(refused.contains("--allow-destructive"), "{refused}");
