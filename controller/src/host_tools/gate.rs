@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sandbox_api::{HostTool, ToolCall, ToolEffect, ToolOutcome, millis};
+use sandbox_api::{HostTool, ToolCall, ToolOutcome, millis};
 use sandbox_protocol::limits::{
     MAX_MESSAGE_BYTES, MAX_TOOL_FILE_BYTES, MAX_TOOL_FILE_NAME_BYTES, MAX_TOOL_FILES,
     MAX_TOOL_VALUE_BYTES, MAX_VALUE_DEPTH, cut_encoded,
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Asks, Destructive, HostAnswer, HostCall, HostFile, HostToolError, ToolGrant};
+use super::{Asks, HostAnswer, HostCall, HostFile, HostToolError, ToolGrant};
 use super::{luau, search};
 use crate::permission::{Answer, Ask, ask};
 

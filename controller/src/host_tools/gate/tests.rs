@@ -1,10 +1,10 @@
 //! The gate, with tools that answer as a test wants.
 
 use super::*;
-use crate::host_tools::{HostTools, ToolLimits};
+use crate::host_tools::{Destructive, HostTools, ToolLimits};
 use crate::permission::Permission;
 use async_trait::async_trait;
-use sandbox_api::ByteSize;
+use sandbox_api::{ByteSize, ToolEffect};
 
 /// Tools `a.…` whose arguments say what they answer.
 #[derive(Debug, Default)]
