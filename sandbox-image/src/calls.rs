@@ -1,15 +1,14 @@
 //! Calls of a script to the host: one at a time, each until its result or the end of the run.
 
 use std::sync::{Arc, Mutex};
+use std::thread::{self, Thread};
 
-use rustix::event::{PollFd, PollFlags, poll};
 use sandbox_protocol::FromAgent;
 use sandbox_protocol::message::{CallResult, CallTarget, HostCall};
 use serde_json::value::RawValue;
 
 use crate::outbox::Outbox;
 use crate::stop::{StopFlag, StopReason};
-use crate::wake::Wake;
 
 /// The calls of a run.
 pub struct HostCalls {
@@ -24,7 +23,7 @@ struct State {
     /// The number of the last call.
     last: u32,
     /// The thread that waits for its result.
-    waiting: Option<Arc<Wake>>,
+    waiting: Option<Thread>,
     result: Option<CallResult>,
 }
 
@@ -35,27 +34,22 @@ impl HostCalls {
     }
 
     /// Makes a call and waits for its result; `None` if the run must end first.
-    ///
-    /// # Errors
-    ///
-    /// If no descriptor is left to wait with; then nothing was called.
     pub fn call(
         &self,
         stop: &StopFlag,
         target: CallTarget,
         name: String,
         arguments: Box<RawValue>,
-    ) -> rustix::io::Result<Option<CallResult>> {
-        let wake = Arc::new(Wake::new()?);
+    ) -> Option<CallResult> {
         let call = {
             let mut state = self.state.lock().unwrap();
             let call = state.last.wrapping_add(1);
-            *state = State { last: call, waiting: Some(wake.clone()), result: None };
+            *state = State { last: call, waiting: Some(thread::current()), result: None };
             call
         };
         let request = self.request;
         self.outbox.notify(&FromAgent::Call(HostCall { request, call, target, name, arguments }));
-        let result = stop.while_waking(&wake, || {
+        let result = stop.while_parked(|| {
             loop {
                 if let Some(result) = self.state.lock().unwrap().result.take() {
                     break Some(result);
@@ -63,21 +57,21 @@ impl HostCalls {
                 if stop.reason() != StopReason::None {
                     break None;
                 }
-                _ = poll(&mut [PollFd::new(&*wake, PollFlags::IN)], None);
-                wake.see();
+                // Whoever delivers the result, or stops the run, unparks.
+                thread::park();
             }
         });
         self.state.lock().unwrap().waiting = None;
-        Ok(result)
+        result
     }
 
     /// Delivers a result; returns whether a call waits for it.
     pub fn take(&self, result: CallResult) -> bool {
         let mut state = self.state.lock().unwrap();
         let is_expected = result.request == self.request && result.call == state.last;
-        let Some(wake) = state.waiting.take().filter(|_| is_expected) else { return false };
+        let Some(waiting) = state.waiting.take_if(|_| is_expected) else { return false };
         state.result = Some(result);
-        wake.wake();
+        waiting.unpark();
         true
     }
 }

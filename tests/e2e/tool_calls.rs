@@ -202,7 +202,7 @@ fn library_gives_a_run_tools_whose_files_are_in_its_io_dir() {
                   return { value.width, files[1].path, (pcall(tools.t.remove, {})) }";
     let result = run(Script::new(source)).unwrap();
     assert_eq!(result.outcome.status(), Status::Ok, "{:?}", result.outcome);
-    assert_eq!(std::fs::read(place.path("out/tool-files/t.picture-1.png")).unwrap(), b"\x89PNG");
+    assert_eq!(std::fs::read(place.path("out/tool-files/t.picture-1-1.png")).unwrap(), b"\x89PNG");
     assert_eq!(result.files_touched.files.len(), 1);
     let outcomes: Vec<_> = result.tool_calls().0.iter().map(|call| call.outcome).collect();
     assert_eq!(outcomes, [ToolOutcome::Ok, ToolOutcome::Refused]);

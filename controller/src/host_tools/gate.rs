@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sandbox_api::{HostTool, ToolCall, ToolEffect, ToolOutcome, millis};
+use sandbox_api::{HostTool, ToolCall, ToolOutcome, millis};
 use sandbox_protocol::limits::{
     MAX_MESSAGE_BYTES, MAX_TOOL_FILE_BYTES, MAX_TOOL_FILE_NAME_BYTES, MAX_TOOL_FILES,
     MAX_TOOL_VALUE_BYTES, MAX_VALUE_DEPTH, cut_encoded,
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Asks, Destructive, HostAnswer, HostCall, HostFile, HostToolError, ToolGrant};
+use super::{Asks, HostAnswer, HostCall, HostFile, HostToolError, ToolGrant};
 use super::{luau, search};
 use crate::permission::{Answer, Ask, ask};
 
@@ -24,8 +24,6 @@ use crate::permission::{Answer, Ask, ask};
 const SECOND: Duration = Duration::from_secs(1);
 /// Most bytes of a tool's description in the answer to a search.
 const MAX_SUMMARY_BYTES: usize = 200;
-/// Most rules that a refusal names.
-const MAX_RULES_SHOWN: usize = 3;
 
 /// The calls of a run.
 #[derive(Debug)]
@@ -42,18 +40,10 @@ struct State {
     bytes: u64,
     /// When the current second began, and the calls in it.
     window: (Instant, u32),
-    /// The call in progress.
-    open: Option<Open>,
+    /// The call in progress, and when it began.
+    open: Option<(ToolCall, Instant)>,
     done: Vec<ToolCall>,
     is_truncated: bool,
-}
-
-#[derive(Debug)]
-struct Open {
-    tool: String,
-    argument_bytes: u64,
-    arguments_sha256: String,
-    started: Instant,
 }
 
 /// What a script gets of a call.
@@ -74,16 +64,18 @@ impl Refusal {
         };
         CallEnd::Failed { kind, message: cut_encoded(&message, MAX_MESSAGE_BYTES).to_owned() }
     }
+}
 
-    fn of(error: HostToolError, tool: &str) -> Self {
-        let (outcome, what) = match error {
-            HostToolError::Failed(text) => return Self(ToolOutcome::Failed, text),
-            HostToolError::Unknown => (ToolOutcome::Unknown, error.to_string()),
-            HostToolError::Timeout => (ToolOutcome::Timeout, error.to_string()),
-            HostToolError::TooLarge => (ToolOutcome::TooLarge, error.to_string()),
-            HostToolError::Unavailable(_) => (ToolOutcome::Unavailable, error.to_string()),
+impl From<HostToolError> for Refusal {
+    fn from(error: HostToolError) -> Self {
+        let outcome = match error {
+            HostToolError::Failed(_) => ToolOutcome::Failed,
+            HostToolError::Unknown => ToolOutcome::Unknown,
+            HostToolError::Timeout => ToolOutcome::Timeout,
+            HostToolError::TooLarge => ToolOutcome::TooLarge,
+            HostToolError::Unavailable(_) => ToolOutcome::Unavailable,
         };
-        Self(outcome, format!("{what} ('{tool}')"))
+        Self(outcome, error.to_string())
     }
 }
 
@@ -117,7 +109,7 @@ impl Gate {
     pub async fn search(&self, words: &str) -> Answered {
         self.wait_for_turn().await;
         let found = self.list().await.map(|all| {
-            let found = search::search(all.iter().filter(|tool| self.gives(tool)), words);
+            let found = search::search(all.iter().filter(|tool| self.grant.gives(tool)), words);
             let entry = |tool: &HostTool| {
                 let first = tool.description.lines().next().unwrap_or_default();
                 let summary = cut_encoded(first, MAX_SUMMARY_BYTES);
@@ -147,53 +139,39 @@ impl Gate {
     ) -> (Answered, Option<ToolCall>) {
         let number = self.begin(name, arguments);
         let result = self.try_call(name, arguments, number, left).await;
-        let (outcome, bytes, digest, answered) = match result {
-            Ok((text, answered)) => {
-                let files: usize = answered.1.iter().map(|file| file.data.0.len()).sum();
-                (ToolOutcome::Ok, text.len() + files, sha256(text), answered)
-            }
-            Err(refusal) => {
-                let (outcome, bytes) = (refusal.0, refusal.1.len());
-                let digest = sha256(&refusal.1);
-                (outcome, bytes, digest, (refusal.end(), Vec::new()))
-            }
+        let (outcome, text, answered) = match result {
+            Ok((text, answered)) => (ToolOutcome::Ok, text, answered),
+            Err(refusal) => (refusal.0, refusal.1.clone(), (refusal.end(), Vec::new())),
         };
-        (answered, self.end(outcome, bytes as u64, digest))
+        let files: usize = answered.1.iter().map(|file| file.data.0.len()).sum();
+        (answered, self.end(outcome, text.len() + files, sha256(text)))
     }
 
     /// Records that a call has begun; returns its number.
     fn begin(&self, name: &str, arguments: &RawValue) -> u32 {
-        let open = Open {
+        let call = ToolCall {
             tool: name.to_owned(),
+            outcome: ToolOutcome::Cancelled,
+            duration_ms: 0,
             argument_bytes: arguments.get().len() as u64,
+            result_bytes: 0,
             arguments_sha256: sha256(arguments.get()),
-            started: Instant::now(),
+            result_sha256: sha256(""),
         };
         let mut state = self.lock();
         state.calls = state.calls.saturating_add(1);
-        state.bytes = state.bytes.saturating_add(open.argument_bytes);
-        state.open = Some(open);
+        state.bytes = state.bytes.saturating_add(call.argument_bytes);
+        state.open = Some((call, Instant::now()));
         state.calls
     }
 
     /// Records how the call in progress has ended, if there is one.
-    fn end(
-        &self,
-        outcome: ToolOutcome,
-        result_bytes: u64,
-        result_sha256: String,
-    ) -> Option<ToolCall> {
+    fn end(&self, outcome: ToolOutcome, bytes: usize, result_sha256: String) -> Option<ToolCall> {
         let mut state = self.lock();
-        let open = state.open.take()?;
-        let call = ToolCall {
-            tool: open.tool,
-            outcome,
-            duration_ms: millis(open.started.elapsed()),
-            argument_bytes: open.argument_bytes,
-            result_bytes,
-            arguments_sha256: open.arguments_sha256,
-            result_sha256,
-        };
+        let (call, began) = state.open.take()?;
+        let duration_ms = millis(began.elapsed());
+        let result_bytes = bytes as u64;
+        let call = ToolCall { outcome, duration_ms, result_bytes, result_sha256, ..call };
         match state.done.len() < ToolCall::MAX_RECORDED {
             true => state.done.push(call.clone()),
             false => state.is_truncated = true,
@@ -231,47 +209,34 @@ impl Gate {
         };
         self.wait_for_turn().await;
         let all = self.list().await?;
-        let tool = match all.iter().find(|tool| tool.name == name) {
-            Some(tool) => tool,
-            None => self.find(all, name)?,
-        };
+        let known = all.iter().find(|tool| tool.name == name);
+        let tool = known.map_or_else(|| self.find(all, name), Ok)?;
         self.permit(tool, &arguments).await?;
         let time = limits.timeout.min(left);
         let call = HostCall { tool: name, arguments, timeout: time };
-        let answer = match timeout(time, self.grant.tools.call(call)).await {
-            Ok(answer) => answer.map_err(|error| Refusal::of(error, name))?,
-            Err(_) => return Err(Refusal::of(HostToolError::Timeout, name)),
-        };
-        self.take(tool, number, answer)
+        let answer = timeout(time, self.grant.tools.call(call)).await;
+        self.take(tool, number, answer.unwrap_or(Err(HostToolError::Timeout))?)
     }
 
     /// Whether this call is given, or somebody permits it.
     async fn permit(&self, tool: &HostTool, arguments: &Map<String, Value>) -> Result<(), Refusal> {
-        let ToolGrant { rules, destructive, permission, asks, .. } = &self.grant;
+        let ToolGrant { permission, asks, .. } = &self.grant;
         let (name, effect) = (&tool.name, tool.effect);
-        let refusal = if !self.allows(tool, arguments) {
-            let naming = rules.iter().filter(|rule| rule.names(name)).take(MAX_RULES_SHOWN);
-            let naming: Vec<_> = naming.map(ToString::to_string).collect();
-            match naming.is_empty() {
-                true => format!(
-                    "the tool '{name}' was not given to this script: a rule has to name it \
-                     (--tool '{name}')"
-                ),
-                false => format!(
-                    "the tool '{name}' was not given to this script with these arguments, but \
-                     with those of a rule (--tool '{}')",
-                    naming.join("', '")
-                ),
-            }
-        } else if effect == ToolEffect::Destructive && *destructive == Destructive::Refused {
+        let is_given = self.grant.allows(tool, arguments);
+        let refusal = if !is_given {
             format!(
-                "the tool '{name}' removes or overwrites something, which was not allowed \
+                "the tool '{name}' was not given to this script, or not with these arguments \
+                 (--tool '{name}' gives it)"
+            )
+        } else if self.grant.needs_permission(tool) {
+            format!(
+                "the tool '{name}' may remove or overwrite something, which was not allowed \
                  (--allow-destructive beside --tool '{name}')"
             )
         } else {
             return Ok(());
         };
-        let asked = self.allows(tool, arguments) || *asks == Asks::Anything;
+        let asked = is_given || *asks == Asks::Anything;
         let question = Ask::Tool { tool: name, arguments, effect };
         match asked && ask(permission.as_ref(), &question).await == Answer::Allowed {
             true => Ok(()),
@@ -279,30 +244,9 @@ impl Gate {
         }
     }
 
-    /// Whether the rules give a call.
-    fn allows(&self, tool: &HostTool, arguments: &Map<String, Value>) -> bool {
-        match &self.grant.rules[..] {
-            [] => tool.effect == ToolEffect::ReadOnly,
-            rules => rules.iter().any(|rule| rule.allows(&tool.name, arguments)),
-        }
-    }
-
-    /// Whether some call of a tool may be given.
-    fn gives(&self, tool: &HostTool) -> bool {
-        let ToolGrant { rules, destructive, permission, .. } = &self.grant;
-        let is_named = match &rules[..] {
-            [] => tool.effect == ToolEffect::ReadOnly,
-            rules => rules.iter().any(|rule| rule.names(&tool.name)),
-        };
-        let is_refused = tool.effect == ToolEffect::Destructive
-            && *destructive == Destructive::Refused
-            && permission.is_none();
-        is_named && !is_refused
-    }
-
     /// The given tool of this name; the refusal has the names that are like it.
     fn find<'a>(&self, all: &'a [HostTool], name: &str) -> Result<&'a HostTool, Refusal> {
-        let given = || all.iter().filter(|tool| self.gives(tool));
+        let given = || all.iter().filter(|tool| self.grant.gives(tool));
         given().find(|tool| tool.name == name).ok_or_else(|| {
             let nearest = search::nearest(given(), name);
             let hint = match nearest.is_empty() {
@@ -315,10 +259,8 @@ impl Gate {
 
     async fn list(&self) -> Result<&Arc<[HostTool]>, Refusal> {
         let listed = self.listed.get_or_try_init(|| self.grant.tools.list());
-        match timeout(self.grant.limits.timeout, listed).await {
-            Ok(listed) => listed.map_err(|error| Refusal::of(error, "the list of tools")),
-            Err(_) => Err(Refusal::of(HostToolError::Timeout, "the list of tools")),
-        }
+        let listed = timeout(self.grant.limits.timeout, listed).await;
+        Ok(listed.unwrap_or(Err(HostToolError::Timeout))?)
     }
 
     /// Waits until another call may be made in this second.
@@ -364,17 +306,14 @@ impl Gate {
         {
             value = result.take();
         }
-        let too_large = || Refusal::of(HostToolError::TooLarge, &tool.name);
         let bytes: usize = files.iter().map(|file| file.data.len()).sum();
+        let text = value.to_string();
         if files.len() > MAX_TOOL_FILES
             || bytes > MAX_TOOL_FILE_BYTES
+            || text.len() > MAX_TOOL_VALUE_BYTES
             || !is_within(&value, MAX_VALUE_DEPTH)
         {
-            return Err(too_large());
-        }
-        let text = value.to_string();
-        if text.len() > MAX_TOOL_VALUE_BYTES {
-            return Err(too_large());
+            return Err(HostToolError::TooLarge.into());
         }
         self.spend(text.len() + bytes)?;
         let files = files.into_iter().enumerate();
@@ -400,27 +339,16 @@ fn named(
     HostFile { mime_type, data }: HostFile,
 ) -> CallFile {
     const LONGEST: usize = 64;
-    let of_name = |char: char| if char.is_ascii_alphanumeric() { char } else { '_' };
-    let stem: String =
-        tool.chars().map(|char| if char == '.' { '.' } else { of_name(char) }).collect();
-    let stem = stem[..stem.len().min(LONGEST)].trim_start_matches('.');
-    let second = if index == 0 { String::new() } else { format!("-{}", index + 1) };
-    let end = match mime_type.as_str() {
-        "image/png" => "png",
-        "image/jpeg" => "jpg",
-        "image/gif" => "gif",
-        "image/webp" => "webp",
-        "image/svg+xml" => "svg",
-        "audio/wav" => "wav",
-        "audio/mpeg" => "mp3",
-        "application/pdf" => "pdf",
-        "text/plain" => "txt",
-        _ => "bin",
-    };
-    let is_type = (1..=MAX_TOOL_FILE_NAME_BYTES).contains(&mime_type.len())
+    let safe = |char: char| if char.is_ascii_alphanumeric() || char == '.' { char } else { '_' };
+    let stem: String = tool.chars().map(safe).take(LONGEST).collect();
+    let is_type = mime_type.len() <= MAX_TOOL_FILE_NAME_BYTES
         && mime_type.bytes().all(|byte| byte.is_ascii_graphic());
     let mime_type = if is_type { mime_type } else { "application/octet-stream".to_owned() };
-    CallFile { name: format!("{stem}-{number}{second}.{end}"), mime_type, data: Base64(data) }
+    let subtype = mime_type.rsplit('/').next().unwrap_or_default().chars();
+    let end: String = subtype.take_while(char::is_ascii_alphanumeric).take(8).collect();
+    let stem = stem.trim_start_matches('.');
+    let name = format!("{stem}-{number}-{}.{end}", index + 1);
+    CallFile { name, mime_type, data: Base64(data) }
 }
 
 #[cfg(test)]

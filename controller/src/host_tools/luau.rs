@@ -1,12 +1,11 @@
 //! Luau types from JSON Schemas, for whoever writes scripts.
 //!
-//! Schemas are by whoever offers the tools: references, depth and length are bounded, and no
-//! character of them steers a terminal.
+//! Schemas are by whoever offers the tools: references, depth and length are bounded.
 
 use std::cell::Cell;
-use std::fmt::Write as _;
 
 use sandbox_api::HostTool;
+use sandbox_protocol::limits::{MAX_TOOL_NAME_BYTES, cut_encoded};
 use serde_json::{Map, Value};
 
 /// How deep a schema is followed, references included; what is deeper is `any`.
@@ -15,6 +14,8 @@ const MAX_DEPTH: usize = 8;
 const MAX_TYPE_BYTES: usize = 8 << 10;
 /// Most bytes of a tool's description.
 const MAX_DESCRIPTION_BYTES: usize = 4 << 10;
+/// Most members of an object.
+const MAX_MEMBERS: usize = 100;
 /// Most literals of an enum.
 const MAX_LITERALS: usize = 64;
 /// Most schemas that are looked at for a type: references could lead to one of them without end.
@@ -27,15 +28,12 @@ const KEYWORDS: [&str; 21] = [
 
 /// How a tool is called, with the types of its arguments and its result, and what it does.
 pub fn describe(tool: &HostTool) -> String {
-    let (arguments, result) = (Schema::new(&tool.input), tool.output.as_ref().map(Schema::new));
-    let result = match (&result, result_member(tool)) {
-        (Some(schema), Some(member)) => schema.text(member),
-        (Some(schema), None) => schema.text_of_root(),
-        (None, _) => "any".to_owned(),
-    };
-    let called = path(&tool.name);
-    let arguments = arguments.text_of_root();
-    let does = clean(&tool.description, MAX_DESCRIPTION_BYTES);
+    let arguments = type_of(&tool.input, None);
+    let result = tool.output.as_ref();
+    let result = result.map_or("any".to_owned(), |it| type_of(it, result_member(tool)));
+    let does = cut_encoded(&tool.description, MAX_DESCRIPTION_BYTES);
+    let (group, name) = tool.name.split_once('.').unwrap_or((&tool.name, ""));
+    let called = format!("tools{}{}", member(group, "."), member(name, "."));
     format!("{called}(arguments: {arguments}) -> {result}\n{does}").trim_end().to_owned()
 }
 
@@ -45,51 +43,21 @@ pub(super) fn result_member(tool: &HostTool) -> Option<&Value> {
     properties.get("result").filter(|_| properties.len() == 1)
 }
 
-/// The expression that is a tool: `tools.github["odd-name"]`.
-fn path(name: &str) -> String {
-    let mut path = "tools".to_owned();
-    let (group, tool) = name.split_once('.').unwrap_or((name, ""));
-    for part in [group, tool] {
-        // Writing to a string cannot fail.
-        _ = match is_identifier(part) {
-            true => write!(path, ".{part}"),
-            false => write!(path, "[{}]", quoted(part)),
-        };
-    }
-    path
+/// The type of what a schema allows, or a part of it.
+fn type_of(root: &Map<String, Value>, part: Option<&Value>) -> String {
+    let schema = Schema { root, left: Cell::new(MAX_SCHEMAS) };
+    let text = part.map_or_else(|| schema.object(root, 0), |part| schema.of(part, 0));
+    if text.len() <= MAX_TYPE_BYTES { text } else { "{ [string]: any }".to_owned() }
 }
 
-fn is_identifier(name: &str) -> bool {
+/// A name after a dot or nothing, or as a literal in brackets.
+fn member(name: &str, before: &str) -> String {
     let is_letter = |char: char| char.is_ascii_alphabetic() || char == '_';
-    name.starts_with(is_letter)
+    let is_identifier = name.starts_with(is_letter)
         && name.chars().all(|char| is_letter(char) || char.is_ascii_digit())
-        && !KEYWORDS.contains(&name)
-}
-
-/// A literal of a string, with the escapes that Luau has.
-fn quoted(text: &str) -> String {
-    let mut literal = "\"".to_owned();
-    for char in text.chars() {
-        match char {
-            '"' | '\\' => literal.extend(['\\', char]),
-            char if char.is_control() => _ = write!(literal, "\\u{{{:x}}}", u32::from(char)),
-            char => literal.push(char),
-        }
-    }
-    literal + "\""
-}
-
-/// A text in which lines may end, and nothing else steers.
-fn clean(text: &str, most: usize) -> String {
-    let mut clean = String::new();
-    for char in text.trim().chars() {
-        if clean.len() + char.len_utf8() > most {
-            clean.push('…');
-            break;
-        }
-        clean.push(if char.is_control() && char != '\n' { ' ' } else { char });
-    }
-    clean
+        && !KEYWORDS.contains(&name);
+    // The escapes of Rust are escapes of Luau too.
+    if is_identifier { format!("{before}{name}") } else { format!("[{name:?}]") }
 }
 
 /// A schema, whose references are into itself.
@@ -99,20 +67,7 @@ struct Schema<'a> {
     left: Cell<usize>,
 }
 
-impl<'a> Schema<'a> {
-    const fn new(root: &'a Map<String, Value>) -> Self {
-        Self { root, left: Cell::new(MAX_SCHEMAS) }
-    }
-
-    fn text_of_root(&self) -> String {
-        bounded(self.object(self.root, 0))
-    }
-
-    fn text(&self, schema: &Value) -> String {
-        bounded(self.of(schema, 0))
-    }
-
-    /// The type of what a schema allows.
+impl Schema<'_> {
     fn of(&self, schema: &Value, depth: usize) -> String {
         match schema {
             Value::Object(schema) if depth < MAX_DEPTH && self.left.get() > 0 => {
@@ -125,102 +80,71 @@ impl<'a> Schema<'a> {
 
     fn object(&self, schema: &Map<String, Value>, depth: usize) -> String {
         let inner = |schema| self.of(schema, depth + 1);
-        if let Some(target) = schema.get("$ref").and_then(Value::as_str) {
-            return self.referred(target).map_or_else(|| "any".to_owned(), inner);
-        }
-        if let Some(literal) = schema.get("const") {
-            return literal_type(literal);
-        }
         let list = |key| schema.get(key).and_then(Value::as_array);
-        if let Some(literals) = list("enum") {
-            return union(literals.iter().take(MAX_LITERALS).map(literal_type));
+        if let Some(target) = schema.get("$ref").and_then(Value::as_str) {
+            return self.referred(target).map_or("any".to_owned(), inner);
         }
-        if let Some(schemas) = list("anyOf").or_else(|| list("oneOf")) {
+        if let Some(literals) = list("enum") {
+            return union(literals.iter().take(MAX_LITERALS).map(literal));
+        }
+        let all_of = || list("allOf").filter(|all| all.len() == 1);
+        if let Some(schemas) = list("anyOf").or_else(|| list("oneOf")).or_else(all_of) {
             return union(schemas.iter().map(inner));
         }
-        match schema.get("type") {
-            Some(Value::String(name)) => self.named(name, schema, depth),
-            Some(Value::Array(names)) => {
-                let names = names.iter().filter_map(Value::as_str);
-                union(names.map(|name| self.named(name, schema, depth)))
+        let items = || schema.get("items").map_or("any".to_owned(), inner);
+        let named = |name: &str| match name {
+            "string" | "boolean" => name.to_owned(),
+            "integer" | "number" => "number".to_owned(),
+            "null" => "nil".to_owned(),
+            "array" => format!("{{ {} }}", items()),
+            "object" => self.table(schema, depth),
+            _ => "any".to_owned(),
+        };
+        match (schema.get("const"), schema.get("type")) {
+            (Some(value), _) => literal(value),
+            (_, Some(Value::String(name))) => named(name),
+            (_, Some(Value::Array(names))) => {
+                union(names.iter().filter_map(Value::as_str).map(named))
             }
-            _ if schema.contains_key("properties") => self.named("object", schema, depth),
-            _ if schema.contains_key("items") => self.named("array", schema, depth),
-            // The first has what matters, as it is written by generators.
-            _ => match list("allOf").and_then(|all| all.first()) {
-                Some(first) => inner(first),
-                None => "any".to_owned(),
-            },
+            _ if schema.contains_key("properties") => named("object"),
+            _ if schema.contains_key("items") => named("array"),
+            _ => "any".to_owned(),
         }
     }
 
     /// What a reference leads to: only into the schema itself.
-    fn referred(&self, target: &str) -> Option<&'a Value> {
-        let mut parts = target.strip_prefix("#/")?.split('/');
-        let part = |part: &str| part.replace("~1", "/").replace("~0", "~");
-        let first = self.root.get(&part(parts.next()?))?;
-        parts.try_fold(first, |at, name| at.get(part(name)))
-    }
-
-    fn named(&self, name: &str, schema: &Map<String, Value>, depth: usize) -> String {
-        match name {
-            "string" | "boolean" => name.to_owned(),
-            "integer" | "number" => "number".to_owned(),
-            "null" => "nil".to_owned(),
-            "array" => {
-                let items =
-                    schema.get("items").map_or("any".to_owned(), |it| self.of(it, depth + 1));
-                format!("{{ {items} }}")
-            }
-            "object" => self.table(schema, depth),
-            _ => "any".to_owned(),
-        }
+    fn referred(&self, target: &str) -> Option<&Value> {
+        let (first, rest) = target.strip_prefix("#/")?.split_once('/')?;
+        self.root.get(first)?.pointer(&format!("/{rest}"))
     }
 
     fn table(&self, schema: &Map<String, Value>, depth: usize) -> String {
         let required = schema.get("required").and_then(Value::as_array);
         let is_required = |name: &str| required.is_some_and(|all| all.iter().any(|it| it == name));
         let mut members = Vec::new();
-        let mut length = 0;
         let properties = schema.get("properties").and_then(Value::as_object);
-        for (name, schema) in properties.into_iter().flatten() {
-            if length > MAX_TYPE_BYTES {
-                break;
-            }
-            let mut kind = self.of(schema, depth + 1);
-            if !is_required(name) && kind != "any" && !kind.ends_with('?') {
-                kind = if kind.contains(['|', '&']) && !kind.starts_with('{') {
-                    format!("({kind})?")
-                } else {
-                    format!("{kind}?")
-                };
-            }
-            let member = match is_identifier(name) {
-                true => format!("{name}: {kind}"),
-                false => format!("[{}]: {kind}", quoted(name)),
-            };
-            length += member.len();
-            members.push(member);
+        let properties = properties.into_iter().flatten().take(MAX_MEMBERS);
+        for (name, schema) in properties.filter(|it| it.0.len() <= MAX_TOOL_NAME_BYTES) {
+            let kind = self.of(schema, depth + 1);
+            let kind = if is_required(name) { kind } else { optional(&kind) };
+            members.push(format!("{}: {kind}", member(name, "")));
         }
         match schema.get("additionalProperties") {
             Some(more @ Value::Object(_)) => {
                 members.push(format!("[string]: {}", self.of(more, depth + 1)));
             }
-            Some(Value::Bool(true)) => members.push("[string]: any".to_owned()),
             None if members.is_empty() => members.push("[string]: any".to_owned()),
             _ => {}
         }
-        match members.is_empty() {
-            true => "{}".to_owned(),
-            false => format!("{{ {} }}", members.join(", ")),
-        }
+        if members.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", members.join(", ")) }
     }
 }
 
 /// The type of one value. Luau has literals of strings and booleans.
-fn literal_type(literal: &Value) -> String {
-    match literal {
-        Value::String(text) => quoted(text),
+fn literal(value: &Value) -> String {
+    match value {
+        Value::String(text) if text.len() > MAX_TOOL_NAME_BYTES => "string".to_owned(),
+        Value::String(text) => format!("{text:?}"),
         Value::Bool(value) => value.to_string(),
         Value::Number(_) => "number".to_owned(),
         Value::Null => "nil".to_owned(),
@@ -236,20 +160,22 @@ fn union(types: impl Iterator<Item = String>) -> String {
             all.push(kind);
         }
     }
-    let is_optional = all.iter().any(|kind| kind == "nil") && all.len() > 1;
-    all.retain(|kind| !is_optional || kind != "nil");
-    match (&all[..], is_optional) {
-        ([], _) => "any".to_owned(),
-        _ if all.iter().any(|kind| kind == "any") => "any".to_owned(),
-        ([one], false) => one.clone(),
-        ([one], true) => format!("{one}?"),
-        (_, false) => all.join(" | "),
-        (_, true) => format!("({})?", all.join(" | ")),
+    if all.is_empty() || all.iter().any(|kind| kind == "any") {
+        return "any".to_owned();
     }
+    let count = all.len();
+    all.retain(|kind| kind != "nil" || count == 1);
+    let text = all.join(" | ");
+    if all.len() < count { optional(&text) } else { text }
 }
 
-fn bounded(text: String) -> String {
-    if text.len() <= MAX_TYPE_BYTES { text } else { "{ [string]: any }".to_owned() }
+fn optional(kind: &str) -> String {
+    match kind {
+        "any" | "nil" => kind.to_owned(),
+        _ if kind.ends_with('?') => kind.to_owned(),
+        _ if kind.contains(" | ") && !kind.starts_with('{') => format!("({kind})?"),
+        _ => format!("{kind}?"),
+    }
 }
 
 #[cfg(test)]
@@ -259,7 +185,7 @@ mod tests {
 
     fn type_of(schema: Value) -> String {
         let Value::Object(schema) = schema else { panic!("it is an object") };
-        Schema::new(&schema).text_of_root()
+        super::type_of(&schema, None)
     }
 
     #[test]
@@ -311,29 +237,30 @@ mod tests {
 
     #[test]
     fn schema_that_refers_to_itself_ends() {
-        let schema = json!({ "properties": { "next": { "$ref": "#" }, "all": { "$ref": "#/x" } },
-            "x": { "items": { "$ref": "#/x" } } });
+        let schema = json!({ "properties": { "next": { "$ref": "#/$defs/n" } },
+            "$defs": { "n": { "items": { "$ref": "#/$defs/n" } } } });
         let text = type_of(schema);
-        assert!(text.len() <= MAX_TYPE_BYTES && text.starts_with("{ all: { {"), "{text}");
+        assert!(text.len() <= MAX_TYPE_BYTES && text.starts_with("{ next: { {"), "{text}");
         let wide: Map<_, _> =
             (0..10_000).map(|number| (format!("p{number}"), json!({ "type": "string" }))).collect();
         let text = type_of(json!({ "type": "object", "properties": wide }));
         assert!(text.len() <= MAX_TYPE_BYTES, "{}", text.len());
         // Twice as much at each level.
         let mut deep = json!({ "type": "string" });
-        for _ in 0..40 {
+        for _ in 0..12 {
             deep = json!({ "properties": { "a": deep, "b": deep } });
         }
         assert!(type_of(deep).len() <= MAX_TYPE_BYTES);
-        let many: Vec<_> = (0..100).map(|_| json!({ "$ref": "#" })).collect();
-        assert_eq!(type_of(json!({ "anyOf": many })), "any");
+        let many: Vec<_> = (0..100).map(|_| json!({ "$ref": "#/$defs/n" })).collect();
+        let endless = json!({ "anyOf": many.clone(), "$defs": { "n": { "anyOf": many } } });
+        assert_eq!(type_of(endless), "any");
     }
 
     #[test]
     fn tool_is_described_with_its_types() {
         let tool = HostTool {
             name: "my-server.list.all".to_owned(),
-            description: "Lists.\u{1b}[2K\nAll of them.".to_owned(),
+            description: "Lists.\nAll of them.".to_owned(),
             input: Map::new(),
             output: json!({ "properties": { "result": { "type": "number" } } })
                 .as_object()
@@ -342,7 +269,7 @@ mod tests {
         };
         assert_eq!(
             describe(&tool),
-            "tools[\"my-server\"][\"list.all\"](arguments: any) -> number\nLists. [2K\nAll of them."
+            "tools[\"my-server\"][\"list.all\"](arguments: any) -> number\nLists.\nAll of them."
         );
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbox_api::{ByteSize, HostTool, ToolRule};
+use sandbox_api::{ByteSize, HostTool, ToolEffect, ToolRule};
 use serde_json::{Map, Value};
 
 pub use self::luau::describe;
@@ -107,6 +107,27 @@ impl ToolGrant {
             permission: None,
             asks: Asks::default(),
         }
+    }
+
+    /// Whether some call of a tool may be given.
+    pub fn gives(&self, tool: &HostTool) -> bool {
+        let is_named = match &self.rules[..] {
+            [] => tool.effect == ToolEffect::ReadOnly,
+            rules => rules.iter().any(|rule| rule.names(&tool.name)),
+        };
+        is_named && (!self.needs_permission(tool) || self.permission.is_some())
+    }
+
+    /// Whether the rules give a call.
+    fn allows(&self, tool: &HostTool, arguments: &Map<String, Value>) -> bool {
+        match &self.rules[..] {
+            [] => tool.effect == ToolEffect::ReadOnly,
+            rules => rules.iter().any(|rule| rule.allows(&tool.name, arguments)),
+        }
+    }
+
+    fn needs_permission(&self, tool: &HostTool) -> bool {
+        tool.effect == ToolEffect::Destructive && self.destructive == Destructive::Refused
     }
 }
 

@@ -105,8 +105,9 @@ impl Sandbox {
             has_tools: self.has_tools,
         };
         let (calls, is_over) = (context.calls.clone(), AtomicBool::new(false));
+        let before = self.calls().len();
         let end = std::thread::scope(|scope| {
-            scope.spawn(|| self.answer_calls(&calls, &is_over));
+            scope.spawn(|| self.answer_calls(&calls, before, &is_over));
             let end = super::run(source, &self.args, context);
             is_over.store(true, Ordering::Relaxed);
             end
@@ -118,8 +119,7 @@ impl Sandbox {
     }
 
     /// Answers as the controller does.
-    fn answer_calls(&self, calls: &HostCalls, is_over: &AtomicBool) {
-        let mut seen = self.calls().len();
+    fn answer_calls(&self, calls: &HostCalls, mut seen: usize, is_over: &AtomicBool) {
         while !is_over.load(Ordering::Relaxed) {
             for asked in self.calls().split_off(seen) {
                 seen += 1;

@@ -123,9 +123,7 @@ fn name(call: &Call<'_>, slot: Slot, what: &str) -> Result<String, Raise> {
 /// Asks the host, and returns what it answers: a value, and the files that belong to it, if any.
 fn ask(call: &mut Call<'_>, target: CallTarget, name: String, arguments: Box<RawValue>) -> Results {
     let host = call.host();
-    let result = host.calls.call(&host.stop, target, name, arguments).map_err(|errno| {
-        Raise::Error(format!("the host cannot be asked: {}", std::io::Error::from(errno)))
-    })?;
+    let result = host.calls.call(&host.stop, target, name, arguments);
     let Some(CallResult { end, files, .. }) = result else { return Err(Raise::Stopped) };
     match end {
         CallEnd::Failed { kind: ErrorKind::Runtime, message } => Err(Raise::Error(message)),

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use async_trait::async_trait;
-use sandbox_api::{HostTool, ToolEffect, ToolOutcome};
+use sandbox_api::{ExecutionResult, HostTool, ToolEffect, ToolOutcome};
 use sandbox_protocol::limits::{MAX_TOOL_ARGUMENT_BYTES, MAX_TOOL_NAME_BYTES};
 use sandbox_protocol::message::{CallEnd, CallResult, CallTarget, ControlReply, HostCall};
 use serde_json::{Value, json};
@@ -111,7 +111,7 @@ async fn calls_are_answered_and_stand_in_the_result_and_the_audit() {
     assert_eq!(*tools.calls.lock().unwrap(), ["a.echo"]);
     let document = ExecutionDocument::from(&result).to_json().unwrap();
     assert!(document.contains(r#""tool_calls":[{"tool":"a.echo","outcome":"ok""#), "{document}");
-    super::audited::closed(&world).await;
+    audited::closed(&world).await;
     let audit = std::fs::read_to_string(&audit).unwrap();
     let lines: Vec<_> = audit.lines().filter(|line| line.contains(r#""tool""#)).collect();
     assert_eq!(lines.len(), 2, "{audit}");
