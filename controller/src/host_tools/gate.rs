@@ -117,7 +117,7 @@ impl Gate {
     pub async fn search(&self, words: &str) -> Answered {
         self.wait_for_turn().await;
         let found = self.list().await.map(|all| {
-            let found = search::search(all.iter().filter(|tool| self.gives(tool)), words);
+            let found = search::search(all.iter().filter(|tool| self.grant.gives(tool)), words);
             let entry = |tool: &HostTool| {
                 let first = tool.description.lines().next().unwrap_or_default();
                 let summary = cut_encoded(first, MAX_SUMMARY_BYTES);
@@ -287,22 +287,9 @@ impl Gate {
         }
     }
 
-    /// Whether some call of a tool may be given.
-    fn gives(&self, tool: &HostTool) -> bool {
-        let ToolGrant { rules, destructive, permission, .. } = &self.grant;
-        let is_named = match &rules[..] {
-            [] => tool.effect == ToolEffect::ReadOnly,
-            rules => rules.iter().any(|rule| rule.names(&tool.name)),
-        };
-        let is_refused = tool.effect == ToolEffect::Destructive
-            && *destructive == Destructive::Refused
-            && permission.is_none();
-        is_named && !is_refused
-    }
-
     /// The given tool of this name; the refusal has the names that are like it.
     fn find<'a>(&self, all: &'a [HostTool], name: &str) -> Result<&'a HostTool, Refusal> {
-        let given = || all.iter().filter(|tool| self.gives(tool));
+        let given = || all.iter().filter(|tool| self.grant.gives(tool));
         given().find(|tool| tool.name == name).ok_or_else(|| {
             let nearest = search::nearest(given(), name);
             let hint = match nearest.is_empty() {

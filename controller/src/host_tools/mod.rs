@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbox_api::{ByteSize, HostTool, ToolRule};
+use sandbox_api::{ByteSize, HostTool, ToolEffect, ToolRule};
 use serde_json::{Map, Value};
 
 pub use self::luau::describe;
@@ -107,6 +107,19 @@ impl ToolGrant {
             permission: None,
             asks: Asks::default(),
         }
+    }
+
+    /// Whether some call of a tool may be given.
+    pub fn gives(&self, tool: &HostTool) -> bool {
+        let ToolGrant { rules, destructive, permission, .. } = self;
+        let is_named = match &rules[..] {
+            [] => tool.effect == ToolEffect::ReadOnly,
+            rules => rules.iter().any(|rule| rule.names(&tool.name)),
+        };
+        let is_refused = tool.effect == ToolEffect::Destructive
+            && *destructive == Destructive::Refused
+            && permission.is_none();
+        is_named && !is_refused
     }
 }
 
