@@ -67,7 +67,16 @@ const CRATES: &[Row] = &[
         "tools for workflow steps",
         &["sandbox-api", "sandbox-controller", "sandbox-dirfd", "sandbox-protocol"],
     ),
-    ("sandbox-mcp", "tools for agents", &["sandbox-api", "sandbox-dirfd", "sandbox-service"]),
+    (
+        "sandbox-upstream",
+        "tools of other MCP servers",
+        &["sandbox-api", "sandbox-client", "sandbox-controller"],
+    ),
+    (
+        "sandbox-mcp",
+        "tools for agents",
+        &["sandbox-api", "sandbox-dirfd", "sandbox-service", "sandbox-upstream"],
+    ),
     (
         "sandbox-http",
         "the HTTP API",
@@ -89,7 +98,7 @@ const CRATES: &[Row] = &[
         "settings, and where they are from",
         &[
             "sandbox-api", "sandbox-controller", "sandbox-dirfd", "sandbox-e2b", "sandbox-env",
-            "sandbox-mcp", "sandbox-protocol", "sandbox-service",
+            "sandbox-mcp", "sandbox-protocol", "sandbox-service", "sandbox-upstream",
         ],
     ),
     (
@@ -99,7 +108,7 @@ const CRATES: &[Row] = &[
             "sandbox-api", "sandbox-auth", "sandbox-client", "sandbox-config",
             "sandbox-controller", "sandbox-dirfd", "sandbox-e2b", "sandbox-env", "sandbox-http",
             "sandbox-mcp", "sandbox-protocol", "sandbox-render", "sandbox-service",
-            "sandbox-store", "sandbox-tools",
+            "sandbox-store", "sandbox-tools", "sandbox-upstream",
         ],
     ),
 ];

@@ -27,6 +27,7 @@ pub mod serve;
 #[cfg(test)]
 mod tests;
 pub mod token;
+pub mod upstream;
 mod values;
 mod variable;
 mod volume;
@@ -62,6 +63,7 @@ use sandboxes::{LocalCommand, SandboxCommand, SandboxesArgs};
 use secret::SecretArgs;
 use serve::ServeArgs;
 use token::{ServerCommand, TokenCommand};
+use upstream::UpstreamArgs;
 use values::{Utf8, text, value_of, word_of};
 use volume::VolumeArgs;
 
@@ -522,6 +524,10 @@ pub struct RunArgs {
     /// Whom its programs may reach.
     #[command(flatten)]
     allow: AllowArgs,
+
+    /// Tools of other servers.
+    #[command(flatten)]
+    pub upstream: UpstreamArgs,
 
     /// What it may reach and call beyond that, and what is learnt of it.
     #[command(flatten)]

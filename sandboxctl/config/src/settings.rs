@@ -129,6 +129,12 @@ impl Settings {
                     presets.entry(name.clone()).or_insert_with(|| rules.clone());
                 }
             }
+            // As is a server.
+            (Value::Upstreams(upstreams), Some(Value::Upstreams(below))) => {
+                for (name, upstream) in below {
+                    upstreams.entry(name.clone()).or_insert_with(|| upstream.clone());
+                }
+            }
             _ => {}
         }
         self.settings.insert(key, Setting { value: Some(value), layer, origin });

@@ -297,6 +297,12 @@ fn any_line() -> impl Strategy<Value = String> {
                     format!("{{ base = {{ {} }} }}", of[number as usize % 3])
                 }
             },
+            (_, Some(Value::Upstreams(_))) => {
+                ["{}", "{ a = { command = ['b'] } }", "{ a = { url = 'http://b' } }"]
+                    [number as usize % 3]
+                    .to_owned()
+            }
+            (key, _) if key.kind() == Kind::ToolRules => format!("['a.b /n={number}']"),
             (_, Some(Value::Presets(_))) => {
                 ["{}", "{ p = ['a.example'] }", "{ p = [], q = ['b.a.example'] }"]
                     [number as usize % 3]
@@ -419,6 +425,33 @@ fn protected_names_of_layers_add_up() {
     let settings = machine.load(&variables, flags).unwrap();
     assert_eq!(settings.protected(), ["a", "b", ".git/hooks", "c", "d"]);
     assert_eq!(settings.setting(Key::Protected).origin, Origin::Flag("--protect"));
+}
+
+#[test]
+fn servers_of_layers_add_up_and_are_replaced_by_name() {
+    let machine = Machine::new(
+        "[mcp.upstream]\na.command = [\"system\"]\nb.url = \"https://b.example\"\n",
+        "[mcp]\ntool_rules = [\"a.*\"]\n[mcp.upstream.a]\ncommand = [\"user\"]\nenv = { T = \"env:T\" }\n",
+        "",
+    );
+    let settings = machine.load(&[], Flags::default()).unwrap();
+    let upstreams = settings.upstreams(Key::McpUpstream);
+    assert_eq!(upstreams.keys().collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(upstreams["a"].command, ["user"]);
+    assert_eq!(settings.rules_of_tools(Key::McpToolRules)[0].to_string(), "a.*");
+    assert!(settings.upstreams(Key::ServerUpstream).is_empty());
+    let of_subjects = "{ a = { url = 'http://a', subjects = { me = { headers = { X = 'y' } } } } }";
+    let value = Value::from_text(Key::ServerUpstream, of_subjects).unwrap();
+    assert_eq!(Value::from_text(Key::ServerUpstream, &value.to_string()).unwrap(), value);
+    for (key, wrong, why) in [
+        (Key::McpUpstream, "{ search = { url = 'http://a' } }", "'search': its name"),
+        (Key::McpUpstream, "{ a = {} }", "'a': it has either a command or a url"),
+        (Key::McpUpstream, "{ a = { url = 'http://a', x = 1 } }", "unknown field `x`"),
+        (Key::McpToolRules, "['']", "is not a rule for tools"),
+    ] {
+        let error = Value::from_text(key, wrong).unwrap_err().to_string();
+        assert!(error.contains(why), "{wrong}: {error}");
+    }
 }
 
 #[test]

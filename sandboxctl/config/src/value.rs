@@ -9,6 +9,7 @@ use sandbox_e2b::Template;
 use sandbox_protocol::message::AllowedPath;
 use sandbox_protocol::path::PathError;
 use sandbox_service::Preparation;
+use sandbox_upstream::Upstream;
 use serde::{Serialize, Serializer};
 use toml::ser::ValueSerializer;
 
@@ -39,6 +40,8 @@ pub enum Value {
     Preparations(Vec<Preparation>),
     /// Templates of E2B's sandboxes.
     Templates(BTreeMap<String, Template>),
+    /// Other MCP servers.
+    Upstreams(BTreeMap<String, Upstream>),
 }
 
 /// Why a text or a TOML value is invalid for its key.
@@ -122,7 +125,7 @@ impl fmt::Display for Value {
                 value.fmt(formatter)
             }
             // Their members are sorted.
-            Self::Preparations(_) | Self::Templates(_) => {
+            Self::Preparations(_) | Self::Templates(_) | Self::Upstreams(_) => {
                 toml::Value::try_from(self).map_err(|_| fmt::Error)?.fmt(formatter)
             }
             _ => {
@@ -156,6 +159,7 @@ impl Serialize for Value {
             Self::Hosts(entries) => serializer.collect_seq(entries.iter().map(ToString::to_string)),
             Self::Preparations(preparations) => preparations.serialize(serializer),
             Self::Templates(templates) => templates.serialize(serializer),
+            Self::Upstreams(upstreams) => upstreams.serialize(serializer),
             Self::Presets(presets) => {
                 serializer.collect_map(presets.iter().map(|(name, rules)| {
                     (name, rules.iter().map(ToString::to_string).collect::<Vec<_>>())

@@ -9,6 +9,7 @@ use sandbox_mcp::DEFAULT_CONCURRENCY;
 use super::allow::{AllowArgs, RulesArgs};
 use super::limits::{AgentLimits, LimitArgs};
 use super::root::RootArgs;
+use super::upstream::{UpstreamArgs, UpstreamCommand};
 use super::values::{Utf8, guest_path, text, value_of};
 use crate::clients;
 use crate::config::{Flags, Key, MOST_PREWARMED, Scope, Value};
@@ -77,6 +78,10 @@ pub struct McpArgs {
     #[command(flatten)]
     allow: AllowArgs,
 
+    /// Tools of other servers.
+    #[command(flatten)]
+    pub upstream: UpstreamArgs,
+
     /// What it may reach and call beyond that, and what is learnt of it.
     #[command(flatten)]
     pub rules: RulesArgs,
@@ -94,6 +99,10 @@ sandboxctl mcp install --client claude-desktop --io-dir ~/sandbox
 sandboxctl mcp install --client cursor -- --image python:3.13-slim --read-only
 sandboxctl mcp install --client vscode --print")]
     Install(InstallArgs),
+
+    /// The servers whose tools scripts may call
+    #[command(subcommand)]
+    Upstream(UpstreamCommand),
 }
 
 /// `mcp install`.

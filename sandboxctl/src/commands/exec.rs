@@ -129,6 +129,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         artifacts,
         staging,
         issuer,
+        tools: None,
         permission: learn.permission(None),
         reports: &reports,
         view: View {

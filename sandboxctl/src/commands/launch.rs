@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sandbox_api::{PrivateIo, RootFs, SandboxSpec, Workload};
+use sandbox_controller::host_tools::ToolGrant;
 use sandbox_controller::{
     CancelHandle, Config, Controller, Error as ControllerError, Execution, PreparedSandbox,
     Rebuild, Sandbox,
@@ -153,15 +154,16 @@ pub async fn remove(
     }
 }
 
-/// Starts something that a signal cancels from then on, and awaits its end.
+/// Starts something, with tools of the host, that a signal cancels from then on, and awaits its end.
 pub async fn follow_to_end<R>(
     signals: &mut Signals,
     sandbox: &Sandbox,
-    workload: Workload,
+    (workload, tools): (Workload, Option<ToolGrant>),
     follow: impl AsyncFnOnce(Execution) -> Result<R, Error>,
 ) -> Result<R, Error> {
     let cancel = CancelHandle::new();
-    let execution = signals.guard(sandbox.start(workload, cancel.clone())).await??;
+    let started = sandbox.start_with_tools(workload, tools, cancel.clone());
+    let execution = signals.guard(started).await??;
     // One that has come since, and was not looked at, is for the canceller.
     let pending = signals.renew()?;
     let canceller = signals::cancel(cancel, pending);

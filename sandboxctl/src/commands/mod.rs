@@ -38,6 +38,7 @@ mod tools;
 mod touched;
 mod transfer;
 mod truncation;
+mod upstream;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -9,6 +9,7 @@ use super::execution::{Job, Local, Program, Remote, View};
 use super::learn::{Dialogue, Learn};
 use super::receipt::Issuer;
 use super::staging::{Staging, refuse_diff_beside_output};
+use super::upstream::{Configured, asking, of_command};
 use super::{Context, block_on, hints, launch, reports};
 use crate::ci::Stdout;
 use crate::cli::RunArgs;
@@ -85,6 +86,8 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         let job = Job { index, program: Program::Script(source) };
         (job, launch::title(&source.name), script.into(), None)
     });
+    let upstream = of_command(context, &args.upstream, &settings, Configured::Named)?;
+    let (upstreams, tools) = upstream.unzip();
     let local = Local {
         context,
         settings: &settings,
@@ -93,12 +96,20 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         artifacts,
         staging,
         issuer,
+        tools: tools.map(|grant| asking(grant, &args.rules, learn.permission(None))),
         permission: learn.permission(None),
         reports: &reports,
         view: view(args, scripts.len()),
         at_once: args.jobs.into(),
     };
-    let ended = block_on(local.run(config, jobs.collect()));
+    let ended = block_on(async {
+        let Some(upstreams) = upstreams else { return local.run(config, jobs.collect()).await };
+        // They start while the sandbox does.
+        upstreams.start();
+        let ended = local.run(config, jobs.collect()).await;
+        upstreams.close().await;
+        ended
+    });
     let ended = learn.finish(context.output, ended);
     hints::unread_stdin(context.output, hints::STDIN_OF_RUN);
     reports::finish(context.output, reports, ended)

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use sandbox_api::{CancelCause, DocumentBody, ErrorKind, ExecutionDocument, SandboxSpec, Workload};
+use sandbox_controller::host_tools::ToolGrant;
 use sandbox_controller::permission::Permission;
 use sandbox_controller::{Config, Controller, Execution, PreparedSandbox, Sandbox};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
@@ -36,6 +37,8 @@ pub struct Local<'a> {
     pub staging: Staging,
     /// What is written of what it made of what.
     pub issuer: Option<Issuer>,
+    /// Which tools of other servers scripts may call.
+    pub tools: Option<ToolGrant>,
     /// Who is asked for what no rule allows.
     pub permission: Option<Arc<dyn Permission>>,
     /// Where the results are written to.
@@ -102,7 +105,8 @@ impl<'a> Local<'a> {
         let serve = async |sandbox: &Sandbox, signals: &mut Signals| {
             let follow =
                 async |execution| self.follow(sandbox, execution, job, &workload, stdin).await;
-            launch::follow_to_end(signals, sandbox, workload.clone(), follow).await
+            let what = (workload.clone(), self.tools.clone());
+            launch::follow_to_end(signals, sandbox, what, follow).await
         };
         launch::in_sandbox_of(context, settings, controller, &mut signals, sandbox, serve).await
     }
