@@ -16,6 +16,7 @@ mod failure;
 pub mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod host_tools;
 pub mod hosts;
 mod images;
 pub mod injection;
@@ -61,6 +62,9 @@ pub use execution::{
     UnreadableEvent, Usage,
 };
 pub use failure::{Failure, exit_code, failure_hint, operation_hint};
+pub use host_tools::{
+    HostTool, NoToolRule, RESERVED_NAMES, ToolCall, ToolEffect, ToolOutcome, ToolRule,
+};
 pub use images::{ImageInfo, ProgramImage, image_matches, is_image_reference};
 pub use injection::{InjectError, InjectRule, Injection};
 pub use json::strict;

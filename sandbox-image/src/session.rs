@@ -289,6 +289,10 @@ impl Session {
                     self.replier.answer(id, Ok(FlushReply {}));
                 }
             }
+            Request::CallResult(result) => {
+                let found = self.runner.take_result(result);
+                self.replier.answer(id, Ok(ControlReply { found }));
+            }
             Request::File(operation) => self.operate(id, operation, stream),
         }
     }

@@ -23,10 +23,19 @@ use self::requests::RequestRule;
 /// The loopback of the machine that runs the controller, in rules and for programs. Addresses of the
 /// loopback and `localhost` are the sandbox's own.
 pub const HOST_LOOPBACK: &str = "host.sandbox.internal";
+/// The host whose port 80 the controller answers itself: what the sandbox may reach.
+pub const POLICY_HOST: &str = "policy.sandbox.internal";
+/// Names in it are ours: no rule is for another one than [`HOST_LOOPBACK`].
+const OWN_DOMAIN: &str = "sandbox.internal";
 /// Words that are meant as a rule for all hosts, or for none. A host of such a name has a port in its
 /// rule.
 const ALL_WORDS: [&str; 7] = ["all", "any", "everything", "internet", "true", "on", "yes"];
 const NO_WORDS: [&str; 5] = ["none", "no", "false", "off", "deny"];
+/// Names of the metadata services of clouds, which hand out credentials.
+const METADATA_NAMES: [&str; 6] = [
+    "instance-data", "instance-data.ec2.internal", "metadata", "metadata.goog",
+    "metadata.google.internal", "metadata.tencentyun.com",
+];
 /// The ports of a rule without a port: HTTP and HTTPS.
 const USUAL_PORTS: [u16; 2] = [80, 443];
 /// The maximum length of a DNS name, and of a label.
@@ -114,6 +123,12 @@ impl Host {
             Self::Name(name) => name == "localhost" || is_below(name, "localhost"),
         }
     }
+
+    /// Whether it is a name of ours that stands for no host.
+    fn is_reserved(&self) -> bool {
+        let Self::Name(name) = self else { return false };
+        name != HOST_LOOPBACK && (name == OWN_DOMAIN || is_below(name, OWN_DOMAIN))
+    }
 }
 
 /// The target of a connection.
@@ -147,7 +162,7 @@ impl Target {
     /// that hands out credentials.
     pub fn suggested_rule(&self) -> Option<AllowRule> {
         match self.special() {
-            _ if self.is_own_loopback() => None,
+            _ if self.is_own_loopback() || self.host.is_reserved() => None,
             Some(special) if special.is_never_a_host() || special == Special::Metadata => None,
             _ => Some(self.rule()),
         }
@@ -167,6 +182,19 @@ impl Target {
     /// Whether it is the sandbox's own loopback, which programs reach without the proxy.
     pub fn is_own_loopback(&self) -> bool {
         self.host.is_own_loopback()
+    }
+
+    /// Whether the controller answers it itself.
+    pub fn is_policy(&self) -> bool {
+        self.port == 80 && matches!(&self.host, Host::Name(name) if name == POLICY_HOST)
+    }
+
+    /// Whether a person may be asked about it. Not about what has a special address, or is one of the
+    /// sandbox's or of this machine: those are listed by whoever knows them, or stay refused.
+    pub fn may_be_asked_for(&self) -> bool {
+        let Host::Name(name) = &self.host else { return self.special().is_none() };
+        let is_ours = name == HOST_LOOPBACK || self.host.is_reserved() || self.is_own_loopback();
+        !is_ours && !METADATA_NAMES.contains(&&**name)
     }
 
     /// What is special about the address; `None` for others, and for names.
@@ -260,6 +288,11 @@ pub enum AllowRuleError {
         "'{0}' is more than one rule: each has a flag of its own, or is an entry of the list: {1}"
     )]
     Several(String, String),
+    /// A name of ours.
+    #[error(
+        "'{0}' is a name of the sandbox's own; the only one that a rule can have is {HOST_LOOPBACK}"
+    )]
+    Reserved(String),
     /// Meant for all hosts.
     #[error(
         "'{0}' is no rule: none allows all hosts; name each, --allow HOST[:PORT], or all below a \
@@ -343,6 +376,7 @@ impl FromStr for AllowRule {
         };
         match (&host, ports) {
             (host, _) if host.is_own_loopback() => Err(AllowRuleError::Loopback(shown())),
+            (host, _) if host.is_reserved() => Err(AllowRuleError::Reserved(shown())),
             (Pattern::Exactly(Host::Name(name)), Ports::Usual) if ALL_WORDS.contains(&&**name) => {
                 Err(AllowRuleError::All(shown()))
             }
@@ -437,9 +471,9 @@ impl Pattern {
     fn matches(&self, host: &Host) -> bool {
         match (self, host) {
             (Self::Exactly(allowed), host) => allowed == host,
-            // Allowing a domain does not include this machine.
-            (Self::Below(parent), Host::Name(name)) => {
-                is_below(name, parent) && name != HOST_LOOPBACK
+            // Allowing a domain includes neither this machine nor names of ours.
+            (Self::Below(parent), host @ Host::Name(name)) => {
+                is_below(name, parent) && name != HOST_LOOPBACK && !host.is_reserved()
             }
             (Self::Below(_), Host::Address(_)) => false,
         }
@@ -449,6 +483,13 @@ impl Pattern {
         match self {
             Self::Exactly(host) => host.is_own_loopback(),
             Self::Below(name) => Host::Name(name.clone()).is_own_loopback(),
+        }
+    }
+
+    fn is_reserved(&self) -> bool {
+        match self {
+            Self::Exactly(host) => host.is_reserved(),
+            Self::Below(name) => Host::Name(name.clone()).is_reserved(),
         }
     }
 }
@@ -635,7 +676,11 @@ mod tests {
             ("host.sandbox.internal", 8080, yes),
             ("HOST.sandbox.internal.", 8080, yes),
             ("host.sandbox.internal", 80, no),
-            ("a.sandbox.internal", 80, yes),
+            ("host.sandbox.internal.evil.internal", 80, yes),
+            // Nor does one mean other names of ours.
+            ("a.sandbox.internal", 80, no),
+            ("policy.sandbox.internal", 80, no),
+            ("sandbox.internal", 80, no),
             ("localhost", 8080, no),
             ("127.0.0.1", 8080, no),
             ("::1", 8080, no),
@@ -755,6 +800,10 @@ mod tests {
             ("LocalHost.", "host.sandbox.internal"),
             ("a.localhost", "host.sandbox.internal"),
             ("*.localhost:1", "host.sandbox.internal"),
+            ("policy.sandbox.internal", "the sandbox's own; the only one"),
+            ("Policy.Sandbox.Internal.:8080", "the sandbox's own; the only one"),
+            ("sandbox.internal", "the sandbox's own; the only one"),
+            ("*.sandbox.internal", "the sandbox's own; the only one"),
             ("*.", "neither"),
             ("**.example.org", "a wildcard"),
             ("*.*.example.org", "a wildcard"),
@@ -841,8 +890,28 @@ mod tests {
         assert_eq!(target("10.0.0.1").listed(), target("10.0.0.1"));
         assert_eq!(host.host.known_addresses().unwrap().len(), 2);
         assert_eq!(host.suggested_rule().unwrap().to_string(), "host.sandbox.internal:8080");
-        let below = list(&["*.internal:8080", "*.sandbox.internal:8080"]);
+        let below = list(&["*.internal:8080"]);
         assert!(!below.allows(&host) && !below.covers(&host.rule()));
+    }
+
+    #[test]
+    fn nobody_is_asked_about_special_addresses_places_of_credentials_or_names_of_ours() {
+        let target = |host: &str, port| Target { host: host.parse().unwrap(), port };
+        for asked in ["example.org", "8.8.8.8", "2606:4700:4700::1111", "metadata.example.org"] {
+            assert!(target(asked, 443).may_be_asked_for(), "{asked}");
+        }
+        for never in [
+            "10.0.0.1", "0xa.1", "fd00::1", "127.0.0.1", "::1", "169.254.169.254", "fd00:ec2::254",
+            "64:ff9b::169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1", "192.0.2.1",
+            "localhost", "a.localhost", "host.sandbox.internal", "sandbox.internal",
+            "policy.sandbox.internal", "a.sandbox.internal", "Metadata.google.internal.",
+            "metadata", "instance-data",
+        ] {
+            assert!(!target(never, 80).may_be_asked_for(), "{never}");
+        }
+        let policy = target("Policy.sandbox.internal.", 80);
+        assert!(policy.is_policy() && policy.suggested_rule().is_none());
+        assert!(!target(POLICY_HOST, 443).is_policy() && !target(HOST_LOOPBACK, 80).is_policy());
     }
 
     #[test]

@@ -18,8 +18,11 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use super::asked::Asked;
+use super::policy::Policy;
 use super::resolve::Resolve;
 use crate::audit::Event;
+use crate::permission::Permission;
 
 /// How many addresses a sandbox dials at a time, beyond one for each of its connections.
 pub(super) const MORE_DIALS: usize = 3 * MAX_TUNNELS;
@@ -74,6 +77,9 @@ pub(crate) struct Egress {
     pub(super) dials: Semaphore,
     /// The TLS sessions that its connections began.
     pub(super) sessions: Sessions,
+    /// What is told of it inside.
+    pub policy: Arc<Policy>,
+    pub(super) asked: Asked,
 }
 
 impl Egress {
@@ -96,6 +102,8 @@ impl Egress {
             spent: AtomicU64::new(0),
             dials: Semaphore::new(MORE_DIALS),
             sessions: Sessions::default(),
+            policy: Arc::default(),
+            asked: Asked::default(),
         }
     }
 
@@ -132,8 +140,14 @@ impl Egress {
         self.interceptor.get().filter(|it| it.terminates(target))
     }
 
+    /// Asks about hosts that are not on the list.
+    pub fn asking(self, permission: Option<Arc<dyn Permission>>) -> Self {
+        Self { asked: Asked { permission, ..Asked::default() }, ..self }
+    }
+
     /// Sets the hosts that may be reached, and the limits. Only the first call has an effect.
     pub fn set_rules(&self, list: Allowlist, limits: EgressLimits) {
+        self.policy.set_hosts(&list, limits);
         _ = self.rules.set((list, limits));
     }
 

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use sandbox_agent::proxy::{FrameSender, Proxy, listen};
 use sandbox_api::hosts::{Allowlist, HOST_LOOPBACK};
-use sandbox_api::{ByteSize, Limits, Network};
+use sandbox_api::{ByteSize, Limits, Network, SecretValue, Secrets};
 use sandbox_engine::{Attached, Output};
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{FIRST_TUNNEL, INITIAL_CREDIT, MAX_CHUNK_BYTES, MAX_TUNNELS};
@@ -31,6 +31,7 @@ use tokio_util::io::ReaderStream;
 use self::hello::client_hello;
 use super::gate::{Egress, EgressLimits, MORE_DIALS};
 use super::resolve::Resolve;
+use crate::permission::{Answer, Ask, Permission};
 use sandbox_session::{CallError, ConnectHandler, Received, Session, SessionEnd};
 
 /// The timeout of every wait in a test.
@@ -62,6 +63,15 @@ impl Resolve for Names {
 }
 
 fn egress(rules: &[String], limits: EgressLimits, seen: &Arc<Seen>) -> Arc<Egress> {
+    egress_asking(None, rules, limits, seen)
+}
+
+fn egress_asking(
+    permission: Option<Arc<dyn Permission>>,
+    rules: &[String],
+    limits: EgressLimits,
+    seen: &Arc<Seen>,
+) -> Arc<Egress> {
     let address = |text: &str| text.parse().unwrap();
     let known = HashMap::from([
         ("ok.example", vec![LOOPBACK]),
@@ -84,7 +94,7 @@ fn egress(rules: &[String], limits: EgressLimits, seen: &Arc<Seen>) -> Arc<Egres
             connection.reason.unwrap_or_default().to_owned(),
         ));
     };
-    let egress = Egress::new(Names { known, seen: seen.clone() }, "box", record);
+    let egress = Egress::new(Names { known, seen: seen.clone() }, "box", record).asking(permission);
     egress.set_rules(list, limits);
     Arc::new(egress)
 }
@@ -125,13 +135,21 @@ impl World {
     }
 
     fn with_limits(rules: &[String], limits: EgressLimits) -> Self {
+        Self::asking(None, rules, limits)
+    }
+
+    fn asking(
+        permission: Option<Arc<dyn Permission>>,
+        rules: &[String],
+        limits: EgressLimits,
+    ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .unwrap();
         let seen = Arc::new(Seen::default());
-        let egress = egress(rules, limits, &seen);
+        let egress = egress_asking(permission, rules, limits, &seen);
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let _entered = runtime.enter();
@@ -1184,4 +1202,230 @@ fn limit_of_bytes_holds_for_terminated_connections() {
     let answer = request(world.connect(&target), &certificate, &head);
     assert!(answer.len() < 64 << 10, "{}", answer.len());
     assert!(world.audit(2).iter().any(|(_, outcome, _)| outcome == "limit"));
+}
+
+/// Someone who allows these hosts, once they may answer; and what they were asked.
+#[derive(Debug)]
+struct Person {
+    allows: Vec<String>,
+    asked: Mutex<Vec<String>>,
+    may_answer: tokio::sync::Semaphore,
+}
+
+impl Person {
+    fn allowing(targets: &[&str]) -> Arc<Self> {
+        let person = Self::absent(targets);
+        person.answer();
+        person
+    }
+
+    fn absent(targets: &[&str]) -> Arc<Self> {
+        let allows = targets.iter().map(ToString::to_string).collect();
+        let may_answer = tokio::sync::Semaphore::new(0);
+        Arc::new(Self { allows, asked: Mutex::default(), may_answer })
+    }
+
+    fn answer(&self) {
+        self.may_answer.add_permits(1000);
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    fn was_asked(&self, count: usize) {
+        let deadline = Instant::now() + TIMEOUT;
+        while self.asked().len() < count {
+            assert!(Instant::now() < deadline, "{:?}", self.asked());
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[async_trait]
+impl Permission for Person {
+    async fn ask(&self, ask: &Ask<'_>) -> Answer {
+        let Ask::Host { target, reason } = ask else { panic!("{ask}") };
+        assert_eq!(*reason, "not on the list");
+        self.asked.lock().unwrap().push(target.to_string());
+        self.may_answer.acquire().await.unwrap().forget();
+        match self.allows.contains(&target.to_string()) {
+            true => Answer::Allowed,
+            false => Answer::Refused,
+        }
+    }
+}
+
+#[test]
+fn host_that_is_not_listed_is_asked_for_once_and_only_that_port_is_allowed() {
+    let port = server(|mut client| client.write_all(b"there").unwrap());
+    let target = format!("ok.example:{port}");
+    let person = Person::absent(&[&target]);
+    // Only the address is listed, which is not what a program asks for by this name.
+    let list = [format!("host.sandbox.internal:{port}")];
+    let world = World::asking(Some(person.clone()), &list, default_limits());
+    std::thread::scope(|scope| {
+        let many: Vec<_> = (0..10).map(|_| scope.spawn(|| world.connect(&target))).collect();
+        person.was_asked(1);
+        assert_eq!(*world.seen.lookups.lock().unwrap(), [""; 0], "no lookup before the answer");
+        person.answer();
+        for client in many {
+            let mut words = String::new();
+            client.join().unwrap().read_to_string(&mut words).unwrap();
+            assert_eq!(words, "there");
+        }
+    });
+    world.connect(&target);
+    assert_eq!(person.asked(), [&*target]);
+    // No other port, and no other name.
+    for other in ["ok.example:1", "sub.ok.example:1", "evil.example:443"] {
+        for _ in 0..2 {
+            let answer = world.refusal(other);
+            assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+        }
+    }
+    assert_eq!(person.asked()[1..], ["ok.example:1", "sub.ok.example:1", "evil.example:443"]);
+    let document = world.egress.policy.document();
+    assert_eq!(document["allow"], serde_json::json!([list[0], target]));
+    // And not for anybody else.
+    let other = World::asking(Some(Person::allowing(&[])), &list, default_limits());
+    assert!(other.refusal(&target).starts_with("HTTP/1.1 403 "));
+    let nobody = World::new(&list);
+    assert!(nobody.refusal(&target).starts_with("HTTP/1.1 403 "));
+}
+
+#[test]
+fn nobody_is_asked_about_special_addresses_and_an_answer_does_not_allow_one() {
+    let port = server(drop);
+    let targets = [
+        format!("ok.example:{port}"),
+        "inside.example:443".to_owned(),
+        "cloud.example:80".to_owned(),
+        "mixed.example:443".to_owned(),
+    ];
+    let allowed: Vec<_> = targets.iter().map(String::as_str).collect();
+    let person = Person::allowing(&allowed);
+    let world = World::asking(Some(person.clone()), &[], default_limits());
+    for never in [
+        "10.0.0.1:443", "0xa.1:443", "127.0.0.1:443", "localhost:80", "[::1]:80",
+        "169.254.169.254:80", "[fd00:ec2::254]:80", "metadata.google.internal:80",
+        "host.sandbox.internal:80", "policy.sandbox.internal:443", "a.sandbox.internal:80",
+    ] {
+        assert!(world.refusal(never).starts_with("HTTP/1.1 403 "), "{never}");
+    }
+    assert_eq!(person.asked(), [""; 0]);
+    assert_eq!(*world.seen.lookups.lock().unwrap(), [""; 0]);
+    // These names are allowed; their addresses are those of this machine, its network and its cloud.
+    for target in &targets {
+        let answer = world.refusal(target);
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{target}: {answer}");
+    }
+    assert_eq!(person.asked(), targets);
+}
+
+#[test]
+fn name_with_a_secret_in_it_is_not_asked_for() {
+    let person = Person::allowing(&[]);
+    let world = World::asking(Some(person.clone()), &[], default_limits());
+    let mut secrets = Secrets::new();
+    secrets.add("TOKEN", SecretValue::new("hunter2hunter2")).unwrap();
+    world.egress.redactions.add(&secrets);
+    assert!(world.refusal("hunter2hunter2.evil.example:443").starts_with("HTTP/1.1 403 "));
+    assert_eq!(person.asked(), [""; 0]);
+}
+
+#[test]
+fn question_is_withdrawn_with_the_last_connection_that_waits_and_their_number_is_bounded() {
+    let person = Person::absent(&["ok.example:1"]);
+    let world = World::asking(Some(person.clone()), &[], default_limits());
+    let asks = |target: &str| {
+        let mut client = world.client();
+        write!(client, "CONNECT {target} HTTP/1.1\r\n\r\n").unwrap();
+        client
+    };
+    let first = asks("ok.example:1");
+    person.was_asked(1);
+    drop(first);
+    world.proxy.drop_clients();
+    assert_eq!(world.audit(1)[0].1, "reset");
+    // Nothing was answered: the next one asks again.
+    world.proxy.accept_clients();
+    person.answer();
+    let answer = world.refusal("ok.example:1");
+    assert!(!answer.starts_with("HTTP/1.1 200 "), "nothing listens there: {answer}");
+    assert_eq!(person.asked(), ["ok.example:1"; 2]);
+    for at in 0..200 {
+        assert!(world.refusal(&format!("n{at}.example:443")).starts_with("HTTP/1.1 403 "));
+    }
+    assert_eq!(person.asked().len(), 100);
+}
+
+#[test]
+fn policy_is_answered_without_a_connection_and_says_why_the_last_refusal_happened() {
+    let limits = EgressLimits { connections: 4, ..default_limits() };
+    let list = ["ok.example".to_owned(), "*.internal".to_owned(), "inside.example".to_owned()];
+    let world = World::with_limits(&list, limits);
+    let report = world.egress.report();
+    let get = |request: &str| {
+        let answer = world.answer(request.as_bytes());
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split("\r\n").next().unwrap().to_owned(), body.to_owned())
+    };
+    let policy =
+        "GET http://policy.sandbox.internal/ HTTP/1.1\r\nHost: policy.sandbox.internal\r\n\r\n";
+    assert!(world.refusal("evil.example:8443").starts_with("HTTP/1.1 403 "));
+    assert!(world.refusal("inside.example:443").starts_with("HTTP/1.1 403 "));
+    assert!(world.refusal("policy.sandbox.internal:443").starts_with("HTTP/1.1 403 "));
+    for _ in 0..10 {
+        let (status, body) = get(policy);
+        assert_eq!(status, "HTTP/1.1 200 OK");
+        let document: serde_json::Value = serde_json::from_str(&body).unwrap();
+        let expected = serde_json::json!({
+            "allow": ["ok.example", "*.internal", "inside.example"], "injected": [], "tools": [],
+            "limits": {
+                "connections": 4, "network_bytes": 4_294_967_296_u64,
+                "connect_timeout_ms": 10_000, "connection_idle_ms": 300_000,
+            },
+            "refused": [
+                {
+                    "target": "evil.example:8443", "reason": "not on the list",
+                    "allow": ["evil.example:8443"],
+                },
+                // Not the address, which is one of the host's network.
+                { "target": "inside.example:443", "reason": "private address", "allow": [] },
+                {
+                    "target": "policy.sandbox.internal:443", "reason": "not on the list",
+                    "allow": [],
+                },
+            ],
+        });
+        assert_eq!(document, expected);
+    }
+    let head = policy.replacen("GET", "HEAD", 1);
+    assert_eq!(get(&head), ("HTTP/1.1 200 OK".to_owned(), String::new()));
+    assert_eq!(get(&policy.replacen("internal/", "internal/x", 1)).0, "HTTP/1.1 404 Not Found");
+    assert_eq!(get(&policy.replacen("GET", "PUT", 1)).0, "HTTP/1.1 405 Method Not Allowed");
+    // Also where a client opens a tunnel for it, and talks slowly.
+    let mut client = world.connect("policy.sandbox.internal:80");
+    for piece in ["GET / HT", "TP/1.1\r\nHost: policy.sandbox.internal\r", "\n\r\n"] {
+        client.write_all(piece.as_bytes()).unwrap();
+        std::thread::yield_now();
+    }
+    assert!(read_head(&mut client).starts_with("HTTP/1.1 200 "));
+    // What is no request ends too.
+    let mut client = world.connect("policy.sandbox.internal:80");
+    client.write_all(&vec![b'x'; 20 << 10]).unwrap();
+    assert!(read_head(&mut client).starts_with("HTTP/1.1 405 "));
+    drop(client);
+    // One connection is left, and none of these was one.
+    assert_eq!(*world.seen.lookups.lock().unwrap(), ["inside.example"]);
+    assert!(report.borrow().contacted.is_empty());
+    assert!(world.refusal("evil.example:443").starts_with("HTTP/1.1 403 "));
+    assert!(world.refusal("evil.example:443").starts_with("HTTP/1.1 503 "));
+    let outcomes: Vec<_> =
+        world.audit(17).into_iter().map(|(target, outcome, _)| (target, outcome)).collect();
+    let policies = outcomes.iter().filter(|(target, _)| target == "policy.sandbox.internal:80");
+    assert!(
+        policies.clone().count() >= 12 && policies.into_iter().all(|(_, outcome)| outcome == "ok")
+    );
 }

@@ -32,6 +32,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::gate::Egress;
+use super::policy::Refusal;
 use crate::audit::{By, Connection, Event, RequestRecord};
 
 /// The maximum number of addresses of a name that are dialled.
@@ -196,7 +197,17 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
     let mut account =
         Account { target: format!("{}:{}", connect.host, connect.port), ..Account::default() };
     let result = conduct(&egress, &tunnel, &connect, &mut account).await;
-    if let Some(host) = result.as_ref().err().and_then(|failure| failure.refused(&connect)) {
+    if let Err(failure) = &result
+        && let Some(host) = failure.refused(&connect)
+    {
+        // Other rules than those for what the program named have addresses of the host's networks.
+        let is_named = matches!(failure, Failure::NotListed { .. });
+        egress.policy.refuse(Refusal {
+            target: Some(format!("{}:{}", host.host, host.port)),
+            reason: host.reason.clone(),
+            allow: if is_named { host.allow.clone() } else { Vec::new() },
+            ..Refusal::default()
+        });
         egress.add_to_reports(|network| network.add_refused(host.clone()));
     }
     if let Some(failure) = result.as_ref().err().filter(|failure| failure.is_unreached()) {
@@ -227,16 +238,29 @@ async fn conduct(
     connect: &Connect,
     account: &mut Account,
 ) -> Result<(), Failure> {
+    let target = connect.host.parse().map(|host| Target { host, port: connect.port });
+    if target.as_ref().is_ok_and(Target::is_policy) {
+        let limit = egress.limits().idle_timeout;
+        let served = timeout(limit, egress.policy.serve(tunnel)).await;
+        return served.map_err(|_| Failure::Idle(limit))?.map_err(|_| Failure::Program);
+    }
     if !egress.count_connection() {
         return Err(Failure::TooMany);
     }
     if egress.is_spent() {
         return Err(Failure::TooMuch);
     }
-    let target = Target { host: connect.host.parse()?, port: connect.port };
+    let target = target?;
     account.target = target.to_string();
     if !egress.allows(&target) {
-        return Err(Failure::NotListed { target });
+        let is_permitted = tokio::select! {
+            biased;
+            is_permitted = egress.is_permitted(&target) => is_permitted,
+            () = tunnel.broken() => return Err(Failure::Program),
+        };
+        if !is_permitted {
+            return Err(Failure::NotListed { target });
+        }
     }
     if tunnel.is_broken() {
         return Err(Failure::Program);

@@ -257,7 +257,7 @@ impl Pool {
 
     /// The key of a sandbox, and its plan. Prepares its root, if it is not.
     async fn key_of(&self, sandbox: &mut PreparedSandbox) -> Result<(SlotKey, Plan), Error> {
-        let PreparedSandbox { spec, prepared, root_owner } = sandbox;
+        let PreparedSandbox { spec, prepared, root_owner, .. } = sandbox;
         spec.limits.check(self.shared.ceiling(&spec.root))?;
         let plan = Plan::new(spec, self.shared.confinement)?;
         if prepared.is_none() {

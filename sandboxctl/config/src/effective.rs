@@ -7,12 +7,13 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use sandbox_api::hosts::Allowlist;
-use sandbox_api::{ByteSize, Encoding, LimitKey, LimitValue, PrivateIo, Pull};
+use sandbox_api::{ByteSize, Encoding, LimitKey, LimitValue, PrivateIo, Pull, ToolRule};
 use sandbox_controller::{Config, ConfinementPolicy, PoolConfig};
 use sandbox_e2b::Template;
 use sandbox_env::Environment;
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 use sandbox_service::Preparation;
+use sandbox_upstream::Upstream;
 
 use super::error::Error;
 use super::key::{Key, Scope};
@@ -139,6 +140,20 @@ impl Settings {
             return BTreeMap::new();
         };
         templates.clone()
+    }
+
+    /// Other MCP servers: those of an agent, or those of a service.
+    pub fn upstreams(&self, key: Key) -> BTreeMap<String, Upstream> {
+        let Some(Value::Upstreams(upstreams)) = &self.setting(key).value else {
+            return BTreeMap::new();
+        };
+        upstreams.clone()
+    }
+
+    /// The rules for their tools, without those of `--rules`.
+    pub fn rules_of_tools(&self, key: Key) -> Vec<ToolRule> {
+        // They were checked when they were parsed.
+        self.names(key).iter().filter_map(|rule| rule.parse().ok()).collect()
     }
 
     /// The named lists of hosts.

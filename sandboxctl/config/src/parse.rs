@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use sandbox_api::hosts::AllowRuleError;
-use sandbox_api::{LimitValue, SandboxSpec};
+use sandbox_api::{LimitValue, SandboxSpec, ToolRule};
 use sandbox_controller::DiskReserve;
 use sandbox_e2b::Template;
 use sandbox_protocol::message::AllowedPath;
 use sandbox_protocol::path::GuestPath;
 use sandbox_service::Preparation;
+use sandbox_upstream::Upstream;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
@@ -55,6 +56,8 @@ impl Value {
             | Kind::Names
             | Kind::Preparations
             | Kind::Templates
+            | Kind::Upstreams
+            | Kind::ToolRules
             | Kind::Hosts
             | Kind::Lists
             | Kind::Presets => {
@@ -129,6 +132,22 @@ impl Value {
                     template.check(name).map_err(refused)?;
                 }
                 Ok(Self::Templates(templates))
+            }
+            (Kind::Upstreams, DeValue::Table(_)) => {
+                let upstreams: BTreeMap<String, Upstream> = read(value)?;
+                for (name, upstream) in &upstreams {
+                    let refused = |why| ValueError::Content(format!("'{name}': {why}"));
+                    upstream.check(name).map_err(refused)?;
+                }
+                Ok(Self::Upstreams(upstreams))
+            }
+            (Kind::ToolRules, DeValue::Array(_)) => {
+                let rules: Vec<String> = read(value)?;
+                for rule in &rules {
+                    let parsed: Result<ToolRule, _> = rule.parse();
+                    parsed.map_err(|error| ValueError::Content(error.to_string()))?;
+                }
+                Ok(Self::Names(rules))
             }
             (Kind::ProtectedNames, DeValue::Array(_)) => {
                 let names: Vec<String> = read(value)?;

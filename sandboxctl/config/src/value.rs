@@ -8,6 +8,7 @@ use sandbox_api::LimitValue;
 use sandbox_e2b::Template;
 use sandbox_protocol::message::AllowedPath;
 use sandbox_service::Preparation;
+use sandbox_upstream::Upstream;
 use serde::{Serialize, Serializer};
 use toml::ser::ValueSerializer;
 
@@ -40,6 +41,8 @@ pub enum Value {
     Preparations(Vec<Preparation>),
     /// Templates of E2B's sandboxes.
     Templates(BTreeMap<String, Template>),
+    /// Other MCP servers.
+    Upstreams(BTreeMap<String, Upstream>),
 }
 
 /// What is wrong with a value, or why a project's file must not set it.
@@ -76,7 +79,7 @@ impl fmt::Display for Value {
                 value.fmt(formatter)
             }
             // Their members are sorted.
-            Self::Preparations(_) | Self::Templates(_) => {
+            Self::Preparations(_) | Self::Templates(_) | Self::Upstreams(_) => {
                 toml::Value::try_from(self).map_err(|_| fmt::Error)?.fmt(formatter)
             }
             _ => {
@@ -111,6 +114,7 @@ impl Serialize for Value {
             Self::Preparations(preparations) => preparations.serialize(serializer),
             Self::Templates(templates) => templates.serialize(serializer),
             Self::Lists(lists) => lists.serialize(serializer),
+            Self::Upstreams(upstreams) => upstreams.serialize(serializer),
             Self::Presets(presets) => {
                 serializer.collect_map(presets.iter().map(|(name, rules)| {
                     (name, rules.iter().map(ToString::to_string).collect::<Vec<_>>())

@@ -1,10 +1,12 @@
 //! Flags for whom programs may reach.
 
+use std::path::PathBuf;
+
 use clap::builder::TypedValueParser;
 use clap::{Args, ValueHint};
 
 use super::values::Utf8;
-use crate::config::{Allow, Flags, Key, Value};
+use crate::config::{self, Allow, Flags, Key, Settings, Value};
 
 /// Whom programs may reach: what the commands take that run programs.
 #[derive(Debug, Args)]
@@ -39,5 +41,29 @@ impl AllowArgs {
         flags.set(Key::Allow, asks.then(|| Value::Hosts(self.allow.clone())));
         let asks = !self.inject.is_empty();
         flags.set(Key::Inject, asks.then(|| Value::Names(self.inject.clone())));
+    }
+}
+
+/// Rules of hosts and tools in files.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Network")]
+pub struct RulesArgs {
+    /// Add the rules of this file, as --learn writes it, to what the run may reach and call
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub rules: Option<PathBuf>,
+
+    /// Write what is asked for and no rule allows to this file; on a terminal, ask for each
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub learn: Option<PathBuf>,
+}
+
+impl RulesArgs {
+    /// Adds the rules of the file to the settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`Settings::add_rules`].
+    pub fn add_to(&self, settings: &mut Settings) -> Result<(), config::Error> {
+        self.rules.as_deref().map_or(Ok(()), |file| settings.add_rules(file))
     }
 }

@@ -6,9 +6,10 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueHint};
 use sandbox_mcp::DEFAULT_CONCURRENCY;
 
-use super::allow::AllowArgs;
+use super::allow::{AllowArgs, RulesArgs};
 use super::limits::{AgentLimits, LimitArgs};
 use super::root::RootArgs;
+use super::upstream::{UpstreamArgs, UpstreamCommand};
 use super::values::{Utf8, guest_path, text, value_of};
 use crate::clients;
 use crate::config::{Flags, Key, MOST_PREWARMED, Scope, Value};
@@ -76,6 +77,14 @@ pub struct McpArgs {
     /// Whom programs may reach.
     #[command(flatten)]
     allow: AllowArgs,
+
+    /// Tools of other servers.
+    #[command(flatten)]
+    pub upstream: UpstreamArgs,
+
+    /// What it may reach and call beyond that, and what is learnt of it.
+    #[command(flatten)]
+    pub rules: RulesArgs,
 }
 
 /// What `mcp` does other than serving.
@@ -91,6 +100,10 @@ sandboxctl mcp install --client cursor -- --image python:3.13-slim --read-only
 sandboxctl mcp install --client vscode --print
 sandboxctl mcp install --skill")]
     Install(InstallArgs),
+
+    /// The servers whose tools scripts may call
+    #[command(subcommand)]
+    Upstream(UpstreamCommand),
 }
 
 /// `mcp install`.

@@ -16,6 +16,7 @@ use sandbox_protocol::message::Pty;
 use super::collect::Artifacts;
 use super::execution::remote::{self, RequestOptions};
 use super::execution::{Job, Local, Program, Remote, View};
+use super::learn::{Dialogue, Learn};
 use super::receipt::Issuer;
 use super::staging::{Staging, refuse_diff_beside_output};
 use super::terminal::Keyboard;
@@ -39,6 +40,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     args.add_volumes()?;
     let args = &args;
     let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
+    args.rules.add_to(&mut settings)?;
     if args.keep {
         settings.keep_io_dir();
     }
@@ -79,6 +81,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         &spec,
     )?;
     files.reads("--env-file", args.variables.files());
+    files.writes("--learn", args.rules.learn.as_deref());
     files.check()?;
     let artifacts = Artifacts::of(&args.artifacts, &spec)?;
     let is_listed = args.receipt.file.is_some() && artifacts.directory().is_none();
@@ -107,6 +110,12 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
     let subject = vec![reports::command(&line, &command.secrets)];
+    let dialogue = match args.stdin || args.tty || args.raw {
+        true => Dialogue::Never,
+        false => Dialogue::Terminal,
+    };
+    let about = (&*format!("exec: {}", subject[0].name), dialogue, Vec::new());
+    let learn = Learn::begin(context, &args.rules, &settings, spec.io_dir.as_deref(), about)?;
     let line = hints::shown_line(&line, &command.secrets);
     let reports = Reports::of(&args.reports.reports, spec.io_dir.as_deref(), subject)?;
     let config = context.controller(&settings);
@@ -123,6 +132,8 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         artifacts,
         staging,
         issuer,
+        tools: None,
+        permission: learn.permission(None),
         reports: &reports,
         view: View {
             terminal: pty.map(|PtyRequest { cols, rows, .. }| TerminalSize { cols, rows }),
@@ -132,6 +143,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     };
     let job = Job { index: 0, program: Program::Command(&line) };
     let ended = block_on(local.run(config, vec![(job, title, command.into(), keyboard)]));
+    let ended = learn.finish(context.output, ended);
     if !args.stdin {
         hints::unread_stdin(context.output, hints::STDIN_OF_EXEC);
     }

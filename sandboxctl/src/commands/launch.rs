@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use sandbox_api::{InjectError, InjectRule, Injection, PrivateIo, RootFs, SandboxSpec, Workload};
+use sandbox_controller::host_tools::ToolGrant;
 use sandbox_controller::{
-    CancelHandle, Config, Controller, Error as ControllerError, Execution, Rebuild, Sandbox,
+    CancelHandle, Config, Controller, Error as ControllerError, Execution, PreparedSandbox,
+    Rebuild, Sandbox,
 };
 use sandbox_env::Environment;
 
@@ -153,10 +155,10 @@ pub async fn in_sandbox_of<T>(
     settings: &Settings,
     controller: &Controller,
     signals: &mut Signals,
-    spec: SandboxSpec,
+    sandbox: impl Into<PreparedSandbox>,
     serve: impl AsyncFnOnce(&Sandbox, &mut Signals) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let sandbox = launch(context, settings, controller, signals, spec).await?;
+    let sandbox = launch(context, settings, controller, signals, sandbox).await?;
     let ended = serve(&sandbox, signals).await;
     let is_answered = ended.is_ok() && !signals.were_received();
     let removal = async {
@@ -173,15 +175,16 @@ pub async fn in_sandbox_of<T>(
     ended
 }
 
-/// Starts something that a signal cancels from then on, and awaits its end.
+/// Starts something, with tools of the host, that a signal cancels from then on, and awaits its end.
 pub async fn follow_to_end<R>(
     signals: &mut Signals,
     sandbox: &Sandbox,
-    workload: Workload,
+    (workload, tools): (Workload, Option<ToolGrant>),
     follow: impl AsyncFnOnce(Execution) -> Result<R, Error>,
 ) -> Result<R, Error> {
     let cancel = CancelHandle::new();
-    let execution = signals.guard(sandbox.start(workload, cancel.clone())).await??;
+    let started = sandbox.start_with_tools(workload, tools, cancel.clone());
+    let execution = signals.guard(started).await??;
     // One that has come since, and was not looked at, is for the canceller.
     let pending = signals.renew()?;
     let canceller = signals::cancel(cancel, pending);
@@ -198,20 +201,20 @@ async fn launch(
     settings: &Settings,
     controller: &Controller,
     signals: &mut Signals,
-    spec: SandboxSpec,
+    sandbox: impl Into<PreparedSandbox>,
 ) -> Result<Sandbox, Error> {
-    let output = context.output;
-    let supports_exec = spec.supports_exec();
+    let (output, sandbox) = (context.output, sandbox.into());
+    let supports_exec = sandbox.spec().supports_exec();
     let prepared = match supports_exec {
         // Dropping it here leaves no container.
         true => signals
             .guard({
                 let mut progress = PrepareProgress::new(output);
-                controller.prepare(spec, move |text| progress.step(text))
+                controller.prepare(sandbox, move |text| progress.step(text))
             })
             .await?
             .map_err(|error| named(error, settings))?,
-        false => spec.into(),
+        false => sandbox,
     };
     let launch = async {
         if !supports_exec && !controller.knows_its_image() {

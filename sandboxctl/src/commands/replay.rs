@@ -192,7 +192,7 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
                 }
                 Ok(compared)
             };
-            launch::follow_to_end(signals, sandbox, what, follow).await
+            launch::follow_to_end(signals, sandbox, (what, None), follow).await
         },
     ))?;
     answer(Comparison { hint, ..comparison }.without(&patterns))

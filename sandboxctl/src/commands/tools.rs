@@ -125,7 +125,8 @@ pub fn tools(context: &Context<'_>, args: &ToolsArgs) -> Result<u8, Error> {
                 () = signals::stdout_is_unread() => None,
             }
         };
-        let served = stdio::serve(stdin, tokio::io::stdout(), call, interruption).await;
+        let served =
+            stdio::serve(stdin, tokio::io::stdout(), tools.callbacks(), call, interruption).await;
         match served {
             Ok(None | Some(None)) => Ok(0),
             Ok(Some(Some(signal))) => Err(Error::Signalled(signal)),

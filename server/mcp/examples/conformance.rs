@@ -24,6 +24,7 @@ use sandbox_mcp::{
 };
 use sandbox_service::{Service, ServiceConfig};
 use sandbox_store::{Durability, Store};
+use sandbox_upstream::SubjectUpstreams;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncReadExt as _;
@@ -667,6 +668,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         has_previews: false,
         tools: None,
         output_bytes: DEFAULT_OUTPUT_BYTES,
+        upstreams: SubjectUpstreams::default(),
+        elicitation: None,
     };
     let service = ServiceConfig::new(io_dirs.path().join("service"));
     let store = Store::open(&service.data_dir, Durability::Process)?;

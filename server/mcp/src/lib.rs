@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod api_text;
+mod elicitation;
 mod hints;
 mod outputs;
 mod paths;
@@ -28,6 +29,7 @@ mod workspace;
 mod workspaces;
 
 pub use api_text::SCRIPT_API;
+pub use elicitation::Elicitation;
 pub use outputs::{DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES};
 pub use private_dir::PrivateDir;
 pub use server::McpServer;

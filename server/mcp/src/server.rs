@@ -16,7 +16,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument as _;
 
 use crate::settings::Settings;
-use crate::tools::{Call, Catalogue, EXECUTE_SCRIPT};
+use crate::tools::{Call, Catalogue, EXECUTE_SCRIPT, other_servers};
 use crate::workspace::Workspace;
 use crate::workspaces::Workspaces;
 use crate::{prompts, resources, skills};
@@ -148,10 +148,19 @@ impl ServerHandler for McpServer {
     async fn list_tools(
         &self,
         request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         one_page(request.as_ref())?;
-        Ok(ListToolsResult::with_all_items(self.shared.catalogue.list())
+        let mut tools = self.shared.catalogue.list();
+        let upstreams = &self.shared.settings.upstreams;
+        if !upstreams.is_empty()
+            && let Some(tool) = tools.iter_mut().find(|tool| tool.name == EXECUTE_SCRIPT)
+        {
+            let workspace = self.workspace(&context.extensions)?;
+            let others = other_servers(upstreams.of(workspace.subject())).await;
+            tool.description = tool.description.take().map(|it| format!("{it}{others}").into());
+        }
+        Ok(ListToolsResult::with_all_items(tools)
             .with_ttl_ms(TOOLS_TTL_MS)
             .with_cache_scope(CacheScope::Private))
     }
@@ -162,6 +171,9 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let workspace = self.workspace(&context.extensions)?;
+        if let Some(elicitation) = &self.shared.settings.elicitation {
+            elicitation.is_called_by(&context);
+        }
         // Either ends it.
         let cancelled = workspace.closing().child_token();
         let client = context.ct.clone();

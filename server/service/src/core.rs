@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use sandbox_api::SandboxSpec;
 use sandbox_api::service::Subject;
+use sandbox_controller::PreparedSandbox;
 use tokio::sync::{Notify, RwLock, oneshot};
 
 use crate::cluster::node::Node;
@@ -186,7 +187,9 @@ impl Core {
         spec: SandboxSpec,
     ) -> Result<Arc<dyn Guest>, ServiceError> {
         let since = Instant::now();
-        let launched = self.launcher.launch(self.injected(Some(subject), spec)).await;
+        let sandbox = PreparedSandbox::from(self.injected(Some(subject), spec))
+            .permission(self.config.permission.clone());
+        let launched = self.launcher.launch(sandbox).await;
         if launched.is_ok() {
             self.counting.started(subject, since.elapsed());
         }

@@ -246,7 +246,8 @@ impl Core {
             event => self.report(live, event),
         };
         let _running = live.trace.step("run");
-        let result = guest.run(workload, live.cancel.clone(), &sink).await?;
+        let tools = self.config.tools_of(&live.subject);
+        let result = guest.run(workload, tools, live.cancel.clone(), &sink).await?;
         Ok((result, waited_ms.get().copied().unwrap_or_default()))
     }
 

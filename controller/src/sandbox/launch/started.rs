@@ -278,6 +278,7 @@ impl Ready {
             default_encoding: spec.default_encoding,
             user_mapping: about.user_mapping,
             files: spec.files,
+            policy: egress.as_ref().map(|egress| egress.policy.clone()).unwrap_or_default(),
             redactions: egress.map(|egress| egress.redactions.clone()).unwrap_or_default(),
             mount_looks: mounts.looks(),
             removal,
