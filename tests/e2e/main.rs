@@ -31,6 +31,13 @@ mod helpers;
 mod launches;
 mod rootless;
 
+/// What scripts and programs reach through the controller: tools of other servers, hosts that are sent a
+/// secret, and what a person permits.
+mod host_tools;
+mod inject;
+mod learn;
+mod upstream;
+
 /// What the command line makes of results: no engine matters to it.
 mod front;
 
@@ -57,5 +64,6 @@ mod engines;
 mod fixture;
 mod lanes;
 mod rootfs;
+mod servers;
 mod shared;
 mod tls;
