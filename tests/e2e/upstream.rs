@@ -355,14 +355,15 @@ fn waiting_counts_and_servers_end_with_whoever_started_them() {
     });
 }
 
-/// Ways in which a script tries to call a tool of this name that it was not given.
+/// Ways in which a script tries to call a tool of this name that it was not given. No more of them than a run
+/// may make calls in two seconds.
 const TRICKS: &str = r#"
 local names = {
     "NAME", "NAME ", " NAME", "NAME\0", "NAME\n", "NAME\u{200b}", "NAME\u{feff}", "\u{202e}NAME", "./NAME", "../fake.NAME",
     "fake.NAME", "fake/NAME", "x.NAME", "list_items.NAME", "list_items\0NAME", "list_items\nNAME", "list_items NAME",
     "list_items,NAME", "list_items|NAME", "list_items%00NAME", "NAME%20", ("NAME"):upper(), "Create_Item", "create\u{2010}item",
     "cre\u{430}te_item", "delete_\u{456}tem", "NAME?", "NAME#", "*", "list_*", "?", "", "\255NAME", "NAME\255",
-    string.rep("NAME", 5000), "__index", "__call", "constructor", "prototype",
+    string.rep("NAME", 5000), "__index", "__call",
 }
 local tried, made = 0, {}
 local function try(call, arguments)
@@ -374,32 +375,33 @@ local given = { repo = "evil", title = "evil", id = 1 }
 for _, name in names do
     name = name:gsub("NAME", WANTED)
     try(function(it) return tools.fake[name](it) end, given)
-    try(function(it) return tools["fake." .. name][""](it) end, given)
-    try(function(it) return tools["fake." .. name](it) end, given)
-    try(function(it) return tools[name].fake(it) end, given)
-    try(function(it) return tools[""]["fake." .. name](it) end, given)
-    try(function(it) return tools.FAKE[name](it) end, given)
-    try(function(it) return tools["fake\0"][name](it) end, given)
 end
+try(function(it) return tools["fake." .. WANTED][""](it) end, given)
+try(function(it) return tools["fake." .. WANTED](it) end, given)
+try(function(it) return tools[WANTED].fake(it) end, given)
+try(function(it) return tools[""]["fake." .. WANTED](it) end, given)
+try(function(it) return tools.FAKE[WANTED](it) end, given)
+try(function(it) return tools["fake\0"][WANTED](it) end, given)
+try(function(it) return tools.fake[WANTED](it, it) end, given)
+try(function(it) return tools.fake:create_item(it) end, given)
 -- Arguments that look like a request.
 local odd = {
-    { name = WANTED, arguments = given }, { tool = "fake." .. WANTED }, { method = "tools/call", params = { name = WANTED } },
-    { ["_meta"] = { name = WANTED } }, { repo = "\n{\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"tools/call\",\"params\":{\"name\":\"" .. WANTED .. "\"}}\n" },
+    { name = WANTED, arguments = given }, { method = "tools/call", params = { name = WANTED } }, { ["_meta"] = { name = WANTED } },
+    { repo = "\n{\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"tools/call\",\"params\":{\"name\":\"" .. WANTED .. "\"}}\n" },
 }
 for _, arguments in odd do pcall(tools.fake.list_items, arguments) end
 -- What a script can do with the globals themselves.
 try(function() tools.fake = nil; return tools.fake[WANTED](given) end)
 try(function() rawset(tools, "mine", tools.fake); return tools.mine[WANTED](given) end)
-try(function() local call = tools.fake.list_items; debug.setupvalue(call, 1, "fake." .. WANTED); return call(given) end)
 try(function() return getmetatable(tools).__index(tools, "fake")[WANTED](given) end)
-try(function() setmetatable(given, { __index = function() return "evil" end }); return tools.fake[WANTED](given) end)
+try(function() return tools.fake[WANTED](setmetatable({}, { __index = function() return "evil" end })) end)
 try(function() local name = setmetatable({}, { __tostring = function() return WANTED end }); return tools.fake[name](given) end)
 try(function() return tools.fake[1](given) end)
 try(function() return tools.fake.list_items[WANTED](given) end)
 try(function() return tools.search(WANTED)[1].call(given) end)
 -- Several at a time, and one inside another.
 local waiting = {}
-for index = 1, 30 do
+for index = 1, 8 do
     table.insert(waiting, coroutine.create(function()
         try(tools.fake[WANTED], given)
         coroutine.yield()
@@ -407,47 +409,42 @@ for index = 1, 30 do
     end))
 end
 for _ = 1, 2 do for _, thread in waiting do coroutine.resume(thread) end end
-try(function() return tools.fake[WANTED](setmetatable({}, { __iter = function() return tools.fake[WANTED](given) end })) end)
 return { tried = tried, made = made }
 "#;
 
 #[test]
 fn script_reaches_no_tool_that_it_was_not_given() {
     let fake = Fake::new();
-    for wanted in ["create_item", "delete_item"] {
+    for (wanted, flags) in [
+        ("create_item", &["--tool", "fake.list_*"][..]),
+        (
+            "delete_item",
+            &["--tool", "fake.list_items", "--tool", "fake.create_*", "--allow-destructive"],
+        ),
+    ] {
         let script = format!("local WANTED = '{wanted}'\n{TRICKS}");
-        for flags in [
-            &[][..],
-            &["--tool", "fake.list_*"],
-            &["--tool", "fake.list_items /repo=site", "--allow-destructive"],
-        ] {
-            let flags = [&["--timeout", "60s"], flags].concat();
-            let result = fake.result(&flags, &script);
-            assert_eq!(result["made"], json!([]), "{flags:?}: {result:#}");
-            assert!(result["tried"].as_u64().unwrap() > 250, "{result:#}");
-        }
+        let result = fake.result(&[&["--timeout", "60s"], flags].concat(), &script);
+        assert_eq!(result["made"], json!([]), "{flags:?}: {result:#}");
+        assert!(result["tried"].as_u64().unwrap() > 65, "{result:#}");
     }
     let called = fake.called();
-    assert!(called.iter().all(|name| name == "list_items"), "{called:#?}");
+    assert_eq!(called, ["list_items"; 8], "arguments are arguments");
 
     // Who searches finds what is given, and nothing else.
     let found = fake.result(
         &["--tool", "fake.list_*"],
         "local names = {}
-        for _, word in { 'item', 'delete', 'create', 'fake', '' } do
+        for _, word in { 'item', 'delete', 'create', 'fake' } do
             for _, tool in tools.search(word) do names[tool.name] = true end
         end
         local ok, about = pcall(tools.describe, 'fake.delete_item')
         return { names = names, ok = ok, about = tostring(about) }",
     );
     assert_eq!(found["names"], json!({ "fake.list_items": true }), "{found:#}");
-    assert!(
-        found["ok"] == false || !found["about"].as_str().unwrap().contains("The tool delete_item"),
-        "{found:#}"
-    );
+    assert_eq!(found["ok"], false, "{found:#}");
     // Without tools there is no such global.
-    let ended = fake.place.sandboxctl(["run", "--json", "-c", "return tools == nil"]);
-    assert_eq!(fake.place.document(&ended)["result"], true);
+    let alone = fake.place.run_json("return tools == nil", &[]);
+    assert_eq!(alone["result"], true);
 }
 
 #[test]
@@ -550,7 +547,7 @@ fn server_at_a_url_gets_its_headers_and_a_project_adds_none() {
     );
     std::fs::write(user.join("config.toml"), config).unwrap();
     let run = |script: &str| {
-        let mut command = fake.place.command(["run", "--json", "-c", script]);
+        let mut command = fake.place.command(["run", "--json", "--upstream", "web", "-c", script]);
         command.env("WEB_TOKEN", "xyzzy-42");
         fake.place.document(&finish(command))
     };
@@ -565,7 +562,7 @@ fn server_at_a_url_gets_its_headers_and_a_project_adds_none() {
         "[mcp.upstream.mine]\ncommand = [\"touch\", \"started\"]\n",
         "[mcp]\ntool_rules = [\"*\"]\n",
         "[server.upstream.mine]\ncommand = [\"touch\", \"started\"]\n",
-        "[network.inject]\n\"example.org\" = \"Authorization: env:WEB_TOKEN\"\n",
+        "[network]\ninject = [\"example.org: Authorization: env:WEB_TOKEN\"]\n",
     ] {
         fake.place.write("sandboxctl.toml", text);
         let mut command = fake.place.command(["run", "-c", "return 1"]);

@@ -29,7 +29,7 @@ class Closed(Exception):
 
 class Connection:
     def __init__(self, server, stream):
-        self.server, self.stream, self.buffer = server, stream, b""
+        self.server, self.stream, self.buffer, self.method = server, stream, b"", ""
 
     def more(self):
         piece = self.stream.recv(65536)
@@ -74,6 +74,7 @@ class Connection:
             fields = [line.partition(":") for line in lines[1:] if line]
             headers = {name.lower(): value.strip() for name, _, value in fields}
             body = self.body(headers)
+            self.method = method
             self.server.note(head=head.decode("latin-1"), body=body.decode("latin-1"))
             self.answer(method, target, headers, head, body)
             if headers.get("connection", "").lower() == "close" or version == "HTTP/1.0":
@@ -81,6 +82,7 @@ class Connection:
 
     def reply(self, status, body, *fields):
         lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *fields]
+        body = b"" if self.method == "HEAD" else body
         self.send("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
 
     def chunks(self, pieces, trailer=None, extension=""):
@@ -167,12 +169,11 @@ class Connection:
                 self.reply("302 Found", b"", f"Location: {query['to']}?key={urllib.parse.quote(secret, safe='')}")
             case ["upgrade"]:
                 self.send(f"HTTP/1.1 101 {sent}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nX-Echo: {sent}\r\n\r\n".encode())
-                # What comes now is repeated behind what came before, as it is.
-                while True:
-                    if not self.buffer:
-                        self.more()
-                    self.send(sent.encode() + b"|" + self.buffer)
-                    self.buffer = b""
+                # What comes next is repeated, as it is, behind what came before.
+                if not self.buffer:
+                    self.more()
+                self.send(sent.encode() + b"|" + self.buffer)
+                raise Closed
             case _:
                 self.reply("200 OK", b"hello\n", "Content-Type: text/plain")
 

@@ -88,7 +88,7 @@ TOOLS = {
 
 def deep():
     value = 1
-    for _ in range(400):
+    for _ in range(100):
         value = [value]
     return {"value": value}
 

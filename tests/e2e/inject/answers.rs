@@ -33,9 +33,9 @@ fn answer_that_repeats_a_secret_is_redacted() {
     requests.push(("own", request("GET", "/echo", &["Authorization: Bearer of-a-program"])));
     requests.push(("twice", request("GET", "/echo", &["authorization: 1", "AUTHORIZATION: 2"])));
     requests.push(("hop", request("GET", "/echo", &["Connection: authorization"])));
-    requests.push(("1.0", format!("GET /echo HTTP/1.0\r\nHost: {HOST_LOOPBACK}\r\n\r\n")));
+    requests.push(("1.0", format!("GET /echo HTTP/1.0\r\nHost: {HERE}\r\n\r\n")));
     requests.push(("body", format!(
-        "POST /echo HTTP/1.1\r\nHost: {HOST_LOOPBACK}\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello"
+        "POST /echo HTTP/1.1\r\nHost: {HERE}\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello"
     )));
     // No part of a page is read in pieces that are too short to be found in it.
     let ranges: Vec<_> = (0..30).step_by(5).map(|at| format!("bytes={at}-{}", at + 9)).collect();
@@ -44,11 +44,13 @@ fn answer_that_repeats_a_secret_is_redacted() {
     }
     let answers = injected.ask(&injected.bearer(), &requests);
     for (name, _) in &requests {
-        assert!(!leaks(answers.bytes(name)), "{name}: {}", answers.text(name));
+        assert!(!answers.leaks(name), "{name}: {}", answers.text(name));
     }
     for name in ["/echo", "/echo/json", "/echo/chunks/1", "/echo/pieces", "own", "body"] {
         assert_eq!(answers.status(name), 200, "{name}: {}", answers.text(name));
-        assert!(answers.text(name).contains("***"), "{name}: {}", answers.text(name));
+        // As many as it has, in whatever pieces they come.
+        let stars = answers.text(name).matches('*').count();
+        assert!(stars + 3 >= SECRET.len(), "{name}: {}", answers.text(name));
     }
     assert!(answers.text("body").ends_with("hello"), "{}", answers.text("body"));
     // A length that is told is the one that comes.
@@ -83,7 +85,7 @@ fn query_and_basic_credentials_are_set_and_redacted_as_a_header_is() {
     let query = ["--inject".to_owned(), format!("{target}: ?key=env:TOKEN")];
     let answers = injected.ask(&query, &requests);
     for path in paths {
-        assert!(!leaks(answers.bytes(path)), "{path}: {}", answers.text(path));
+        assert!(!answers.leaks(path), "{path}: {}", answers.text(path));
         assert_ne!(answers.status(path), 0, "{path}");
     }
     let encoded = SECRET.replace('/', "%2F").replace('+', "%2B").replace('=', "%3D");
@@ -98,8 +100,7 @@ fn query_and_basic_credentials_are_set_and_redacted_as_a_header_is() {
 
     let basic = ["--inject".to_owned(), format!("{target}: basic me:env:TOKEN")];
     let answers = injected.ask(&basic, &[("basic", get("/echo")), ("base64", get("/echo/base64"))]);
-    assert!(!leaks(answers.bytes("basic")) && !leaks(answers.bytes("base64")));
+    assert!(!answers.leaks("basic") && !answers.leaks("base64"));
     let expected = format!("Basic {}\r\n", STANDARD.encode(format!("me:{SECRET}")));
     assert!(injected.server.requests().last().unwrap().contains(&expected));
 }
-

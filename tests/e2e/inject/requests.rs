@@ -5,12 +5,11 @@ use super::*;
 #[test]
 fn request_that_two_readers_take_for_different_ones_is_not_sent() {
     let injected = Injected::new();
+    let here = injected.target();
     let after = |fields: &str, body: &str| {
-        format!(
-            "POST /first HTTP/1.1\r\nHost: {HOST_LOOPBACK}\r\nConnection: close\r\n{fields}\r\n{body}"
-        )
+        format!("POST /first HTTP/1.1\r\nHost: {here}\r\nConnection: close\r\n{fields}\r\n{body}")
     };
-    let hidden = format!("GET /hidden HTTP/1.1\r\nHost: {HOST_LOOPBACK}\r\n\r\n");
+    let hidden = format!("GET /hidden HTTP/1.1\r\nHost: {here}\r\n\r\n");
     let length = hidden.len();
     let chunked = format!("{length:x}\r\n{hidden}\r\n0\r\n\r\n");
     let corpus = [
@@ -111,19 +110,17 @@ fn request_that_two_readers_take_for_different_ones_is_not_sent() {
         ),
         (
             "a space in the target",
-            format!(
-                "GET /first HTTP/1.1 HTTP/1.1\r\nHost: {HOST_LOOPBACK}\r\nConnection: close\r\n\r\n"
-            ),
+            format!("GET /first HTTP/1.1 HTTP/1.1\r\nHost: {here}\r\nConnection: close\r\n\r\n"),
         ),
         (
             "an odd version",
-            format!("GET /first HTTP/1.9\r\nHost: {HOST_LOOPBACK}\r\nConnection: close\r\n\r\n"),
+            format!("GET /first HTTP/1.9\r\nHost: {here}\r\nConnection: close\r\n\r\n"),
         ),
         ("version 2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned()),
         (
             "a body of a GET",
             format!(
-                "GET /first HTTP/1.1\r\nHost: {HOST_LOOPBACK}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{hidden}"
+                "GET /first HTTP/1.1\r\nHost: {here}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{hidden}"
             ),
         ),
         (
@@ -140,17 +137,11 @@ fn request_that_two_readers_take_for_different_ones_is_not_sent() {
         ),
         (
             "a head without end",
-            format!(
-                "GET /first HTTP/1.1\r\nHost: {HOST_LOOPBACK}\r\n{}",
-                "X: y\r\n".repeat(20_000)
-            ),
+            format!("GET /first HTTP/1.1\r\nHost: {here}\r\n{}", "X: y\r\n".repeat(20_000)),
         ),
         (
             "a field without end",
-            format!(
-                "GET /first HTTP/1.1\r\nHost: {HOST_LOOPBACK}\r\nX: {}\r\n\r\n",
-                "y".repeat(60_000)
-            ),
+            format!("GET /first HTTP/1.1\r\nHost: {here}\r\nX: {}\r\n\r\n", "y".repeat(60_000)),
         ),
     ];
     // The last two are longer than a word of a command line should be.
@@ -158,7 +149,7 @@ fn request_that_two_readers_take_for_different_ones_is_not_sent() {
     let answers = injected.ask(&injected.bearer(), short);
     let script = format!(
         "echo '== long'\n\
-         {{ printf 'GET /first HTTP/1.1\\r\\nHost: {HOST_LOOPBACK}\\r\\n'; yes 'X: y' | head -n 20000; }} | timeout 30 \
+         {{ printf 'GET /first HTTP/1.1\\r\\nHost: {here}\\r\\n'; yes 'X: y' | head -n 20000; }} | timeout 30 \
          openssl s_client -quiet -proxy 127.0.0.1:3128 -connect $target -servername ${{target%:*}} 2>/dev/null | od -An -v -tx1\n"
     );
     let endless = Answers::read(&injected.shell(&injected.bearer(), &script));
@@ -169,7 +160,7 @@ fn request_that_two_readers_take_for_different_ones_is_not_sent() {
     );
     assert!(long.iter().all(|(_, it)| it.len() > 50_000));
     for (name, _) in short {
-        assert!(!leaks(answers.bytes(name)), "{name}: {}", answers.text(name));
+        assert!(!answers.leaks(name), "{name}: {}", answers.text(name));
     }
     for head in injected.server.requests() {
         let (head, body) = head.split_once("\r\n\r\n").unwrap();
@@ -194,35 +185,50 @@ fn request_that_two_readers_take_for_different_ones_is_not_sent() {
 #[test]
 fn compressed_answer_is_refused_and_an_upgrade_needs_a_rule() {
     let injected = Injected::new();
-    let upgrade = [
-        "Upgrade: websocket",
-        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-        "Sec-WebSocket-Version: 13",
-    ];
+    let target = injected.target();
     let upgrade = |path: &str| {
-        let fields: String = upgrade.iter().map(|field| format!("{field}\r\n")).collect();
+        let key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13";
+        let extensions = "Sec-WebSocket-Extensions: permessage-deflate";
         format!(
-            "GET {path} HTTP/1.1\r\nHost: {HOST_LOOPBACK}\r\nConnection: Upgrade\r\n{fields}\r\nping"
+            "GET {path} HTTP/1.1\r\nHost: {HERE}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{key}\r\n{extensions}\r\n\r\nping"
         )
     };
     let requests = [
         ("gzip", request("GET", "/gzip", &["Accept-Encoding: gzip"])),
         ("gzip in chunks", get("/gzip/chunked")),
-        ("upgrade", upgrade("/upgrade")),
         ("upgrade that was not asked for", get("/upgrade")),
+        ("upgrade", upgrade("/upgrade")),
     ];
     let answers = injected.ask(&injected.bearer(), &requests);
-    for name in ["gzip", "gzip in chunks"] {
+    for (name, _) in &requests {
+        assert!(!answers.leaks(name), "{name}: {}", answers.text(name));
+    }
+    for name in ["gzip", "gzip in chunks", "upgrade that was not asked for"] {
         assert_eq!(answers.status(name), 502, "{name}: {}", answers.text(name));
     }
-    for (name, _) in &requests {
-        assert!(!leaks(answers.bytes(name)), "{name}: {}", answers.text(name));
-        assert_ne!(answers.status(name), 101, "{name}: {}", answers.text(name));
-    }
+    // Whoever may use the host without conditions has a WebSocket, in which the secret is replaced too.
+    assert_eq!(answers.status("upgrade"), 101, "{}", answers.text("upgrade"));
+    assert!(answers.text("upgrade").ends_with("***|ping"), "{}", answers.text("upgrade"));
+
+    // With rules for requests a WebSocket has a rule of its own.
+    let with = |rule: &str| {
+        let rule = ["--allow".to_owned(), format!("{rule} https://{target}/*")];
+        let flags = [&injected.bearer()[..], &rule[..]].concat();
+        injected.ask(&flags, &[("upgrade", upgrade("/upgrade"))])
+    };
+    assert_eq!(with("GET").status("upgrade"), 403);
+    let answers = with("GET,WEBSOCKET");
+    assert_eq!(answers.status("upgrade"), 101, "{}", answers.text("upgrade"));
+    assert!(!answers.leaks("upgrade"), "{}", answers.text("upgrade"));
     for head in injected.server.requests() {
-        let encodings =
-            head.lines().filter(|line| line.to_lowercase().starts_with("accept-encoding:"));
-        assert!(encodings.into_iter().all(|line| line.ends_with("identity")), "{head}");
+        let named = |field: &str| {
+            let lines = head.lines().map(str::to_lowercase);
+            lines.filter(|line| line.starts_with(field)).collect::<Vec<_>>()
+        };
+        let encodings = named("accept-encoding:");
+        assert!(encodings.iter().all(|line| line.ends_with("identity")), "{head}");
+        // What compresses messages would hide what they have.
+        assert_eq!(named("sec-websocket-extensions:"), Vec::<String>::new(), "{head}");
     }
 }
 
@@ -301,4 +307,3 @@ fn methods_and_paths_are_those_of_the_rules() {
     let reason = answers.text("DELETE /repos/a");
     assert!(reason.contains("--allow") && reason.contains("DELETE"), "{reason}");
 }
-

@@ -1,8 +1,9 @@
 //! Real servers that get a secret, and real programs that do not have it.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::Child;
+use std::process::{Child, Stdio};
 
 use super::*;
 use crate::conformance::debian::TOOLS;
@@ -70,7 +71,7 @@ fn server_of_openssl_gets_the_secret() {
     let mut server = Openssl::start(&injected.authority.certify(HOST_LOOPBACK));
     let target = format!("{HOST_LOOPBACK}:{}", server.port);
     let inject = ["--inject".to_owned(), format!("{target}: X-Api-Key: env:TOKEN")];
-    let script = format!("target={target}\n{}", asking("openssl", get("/things").as_bytes()));
+    let script = format!("target={target}\n{}", asking("openssl", &get("/things")));
     let mut command = injected.command(&inject, &script);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
@@ -101,7 +102,7 @@ fn server_of_go_gets_the_secret_and_its_compressed_answer_is_refused() {
     drop(free);
     let config = format!(
         "{{\n admin off\n auto_https off\n}}\nhttps://{HOST_LOOPBACK}:{port} {{\n bind 127.0.0.1\n tls {} {}\n \
-         handle /gzip {{\n  encode gzip {{\n   minimum_length 1\n  }}\n  header Content-Type text/plain\n  \
+         handle /gzip {{\n  header Content-Type text/plain\n  \
          header Content-Encoding gzip\n  respond \"{{header.Authorization}}\"\n }}\n \
          handle {{\n  respond \"you sent {{header.Authorization}} by {{method}} over {{http.request.proto}}\"\n }}\n}}\n",
         certificate.display(),
@@ -117,15 +118,16 @@ fn server_of_go_gets_the_secret_and_its_compressed_answer_is_refused() {
     let inject = ["--inject".to_owned(), format!("{target}: Authorization: Bearer env:TOKEN")];
     let script = format!(
         "target={target}\n{}{}",
-        asking("go", get("/").as_bytes()),
-        asking("gzip", request("GET", "/gzip", &["Accept-Encoding: gzip"]).as_bytes())
+        asking("go", &get("/")),
+        asking("gzip", request("GET", "/gzip", &["Accept-Encoding: gzip"]))
     );
     let answers = Answers::read(&injected.shell(&inject, &script));
     _ = caddy.kill();
     _ = caddy.wait();
     let said = answers.text("go");
-    assert!(said.contains("you sent Bearer *** by GET over HTTP/1.1"), "{said}");
-    assert!(!leaks(answers.bytes("go")) && !leaks(answers.bytes("gzip")));
+    let replaced = format!("Bearer {} by GET over HTTP/1.1", "*".repeat(SECRET.len()));
+    assert!(said.contains(&replaced), "{said}");
+    assert!(!answers.leaks("go") && !answers.leaks("gzip"));
     assert_eq!(answers.status("gzip"), 502, "{}", answers.text("gzip"));
 }
 
@@ -213,4 +215,3 @@ END
         assert!(head.contains(&expected), "{head}");
     }
 }
-
