@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::agent::network;
 use crate::conformance::terminals::Terminal;
@@ -261,39 +261,6 @@ fn what_stands_in_a_file_stays_and_is_not_repeated() {
 }
 
 #[test]
-fn rules_file_that_a_guest_could_write_or_that_is_none_is_refused() {
-    let learning = Learning::new();
-    learning.place.write("out/rules.toml", "allow = [\"*.example\"]\n");
-    for flag in ["--rules", "--learn"] {
-        let ended = learning.exec(&[flag, "out/rules.toml", "--io-dir", "out"], "true");
-        assert!([2, 121].contains(&ended.code), "{flag}: {ended:#?}");
-        assert!(ended.stderr.contains(flag), "{ended:#?}");
-    }
-    assert_eq!(learning.place.read("out/rules.toml"), "allow = [\"*.example\"]\n");
-    for (text, reported) in [
-        ("allow = [\n", "rules.toml"),
-        ("allow = \"example.org\"\n", "allow"),
-        ("allow = [\"ok.example\", \"not a host\"]\n", "not a host"),
-        ("secrets = {}\n", "secrets"),
-        ("[network]\nallow = []\n", "network"),
-        ("tools = [\"\"]\n", "rule"),
-    ] {
-        learning.place.write("rules.toml", text);
-        for flag in ["--rules", "--learn"] {
-            let ended = learning.exec(&[flag, "rules.toml"], "true");
-            assert_eq!(ended.code, 2, "{flag} {text}: {ended:#?}");
-            assert!(ended.stderr.contains(reported), "{flag} {text}: {ended:#?}");
-        }
-        assert_eq!(learning.place.read("rules.toml"), text, "it stays as it is");
-    }
-    assert_eq!(learning.exec(&["--rules", "absent.toml"], "true").code, 2);
-    // A project's file names none.
-    learning.place.write("mine.toml", "allow = [\"*.example\"]\n");
-    learning.place.write("sandboxctl.toml", "rules = \"mine.toml\"\n");
-    assert_eq!(learning.exec(&[], "true").code, 2);
-}
-
-#[test]
 fn tools_are_learnt_as_hosts_are() {
     let place = Fixture::new();
     let notes = place.path("notes");
@@ -340,36 +307,28 @@ fn tools_are_learnt_as_hosts_are() {
         (&json!(true), &json!(false)),
         "{document:#}"
     );
+    assert_eq!(seen["list_items"], true, "what was allowed before stays so: {document:#}");
     assert!(!called().contains(&"delete_item".to_owned()));
 }
 
 #[test]
-fn sandbox_says_what_it_may_reach_and_why_the_last_refusal_happened() {
+fn script_reads_what_it_may_reach_and_no_secret() {
     let learning = Learning::new();
-    let flags =
-        ["--allow", "ok.example:8443", "--allow", "*.other.example", "--secret", "KEY=env:GIVEN"];
-    let line =
-        "/network ask evil.example:443 >/dev/null; wget -q -O - http://policy.sandbox.internal/";
-    let mut command = learning.command(&flags, line);
-    command.env("GIVEN", "zebra-of-the-user");
-    let ended = finish(command);
-    let policy: Value = serde_json::from_str(&ended.assert_code(0).stdout)
-        .unwrap_or_else(|error| panic!("{error}: {ended:#?}"));
-    let text = policy.to_string();
-    for word in ["ok.example:8443", "*.other.example", "evil.example"] {
-        assert!(text.contains(word), "no {word}: {policy:#}");
-    }
-    assert!(
-        !text.contains("zebra") && !text.contains(learning.place.work().to_str().unwrap()),
-        "{policy:#}"
-    );
-    // A script reads the same, with or without programs beside it.
     let root = learning.provided.args();
     let script = "process.exec('/network', { 'ask', 'evil.example:443' }) return policy()";
-    let args = ["run", "--json", "--allow", "ok.example:8443", &root[0], &root[1], "-c", script];
-    let document = learning.place.document(&learning.place.sandboxctl(args));
+    let inject = "api.example: Authorization: Bearer env:GIVEN";
+    let flags = ["--allow", "ok.example:8443", "--inject", inject];
+    let mut command = learning.place.command(["run", "--json"]);
+    command.args(flags).args(&root).args(["-c", script]).env("GIVEN", "zebra-of-the-user");
+    let document = learning.place.document(&finish(command));
+    assert_eq!(document["status"], "ok", "{document:#}");
     let text = document["result"].to_string();
-    assert!(text.contains("ok.example:8443") && text.contains("evil.example"), "{document:#}");
+    for word in ["ok.example:8443", "api.example", "evil.example"] {
+        assert!(text.contains(word), "no {word}: {document:#}");
+    }
+    assert!(!text.contains("zebra"), "{document:#}");
+    assert!(!text.contains(learning.place.work().to_str().unwrap()), "{document:#}");
+    // One without programs has it too.
     let alone = learning.place.run_json("return type(policy())", &[]);
     assert_eq!(alone["result"], "table", "{alone:#}");
 }

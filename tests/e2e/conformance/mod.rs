@@ -47,4 +47,5 @@ mod telemetry;
 pub mod terminals;
 mod tools;
 mod transfers;
+mod upstreams;
 mod watch;

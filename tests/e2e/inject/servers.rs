@@ -9,9 +9,19 @@ use super::*;
 use crate::conformance::debian::TOOLS;
 use crate::rootfs::Debian;
 
+/// A server that goes with this value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
 /// OpenSSL's own server, which a test talks through.
 struct Openssl {
-    child: Child,
+    running: Running,
     port: u16,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
@@ -36,7 +46,7 @@ impl Openssl {
                 break port.trim().parse().unwrap();
             }
         };
-        Self { child, port, lines }
+        Self { running: Running(child), port, lines }
     }
 
     /// The head of the request that it gets, to which it answers this.
@@ -53,15 +63,8 @@ impl Openssl {
             }
             head += &(line + "\n");
         }
-        self.child.stdin.as_mut().unwrap().write_all(answer.as_bytes()).unwrap();
+        self.running.0.stdin.as_mut().unwrap().write_all(answer.as_bytes()).unwrap();
         head
-    }
-}
-
-impl Drop for Openssl {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
     }
 }
 
@@ -112,7 +115,7 @@ fn server_of_go_gets_the_secret_and_its_compressed_answer_is_refused() {
     let mut caddy = HostCommand::new(debian.path().join("usr/bin/caddy"));
     caddy.args(["run", "--adapter", "caddyfile", "--config"]).arg(file);
     caddy.env("HOME", injected.authority.folder()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut caddy = caddy.spawn().unwrap();
+    let _running = Running(caddy.spawn().unwrap());
     eventually("the server listens", || std::net::TcpStream::connect(("127.0.0.1", port)).ok());
     let target = format!("{HOST_LOOPBACK}:{port}");
     let inject = ["--inject".to_owned(), format!("{target}: Authorization: Bearer env:TOKEN")];
@@ -122,8 +125,6 @@ fn server_of_go_gets_the_secret_and_its_compressed_answer_is_refused() {
         asking("gzip", request("GET", "/gzip", &["Accept-Encoding: gzip"]))
     );
     let answers = Answers::read(&injected.shell(&inject, &script));
-    _ = caddy.kill();
-    _ = caddy.wait();
     let said = answers.text("go");
     let replaced = format!("Bearer {} by GET over HTTP/1.1", "*".repeat(SECRET.len()));
     assert!(said.contains(&replaced), "{said}");
