@@ -31,15 +31,15 @@ mod helpers;
 mod launches;
 mod rootless;
 
+/// What the command line makes of results: no engine matters to it.
+mod front;
+
 /// What scripts and programs reach through the controller: tools of other servers, hosts that are sent a
 /// secret, and what a person permits.
 mod host_tools;
 mod inject;
 mod learn;
 mod upstream;
-
-/// What the command line makes of results: no engine matters to it.
-mod front;
 
 /// Every command that the docs show.
 mod docs;
