@@ -37,6 +37,13 @@ mod policy;
 /// What the command line makes of results: no engine matters to it.
 mod front;
 
+/// What scripts and programs reach through the controller: tools of other servers, hosts that are sent a
+/// secret, and what a person permits.
+mod host_tools;
+mod inject;
+mod learn;
+mod upstream;
+
 /// Every command that the docs show.
 mod docs;
 #[path = "../markdown.rs"]
@@ -63,5 +70,6 @@ mod engines;
 mod fixture;
 mod lanes;
 mod rootfs;
+mod servers;
 mod shared;
 mod tls;

@@ -41,7 +41,7 @@ fn stateless() -> Value {
 }
 
 /// A client of `sandboxctl mcp`.
-struct Client {
+pub struct Client {
     child: Child,
     stdin: Option<ChildStdin>,
     messages: Receiver<Value>,
@@ -49,11 +49,15 @@ struct Client {
     early: HashMap<u64, Value>,
     notifications: Vec<Value>,
     requests: u64,
+    /// What it replies to the next request of the server.
+    reply: Option<Value>,
+    /// The last request of the server.
+    asked: Option<Value>,
 }
 
 impl Client {
     /// One of the revision 2025-11-25, which has said hello.
-    fn new(place: &Fixture, flags: &[&str]) -> Self {
+    pub fn new(place: &Fixture, flags: &[&str]) -> Self {
         Self::of(place, flags, "2025-11-25")
     }
 
@@ -67,7 +71,7 @@ impl Client {
     }
 
     /// One that has not said anything.
-    fn silent(place: &Fixture, flags: &[&str]) -> Self {
+    pub fn silent(place: &Fixture, flags: &[&str]) -> Self {
         let mut command = place.command(["mcp"]);
         command.args(flags);
         Self::start(command)
@@ -91,7 +95,8 @@ impl Client {
         });
         let stdin = child.stdin.take();
         let (early, notifications) = (HashMap::new(), Vec::new());
-        Self { child, stdin, messages, early, notifications, requests: 0 }
+        let (reply, asked) = (None, None);
+        Self { child, stdin, messages, early, notifications, requests: 0, reply, asked }
     }
 
     fn send(&mut self, message: &Value) {
@@ -99,7 +104,7 @@ impl Client {
         stdin.write_all(format!("{message}\n").as_bytes()).unwrap();
     }
 
-    fn notify(&mut self, method: &str, params: Value) {
+    pub fn notify(&mut self, method: &str, params: Value) {
         self.send(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
     }
 
@@ -111,7 +116,7 @@ impl Client {
         id
     }
 
-    fn begin_call(&mut self, tool: &str, arguments: Value) -> u64 {
+    pub fn begin_call(&mut self, tool: &str, arguments: Value) -> u64 {
         self.begin("tools/call", json!({ "name": tool, "arguments": arguments }))
     }
 
@@ -123,13 +128,28 @@ impl Client {
             }
             let message = self.messages.recv_timeout(TIMEOUT).expect("an answer");
             match message["id"].as_u64() {
+                _ if message.get("method").is_some() && message.get("id").is_some() => {
+                    let result = self.reply.take().expect("the server asks for nothing");
+                    self.send(&json!({ "jsonrpc": "2.0", "id": message["id"], "result": result }));
+                    self.asked = Some(message);
+                }
                 Some(id) => _ = self.early.insert(id, message),
                 None => self.notifications.push(message),
             }
         }
     }
 
-    fn ask(&mut self, method: &str, params: Value) -> Value {
+    /// What it replies when the server asks for something.
+    pub fn say_when_asked(&mut self, result: Value) {
+        self.reply = Some(result);
+    }
+
+    /// What the server has asked for.
+    pub fn asked(&mut self) -> Option<Value> {
+        self.asked.take()
+    }
+
+    pub fn ask(&mut self, method: &str, params: Value) -> Value {
         let id = self.begin(method, params);
         self.answer(id)
     }
@@ -144,7 +164,7 @@ impl Client {
 
     /// The structured content of a call that succeeds.
     #[track_caller]
-    fn data(&mut self, tool: &str, arguments: Value) -> Value {
+    pub fn data(&mut self, tool: &str, arguments: Value) -> Value {
         let result = self.call(tool, arguments.clone());
         assert_eq!(result["isError"], false, "{tool} {arguments}: {result:#}");
         result["structuredContent"].clone()
@@ -152,14 +172,14 @@ impl Client {
 
     /// The text of a call that fails.
     #[track_caller]
-    fn failure(&mut self, tool: &str, arguments: Value) -> String {
+    pub fn failure(&mut self, tool: &str, arguments: Value) -> String {
         let result = self.call(tool, arguments.clone());
         assert_eq!(result["isError"], true, "{tool} {arguments}: {result:#}");
         result["content"][0]["text"].as_str().unwrap().to_owned()
     }
 
     /// Ends stdin, and waits for the end of the server.
-    fn end(mut self) {
+    pub fn end(mut self) {
         drop(self.stdin.take());
         let status = self.child.wait().unwrap();
         assert_eq!(status.code(), Some(0));
