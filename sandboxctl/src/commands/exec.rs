@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::slice;
 
 use sandbox_api::process::{PtyRequest, TerminalSize};
 use sandbox_api::service::{CommandRequest, Content};
@@ -163,9 +164,9 @@ fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result
     };
     let (secrets, stdin) =
         args.secrets.read(&context.environment, args.stdin.then_some("--stdin"))?;
-    let title = title(&line, &secrets);
     let subject = reports::command(&line, &secrets);
     let shown = hints::shown_line(&line, &secrets);
+    let title = line_title(&shown);
     let image_word = image.clone().filter(|_| args.image_may_be_the_command());
     let options = RequestOptions {
         settings: &settings,
@@ -193,6 +194,18 @@ fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result
         hints::unread_stdin(context.output, hints::STDIN_OF_EXEC);
     }
     reports::finish(context.output, reports, ended)
+}
+
+/// What lists of executions say of a command whose secrets are hidden: the beginning of its words.
+fn line_title(shown: &CommandLine) -> String {
+    const MOST: usize = 80;
+    let words = match shown {
+        CommandLine::Shell(line) => line.clone(),
+        CommandLine::Program(program, args) => {
+            [slice::from_ref(program), args].concat().join(OsStr::new(" "))
+        }
+    };
+    words.to_string_lossy().chars().take(MOST).collect()
 }
 
 /// The title of the command's sandbox in listings: without secrets.
@@ -297,4 +310,21 @@ pub async fn read_stdin(
         .with_hint("--in FILE sends a file"));
     }
     Ok(Some(Content(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_is_listed_by_its_words() {
+        let words = ["-m", "http.server"].map(OsString::from).to_vec();
+        assert_eq!(
+            line_title(&CommandLine::Program("python3".into(), words)),
+            "python3 -m http.server"
+        );
+        assert_eq!(line_title(&CommandLine::Program("true".into(), Vec::new())), "true");
+        assert_eq!(line_title(&CommandLine::Shell("make; ls".into())), "make; ls");
+        assert_eq!(line_title(&CommandLine::Shell("x".repeat(100).into())).len(), 80);
+    }
 }
