@@ -60,7 +60,7 @@ describe("pages", () => {
       await page.getByText("kept.txt").first().click();
       await page.getByText("content-7").first().waitFor();
       const { name, text } = await saved(page, () =>
-        page.getByRole("link", { name: "Download", exact: true }).last().click(),
+        page.getByRole("button", { name: "Download", exact: true }).last().click(),
       );
       assert.deepEqual([name, text], ["kept.txt", "content-7\n"]);
       await page.keyboard.press("Escape");

@@ -7,7 +7,8 @@ const HOST = "sandbox.example";
 
 test("a session over TLS is of its host alone, and serves the pages of it", async () => {
   const { cert, key, digest } = certificate(HOST);
-  const service = await Service.start("--tls-cert", cert, "--tls-key", key, "--allowed-host", HOST);
+  process.env.SANDBOXCTL_SERVER_ALLOWED_HOSTS = JSON.stringify([HOST]);
+  const service = await Service.start("--tls-cert", cert, "--tls-key", key);
   const { port } = new URL(service.url);
   const url = `https://${HOST}:${port}`;
   await browser(`--ignore-certificate-errors-spki-list=${digest}`, `--host-resolver-rules=MAP ${HOST} 127.0.0.1`);
