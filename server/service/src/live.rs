@@ -108,7 +108,11 @@ impl Live {
 
     /// Keeps its request for its document, if that is stored, and the request is small and had no secrets.
     pub fn keep_request(&self, request: &ExecutionRequest, secrets: &RequestSecrets) {
-        if self.in_memory.is_some() || !secrets.is_empty() {
+        let stdin = request.command.iter().filter_map(|command| command.stdin.as_ref());
+        let contents = request.inputs.values().chain(&request.script).chain(stdin);
+        // What is certainly too large is not written out for it.
+        let is_large = contents.map(|it| it.0.len()).sum::<usize>() > MAX_KEPT_REQUEST;
+        if self.in_memory.is_some() || !secrets.is_empty() || is_large {
             return;
         }
         let json = serde_json::to_string(request).ok().filter(|it| it.len() <= MAX_KEPT_REQUEST);
