@@ -653,8 +653,8 @@ fn request_is_in_the_document_if_it_is_small_and_had_no_secrets() {
     let kept = |id: &str| {
         world.wait(id).document.unwrap().common.request.map(std::borrow::Cow::into_owned)
     };
+    // One begins at once, and the others wait for their turn.
     let running = world.submit("wait");
-    // One begins at once, and one waits for its turn.
     let ids = ["return 1", "return 2"].map(|source| (world.submit(source), source));
     let mut with_secret = script("return 3");
     with_secret.secrets.0.insert("TOKEN".to_owned(), sandbox_api::SecretValue::new("hunter2!"));
