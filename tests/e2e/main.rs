@@ -31,8 +31,18 @@ mod helpers;
 mod launches;
 mod rootless;
 
+/// What a sandbox is told of its rules, and rules that are learnt.
+mod policy;
+
 /// What the command line makes of results: no engine matters to it.
 mod front;
+
+/// What scripts and programs reach through the controller: tools of other servers, hosts that are sent a
+/// secret, and what a person permits.
+mod host_tools;
+mod inject;
+mod learn;
+mod upstream;
 
 /// Every command that the docs show.
 mod docs;
@@ -49,6 +59,9 @@ mod crashes;
 mod library;
 mod newcomer;
 
+/// Functions of a program that scripts call.
+mod tool_calls;
+
 mod agent;
 mod collector;
 mod e2b;
@@ -57,5 +70,6 @@ mod engines;
 mod fixture;
 mod lanes;
 mod rootfs;
+mod servers;
 mod shared;
 mod tls;

@@ -56,6 +56,11 @@ impl Rootfs {
     /// Programs of this machine, by their paths, and the libraries that they load: dynamic ones of
     /// its own C library.
     pub fn host(programs: &[&str]) -> Self {
+        Self::empty().with_host(programs)
+    }
+
+    /// The same, in what there is already.
+    pub fn with_host(self, programs: &[&str]) -> Self {
         let mut files = BTreeSet::new();
         for program in programs {
             files.insert((*program).to_owned());
@@ -64,7 +69,7 @@ impl Rootfs {
             let paths = listed.split_whitespace().filter(|word| word.starts_with('/'));
             files.extend(paths.map(str::to_owned));
         }
-        files.into_iter().fold(Self::empty(), |rootfs, path| rootfs.copy(&path, &path))
+        files.into_iter().fold(self, |rootfs, path| rootfs.copy(&path, &path))
     }
 
     pub fn folder(self, path: &str, mode: u32) -> Self {
@@ -302,6 +307,11 @@ impl Debian {
             run(Command::new(&script).arg(root).args(packages));
             run(Command::new("sh").args(["-ec", then, "sh"]).arg(root));
         }))
+    }
+
+    /// Where it is on this machine, whose own programs can use what is in it.
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 
     /// Has the engine have it.

@@ -70,6 +70,11 @@ impl Agent {
                     }
                 }
                 () if line.contains("\"method\":\"run\"") => play(self, id),
+                () if line.contains("\"method\":\"call_result\"") => {
+                    answer(id, r#"{"found":true}"#);
+                    // What was answered is what its run returns.
+                    returned(number_after(&line, "\"request\":"), &text(&line));
+                }
                 () if processes::play(&self.name, id, &line) => {}
                 () if line.contains("\"method\":\"shutdown\"") => match &*self.name {
                     "ignores-shutdown" => wait(),
@@ -109,7 +114,7 @@ impl Agent {
     }
 
     fn hello(&mut self, id: u64, request: &str) {
-        let protocol = if self.name == "another-version" { 99 } else { 14 };
+        let protocol = if self.name == "another-version" { 99 } else { 15 };
         let mut mounts = Vec::new();
         let mut args = self.args.iter();
         while let Some(arg) = args.next() {
@@ -274,6 +279,24 @@ fn play(agent: &Agent, id: u64) {
             operations::refused(id);
         },
         "requests" => say("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"read\",\"params\":{}}\n"),
+        // Calls of the host's tools, which no script has made.
+        "calls" => call(id, 1, "tool", agent.word(0)),
+        "searches" => call(id, 1, "search", agent.word(0)),
+        "describes" => call(id, 1, "describe", agent.word(0)),
+        "calls-for-another" => {
+            call(id + 1, 1, "tool", agent.word(0));
+            wait();
+        }
+        "calls-twice" => {
+            call(id, 1, "tool", agent.word(0));
+            call(id, 2, "tool", agent.word(0));
+            wait();
+        }
+        "calls-after-its-end" => {
+            returned(id, "1");
+            call(id, 1, "tool", agent.word(0));
+            wait();
+        }
         // Children that hold stdout open.
         "child-outlives-the-answer" => {
             child(wait);
@@ -422,6 +445,16 @@ fn log_line(request: u64, entry: &str) -> String {
 
 fn log(request: u64, entry: &str) {
     say(&log_line(request, entry));
+}
+
+fn call(run: u64, number: u32, target: &str, name: &str) {
+    say(&note(
+        "call",
+        &format!(
+            r#"{{"request":{run},"call":{number},"target":"{target}","name":{},"arguments":{{"id":1}}}}"#,
+            text(name)
+        ),
+    ));
 }
 
 fn touched(request: u64, path: &str) {

@@ -7,12 +7,13 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use sandbox_api::hosts::Allowlist;
-use sandbox_api::{ByteSize, Encoding, LimitKey, LimitValue, PrivateIo, Pull};
+use sandbox_api::{ByteSize, Encoding, LimitKey, LimitValue, PrivateIo, Pull, ToolRule};
 use sandbox_controller::{Config, ConfinementPolicy, PoolConfig};
 use sandbox_e2b::Template;
 use sandbox_env::Environment;
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 use sandbox_service::Preparation;
+use sandbox_upstream::Upstream;
 
 use super::error::Error;
 use super::key::{Key, Scope};
@@ -141,6 +142,20 @@ impl Settings {
         templates.clone()
     }
 
+    /// Other MCP servers: those of an agent, or those of a service.
+    pub fn upstreams(&self, key: Key) -> BTreeMap<String, Upstream> {
+        let Some(Value::Upstreams(upstreams)) = &self.setting(key).value else {
+            return BTreeMap::new();
+        };
+        upstreams.clone()
+    }
+
+    /// The rules for their tools, without those of `--rules`.
+    pub fn rules_of_tools(&self, key: Key) -> Vec<ToolRule> {
+        // They were checked when they were parsed.
+        self.names(key).iter().filter_map(|rule| rule.parse().ok()).collect()
+    }
+
     /// The named lists of hosts.
     pub(super) fn presets(&self) -> &Presets {
         static NONE: Presets = Presets::new();
@@ -166,7 +181,15 @@ impl Settings {
 
     /// Whether the command line itself requests hosts, as opposed to settings for every command.
     pub fn asks_for_hosts(&self) -> bool {
-        self.setting(Key::Allow).layer == Layer::Flag
+        [Key::Allow, Key::Inject].iter().any(|key| self.setting(*key).layer == Layer::Flag)
+    }
+
+    /// The rules of secrets that are added for each caller of a service.
+    pub fn server_inject(&self) -> BTreeMap<String, Vec<String>> {
+        let Some(Value::Lists(lists)) = &self.setting(Key::ServerInject).value else {
+            return BTreeMap::new();
+        };
+        lists.clone()
     }
 
     /// The io dir, absolute.

@@ -79,7 +79,7 @@ pub fn read(file: &Path, links: Links) -> Result<Option<Vec<Entry>>, Error> {
     parse(file, &text).map(Some)
 }
 
-fn read_text(file: &Path, links: Links) -> io::Result<String> {
+pub(super) fn read_text(file: &Path, links: Links) -> io::Result<String> {
     // Checked once it is open, since the file may be swapped before that; so opening it must not
     // block, as for a FIFO, nor acquire a controlling terminal.
     let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -158,7 +158,7 @@ fn is_section(name: &str) -> bool {
     Key::all().any(|key| key.name().strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
 
-fn line_of(text: &str, offset: usize) -> usize {
+pub(super) fn line_of(text: &str, offset: usize) -> usize {
     text.as_bytes()[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count() + 1
 }
 

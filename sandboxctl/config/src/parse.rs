@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use sandbox_api::hosts::AllowRuleError;
-use sandbox_api::{LimitValue, SandboxSpec};
+use sandbox_api::{LimitValue, SandboxSpec, ToolRule};
 use sandbox_controller::DiskReserve;
 use sandbox_e2b::Template;
 use sandbox_protocol::message::AllowedPath;
 use sandbox_protocol::path::GuestPath;
 use sandbox_service::Preparation;
+use sandbox_upstream::Upstream;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
@@ -55,7 +56,10 @@ impl Value {
             | Kind::Names
             | Kind::Preparations
             | Kind::Templates
+            | Kind::Upstreams
+            | Kind::ToolRules
             | Kind::Hosts
+            | Kind::Lists
             | Kind::Presets => {
                 let value =
                     DeValue::parse(text).map_err(|error| ValueError::of(error.message()))?;
@@ -129,6 +133,22 @@ impl Value {
                 }
                 Ok(Self::Templates(templates))
             }
+            (Kind::Upstreams, DeValue::Table(_)) => {
+                let upstreams: BTreeMap<String, Upstream> = read(value)?;
+                for (name, upstream) in &upstreams {
+                    let refused = |why| ValueError::Content(format!("'{name}': {why}"));
+                    upstream.check(name).map_err(refused)?;
+                }
+                Ok(Self::Upstreams(upstreams))
+            }
+            (Kind::ToolRules, DeValue::Array(_)) => {
+                let rules: Vec<String> = read(value)?;
+                for rule in &rules {
+                    let parsed: Result<ToolRule, _> = rule.parse();
+                    parsed.map_err(|error| ValueError::Content(error.to_string()))?;
+                }
+                Ok(Self::Names(rules))
+            }
             (Kind::ProtectedNames, DeValue::Array(_)) => {
                 let names: Vec<String> = read(value)?;
                 for name in &names {
@@ -155,6 +175,7 @@ impl Value {
                 let entries = entries.iter().map(|entry| entry.parse());
                 Ok(Self::Hosts(entries.collect::<Result<_, ValueError>>()?))
             }
+            (Kind::Lists, DeValue::Table(_)) => read(value).map(Self::Lists).map_err(wrong_list),
             (Kind::Presets, DeValue::Table(_)) => {
                 let presets: BTreeMap<String, Vec<String>> = read(value).map_err(wrong_list)?;
                 let presets = presets.into_iter().map(|(name, rules)| {

@@ -244,6 +244,10 @@ mod tests {
             ("tools.allowed_out_paths", "['/']"),
             ("tools.allowed_out_paths", "['out', '../x']"),
             ("tools.allowed_out_paths", "['out/../..']"),
+            ("mcp.upstream", "{ a = { command = ['x'] } }"),
+            ("mcp.upstream", "{}"),
+            ("mcp.tool_rules", "['*']"),
+            ("server.upstream", "{ a = { url = 'http://x' } }"),
         ];
         let answers = cases.map(|(key, value)| {
             format!("{key} = {value}: {}", judged(key, value).expect_err("it widens"))

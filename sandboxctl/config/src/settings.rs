@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use sandbox_api::{Bounds, Ceiling, LimitKey, Limits, OverCeiling};
+use sandbox_api::{Bounds, Ceiling, LimitKey, Limits, OverCeiling, ToolRule};
 use sandbox_dirfd::Links;
 use sandbox_env::{Environment, VARIABLE_PREFIX};
 
 use super::error::Error;
 use super::key::{Key, Scope};
 use super::origin::{Layer, Origin};
+use super::rules::Rules;
 use super::value::{Value, ValueError};
 use super::variables::{FILE_VARIABLE, OTHER_VARIABLES};
 use super::{file, project};
@@ -59,6 +60,8 @@ pub struct Settings {
     pub(super) scope: Scope,
     /// The files that were read.
     pub files: Vec<PathBuf>,
+    /// The rules of tools that `--rules` adds.
+    pub tool_rules: Vec<ToolRule>,
 }
 
 impl Settings {
@@ -120,7 +123,7 @@ impl Settings {
             (key, Setting { value: key.default(), layer: Layer::Default, origin })
         };
         let settings = Key::all().map(default).collect();
-        Self { settings, scope: Scope::default(), files: Vec::new() }
+        Self { settings, scope: Scope::default(), files: Vec::new(), tool_rules: Vec::new() }
     }
 
     pub(super) fn set(&mut self, key: Key, mut value: Value, layer: Layer, origin: Origin) {
@@ -136,9 +139,38 @@ impl Settings {
                     presets.entry(name.clone()).or_insert_with(|| rules.clone());
                 }
             }
+            // As is a server.
+            (Value::Upstreams(upstreams), Some(Value::Upstreams(below))) => {
+                for (name, upstream) in below {
+                    upstreams.entry(name.clone()).or_insert_with(|| upstream.clone());
+                }
+            }
             _ => {}
         }
         self.settings.insert(key, Setting { value: Some(value), layer, origin });
+    }
+
+    /// Adds the rules of this file for the command: `--rules`. Its hosts are not asked for by the command
+    /// line itself: without programs they have no effect.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rules::read`], and if there is no such file.
+    pub fn add_rules(&mut self, file: &Path) -> Result<(), Error> {
+        let origin = Origin::Flag("--rules");
+        let missing = || Error::Missing { origin: origin.clone(), file: file.to_owned() };
+        let (Rules { allow, tools }, _) = Rules::read(file)?.ok_or_else(missing)?;
+        let Setting { value, layer, .. } = self.setting(Key::Allow);
+        let known = value.iter().flat_map(|value| match value {
+            Value::Hosts(hosts) => &**hosts,
+            _ => &[],
+        });
+        if !allow.is_empty() {
+            let (hosts, layer) = (known.cloned().chain(allow).collect(), *layer);
+            self.set(Key::Allow, Value::Hosts(hosts), layer.max(Layer::Environment), origin);
+        }
+        self.tool_rules.extend(tools);
+        Ok(())
     }
 
     /// Reads a file into a layer; false if it does not exist.

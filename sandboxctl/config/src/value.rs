@@ -8,6 +8,7 @@ use sandbox_api::LimitValue;
 use sandbox_e2b::Template;
 use sandbox_protocol::message::AllowedPath;
 use sandbox_service::Preparation;
+use sandbox_upstream::Upstream;
 use serde::{Serialize, Serializer};
 use toml::ser::ValueSerializer;
 
@@ -34,10 +35,14 @@ pub enum Value {
     Hosts(Vec<Allow>),
     /// Presets: named lists of such hosts.
     Presets(Presets),
+    /// Named lists of texts.
+    Lists(BTreeMap<String, Vec<String>>),
     /// Processes that are started ahead.
     Preparations(Vec<Preparation>),
     /// Templates of E2B's sandboxes.
     Templates(BTreeMap<String, Template>),
+    /// Other MCP servers.
+    Upstreams(BTreeMap<String, Upstream>),
 }
 
 /// What is wrong with a value, or why a project's file must not set it.
@@ -74,7 +79,7 @@ impl fmt::Display for Value {
                 value.fmt(formatter)
             }
             // Their members are sorted.
-            Self::Preparations(_) | Self::Templates(_) => {
+            Self::Preparations(_) | Self::Templates(_) | Self::Upstreams(_) => {
                 toml::Value::try_from(self).map_err(|_| fmt::Error)?.fmt(formatter)
             }
             _ => {
@@ -108,6 +113,8 @@ impl Serialize for Value {
             Self::Hosts(entries) => serializer.collect_seq(entries.iter().map(ToString::to_string)),
             Self::Preparations(preparations) => preparations.serialize(serializer),
             Self::Templates(templates) => templates.serialize(serializer),
+            Self::Lists(lists) => lists.serialize(serializer),
+            Self::Upstreams(upstreams) => upstreams.serialize(serializer),
             Self::Presets(presets) => {
                 serializer.collect_map(presets.iter().map(|(name, rules)| {
                     (name, rules.iter().map(ToString::to_string).collect::<Vec<_>>())

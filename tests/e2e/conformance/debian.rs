@@ -8,8 +8,8 @@ use crate::fixture::{Fixture, finish};
 use crate::rootfs::{Debian, Provided};
 
 /// Packages that many tests use, in one file system, with npm.
-const TOOLS: &[&str] = &[
-    "dash", "coreutils", "gnupg", "grep", "gzip", "hostname", "iproute2", "nodejs",
+pub const TOOLS: &[&str] = &[
+    "dash", "coreutils", "curl", "git", "gnupg", "grep", "gzip", "hostname", "iproute2", "nodejs",
     "openssh-client", "python3", "python3-pip", "redis-server", "sed", "tar", "util-linux",
 ];
 

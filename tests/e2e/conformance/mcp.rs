@@ -3,6 +3,7 @@
 mod manners;
 mod output;
 mod processes;
+mod skills;
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::engine::{Engine, engine};
-use crate::fixture::{Fixture, eventually, peak_memory_kib, workspace};
+use crate::fixture::{Fixture, eventually, peak_memory_kib};
 use crate::rootfs::Rootfs;
 use crate::shared::cases;
 
@@ -40,7 +41,7 @@ fn stateless() -> Value {
 }
 
 /// A client of `sandboxctl mcp`.
-struct Client {
+pub struct Client {
     child: Child,
     stdin: Option<ChildStdin>,
     messages: Receiver<Value>,
@@ -48,11 +49,15 @@ struct Client {
     early: HashMap<u64, Value>,
     notifications: Vec<Value>,
     requests: u64,
+    /// What it replies to the next request of the server.
+    reply: Option<Value>,
+    /// The last request of the server.
+    asked: Option<Value>,
 }
 
 impl Client {
     /// One of the revision 2025-11-25, which has said hello.
-    fn new(place: &Fixture, flags: &[&str]) -> Self {
+    pub fn new(place: &Fixture, flags: &[&str]) -> Self {
         Self::of(place, flags, "2025-11-25")
     }
 
@@ -66,7 +71,7 @@ impl Client {
     }
 
     /// One that has not said anything.
-    fn silent(place: &Fixture, flags: &[&str]) -> Self {
+    pub fn silent(place: &Fixture, flags: &[&str]) -> Self {
         let mut command = place.command(["mcp"]);
         command.args(flags);
         Self::start(command)
@@ -90,7 +95,8 @@ impl Client {
         });
         let stdin = child.stdin.take();
         let (early, notifications) = (HashMap::new(), Vec::new());
-        Self { child, stdin, messages, early, notifications, requests: 0 }
+        let (reply, asked) = (None, None);
+        Self { child, stdin, messages, early, notifications, requests: 0, reply, asked }
     }
 
     fn send(&mut self, message: &Value) {
@@ -98,7 +104,7 @@ impl Client {
         stdin.write_all(format!("{message}\n").as_bytes()).unwrap();
     }
 
-    fn notify(&mut self, method: &str, params: Value) {
+    pub fn notify(&mut self, method: &str, params: Value) {
         self.send(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
     }
 
@@ -110,7 +116,7 @@ impl Client {
         id
     }
 
-    fn begin_call(&mut self, tool: &str, arguments: Value) -> u64 {
+    pub fn begin_call(&mut self, tool: &str, arguments: Value) -> u64 {
         self.begin("tools/call", json!({ "name": tool, "arguments": arguments }))
     }
 
@@ -122,13 +128,28 @@ impl Client {
             }
             let message = self.messages.recv_timeout(TIMEOUT).expect("an answer");
             match message["id"].as_u64() {
+                _ if message.get("method").is_some() && message.get("id").is_some() => {
+                    let result = self.reply.take().expect("the server asks for nothing");
+                    self.send(&json!({ "jsonrpc": "2.0", "id": message["id"], "result": result }));
+                    self.asked = Some(message);
+                }
                 Some(id) => _ = self.early.insert(id, message),
                 None => self.notifications.push(message),
             }
         }
     }
 
-    fn ask(&mut self, method: &str, params: Value) -> Value {
+    /// What it replies when the server asks for something.
+    pub fn say_when_asked(&mut self, result: Value) {
+        self.reply = Some(result);
+    }
+
+    /// What the server has asked for.
+    pub fn asked(&mut self) -> Option<Value> {
+        self.asked.take()
+    }
+
+    pub fn ask(&mut self, method: &str, params: Value) -> Value {
         let id = self.begin(method, params);
         self.answer(id)
     }
@@ -143,7 +164,7 @@ impl Client {
 
     /// The structured content of a call that succeeds.
     #[track_caller]
-    fn data(&mut self, tool: &str, arguments: Value) -> Value {
+    pub fn data(&mut self, tool: &str, arguments: Value) -> Value {
         let result = self.call(tool, arguments.clone());
         assert_eq!(result["isError"], false, "{tool} {arguments}: {result:#}");
         result["structuredContent"].clone()
@@ -151,14 +172,14 @@ impl Client {
 
     /// The text of a call that fails.
     #[track_caller]
-    fn failure(&mut self, tool: &str, arguments: Value) -> String {
+    pub fn failure(&mut self, tool: &str, arguments: Value) -> String {
         let result = self.call(tool, arguments.clone());
         assert_eq!(result["isError"], true, "{tool} {arguments}: {result:#}");
         result["content"][0]["text"].as_str().unwrap().to_owned()
     }
 
     /// Ends stdin, and waits for the end of the server.
-    fn end(mut self) {
+    pub fn end(mut self) {
         drop(self.stdin.take());
         let status = self.child.wait().unwrap();
         assert_eq!(status.code(), Some(0));
@@ -222,7 +243,7 @@ fn agent_works_on_files_with_a_script_and_with_tools() {
     let listed = client.ask("resources/list", json!({}));
     let names = listed["result"]["resources"].as_array().unwrap().iter();
     let names: Vec<_> = names.map(|it| it["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["c.csv", "report/a b.csv"]);
+    assert_eq!(names, ["sandboxctl", "c.csv", "report/a b.csv"], "the skill, and the files");
     let completed = client.ask(
         "completion/complete",
         json!({
@@ -731,20 +752,6 @@ fn entry_of_a_client_is_printed_with_absolute_paths_and_nothing_is_written() {
 }
 
 #[test]
-fn script_of_the_skill_does_what_it_teaches() {
-    let skill = std::fs::read_to_string(workspace().join("skills/sandboxctl/SKILL.md")).unwrap();
-    let (_, script) = skill.split_once("```lua\n").unwrap();
-    let (script, _) = script.split_once("```").unwrap();
-    let place = Fixture::new();
-    place.write("out/logs/a.log", "\"GET /\" 200 1\n\"GET /x\" 404 1\n\"GET /\" 200 1\n");
-    let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
-    let data = client.data("execute_script", json!({ "script": script }));
-    assert_eq!(data["result"], json!({ "200": 2, "404": 1 }), "{data:#}");
-    assert_eq!(data["files_touched"][0]["name"], "summary.json", "{data:#}");
-    client.end();
-}
-
-#[test]
 fn nothing_can_be_written_where_files_are_read_only() {
     let place = Fixture::new();
     place.write("out/a.txt", "x\n");
@@ -839,6 +846,7 @@ fn list_of_many_resources_comes_in_pages() {
             None => break,
         }
     }
+    assert_eq!(names.remove(0), "sandboxctl", "the skill comes first, and once");
     assert_eq!(names.len(), 11_000);
     let mut unique = names.clone();
     unique.sort_unstable();

@@ -19,7 +19,7 @@ use crate::fixture::{Fixture, TIMEOUT, eventually, runs};
 use crate::rootfs::{Provided, Rootfs};
 
 /// The terminal of a person, and the command that has it.
-struct Terminal {
+pub struct Terminal {
     keyboard: File,
     /// The command's side.
     side: File,
@@ -45,7 +45,7 @@ impl Drop for Terminal {
 
 impl Terminal {
     /// Runs a command as a login shell does: it leads a session that has the terminal.
-    fn run(place: &Fixture, run: &Command) -> Self {
+    pub fn run(place: &Fixture, run: &Command) -> Self {
         let (keyboard, side) = terminal();
         let mut command = Command::new("setsid");
         // It is no group's leader, so that it becomes the command.
@@ -89,7 +89,7 @@ impl Terminal {
         Self::run(place, &command)
     }
 
-    fn type_keys(&mut self, keys: &str) {
+    pub fn type_keys(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
@@ -99,7 +99,7 @@ impl Terminal {
 
     /// Waits until it has shown this.
     #[track_caller]
-    fn until(&self, text: &str) {
+    pub fn until(&self, text: &str) {
         let since = std::time::Instant::now();
         while !self.shown().contains(text) {
             let shown = self.shown();
@@ -120,7 +120,7 @@ impl Terminal {
 
     /// Waits for the end of the command, after which the terminal is as it was, and gives its code.
     #[track_caller]
-    fn end(mut self) -> (Option<i32>, String) {
+    pub fn end(mut self) -> (Option<i32>, String) {
         let status = eventually("the command ends", || self.child.try_wait().unwrap());
         let after = tcgetattr(&self.side).unwrap();
         let modes =

@@ -7,16 +7,23 @@ use sandbox_dirfd::create_private_dir;
 use sandbox_http::{Caller, Mount, MountAccess, Scope};
 use sandbox_mcp::{Access, Audience, HttpOptions, HttpServer, Settings};
 use sandbox_service::{HostPolicy, IoPosture, Service, ServiceConfig};
+use sandbox_upstream::SubjectUpstreams;
 
-use crate::commands::mcp::with_default_protection;
+use crate::commands::mcp::{output_bytes, with_default_protection};
+use crate::config::Settings as Configured;
 use crate::error::Error;
 
-/// What its sandboxes are, in the posture of the service, and how much output a call gives.
+/// What its sandboxes are, in the posture of the service, what they may call, and how much output a call
+/// gives.
 ///
 /// # Errors
 ///
-/// If there is no directory for its files.
-pub fn options(service: &ServiceConfig, output_bytes: usize) -> Result<HttpOptions, Error> {
+/// If there is no directory for its files, or that is too much output.
+pub fn options(
+    service: &ServiceConfig,
+    configured: &Configured,
+    upstreams: SubjectUpstreams,
+) -> Result<HttpOptions, Error> {
     let mut sandbox = service.sandbox.clone().root(service.default_root.clone());
     if let (true, HostPolicy::Listed(hosts)) = (sandbox.supports_exec(), &service.hosts) {
         sandbox = sandbox.allow(hosts.clone());
@@ -39,7 +46,9 @@ pub fn options(service: &ServiceConfig, output_bytes: usize) -> Result<HttpOptio
         audience: Audience::Remote,
         has_previews: service.previews.is_some(),
         tools: None,
-        output_bytes,
+        output_bytes: output_bytes(configured)?,
+        upstreams,
+        elicitation: None,
     };
     Ok(HttpOptions { settings, io_dirs })
 }

@@ -1,6 +1,6 @@
 //! At which node things are: the files and the runs of executions, kept sandboxes, what agents have.
 
-use sandbox_api::service::Subject;
+use sandbox_api::service::{SandboxStatus, Subject};
 use tokio_postgres::Row;
 
 use super::Cluster;
@@ -105,14 +105,18 @@ impl Cluster {
         node: &str,
     ) -> Result<Vec<SandboxElsewhere>, StoreError> {
         let statement = format!(
-            "SELECT {COLUMNS}, is_ready, \
+            "SELECT {COLUMNS}, is_ready, is_paused, \
              EXISTS (SELECT FROM sessions s WHERE s.node = sandboxes.node) AS is_there \
              FROM sandboxes WHERE subject = $1 AND node <> $2 ORDER BY created_at DESC, id"
         );
         self.database.all(&statement, &[bind(&subject.as_str()), bind(&node)], |row| {
             Ok(SandboxElsewhere {
                 record: SandboxRecord::read(row)?,
-                is_ready: row.try_get("is_ready")?,
+                status: match (row.try_get("is_ready")?, row.try_get("is_paused")?) {
+                    (false, _) => SandboxStatus::Stopped,
+                    (true, false) => SandboxStatus::Ready,
+                    (true, true) => SandboxStatus::Paused,
+                },
                 is_there: row.try_get("is_there")?,
             })
         })
@@ -143,14 +147,16 @@ impl Cluster {
         })
     }
 
-    /// Records whether a kept sandbox has a container, for the lists of other nodes.
+    /// Records the state of a kept sandbox, for the lists of other nodes.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn set_ready(&self, id: &str, is_ready: bool) -> Result<(), StoreError> {
-        let parameters = vec![own(id.to_owned()), own(is_ready)];
-        let statement = "UPDATE sandboxes SET is_ready = $2 WHERE id = $1";
+    pub fn set_status(&self, id: &str, status: SandboxStatus) -> Result<(), StoreError> {
+        let is_paused = status == SandboxStatus::Paused;
+        let is_ready = is_paused || status == SandboxStatus::Ready;
+        let parameters = vec![own(id.to_owned()), own(is_ready), own(is_paused)];
+        let statement = "UPDATE sandboxes SET is_ready = $2, is_paused = $3 WHERE id = $1";
         self.database.change(self.database.writer_of(id), statement, parameters, |_| Ok(()))
     }
 

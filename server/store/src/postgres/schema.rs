@@ -17,8 +17,11 @@ use crate::integer::unsigned;
 
 /// Each version's change of the tables. Entries are never edited, and only add: the nodes of a cluster are
 /// replaced one after the other.
-const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001.sql"), include_str!("migrations/0002.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("migrations/0001.sql"),
+    include_str!("migrations/0002.sql"),
+    include_str!("migrations/0003.sql"),
+];
 /// What is run after them.
 const FUNCTIONS: [&str; 2] = [include_str!("functions.sql"), include_str!("changes.sql")];
 /// The version of this program.
