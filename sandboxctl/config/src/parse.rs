@@ -136,7 +136,7 @@ impl Value {
             (Kind::Upstreams, DeValue::Table(_)) => {
                 let upstreams: BTreeMap<String, Upstream> = read(value)?;
                 for (name, upstream) in &upstreams {
-                    let refused = |why| ValueError::Content(format!("'{name}': {why}"));
+                    let refused = |why| ValueError::of(format!("'{name}': {why}"));
                     upstream.check(name).map_err(refused)?;
                 }
                 Ok(Self::Upstreams(upstreams))
@@ -144,8 +144,7 @@ impl Value {
             (Kind::ToolRules, DeValue::Array(_)) => {
                 let rules: Vec<String> = read(value)?;
                 for rule in &rules {
-                    let parsed: Result<ToolRule, _> = rule.parse();
-                    parsed.map_err(|error| ValueError::Content(error.to_string()))?;
+                    rule.parse::<ToolRule>().map_err(ValueError::of)?;
                 }
                 Ok(Self::Names(rules))
             }
