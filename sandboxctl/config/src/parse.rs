@@ -144,7 +144,8 @@ impl Value {
             (Kind::ToolRules, DeValue::Array(_)) => {
                 let rules: Vec<String> = read(value)?;
                 for rule in &rules {
-                    rule.parse::<ToolRule>().map_err(ValueError::of)?;
+                    let parsed: Result<ToolRule, _> = rule.parse();
+                    parsed.map_err(ValueError::of)?;
                 }
                 Ok(Self::Names(rules))
             }

@@ -183,8 +183,7 @@ pub fn merge(text: &str, heading: &str, learnt: &[Learnt]) -> Result<String, Err
     match rules(&merged)?.iter().all(|rule| known.contains(rule)) {
         true => Ok(merged),
         false => {
-            let why = "what was asked for cannot be written as rules";
-            Err(Error::at(Origin::Flag("--learn"), why))
+            Err(Error::at(Origin::Flag("--learn"), "what was asked for cannot be written as rules"))
         }
     }
 }
