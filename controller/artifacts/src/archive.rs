@@ -546,7 +546,7 @@ mod tests {
             let full = File::options().read(true).write(true).open("/dev/full").unwrap();
             let dir = ArtifactsDir::open(&place.at("out")).unwrap();
             let error = dir.archive(format, full, &|| true).unwrap_err();
-            assert_eq!(error.kind(), sandbox_api::ErrorKind::DiskFull, "{name}: {error:?}");
+            assert_eq!(error.kind(), ErrorKind::DiskFull, "{name}: {error:?}");
         }
     }
 

@@ -374,7 +374,7 @@ pub mod tests {
         let sparse = File::create(place.at("io/b")).unwrap();
         sparse.set_len(HoleAllowance::BYTES + 1).unwrap();
         let error = place.collect(&["**"], "out").unwrap_err();
-        assert_eq!(error.kind(), sandbox_api::ErrorKind::TooLarge, "{error}");
+        assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
         assert_eq!(place.names(), ["io"]);
     }
 
@@ -491,7 +491,7 @@ pub mod tests {
         assert!(error.to_string().contains("too deep"), "{error}");
         assert_eq!(
             place.collect(&["**", "!d/d", "!*"], "other").unwrap_err().kind(),
-            sandbox_api::ErrorKind::NotFound
+            ErrorKind::NotFound
         );
     }
 

@@ -270,7 +270,7 @@ mod tests {
             let error = digest(&path).unwrap_err();
             let text = error.to_string();
             assert!(text.contains("hole0': the files of an input have holes of more than 4 GiB"));
-            assert_eq!(error.kind(), sandbox_api::ErrorKind::TooLarge);
+            assert_eq!(error.kind(), ErrorKind::TooLarge);
             assert!(error.hint().unwrap().contains("--receipt"));
         }
     }

@@ -107,6 +107,7 @@ impl Decoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::envelopes as fuzz;
 
     #[test]
     fn a_message_is_read_back_however_it_arrives() {

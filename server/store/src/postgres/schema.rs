@@ -83,7 +83,10 @@ pub(crate) fn initialize(
         run(client, "CREATE SCHEMA IF NOT EXISTS sandboxctl").await?;
         if let Some((ClusterIdentity { id, lease: found, .. }, _)) = find_in_change(client).await? {
             return match lease {
-                Some(lease) if lease != found => Err(StoreError::OtherLease { found }),
+                Some(lease) if lease != found => Err(StoreError::refused(
+                    format!("the cluster has a lease of {} ms", found.as_millis()),
+                    "leave --lease away: it is chosen once for a cluster",
+                )),
                 _ => Ok(Initialized { id, is_new: false, lease: found }),
             };
         }

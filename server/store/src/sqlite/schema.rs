@@ -46,7 +46,11 @@ pub(crate) fn migrate(
         return Ok(());
     }
     if migration == Migration::Refused {
-        return Err(StoreError::Older { path: path.to_owned(), found });
+        let path = path.display();
+        return Err(StoreError::refused(
+            format!("the store {path} has version {found}, and is in use by an older server"),
+            "use the sandboxctl of that server, or restart it with this one",
+        ));
     }
     let transaction = connection.transaction()?;
     let missing = MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or_default());
@@ -86,7 +90,13 @@ pub(crate) fn check(connection: &Connection, path: &Path) -> Result<i64, StoreEr
     match (version, application) {
         (0, 0) if tables == 0 => Ok(0),
         (version, APPLICATION_ID) if version > VERSION => {
-            Err(StoreError::Newer { path: path.to_owned(), found: version, known: VERSION })
+            let path = path.display();
+            Err(StoreError::refused(
+                format!(
+                    "the store {path} has schema version {version}; this program supports up to {VERSION}"
+                ),
+                "use the newer sandboxctl, or restore the backup that was made before it",
+            ))
         }
         (version, APPLICATION_ID) if version > 0 => Ok(version),
         _ => Err(damaged("it is the database of a different program".to_owned())),
@@ -147,7 +157,7 @@ mod tests {
         migrate(&mut newer, path, Migration::Allowed).unwrap();
         newer.pragma_update(None, "user_version", VERSION + 1).unwrap();
         let error = migrate(&mut newer, path, Migration::Allowed).unwrap_err();
-        assert!(matches!(error, StoreError::Newer { .. }), "{error}");
+        assert!(error.hint().unwrap().contains("newer sandboxctl"), "{error}");
 
         let mut foreign = Connection::open_in_memory().unwrap();
         foreign.execute_batch("CREATE TABLE bookmarks (url TEXT)").unwrap();
