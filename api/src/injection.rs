@@ -108,7 +108,7 @@ impl FromStr for InjectRule {
         let kinds = ["env:", "file:"].iter().flat_map(|kind| rest.match_indices(kind));
         let at = kinds.map(|(at, _)| at).filter(begins).min().ok_or_else(form)?;
         let (before, source) = rest.split_at(at);
-        let within = |first, last| before.strip_prefix(first)?.strip_suffix(last);
+        let within = |first: &str, last: &str| before.strip_prefix(first)?.strip_suffix(last);
         let place = if let Some(name) = within("?", "=") {
             Place::Query { name: name.to_owned() }
         } else if let Some(user) = within("basic ", ":") {

@@ -12,6 +12,9 @@ use sandbox_protocol::limits::MIN_SECRET_BYTES;
 
 use crate::patterns::{MASK, Patterns};
 
+/// A part of a secret that is replaced wherever it breaks off, however long the secret is.
+const LONG_PART: u32 = 16;
+
 /// The state of a stream. Positions count from its beginning.
 #[derive(Debug, Default)]
 pub struct Stream {
@@ -32,8 +35,9 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// One that is as long as the original: a star for each byte of a secret. When it is flushed, what may be
-    /// the beginning of a secret is replaced from [`MIN_SECRET_BYTES`] on: its sender could pause anywhere.
+    /// One that is as long as the original: a star for each byte of a secret. Its first half, or 16 bytes, are
+    /// replaced too, wherever it breaks off, and when the stream is flushed, [`MIN_SECRET_BYTES`] of one: its
+    /// sender could cut it and pause anywhere.
     pub fn of_same_length() -> Self {
         Self { keeps_length: true, ..Self::default() }
     }
@@ -45,7 +49,9 @@ impl Stream {
             state = patterns.step(state, byte);
             self.held.push_back(byte);
             self.arrived += 1;
-            let found = patterns.node(state).found;
+            let node = patterns.node(state);
+            let part = if node.depth < LONG_PART { node.most } else { node.depth };
+            let found = if self.keeps_length { node.found.max(part) } else { node.found };
             if found > 0 {
                 self.mark(found.into());
             }

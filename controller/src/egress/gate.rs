@@ -131,6 +131,7 @@ impl Egress {
         let variables =
             injections.iter().filter_map(Injection::placeholder).map(variable).collect();
         let certificate = interceptor.certificate();
+        self.policy.set_injected(injections.iter().map(|it| it.rule.target.to_string()));
         _ = self.interceptor.set(interceptor);
         Ok(Some(Ca { certificate, variables }))
     }

@@ -136,7 +136,7 @@ impl Value {
             (Kind::Upstreams, DeValue::Table(_)) => {
                 let upstreams: BTreeMap<String, Upstream> = read(value)?;
                 for (name, upstream) in &upstreams {
-                    let refused = |why| ValueError::Content(format!("'{name}': {why}"));
+                    let refused = |why| ValueError::of(format!("'{name}': {why}"));
                     upstream.check(name).map_err(refused)?;
                 }
                 Ok(Self::Upstreams(upstreams))
@@ -145,7 +145,7 @@ impl Value {
                 let rules: Vec<String> = read(value)?;
                 for rule in &rules {
                     let parsed: Result<ToolRule, _> = rule.parse();
-                    parsed.map_err(|error| ValueError::Content(error.to_string()))?;
+                    parsed.map_err(ValueError::of)?;
                 }
                 Ok(Self::Names(rules))
             }

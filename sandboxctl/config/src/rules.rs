@@ -25,7 +25,6 @@ use super::error::Error;
 use super::file::{line_of, read_text};
 use super::network::Allow;
 use super::origin::Origin;
-use super::value::ValueError;
 
 /// The longest text of a comment, in characters.
 const MAX_COMMENT: usize = 300;
@@ -107,14 +106,11 @@ impl Rules {
     /// [`Error`], naming the line.
     pub fn parse(file: &Path, text: &str) -> Result<Self, Error> {
         let origin = |at: usize| Origin::File { file: file.to_owned(), line: line_of(text, at) };
-        let lists = toml::from_str::<Lists>(text).map_err(|error| Error::Syntax {
-            origin: origin(error.span().map_or(0, |span| span.start)),
-            message: error.message().to_owned(),
+        let lists = toml::from_str::<Lists>(text).map_err(|error| {
+            Error::at(origin(error.span().map_or(0, |span| span.start)), error.message())
         })?;
-        let refused = |key: &str, text: &Spanned<String>, why: String| Error::Value {
-            origin: origin(text.span().start),
-            key: key.to_owned(),
-            source: ValueError::Content(why),
+        let refused = |key: &str, text: &Spanned<String>, why: String| {
+            Error::at(origin(text.span().start), format!("{key}: {why}"))
         };
         let mut rules = Self::default();
         for Lists { allow, tools, .. } in iter::once(&lists).chain(&lists.learnt) {
@@ -186,10 +182,9 @@ pub fn merge(text: &str, heading: &str, learnt: &[Learnt]) -> Result<String, Err
     known.extend(listed.map(|it| it.rule.clone()));
     match rules(&merged)?.iter().all(|rule| known.contains(rule)) {
         true => Ok(merged),
-        false => Err(Error::Syntax {
-            origin: Origin::Flag("--learn"),
-            message: "what was asked for cannot be written as rules".to_owned(),
-        }),
+        false => {
+            Err(Error::at(Origin::Flag("--learn"), "what was asked for cannot be written as rules"))
+        }
     }
 }
 

@@ -158,7 +158,7 @@ impl Settings {
     /// As [`Rules::read`], and if there is no such file.
     pub fn add_rules(&mut self, file: &Path) -> Result<(), Error> {
         let origin = Origin::Flag("--rules");
-        let missing = || Error::Missing { origin: origin.clone(), file: file.to_owned() };
+        let missing = || Error::at(origin.clone(), format!("no such file: {}", file.display()));
         let (Rules { allow, tools }, _) = Rules::read(file)?.ok_or_else(missing)?;
         let Setting { value, layer, .. } = self.setting(Key::Allow);
         let known = value.iter().flat_map(|value| match value {

@@ -122,10 +122,10 @@ fn counted(calls: &[ToolCall]) -> Vec<Calls> {
     let mut counted: Vec<Calls> = Vec::new();
     for ToolCall { tool, outcome, duration_ms, .. } in calls {
         let tool = tool.chars().take(MAX_TOOL).collect::<String>();
-        match counted.iter_mut().find(|it| it.tool == tool && it.outcome == *outcome) {
-            Some(same) => {
-                same.calls += 1;
-                same.duration_ms += duration_ms;
+        match counted.iter().position(|it| it.tool == tool && it.outcome == *outcome) {
+            Some(at) => {
+                counted[at].calls += 1;
+                counted[at].duration_ms += duration_ms;
             }
             None if counted.len() < MAX_CALLS => {
                 let (outcome, duration_ms) = (*outcome, *duration_ms);
