@@ -114,7 +114,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         true => Dialogue::Never,
         false => Dialogue::Terminal,
     };
-    let about = (&*format!("exec: {}", subject[0].name), dialogue, Vec::new());
+    let about = (&*format!("exec: {}", subject[0].name), dialogue);
     let learn = Learn::begin(context, &args.rules, &settings, spec.io_dir.as_deref(), about)?;
     let line = hints::shown_line(&line, &command.secrets);
     let reports = Reports::of(&args.reports.reports, spec.io_dir.as_deref(), subject)?;

@@ -13,15 +13,15 @@ use std::time::Instant;
 use async_trait::async_trait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{QueueSelector, tcflush};
-use sandbox_api::ToolEffect;
 use sandbox_api::hosts::AllowRule;
+use sandbox_api::{InjectRule, ToolEffect};
 use sandbox_controller::permission::{Answer, Ask, PERMISSION_TIMEOUT, Permission};
 use serde_json::json;
 
 use super::Context;
 use crate::cli::allow::RulesArgs;
-use crate::config::Settings;
 use crate::config::rules::{Learnt, List, Rules, Verdict, merge};
+use crate::config::{Key, Settings};
 use crate::error::Error;
 use crate::output::Output;
 use crate::render::{count, escaped_line};
@@ -68,8 +68,7 @@ struct Learning {
 type Record = Arc<Mutex<Vec<Learnt>>>;
 
 impl Learn {
-    /// As the flags say. `title` is what runs, for people: without secrets. Hosts to which `credentials` are
-    /// added are confirmed in more words.
+    /// As the flags say. `title` is what runs, for people: without secrets.
     ///
     /// # Errors
     ///
@@ -79,7 +78,7 @@ impl Learn {
         args: &RulesArgs,
         settings: &Settings,
         io_dir: Option<&Path>,
-        (title, dialogue, credentials): (&str, Dialogue, Vec<String>),
+        (title, dialogue): (&str, Dialogue),
     ) -> Result<Self, Error> {
         let rules = args.rules.as_deref();
         rules.map_or(Ok(()), |rules| target::refuse_in_io_dir("--rules", rules, io_dir))?;
@@ -92,7 +91,10 @@ impl Learn {
             && io::stdin().is_terminal()
             && io::stderr().is_terminal();
         let has_colour = context.output.stderr_has_colour() || context.output.stdout_has_colour();
+        let inject = settings.names(Key::Inject);
+        let inject = inject.iter().filter_map(|rule| rule.parse::<InjectRule>().ok());
         let terminal = asks.then(|| {
+            let credentials = inject.map(|rule| rule.target.host.to_string()).collect();
             let file = file.display().to_string();
             Arc::new(Terminal {
                 file,

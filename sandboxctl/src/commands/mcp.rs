@@ -64,7 +64,7 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
         WorkspaceDir::Named(dir) => Some(&**dir),
         _ => None,
     };
-    let about = ("mcp", Dialogue::Never, Vec::new());
+    let about = ("mcp", Dialogue::Never);
     let learn = Learn::begin(context, &args.rules, &settings, named, about)?;
     let permission = learn.permission(None);
     let tools = grant.map(|grant| {

@@ -75,7 +75,7 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         scripts.iter().map(reports::script).collect(),
     )?;
     let dialogue = if args.raw { Dialogue::Never } else { Dialogue::Terminal };
-    let about = (&*format!("run: {names}"), dialogue, Vec::new());
+    let about = (&*format!("run: {names}"), dialogue);
     let learn = Learn::begin(context, &args.rules, &settings, spec.io_dir.as_deref(), about)?;
     let config = context.controller(&settings);
     reports::check_runner_files(context, spec.io_dir.as_deref(), &config)?;
