@@ -1117,7 +1117,7 @@ fn terminate(world: &World, server: &TlsServer, rules: &[String]) -> String {
     let list = rules.iter().map(|rule| rule.parse().unwrap()).collect();
     let rule = format!("ok.example:{}: Authorization: Bearer env:TOKEN", server.port);
     let rule: sandbox_api::InjectRule = rule.parse().unwrap();
-    let secret = sandbox_api::SecretValue::new("hunter2!");
+    let secret = SecretValue::new("hunter2!");
     let ca =
         world.egress.intercept(&list, &[rule.with(secret).unwrap()], Some(server.authority.path()));
     let ca = ca.unwrap().unwrap();

@@ -505,7 +505,7 @@ fn rules_of_a_file_are_added_to_what_is_allowed_and_asked_of_nobody_without_prog
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rules.toml");
     let load = |text: &str, hosts: &[&str]| {
-        std::fs::write(&file, text).unwrap();
+        fs::write(&file, text).unwrap();
         let mut flags = Flags::default();
         let hosts: Vec<_> = hosts.iter().map(|host| host.parse().unwrap()).collect();
         flags.set(Key::Allow, (!hosts.is_empty()).then_some(Value::Hosts(hosts)));

@@ -289,11 +289,16 @@ fn router(is_legacy: bool) -> axum::Router {
     let sessions = std::sync::Arc::new(LocalSessionManager::default());
     let service = StreamableHttpService::new(|| Ok(Server), sessions, config);
     let check = move |request: Request, next: Next| async move {
-        let header = |name: &str| request.headers().get(name).and_then(|it| it.to_str().ok());
-        if header("authorization") != Some("Bearer x") || request.uri().query() != Some("a=b") {
+        let (is_known, is_new) = {
+            let headers = request.headers();
+            let is = |name: &str, value: &str| headers.get(name).is_some_and(|it| it == value);
+            let is_known = is("authorization", "Bearer x") && request.uri().query() == Some("a=b");
+            (is_known, is("mcp-protocol-version", ProtocolVersion::LATEST.as_str()))
+        };
+        if !is_known {
             return StatusCode::FORBIDDEN.into_response();
         }
-        if is_legacy && header("mcp-protocol-version") == Some(ProtocolVersion::LATEST.as_str()) {
+        if is_legacy && is_new {
             return StatusCode::BAD_REQUEST.into_response();
         }
         next.run(request).await
