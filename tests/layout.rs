@@ -22,6 +22,11 @@ const CRATES: &[Row] = &[
     ),
     ("sandbox-receipts", "the inputs and outputs of a run", &["sandbox-api", "sandbox-dirfd"]),
     (
+        "sandbox-grants",
+        "what a run is given beyond its sandbox",
+        &["sandbox-api", "sandbox-protocol", "sandbox-receipts"],
+    ),
+    (
         "sandbox-redact",
         "secrets replaced in what a sandbox says",
         &["sandbox-api", "sandbox-protocol"],
@@ -48,8 +53,9 @@ const CRATES: &[Row] = &[
         "sandboxes, and what runs in them",
         &[
             "sandbox-api", "sandbox-artifacts", "sandbox-dirfd", "sandbox-engine",
-            "sandbox-intercept", "sandbox-protocol", "sandbox-receipts", "sandbox-redact",
-            "sandbox-session", "sandbox-staging", "sandbox-tls", "sandbox-warm-pool",
+            "sandbox-grants", "sandbox-intercept", "sandbox-protocol", "sandbox-receipts",
+            "sandbox-redact", "sandbox-session", "sandbox-staging", "sandbox-tls",
+            "sandbox-warm-pool",
         ],
     ),
     ("sandbox-env", "the configuration that an environment implies", &["sandbox-controller"]),
@@ -132,25 +138,20 @@ const MODULES: &[Row] = &[
     ("io_dir", "files on the host's side", &["clock", "error"]),
     ("config", "the controller's configuration", &["mounts"]),
     ("gc", "nothing is left", &["config", "engine_call", "error", "io_dir", "step"]),
-    ("permission", "who is asked about what no rule gives", &[]),
-    ("host_tools", "tools of the host that scripts call", &["permission"]),
-    ("egress", "connections of commands", &["audit", "permission"]),
+    ("egress", "connections of commands", &["audit"]),
     ("process", "processes that live on, and their events", &["clock", "error"]),
     (
         "sandbox",
         "one container, from its launch to its removal",
         &[
             "audit", "clock", "egress", "engine_call", "error", "failpoint", "gc", "io_dir",
-            "mounts", "permission", "process", "step",
+            "mounts", "process", "step",
         ],
     ),
     (
         "execution",
         "scripts, commands and processes in a sandbox",
-        &[
-            "audit", "clock", "error", "failpoint", "host_tools", "io_dir", "mounts", "process",
-            "sandbox", "step",
-        ],
+        &["audit", "clock", "error", "failpoint", "io_dir", "mounts", "process", "sandbox", "step"],
     ),
     ("pool", "sandboxes that are started ahead", &["error", "io_dir", "sandbox"]),
     ("ports", "connections to a sandbox's ports", &["audit", "error", "sandbox"]),

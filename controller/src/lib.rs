@@ -34,10 +34,8 @@ mod execution;
 mod failpoint;
 pub mod files;
 mod gc;
-pub mod host_tools;
 mod io_dir;
 mod mounts;
-pub mod permission;
 mod pool;
 mod ports;
 mod process;
@@ -72,6 +70,7 @@ pub use sandbox_engine::{
     ImageSelector, MASKED_PATHS, READONLY_PATHS, Rebuild, RootfsError, RootlessLimits, Tried,
     UnknownEngine, UnknownLimits,
 };
+pub use sandbox_grants::{host_tools, permission};
 pub use sandbox_protocol::argv::{CheckReply, CheckWarning, ConfinementPolicy};
 pub use sandbox_receipts as receipts;
 pub use sandbox_redact::{MASK, Patterns};

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sandbox_api::hosts::Target;
+use sandbox_grants::policy::Policy;
+use sandbox_redact::Redactions;
 use tokio::sync::OnceCell;
 
-use super::gate::Egress;
 use crate::permission::{self, Answer, Ask, Permission};
 
 /// How many questions a sandbox may ask. Each one costs a person's time: the other hosts are refused
@@ -24,13 +25,18 @@ pub(super) struct Asked {
     pub answers: Mutex<HashMap<Target, Arc<OnceCell<Answer>>>>,
 }
 
-impl Egress {
+impl Asked {
     /// Whether a host may be reached that is not on the list. It waits for the answer; a question that no
     /// connection waits for any more is withdrawn.
-    pub(super) async fn is_permitted(&self, target: &Target) -> bool {
-        let Asked { permission, questions, answers } = &self.asked;
+    pub async fn is_permitted(
+        &self,
+        target: &Target,
+        redactions: &Redactions,
+        policy: &Policy,
+    ) -> bool {
+        let Self { permission, questions, answers } = self;
         let mut shown = target.to_string();
-        self.redactions.text(&mut shown);
+        redactions.text(&mut shown);
         // A name that has a secret in it is neither shown nor recorded.
         let is_secret = shown != target.to_string();
         if permission.is_none() || is_secret || !target.may_be_asked_for() {
@@ -51,7 +57,7 @@ impl Egress {
             let ask = Ask::Host { target, reason: "not on the list" };
             let answer = permission::ask(permission.as_ref(), &ask).await;
             if answer == Answer::Allowed {
-                self.policy.add_host(shown);
+                policy.add_host(shown);
             }
             answer
         };

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_api::hosts::{Allowlist, Special, Target};
-use sandbox_api::{ByteSize, Injection, Limits, Network, Secrets};
+use sandbox_api::{Injection, Network, Secrets};
+use sandbox_grants::policy::{EgressLimits, Policy};
 use sandbox_intercept::{Interceptor, SetupError};
 use sandbox_protocol::WireString;
 use sandbox_protocol::limits::MAX_TUNNELS;
@@ -19,38 +20,12 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::asked::Asked;
-use super::policy::Policy;
 use super::resolve::Resolve;
 use crate::audit::Event;
 use crate::permission::Permission;
 
 /// How many addresses a sandbox dials at a time, beyond one for each of its connections.
 pub(super) const MORE_DIALS: usize = 3 * MAX_TUNNELS;
-
-/// The limits of a sandbox's connections over its whole life. At most
-/// [`MAX_TUNNELS`] are open at a time. The default allows none.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct EgressLimits {
-    /// The number of connections, including refused ones.
-    pub connections: u64,
-    /// The number of bytes, both directions together.
-    pub bytes: ByteSize,
-    /// DNS and connect timeout.
-    pub connect_timeout: Duration,
-    /// Idle timeout of a connection.
-    pub idle_timeout: Duration,
-}
-
-impl From<&Limits> for EgressLimits {
-    fn from(limits: &Limits) -> Self {
-        Self {
-            connections: limits.connections.get().into(),
-            bytes: limits.network_bytes,
-            connect_timeout: limits.connect_timeout,
-            idle_timeout: limits.connection_idle,
-        }
-    }
-}
 
 /// Records the audit line of each connection.
 type Record = Box<dyn Fn(&Event<'_>) + Send + Sync>;

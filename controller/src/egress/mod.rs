@@ -7,7 +7,6 @@
 
 mod asked;
 mod gate;
-mod policy;
 mod resolve;
 #[cfg(test)]
 mod tests;
@@ -19,7 +18,6 @@ use sandbox_protocol::message::Connect;
 use sandbox_session::{ConnectHandler, Tunnel};
 
 pub(crate) use self::gate::Egress;
-pub(crate) use self::policy::Policy;
 pub(crate) use self::resolve::SystemResolver;
 
 impl ConnectHandler for Egress {

@@ -18,6 +18,7 @@ use sandbox_agent::proxy::{FrameSender, Proxy, listen};
 use sandbox_api::hosts::{Allowlist, HOST_LOOPBACK};
 use sandbox_api::{ByteSize, Limits, Network, SecretValue, Secrets};
 use sandbox_engine::{Attached, Output};
+use sandbox_grants::policy::EgressLimits;
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{FIRST_TUNNEL, INITIAL_CREDIT, MAX_CHUNK_BYTES, MAX_TUNNELS};
 use sandbox_protocol::message::{
@@ -29,7 +30,7 @@ use sandbox_session::fake::{FakeAgent, pipe};
 use tokio_util::io::ReaderStream;
 
 use self::hello::client_hello;
-use super::gate::{Egress, EgressLimits, MORE_DIALS};
+use super::gate::{Egress, MORE_DIALS};
 use super::resolve::Resolve;
 use crate::permission::{Answer, Ask, Permission};
 use sandbox_session::{CallError, ConnectHandler, Received, Session, SessionEnd};

@@ -21,10 +21,11 @@ use rustix::process::{Resource, getrlimit};
 use sandbox_api::hosts::{HOST_LOOPBACK, NoHost, Special, Target};
 use sandbox_api::{ContactedHost, LimitKey, RefusedHost};
 use sandbox_engine::own_address::is_own;
+use sandbox_grants::policy::{Policy, Refusal};
 use sandbox_intercept::{Exchange, Interceptor};
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{ClosedReason, Connect};
-use sandbox_session::{Received, Tunnel};
+use sandbox_session::{Ended, Received, Tunnel};
 use sandbox_tls::{Guard, TlsRefusal};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -32,7 +33,6 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::gate::Egress;
-use super::policy::Refusal;
 use crate::audit::{By, Connection, Event, RequestRecord};
 
 /// The maximum number of addresses of a name that are dialled.
@@ -232,6 +232,26 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
     tunnel.close(why, message.as_deref().unwrap_or_default()).await;
 }
 
+/// Answers a request on a connection to [`POLICY_HOST`](sandbox_api::hosts::POLICY_HOST).
+async fn serve_policy(policy: &Policy, tunnel: &Tunnel) -> Result<(), Ended> {
+    const MAX_HEAD: usize = 16 << 10;
+    const HEAD_END: &[u8] = b"\r\n\r\n";
+    tunnel.connected().await?;
+    let mut head = Vec::new();
+    while head.len() <= MAX_HEAD && !head.windows(HEAD_END.len()).any(|it| it == HEAD_END) {
+        let Received::Bytes(bytes) = tunnel.receive().await? else { break };
+        tunnel.consumed(bytes.len() as u64).await?;
+        head.extend(bytes);
+    }
+    tunnel.send(policy.answer(&head).as_bytes()).await?;
+    tunnel.finish().await?;
+    // Whoever is still sending when the connection is closed may lose the answer.
+    while let Ok(Received::Bytes(bytes)) = tunnel.receive().await {
+        tunnel.consumed(bytes.len() as u64).await?;
+    }
+    Ok(())
+}
+
 async fn conduct(
     egress: &Egress,
     tunnel: &Tunnel,
@@ -241,7 +261,7 @@ async fn conduct(
     let target = connect.host.parse().map(|host| Target { host, port: connect.port });
     if target.as_ref().is_ok_and(Target::is_policy) {
         let limit = egress.limits().idle_timeout;
-        let served = timeout(limit, egress.policy.serve(tunnel)).await;
+        let served = timeout(limit, serve_policy(&egress.policy, tunnel)).await;
         return served.map_err(|_| Failure::Idle(limit))?.map_err(|_| Failure::Program);
     }
     if !egress.count_connection() {
@@ -253,9 +273,10 @@ async fn conduct(
     let target = target?;
     account.target = target.to_string();
     if !egress.allows(&target) {
+        let permitted = egress.asked.is_permitted(&target, &egress.redactions, &egress.policy);
         let is_permitted = tokio::select! {
             biased;
-            is_permitted = egress.is_permitted(&target) => is_permitted,
+            is_permitted = permitted => is_permitted,
             () = tunnel.broken() => return Err(Failure::Program),
         };
         if !is_permitted {

@@ -10,6 +10,7 @@ use sandbox_api::{
     Ports, Processes, StartKind, Timing, millis,
 };
 use sandbox_engine::{Container, ContainerUsage, ExitEvidence, Groups, GroupsUsage, UserMapping};
+use sandbox_grants::policy::Policy;
 use sandbox_protocol::message::{Call, Confinement, FileScope, Refused, ScriptError, Shutdown};
 use sandbox_protocol::path::GuestPath;
 use sandbox_redact::Redactions;
@@ -19,7 +20,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use super::removal::EVIDENCE_TIMEOUT;
 use crate::audit::{Audit, By, Event};
 use crate::clock::{Clock, or_never};
-use crate::egress::Policy;
 use crate::engine_call::step;
 use crate::error::Error;
 use crate::io_dir::IoDir;

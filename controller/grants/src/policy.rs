@@ -6,26 +6,46 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use sandbox_api::hosts::Allowlist;
-use sandbox_api::millis;
-use sandbox_session::{Ended, Received, Tunnel};
+use sandbox_api::{ByteSize, Limits, millis};
 use serde::Serialize;
 use serde_json::{Value, json};
-
-use super::gate::EgressLimits;
 
 /// How many refusals are kept.
 const MAX_REFUSALS: usize = 20;
 /// How many characters of a text are kept that a guest may have written.
 const MAX_TEXT: usize = 255;
-/// The longest head of a request.
-const MAX_HEAD: usize = 16 << 10;
-const HEAD_END: &[u8] = b"\r\n\r\n";
+
+/// The limits of a sandbox's connections over its whole life. At most
+/// [`MAX_TUNNELS`](sandbox_protocol::limits::MAX_TUNNELS) are open at a time. The default allows none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EgressLimits {
+    /// The number of connections, including refused ones.
+    pub connections: u64,
+    /// The number of bytes, both directions together.
+    pub bytes: ByteSize,
+    /// DNS and connect timeout.
+    pub connect_timeout: Duration,
+    /// Idle timeout of a connection.
+    pub idle_timeout: Duration,
+}
+
+impl From<&Limits> for EgressLimits {
+    fn from(limits: &Limits) -> Self {
+        Self {
+            connections: limits.connections.get().into(),
+            bytes: limits.network_bytes,
+            connect_timeout: limits.connect_timeout,
+            idle_timeout: limits.connection_idle,
+        }
+    }
+}
 
 /// The policy of a sandbox as far as it is known.
 #[derive(Debug, Default)]
-pub(crate) struct Policy(Mutex<Known>);
+pub struct Policy(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -42,9 +62,11 @@ struct Known {
 
 /// A host or a tool that was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub(crate) struct Refusal {
+pub struct Refusal {
+    /// The host and port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+    /// The tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
     /// Why, in a few words.
@@ -75,6 +97,7 @@ impl Policy {
         })
     }
 
+    /// The rules of hosts, and the limits of connections to them.
     pub fn set_hosts(&self, list: &Allowlist, limits: EgressLimits) {
         let known = &mut self.lock();
         known.allow = list.rules().iter().map(ToString::to_string).collect();
@@ -115,26 +138,8 @@ impl Policy {
         refused.push_back(refusal);
     }
 
-    /// Answers a request on a connection to [`POLICY_HOST`](sandbox_api::hosts::POLICY_HOST).
-    pub(super) async fn serve(&self, tunnel: &Tunnel) -> Result<(), Ended> {
-        tunnel.connected().await?;
-        let mut head = Vec::new();
-        while head.len() <= MAX_HEAD && !head.windows(HEAD_END.len()).any(|it| it == HEAD_END) {
-            let Received::Bytes(bytes) = tunnel.receive().await? else { break };
-            tunnel.consumed(bytes.len() as u64).await?;
-            head.extend(bytes);
-        }
-        tunnel.send(self.answer(&head).as_bytes()).await?;
-        tunnel.finish().await?;
-        // Whoever is still sending when the connection is closed may lose the answer.
-        while let Ok(Received::Bytes(bytes)) = tunnel.receive().await {
-            tunnel.consumed(bytes.len() as u64).await?;
-        }
-        Ok(())
-    }
-
-    /// The answer to the request with this head. Nothing of the request is in it.
-    fn answer(&self, head: &[u8]) -> String {
+    /// The answer to the request of HTTP with this head. Nothing of the request is in it.
+    pub fn answer(&self, head: &[u8]) -> String {
         let mut words = head.split(|byte| b" \r".contains(byte));
         let (method, path) = (words.next(), words.next());
         let error = |text: &str| json!({ "error": text });

@@ -65,7 +65,7 @@ pub enum Answer {
 }
 
 /// Asks, and waits for at most [`PERMISSION_TIMEOUT`]. `None` as the permission is a refusal.
-pub(crate) async fn ask(permission: Option<&Arc<dyn Permission>>, ask: &Ask<'_>) -> Answer {
+pub async fn ask(permission: Option<&Arc<dyn Permission>>, ask: &Ask<'_>) -> Answer {
     match permission {
         Some(permission) => {
             timeout(PERMISSION_TIMEOUT, permission.ask(ask)).await.unwrap_or(Answer::Refused)

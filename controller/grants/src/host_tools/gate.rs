@@ -27,7 +27,7 @@ const MAX_SUMMARY_BYTES: usize = 200;
 
 /// The calls of a run.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub struct Gate {
     grant: ToolGrant,
     listed: OnceCell<Arc<[HostTool]>>,
     state: Mutex<State>,
@@ -47,7 +47,7 @@ struct State {
 }
 
 /// What a script gets of a call.
-pub(crate) type Answered = (CallEnd, Vec<CallFile>);
+pub type Answered = (CallEnd, Vec<CallFile>);
 
 /// Why a call has no result.
 #[derive(Debug)]
@@ -80,6 +80,7 @@ impl From<HostToolError> for Refusal {
 }
 
 impl Gate {
+    /// A run that has made no calls.
     pub fn new(grant: ToolGrant) -> Self {
         let state = State {
             calls: 0,

@@ -4,7 +4,7 @@
 //! with these arguments, how often and for how long is decided here, and nothing else of the host
 //! is reached by it.
 
-pub(crate) mod gate;
+pub mod gate;
 mod luau;
 mod search;
 
