@@ -17,7 +17,8 @@ use toml::de::{DeValue, ValueDeserializer};
 
 use super::key::{Key, Kind, MOST_PREWARMED};
 use super::network;
-use super::value::{Value, ValueError};
+use super::value::Value;
+use super::value_error::ValueError;
 
 impl Value {
     /// Parses the value of `key` from an environment variable or a flag.
