@@ -341,7 +341,8 @@ mod tests {
         }
         assert_eq!(
             toml(Key::Allow, "['http://x']").unwrap_err(),
-            "'http://x' is a URL: a rule is HOST or HOST:PORT, and allows all of the host"
+            "'http://x' is a URL: a rule is HOST or HOST:PORT, and allows all of the host; less is \
+             'GET https://HOST/PATH/*'"
         );
     }
 
