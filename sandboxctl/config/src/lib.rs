@@ -20,6 +20,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod value;
+mod value_error;
 mod variables;
 
 pub use effective::resolved_parents;

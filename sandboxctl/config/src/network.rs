@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use sandbox_api::hosts::{AllowRule, Allowlist};
 
-use super::value::ValueError;
+use super::value_error::ValueError;
 
 /// Presets: named lists of rules.
 pub type Presets = BTreeMap<String, Vec<AllowRule>>;

@@ -17,7 +17,8 @@ use toml::de::{DeValue, ValueDeserializer};
 
 use super::key::{Key, Kind, MOST_PREWARMED};
 use super::network;
-use super::value::{Value, ValueError};
+use super::value::Value;
+use super::value_error::ValueError;
 
 impl Value {
     /// Parses the value of `key` from an environment variable or a flag.
@@ -340,7 +341,8 @@ mod tests {
         }
         assert_eq!(
             toml(Key::Allow, "['http://x']").unwrap_err(),
-            "'http://x' is a URL: a rule is HOST or HOST:PORT, and allows all of the host"
+            "'http://x' is a URL: a rule is HOST or HOST:PORT, and allows all of the host; less is \
+             'GET https://HOST/PATH/*'"
         );
     }
 

@@ -15,7 +15,8 @@ use sandbox_protocol::path::GuestPath;
 use super::key::Key;
 use super::network;
 use super::network::Presets;
-use super::value::{Value, ValueError};
+use super::value::Value;
+use super::value_error::ValueError;
 
 /// Whether a project's file may set `key` to `value`, if the layers below set `below` and define
 /// these presets.

@@ -11,7 +11,8 @@ use super::error::Error;
 use super::key::{Key, Scope};
 use super::origin::{Layer, Origin};
 use super::rules::Rules;
-use super::value::{Value, ValueError};
+use super::value::Value;
+use super::value_error::ValueError;
 use super::variables::{FILE_VARIABLE, OTHER_VARIABLES};
 use super::{file, project};
 

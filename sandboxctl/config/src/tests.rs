@@ -304,6 +304,7 @@ fn any_line() -> impl Strategy<Value = String> {
                     .to_owned()
             }
             (key, _) if key.kind() == Kind::ToolRules => format!("['a.b /n={number}']"),
+            (_, Some(Value::Lists(_))) => ["{}", "{ a = ['b'] }"][number as usize % 2].to_owned(),
             (_, Some(Value::Presets(_))) => {
                 ["{}", "{ p = ['a.example'] }", "{ p = [], q = ['b.a.example'] }"]
                     [number as usize % 3]

@@ -30,7 +30,8 @@ const SECTIONS: &[&str] = &[
     "server", "tools",
 ];
 /// Functions of scripts that are called like a section's settings.
-const FUNCTIONS: &[&str] = &["io.lines", "io.open", "io.write"];
+const FUNCTIONS: &[&str] =
+    &["io.lines", "io.open", "io.write", "tools.NAME.TOOL", "tools.describe", "tools.search"];
 /// Variables that are no settings, and that the program itself sets.
 const OWN_VARIABLES: &[&str] = &["SANDBOXCTL_COMPLETE"];
 /// What a message of the service quotes beside names of its API and settings.

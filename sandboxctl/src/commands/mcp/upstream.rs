@@ -40,7 +40,7 @@ pub fn check(context: &Context<'_>, args: &UpstreamCheckArgs) -> Result<u8, Erro
     let found = of_command(context, &args.upstream, &settings, Configured::All)?;
     let Some((upstreams, grant)) = found else {
         return Err(Error::usage("mcp.upstream", "no server is configured").with_hint(
-            "[mcp.upstream.NAME] in the user's configuration makes one, or --upstream NAME=COMMAND",
+            "[mcp.upstream] in the user's configuration has them, or --upstream NAME=COMMAND",
         ));
     };
     let checked = block_on(async {
