@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use self::address::special;
 pub use self::address::{Special, embedded};
 use self::requests::RequestRule;
+pub use self::requests::RequestRuleError;
 
 /// The loopback of the machine that runs the controller, in rules and for programs. Addresses of the
 /// loopback and `localhost` are the sandbox's own.
@@ -257,11 +258,8 @@ pub enum AllowRuleError {
     )]
     Url(String),
     /// The methods or the path of a rule for requests.
-    #[error(
-        "'{0}' is neither a method that a rule can allow nor a path: 'GET,POST https://HOST/PATH/*', \
-         without '..', '//', a query, or escapes of them"
-    )]
-    Request(String),
+    #[error(transparent)]
+    Request(#[from] RequestRuleError),
     /// The host of a rule for requests has no certificate.
     #[error("'{0}': a rule for requests needs the name of a host")]
     RequestHost(String),

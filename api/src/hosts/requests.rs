@@ -5,8 +5,6 @@
 
 use std::fmt;
 
-use super::AllowRuleError;
-
 /// The path of a rule for all paths.
 const ANY: &str = "/*";
 /// Methods that no rule can allow: a tunnel, and what sends a request's own secrets back.
@@ -14,6 +12,14 @@ const NEVER: [&str; 3] = ["CONNECT", "TRACE", "TRACK"];
 /// Escapes in which a server may find another path: NUL and control characters, `%`, `.`, `/`, `\`, and the
 /// beginnings of overlong UTF-8.
 const ESCAPES: [&str; 8] = ["%0", "%1", "%25", "%2e", "%2f", "%5c", "%c0", "%c1"];
+
+/// Neither a method that a rule can allow nor a path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{0}' is neither a method that a rule can allow nor a path: 'GET,POST https://HOST/PATH/*', without \
+     '..', '//', a query, or escapes of them"
+)]
+pub struct RequestRuleError(String);
 
 /// What a rule allows of a host's requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -25,8 +31,8 @@ pub struct RequestRule {
 }
 
 impl RequestRule {
-    pub(super) fn new(methods: &str, path: &str) -> Result<Self, AllowRuleError> {
-        let refuse = |text: &str| AllowRuleError::Request(text.escape_debug().to_string());
+    pub(super) fn new(methods: &str, path: &str) -> Result<Self, RequestRuleError> {
+        let refuse = |text: &str| RequestRuleError(text.escape_debug().to_string());
         let is_method = |method: &&str| {
             let is_letter = |byte: u8| byte.is_ascii_uppercase() || byte == b'-';
             !method.is_empty() && method.bytes().all(is_letter) && !NEVER.contains(method)

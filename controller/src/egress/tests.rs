@@ -1180,6 +1180,8 @@ fn requests_of_a_terminated_host_get_its_secret_and_are_recorded() {
     assert_eq!(network.refused[0].reason, "POST /a");
     assert_eq!(network.refused[0].allow, [format!("POST https://ok.example:{port}/a")]);
     assert_eq!(network.contacted.len(), 1);
+    let document = world.egress.policy.document().to_string();
+    assert!(document.contains("POST /a") && !document.contains("hunter2"), "{document}");
     let mut text = "a log says hunter2!".to_owned();
     world.egress.redactions.text(&mut text);
     assert_eq!(text, "a log says ***");

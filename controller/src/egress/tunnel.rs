@@ -432,6 +432,12 @@ fn record(egress: &Egress, target: &Target, address: Option<IpAddr>, exchange: &
         let (host, port) = (target.host.to_string(), target.port);
         let (reason, allow) = (format!("{method} {path}"), rule.iter().cloned().collect());
         let refused = RefusedHost { host, port, reason, allow };
+        egress.policy.refuse(Refusal {
+            target: Some(target.to_string()),
+            reason: refused.reason.clone(),
+            allow: refused.allow.clone(),
+            ..Refusal::default()
+        });
         egress.add_to_reports(|network| network.add_refused(refused.clone()));
     }
     let mut texts = [target.to_string(), path.clone()];

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Variable;
+use super::exec::Variable;
 
 /// `configure`: limits and policy of the sandbox for its lifetime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
