@@ -16,13 +16,14 @@ use crate::config::Value;
 use crate::error::Error;
 
 pub fn install(context: &Context<'_>, args: &InstallArgs) -> Result<u8, Error> {
+    // Refused flags leave nothing.
+    if let Some(client) = args.client {
+        install_entry(context, args, client)?;
+    }
     if args.skill {
         let skills = context.environment.working_directory.join(".agents/skills");
         let file = skills.join(SKILL_NAME).join("SKILL.md");
         put(context, args, &file, SKILL, || clients::put(&file, SKILL, 0o644))?;
-    }
-    if let Some(client) = args.client {
-        install_entry(context, args, client)?;
     }
     Ok(0)
 }

@@ -65,6 +65,11 @@ fn skill_is_installed_in_the_project_and_no_other_file_is_lost() {
     for args in [&[][..], &["--skill", "--io-dir", "x"], &["--skill", "--", "--no-io"]] {
         install(args).assert_code(2).assert_stderr_has("--client <NAME>");
     }
+    // Flags that the server refuses leave neither.
+    std::fs::write(&file, "mine").unwrap();
+    let refused = install(&["--skill", "--client", "zed", "--", "--bogus"]);
+    refused.assert_code(2).assert_stderr_has("unexpected argument '--bogus'");
+    assert_eq!(place.read(".agents/skills/sandboxctl/SKILL.md"), "mine");
 }
 
 #[test]
