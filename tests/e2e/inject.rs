@@ -495,7 +495,7 @@ fn secret_is_in_no_file_of_a_failed_run_and_in_no_process_of_the_engine() {
     let ended = crate::fixture::wait(child);
     assert_eq!(ended.code, 3, "{ended:#?}");
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
-    assert!(!leaks(document.to_string()), "{document:#}");
+    assert!(!leaks(document.to_string().as_bytes()), "{document:#}");
     let folders = [injected.place.work(), injected.place.state(), injected.place.data()];
     for file in folders.iter().flat_map(|folder| files_below(folder)) {
         let is_small = file.metadata().is_ok_and(|it| it.is_file() && it.len() < 16 << 20);
