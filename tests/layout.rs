@@ -26,6 +26,11 @@ const CRATES: &[Row] = &[
         "secrets replaced in what a sandbox says",
         &["sandbox-api", "sandbox-protocol"],
     ),
+    (
+        "sandbox-intercept",
+        "connections whose TLS the controller terminates",
+        &["sandbox-api", "sandbox-redact"],
+    ),
     ("sandbox-rootfs", "image archives", &["sandbox-api", "sandbox-dirfd"]),
     ("sandbox-warm-pool", "which sandboxes are started ahead", &[]),
     ("sandbox-staging", "io dirs that change whole or not", &["sandbox-api", "sandbox-dirfd"]),
@@ -43,8 +48,8 @@ const CRATES: &[Row] = &[
         "sandboxes, and what runs in them",
         &[
             "sandbox-api", "sandbox-artifacts", "sandbox-dirfd", "sandbox-engine",
-            "sandbox-protocol", "sandbox-receipts", "sandbox-redact", "sandbox-session",
-            "sandbox-staging", "sandbox-tls", "sandbox-warm-pool",
+            "sandbox-intercept", "sandbox-protocol", "sandbox-receipts", "sandbox-redact",
+            "sandbox-session", "sandbox-staging", "sandbox-tls", "sandbox-warm-pool",
         ],
     ),
     ("sandbox-env", "the configuration that an environment implies", &["sandbox-controller"]),
@@ -67,7 +72,16 @@ const CRATES: &[Row] = &[
         "tools for workflow steps",
         &["sandbox-api", "sandbox-controller", "sandbox-dirfd", "sandbox-protocol"],
     ),
-    ("sandbox-mcp", "tools for agents", &["sandbox-api", "sandbox-dirfd", "sandbox-service"]),
+    (
+        "sandbox-upstream",
+        "tools of other MCP servers",
+        &["sandbox-api", "sandbox-client", "sandbox-controller"],
+    ),
+    (
+        "sandbox-mcp",
+        "tools for agents",
+        &["sandbox-api", "sandbox-dirfd", "sandbox-service", "sandbox-upstream"],
+    ),
     (
         "sandbox-http",
         "the HTTP API",
@@ -89,7 +103,7 @@ const CRATES: &[Row] = &[
         "settings, and where they are from",
         &[
             "sandbox-api", "sandbox-controller", "sandbox-dirfd", "sandbox-e2b", "sandbox-env",
-            "sandbox-mcp", "sandbox-protocol", "sandbox-service",
+            "sandbox-mcp", "sandbox-protocol", "sandbox-service", "sandbox-upstream",
         ],
     ),
     (
@@ -99,7 +113,7 @@ const CRATES: &[Row] = &[
             "sandbox-api", "sandbox-auth", "sandbox-client", "sandbox-config",
             "sandbox-controller", "sandbox-dirfd", "sandbox-e2b", "sandbox-env", "sandbox-http",
             "sandbox-mcp", "sandbox-protocol", "sandbox-render", "sandbox-service",
-            "sandbox-store", "sandbox-tools",
+            "sandbox-store", "sandbox-tools", "sandbox-upstream",
         ],
     ),
 ];
@@ -118,20 +132,25 @@ const MODULES: &[Row] = &[
     ("io_dir", "files on the host's side", &["clock", "error"]),
     ("config", "the controller's configuration", &["mounts"]),
     ("gc", "nothing is left", &["config", "engine_call", "error", "io_dir", "step"]),
-    ("egress", "connections of commands", &["audit"]),
+    ("permission", "who is asked about what no rule gives", &[]),
+    ("host_tools", "tools of the host that scripts call", &["permission"]),
+    ("egress", "connections of commands", &["audit", "permission"]),
     ("process", "processes that live on, and their events", &["clock", "error"]),
     (
         "sandbox",
         "one container, from its launch to its removal",
         &[
             "audit", "clock", "egress", "engine_call", "error", "failpoint", "gc", "io_dir",
-            "mounts", "process", "step",
+            "mounts", "permission", "process", "step",
         ],
     ),
     (
         "execution",
         "scripts, commands and processes in a sandbox",
-        &["audit", "clock", "error", "failpoint", "io_dir", "mounts", "process", "sandbox", "step"],
+        &[
+            "audit", "clock", "error", "failpoint", "host_tools", "io_dir", "mounts", "process",
+            "sandbox", "step",
+        ],
     ),
     ("pool", "sandboxes that are started ahead", &["error", "io_dir", "sandbox"]),
     ("ports", "connections to a sandbox's ports", &["audit", "error", "sandbox"]),

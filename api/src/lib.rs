@@ -16,8 +16,10 @@ mod failure;
 pub mod files;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod host_tools;
 pub mod hosts;
 mod images;
+pub mod injection;
 mod json;
 mod language;
 mod limits;
@@ -60,7 +62,11 @@ pub use execution::{
     UnreadableEvent, Usage,
 };
 pub use failure::{Failure, exit_code, failure_hint, operation_hint};
+pub use host_tools::{
+    HostTool, NoToolRule, RESERVED_NAMES, ToolCall, ToolEffect, ToolOutcome, ToolRule,
+};
 pub use images::{ImageInfo, ProgramImage, image_matches, is_image_reference};
+pub use injection::{InjectError, InjectRule, Injection};
 pub use json::strict;
 pub use language::Language;
 pub use limits::{

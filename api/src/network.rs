@@ -9,7 +9,7 @@ const MAX_HOSTS: usize = 100;
 const MAX_TEXT: usize = 255;
 
 /// The connections while a script or a command ran, those of others in the same sandbox included:
-/// each host and port once, in order, at most 100 of each kind.
+/// each host, port and reason once, in order, at most 100 of each kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
@@ -65,7 +65,10 @@ impl Network {
     pub fn add_refused(&mut self, mut host: RefusedHost) {
         cut(&mut host.host);
         cut(&mut host.reason);
-        if self.refused.iter().any(|it| it.host == host.host && it.port == host.port) {
+        let is_same = |it: &RefusedHost| {
+            it.host == host.host && it.port == host.port && it.reason == host.reason
+        };
+        if self.refused.iter().any(is_same) {
             return;
         }
         match self.refused.len() {

@@ -246,7 +246,7 @@ pub struct RunDetails {
     pub builder: Builder,
     /// When it ran.
     pub metadata: RunMetadata,
-    /// What else came of it: `outcome`; `network` where hosts were allowed; `tests` where the script had
+    /// What else came of it: `outcome`; `network` where hosts were allowed; `tool_calls` where the script called tools of the host; `tests` where the script had
     /// test cases, whose results are a statement beside the receipt.
     pub byproducts: Vec<Dependency>,
 }
@@ -304,6 +304,8 @@ impl Dependency {
     pub const OUTCOME: &str = "outcome";
     /// The name of the byproduct that is the hosts that were reached and refused.
     pub const NETWORK: &str = "network";
+    /// The name of the byproduct that is the calls of tools of the host.
+    pub const TOOL_CALLS: &str = "tool_calls";
     /// The name of the byproduct that is the results of the test cases.
     pub const TESTS: &str = "tests";
 

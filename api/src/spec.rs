@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::encoding::Encoding;
 use crate::hosts::Allowlist;
+use crate::injection::Injection;
 use crate::json::{In, Millis};
 use crate::limits::Limits;
 use crate::ports::Ports;
@@ -159,6 +160,9 @@ pub struct SandboxSpec {
     pub title: Option<String>,
     /// The hosts that commands may reach.
     pub allow: Allowlist,
+    /// The secrets that are added to requests to hosts, which are allowed by that. No document has them.
+    #[serde(skip)]
+    pub inject: Vec<Injection>,
     /// Whether processes may live on after the request that started them.
     #[serde(skip_serializing_if = "Processes::is_default")]
     pub processes: Processes,
@@ -287,6 +291,7 @@ impl Default for SandboxSpec {
             container_name: None,
             title: None,
             allow: Allowlist::default(),
+            inject: Vec::new(),
             processes: Processes::default(),
             ports: Ports::default(),
             files: FileScope::default(),
@@ -411,6 +416,11 @@ impl SandboxSpec {
     pub const fn supports_exec(&self) -> bool {
         self.root.supports_exec()
     }
+
+    /// The hosts that commands may reach, with those that secrets are sent to.
+    pub fn hosts(&self) -> Allowlist {
+        Injection::add_hosts(&self.inject, &self.allow)
+    }
 }
 
 setters! {
@@ -441,6 +451,9 @@ setters! {
         /// Sets the hosts that commands may reach; none by default. A launch fails if the list is not
         /// empty and the sandbox does not support commands: scripts have no network.
         allow: Allowlist,
+        /// Sets the secrets that are added to requests to hosts, so that the sandbox does not have them; none
+        /// by default. Needs commands, as hosts do.
+        inject: Vec<Injection>,
         /// Sets whether processes may live on after the request that started them; by default not.
         processes: Processes,
     }

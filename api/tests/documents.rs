@@ -10,7 +10,7 @@ use sandbox_api::{
     ErrorKind, EventRecord, ExecDocument, ExecutionDocument, ExecutionResult, Exit, Failure,
     FileOp, FilesTouched, KilledBy, Limits, LogEntry, LogLevel, Network, Note, NoteKind, Outcome,
     RefusedHost, ResultBody, ResultDocument, ScriptError, StartKind, Status, TestCase, TestStatus,
-    Timing, TouchedFile, TouchedSource, UnixSockets, Usage, failure, schema,
+    Timing, ToolCall, ToolOutcome, TouchedFile, TouchedSource, UnixSockets, Usage, failure, schema,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, json};
@@ -45,7 +45,23 @@ fn script(is_full: bool) -> ResultBody {
         ),
         false => (Vec::new(), Vec::new()),
     };
-    ResultBody::Script { logs, logs_truncated: is_full, tests, answered: is_full }
+    let call = ToolCall {
+        tool: "github.list_issues".to_owned(),
+        outcome: ToolOutcome::Ok,
+        duration_ms: 2,
+        argument_bytes: 2,
+        result_bytes: 4,
+        arguments_sha256: "0".repeat(64),
+        result_sha256: "1".repeat(64),
+    };
+    ResultBody::Script {
+        logs,
+        logs_truncated: is_full,
+        tests,
+        tool_calls: if is_full { vec![call] } else { Vec::new() },
+        tool_calls_truncated: is_full,
+        answered: is_full,
+    }
 }
 
 /// What only a command has.

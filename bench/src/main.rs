@@ -20,6 +20,7 @@ mod report;
 mod scenario;
 mod service;
 mod stats;
+mod upstream;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::num::NonZeroUsize;
@@ -80,6 +81,9 @@ struct Cli {
     /// The job.
     #[arg(long, hide = true)]
     job: Option<String>,
+    /// Is a server whose tool scripts call.
+    #[arg(long, hide = true)]
+    upstream: bool,
 }
 
 fn scenario_ids() -> PossibleValuesParser {
@@ -92,6 +96,11 @@ fn main() -> ExitCode {
         for Scenario { id, title, .. } in scenario::ALL {
             println!("{id:<12} {title}");
         }
+        return ExitCode::SUCCESS;
+    }
+    if cli.upstream {
+        // Its client is gone if a write fails.
+        _ = upstream::serve();
         return ExitCode::SUCCESS;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()

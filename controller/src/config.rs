@@ -47,6 +47,9 @@ pub struct Config {
     pub service_dir: Option<PathBuf>,
     /// How much space stays free on the filesystems of io dirs and of unpacked images.
     pub disk_reserve: DiskReserve,
+    /// The certificates of authorities, as PEM, by which hosts are verified whose TLS is terminated; `None`
+    /// for those of this machine.
+    pub ca_file: Option<PathBuf>,
 }
 
 impl Config {
@@ -68,6 +71,7 @@ impl Config {
             shared_scratch_dir: None,
             service_dir: None,
             disk_reserve: DiskReserve::default(),
+            ca_file: None,
         }
     }
 

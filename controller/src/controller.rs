@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use futures_util::StreamExt;
-use sandbox_api::{EngineInfo, EngineKind, ImageInfo, ProgramImage, SandboxSpec};
+use sandbox_api::{EngineInfo, EngineKind, ImageInfo, ProgramImage};
 use sandbox_engine::{
     EngineError, EngineFacts, ImageIdError, ImageSelector, Images, Rebuild, UserMapping,
 };
@@ -122,6 +122,7 @@ impl Controller {
             audit,
             owners: Owners::default(),
             disk_reserve: config.disk_reserve,
+            ca_file: config.ca_file.clone(),
             watch_runtime,
             folders,
             mount_watch: MountWatch::default(),
@@ -180,11 +181,12 @@ impl Controller {
     /// [`Error`] if the root filesystem cannot be prepared.
     pub async fn prepare(
         &self,
-        spec: SandboxSpec,
+        sandbox: impl Into<PreparedSandbox>,
         mut progress: impl FnMut(&str) + Send,
     ) -> Result<PreparedSandbox, Error> {
-        let prepared = self.shared.prepare(&spec.root, &mut progress).await?;
-        Ok(PreparedSandbox { prepared, ..spec.into() })
+        let sandbox = sandbox.into();
+        let prepared = self.shared.prepare(&sandbox.spec.root, &mut progress).await?;
+        Ok(PreparedSandbox { prepared, ..sandbox })
     }
 
     /// Launches a sandbox.
@@ -194,7 +196,9 @@ impl Controller {
     /// [`Error`]; no guest code has run in this case.
     pub async fn launch(&self, sandbox: impl Into<PreparedSandbox>) -> Result<Sandbox, Error> {
         let mut sandbox = sandbox.into();
-        let claim = match self.pool.get() {
+        let asks = sandbox.permission.is_some() && sandbox.spec.supports_exec();
+        let pool = self.pool.get().filter(|_| !asks);
+        let claim = match pool {
             Some(pool) => pool.claim(&mut sandbox).await,
             None => Claim::Unpooled,
         };

@@ -153,6 +153,9 @@ pub enum Error {
     /// Allow rules for a sandbox that does not support commands.
     #[error("hosts require an image: scripts have no network")]
     EgressUnsupported,
+    /// No connection can be terminated.
+    #[error("cannot terminate TLS for hosts with secrets or rules for requests: {0}")]
+    Intercept(#[from] sandbox_intercept::SetupError),
     /// An io dir in memory cannot be created.
     #[error("cannot create a private io dir: {reason}")]
     PrivateIoDir {
@@ -353,7 +356,9 @@ impl Error {
             | Self::StartFailed { .. }
             | Self::Unconfined { .. }
             | Self::IoDirElsewhere { .. } => ErrorKind::Engine,
-            Self::PrivateIoDir { .. } | Self::Audit { .. } => ErrorKind::Config,
+            Self::Intercept(_) | Self::PrivateIoDir { .. } | Self::Audit { .. } => {
+                ErrorKind::Config
+            }
             Self::AgentMismatch { .. } | Self::Agent(_) | Self::ImageStream { .. } => {
                 ErrorKind::Image
             }
@@ -474,6 +479,9 @@ impl Error {
             Self::MountTable { .. } => "mount /proc",
             Self::User { .. } => {
                 "give the io dir to another owner, or name a user with --user UID:GID"
+            }
+            Self::Intercept(_) => {
+                "network.ca_file names a file of certificates, as PEM, by which hosts are verified"
             }
             Self::PrivateIoDir { .. } => {
                 "--engine embedded makes one, as root; --io-dir names a directory in its place, and \

@@ -33,7 +33,8 @@ pub fn variable_of(key: &str) -> String {
 }
 
 /// Settings whose variable must have an absolute path.
-const ABSOLUTE: &[&str] = &["audit.file", "engine.data_dir", "io.scratch_dir", "server.data_dir"];
+const ABSOLUTE: &[&str] =
+    &["audit.file", "engine.data_dir", "io.scratch_dir", "network.ca_file", "server.data_dir"];
 
 /// The environment does not give a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -82,9 +83,9 @@ impl Setting {
 /// The configuration that this process's environment implies: Docker where `sandboxctl` would use it,
 /// otherwise the embedded engine, with the directories that `sandboxctl` uses.
 ///
-/// Read are the variables of the Docker CLI, `XDG_RUNTIME_DIR`, `XDG_DATA_HOME`, `HOME`, `SANDBOX_AGENT`, and those
+/// Read are the variables of the Docker CLI, `XDG_RUNTIME_DIR`, `XDG_DATA_HOME`, `HOME`, `SANDBOX_AGENT`, `SSL_CERT_FILE`, and those
 /// settings of `sandboxctl` that concern a controller: `SANDBOXCTL_ENGINE_*`, `SANDBOXCTL_AUDIT_FILE`,
-/// `SANDBOXCTL_IO_SCRATCH_DIR`, `SANDBOXCTL_LIMITS_DISK_RESERVE` and `SANDBOXCTL_POLICY_CONFINEMENT`.
+/// `SANDBOXCTL_IO_SCRATCH_DIR`, `SANDBOXCTL_NETWORK_CA_FILE`, `SANDBOXCTL_LIMITS_DISK_RESERVE` and `SANDBOXCTL_POLICY_CONFINEMENT`.
 /// Configuration files are not read.
 ///
 /// # Errors
@@ -131,6 +132,8 @@ impl Environment {
         config.scratch_dir = path("io.scratch_dir").unwrap_or_else(|| self.scratch_dir());
         config.agent = self.agent();
         config.audit = path("audit.file").map(|file| self.working_directory.join(file));
+        let ca_file = || self.variable("SSL_CERT_FILE").map(PathBuf::from);
+        config.ca_file = path("network.ca_file").or_else(ca_file);
         config.service_dir = path("server.data_dir").map(|dir| self.working_directory.join(dir));
         if let Some(reserve) = setting("limits.disk_reserve") {
             config.disk_reserve = reserve.parse()?;

@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 use crate::frame::{FrameError, encode};
 use crate::limits::MAX_FRAME_BYTES;
 use crate::message::{
-    CaseEnd, Changes, Chunk, Close, Closed, Connect, Connected, Credit, Exited, Log, Page, Refused,
-    Request, Started, Touched, Watched,
+    CaseEnd, Changes, Chunk, Close, Closed, Connect, Connected, Credit, Exited, HostCall, Log,
+    Page, Refused, Request, Started, Touched, Watched,
 };
 use crate::{Base64, WireError};
 
@@ -88,6 +88,8 @@ pub enum FromAgent<'a> {
     Watched(Watched),
     /// What has changed in a watched directory.
     Changes(Changes),
+    /// A script calls the host.
+    Call(HostCall),
     /// A piece of a stream from the agent.
     Chunk(Chunk),
     /// Allows the controller to send more of a stream.
@@ -272,7 +274,7 @@ impl<'a> FromAgent<'a> {
             }
             (None, None, Some(name), Some(raw), None, None) => notification!(
                 name, raw: Log, Case, Touched, Refused, Page, Started, Exited, Watched, Changes,
-                Chunk, Credit, Connect, Close
+                Call, Chunk, Credit, Connect, Close
             ),
             _ => shape("neither an answer nor a notification"),
         }
@@ -295,6 +297,7 @@ impl<'a> FromAgent<'a> {
             Self::Exited(exited) => notification("exited", exited),
             Self::Watched(watched) => notification("watched", watched),
             Self::Changes(changes) => notification("changes", changes),
+            Self::Call(call) => notification("call", call),
             Self::Chunk(chunk) => encode_chunk(chunk),
             Self::Credit(credit) => notification("credit", credit),
             Self::Connect(connect) => notification("connect", connect),

@@ -102,7 +102,7 @@ pub fn messages(data: &[u8]) {
         Err(DecodeError::Params { method, id, .. }) => {
             let known = [
                 "log", "case", "touched", "refused", "page", "started", "exited", "chunk",
-                "credit", "connect", "close",
+                "credit", "connect", "close", "call",
             ];
             assert!(id.is_none() && known.contains(&method.as_str()), "'{method}'");
         }

@@ -48,4 +48,4 @@ pub fn without_bom(text: &[u8]) -> &[u8] {
 
 /// The version of the protocol. Controller and agent must have the same one: they are built and
 /// shipped together, so there is no negotiation.
-pub const PROTOCOL_VERSION: u32 = 14;
+pub const PROTOCOL_VERSION: u32 = 15;

@@ -108,6 +108,23 @@ pub const MAX_TEST_NAME_BYTES: usize = 256;
 /// Longest message of a test case, in encoded bytes; a longer one is cut.
 pub const MAX_TEST_MESSAGE_BYTES: usize = 1 << 10;
 
+/// Longest name of a tool of the host, and most bytes of the words of a search for tools.
+pub const MAX_TOOL_NAME_BYTES: usize = 256;
+
+/// Longest arguments of a script's call of a tool, in encoded bytes.
+pub const MAX_TOOL_ARGUMENT_BYTES: usize = 1 << 20;
+
+/// Longest value of a call's result, in encoded bytes.
+pub const MAX_TOOL_VALUE_BYTES: usize = 1 << 20;
+
+/// Most files of a call's result.
+pub const MAX_TOOL_FILES: usize = 16;
+/// Most bytes of the files of a call's result together.
+pub const MAX_TOOL_FILE_BYTES: usize = 2 << 20;
+
+/// Longest name of such a file, and longest media type.
+pub const MAX_TOOL_FILE_NAME_BYTES: usize = 128;
+
 /// Longest pattern of `glob` and `grep`.
 pub const MAX_PATTERN_BYTES: usize = 4 << 10;
 
@@ -209,6 +226,16 @@ const _: () =
 // are counted.
 const _: () = assert!(2 * MAX_GLOB_BYTES + LONGEST_NAME + ENVELOPE <= MAX_FRAME_BYTES);
 const _: () = assert!(2 * MAX_GREP_BYTES + LONGEST_NAME + ENVELOPE <= MAX_FRAME_BYTES);
+const _: () =
+    assert!(MAX_TOOL_ARGUMENT_BYTES + 6 * MAX_TOOL_NAME_BYTES + ENVELOPE <= MAX_FRAME_BYTES);
+// What surrounds a file, and the last bytes of its base64, need less than 128 bytes.
+const _: () = assert!(
+    MAX_TOOL_VALUE_BYTES
+        + MAX_TOOL_FILE_BYTES.div_ceil(3) * 4
+        + MAX_TOOL_FILES * (12 * MAX_TOOL_FILE_NAME_BYTES + 128)
+        + ENVELOPE
+        <= MAX_FRAME_BYTES
+);
 const _: () = assert!(MAX_VALUE_DEPTH + 8 <= MAX_NESTING);
 const _: () = assert!(INITIAL_CREDIT >= MAX_CHUNK_BYTES as u64 + CREDIT_STEP);
 

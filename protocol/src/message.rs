@@ -2,7 +2,7 @@
 //!
 //! Controller to agent: the requests ([`Request`]), [`Chunk`] and [`Credit`]. Agent to controller:
 //! one answer per request, the notifications [`Log`], [`CaseEnd`], [`Touched`], [`Refused`], [`Page`],
-//! [`Started`], [`Exited`], [`Watched`] and [`Changes`], and also [`Chunk`] and [`Credit`]. A session is `hello`, any number of requests, `shutdown`; if
+//! [`Started`], [`Exited`], [`Watched`], [`Changes`] and [`HostCall`], and also [`Chunk`] and [`Credit`]. A session is `hello`, any number of requests, `shutdown`; if
 //! stdin ends without `shutdown`, the agent exits at once.
 //!
 //! If commands have egress, the agent requests each connection by [`Connect`]; [`Connected`],
@@ -13,6 +13,7 @@
 pub(crate) mod configure;
 mod egress;
 mod exec;
+mod host;
 mod ports;
 mod secret;
 mod watch;
@@ -21,13 +22,14 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 
 pub use configure::{
-    Access, AllowedPath, Configure, ConfigureReply, FileScope, IoErrors, Limits, Policy,
+    Access, AllowedPath, Ca, Configure, ConfigureReply, FileScope, IoErrors, Limits, Policy,
 };
 pub use egress::{Close, Closed, ClosedReason, Connect, Connected};
 pub use exec::{
     Command, ControlReply, Exec, ExecEnd, ExecReply, ExecStop, Exited, Program, Pty, Resize, Sign,
     Signal, SignalName, SignalTarget, Started, Variable,
 };
+pub use host::{CallEnd, CallFile, CallResult, CallTarget, HostCall};
 pub use ports::{Dial, DialReply, ListPorts, ListPortsReply, ListeningPort};
 pub use secret::Secret;
 pub use watch::{ChangedEntry, Changes, FileChange, Flush, FlushReply, Watch, WatchReply, Watched};
@@ -99,7 +101,13 @@ macro_rules! requests {
                 type Reply = $reply;
                 const IS_CONTROL: bool = matches!(
                     $method.as_bytes(),
-                    b"cancel" | b"signal" | b"resize" | b"ports" | b"flush" | b"shutdown"
+                    b"cancel"
+                        | b"signal"
+                        | b"resize"
+                        | b"ports"
+                        | b"flush"
+                        | b"call_result"
+                        | b"shutdown"
                 );
             }
         )+
@@ -141,6 +149,8 @@ requests! {
     "watch" Watch -> WatchReply,
     /// Waits until the changes so far are reported.
     "flush" Flush -> FlushReply,
+    /// The result of a script's call.
+    "call_result" CallResult -> ControlReply,
     /// Ends the session: the agent answers and exits with code 0.
     "shutdown" Shutdown -> ShutdownReply,
 }
@@ -260,6 +270,9 @@ pub struct Run {
     /// The script's time in seconds since 1970, which stands still; `None` for that of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<u64>,
+    /// Whether it has `tools`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tools: bool,
 }
 
 /// The result of a run. What the script did is data.

@@ -55,6 +55,13 @@ fn configure() -> Configure {
             protected: vec![".bashrc".into()],
             files: FileScope::All,
         },
+        ca: Some(Ca {
+            certificate: "-----BEGIN CERTIFICATE-----\n".into(),
+            variables: vec![Variable {
+                name: WireString::new("TOKEN"),
+                value: WireString::new("sandboxctl-injected-TOKEN"),
+            }],
+        }),
     }
 }
 
@@ -70,6 +77,7 @@ fn requests() -> Vec<Request> {
             timeout_ms: 30_000,
             seed: Some(7),
             now: Some(1_767_225_600),
+            tools: true,
         }
         .into(),
         exec(Command::Program(Program {
@@ -121,8 +129,16 @@ fn requests() -> Vec<Request> {
         ListPorts {}.into(),
         Watch { path: path(), recursive: true }.into(),
         Flush {}.into(),
+        call_result(CallEnd::Value(json!({ "a": [1] }))).into(),
         Shutdown {}.into(),
     ]
+}
+
+fn call_result(end: CallEnd) -> CallResult {
+    let name = "a-1.png".into();
+    let file = CallFile { name, mime_type: "image/png".into(), data: Base64(vec![0, 255]) };
+    let files = if matches!(end, CallEnd::Value(_)) { vec![file] } else { Vec::new() };
+    CallResult { request: 2, call: 1, end, files }
 }
 
 fn metadata() -> std::collections::BTreeMap<String, String> {
@@ -388,6 +404,8 @@ fn requests_of_the_controller_are_frozen() {
     let shell = || Command::Shell(WireString::new("a | b"));
     lines += &line(99, exec(shell()).into());
     lines += &line(100, kept(shell()).into());
+    let failed = CallEnd::Failed { kind: ErrorKind::Policy, message: "no".into() };
+    lines += &line(101, call_result(failed).into());
     for message in [ToAgent::Chunk(chunk()), ToAgent::Credit(credit())] {
         lines += std::str::from_utf8(&message.encode().unwrap()).unwrap();
     }
@@ -480,8 +498,15 @@ fn replies_of_the_agent_are_frozen() {
         let case = TestCase { name: "sums".into(), status, message, line, duration_ms: 7 };
         FromAgent::Case(CaseEnd { request: 2, case }).encode().unwrap()
     });
+    let calls = CallTarget::ALL.map(|target| {
+        assert_eq!(serde_json::to_value(target).unwrap(), target.as_str());
+        let arguments = to_raw_value(&json!({ "a": 1 })).unwrap();
+        let call = HostCall { request: 2, call: 1, target, name: "a.b".into(), arguments };
+        FromAgent::Call(call).encode().unwrap()
+    });
     let lines =
-        [&lines[..], &cases, &refused, &answers(), &tunnels_from_agent(), &watches()].concat();
+        [&lines[..], &cases, &refused, &answers(), &tunnels_from_agent(), &watches(), &calls]
+            .concat();
     let lines = String::from_utf8(lines.concat()).unwrap();
     for line in lines.lines() {
         FromAgent::decode(line).unwrap();
@@ -550,6 +575,12 @@ fn constants_and_error_kinds_are_frozen() {
         ("MAX_WATCHES", limits::MAX_WATCHES),
         ("MAX_WATCHED_DIRECTORIES", limits::MAX_WATCHED_DIRECTORIES),
         ("MAX_WATCH_DEPTH", limits::MAX_WATCH_DEPTH),
+        ("MAX_TOOL_NAME_BYTES", limits::MAX_TOOL_NAME_BYTES),
+        ("MAX_TOOL_ARGUMENT_BYTES", limits::MAX_TOOL_ARGUMENT_BYTES),
+        ("MAX_TOOL_VALUE_BYTES", limits::MAX_TOOL_VALUE_BYTES),
+        ("MAX_TOOL_FILES", limits::MAX_TOOL_FILES),
+        ("MAX_TOOL_FILE_BYTES", limits::MAX_TOOL_FILE_BYTES),
+        ("MAX_TOOL_FILE_NAME_BYTES", limits::MAX_TOOL_FILE_NAME_BYTES),
     ] {
         writeln!(text, "{name} {most}").unwrap();
     }

@@ -2,13 +2,14 @@
 //!
 //! It checks that it runs as the requested user, opens its mounts, confines itself, and only then
 //! reads input. One thread reads requests and never waits for anything else (`session`). Each run
-//! has a thread for the script and one that enforces the timeout (`run`), a file operation
+//! has a thread for the script and one that enforces the timeout (`run`), which asks the host (`calls`), a file operation
 //! (`operation`) has a thread (`threads`) and a stream for its content (`stream`), all commands of
 //! requests share a thread (`exec`), and the agent makes the connections of commands (`sockets`). All file access goes
 //! through `files`. The end of stdin always ends the process.
 
 #![deny(unsafe_code)]
 
+mod calls;
 mod check;
 pub mod confine;
 mod exec;

@@ -18,9 +18,10 @@ use std::time::{Duration, Instant};
 
 use sandbox_protocol::WireError;
 use sandbox_protocol::message::{
-    AgentUsage, IoErrors, Limits, Run, RunEnd, RunReply, ShutdownReply,
+    AgentUsage, CallResult, IoErrors, Limits, Run, RunEnd, RunReply, ShutdownReply,
 };
 
+use crate::calls::HostCalls;
 use crate::exec::Programs;
 use crate::files::Files;
 use crate::log::LogSink;
@@ -59,6 +60,7 @@ struct State {
 struct Running {
     id: u64,
     stop: Arc<StopFlag>,
+    calls: Arc<HostCalls>,
     events: Sender<Event>,
 }
 
@@ -115,11 +117,13 @@ impl Runner {
         }
         let (sender, events) = channel();
         let stop = Arc::new(StopFlag::default());
-        let running = Running { id: job.id, stop: stop.clone(), events: sender.clone() };
+        let calls = Arc::new(HostCalls::new(self.shared.outbox.clone(), job.id));
+        let (of_job, events_of_job) = (calls.clone(), sender.clone());
+        let running = Running { id: job.id, stop: stop.clone(), calls, events: events_of_job };
         let shared = self.shared.clone();
         std::thread::Builder::new()
             .name("run".to_owned())
-            .spawn(move || shared.conduct(job, stop, sender, &events))
+            .spawn(move || shared.conduct(job, stop, of_job, sender, &events))
             .map_err(no_thread)?;
         state.running = Some(running);
         Ok(())
@@ -130,6 +134,12 @@ impl Runner {
         let state = self.shared.state.lock().unwrap();
         let running = state.running.as_ref().filter(|running| running.id == id);
         running.map(Running::cancel).is_some()
+    }
+
+    /// Delivers the result of a script's call; returns whether the script waits for it.
+    pub fn take_result(&self, result: CallResult) -> bool {
+        let state = self.shared.state.lock().unwrap();
+        state.running.as_ref().is_some_and(|running| running.calls.take(result))
     }
 
     /// Answers `shutdown` and exits, after a run in progress has been cancelled and answered.
@@ -153,11 +163,12 @@ impl Shared {
         &self,
         job: Job,
         stop: Arc<StopFlag>,
+        calls: Arc<HostCalls>,
         sender: Sender<Event>,
         events: &Receiver<Event>,
     ) {
         let Job { id, run, accepted, limits, io_errors, files, programs } = job;
-        let Run { source, args, secrets, timeout_ms, seed, now } = run;
+        let Run { source, args, secrets, timeout_ms, seed, now, tools } = run;
         let log = Arc::new(LogSink::new(self.outbox.clone(), id, &limits));
         let deadline = accepted + Duration::from_millis(timeout_ms).min(LONGEST);
         let context = RunContext {
@@ -170,6 +181,8 @@ impl Shared {
             seed,
             now,
             secrets,
+            calls,
+            has_tools: tools,
         };
         let script = std::thread::Builder::new()
             .name("script".to_owned())

@@ -289,6 +289,10 @@ impl Session {
                     self.replier.answer(id, Ok(FlushReply {}));
                 }
             }
+            Request::CallResult(result) => {
+                let found = self.runner.take_result(result);
+                self.replier.answer(id, Ok(ControlReply { found }));
+            }
             Request::File(operation) => self.operate(id, operation, stream),
         }
     }
@@ -326,7 +330,7 @@ impl Session {
         if self.rules.is_some() {
             return Err(WireError::invalid("'configure' comes once"));
         }
-        let Configure { limits, policy } = configure;
+        let Configure { limits, policy, ca } = configure;
         let paths = PathPolicy::new(&policy).map_err(|error| {
             WireError::invalid(format!("a path in policy.allowed_paths: {error}"))
         })?;
@@ -339,6 +343,9 @@ impl Session {
             self.mounts
                 .open_container(Path::new("/"))
                 .map_err(|error| WireError::new(ErrorKind::Internal, error.to_string()))?;
+        }
+        if let Some(ca) = ca {
+            self.programs()?.trust(&ca)?;
         }
         if let Some(seconds) = limits.cpu_seconds {
             limit_cpu(seconds).map_err(|errno| {

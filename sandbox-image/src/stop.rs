@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::{self, Thread};
 
 use sandbox_protocol::message::ScriptError;
 use sandbox_protocol::{ErrorKind, WireError};
@@ -39,6 +40,8 @@ pub struct StopFlag {
     at_once: AtomicBool,
     /// The threads that wait in `poll` meanwhile.
     waiting: Mutex<Option<Arc<Wake>>>,
+    /// The script's thread, while it waits for the host. Scripts alone have no `poll`.
+    parked: Mutex<Option<Thread>>,
 }
 
 impl StopFlag {
@@ -69,6 +72,17 @@ impl StopFlag {
         if let Some(waiting) = &*self.waiting.lock().unwrap() {
             waiting.wake();
         }
+        if let Some(parked) = &*self.parked.lock().unwrap() {
+            parked.unpark();
+        }
+    }
+
+    /// Runs work that parks its thread, which a stop unparks.
+    pub fn while_parked<T>(&self, work: impl FnOnce() -> T) -> T {
+        *self.parked.lock().unwrap() = Some(thread::current());
+        let done = work();
+        *self.parked.lock().unwrap() = None;
+        done
     }
 
     /// A flag of work that waits for `wake`, which a stop also wakes.

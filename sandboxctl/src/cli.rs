@@ -27,6 +27,7 @@ pub mod serve;
 #[cfg(test)]
 mod tests;
 pub mod token;
+pub mod upstream;
 mod values;
 mod variable;
 mod volume;
@@ -42,7 +43,7 @@ use sandbox_tools as tools;
 use crate::config::{Flags, Key, Scope, Value};
 use crate::error::Error;
 use crate::input::{Argument, JsonArgument, ScriptArgument};
-use allow::AllowArgs;
+use allow::{AllowArgs, RulesArgs};
 use artifacts::{ArtifactArgs, ArtifactsCommand};
 use changes::ChangesArgs;
 use cluster::{ClusterCommand, DatabaseArgs, DatabaseCommand};
@@ -62,6 +63,7 @@ use sandboxes::{LocalCommand, SandboxCommand, SandboxesArgs};
 use secret::SecretArgs;
 use serve::ServeArgs;
 use token::{ServerCommand, TokenCommand};
+use upstream::UpstreamArgs;
 use values::{Utf8, text, value_of, word_of};
 use volume::VolumeArgs;
 
@@ -522,6 +524,14 @@ pub struct RunArgs {
     /// Whom its programs may reach.
     #[command(flatten)]
     allow: AllowArgs,
+
+    /// Tools of other servers.
+    #[command(flatten)]
+    pub upstream: UpstreamArgs,
+
+    /// What it may reach and call beyond that, and what is learnt of it.
+    #[command(flatten)]
+    pub rules: RulesArgs,
 
     /// Keep the files of a fresh io dir in ./sandbox-files-ID, and print its path
     #[arg(long, help_heading = "Files", conflicts_with_all = ["io_dir", "no_io"])]

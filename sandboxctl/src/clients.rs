@@ -133,7 +133,7 @@ impl InstallError {
     pub const fn hint(&self) -> &'static str {
         match self {
             Self::Taken => "remove that entry, or choose another name with --name",
-            _ => "--print prints the entry, to add by hand",
+            _ => "--print prints what would be written, to add by hand",
         }
     }
 }
@@ -213,20 +213,7 @@ impl Client {
             _ if old.trim().is_empty() => self.text(entry),
             _ => self.with_json_entry(old, entry)?,
         };
-        if new == old {
-            return Ok(Written { backup: None });
-        }
-        let failed = |source| InstallError::File { what: "written", source };
-        if let Some(parent) = file.parent() {
-            fs::create_dir_all(parent).map_err(failed)?;
-        }
-        let backup = match &found {
-            Some(_) => Some(back_up(file).map_err(failed)?),
-            None => None,
-        };
-        let mode = found.map_or(0o600, |(_, mode)| mode);
-        replace(file, &new, mode).map_err(failed)?;
-        Ok(Written { backup })
+        put_over(file, found.as_ref(), &new, 0o600)
     }
 
     /// The file with the entry; its other members are as they were.
@@ -344,6 +331,34 @@ fn with_toml_entry(old: &str, entry: &Entry<'_>) -> Result<String, InstallError>
     }
 }
 
+/// Puts a file whole where it is missing, or where there is another one, of which a backup is kept.
+///
+/// # Errors
+///
+/// [`InstallError`]; then nothing was changed.
+pub fn put(file: &Path, content: &str, mode: u32) -> Result<Written, InstallError> {
+    put_over(file, read(file)?.as_ref(), content, mode)
+}
+
+/// The same over what was read. `mode` is that of a new file.
+fn put_over(
+    file: &Path,
+    found: Option<&(String, u32)>,
+    content: &str,
+    mode: u32,
+) -> Result<Written, InstallError> {
+    if found.is_some_and(|(old, _)| old == content) {
+        return Ok(Written { backup: None });
+    }
+    let failed = |source| InstallError::File { what: "written", source };
+    if let Some(parent) = file.parent() {
+        fs::create_dir_all(parent).map_err(failed)?;
+    }
+    let backup = found.map(|_| back_up(file)).transpose().map_err(failed)?;
+    replace(file, content, found.map_or(mode, |(_, mode)| *mode)).map_err(failed)?;
+    Ok(Written { backup })
+}
+
 /// The content of a regular file, and its mode; `None` if it is missing.
 fn read(file: &Path) -> Result<Option<(String, u32)>, InstallError> {
     let failed = |source| InstallError::File { what: "read", source };
@@ -455,6 +470,24 @@ mod tests {
             assert_eq!(entry["args"][2], "/a \"b\"", "{text}");
             assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
         }
+    }
+
+    #[test]
+    fn file_that_was_changed_is_kept_beside_the_one_that_replaces_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a/b/SKILL.md");
+        assert!(put(&file, "one", 0o644).unwrap().backup.is_none());
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o644);
+        // Again: nothing is to be done.
+        assert!(put(&file, "one", 0o644).unwrap().backup.is_none());
+        fs::write(&file, "mine").unwrap();
+        let backup = put(&file, "two", 0o644).unwrap().backup.unwrap();
+        let read = |path: &Path| fs::read_to_string(path).unwrap();
+        assert_eq!((&*read(&file), &*read(&backup)), ("two", "mine"));
+        fs::remove_file(&file).unwrap();
+        symlink(&backup, &file).unwrap();
+        put(&file, "three", 0o644).unwrap_err();
+        assert_eq!(read(&backup), "mine");
     }
 
     #[test]

@@ -108,6 +108,18 @@ impl Signal {
     }
 }
 
+/// An error with its causes, on one line. A transparent error repeats its cause.
+pub fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    for cause in std::iter::successors(error.source(), |cause| cause.source()) {
+        let cause = cause.to_string();
+        if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 impl Error {
     /// Invalid use of `what`, a flag or an argument.
     pub fn usage(what: impl Into<String>, why: impl Into<String>) -> Self {
@@ -204,16 +216,7 @@ impl Error {
 
     /// The message with all its causes, on one line.
     pub fn message(&self) -> String {
-        let mut message = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            let text = cause.to_string();
-            if !message.ends_with(&text) {
-                message = format!("{message}: {text}");
-            }
-            source = cause.source();
-        }
-        escaped_line(&message).into_owned()
+        escaped_line(&causes(self)).into_owned()
     }
 
     /// The message and, on a line of its own, the hint.

@@ -1,15 +1,42 @@
-// A client of the TypeScript SDK against a service and `sandboxctl mcp`.
+// A client of the TypeScript SDK, of either generation, against a service and `sandboxctl mcp`. The second
+// generation speaks the stateless revision too, and reads and verifies skills.
 //
-// node mcp_client.mjs URL TOKEN PROGRAM ARGUMENT...
+// node mcp_client.mjs GENERATION URL TOKEN PROGRAM ARGUMENT...
 
 import assert from "node:assert/strict";
-import { Client } from "@modelcontextprotocol/sdk/client/index.js";
-import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
-import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 
-async function use(transport) {
-  const client = new Client({ name: "test", version: "1" });
+const [generation, url, token, command, ...args] = process.argv.slice(2);
+const isSecond = generation === "2";
+const sdk = "@modelcontextprotocol/sdk/client";
+const { Client } = await import(isSecond ? "@modelcontextprotocol/client" : `${sdk}/index.js`);
+const { StreamableHTTPClientTransport } = await import(
+  isSecond ? "@modelcontextprotocol/client" : `${sdk}/streamableHttp.js`
+);
+const { StdioClientTransport } = await import(
+  isSecond ? "@modelcontextprotocol/client/stdio" : `${sdk}/stdio.js`
+);
+
+// As a host of skills does it: nothing is read that does not have the digest of the list.
+async function useSkills(client) {
+  const { SkillsClient } = await import("@modelcontextprotocol/client/ext/skills");
+  const skills = new SkillsClient(client);
+  assert(skills.supported && !skills.directoryRead);
+  const { skills: listed } = await skills.list();
+  assert.deepEqual(listed.map((skill) => skill.frontmatter.name), ["sandboxctl"]);
+  const { skill } = await skills.get(listed[0].uri);
+  assert.deepEqual(skill, listed[0]);
+  const file = await skills.read(skill);
+  assert(file.verified && file.mimeType === "text/markdown" && file.body.includes("execute_script"));
+  assert.deepEqual(Object.keys(file.frontmatter).length, 6);
+  await assert.rejects(skills.get("skill://other/SKILL.md"), { code: -32602 });
+}
+
+async function use(mode, transport) {
+  const client = new Client({ name: "test", version: "1" }, { versionNegotiation: { mode } });
   await client.connect(transport);
+  if (isSecond) {
+    await useSkills(client);
+  }
   const { tools } = await client.listTools();
   assert.deepEqual(tools.slice(0, 2).map((tool) => tool.name), ["execute_script", "read_file"]);
 
@@ -55,9 +82,10 @@ async function use(transport) {
   await client.close();
 }
 
-const [url, token, command, ...args] = process.argv.slice(2);
 const headers = { authorization: `Bearer ${token}` };
-await use(new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers } }));
-console.log(url, "ok");
-await use(new StdioClientTransport({ command, args }));
-console.log(command, "ok");
+for (const mode of isSecond ? ["auto", "legacy"] : ["legacy"]) {
+  await use(mode, new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers } }));
+  console.log(url, mode, "ok");
+  await use(mode, new StdioClientTransport({ command, args }));
+  console.log(command, mode, "ok");
+}

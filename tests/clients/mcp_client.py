@@ -64,6 +64,9 @@ async def use(mode, *target):
             assert not of(result, "is_error", "isError"), result
             return result
 
+        skill = (await session.read_resource("skill://sandboxctl/SKILL.md")).contents[0]
+        assert skill.text.startswith("---\nname: sandboxctl\n"), skill
+
         script = "fs.write('data.csv', 'n,sq\\n1,1\\n2,4\\n') return { rows = 2 }"
         result = await call("execute_script", script=script)
         assert of(result, "structured_content", "structuredContent")["result"] == {"rows": 2}

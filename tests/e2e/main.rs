@@ -31,6 +31,9 @@ mod helpers;
 mod launches;
 mod rootless;
 
+/// What a sandbox is told of its rules, and rules that are learnt.
+mod policy;
+
 /// What the command line makes of results: no engine matters to it.
 mod front;
 
@@ -55,6 +58,9 @@ mod cluster;
 mod crashes;
 mod library;
 mod newcomer;
+
+/// Functions of a program that scripts call.
+mod tool_calls;
 
 mod agent;
 mod collector;

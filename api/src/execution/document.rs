@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::kind::ExecutionKind;
 use super::result::{
@@ -21,6 +22,7 @@ use crate::changes::{ChangeManifest, StagingMethod};
 use crate::disk::Disk;
 use crate::engine_kind::EngineKind;
 use crate::failure::Failure;
+use crate::host_tools::ToolCall;
 use crate::limits::Limits;
 use crate::network::Network;
 use crate::notes::Note;
@@ -67,6 +69,12 @@ pub struct ScriptBody<'a> {
     /// Its test cases, if it has some.
     #[serde(default, skip_serializing_if = "<[TestCase]>::is_empty")]
     pub tests: Cow<'a, [TestCase]>,
+    /// Its calls of tools of the host, if it made some: the first 1,000.
+    #[serde(default, skip_serializing_if = "<[ToolCall]>::is_empty")]
+    pub tool_calls: Cow<'a, [ToolCall]>,
+    /// There were more calls than are listed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tool_calls_truncated: bool,
 }
 
 /// The members that the document of a command has.
@@ -146,6 +154,9 @@ pub struct CommonMembers<'a> {
     /// Whether its receipt was written, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<Cow<'a, ReceiptReport>>,
+    /// The body of the request that asked a service for it; absent if that had secrets or is large.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<Cow<'a, Map<String, Value>>>,
 }
 
 /// What became of the receipt of a run: the member `receipt` of its document.
@@ -190,18 +201,25 @@ pub enum OutputEncoding {
 impl<'a> From<&'a ExecutionResult> for ExecutionDocument<'a> {
     fn from(result: &'a ExecutionResult) -> Self {
         let body = match &result.body {
-            ResultBody::Script { logs, logs_truncated, tests, .. } => {
-                DocumentBody::Script(ScriptBody {
-                    exit_code: result.exit_code(),
-                    result: match &result.outcome {
-                        Outcome::Ok { result } => Some(Cow::Borrowed(result)),
-                        _ => None,
-                    },
-                    logs: logs.iter().map(LogEntry::line).collect(),
-                    logs_truncated: *logs_truncated,
-                    tests: Cow::Borrowed(tests),
-                })
-            }
+            ResultBody::Script {
+                logs,
+                logs_truncated,
+                tests,
+                tool_calls,
+                tool_calls_truncated,
+                ..
+            } => DocumentBody::Script(ScriptBody {
+                exit_code: result.exit_code(),
+                result: match &result.outcome {
+                    Outcome::Ok { result } => Some(Cow::Borrowed(result)),
+                    _ => None,
+                },
+                logs: logs.iter().map(LogEntry::line).collect(),
+                logs_truncated: *logs_truncated,
+                tests: Cow::Borrowed(tests),
+                tool_calls: Cow::Borrowed(tool_calls),
+                tool_calls_truncated: *tool_calls_truncated,
+            }),
             ResultBody::Command { exit_code, signal, stdout, stderr } => {
                 let none = CommandBody { failed: result.failed(), ..CommandBody::default() };
                 let none = none.with_output(stdout, stderr);
@@ -537,6 +555,8 @@ mod tests {
             logs: vec![LogEntry { level, text, lossy: false, cut: false }],
             logs_truncated: false,
             tests: Vec::new(),
+            tool_calls: Vec::new(),
+            tool_calls_truncated: false,
             answered: true,
         };
         result(Outcome::Ok { result: value }, body)

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::changes::Changes;
 use crate::disk::Disk;
 use crate::engine_kind::EngineKind;
+use crate::host_tools::ToolCall;
 use crate::json::In;
 use crate::limits::{LimitKey, Limits};
 use crate::named::named;
@@ -80,6 +81,12 @@ pub enum ResultBody {
         logs_truncated: bool,
         /// Its test cases, in the order of their ends; also for killed runs.
         tests: Vec<TestCase>,
+        /// Its calls of tools of the host, in order: the first 1,000.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tool_calls: Vec<ToolCall>,
+        /// There were more calls than are listed.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        tool_calls_truncated: bool,
         /// The agent reported how the run ended, before the agent itself ended.
         answered: bool,
     },
@@ -149,6 +156,16 @@ impl ExecutionResult {
         match &self.body {
             ResultBody::Script { tests, .. } => tests,
             ResultBody::Command { .. } => &[],
+        }
+    }
+
+    /// The calls of tools by a script, and whether there were more.
+    pub fn tool_calls(&self) -> (&[ToolCall], bool) {
+        match &self.body {
+            ResultBody::Script { tool_calls, tool_calls_truncated, .. } => {
+                (tool_calls, *tool_calls_truncated)
+            }
+            ResultBody::Command { .. } => (&[], false),
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod address;
 pub mod first_bytes;
+mod requests;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,14 +18,24 @@ use serde::{Deserialize, Serialize};
 
 use self::address::special;
 pub use self::address::{Special, embedded};
+use self::requests::RequestRule;
 
 /// The loopback of the machine that runs the controller, in rules and for programs. Addresses of the
 /// loopback and `localhost` are the sandbox's own.
 pub const HOST_LOOPBACK: &str = "host.sandbox.internal";
+/// The host whose port 80 the controller answers itself: what the sandbox may reach.
+pub const POLICY_HOST: &str = "policy.sandbox.internal";
+/// Names in it are ours: no rule is for another one than [`HOST_LOOPBACK`].
+const OWN_DOMAIN: &str = "sandbox.internal";
 /// Words that are meant as a rule for all hosts, or for none. A host of such a name has a port in its
 /// rule.
 const ALL_WORDS: [&str; 7] = ["all", "any", "everything", "internet", "true", "on", "yes"];
 const NO_WORDS: [&str; 5] = ["none", "no", "false", "off", "deny"];
+/// Names of the metadata services of clouds, which hand out credentials.
+const METADATA_NAMES: [&str; 6] = [
+    "instance-data", "instance-data.ec2.internal", "metadata", "metadata.goog",
+    "metadata.google.internal", "metadata.tencentyun.com",
+];
 /// The ports of a rule without a port: HTTP and HTTPS.
 const USUAL_PORTS: [u16; 2] = [80, 443];
 /// The maximum length of a DNS name, and of a label.
@@ -112,6 +123,12 @@ impl Host {
             Self::Name(name) => name == "localhost" || is_below(name, "localhost"),
         }
     }
+
+    /// Whether it is a name of ours that stands for no host.
+    fn is_reserved(&self) -> bool {
+        let Self::Name(name) = self else { return false };
+        name != HOST_LOOPBACK && (name == OWN_DOMAIN || is_below(name, OWN_DOMAIN))
+    }
 }
 
 /// The target of a connection.
@@ -130,14 +147,22 @@ impl Target {
         let host = Pattern::Exactly(self.host.clone());
         let ports =
             if USUAL_PORTS.contains(&self.port) { Ports::Usual } else { Ports::One(self.port) };
-        AllowRule { host, ports }
+        AllowRule { host, ports, requests: None }
+    }
+
+    /// The rule that allows this request alone, to suggest to a person: none if a server could read its
+    /// path as another one.
+    pub fn request_rule(&self, method: &str, path: &str) -> Option<AllowRule> {
+        let requests = Some(RequestRule::of(method, path)?);
+        let host = Pattern::Exactly(self.host.clone());
+        Some(AllowRule { host, ports: Ports::One(self.port), requests })
     }
 
     /// The rule to suggest to a person: none for an address that no rule may contain, nor for one
     /// that hands out credentials.
     pub fn suggested_rule(&self) -> Option<AllowRule> {
         match self.special() {
-            _ if self.is_own_loopback() => None,
+            _ if self.is_own_loopback() || self.host.is_reserved() => None,
             Some(special) if special.is_never_a_host() || special == Special::Metadata => None,
             _ => Some(self.rule()),
         }
@@ -157,6 +182,19 @@ impl Target {
     /// Whether it is the sandbox's own loopback, which programs reach without the proxy.
     pub fn is_own_loopback(&self) -> bool {
         self.host.is_own_loopback()
+    }
+
+    /// Whether the controller answers it itself.
+    pub fn is_policy(&self) -> bool {
+        self.port == 80 && matches!(&self.host, Host::Name(name) if name == POLICY_HOST)
+    }
+
+    /// Whether a person may be asked about it. Not about what has a special address, or is one of the
+    /// sandbox's or of this machine: those are listed by whoever knows them, or stay refused.
+    pub fn may_be_asked_for(&self) -> bool {
+        let Host::Name(name) = &self.host else { return self.special().is_none() };
+        let is_ours = name == HOST_LOOPBACK || self.host.is_reserved() || self.is_own_loopback();
+        !is_ours && !METADATA_NAMES.contains(&&**name)
     }
 
     /// What is special about the address; `None` for others, and for names.
@@ -183,11 +221,16 @@ impl fmt::Display for Target {
 /// A rule of the allow list: `HOST` or `HOST:PORT`. `HOST` is a name, `*.` and a name (its
 /// subdomains at any depth, but not the name itself), or an address (IPv6 with a port in brackets).
 /// Without a port it allows 80 and 443. The loopback of this machine is [`HOST_LOOPBACK`].
+///
+/// Or `METHODS https://HOST[:PORT]/PATH`: requests with one of these methods (`GET,POST`, or `*` for all) and
+/// a path in which `*` is any text, over TLS that the controller terminates.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "String", try_from = "String")]
 pub struct AllowRule {
     host: Pattern,
     ports: Ports,
+    /// The requests, if not all that the host is sent.
+    requests: Option<RequestRule>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -208,8 +251,20 @@ enum Ports {
 #[non_exhaustive]
 pub enum AllowRuleError {
     /// It is a URL, or part of one.
-    #[error("'{0}' is a URL: a rule is HOST or HOST:PORT, and allows all of the host")]
+    #[error(
+        "'{0}' is a URL: a rule is HOST or HOST:PORT, and allows all of the host; less is 'GET \
+         https://HOST/PATH/*'"
+    )]
     Url(String),
+    /// The methods or the path of a rule for requests.
+    #[error(
+        "'{0}' is neither a method that a rule can allow nor a path: 'GET,POST https://HOST/PATH/*', \
+         without '..', '//', a query, or escapes of them"
+    )]
+    Request(String),
+    /// The host of a rule for requests has no certificate.
+    #[error("'{0}': a rule for requests needs the name of a host")]
+    RequestHost(String),
     /// The port is invalid.
     #[error("'{0}' is not a port: 1 to 65535")]
     Port(String),
@@ -233,6 +288,11 @@ pub enum AllowRuleError {
         "'{0}' is more than one rule: each has a flag of its own, or is an entry of the list: {1}"
     )]
     Several(String, String),
+    /// A name of ours.
+    #[error(
+        "'{0}' is a name of the sandbox's own; the only one that a rule can have is {HOST_LOOPBACK}"
+    )]
+    Reserved(String),
     /// Meant for all hosts.
     #[error(
         "'{0}' is no rule: none allows all hosts; name each, --allow HOST[:PORT], or all below a \
@@ -249,6 +309,18 @@ impl FromStr for AllowRule {
 
     fn from_str(text: &str) -> Result<Self, AllowRuleError> {
         let shown = || text.escape_debug().to_string();
+        if let Some((methods, url)) = text.split_once(" https://") {
+            let (host, path) = url.split_at(url.find('/').unwrap_or(url.len()));
+            let Self { host, ports, .. } = host.parse()?;
+            let requests = Some(RequestRule::new(methods, path)?);
+            return match (host, ports) {
+                (Pattern::Exactly(Host::Address(_)), _) => {
+                    Err(AllowRuleError::RequestHost(shown()))
+                }
+                (host, Ports::Usual) => Ok(Self { host, ports: Ports::One(443), requests }),
+                (host, ports) => Ok(Self { host, ports, requests }),
+            };
+        }
         if ["*", "0.0.0.0/0", "::/0"].contains(&text) {
             return Err(AllowRuleError::All(shown()));
         }
@@ -304,13 +376,14 @@ impl FromStr for AllowRule {
         };
         match (&host, ports) {
             (host, _) if host.is_own_loopback() => Err(AllowRuleError::Loopback(shown())),
+            (host, _) if host.is_reserved() => Err(AllowRuleError::Reserved(shown())),
             (Pattern::Exactly(Host::Name(name)), Ports::Usual) if ALL_WORDS.contains(&&**name) => {
                 Err(AllowRuleError::All(shown()))
             }
             (Pattern::Exactly(Host::Name(name)), Ports::Usual) if NO_WORDS.contains(&&**name) => {
                 Err(AllowRuleError::NoHost(shown()))
             }
-            _ => Ok(Self { host, ports }),
+            _ => Ok(Self { host, ports, requests: None }),
         }
     }
 }
@@ -323,6 +396,9 @@ fn parse_port(text: &str) -> Option<u16> {
 
 impl fmt::Display for AllowRule {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(requests) = &self.requests {
+            write!(formatter, "{} https://", requests.methods())?;
+        }
         match (&self.host, self.ports) {
             (Pattern::Below(name), _) => write!(formatter, "*.{name}")?,
             (Pattern::Exactly(Host::Address(address)), Ports::Usual) => {
@@ -330,9 +406,11 @@ impl fmt::Display for AllowRule {
             }
             (Pattern::Exactly(host), _) => write!(formatter, "{host}")?,
         }
-        match self.ports {
-            Ports::Usual => Ok(()),
-            Ports::One(port) => write!(formatter, ":{port}"),
+        match (self.ports, &self.requests) {
+            (Ports::Usual, _) => Ok(()),
+            (Ports::One(443), Some(path)) => write!(formatter, "{path}"),
+            (Ports::One(port), Some(path)) => write!(formatter, ":{port}{path}"),
+            (Ports::One(port), None) => write!(formatter, ":{port}"),
         }
     }
 }
@@ -361,16 +439,27 @@ impl Ports {
 }
 
 impl AllowRule {
+    /// The rule for one host and port.
+    pub fn exactly(target: &Target) -> Self {
+        let host = Pattern::Exactly(target.host.clone());
+        Self { host, ports: Ports::One(target.port), requests: None }
+    }
+
     /// Whether this rule allows everything that `other` allows at this port.
-    fn covers(&self, other: &Pattern, port: u16) -> bool {
-        let host = match (&self.host, other) {
+    fn covers(&self, other: &Self, port: u16) -> bool {
+        let host = match (&self.host, &other.host) {
             (known, Pattern::Exactly(host)) => known.matches(host),
             (Pattern::Below(parent), Pattern::Below(name)) => {
                 name == parent || is_below(name, parent)
             }
             (Pattern::Exactly(_), Pattern::Below(_)) => false,
         };
-        host && self.ports.as_slice().contains(&port)
+        let requests = match (&self.requests, &other.requests) {
+            (None, _) => true,
+            (Some(known), Some(other)) => known.covers(other),
+            (Some(_), None) => false,
+        };
+        host && requests && self.ports.as_slice().contains(&port)
     }
 
     fn allows(&self, target: &Target) -> bool {
@@ -382,9 +471,9 @@ impl Pattern {
     fn matches(&self, host: &Host) -> bool {
         match (self, host) {
             (Self::Exactly(allowed), host) => allowed == host,
-            // Allowing a domain does not include this machine.
-            (Self::Below(parent), Host::Name(name)) => {
-                is_below(name, parent) && name != HOST_LOOPBACK
+            // Allowing a domain includes neither this machine nor names of ours.
+            (Self::Below(parent), host @ Host::Name(name)) => {
+                is_below(name, parent) && name != HOST_LOOPBACK && !host.is_reserved()
             }
             (Self::Below(_), Host::Address(_)) => false,
         }
@@ -394,6 +483,13 @@ impl Pattern {
         match self {
             Self::Exactly(host) => host.is_own_loopback(),
             Self::Below(name) => Host::Name(name.clone()).is_own_loopback(),
+        }
+    }
+
+    fn is_reserved(&self) -> bool {
+        match self {
+            Self::Exactly(host) => host.is_reserved(),
+            Self::Below(name) => Host::Name(name.clone()).is_reserved(),
         }
     }
 }
@@ -422,13 +518,38 @@ impl Allowlist {
 
     /// Whether the list already allows everything that the rule allows.
     pub fn covers(&self, rule: &AllowRule) -> bool {
-        let covers = |port| self.0.iter().any(|known| known.covers(&rule.host, port));
+        let covers = |port| self.0.iter().any(|known| known.covers(rule, port));
         rule.ports.as_slice().iter().all(|&port| covers(port))
     }
 
-    /// Whether a rule allows the target.
+    /// Whether a rule allows the target, or some requests to it.
     pub fn allows(&self, target: &Target) -> bool {
-        self.0.iter().any(|rule| rule.allows(target))
+        self.of(target).next().is_some()
+    }
+
+    /// Whether rules decide about single requests to the target.
+    pub fn has_request_rules(&self, target: &Target) -> bool {
+        self.of(target).any(|rule| rule.requests.is_some())
+    }
+
+    /// Whether a rule allows the request: its path without the query, as it is sent.
+    pub fn allows_request(&self, target: &Target, method: &str, path: &str) -> bool {
+        let allows =
+            |rule: &AllowRule| rule.requests.as_ref().is_none_or(|it| it.allows(method, path));
+        self.of(target).any(allows)
+    }
+
+    /// The hosts of rules for requests, as certificates name them: those below a domain with a dot before it.
+    pub fn request_hosts(&self) -> impl Iterator<Item = String> {
+        let rules = self.0.iter().filter(|rule| rule.requests.is_some());
+        rules.map(|rule| match &rule.host {
+            Pattern::Exactly(host) => host.to_string(),
+            Pattern::Below(name) => format!(".{name}"),
+        })
+    }
+
+    fn of(&self, target: &Target) -> impl Iterator<Item = &AllowRule> {
+        self.0.iter().filter(move |rule| rule.allows(target))
     }
 
     /// Whether this address may be dialled for an allowed target; if not, why.
@@ -555,7 +676,11 @@ mod tests {
             ("host.sandbox.internal", 8080, yes),
             ("HOST.sandbox.internal.", 8080, yes),
             ("host.sandbox.internal", 80, no),
-            ("a.sandbox.internal", 80, yes),
+            ("host.sandbox.internal.evil.internal", 80, yes),
+            // Nor does one mean other names of ours.
+            ("a.sandbox.internal", 80, no),
+            ("policy.sandbox.internal", 80, no),
+            ("sandbox.internal", 80, no),
             ("localhost", 8080, no),
             ("127.0.0.1", 8080, no),
             ("::1", 8080, no),
@@ -675,6 +800,10 @@ mod tests {
             ("LocalHost.", "host.sandbox.internal"),
             ("a.localhost", "host.sandbox.internal"),
             ("*.localhost:1", "host.sandbox.internal"),
+            ("policy.sandbox.internal", "the sandbox's own; the only one"),
+            ("Policy.Sandbox.Internal.:8080", "the sandbox's own; the only one"),
+            ("sandbox.internal", "the sandbox's own; the only one"),
+            ("*.sandbox.internal", "the sandbox's own; the only one"),
             ("*.", "neither"),
             ("**.example.org", "a wildcard"),
             ("*.*.example.org", "a wildcard"),
@@ -761,8 +890,28 @@ mod tests {
         assert_eq!(target("10.0.0.1").listed(), target("10.0.0.1"));
         assert_eq!(host.host.known_addresses().unwrap().len(), 2);
         assert_eq!(host.suggested_rule().unwrap().to_string(), "host.sandbox.internal:8080");
-        let below = list(&["*.internal:8080", "*.sandbox.internal:8080"]);
+        let below = list(&["*.internal:8080"]);
         assert!(!below.allows(&host) && !below.covers(&host.rule()));
+    }
+
+    #[test]
+    fn nobody_is_asked_about_special_addresses_places_of_credentials_or_names_of_ours() {
+        let target = |host: &str, port| Target { host: host.parse().unwrap(), port };
+        for asked in ["example.org", "8.8.8.8", "2606:4700:4700::1111", "metadata.example.org"] {
+            assert!(target(asked, 443).may_be_asked_for(), "{asked}");
+        }
+        for never in [
+            "10.0.0.1", "0xa.1", "fd00::1", "127.0.0.1", "::1", "169.254.169.254", "fd00:ec2::254",
+            "64:ff9b::169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1", "192.0.2.1",
+            "localhost", "a.localhost", "host.sandbox.internal", "sandbox.internal",
+            "policy.sandbox.internal", "a.sandbox.internal", "Metadata.google.internal.",
+            "metadata", "instance-data",
+        ] {
+            assert!(!target(never, 80).may_be_asked_for(), "{never}");
+        }
+        let policy = target("Policy.sandbox.internal.", 80);
+        assert!(policy.is_policy() && policy.suggested_rule().is_none());
+        assert!(!target(POLICY_HOST, 443).is_policy() && !target(HOST_LOOPBACK, 80).is_policy());
     }
 
     #[test]

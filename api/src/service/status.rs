@@ -119,29 +119,17 @@ pub struct NodeStatus {
     pub last_seen: Time,
 }
 
-/// What a node does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum NodeState {
-    /// It begins executions.
-    Ready,
-    /// It begins none, and still has some, or kept sandboxes.
-    Draining,
-    /// It begins none, and has none.
-    Drained,
-    /// It has no session.
-    Away,
-}
-
-impl NodeState {
-    /// Its name.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ready => "ready",
-            Self::Draining => "draining",
-            Self::Drained => "drained",
-            Self::Away => "away",
-        }
+sandbox_protocol::words! {
+    /// What a node does.
+    #[derive(JsonSchema)]
+    pub enum NodeState {
+        /// It begins executions.
+        Ready = "ready",
+        /// It begins none, and still has some, or kept sandboxes.
+        Draining = "draining",
+        /// It begins none, and has none.
+        Drained = "drained",
+        /// It has no session.
+        Away = "away",
     }
 }

@@ -1,6 +1,7 @@
 //! P16: the MCP tools over stdio: `execute_script` of `return 1` with a warm slot and back to back,
 //! and thirty files, read by a tool call each and by one script that reads all of them, in time and
-//! in the bytes that pass the client.
+//! in the bytes that pass the client; and thirty calls of another server's tool, by a client of that
+//! server, by a script each, and by one script.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,7 +12,7 @@ use futures_util::future::LocalBoxFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::Mutex;
 
 use super::Scenario;
@@ -49,6 +50,22 @@ end
 return { sum = sum }
 ";
 
+/// The calls of another server's tool.
+const CALLS: usize = 30;
+/// What adds up a column of all that it gives, and of one.
+const CALL_ALL: &str = "\
+local sum = 0
+for number = 1, 30 do
+  for n in tools.rows.read { number = number }:gmatch(',(%d+)') do sum += tonumber(n) end
+end
+return { sum = sum }
+";
+const CALL_ONE: &str = "\
+local sum = 0
+for n in tools.rows.read { number = 1 }:gmatch(',(%d+)') do sum += tonumber(n) end
+return { sum = sum }
+";
+
 /// `sandboxctl mcp`, and its client.
 struct Agent<'a> {
     bench: &'a Bench,
@@ -56,6 +73,8 @@ struct Agent<'a> {
     io_dir: PathBuf,
     child: Child,
     stream: Mutex<Stream>,
+    /// The other server, with a client of its own.
+    direct: (Child, Mutex<Stream>),
 }
 
 /// What `ps` says of a sandbox.
@@ -81,6 +100,28 @@ fn failed(error: &std::io::Error) -> Error {
 }
 
 impl Stream {
+    /// Starts a server, and greets it.
+    async fn start(mut command: Command, what: &str) -> Result<(Child, Self), Error> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let start = |source| Error::Start { program: what.to_owned(), source };
+        let mut child = command.kill_on_drop(true).spawn().map_err(start)?;
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Error::Operation(format!("the start of {what}")));
+        };
+        let stdout = BufReader::new(stdout);
+        let mut stream = Self { stdin, stdout, line: String::new(), requests: 0, passed: 0 };
+        let hello = json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": { "name": "bench", "version": "1" },
+        });
+        stream.ask("initialize", hello).await?;
+        let initialized = "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n";
+        let sent = stream.stdin.write_all(initialized.as_bytes()).await;
+        sent.map_err(|error| failed(&error))?;
+        Ok((child, stream))
+    }
+
     async fn ask(&mut self, method: &str, params: Value) -> Result<Value, Error> {
         self.requests += 1;
         let id = self.requests;
@@ -116,27 +157,16 @@ impl Stream {
 impl<'a> Agent<'a> {
     async fn start(bench: &'a Bench, on: On, io_dir: &Path) -> Result<Self, Error> {
         let engine = on.to_string().to_ascii_lowercase();
+        let own = std::env::current_exe().map_err(Error::file("find", "this program"))?;
         let mut command = bench.sandboxctl(["mcp", "--engine", &engine, "--pool"]);
-        command.arg(POOL.to_string()).arg("--io-dir");
-        command.arg(io_dir).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let start = |source| Error::Start { program: "sandboxctl mcp".to_owned(), source };
-        let mut child = command.kill_on_drop(true).spawn().map_err(start)?;
-        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Error::Operation("the start of an agent's tools".to_owned()));
-        };
-        let stdout = BufReader::new(stdout);
-        let mut stream = Stream { stdin, stdout, line: String::new(), requests: 0, passed: 0 };
-        let hello = json!({
-            "protocolVersion": "2025-11-25",
-            "capabilities": {},
-            "clientInfo": { "name": "bench", "version": "1" },
-        });
-        stream.ask("initialize", hello).await?;
-        let initialized = "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n";
-        let sent = stream.stdin.write_all(initialized.as_bytes()).await;
-        sent.map_err(|error| failed(&error))?;
+        command.arg(POOL.to_string()).arg("--io-dir").arg(io_dir);
+        command.arg("--upstream").arg(format!("rows='{}' --upstream", own.display()));
+        let (child, stream) = Stream::start(command, "sandboxctl mcp").await?;
+        let mut command = Command::new(own);
+        command.arg("--upstream");
+        let (server, direct) = Stream::start(command, "another server").await?;
         let (io_dir, stream) = (io_dir.to_owned(), Mutex::new(stream));
-        Ok(Self { bench, engine, io_dir, child, stream })
+        Ok(Self { bench, engine, io_dir, child, stream, direct: (server, Mutex::new(direct)) })
     }
 
     /// The sandboxes of its pool that run.
@@ -206,18 +236,42 @@ impl<'a> Agent<'a> {
         Ok(started.elapsed().as_secs_f64())
     }
 
-    /// The bytes that pass the client in this.
-    async fn passed<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<f64, Error> {
-        let before = self.stream.lock().await.passed;
+    /// All calls of the other server's tool, by a client of it.
+    async fn call_directly(&self) -> Result<f64, Error> {
+        let mut stream = self.direct.1.lock().await;
+        let started = Instant::now();
+        for number in 0..CALLS {
+            stream.call("read", json!({ "number": number })).await?;
+        }
+        Ok(started.elapsed().as_secs_f64())
+    }
+
+    /// The same by a script each.
+    async fn call_by_scripts(&self) -> Result<f64, Error> {
+        self.warm().await?;
+        let started = Instant::now();
+        for _ in 0..CALLS {
+            self.script(CALL_ONE).await?;
+        }
+        Ok(started.elapsed().as_secs_f64())
+    }
+
+    /// The bytes that pass a client in this.
+    async fn passed<T>(
+        stream: &Mutex<Stream>,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<f64, Error> {
+        let before = stream.lock().await.passed;
         work.await?;
-        Ok((self.stream.lock().await.passed - before) as f64)
+        Ok((stream.lock().await.passed - before) as f64)
     }
 
     /// Ends as with its client.
     async fn stop(self) {
-        let Self { mut child, stream, .. } = self;
-        drop(stream);
+        let Self { mut child, stream, direct: (mut server, direct), .. } = self;
+        drop((stream, direct));
         _ = child.wait().await;
+        _ = server.wait().await;
     }
 }
 
@@ -266,6 +320,11 @@ struct Names {
     script: String,
     bytes_of_calls: String,
     bytes_of_script: String,
+    tool_directly: String,
+    tool_by_scripts: String,
+    tool_by_one: String,
+    bytes_directly: String,
+    bytes_by_one: String,
 }
 
 impl Names {
@@ -277,12 +336,24 @@ impl Names {
             script: format!("one script that reads {FILES} files, {on}"),
             bytes_of_calls: format!("bytes of {FILES} calls, {on}"),
             bytes_of_script: format!("bytes of one script, {on}"),
+            tool_directly: format!("{CALLS} calls of another server's tool by a client, {on}"),
+            tool_by_scripts: format!("{CALLS} scripts with one call each, {on}"),
+            tool_by_one: format!("one script with {CALLS} calls, {on}"),
+            bytes_directly: format!("bytes of {CALLS} calls by a client, {on}"),
+            bytes_by_one: format!("bytes of one script with {CALLS} calls, {on}"),
         }
     }
 
     fn all(self) -> impl Iterator<Item = String> {
-        let Self { one, burst, calls, script, bytes_of_calls, bytes_of_script } = self;
-        [one, burst, calls, script, bytes_of_calls, bytes_of_script].into_iter()
+        let Self { one, burst, calls, script, bytes_of_calls, bytes_of_script, .. } = self;
+        let Self {
+            tool_directly, tool_by_scripts, tool_by_one, bytes_directly, bytes_by_one, ..
+        } = self;
+        [
+            one, burst, calls, script, tool_directly, tool_by_scripts, tool_by_one, bytes_of_calls,
+            bytes_of_script, bytes_directly, bytes_by_one,
+        ]
+        .into_iter()
     }
 }
 
@@ -300,13 +371,23 @@ async fn measure_with(
             agent.read_all().await
         }),
         Entry::new(&names.script, || agent.warm_script(SUM)),
+        Entry::new(&names.tool_directly, || agent.call_directly()),
+        Entry::new(&names.tool_by_scripts, || agent.call_by_scripts()),
+        Entry::new(&names.tool_by_one, || agent.warm_script(CALL_ALL)),
     ];
     let mut rows = bench.by_turns(counts, Unit::Seconds, entries).await?;
     compare(&mut rows, 0, 0, Some(Target::median_at_most(0.005)));
     compare(&mut rows, 3, 2, None);
-    let of_calls = agent.passed(agent.read_all()).await?;
-    let of_script = agent.passed(agent.script(SUM)).await?;
+    compare(&mut rows, 6, 5, Some(Target::ratio_at_most(0.2)));
+    let of_calls = Agent::passed(&agent.stream, agent.read_all()).await?;
+    let of_script = Agent::passed(&agent.stream, agent.script(SUM)).await?;
+    let directly = Agent::passed(&agent.direct.1, agent.call_directly()).await?;
+    let by_one = Agent::passed(&agent.stream, agent.script(CALL_ALL)).await?;
     rows.push(Row::figure(&names.bytes_of_calls, Unit::Bytes, vec![of_calls]));
     rows.push(Row::figure(&names.bytes_of_script, Unit::Bytes, vec![of_script]));
+    rows.push(Row::figure(&names.bytes_directly, Unit::Bytes, vec![directly]));
+    rows.push(Row::figure(&names.bytes_by_one, Unit::Bytes, vec![by_one]));
+    let last = rows.len() - 1;
+    compare(&mut rows, last, last - 1, Some(Target::ratio_at_most(0.05)));
     Ok(rows)
 }

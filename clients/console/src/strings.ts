@@ -129,8 +129,8 @@ export const s = {
     ended: "Ended", sandbox: "Sandbox", raised: "raised", tests: "Test cases", copyJson: "Copy JSON",
     noResult: "No result.", terminal: "From a terminal",
     noRequest:
-      "The service keeps what an execution left, not what was sent: only what this page has run can be run again." +
-      " The playground takes over the image, the limits and the hosts that were reached.",
+      "It can be run again when it has ended, if its request had no secrets and up to 16 KiB. The playground takes over" +
+      " the image, the limits and the hosts that were reached.",
     document: "Document",
   },
   hosts: {
@@ -254,7 +254,7 @@ export const s = {
     stopHint: "SIGTERM to all that it has started, and SIGKILL after the grace. A second time skips the grace.",
   },
   files: {
-    tree: "Files", refresh: "Refresh", root: "Directory", io: "The io dir", inputs: "Inputs", whole: "Everything",
+    tree: "Files", root: "Directory", io: "The io dir", inputs: "Inputs", whole: "Everything",
     upload: "Upload", drop: (directory: string) => `Drop files here to upload them to ${directory}`,
     uploading: (name: string) => `Uploading ${name}`,
     uploaded: (n: number) => count(n, "file is uploaded", "files are uploaded"), exists: "Replace what is there?",
@@ -267,7 +267,7 @@ export const s = {
     special: "Only its name is shown: links are not followed, and special files are not read.",
   },
   ports: {
-    title: "Listening ports", refresh: "Refresh", none: "Nothing listens",
+    title: "Listening ports", none: "Nothing listens",
     noneText: "Start a server in the sandbox, at 127.0.0.1 or at all addresses.", port: "Port", address: "Address",
     reach: "From outside", closed: "not reachable: not in the sandbox's spec", open: "reachable", preview: "Reach it",
     noPreviews: "This service has no previews (server.preview_domain is not set). On your machine, this forwards the port:",

@@ -1,8 +1,9 @@
 /** What the console's tests share: services of their own on the embedded engine, a browser, and pages that are watched. */
 import assert from "node:assert/strict";
-import { execFile, spawn } from "node:child_process";
+import { execFile, execFileSync, spawn } from "node:child_process";
+import { createHash, X509Certificate } from "node:crypto";
 import { once } from "node:events";
-import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer as createHttpServer } from "node:http";
 import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -100,7 +101,7 @@ export class Service {
     const address = new Promise((resolve, reject) => {
       const listen = (piece) => {
         if (this.#printed.length < 1 << 20) this.#printed += piece;
-        const found = /listening on (http:\S+)/.exec(this.#printed);
+        const found = /listening on (https?:\S+)/.exec(this.#printed);
         if (found) resolve(found[1]);
       };
       this.#child.stdout.setEncoding("utf8").on("data", listen);
@@ -172,11 +173,23 @@ print(store.execute("SELECT count(*) FROM executions").fetchone()[0])
   }
 }
 
+/** A certificate of a host that no name server knows, its key, and the digest by which a browser takes it as valid. */
+export function certificate(host) {
+  const directory = mkdtempSync(join(tmpdir(), "sandboxctl-console-tls-"));
+  atEnd(() => rmSync(directory, { recursive: true, force: true }));
+  const [cert, key] = [join(directory, "cert.pem"), join(directory, "key.pem")];
+  const of = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", `/CN=${host}`];
+  const names = ["-addext", `subjectAltName=DNS:${host}`];
+  execFileSync("openssl", ["req", "-x509", ...of, ...names, "-keyout", key, "-out", cert], { stdio: "pipe" });
+  const publicKey = new X509Certificate(readFileSync(cert)).publicKey.export({ type: "spki", format: "der" });
+  return { cert, key, digest: createHash("sha256").update(publicKey).digest("base64") };
+}
+
 let shared;
 
-/** The browser of this file's tests. */
-export async function browser() {
-  shared ??= chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium" }).then((it) => {
+/** The browser of this file's tests, which is started with what the first of them needs. */
+export async function browser(...args) {
+  shared ??= chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args }).then((it) => {
     atEnd(() => it.close());
     return it;
   });
@@ -284,6 +297,24 @@ export async function openTerminal(page) {
   await page.locator(".xterm-helper-textarea").focus();
 }
 
+/** What a page of the console has in its storage of its session. */
+export function proofOf(page) {
+  return page.evaluate(() => localStorage.getItem("sandboxctl.session-proof"));
+}
+
+/** An answer to a request as the console sends it from this page: its status and its JSON. */
+export function asPage(page, path, init = {}) {
+  return page.evaluate(
+    async ({ path, init }) => {
+      const headers = { "Session-Proof": localStorage.getItem("sandboxctl.session-proof") ?? "" };
+      if (init.body) headers["Content-Type"] = "application/json";
+      const answer = await fetch(path, { ...init, headers });
+      return { status: answer.status, body: await answer.json().catch(() => undefined) };
+    },
+    { path, init },
+  );
+}
+
 /** A relay of TCP connections, which cuts those that there are, and may refuse new ones. */
 export class Relay {
   #server;
@@ -332,8 +363,9 @@ export class Relay {
 }
 
 /** A server of pages at another port: to the browser the same site, and another origin. */
-export async function strangerAt(pages) {
+export async function strangerAt(pages, onRequest = () => {}) {
   const server = createHttpServer((request, answer) => {
+    onRequest(request, answer);
     const page = pages[new URL(request.url, "http://x").pathname];
     answer.writeHead(page === undefined ? 404 : 200, { "Content-Type": "text/html; charset=utf-8" });
     answer.end(page ?? "");

@@ -60,7 +60,7 @@ describe("pages", () => {
       await page.getByText("kept.txt").first().click();
       await page.getByText("content-7").first().waitFor();
       const { name, text } = await saved(page, () =>
-        page.getByRole("link", { name: "Download", exact: true }).last().click(),
+        page.getByRole("button", { name: "Download", exact: true }).last().click(),
       );
       assert.deepEqual([name, text], ["kept.txt", "content-7\n"]);
       await page.keyboard.press("Escape");
@@ -121,6 +121,36 @@ describe("pages", () => {
       await until("another execution", () => page.url() !== first);
       await page.getByText("input-text").first().waitFor();
     });
+  });
+
+  test("what others sent is run again too, unless it had a secret", async () => {
+    const { id: sandbox } = await service.call(token, "POST", "/v1/sandboxes", { spec: {} });
+    const script = "return { sent = args.by }";
+    const sent = await service.execute(token, { script, args: { by: "another" } });
+    const inside = await service.call(token, "POST", `/v1/sandboxes/${sandbox}/executions`, { script });
+    const secret = { script: "return 1", secrets: { KEY: "tajomstvo" } };
+    const { id: hidden } = await service.execute(token, secret);
+    await visit(service, token, { hash: `executions/${sent.id}/` }, async (page) => {
+      const again = page.getByRole("button", { name: "Run again" });
+      for (const [id, place] of [
+        [sent.id, "/v1/executions?wait=60"],
+        [inside.id, `/v1/sandboxes/${sandbox}/executions?wait=60`],
+      ]) {
+        await page.goto(`${service.url}/#/executions/${id}?tab=details`);
+        await page.getByText(place).first().waitFor();
+        await again.click();
+        await until("another execution", () => !page.url().includes(id));
+        await page.getByText("script returned").or(page.getByText("ok")).first().waitFor();
+        const { executions } = await service.call(token, "GET", "/v1/executions?limit=1");
+        assert.equal(executions[0].sandbox, id === sent.id ? null : sandbox);
+      }
+      await page.goto(`${service.url}/#/executions/${hidden}`);
+      await page.getByRole("button", { name: "Open in the playground" }).waitFor();
+      assert.equal(await again.count(), 0);
+    });
+    const document = JSON.stringify(await service.call(token, "GET", `/v1/executions/${hidden}`));
+    assert.ok(!document.includes("tajomstvo") && !document.includes('"request"'), document);
+    await service.call(token, "DELETE", `/v1/sandboxes/${sandbox}`);
   });
 
   test("a sandbox: created, entered, filled, paused, extended and deleted", async () => {
@@ -204,15 +234,29 @@ describe("pages", () => {
     });
   });
 
-  test("ports: what listens is found", async () => {
+  test("ports and files are followed, and wake no sandbox that is paused meanwhile", async () => {
     const spec = { processes: "kept", ports: "any" };
     const { id } = await service.call(token, "POST", "/v1/sandboxes", { spec });
-    const command = { shell: "httpd -f -p 8123 -h /" };
-    await service.call(token, "POST", `/v1/sandboxes/${id}/processes`, { command });
+    const at = `/v1/sandboxes/${id}`;
+    await service.call(token, "PUT", `${at}/files/first.txt`, "first");
     await visit(service, token, { hash: `sandboxes/${id}/ports` }, async (page) => {
+      await page.getByText("Nothing listens").waitFor();
+      const command = { shell: "httpd -f -p 8123 -h /" };
+      await service.call(token, "POST", `${at}/processes`, { command });
       await page.getByText("8123").first().waitFor();
+      await tab(page, "Files");
+      await page.getByText("first.txt").first().click();
+      await page.getByText("first", { exact: true }).first().waitFor();
+      await service.call(token, "PUT", `${at}/files/later.txt`, "later");
+      await page.getByText("later.txt").first().waitFor();
+      await service.call(token, "PUT", `${at}/files/first.txt`, "another");
+      await page.getByText("another").first().waitFor();
+      await page.getByRole("button", { name: "Pause" }).click();
+      await page.getByText("paused").first().waitFor();
+      await page.waitForTimeout(7000);
+      assert.equal((await service.call(token, "GET", at)).status, "paused");
     });
-    await service.call(token, "DELETE", `/v1/sandboxes/${id}`);
+    await service.call(token, "DELETE", at);
   });
 
   test("the service: what it does now, by subject", async () => {

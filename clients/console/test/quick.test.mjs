@@ -1,7 +1,7 @@
 /** What a commit must not break: sign-in, the list, a run in the playground, and a guest whose names are markup. */
 import assert from "node:assert/strict";
 import { before, describe, test } from "node:test";
-import { Service, visit } from "./harness.mjs";
+import { proofOf, Service, visit } from "./harness.mjs";
 import { assertHarmless, MARKUP, NAMES, printing, TEXTS } from "./hostile.mjs";
 
 /** What is waited for is in none of its lines. */
@@ -34,11 +34,13 @@ describe("the console", { concurrency: 4 }, () => {
         [{ name: `sandboxctl_session_${new URL(service.url).port}`, httpOnly: true, sameSite: "Strict", path: "/" }],
       );
       assert.ok(!cookies[0].value.includes(token.slice(-20)), "the cookie shows the token");
+      assert.ok(await proofOf(page));
       await page.reload();
       await page.getByRole("heading", { level: 1, name: "Executions" }).waitFor();
       await page.getByRole("button", { name: "Sign out" }).click();
       await page.getByLabel("Token").waitFor();
       assert.deepEqual(await visitor.context.cookies(), []);
+      assert.equal(await proofOf(page), null);
     });
   });
 

@@ -1,7 +1,7 @@
 /** Whose session it is, when it ends, and that no page of another origin can use it. */
 import assert from "node:assert/strict";
 import { before, describe, test } from "node:test";
-import { ALL_SCOPES, Service, strangerAt, USER_SCOPES, until, Visitor, visit } from "./harness.mjs";
+import { ALL_SCOPES, asPage, proofOf, Service, strangerAt, USER_SCOPES, until, Visitor, visit } from "./harness.mjs";
 
 /** The session on a loopback address is named by its port: services of one machine do not sign each other out. */
 const COOKIE = "sandboxctl_session";
@@ -79,12 +79,17 @@ describe("sessions", () => {
         const row = page.locator(`main a[href*="${run.id}"]`).first();
         await row.waitFor();
         const [cookie] = await visitor.context.cookies();
+        const proof = await proofOf(page);
         await end(token);
         // The page finds out by itself.
         await page.getByText(/session has ended/).waitFor();
         assert.ok(!(await page.content()).includes(run.id));
         const answer = await fetch(`${service.url}/v1/executions`, {
-          headers: { Cookie: `${cookieOf(service)}=${cookie.value}`, "Sec-Fetch-Site": "same-origin" },
+          headers: {
+            Cookie: `${cookieOf(service)}=${cookie.value}`,
+            "Sec-Fetch-Site": "same-origin",
+            "Session-Proof": proof,
+          },
         });
         assert.equal(answer.status, 401);
         await page.getByLabel("Token").fill(await service.token("carol"));
@@ -94,7 +99,7 @@ describe("sessions", () => {
     });
   }
 
-  test("a session that others planted is replaced by the sign-in", async () => {
+  test("a session that others planted is none", async () => {
     const thief = await Visitor.come(service.url);
     await thief.signIn(bob);
     const [planted] = await thief.context.cookies();
@@ -102,25 +107,22 @@ describe("sessions", () => {
     const victim = await Visitor.come(service.url);
     // Cookies do not tell ports apart: a page at another port of this host could have set it.
     await victim.context.addCookies([planted]);
-    await victim.open("sign-in");
-    await victim.page.waitForFunction(() => document.querySelector("h1"));
-    if (await victim.page.getByRole("button", { name: "Sign out" }).count()) {
-      await victim.page.getByRole("button", { name: "Sign out" }).click();
-    }
+    await victim.open("executions");
     await victim.page.getByLabel("Token").fill(ada);
     await victim.page.getByRole("button", { name: "Sign in" }).click();
     await victim.page.getByText("ada").first().waitFor();
     const cookies = (await victim.context.cookies()).filter(({ name }) => name === cookieOf(service));
     assert.equal(cookies.length, 1, "two sessions");
     assert.notEqual(cookies[0].value, planted.value);
-    const session = await victim.page.evaluate(() => fetch("/v1/session").then((it) => it.json()));
-    assert.equal(session.subject, "ada");
-    // Nor does one count that is set for a part of the paths, which browsers send first.
+    const subject = async () => (await asPage(victim.page, "/v1/session")).body?.subject;
+    assert.equal(await subject(), "ada");
+    // Nor does one count that is set for a part of the paths, which browsers send first: it takes nothing away.
     await victim.context.addCookies([
       { name: cookieOf(service), value: planted.value, domain: "127.0.0.1", path: "/v1" },
     ]);
-    const both = await victim.page.evaluate(() => fetch("/v1/session").then((it) => it.text()));
-    assert.ok(!both.includes("bob"), both);
+    assert.equal(await subject(), "ada");
+    await victim.page.reload();
+    await victim.page.getByText("ada").first().waitFor();
     // A session made up, or changed in one place, is none.
     const sealed = cookies[0].value;
     const other = (at) => sealed.slice(0, at) + (sealed[at] === "A" ? "B" : "A") + sealed.slice(at + 1);
@@ -128,7 +130,7 @@ describe("sessions", () => {
     for (const value of forged) {
       await victim.context.clearCookies();
       await victim.context.addCookies([{ ...cookies[0], value }]);
-      const status = await victim.page.evaluate(() => fetch("/v1/session").then((it) => it.status));
+      const { status } = await asPage(victim.page, "/v1/session");
       assert.equal(status, 401, `a session of ${value}`);
     }
     victim.assertInnocent();
@@ -357,9 +359,45 @@ describe("pages of others", () => {
     assert.equal(await state(), before);
     // No one signs a visitor in as somebody else.
     const [cookie] = (await visitor.context.cookies()).filter(({ name }) => name === cookieOf(service));
-    const session = await visitor.page.evaluate(() => fetch("/v1/session").then((it) => it.json()));
     assert.ok(cookie);
-    assert.equal(session.subject, "ada");
+    assert.equal((await asPage(visitor.page, "/v1/session")).body.subject, "ada");
+    await visitor.leave();
+  });
+
+  test("a server at another port gets the cookie, and has no session by it", async () => {
+    const visitor = await Visitor.come(service.url);
+    await visitor.signIn(token);
+    let got = "";
+    let set;
+    const stranger = await strangerAt({ "/": "<!doctype html><p>stranger" }, (request, answer) => {
+      got = request.headers.cookie ?? "";
+      if (set) answer.setHeader("Set-Cookie", set);
+    });
+    const page = await visitor.context.newPage();
+    await page.goto(stranger);
+    assert.ok(got.includes(`${cookieOf(service)}=`), "no cookie was sent: nothing was tried");
+    // It speaks to the service as if it were a page of it.
+    const as = { Cookie: got, "Sec-Fetch-Site": "same-origin", Origin: service.url };
+    for (const proof of [{}, { "Session-Proof": "" }, { "Session-Proof": "0".repeat(32) }]) {
+      const answer = await fetch(`${service.url}/v1/executions`, { headers: { ...as, ...proof } });
+      assert.equal(answer.status, 401);
+    }
+    assert.equal(await page.evaluate(() => JSON.stringify({ ...localStorage })), "{}");
+    // It plants a session of its own, over the visitor's and for deeper paths.
+    const bob = await Visitor.come(service.url);
+    await bob.signIn(await service.token("bob", ALL_SCOPES));
+    const [{ name, value }] = await bob.context.cookies();
+    await bob.leave();
+    set = ["/", "/v1", "/v1/session", "/v1/executions"].map((path) => `${name}=${value}; Path=${path}; HttpOnly`);
+    await page.goto(stranger);
+    await visitor.open("executions");
+    await visitor.page.reload();
+    await visitor.page.getByLabel("Token").fill(token);
+    await visitor.page.getByRole("button", { name: "Sign in" }).click();
+    await visitor.page.getByText("ada").first().waitFor();
+    await visitor.page.locator(`main a[href*="${run.id}"]`).first().waitFor();
+    assert.equal((await asPage(visitor.page, "/v1/session")).body.subject, "ada");
+    visitor.assertInnocent();
     await visitor.leave();
   });
 

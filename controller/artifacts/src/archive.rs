@@ -14,6 +14,7 @@ use std::thread;
 use flate2::{Compression, GzBuilder};
 use rustix::fs::{Stat, fstat};
 use ruzstd::encoding::{CompressionLevel, FrameCompressor};
+use sandbox_api::ErrorKind;
 use sandbox_api::artifacts::{Artifact, ArtifactMode, CheckDifference};
 use sandbox_dirfd::{CopyAllowance, KnownFiles, SparseReader, hex};
 use sha2::{Digest as _, Sha256};
@@ -90,7 +91,9 @@ impl ArtifactsDir {
         let odd =
             self.manifest.files.iter().find(|it| it.path_b64.is_some() || !is_plain(&it.path));
         if let Some(odd) = odd {
-            return Err(Error::ZipName { path: odd.path.clone() });
+            let message = format!("a zip archive cannot hold the name '{}'", odd.path);
+            let hint = ".tar.zst and .tar.gz archives hold any name";
+            return Err(Error::refused(ErrorKind::Usage, message, Some(hint)));
         }
         let mut zip = Zip(ZipWriter::new(BufWriter::new(to)));
         if let Err(error) = self.write_to(&mut zip, proceed) {
@@ -543,7 +546,7 @@ mod tests {
             let full = File::options().read(true).write(true).open("/dev/full").unwrap();
             let dir = ArtifactsDir::open(&place.at("out")).unwrap();
             let error = dir.archive(format, full, &|| true).unwrap_err();
-            assert_eq!(error.kind(), sandbox_api::ErrorKind::DiskFull, "{name}: {error:?}");
+            assert_eq!(error.kind(), ErrorKind::DiskFull, "{name}: {error:?}");
         }
     }
 

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat};
+use sandbox_api::ErrorKind;
 use sandbox_api::artifacts::{ArtifactManifest, LineDifference, OmitReason, OmittedEntry};
 use sandbox_dirfd::{Identity, ScanCoverage, Visit, WalkBounds, join, walk};
 
@@ -100,7 +101,9 @@ pub fn collect(
     for path in found.files.iter().map(Vec::as_slice).chain(omitted) {
         let shown = shown(path);
         if shown != path {
-            return Err(Error::SecretName { path: text(&shown) });
+            let message = format!("the name of a file contains a secret: '{}'", text(&shown));
+            let hint = "rename the file, or exclude it: --artifact '!GLOB'";
+            return Err(Error::refused(ErrorKind::Policy, message, Some(hint)));
         }
     }
     if let (Unmatched::Refuse, Some(pattern)) = (unmatched, found.unmatched.first()) {
@@ -108,7 +111,9 @@ pub fn collect(
             .omitted_of
             .get(pattern)
             .map(|entry| format!(": '{}' is {}", entry.path, entry.reason.as_str()));
-        return Err(Error::NoMatch { pattern: pattern.clone(), omitted: only });
+        let message = format!("no file matches '{pattern}'{}", only.unwrap_or_default());
+        let hint = "globs are relative to the io dir; --artifact-optional allows no match";
+        return Err(Error::refused(ErrorKind::NotFound, message, Some(hint)));
     }
     let mut from = Cursor::new(root.as_fd(), MissingDir::Fail);
     let mut progress = Progress::default();
@@ -218,7 +223,8 @@ pub fn complete(what: &str, coverage: ScanCoverage) -> Result<(), Error> {
         ScanCoverage::Deep => "its directories are too deep",
         ScanCoverage::Cut => "it has too many entries, or its file system is too slow",
     };
-    Err(Error::Incomplete { what: what.to_owned(), reason })
+    let message = format!("cannot scan all of {what}: {reason}");
+    Err(Error::refused(ErrorKind::Internal, message, None))
 }
 
 fn write(staging: &Staging, name: &str, content: &[u8]) -> Result<(), Error> {
@@ -368,7 +374,7 @@ pub mod tests {
         let sparse = File::create(place.at("io/b")).unwrap();
         sparse.set_len(HoleAllowance::BYTES + 1).unwrap();
         let error = place.collect(&["**"], "out").unwrap_err();
-        assert_eq!(error.kind(), sandbox_api::ErrorKind::TooLarge, "{error}");
+        assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
         assert_eq!(place.names(), ["io"]);
     }
 
@@ -405,7 +411,7 @@ pub mod tests {
         symlink("app", place.at("io/hunter2-link")).unwrap();
         for globs in [&["dist"][..], &["*link"]] {
             let error = place.collect(globs, "out").unwrap_err();
-            assert!(matches!(error, Error::SecretName { .. }), "{error}");
+            assert_eq!(error.kind(), ErrorKind::Policy, "{error}");
             assert!(!error.to_string().contains("hunter2"), "{error}");
         }
         assert!(!place.at("out").exists());
@@ -485,7 +491,7 @@ pub mod tests {
         assert!(error.to_string().contains("too deep"), "{error}");
         assert_eq!(
             place.collect(&["**", "!d/d", "!*"], "other").unwrap_err().kind(),
-            sandbox_api::ErrorKind::NotFound
+            ErrorKind::NotFound
         );
     }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fstat};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fstat, readlinkat};
 use rustix::io::Errno;
 use sandbox_api::artifacts::{Artifact, ArtifactMode, text_and_bytes};
 use sandbox_dirfd::{
@@ -61,6 +61,32 @@ impl Progress {
         Self { copies: CopyAllowance::new(copies), ..Self::default() }
     }
 
+    /// Takes one state of a file, which is tried again if the file changes meanwhile: by `link` if it is known by
+    /// another name, or else by `read`.
+    fn take(
+        &mut self,
+        source: &File,
+        action: &'static str,
+        path: &[u8],
+        link: impl Fn(&Artifact) -> bool,
+        read: impl Fn(&Stat) -> io::Result<Option<Content>>,
+    ) -> Result<Artifact, Error> {
+        let failed = Error::io::<io::Error>(action, path);
+        for _ in 0..TRIES {
+            let before = fstat(source).map_err(|errno| failed(errno.into()))?;
+            if let Some(known) = self.known.get(&before).filter(|known| link(known)) {
+                return Ok(by_name(known, path));
+            }
+            self.count(&before, path)?;
+            let content = read(&before).map_err(&failed)?.ok_or(Error::Cancelled)?;
+            let after = fstat(source).map_err(|errno| failed(errno.into()))?;
+            if FileStamp::of(&before) == FileStamp::of(&after) && content.bytes == size(&before) {
+                return Ok(self.artifact(&after, path, content));
+            }
+        }
+        Err(Error::changing(path))
+    }
+
     /// Takes a file into account that is copied or read.
     fn count(&mut self, file: &Stat, path: &[u8]) -> Result<(), Error> {
         match (self.copies.take(file), self.holes.take(file)) {
@@ -87,6 +113,14 @@ fn by_name(artifact: &Artifact, path: &[u8]) -> Artifact {
     Artifact { path, path_b64, ..artifact.clone() }
 }
 
+/// The text of a symbolic link.
+pub fn target_of(from: &mut Cursor<'_>, path: &[u8]) -> Result<Vec<u8>, Error> {
+    let failed = Error::io("read", path);
+    let (parent, name) = from.parent(path).map_err(&failed)?;
+    let target = readlinkat(parent, name, Vec::new()).map_err(&failed)?;
+    Ok(target.into_bytes())
+}
+
 /// Copies the file at `path` below one directory to the same path below another.
 pub fn copy(
     from: &mut Cursor<'_>,
@@ -96,28 +130,16 @@ pub fn copy(
     proceed: ContinueFn<'_>,
 ) -> Result<Artifact, Error> {
     let source = open(from, path)?;
-    let failed = Error::io::<Errno>("copy", path);
     let root = to.root();
-    let (parent, name) = to.parent(path).map_err(&failed)?;
-    for _ in 0..TRIES {
-        let before = fstat(&source).map_err(&failed)?;
-        if let Some(known) = progress.known.get(&before)
-            && link_below(root, known.path(), (parent, name)).is_ok()
-        {
-            return Ok(by_name(known, path));
-        }
-        progress.count(&before, path)?;
-        let mut target = create(parent, name).map_err(&failed)?;
-        let copied = transfer(&source, &mut target, &before, proceed);
-        let content = copied.map_err(Error::io("copy", path))?.ok_or(Error::Cancelled)?;
-        let after = fstat(&source).map_err(&failed)?;
-        if FileStamp::of(&before) == FileStamp::of(&after) && content.bytes == size(&before) {
-            let mode = ArtifactMode::of(before.st_mode);
-            fchmod(&target, Mode::from_raw_mode(mode.bits())).map_err(&failed)?;
-            return Ok(progress.artifact(&after, path, content));
-        }
-    }
-    Err(Error::Changing { path: text(path) })
+    let (parent, name) = to.parent(path).map_err(Error::io("copy", path))?;
+    let link = |known: &Artifact| link_below(root, known.path(), (parent, name)).is_ok();
+    progress.take(&source, "copy", path, link, |before| {
+        let mut target = create(parent, name)?;
+        let content = transfer(&source, &mut target, before, proceed)?;
+        let mode = ArtifactMode::of(before.st_mode);
+        fchmod(&target, Mode::from_raw_mode(mode.bits()))?;
+        Ok(content)
+    })
 }
 
 /// The file at `path` below a directory, as its copy would be.
@@ -128,21 +150,13 @@ pub fn describe(
     proceed: ContinueFn<'_>,
 ) -> Result<Artifact, Error> {
     let source = open(from, path)?;
-    let failed = Error::io::<io::Error>("read", path);
-    for _ in 0..TRIES {
-        let before = fstat(&source).map_err(|errno| failed(errno.into()))?;
-        if let Some(known) = progress.known.get(&before) {
-            return Ok(by_name(known, path));
-        }
-        progress.count(&before, path)?;
-        let read = hash(&source, size(&before).saturating_add(1), proceed).map_err(&failed)?;
-        let content = read.ok_or(Error::Cancelled)?;
-        let after = fstat(&source).map_err(|errno| failed(errno.into()))?;
-        if FileStamp::of(&before) == FileStamp::of(&after) && content.bytes == size(&before) {
-            return Ok(progress.artifact(&after, path, content));
-        }
-    }
-    Err(Error::Changing { path: text(path) })
+    progress.take(
+        &source,
+        "read",
+        path,
+        |_| true,
+        |before| hash(&source, size(before).saturating_add(1), proceed),
+    )
 }
 
 /// Creates a file in a directory of this crate, replacing one that an earlier try left.

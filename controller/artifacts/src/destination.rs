@@ -46,9 +46,9 @@ impl Destination {
     ///
     /// # Errors
     ///
-    /// [`Error::Destination`].
+    /// If it cannot be used.
     pub fn new(given: &Path, others: &[(&str, &Path)]) -> Result<Self, Error> {
-        let refuse = |reason: String| Error::destination(given, reason);
+        let refuse = |reason: String| Error::destination(given, reason, None);
         let system = |error: io::Error| refuse(error.to_string());
         if given.as_os_str().is_empty() {
             return Err(refuse("the path is empty".to_owned()));
@@ -56,9 +56,8 @@ impl Destination {
         // A trailing slash would follow a link.
         let written: PathBuf = std::path::absolute(given).map_err(system)?.components().collect();
         if fs::symlink_metadata(&written).is_ok_and(|found| found.is_symlink()) {
-            let reason = "it is a symbolic link".to_owned();
-            let hint = Some("name the directory that it leads to");
-            return Err(Error::Destination { path: given.to_owned(), reason, hint });
+            let hint = "name the directory that it leads to";
+            return Err(Error::destination(given, "it is a symbolic link", Some(hint)));
         }
         let path = resolve(&written).map_err(system)?;
         if path.file_name().is_none() {
@@ -103,7 +102,7 @@ impl Destination {
 
     /// Fails if it is in the directory with this identity, compared by inodes instead of paths.
     fn check_outside(&self, parent: &OwnedFd, name: &OsStr, io_dir: Identity) -> Result<(), Error> {
-        let refuse = |errno: Errno| Error::destination(&self.given, errno.to_string());
+        let refuse = |errno: Errno| Error::destination(&self.given, errno, None);
         let itself = sandbox_dirfd::open_child(parent, as_bytes(name), DIRECTORY).ok();
         let mut at = parent.try_clone().map_err(|error| Error::io("open", b".")(error))?;
         let mut last = itself.map(|fd| fstat(&fd)).transpose().map_err(refuse)?;
@@ -124,7 +123,7 @@ impl Destination {
     /// Creates the staging directory of this destination, and removes those that crashed commands
     /// left next to it.
     pub(crate) fn stage(&self, io_dir: Identity) -> Result<Staging, Error> {
-        let refuse = |reason: String| Error::destination(&self.given, reason);
+        let refuse = |reason: String| Error::destination(&self.given, reason, None);
         let name = self.path.file_name().unwrap_or_default();
         let created = create_all(&self.above, &self.missing);
         let (parent, undo) = created.map_err(|errno| refuse(errno.to_string()))?;
@@ -169,12 +168,12 @@ impl Staging {
                 Ok(())
             }
             Err(Errno::NOTEMPTY | Errno::EXIST) => Err(not_empty(given)),
-            Err(Errno::BUSY) => Err(Error::Destination {
-                path: given.clone(),
-                reason: "something is mounted there".to_owned(),
-                hint: Some("name a directory in it"),
-            }),
-            Err(errno) => Err(Error::destination(given, errno.to_string())),
+            Err(Errno::BUSY) => Err(Error::destination(
+                given,
+                "something is mounted there",
+                Some("name a directory in it"),
+            )),
+            Err(errno) => Err(Error::destination(given, errno, None)),
         }
     }
 }
@@ -275,16 +274,11 @@ fn resolve(path: &Path) -> io::Result<PathBuf> {
 }
 
 fn not_empty(path: &Path) -> Error {
-    Error::Destination {
-        path: path.to_owned(),
-        reason: "it is not empty".to_owned(),
-        hint: Some("name another directory, or empty it"),
-    }
+    Error::destination(path, "it is not empty", Some("name another directory, or empty it"))
 }
 
 fn outside(path: &Path, reason: String) -> Error {
-    let hint = Some("name a directory that the sandbox does not see");
-    Error::Destination { path: path.to_owned(), reason, hint }
+    Error::destination(path, reason, Some("name a directory that the sandbox does not see"))
 }
 
 fn as_bytes(name: &OsStr) -> &[u8] {

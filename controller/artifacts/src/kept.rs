@@ -2,10 +2,10 @@
 //! archived. Without a manifest, so that nothing is hashed before it is requested.
 
 use std::io::{self, BufWriter, Read, Write};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use rustix::fs::{FileType, Stat, readlinkat};
+use rustix::fs::{FileType, Stat};
 use sandbox_api::artifacts::ArtifactMode;
 use sandbox_api::changes::{Change, ChangeManifest, ChangeOp, ChangeType};
 use sandbox_dirfd::{
@@ -14,9 +14,8 @@ use sandbox_dirfd::{
 use sha2::{Digest as _, Sha256};
 
 use crate::archive::{Added, ArchiveFormat, Tar, failed, tar_gzip, tar_zstd};
-use crate::copy::{Progress, describe, open};
+use crate::copy::{Progress, describe, open, target_of};
 use crate::cursor::{Cursor, MissingDir};
-use crate::error::text;
 use crate::{ContinueFn, Error, MAX_DEPTH};
 
 /// The files that a run left.
@@ -129,7 +128,7 @@ impl<'a> KeptFiles<'a> {
             archive.add(path, ArtifactMode::of(stat.st_mode), size, &mut content).map_err(
                 |error| match proceed() {
                     true if content.left > 0 && error.kind() == io::ErrorKind::UnexpectedEof => {
-                        Error::Changing { path: text(path) }
+                        Error::changing(path)
                     }
                     true => failed(error),
                     false => Error::Cancelled,
@@ -176,14 +175,6 @@ impl Read for Exactly<'_> {
         self.left = self.left.saturating_sub(count as u64);
         Ok(count)
     }
-}
-
-/// The text of a symbolic link.
-fn target_of(from: &mut Cursor<'_>, path: &[u8]) -> Result<Vec<u8>, Error> {
-    let failed = Error::io("read", path);
-    let (parent, name) = from.parent(path).map_err(&failed)?;
-    let target = readlinkat(parent.as_fd(), name, Vec::new()).map_err(&failed)?;
-    Ok(target.into_bytes())
 }
 
 fn change(
@@ -241,6 +232,7 @@ mod tests {
     use crate::collect::tests::Fixture;
     use rustix::fs::Mode;
     use std::fs::{self, File};
+    use std::os::fd::AsFd as _;
     use std::os::unix::fs::symlink;
     use std::process::Command;
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use sandbox_api::artifacts::{Artifact, ArtifactManifest, ArtifactSchema, OmittedEntry};
+use sandbox_dirfd::is_random_hex;
 use sandbox_protocol::media::image_type;
 use sandbox_protocol::without_bom;
 
@@ -25,14 +26,13 @@ pub fn encode(files: Vec<Artifact>, omitted: Vec<OmittedEntry>) -> (ArtifactMani
 
 /// The manifest of a directory, whose paths are all below it.
 pub fn decode(dir: &Path, json: &[u8]) -> Result<ArtifactManifest, Error> {
-    let refuse = |reason: String| Error::Manifest { path: dir.to_owned(), reason };
+    let refuse = |reason: String| Error::manifest(dir, reason);
     let manifest: ArtifactManifest = serde_json::from_slice(without_bom(json))
         .map_err(|error| refuse(format!("its manifest.json is not usable: {error}")))?;
     let mut last: &[u8] = b"";
     for file in &manifest.files {
         let path = file.path();
-        let is_digest = file.sha256.len() == 64
-            && file.sha256.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let is_digest = is_random_hex::<32>(&file.sha256);
         let reason = match path {
             path if !is_below(path) => "is not a path below the directory",
             path if is_reserved(path) => "is the manifest's or the checksums' own name",

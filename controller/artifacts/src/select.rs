@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use sandbox_api::ErrorKind;
 
 use crate::Error;
 
@@ -47,7 +48,7 @@ impl Selection {
         let [mut select, mut exclude, mut prune] = [(); 3].map(|()| GlobSetBuilder::new());
         let mut origins = Vec::new();
         for given in globs.iter().map(AsRef::as_ref) {
-            let refuse = |reason: String| Error::Pattern { pattern: given.to_owned(), reason };
+            let refuse = |reason: String| unusable(given, &reason);
             let (is_exclude, written) = match given.strip_prefix('!') {
                 Some(rest) => (true, rest),
                 None => (false, given),
@@ -73,12 +74,14 @@ impl Selection {
             }
         }
         if patterns.is_empty() {
-            return Err(Error::OnlyExcludes);
+            let why = "every glob excludes: at least one must select files";
+            let hint = "--artifact '**' selects everything else";
+            return Err(Error::refused(ErrorKind::Usage, why, Some(hint)));
         }
         let build = |set: GlobSetBuilder| {
-            set.build().map_err(|error| Error::Pattern {
-                pattern: globs.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(" "),
-                reason: error.kind().to_string(),
+            set.build().map_err(|error| {
+                let all = globs.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(" ");
+                unusable(&all, &error.kind().to_string())
             })
         };
         let (select, exclude, prune) = (build(select)?, build(exclude)?, build(prune)?);
@@ -132,6 +135,10 @@ fn spellings(written: &str, mount: &str) -> Result<Vec<String>, &'static str> {
         _ if path.contains(SPECIAL) => vec![path],
         _ => vec![format!("{path}/**"), path],
     })
+}
+
+fn unusable(pattern: &str, reason: &str) -> Error {
+    Error::refused(ErrorKind::Usage, format!("'{pattern}' is not usable: {reason}"), None)
 }
 
 #[cfg(test)]
@@ -203,6 +210,6 @@ mod tests {
             assert!(error.contains(reason) && error.contains(glob), "{glob}: {error}");
         }
         let error = Selection::new(&["!x"], "/io").unwrap_err();
-        assert!(matches!(error, Error::OnlyExcludes));
+        assert!(error.to_string().starts_with("every glob excludes"));
     }
 }

@@ -5,15 +5,16 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, readlinkat};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat};
 use rustix::io::Errno;
+use sandbox_api::ErrorKind;
 use sandbox_dirfd::{FileStamp, HoleAllowance, Visit, WalkBounds, hex, join, open_child, walk};
 use sha2::{Digest as _, Sha256};
 
 use crate::collect::complete;
-use crate::copy::{Progress, describe, hash};
+use crate::copy::{Progress, describe, hash, target_of};
 use crate::cursor::{Cursor, MissingDir};
-use crate::error::Error;
+use crate::error::{Error, text};
 use crate::{ContinueFn, MAX_DEPTH};
 
 const SCAN: WalkBounds =
@@ -81,12 +82,7 @@ pub fn digest_input(path: &Path, proceed: ContinueFn<'_>) -> Result<InputDigest,
                     ("file", file.sha256)
                 }
                 FileType::Directory => ("directory", "-".to_owned()),
-                FileType::Symlink => {
-                    let io = Error::io("read", path);
-                    let (parent, name) = from.parent(path).map_err(&io)?;
-                    let target = readlinkat(parent, name, Vec::new()).map_err(&io)?;
-                    ("symlink", hex(&Sha256::digest(target.as_bytes())))
-                }
+                FileType::Symlink => ("symlink", hex(&Sha256::digest(target_of(&mut from, path)?))),
                 _ => ("other", "-".to_owned()),
             };
             let (mode, path) = (stat.st_mode & 0o7777, path.escape_ascii());
@@ -108,12 +104,18 @@ pub fn digest_input(path: &Path, proceed: ContinueFn<'_>) -> Result<InputDigest,
     let digest = InputDigest { sha256, files, bytes, is_directory, state };
     match digest.is_still_of(path)? {
         true => Ok(digest),
-        false => Err(Error::Changing { path: String::from_utf8_lossy(name).into_owned() }),
+        false => Err(Error::changing(name)),
     }
 }
 
 fn input_holes(path: &[u8]) -> Error {
-    Error::InputHoles { path: String::from_utf8_lossy(path).into_owned() }
+    let message = format!(
+        "'{}': the files of an input have holes of more than {} GiB together",
+        text(path),
+        HoleAllowance::BYTES >> 30
+    );
+    let hint = "`cp --sparse=never` fills holes; without --receipt nothing is digested";
+    Error::refused(ErrorKind::TooLarge, message, Some(hint))
 }
 
 /// A file in a directory.
@@ -172,7 +174,7 @@ fn open(path: &Path) -> Result<OwnedFd, Error> {
     let stat = fstat(&fd).map_err(Error::io("read", name))?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile | FileType::Directory => Ok(fd),
-        _ => Err(Error::Vanished { path: String::from_utf8_lossy(name).into_owned() }),
+        _ => Err(Error::Vanished { path: text(name) }),
     }
 }
 
@@ -268,7 +270,7 @@ mod tests {
             let error = digest(&path).unwrap_err();
             let text = error.to_string();
             assert!(text.contains("hole0': the files of an input have holes of more than 4 GiB"));
-            assert_eq!(error.kind(), sandbox_api::ErrorKind::TooLarge);
+            assert_eq!(error.kind(), ErrorKind::TooLarge);
             assert!(error.hint().unwrap().contains("--receipt"));
         }
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat};
+use sandbox_api::ErrorKind;
 use sandbox_api::artifacts::{
     Artifact, ArtifactManifest, ArtifactsCheck, CheckDifference, PathDifference,
 };
@@ -54,16 +55,12 @@ impl ArtifactsDir {
     /// If it is no artifacts directory.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| {
-            Error::Manifest { path: path.to_owned(), reason: errno.to_string() }
-        })?;
+        let root = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|errno| Error::manifest(path, errno))?;
         let mut cursor = Cursor::new(root.as_fd(), MissingDir::Fail);
-        let json = read(&mut cursor, MANIFEST).map_err(|error| Error::Manifest {
-            path: path.to_owned(),
-            reason: match error {
-                Error::Vanished { .. } => "it has no manifest.json".to_owned(),
-                error => format!("its manifest.json cannot be read: {error}"),
-            },
+        let json = read(&mut cursor, MANIFEST).map_err(|error| match error {
+            Error::Vanished { .. } => Error::manifest(path, "it has no manifest.json"),
+            error => Error::manifest(path, format!("its manifest.json cannot be read: {error}")),
         })?;
         let manifest = manifest::decode(path, &json)?;
         let checksums = sums::checksums(&manifest, &json);
@@ -90,8 +87,12 @@ impl ArtifactsDir {
     }
 
     pub(crate) fn differs(&self, how: CheckDifference, path: &[u8]) -> Error {
-        let (difference, file) = (how.as_str(), text(path));
-        Error::Differs { path: self.path.clone(), difference, file }
+        let (directory, how, file) = (self.path.display(), how.as_str(), text(path));
+        Error::refused(
+            ErrorKind::Usage,
+            format!("{directory} differs from its manifest: {how} '{file}'"),
+            Some("`sandboxctl artifacts verify DIR` lists all differences"),
+        )
     }
 
     pub(crate) fn compare(

@@ -16,7 +16,7 @@ mod subject;
 
 pub use key::{KeyError, PublicKey, SigningKey};
 pub use materials::{materials, script};
-pub use outcome::{outcome, request, traffic};
+pub use outcome::{outcome, request, tool_calls, traffic};
 pub use sealed::{Opened, ReceiptError, open, sign, tests_digest};
 pub use subject::{FoundFile, changed_files, differences, digests, files, material_differences};
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use sandbox_api::receipt::Dependency;
-use sandbox_api::{Network, Outcome, Pull, RootFs, SandboxSpec, Status};
+use sandbox_api::{Network, Outcome, Pull, RootFs, SandboxSpec, Status, ToolCall};
 use serde_json::{Map, Value, json};
 
 use crate::sha256;
@@ -25,6 +25,7 @@ pub fn request(spec: &SandboxSpec, image: Option<&str>) -> SandboxSpec {
         id: None,
         container_name: None,
         title: None,
+        inject: Vec::new(),
         ..spec.clone()
     }
 }
@@ -69,6 +70,19 @@ pub fn is_consistent(outcome: &Dependency) -> bool {
         }
         _ => false,
     }
+}
+
+/// The calls of tools of the host: the digest of each with those of its arguments and its result.
+pub fn tool_calls(calls: &[ToolCall], is_truncated: bool) -> Dependency {
+    let line = |call: &ToolCall| {
+        let ToolCall { tool, outcome, arguments_sha256, result_sha256, .. } = call;
+        format!("{}\n", json!([tool, outcome.as_str(), arguments_sha256, result_sha256]))
+    };
+    let digest = sha256(calls.iter().map(line).collect::<String>());
+    let mut annotations = Map::new();
+    annotations.insert("calls".to_owned(), calls.len().into());
+    annotations.insert("truncated".to_owned(), is_truncated.into());
+    Dependency { annotations, ..Dependency::new(Dependency::TOOL_CALLS, digest) }
 }
 
 /// The hosts that were reached and refused.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use sandbox_dirfd::is_random_hex;
 use sha2::{Digest as _, Sha256};
 
 /// A SHA-256 digest.
@@ -23,15 +24,8 @@ impl Digest {
     }
 
     pub(super) fn from_hex(text: &str) -> Option<Self> {
-        let digit = |byte: u8| match byte {
-            b'0'..=b'9' => Some(byte - b'0'),
-            b'a'..=b'f' => Some(byte - b'a' + 10),
-            _ => None,
-        };
-        let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
-        let bytes: Option<Vec<u8>> =
-            pairs.iter().map(|&[high, low]| Some(digit(high)? * 16 + digit(low)?)).collect();
-        bytes?.try_into().ok().map(Self)
+        let bytes = sandbox_dirfd::from_hex(text).filter(|_| is_random_hex::<32>(text))?;
+        bytes.try_into().ok().map(Self)
     }
 
     pub(super) fn hex(&self) -> String {

@@ -30,8 +30,8 @@ use sandbox_protocol::limits::{
     FIRST_DIAL, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, cut_encoded, encoded_len,
 };
 use sandbox_protocol::message::{
-    Call, CaseEnd, Changes, Chunk, Dial, DialReply, Exited, Log, Page, Refused, Started, Touched,
-    Watched,
+    Call, CaseEnd, Changes, Chunk, Dial, DialReply, Exited, HostCall, Log, Page, Refused, Started,
+    Touched, Watched,
 };
 use sandbox_protocol::{FromAgent, ToAgent, WireError};
 use serde_json::value::RawValue;
@@ -86,6 +86,10 @@ pub trait NotificationHandler: Send + Sync {
     /// A script was denied access to a path.
     fn refused(&self, refused: Refused) -> Result<(), String> {
         Err(format!("a refusal for an unknown run (id {})", refused.request))
+    }
+    /// A script calls the host.
+    fn call(&self, call: HostCall) -> Result<(), String> {
+        Err(format!("a call of the host by an unknown run (id {})", call.request))
     }
     /// Entries of a list.
     fn page(&self, page: Page) -> Result<(), String> {
@@ -584,6 +588,7 @@ impl Shared {
             FromAgent::Case(end) => self.sink(end.request).case(end),
             FromAgent::Touched(touched) => self.sink(touched.request).touched(touched),
             FromAgent::Refused(refused) => self.sink(refused.request).refused(refused),
+            FromAgent::Call(call) => self.sink(call.request).call(call),
             FromAgent::Page(page) => self.sink(page.request).page(page),
             FromAgent::Started(started) => {
                 let sink = self.step(started.request, Kept::Requested, Kept::Started)?;

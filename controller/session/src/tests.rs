@@ -207,6 +207,7 @@ async fn a_breach_closes_the_connection_though_the_agent_reads_nothing() {
             timeout_ms: 1,
             seed: None,
             now: None,
+            tools: false,
         };
         calls.push(session.begin(run, None).await.unwrap());
     }

@@ -43,6 +43,8 @@ pub(crate) struct Event<'a> {
     pub duration: Option<Duration>,
     /// For a connection: its details.
     pub connection: Option<Connection<'a>>,
+    /// For a request on a connection that is terminated: its details.
+    pub request: Option<RequestRecord<'a>>,
     /// For a decision about a request: its details.
     pub access: Option<AccessRecord<'a>>,
 }
@@ -83,6 +85,17 @@ pub(crate) struct Connection<'a> {
     pub reason: Option<&'a str>,
 }
 
+/// A request of a command on a connection that is terminated.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct RequestRecord<'a> {
+    /// Its method.
+    pub method: &'a str,
+    /// Its path, without the query.
+    pub path: &'a str,
+    /// The status of the answer.
+    pub status: u16,
+}
+
 /// The outcome of a success.
 pub(crate) const OK: &str = "ok";
 
@@ -119,6 +132,8 @@ pub(super) struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     connection: Option<Connection<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    request: Option<RequestRecord<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     access: Option<AccessRecord<'a>>,
 }
 
@@ -148,6 +163,7 @@ impl<'a> Event<'a> {
             bytes: None,
             duration: None,
             connection: None,
+            request: None,
             access: None,
         }
     }
@@ -185,6 +201,10 @@ impl<'a> Event<'a> {
             bytes: self.bytes,
             duration_ms: self.duration,
             connection: self.connection,
+            request: self.request.map(|it| RequestRecord {
+                path: it.path.get(..MAX_PATH_BYTES).unwrap_or(it.path),
+                ..it
+            }),
             access: self.access,
         })
     }

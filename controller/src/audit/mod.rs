@@ -26,7 +26,7 @@ use sandbox_api::time;
 use tokio::sync::Notify;
 
 pub use self::event::AccessRecord;
-pub(crate) use self::event::{By, Connection, Event, OK, REQUESTED, outcome};
+pub(crate) use self::event::{By, Connection, Event, OK, REQUESTED, RequestRecord, outcome};
 use self::event::{Lost, encode};
 use crate::error::Error;
 

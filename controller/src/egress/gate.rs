@@ -1,21 +1,28 @@
 //! The connections of a sandbox, and their limits.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_api::hosts::{Allowlist, Special, Target};
-use sandbox_api::{ByteSize, Limits, Network};
+use sandbox_api::{ByteSize, Injection, Limits, Network, Secrets};
+use sandbox_intercept::{Interceptor, SetupError};
+use sandbox_protocol::WireString;
 use sandbox_protocol::limits::MAX_TUNNELS;
+use sandbox_protocol::message::{Ca, Variable};
 use sandbox_redact::Redactions;
 use sandbox_tls::Sessions;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use super::asked::Asked;
+use super::policy::Policy;
 use super::resolve::Resolve;
 use crate::audit::Event;
+use crate::permission::Permission;
 
 /// How many addresses a sandbox dials at a time, beyond one for each of its connections.
 pub(super) const MORE_DIALS: usize = 3 * MAX_TUNNELS;
@@ -52,6 +59,8 @@ type Record = Box<dyn Fn(&Event<'_>) + Send + Sync>;
 pub(crate) struct Egress {
     /// The hosts, and the limits. Until they are set, every connection is refused.
     rules: OnceLock<(Allowlist, EgressLimits)>,
+    /// What terminates connections, if some are to be.
+    interceptor: OnceLock<Interceptor>,
     pub(super) resolver: Box<dyn Resolve>,
     /// The sandbox's id.
     pub(super) sandbox_id: String,
@@ -68,6 +77,9 @@ pub(crate) struct Egress {
     pub(super) dials: Semaphore,
     /// The TLS sessions that its connections began.
     pub(super) sessions: Sessions,
+    /// What is told of it inside.
+    pub policy: Arc<Policy>,
+    pub(super) asked: Asked,
 }
 
 impl Egress {
@@ -79,6 +91,7 @@ impl Egress {
     ) -> Self {
         Self {
             rules: OnceLock::new(),
+            interceptor: OnceLock::new(),
             resolver: Box::new(resolver),
             sandbox_id: sandbox_id.into(),
             record: Box::new(record),
@@ -89,11 +102,53 @@ impl Egress {
             spent: AtomicU64::new(0),
             dials: Semaphore::new(MORE_DIALS),
             sessions: Sessions::default(),
+            policy: Arc::default(),
+            asked: Asked::default(),
         }
+    }
+
+    /// Terminates connections to those of these hosts whose requests have rules, or get secrets. Returns what
+    /// commands are to trust for that. Only the first call has an effect.
+    pub fn intercept(
+        &self,
+        hosts: &Allowlist,
+        injections: &[Injection],
+        ca_file: Option<&Path>,
+    ) -> Result<Option<Ca>, SetupError> {
+        let Some(interceptor) = Interceptor::new(hosts, injections, ca_file)? else {
+            return Ok(None);
+        };
+        for injection in injections {
+            let mut secret = Secrets::new();
+            // It was checked when the injection was made.
+            _ = secret.add("INJECTED", injection.value.clone());
+            self.redactions.add(&secret);
+        }
+        let variable = |(name, value): (&str, String)| Variable {
+            name: WireString::new(name),
+            value: WireString::new(value),
+        };
+        let variables =
+            injections.iter().filter_map(Injection::placeholder).map(variable).collect();
+        let certificate = interceptor.certificate();
+        self.policy.set_injected(injections.iter().map(|it| it.rule.target.to_string()));
+        _ = self.interceptor.set(interceptor);
+        Ok(Some(Ca { certificate, variables }))
+    }
+
+    /// What terminates connections to this target, if they are.
+    pub(super) fn interceptor(&self, target: &Target) -> Option<&Interceptor> {
+        self.interceptor.get().filter(|it| it.terminates(target))
+    }
+
+    /// Asks about hosts that are not on the list.
+    pub fn asking(self, permission: Option<Arc<dyn Permission>>) -> Self {
+        Self { asked: Asked { permission, ..Asked::default() }, ..self }
     }
 
     /// Sets the hosts that may be reached, and the limits. Only the first call has an effect.
     pub fn set_rules(&self, list: Allowlist, limits: EgressLimits) {
+        self.policy.set_hosts(&list, limits);
         _ = self.rules.set((list, limits));
     }
 

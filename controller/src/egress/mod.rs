@@ -5,7 +5,9 @@
 //! whether the allow list contains the name ([`sandbox_api::hosts`]), whether its addresses may be
 //! dialled, and whether the data that the command sends is for that name ([`sandbox_tls`]). The agent may be as hostile as any command: that gains it nothing.
 
+mod asked;
 mod gate;
+mod policy;
 mod resolve;
 #[cfg(test)]
 mod tests;
@@ -17,6 +19,7 @@ use sandbox_protocol::message::Connect;
 use sandbox_session::{ConnectHandler, Tunnel};
 
 pub(crate) use self::gate::Egress;
+pub(crate) use self::policy::Policy;
 pub(crate) use self::resolve::SystemResolver;
 
 impl ConnectHandler for Egress {

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use sandbox_agent::proxy::{FrameSender, Proxy, listen};
 use sandbox_api::hosts::{Allowlist, HOST_LOOPBACK};
-use sandbox_api::{ByteSize, Limits, Network};
+use sandbox_api::{ByteSize, Limits, Network, SecretValue, Secrets};
 use sandbox_engine::{Attached, Output};
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{FIRST_TUNNEL, INITIAL_CREDIT, MAX_CHUNK_BYTES, MAX_TUNNELS};
@@ -31,6 +31,7 @@ use tokio_util::io::ReaderStream;
 use self::hello::client_hello;
 use super::gate::{Egress, EgressLimits, MORE_DIALS};
 use super::resolve::Resolve;
+use crate::permission::{Answer, Ask, Permission};
 use sandbox_session::{CallError, ConnectHandler, Received, Session, SessionEnd};
 
 /// The timeout of every wait in a test.
@@ -62,6 +63,15 @@ impl Resolve for Names {
 }
 
 fn egress(rules: &[String], limits: EgressLimits, seen: &Arc<Seen>) -> Arc<Egress> {
+    egress_asking(None, rules, limits, seen)
+}
+
+fn egress_asking(
+    permission: Option<Arc<dyn Permission>>,
+    rules: &[String],
+    limits: EgressLimits,
+    seen: &Arc<Seen>,
+) -> Arc<Egress> {
     let address = |text: &str| text.parse().unwrap();
     let known = HashMap::from([
         ("ok.example", vec![LOOPBACK]),
@@ -77,14 +87,14 @@ fn egress(rules: &[String], limits: EgressLimits, seen: &Arc<Seen>) -> Arc<Egres
     let recorder = seen.clone();
     let record = move |event: &crate::audit::Event<'_>| {
         let connection = event.connection.expect("of a connection");
-        assert_eq!((event.operation, event.run_id), ("connect", "box"));
+        assert!(matches!(event.operation, "connect" | "request") && event.run_id == "box");
         recorder.audit.lock().unwrap().push((
             connection.target.to_owned(),
             event.outcome.to_owned(),
             connection.reason.unwrap_or_default().to_owned(),
         ));
     };
-    let egress = Egress::new(Names { known, seen: seen.clone() }, "box", record);
+    let egress = Egress::new(Names { known, seen: seen.clone() }, "box", record).asking(permission);
     egress.set_rules(list, limits);
     Arc::new(egress)
 }
@@ -125,13 +135,21 @@ impl World {
     }
 
     fn with_limits(rules: &[String], limits: EgressLimits) -> Self {
+        Self::asking(None, rules, limits)
+    }
+
+    fn asking(
+        permission: Option<Arc<dyn Permission>>,
+        rules: &[String],
+        limits: EgressLimits,
+    ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .unwrap();
         let seen = Arc::new(Seen::default());
-        let egress = egress(rules, limits, &seen);
+        let egress = egress_asking(permission, rules, limits, &seen);
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let _entered = runtime.enter();
@@ -1034,4 +1052,380 @@ async fn an_agent_that_sends_more_than_its_credit_ends_the_session() {
     let SessionEnd::Breach(detail) = end else { panic!("{end:?}") };
     assert!(detail.contains("more than its credit"), "{detail}");
     assert!(sent < 64 << 20, "{sent} bytes were taken for who reads nothing");
+}
+
+/// A server whose TLS is good for `ok.example`, and the file of the authority that says so.
+struct TlsServer {
+    port: u16,
+    authority: tempfile::NamedTempFile,
+}
+
+impl TlsServer {
+    /// Answers each request with its own head, and as many bytes more.
+    fn echoing(more: usize) -> Self {
+        use tokio_rustls::rustls::{
+            ServerConfig, ServerConnection, Stream, pki_types::PrivateKeyDer,
+        };
+
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(vec!["ok.example".to_owned()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap().der().clone();
+        let mut authority = tempfile::NamedTempFile::new().unwrap();
+        let text = Base64(certificate.to_vec());
+        let text = serde_json::to_value(&text).unwrap();
+        let text = text.as_str().unwrap();
+        write!(authority, "-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
+            .unwrap();
+        let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        let config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .unwrap();
+        let config = Arc::new(config);
+        let port = server(move |mut client| {
+            let mut connection = ServerConnection::new(config.clone()).unwrap();
+            let mut stream = Stream::new(&mut connection, &mut client);
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while let Ok(1) = stream.read(&mut byte) {
+                head.push(byte[0]);
+                if head.ends_with(b"\r\n\r\n") {
+                    head.resize(head.len() + more, b'x');
+                    let answer =
+                        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", head.len());
+                    let sent =
+                        stream.write_all(answer.as_bytes()).and_then(|()| stream.write_all(&head));
+                    if sent.is_err() {
+                        return;
+                    }
+                    head.clear();
+                }
+            }
+        });
+        Self { port, authority }
+    }
+}
+
+fn provider() -> Arc<tokio_rustls::rustls::crypto::CryptoProvider> {
+    Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider())
+}
+
+/// Lets connections to such a server be terminated, and returns the certificate to trust for that.
+fn terminate(world: &World, server: &TlsServer, rules: &[String]) -> String {
+    let list = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+    let rule = format!("ok.example:{}: Authorization: Bearer env:TOKEN", server.port);
+    let rule: sandbox_api::InjectRule = rule.parse().unwrap();
+    let secret = SecretValue::new("hunter2!");
+    let ca =
+        world.egress.intercept(&list, &[rule.with(secret).unwrap()], Some(server.authority.path()));
+    let ca = ca.unwrap().unwrap();
+    assert_eq!(ca.variables[0].value.as_bytes(), b"sandboxctl-injected-TOKEN");
+    ca.certificate
+}
+
+/// What a program gets that trusts this certificate, for one request.
+fn request(client: TcpStream, certificate: &str, head: &str) -> String {
+    use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
+    use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()).unwrap();
+    let config = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("ok.example").unwrap();
+    let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut stream = StreamOwned::new(connection, client);
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    // It may end without the end of TLS.
+    _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn requests_of_a_terminated_host_get_its_secret_and_are_recorded() {
+    let server = TlsServer::echoing(0);
+    let port = server.port;
+    let rules =
+        [format!("GET https://ok.example:{port}/a"), format!("host.sandbox.internal:{port}")];
+    let world = World::new(&rules);
+    let certificate = terminate(&world, &server, &rules);
+    let report = world.egress.report();
+    let target = format!("ok.example:{port}");
+    let send = |method: &str| {
+        let head = format!("{method} /a?b HTTP/1.1\r\nHost: {target}\r\nConnection: close\r\n\r\n");
+        request(world.connect(&target), &certificate, &head)
+    };
+    let answer = send("GET");
+    assert!(answer.contains("authorization: Bearer ********\r\n"), "{answer}");
+    let answer = send("POST");
+    assert!(
+        answer.starts_with("HTTP/1.1 403 ") && answer.contains("--allow 'POST https://ok.example:"),
+        "{answer}"
+    );
+    let lines = world.audit(4);
+    let outcomes: Vec<_> = lines.iter().map(|(_, outcome, _)| outcome.as_str()).collect();
+    assert_eq!(
+        outcomes.iter().filter(|outcome| **outcome == "network_refused").count(),
+        1,
+        "{lines:?}"
+    );
+    let network = report.borrow().clone();
+    assert_eq!(network.refused[0].reason, "POST /a");
+    assert_eq!(network.refused[0].allow, [format!("POST https://ok.example:{port}/a")]);
+    assert_eq!(network.contacted.len(), 1);
+    let mut text = "a log says hunter2!".to_owned();
+    world.egress.redactions.text(&mut text);
+    assert_eq!(text, "a log says ***");
+    // Without TLS there is nothing.
+    let mut plain = world.connect(&target);
+    plain.write_all(b"GET /a HTTP/1.1\r\nHost: ok.example\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP/"), "{answer:?}");
+}
+
+#[test]
+fn limit_of_bytes_holds_for_terminated_connections() {
+    let server = TlsServer::echoing(1 << 20);
+    let rules = rules("ok.example", server.port);
+    let limits = EgressLimits { bytes: ByteSize::b(64 << 10), ..default_limits() };
+    let world = World::with_limits(&rules, limits);
+    let certificate = terminate(&world, &server, &rules);
+    let target = format!("ok.example:{}", server.port);
+    let head = format!("GET / HTTP/1.1\r\nHost: {target}\r\nConnection: close\r\n\r\n");
+    let answer = request(world.connect(&target), &certificate, &head);
+    assert!(answer.len() < 64 << 10, "{}", answer.len());
+    assert!(world.audit(2).iter().any(|(_, outcome, _)| outcome == "limit"));
+}
+
+/// Someone who allows these hosts, once they may answer; and what they were asked.
+#[derive(Debug)]
+struct Person {
+    allows: Vec<String>,
+    asked: Mutex<Vec<String>>,
+    may_answer: tokio::sync::Semaphore,
+}
+
+impl Person {
+    fn allowing(targets: &[&str]) -> Arc<Self> {
+        let person = Self::absent(targets);
+        person.answer();
+        person
+    }
+
+    fn absent(targets: &[&str]) -> Arc<Self> {
+        let allows = targets.iter().map(ToString::to_string).collect();
+        let may_answer = tokio::sync::Semaphore::new(0);
+        Arc::new(Self { allows, asked: Mutex::default(), may_answer })
+    }
+
+    fn answer(&self) {
+        self.may_answer.add_permits(1000);
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    fn was_asked(&self, count: usize) {
+        let deadline = Instant::now() + TIMEOUT;
+        while self.asked().len() < count {
+            assert!(Instant::now() < deadline, "{:?}", self.asked());
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[async_trait]
+impl Permission for Person {
+    async fn ask(&self, ask: &Ask<'_>) -> Answer {
+        let Ask::Host { target, reason } = ask else { panic!("{ask}") };
+        assert_eq!(*reason, "not on the list");
+        self.asked.lock().unwrap().push(target.to_string());
+        self.may_answer.acquire().await.unwrap().forget();
+        match self.allows.contains(&target.to_string()) {
+            true => Answer::Allowed,
+            false => Answer::Refused,
+        }
+    }
+}
+
+#[test]
+fn host_that_is_not_listed_is_asked_for_once_and_only_that_port_is_allowed() {
+    let port = server(|mut client| client.write_all(b"there").unwrap());
+    let target = format!("ok.example:{port}");
+    let person = Person::absent(&[&target]);
+    // Only the address is listed, which is not what a program asks for by this name.
+    let list = [format!("host.sandbox.internal:{port}")];
+    let world = World::asking(Some(person.clone()), &list, default_limits());
+    std::thread::scope(|scope| {
+        let many: Vec<_> = (0..10).map(|_| scope.spawn(|| world.connect(&target))).collect();
+        person.was_asked(1);
+        assert_eq!(*world.seen.lookups.lock().unwrap(), [""; 0], "no lookup before the answer");
+        person.answer();
+        for client in many {
+            let mut words = String::new();
+            client.join().unwrap().read_to_string(&mut words).unwrap();
+            assert_eq!(words, "there");
+        }
+    });
+    world.connect(&target);
+    assert_eq!(person.asked(), [&*target]);
+    // No other port, and no other name.
+    for other in ["ok.example:1", "sub.ok.example:1", "evil.example:443"] {
+        for _ in 0..2 {
+            let answer = world.refusal(other);
+            assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+        }
+    }
+    assert_eq!(person.asked()[1..], ["ok.example:1", "sub.ok.example:1", "evil.example:443"]);
+    let document = world.egress.policy.document();
+    assert_eq!(document["allow"], serde_json::json!([list[0], target]));
+    // And not for anybody else.
+    let other = World::asking(Some(Person::allowing(&[])), &list, default_limits());
+    assert!(other.refusal(&target).starts_with("HTTP/1.1 403 "));
+    let nobody = World::new(&list);
+    assert!(nobody.refusal(&target).starts_with("HTTP/1.1 403 "));
+}
+
+#[test]
+fn nobody_is_asked_about_special_addresses_and_an_answer_does_not_allow_one() {
+    let port = server(drop);
+    let targets = [
+        format!("ok.example:{port}"),
+        "inside.example:443".to_owned(),
+        "cloud.example:80".to_owned(),
+        "mixed.example:443".to_owned(),
+    ];
+    let allowed: Vec<_> = targets.iter().map(String::as_str).collect();
+    let person = Person::allowing(&allowed);
+    let world = World::asking(Some(person.clone()), &[], default_limits());
+    for never in [
+        "10.0.0.1:443", "0xa.1:443", "127.0.0.1:443", "localhost:80", "[::1]:80",
+        "169.254.169.254:80", "[fd00:ec2::254]:80", "metadata.google.internal:80",
+        "host.sandbox.internal:80", "policy.sandbox.internal:443", "a.sandbox.internal:80",
+    ] {
+        assert!(world.refusal(never).starts_with("HTTP/1.1 403 "), "{never}");
+    }
+    assert_eq!(person.asked(), [""; 0]);
+    assert_eq!(*world.seen.lookups.lock().unwrap(), [""; 0]);
+    // These names are allowed; their addresses are those of this machine, its network and its cloud.
+    for target in &targets {
+        let answer = world.refusal(target);
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{target}: {answer}");
+    }
+    assert_eq!(person.asked(), targets);
+}
+
+#[test]
+fn name_with_a_secret_in_it_is_not_asked_for() {
+    let person = Person::allowing(&[]);
+    let world = World::asking(Some(person.clone()), &[], default_limits());
+    let mut secrets = Secrets::new();
+    secrets.add("TOKEN", SecretValue::new("hunter2hunter2")).unwrap();
+    world.egress.redactions.add(&secrets);
+    assert!(world.refusal("hunter2hunter2.evil.example:443").starts_with("HTTP/1.1 403 "));
+    assert_eq!(person.asked(), [""; 0]);
+}
+
+#[test]
+fn question_is_withdrawn_with_the_last_connection_that_waits_and_their_number_is_bounded() {
+    let person = Person::absent(&["ok.example:1"]);
+    let world = World::asking(Some(person.clone()), &[], default_limits());
+    let asks = |target: &str| {
+        let mut client = world.client();
+        write!(client, "CONNECT {target} HTTP/1.1\r\n\r\n").unwrap();
+        client
+    };
+    let first = asks("ok.example:1");
+    person.was_asked(1);
+    drop(first);
+    world.proxy.drop_clients();
+    assert_eq!(world.audit(1)[0].1, "reset");
+    // Nothing was answered: the next one asks again.
+    world.proxy.accept_clients();
+    person.answer();
+    let answer = world.refusal("ok.example:1");
+    assert!(!answer.starts_with("HTTP/1.1 200 "), "nothing listens there: {answer}");
+    assert_eq!(person.asked(), ["ok.example:1"; 2]);
+    for at in 0..200 {
+        assert!(world.refusal(&format!("n{at}.example:443")).starts_with("HTTP/1.1 403 "));
+    }
+    assert_eq!(person.asked().len(), 100);
+}
+
+#[test]
+fn policy_is_answered_without_a_connection_and_says_why_the_last_refusal_happened() {
+    let limits = EgressLimits { connections: 4, ..default_limits() };
+    let list = ["ok.example".to_owned(), "*.internal".to_owned(), "inside.example".to_owned()];
+    let world = World::with_limits(&list, limits);
+    let report = world.egress.report();
+    let get = |request: &str| {
+        let answer = world.answer(request.as_bytes());
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split("\r\n").next().unwrap().to_owned(), body.to_owned())
+    };
+    let policy =
+        "GET http://policy.sandbox.internal/ HTTP/1.1\r\nHost: policy.sandbox.internal\r\n\r\n";
+    assert!(world.refusal("evil.example:8443").starts_with("HTTP/1.1 403 "));
+    assert!(world.refusal("inside.example:443").starts_with("HTTP/1.1 403 "));
+    assert!(world.refusal("policy.sandbox.internal:443").starts_with("HTTP/1.1 403 "));
+    for _ in 0..10 {
+        let (status, body) = get(policy);
+        assert_eq!(status, "HTTP/1.1 200 OK");
+        let document: serde_json::Value = serde_json::from_str(&body).unwrap();
+        let expected = serde_json::json!({
+            "allow": ["ok.example", "*.internal", "inside.example"], "injected": [], "tools": [],
+            "limits": {
+                "connections": 4, "network_bytes": 4_294_967_296_u64,
+                "connect_timeout_ms": 10_000, "connection_idle_ms": 300_000,
+            },
+            "refused": [
+                {
+                    "target": "evil.example:8443", "reason": "not on the list",
+                    "allow": ["evil.example:8443"],
+                },
+                // Not the address, which is one of the host's network.
+                { "target": "inside.example:443", "reason": "private address", "allow": [] },
+                {
+                    "target": "policy.sandbox.internal:443", "reason": "not on the list",
+                    "allow": [],
+                },
+            ],
+        });
+        assert_eq!(document, expected);
+    }
+    let head = policy.replacen("GET", "HEAD", 1);
+    assert_eq!(get(&head), ("HTTP/1.1 200 OK".to_owned(), String::new()));
+    assert_eq!(get(&policy.replacen("internal/", "internal/x", 1)).0, "HTTP/1.1 404 Not Found");
+    assert_eq!(get(&policy.replacen("GET", "PUT", 1)).0, "HTTP/1.1 405 Method Not Allowed");
+    // Also where a client opens a tunnel for it, and talks slowly.
+    let mut client = world.connect("policy.sandbox.internal:80");
+    for piece in ["GET / HT", "TP/1.1\r\nHost: policy.sandbox.internal\r", "\n\r\n"] {
+        client.write_all(piece.as_bytes()).unwrap();
+        std::thread::yield_now();
+    }
+    assert!(read_head(&mut client).starts_with("HTTP/1.1 200 "));
+    // What is no request ends too.
+    let mut client = world.connect("policy.sandbox.internal:80");
+    client.write_all(&vec![b'x'; 20 << 10]).unwrap();
+    assert!(read_head(&mut client).starts_with("HTTP/1.1 405 "));
+    drop(client);
+    // One connection is left, and none of these was one.
+    assert_eq!(*world.seen.lookups.lock().unwrap(), ["inside.example"]);
+    assert!(report.borrow().contacted.is_empty());
+    assert!(world.refusal("evil.example:443").starts_with("HTTP/1.1 403 "));
+    assert!(world.refusal("evil.example:443").starts_with("HTTP/1.1 503 "));
+    let outcomes: Vec<_> =
+        world.audit(17).into_iter().map(|(target, outcome, _)| (target, outcome)).collect();
+    let policies = outcomes.iter().filter(|(target, _)| target == "policy.sandbox.internal:80");
+    assert!(
+        policies.clone().count() >= 12 && policies.into_iter().all(|(_, outcome)| outcome == "ok")
+    );
 }

@@ -21,24 +21,27 @@ use rustix::process::{Resource, getrlimit};
 use sandbox_api::hosts::{HOST_LOOPBACK, NoHost, Special, Target};
 use sandbox_api::{ContactedHost, LimitKey, RefusedHost};
 use sandbox_engine::own_address::is_own;
+use sandbox_intercept::{Exchange, Interceptor};
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{ClosedReason, Connect};
 use sandbox_session::{Received, Tunnel};
 use sandbox_tls::{Guard, TlsRefusal};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::gate::Egress;
-use crate::audit::{By, Connection, Event};
+use super::policy::Refusal;
+use crate::audit::{By, Connection, Event, RequestRecord};
 
 /// The maximum number of addresses of a name that are dialled.
 const MAX_ADDRESSES: usize = 8;
 /// How long to wait for an address before the next one is dialled in parallel (RFC 8305).
 const STAGGER: Duration = Duration::from_millis(250);
 
+/// The status of a request that no rule allows.
+const FORBIDDEN: u16 = 403;
 /// Why the loopback cannot be listed.
 const OWN_LOOPBACK: &str = "it is the sandbox's own loopback, reached without the proxy; this machine's is host.sandbox.internal";
 
@@ -71,6 +74,8 @@ enum Failure {
     Undetermined { target: Target, source: io::Error },
     #[error("{0}; the connection is to {1}")]
     Tls(TlsRefusal, Target),
+    #[error("{0}; the connection is to {1}")]
+    Terminated(sandbox_intercept::Failure, Target),
     #[error("connection limit exceeded; {}", LimitKey::Connections.hint())]
     TooMany,
     #[error("network byte limit exceeded; {}", LimitKey::NetworkBytes.hint())]
@@ -116,7 +121,8 @@ impl Failure {
             | Self::SpecialAddress { .. }
             | Self::ThisMachine { .. }
             | Self::Undetermined { .. }
-            | Self::Tls(..) => ClosedReason::Refused,
+            | Self::Tls(..)
+            | Self::Terminated(..) => ClosedReason::Refused,
             Self::TooMany | Self::TooMuch => ClosedReason::Limit,
             Self::NoAddress { .. } | Self::Unreachable { .. } => ClosedReason::Unreachable,
             Self::Late { .. } | Self::Idle(_) => ClosedReason::Timeout,
@@ -155,6 +161,7 @@ impl Failure {
                 (Some(target), format!("perhaps an address of this machine: {source}"))
             }
             Self::Tls(refusal, target) => (Some(target), refusal.to_string()),
+            Self::Terminated(failure, target) => (Some(target), failure.to_string()),
             _ => return None,
         };
         let host = target.map_or_else(|| connect.host.to_string(), |it| it.host.to_string());
@@ -190,7 +197,17 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
     let mut account =
         Account { target: format!("{}:{}", connect.host, connect.port), ..Account::default() };
     let result = conduct(&egress, &tunnel, &connect, &mut account).await;
-    if let Some(host) = result.as_ref().err().and_then(|failure| failure.refused(&connect)) {
+    if let Err(failure) = &result
+        && let Some(host) = failure.refused(&connect)
+    {
+        // Other rules than those for what the program named have addresses of the host's networks.
+        let is_named = matches!(failure, Failure::NotListed { .. });
+        egress.policy.refuse(Refusal {
+            target: Some(format!("{}:{}", host.host, host.port)),
+            reason: host.reason.clone(),
+            allow: if is_named { host.allow.clone() } else { Vec::new() },
+            ..Refusal::default()
+        });
         egress.add_to_reports(|network| network.add_refused(host.clone()));
     }
     if let Some(failure) = result.as_ref().err().filter(|failure| failure.is_unreached()) {
@@ -221,16 +238,29 @@ async fn conduct(
     connect: &Connect,
     account: &mut Account,
 ) -> Result<(), Failure> {
+    let target = connect.host.parse().map(|host| Target { host, port: connect.port });
+    if target.as_ref().is_ok_and(Target::is_policy) {
+        let limit = egress.limits().idle_timeout;
+        let served = timeout(limit, egress.policy.serve(tunnel)).await;
+        return served.map_err(|_| Failure::Idle(limit))?.map_err(|_| Failure::Program);
+    }
     if !egress.count_connection() {
         return Err(Failure::TooMany);
     }
     if egress.is_spent() {
         return Err(Failure::TooMuch);
     }
-    let target = Target { host: connect.host.parse()?, port: connect.port };
+    let target = target?;
     account.target = target.to_string();
     if !egress.allows(&target) {
-        return Err(Failure::NotListed { target });
+        let is_permitted = tokio::select! {
+            biased;
+            is_permitted = egress.is_permitted(&target) => is_permitted,
+            () = tunnel.broken() => return Err(Failure::Program),
+        };
+        if !is_permitted {
+            return Err(Failure::NotListed { target });
+        }
     }
     if tunnel.is_broken() {
         return Err(Failure::Program);
@@ -248,7 +278,12 @@ async fn conduct(
     let host = ContactedHost { host: target.host.to_string(), port: target.port };
     egress.add_to_reports(|network| network.add_contacted(host.clone()));
     tunnel.connected().await.map_err(|_| Failure::Program)?;
-    let result = relay(egress, tunnel, &target, &mut stream, &account.bytes).await;
+    if let Some(interceptor) = egress.interceptor(&target) {
+        return terminate(egress, tunnel, &target, interceptor, stream, account).await;
+    }
+    let (reader, writer) = stream.split();
+    let ends = (reader, writer, Kind::Passed);
+    let result = relay(egress, tunnel, &target, ends, &account.bytes).await;
     if result.is_err() {
         // An abort on the tunnel must not look like a normal end to the host.
         _ = stream.set_zero_linger();
@@ -349,19 +384,69 @@ async fn first<T>(
     Err(last)
 }
 
+/// Serves a connection whose TLS ends here. It counts as the program's own does.
+async fn terminate(
+    egress: &Egress,
+    tunnel: &Tunnel,
+    target: &Target,
+    interceptor: &Interceptor,
+    stream: TcpStream,
+    account: &Account,
+) -> Result<(), Failure> {
+    let (near, far) = tokio::io::duplex(MAX_CHUNK_BYTES);
+    let (reader, writer) = tokio::io::split(near);
+    let record = |exchange: &Exchange| record(egress, target, account.address, exchange);
+    let served = async {
+        let served = interceptor.serve(far, stream, target, &record).await;
+        served.map_err(|failure| Failure::Terminated(failure, target.clone()))
+    };
+    let relayed = relay(egress, tunnel, target, (reader, writer, Kind::Terminated), &account.bytes);
+    tokio::try_join!(served, relayed).map(|_| ())
+}
+
+/// Records a request, and reports it if no rule allows it.
+fn record(egress: &Egress, target: &Target, address: Option<IpAddr>, exchange: &Exchange) {
+    let Exchange { method, path, status, refused, rule } = exchange;
+    if refused.is_some() && *status == FORBIDDEN {
+        let (host, port) = (target.host.to_string(), target.port);
+        let (reason, allow) = (format!("{method} {path}"), rule.iter().cloned().collect());
+        let refused = RefusedHost { host, port, reason, allow };
+        egress.add_to_reports(|network| network.add_refused(refused.clone()));
+    }
+    let mut texts = [target.to_string(), path.clone()];
+    texts.iter_mut().for_each(|text| egress.redactions.text(text));
+    let [target, path] = &texts;
+    (egress.record)(&Event {
+        by: By::Script,
+        outcome: if refused.is_some() { "network_refused" } else { "ok" },
+        connection: Some(Connection { target, address, reason: refused.as_deref() }),
+        request: Some(RequestRecord { method, path, status: *status }),
+        ..Event::new(&egress.sandbox_id, "request")
+    });
+}
+
+/// Whose bytes are forwarded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The host's, which only its guard has seen.
+    Passed,
+    /// Those of what terminates the connection.
+    Terminated,
+}
+
 /// Forwards bytes in both directions until both have ended.
 async fn relay(
     egress: &Egress,
     tunnel: &Tunnel,
     target: &Target,
-    stream: &mut TcpStream,
+    (reader, writer, kind): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin, Kind),
     bytes: &AtomicU64,
 ) -> Result<(), Failure> {
-    let (reader, writer) = stream.split();
     let relay = Relay {
         egress,
         tunnel,
         target,
+        kind,
         guard: Mutex::new(Guard::new(target.host.clone(), target.port, egress.sessions.clone())),
         heard: Notify::new(),
         bytes,
@@ -379,6 +464,7 @@ struct Relay<'a> {
     egress: &'a Egress,
     tunnel: &'a Tunnel,
     target: &'a Target,
+    kind: Kind,
     guard: Mutex<Guard>,
     /// The server has sent data that the guard was waiting for.
     heard: Notify,
@@ -389,7 +475,7 @@ struct Relay<'a> {
 
 impl Relay<'_> {
     /// From the command to the host.
-    async fn upload(&self, mut writer: WriteHalf<'_>) -> Result<(), Failure> {
+    async fn upload(&self, mut writer: impl AsyncWrite + Unpin) -> Result<(), Failure> {
         loop {
             let received = self.tunnel.receive().await.map_err(|_| Failure::Program)?;
             let Received::Bytes(bytes) = received else { break };
@@ -399,8 +485,12 @@ impl Relay<'_> {
             loop {
                 // Held-back bytes do not count as forwarded: a slowly sent ClientHello is idle too.
                 if !passed.is_empty() {
-                    writer.write_all(&passed).await.map_err(|_| Failure::Peer)?;
-                    self.moved.store(true, Ordering::Relaxed);
+                    match (writer.write_all(&passed).await, self.kind) {
+                        (Ok(()), _) => self.moved.store(true, Ordering::Relaxed),
+                        // It has answered, and the program may still read that.
+                        (Err(_), Kind::Terminated) => {}
+                        (Err(_), Kind::Passed) => return Err(Failure::Peer),
+                    }
                 }
                 // Its state of that time: the server may have sent data since.
                 if !waits {
@@ -421,11 +511,14 @@ impl Relay<'_> {
     /// The part of the command's data that may be forwarded, and whether the rest waits for the
     /// server.
     fn judged(&self, bytes: Vec<u8>) -> Result<(Vec<u8>, bool), Failure> {
-        self.guarded(|guard| Ok((guard.client(bytes)?, guard.is_waiting())))
+        match self.kind {
+            Kind::Passed => self.guarded(|guard| Ok((guard.client(bytes)?, guard.is_waiting()))),
+            Kind::Terminated => Ok((bytes, false)),
+        }
     }
 
     /// From the host to the command.
-    async fn download(&self, mut reader: ReadHalf<'_>) -> Result<(), Failure> {
+    async fn download(&self, mut reader: impl AsyncRead + Unpin) -> Result<(), Failure> {
         let mut buffer = vec![0; MAX_CHUNK_BYTES];
         loop {
             let count = reader.read(&mut buffer).await.map_err(|_| Failure::Peer)?;
@@ -468,10 +561,13 @@ impl Relay<'_> {
         if self.egress.spend(bytes) { Ok(()) } else { Err(Failure::TooMuch) }
     }
 
-    fn guarded<T>(
+    fn guarded<T: Default>(
         &self,
         act: impl FnOnce(&mut Guard) -> Result<T, TlsRefusal>,
     ) -> Result<T, Failure> {
+        if self.kind == Kind::Terminated {
+            return Ok(T::default());
+        }
         // A guard that panicked is not used again: its relay ends with it.
         let mut guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
         act(&mut guard).map_err(|refusal| Failure::Tls(refusal, self.target.clone()))

@@ -22,6 +22,7 @@ use self::script::ScriptEvents;
 pub use self::supervisor::CancelHandle;
 use crate::audit::{self, Event};
 use crate::error::Error;
+use crate::host_tools::ToolGrant;
 use crate::sandbox::{Inner, Sandbox};
 
 /// How long the agent may take to answer what it answers at once.
@@ -50,11 +51,25 @@ impl Sandbox {
         workload: impl Into<Workload>,
         cancel: CancelHandle,
     ) -> Result<Execution, Error> {
+        self.start_with_tools(workload, None, cancel).await
+    }
+
+    /// The same, with tools of the host that a script may call. A command has none.
+    ///
+    /// # Errors
+    ///
+    /// As of [`start`](Self::start).
+    pub async fn start_with_tools(
+        &self,
+        workload: impl Into<Workload>,
+        tools: Option<ToolGrant>,
+        cancel: CancelHandle,
+    ) -> Result<Execution, Error> {
         let (inner, workload) = (self.inner(), workload.into());
         tokio::select! {
             biased;
             () = cancel.cancelled() => Err(Error::Cancelled),
-            started = begin(inner, workload, &cancel) => started,
+            started = begin(inner, workload, tools, &cancel) => started,
         }
     }
 }
@@ -63,6 +78,7 @@ impl Sandbox {
 async fn begin(
     inner: &Arc<Inner>,
     workload: Workload,
+    tools: Option<ToolGrant>,
     cancel: &CancelHandle,
 ) -> Result<Execution, Error> {
     let (operation, program) = match &workload {
@@ -70,7 +86,7 @@ async fn begin(
         Workload::Command(command) => (command::OPERATION, Some(command.program().to_vec())),
     };
     let started = match workload {
-        Workload::Script(script) => script::begin(inner.clone(), script, cancel)
+        Workload::Script(script) => script::begin(inner.clone(), script, tools, cancel)
             .await
             .map(|(driven, events)| Execution::new(cancel, driven, EventSource::Script(events))),
         Workload::Command(command) => {

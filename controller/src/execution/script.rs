@@ -4,27 +4,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_api::{
-    ExecutionEvent, FilesTouched, Limits, LogEntry, Outcome, ResultBody, Script, Sign, Usage,
-    millis, test_failure,
+    ExecutionEvent, FilesTouched, Limits, LogEntry, Outcome, ResultBody, Script, Sign, ToolCall,
+    ToolOutcome, Usage, millis, test_failure,
 };
 use sandbox_protocol::limits::{
     MAX_LOG_ENTRY_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSALS, MAX_RESULT_BYTES, MAX_SOURCE_BYTES,
-    MAX_TEST_CASES, MAX_TEST_MESSAGE_BYTES, MAX_TEST_NAME_BYTES, encoded_len, size_text,
+    MAX_TEST_CASES, MAX_TEST_MESSAGE_BYTES, MAX_TEST_NAME_BYTES, MAX_TOOL_ARGUMENT_BYTES,
+    MAX_TOOL_NAME_BYTES, encoded_len, size_text,
 };
 use sandbox_protocol::message::{
-    AgentUsage, CaseEnd, Log, Refused, RunEnd, RunReply, ScriptError, TestCase, Touched,
+    AgentUsage, CallEnd, CallResult, CallTarget, CaseEnd, HostCall, Log, Refused, RunEnd, RunReply,
+    ScriptError, TestCase, Touched,
 };
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 use sandbox_protocol::{ErrorKind, WireError, message};
 use sandbox_redact::Redactions;
 use sandbox_session::NotificationHandler;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
+use crate::audit::{By, Event};
 use crate::error::Error;
 use crate::execution::driver::{Call, Driven, Execute, ExecutionDriver, Requested};
 use crate::execution::judge::AgentReport;
 use crate::execution::supervisor::{Begun, CancelHandle, Supervisor};
 use crate::failpoint::{Point, failpoint};
+use crate::host_tools::ToolGrant;
+use crate::host_tools::gate::{Answered, Gate};
 use crate::io_dir::touched::TouchedPaths;
 use crate::sandbox::{Inner, KernelBaseline};
 
@@ -41,6 +48,7 @@ pub(super) const OPERATION: &str = "run";
 pub(super) async fn begin(
     inner: Arc<Inner>,
     script: Script,
+    tools: Option<ToolGrant>,
     cancel: &CancelHandle,
 ) -> Result<(Driven, ScriptEvents), Error> {
     Script::check_args(&script.args)?;
@@ -53,9 +61,14 @@ pub(super) async fn begin(
     let active = inner.activity.begin();
     let id = inner.next_run_id();
     inner.redactions.add(&script.secrets);
-    let record = Arc::new(Record::new(id.clone(), &inner));
+    let gate = tools.map(|grant| Arc::new(Gate::new(grant)));
+    inner.policy.set_tools(gate.iter().flat_map(|gate| gate.rules()));
+    // The script waits for each of its calls.
+    let (sender, calls) = mpsc::channel(1);
+    let record = Arc::new(Record::new(id.clone(), &inner, gate.is_some(), sender));
     let events = ScriptEvents { record: record.clone(), seen: 0 };
-    let execution = ScriptExecution { script, record, answered: false, _turn: turn };
+    let calls = Some(calls);
+    let execution = ScriptExecution { script, record, gate, calls, answered: false, _turn: turn };
     let driven = ExecutionDriver::spawn(execution, id, limits, inner, permit, active, cancel);
     Ok((driven, events))
 }
@@ -102,6 +115,10 @@ struct Record {
     max_lines: u64,
     /// The mount in which files can change.
     mount: Option<GuestPath>,
+    /// Whether it was given tools.
+    has_tools: bool,
+    /// Receives its calls of the host.
+    calls: mpsc::Sender<HostCall>,
 }
 
 #[derive(Debug, Default)]
@@ -116,6 +133,8 @@ struct RecordState {
     refusals: usize,
     /// The number of test cases.
     cases: usize,
+    /// A call of the host is in progress.
+    is_calling: bool,
     closed: bool,
     /// Whether the last entry was cut because the log was full.
     is_cut_short: bool,
@@ -142,7 +161,7 @@ impl RecordState {
 }
 
 impl Record {
-    fn new(id: String, inner: &Arc<Inner>) -> Self {
+    fn new(id: String, inner: &Arc<Inner>, has_tools: bool, calls: mpsc::Sender<HostCall>) -> Self {
         let limits = &inner.limits;
         Self {
             id,
@@ -153,6 +172,8 @@ impl Record {
             max_bytes: limits.log_bytes.as_u64(),
             max_lines: limits.log_lines.get().into(),
             mount: inner.io_mount().cloned(),
+            has_tools,
+            calls,
         }
     }
 
@@ -247,6 +268,23 @@ impl NotificationHandler for Record {
         }
         Ok(())
     }
+
+    fn call(&self, call: HostCall) -> Result<(), String> {
+        if call.name.len() > MAX_TOOL_NAME_BYTES
+            || call.arguments.get().len() > MAX_TOOL_ARGUMENT_BYTES
+        {
+            return Err("a call of the host over its limit".to_owned());
+        }
+        if !self.has_tools && call.target != CallTarget::Policy {
+            return Err("a call of a tool by a run without tools".to_owned());
+        }
+        if std::mem::replace(&mut self.lock().is_calling, true) {
+            return Err("two calls of the host at a time".to_owned());
+        }
+        // Without a receiver the run has ended, and nobody waits for the result.
+        _ = self.calls.try_send(call);
+        Ok(())
+    }
 }
 
 /// The outcome of a script that is too long. Its exact length is not needed.
@@ -281,6 +319,10 @@ struct ScriptExecution {
     /// Empty after the request.
     script: Script,
     record: Arc<Record>,
+    /// The tools that it was given.
+    gate: Option<Arc<Gate>>,
+    /// Its calls of the host, until they are answered.
+    calls: Option<mpsc::Receiver<HostCall>>,
     answered: bool,
     /// The next run waits for it.
     _turn: OwnedSemaphorePermit,
@@ -291,6 +333,67 @@ impl Drop for ScriptExecution {
     fn drop(&mut self) {
         self.record.close(None);
     }
+}
+
+/// Answers the calls of a script, one after the other. Dropping it cancels the call in progress.
+struct HostCalls {
+    inner: Arc<Inner>,
+    record: Arc<Record>,
+    gate: Option<Arc<Gate>>,
+    calls: mpsc::Receiver<HostCall>,
+    /// When the script is killed, by the sandbox's clock.
+    kill_at: Instant,
+}
+
+impl HostCalls {
+    async fn answer_all(mut self) {
+        while let Some(call) = self.calls.recv().await {
+            let (end, files) = self.answer(&call).await;
+            let HostCall { request, call, .. } = call;
+            // The next call may be here before the agent has said that it took the result.
+            self.record.lock().is_calling = false;
+            let result = CallResult { request, call, end, files };
+            if self.inner.session().call(result).await.is_err() {
+                break;
+            }
+        }
+    }
+
+    async fn answer(&self, call: &HostCall) -> Answered {
+        let (inner, name) = (&self.inner, &*call.name);
+        match (&self.gate, call.target) {
+            (_, CallTarget::Policy) | (None, _) => {
+                (CallEnd::Value(inner.policy.document()), Vec::new())
+            }
+            (Some(gate), CallTarget::Search) => gate.search(name).await,
+            (Some(gate), CallTarget::Describe) => gate.describe(name).await,
+            (Some(gate), CallTarget::Tool) => {
+                let left = self.kill_at.saturating_duration_since(inner.clock.now());
+                let (answered, made) = gate.call(name, &call.arguments, left).await;
+                if let Some(made) = made {
+                    audit_call(inner, &self.record.id, &made);
+                    if let (ToolOutcome::Refused, CallEnd::Failed { message, .. }) =
+                        (made.outcome, &answered.0)
+                    {
+                        inner.policy.refuse_tool(name, message);
+                    }
+                }
+                answered
+            }
+        }
+    }
+}
+
+/// Records a call of a tool in the audit.
+fn audit_call(inner: &Inner, run_id: &str, made: &ToolCall) {
+    inner.audit().record(&Event {
+        by: By::Script,
+        program: Some(&inner.redactions.bytes(made.tool.as_bytes())),
+        outcome: made.outcome.as_str(),
+        bytes: Some(made.result_bytes),
+        duration: Some(Duration::from_millis(made.duration_ms)),
+        ..Event::new(run_id, "tool")
+    });
 }
 
 /// The agent's answer, or why the script was not sent to it.
@@ -329,7 +432,8 @@ impl Execute for ScriptExecution {
 
     async fn ask(&mut self, call: Call<'_>) -> Requested<Reply> {
         let Call { inner, limits, supervisor, permit, monitor, kill_at, .. } = call;
-        let request = match request(std::mem::take(&mut self.script), limits) {
+        let has_tools = self.gate.is_some();
+        let request = match request(std::mem::take(&mut self.script), limits, has_tools) {
             Ok(request) => request,
             Err(error) => return Ok(Ok(Some(Err(error)))),
         };
@@ -340,6 +444,12 @@ impl Execute for ScriptExecution {
             Begun::Lost => return Ok(Ok(None)),
         };
         failpoint(Point::Requested).await;
+        // In a task of its own: whoever offers tools must not delay what ends the script.
+        let _calls = self.calls.take().map(|calls| {
+            let (inner, record, gate) = (inner.clone(), self.record.clone(), self.gate.clone());
+            let calls = HostCalls { inner, record, gate, calls, kill_at };
+            AbortOnDropHandle::new(tokio::spawn(calls.answer_all()))
+        });
         let check = |_: &Supervisor, answer: &Result<RunReply, WireError>| match answer {
             Ok(answer) => over_its_limit(&answer.end).map_or(Ok(()), |what| Err(what.to_owned())),
             Err(_) => Ok(()),
@@ -381,6 +491,9 @@ impl Execute for ScriptExecution {
             Ok(None) => (Ok(None), None),
             Err(outcome) => (Err(outcome), None),
         };
+        if let Some(cancelled) = self.gate.as_ref().and_then(|gate| gate.close()) {
+            audit_call(inner, &self.record.id, &cancelled);
+        }
         self.answered = matches!(settled, Ok(Some(_)));
         self.record.close(truncated);
         settled
@@ -407,8 +520,15 @@ impl Execute for ScriptExecution {
     }
 
     fn body(&mut self) -> ResultBody {
+        let called = self.gate.as_ref().map(|gate| gate.calls());
+        let (mut tool_calls, tool_calls_truncated) = called.unwrap_or_default();
+        for call in &mut tool_calls {
+            self.record.redactions.text(&mut call.tool);
+        }
         let state = self.record.lock();
         ResultBody::Script {
+            tool_calls,
+            tool_calls_truncated,
             logs: state.logs(),
             logs_truncated: state.is_truncated,
             tests: state.tests(),
@@ -417,7 +537,7 @@ impl Execute for ScriptExecution {
     }
 }
 
-fn request(script: Script, limits: &Limits) -> Result<message::Run, ScriptError> {
+fn request(script: Script, limits: &Limits, tools: bool) -> Result<message::Run, ScriptError> {
     if script.source.len() > MAX_SOURCE_BYTES {
         return Err(source_too_large());
     }
@@ -433,5 +553,6 @@ fn request(script: Script, limits: &Limits) -> Result<message::Run, ScriptError>
     })?;
     let secrets = script.secrets.to_wire();
     let Script { args, seed, now, .. } = script;
-    Ok(message::Run { source, args, secrets, timeout_ms: millis(limits.timeout), seed, now })
+    let timeout_ms = millis(limits.timeout);
+    Ok(message::Run { source, args, secrets, timeout_ms, seed, now, tools })
 }

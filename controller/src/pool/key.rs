@@ -135,6 +135,8 @@ impl SlotKey {
             // Whether there are hosts is in the agent's arguments; which hosts, the controller
             // decides.
             allow: _,
+            // The authority is made with the claim.
+            inject: _,
             processes,
             // The controller's own: any may be connected to.
             ports: _,

@@ -240,6 +240,9 @@ impl Drop for PoolHandle {
 impl Template {
     fn of(mut sandbox: PreparedSandbox) -> Self {
         let spec = &mut sandbox.spec;
+        // The secrets of a launch are for it alone; the hosts decide whether there is a proxy.
+        spec.allow = spec.hosts();
+        spec.inject = Vec::new();
         spec.title = Some(TITLE.to_owned());
         spec.lifetime = spec.lifetime.max(DEFAULT_LIFETIME);
         Self { sandbox, _io_dir: None }
@@ -254,7 +257,7 @@ impl Pool {
 
     /// The key of a sandbox, and its plan. Prepares its root, if it is not.
     async fn key_of(&self, sandbox: &mut PreparedSandbox) -> Result<(SlotKey, Plan), Error> {
-        let PreparedSandbox { spec, prepared, root_owner } = sandbox;
+        let PreparedSandbox { spec, prepared, root_owner, .. } = sandbox;
         spec.limits.check(self.shared.ceiling(&spec.root))?;
         let plan = Plan::new(spec, self.shared.confinement)?;
         if prepared.is_none() {

@@ -1,5 +1,6 @@
 //! State that a controller shares with its sandboxes.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub audit: Audit,
     pub owners: Owners,
     pub disk_reserve: DiskReserve,
+    /// The certificates that hosts are verified by.
+    pub ca_file: Option<PathBuf>,
     /// The runtime of watchers of io dirs.
     pub watch_runtime: fn() -> Handle,
     /// Directories that no sandbox may mount.

@@ -19,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use super::removal::EVIDENCE_TIMEOUT;
 use crate::audit::{Audit, By, Event};
 use crate::clock::{Clock, or_never};
+use crate::egress::Policy;
 use crate::engine_call::step;
 use crate::error::Error;
 use crate::io_dir::IoDir;
@@ -102,6 +103,8 @@ pub(crate) struct Inner {
     pub default_encoding: Encoding,
     pub(super) user_mapping: UserMapping,
     pub(super) files: FileScope,
+    /// What is told of its rules inside.
+    pub policy: Arc<Policy>,
     /// The secrets that it was given.
     pub redactions: Arc<Redactions>,
     pub(super) mount_looks: MountLooks,

@@ -153,10 +153,12 @@ impl Plan {
                 protected: spec.protected.clone(),
                 files: spec.files,
             },
+            // Made with the claim.
+            ca: None,
         };
         let mode = if spec.root.supports_exec() { Mode::Exec } else { Mode::Script };
         let home = io.clone();
-        let proxy = proxy(mode, &spec.allow)?;
+        let proxy = proxy(mode, &spec.hosts())?;
         let args = AgentArgs {
             mode,
             user: None,

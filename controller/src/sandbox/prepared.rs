@@ -1,9 +1,12 @@
 //! A sandbox whose root filesystem is ready.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use sandbox_api::{RootFs, SandboxSpec};
 use sandbox_engine::Prepared;
+
+use crate::permission::Permission;
 
 /// A sandbox to launch, with its root filesystem prepared by the engine.
 /// [`Controller::prepare`](crate::Controller::prepare) returns one for any number of launches; one
@@ -14,6 +17,7 @@ pub struct PreparedSandbox {
     /// `None` if the launch prepares it.
     pub(crate) prepared: Option<Prepared>,
     pub(crate) root_owner: RootOwner,
+    pub(crate) permission: Option<Arc<dyn Permission>>,
 }
 
 /// The owner of the directory that is a sandbox's root filesystem.
@@ -32,6 +36,13 @@ impl PreparedSandbox {
         Self { root_owner: RootOwner::Engine, ..spec.into() }
     }
 
+    /// Asks about hosts that its rules do not list, where programs run. Such a sandbox is none of the
+    /// [pool](crate::Controller::pool).
+    #[must_use]
+    pub fn permission(self, permission: Option<Arc<dyn Permission>>) -> Self {
+        Self { permission, ..self }
+    }
+
     /// The spec of the sandbox.
     pub const fn spec(&self) -> &SandboxSpec {
         &self.spec
@@ -40,6 +51,6 @@ impl PreparedSandbox {
 
 impl From<SandboxSpec> for PreparedSandbox {
     fn from(spec: SandboxSpec) -> Self {
-        Self { spec, prepared: None, root_owner: RootOwner::Caller }
+        Self { spec, prepared: None, root_owner: RootOwner::Caller, permission: None }
     }
 }

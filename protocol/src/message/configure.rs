@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Variable;
+
 /// `configure`: limits and policy of the sandbox for its lifetime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -10,6 +12,21 @@ pub struct Configure {
     pub limits: Limits,
     /// The policy.
     pub policy: Policy,
+    /// The authority of the connections that the controller terminates, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<Ca>,
+}
+
+/// The certificate authority of a sandbox, which commands are to trust.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ca {
+    /// Its certificate, as PEM.
+    pub certificate: String,
+    /// Variables of every command that does not set them itself: what stands for secrets that the controller
+    /// adds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<Variable>,
 }
 
 /// The agent's answer to `configure`: the limits are in force.

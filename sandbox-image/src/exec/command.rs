@@ -8,6 +8,7 @@ use std::io::Read as _;
 use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -48,6 +49,8 @@ pub struct Defaults {
     /// What `~` expands to in a working directory.
     home_path: Option<GuestPath>,
     cwd: GuestPath,
+    /// What the controller adds when it configures the sandbox, before any command.
+    added: OnceLock<Environment>,
 }
 
 impl Defaults {
@@ -77,7 +80,7 @@ impl Defaults {
         for (name, value) in [(&b"HOME"[..], writable), (b"TMPDIR", TMPDIR)] {
             env.insert(name.to_vec(), value.to_vec());
         }
-        Self { env, home_path: home, cwd }
+        Self { env, home_path: home, cwd, added: OnceLock::new() }
     }
 
     /// Sets what programs expect, unless the image does: the name of their user, output that appears
@@ -92,6 +95,16 @@ impl Defaults {
         if !self.env.contains_key(GIT_CONFIG[0].0) {
             self.env.extend(GIT_CONFIG.map(|(name, value)| (name.to_vec(), value.to_vec())));
         }
+    }
+
+    /// The value of a variable.
+    pub fn variable(&self, name: &[u8]) -> Option<&[u8]> {
+        self.env.get(name).map(Vec::as_slice)
+    }
+
+    /// Sets these in place of the image's own. Only the first call has an effect.
+    pub fn add(&self, variables: impl Iterator<Item = (Vec<u8>, Vec<u8>)>) {
+        _ = self.added.set(variables.collect());
     }
 
     /// Sets this address as the proxy of commands, in place of the image's own.
@@ -173,6 +186,7 @@ impl Prepared {
     /// `invalid_request` and the errors of the path rules, naming the argument that is wrong.
     pub fn new(request: &CommandRequest<'_>, defaults: &Defaults) -> Result<Self, WireError> {
         let mut env = defaults.env.clone();
+        env.extend(defaults.added.get().cloned().unwrap_or_default());
         for (name, value) in request.env {
             if name.is_empty() || name.contains(&b'=') {
                 let name = String::from_utf8_lossy(name);
@@ -424,6 +438,30 @@ mod tests {
 
     fn path_of_root() -> GuestPath {
         GuestPath::root()
+    }
+
+    #[test]
+    fn what_the_controller_adds_replaces_the_images_variables_and_a_commands_own_stay() {
+        let image = (format!("{IMAGE_VARIABLE}SSL_CERT_FILE").into(), "/image.pem".into());
+        let defaults = Defaults::new([image].into_iter(), None, GuestPath::root());
+        let added = [("SSL_CERT_FILE", "/tmp/b.pem"), ("TOKEN", "placeholder")];
+        defaults.add(added.into_iter().map(|(name, value)| (name.into(), value.into())));
+        assert_eq!(defaults.variable(b"SSL_CERT_FILE"), Some(&b"/image.pem"[..]));
+        let env = |given: &[(&str, &str)]| {
+            let made = prepare(&program("x"), None, given, &defaults).unwrap();
+            text(&made.env).into_iter().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let usual = env(&[]);
+        assert!(
+            ["SSL_CERT_FILE=/tmp/b.pem", "TOKEN=placeholder"]
+                .iter()
+                .all(|it| usual.contains(&(*it).to_owned()))
+        );
+        let own = env(&[("TOKEN", "mine")]);
+        assert!(
+            own.contains(&"TOKEN=mine".to_owned())
+                && !own.contains(&"TOKEN=placeholder".to_owned())
+        );
     }
 
     #[test]

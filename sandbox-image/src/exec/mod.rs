@@ -4,10 +4,11 @@
 //! starts the command on a thread of its own ([`spawner`]), [`watch`] copies its input and output and
 //! enforces its timeout, [`tree`] ends it, [`reaper`] reports its exit, [`signs`] say what stood in its
 //! way. Those of the controller's requests share a thread ([`table`]); a script's has the script's
-//! ([`script`]). Either waits with a [`poller`]. [`changes`] of watched directories are sent by the thread of
+//! ([`script`]). Either waits with a [`poller`]. [`certificates`] are those that they trust. [`changes`] of watched directories are sent by the thread of
 //! the requests. What they all share is opened before the agent is confined
 //! ([`programs`]).
 
+mod certificates;
 mod changes;
 mod command;
 mod poller;

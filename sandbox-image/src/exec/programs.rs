@@ -10,10 +10,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use sandbox_protocol::WireError;
 use sandbox_protocol::argv::AgentArgs;
-use sandbox_protocol::message::ListeningPort;
+use sandbox_protocol::message::{Ca, ListeningPort};
+use sandbox_protocol::{ErrorKind, WireError};
 
+use super::certificates;
 use super::command::{Defaults, own_name};
 use super::reaper::Reaper;
 use super::signs::OwnPlaces;
@@ -90,6 +91,25 @@ impl Programs {
         let (reaper, running) = (Reaper::start()?, Mutex::default());
         let scripts_cpu = AtomicU64::new(0);
         Ok(Arc::new(Self { context, spawner, reaper, proxy, running, scripts_cpu }))
+    }
+
+    /// Lets commands trust this authority, beside those of the image. Before the first one.
+    ///
+    /// # Errors
+    ///
+    /// If its files cannot be written.
+    pub fn trust(&self, ca: &Ca) -> Result<(), WireError> {
+        let defaults = &self.context.defaults;
+        let named = defaults.variable(b"SSL_CERT_FILE");
+        let trusted = certificates::install(&ca.certificate, named).map_err(|error| {
+            let message = format!("cannot write the certificates to /tmp: {error}");
+            WireError::new(ErrorKind::Internal, message)
+        })?;
+        let trusted = trusted.into_iter().map(|(name, path)| (name.into(), path.into()));
+        let added = ca.variables.iter();
+        let added = added.map(|it| (it.name.as_bytes().to_vec(), it.value.as_bytes().to_vec()));
+        defaults.add(trusted.chain(added));
+        Ok(())
     }
 
     /// The sockets that listen in the sandbox, but for the proxy's.

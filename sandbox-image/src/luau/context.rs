@@ -8,6 +8,7 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::MAX_MESSAGE_BYTES;
 use sandbox_protocol::message::{IoErrors, Limits, LogLevel, Secret};
 
+use crate::calls::HostCalls;
 use crate::exec::Programs;
 use crate::files::handle::Handle;
 use crate::files::{FileError, Files};
@@ -34,6 +35,10 @@ pub struct RunContext {
     pub now: Option<u64>,
     /// What it reads as `secrets`.
     pub secrets: Vec<Secret>,
+    /// The host, which it calls.
+    pub calls: Arc<HostCalls>,
+    /// Whether it was given tools of the host.
+    pub has_tools: bool,
 }
 
 /// How many errors of broken rules and limits are remembered per run. A script that catches more

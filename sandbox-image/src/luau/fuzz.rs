@@ -9,6 +9,7 @@ use sandbox_protocol::message::{IoErrors, Limits, RunEnd};
 use serde_json::{Map, Value};
 
 use super::RunContext;
+use crate::calls::HostCalls;
 use crate::log::LogSink;
 use crate::outbox::Outbox;
 
@@ -59,16 +60,19 @@ pub fn result(data: &[u8]) {
          end\n\
          return value\n"
     );
+    let outbox = Arc::new(Outbox::new(std::io::sink()));
     let context = RunContext {
         files: None,
         io_errors: IoErrors::Raise,
-        log: Arc::new(LogSink::new(Arc::new(Outbox::new(std::io::sink())), 1, &limits)),
+        log: Arc::new(LogSink::new(outbox.clone(), 1, &limits)),
         stop: Arc::default(),
         limits: limits.clone(),
         programs: None,
         seed: None,
         now: None,
         secrets: Vec::new(),
+        calls: Arc::new(HostCalls::new(outbox, 1)),
+        has_tools: false,
     };
     let end = super::run(&source, &Map::new(), context);
     let expected = made.json(0).map(|json| json.to_string());

@@ -4,8 +4,9 @@ use sandbox_protocol::limits::MAX_LOG_ENTRY_BYTES;
 use sandbox_protocol::message::LogLevel;
 use serde_json::{Map, Value};
 
+use super::context::Host;
 use super::ffi::{self, Call, Raise, Results, Slot};
-use super::{io, json, names, process, secrets, test};
+use super::{io, json, names, process, secrets, test, tools};
 
 /// Globals of Luau's libraries that scripts must not have.
 const REMOVED: [&std::ffi::CStr; 4] = [c"newproxy", c"getfenv", c"setfenv", c"gcinfo"];
@@ -50,6 +51,7 @@ pub(super) fn install(call: &mut Call<'_>, args: &Map<String, Value>) -> Result<
     call.set_global(c"args");
     test::install(call);
     secrets::install(call);
+    tools::install(call);
     if call.host().files.is_some() {
         io::install(call);
     }
@@ -144,12 +146,8 @@ fn clock_from_zero(call: &mut Call<'_>) -> Results {
 const MAX_NAMES_SHOWN: usize = 2;
 
 /// Adds a hint to a message for scripts whose author expects another behaviour.
-pub(super) fn with_hint(
-    message: String,
-    line: Option<u32>,
-    source: &str,
-    has_files: bool,
-) -> String {
+pub(super) fn with_hint(message: String, line: Option<u32>, source: &str, host: &Host) -> String {
+    let has_files = host.files.is_some();
     let number = line;
     let line = line.and_then(|line| source.lines().nth(line.checked_sub(1)? as usize));
     let names = |what: &str| line.is_some_and(|line| line.contains(what));
@@ -166,6 +164,9 @@ pub(super) fn with_hint(
         && ["io.", "fs."].into_iter().any(names)
     {
         return format!("{message} (io is off in this run)");
+    }
+    if !host.has_tools && message.contains("attempt to index nil with '") && names("tools.") {
+        return format!("{message} (this run was given no tools)");
     }
     if is_nil("attempt to index nil with 'exec'") && names("process.") {
         return format!(

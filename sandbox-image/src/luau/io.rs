@@ -9,11 +9,11 @@ mod fs;
 mod handles;
 mod read;
 
-use sandbox_protocol::message::OperationName;
+use sandbox_protocol::message::{OperationName, Write};
 
 use super::ffi::{Call, Kind, LOCKED, Raise, Results, Slot};
 use crate::files::handle::Whence;
-use crate::files::{FileError, OpenMode};
+use crate::files::{FileError, Files, OpenMode};
 
 use arguments::{audited, invalid, optional_text, path, perform};
 use failure::{Failure, raised, settle};
@@ -67,6 +67,14 @@ pub(super) fn finish(call: &Call<'_>) -> Result<(), Raise> {
     let Some(error) = host.lost_write.take().or(flushed.err()) else { return Ok(()) };
     let reason = format!("{} (the script did not close the file)", error.reason);
     Err(raised(&FileError { reason, ..error }))
+}
+
+/// Writes a file that was not asked for by `fs.write`, and returns its guest path.
+pub(super) fn write_file(call: &Call<'_>, path: &str, content: &[u8]) -> Result<Vec<u8>, Raise> {
+    let watch = fs::watch(call);
+    let write = |files: &Files| files.write_all(Write::new(path), content, &watch);
+    let written = perform(call, OperationName::Write, write)?;
+    Ok(written.path.to_string().into_bytes())
 }
 
 // --- io --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ mod decode;
 mod encode;
 
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::limits::{MAX_ERROR_VALUE_BYTES, MAX_RESULT_BYTES};
+use sandbox_protocol::limits::{MAX_ERROR_VALUE_BYTES, MAX_RESULT_BYTES, MAX_TOOL_ARGUMENT_BYTES};
 use sandbox_protocol::message::ScriptError;
 use serde_json::value::RawValue;
 
@@ -16,7 +16,7 @@ use super::ffi::{Call, Kind, LOCKED, Raise, Results, Slot};
 use array::{ARRAY_MARK, mark_array};
 use encode::{Layout, Refusal, encode};
 
-pub(super) use decode::push_args;
+pub(super) use decode::{push_args, push_value};
 
 /// Sets `json`.
 pub(super) fn install(call: &mut Call<'_>) -> Result<(), Raise> {
@@ -74,6 +74,21 @@ pub(super) fn encode_raised(call: &mut Call<'_>) -> Option<String> {
         return None;
     }
     encode(call, "error", MAX_ERROR_VALUE_BYTES, Layout::Compact).ok()
+}
+
+/// Pops the arguments of a tool and encodes them.
+pub(super) fn encode_arguments(call: &mut Call<'_>) -> Result<Box<RawValue>, Raise> {
+    let limit = MAX_TOOL_ARGUMENT_BYTES.min(call.free_memory());
+    let json =
+        encode(call, "arguments", limit, Layout::Compact).map_err(|refusal| match refusal {
+            Refusal::Value(message) => Raise::Error(message),
+            Refusal::TooLong if limit < MAX_TOOL_ARGUMENT_BYTES => Raise::OutOfMemory,
+            Refusal::TooLong => {
+                Raise::Error(format!("the arguments are longer than {limit} bytes of JSON"))
+            }
+            Refusal::Stopped => Raise::Stopped,
+        })?;
+    RawValue::from_string(json).map_err(|error| Raise::Error(error.to_string()))
 }
 
 fn json_encode(call: &mut Call<'_>) -> Results {

@@ -1,8 +1,8 @@
 //! Runs a script in a fresh Luau VM.
 //!
 //! [`ffi`] is a safe wrapper of the VM, [`globals`] the globals of a script, [`io`] its files,
-//! [`process`] its commands, [`secrets`] its secrets, [`test`](self::test) its test cases, [`json`] its
-//! values as JSON, [`names`] what it uses and does not have. Our functions are plain Rust functions
+//! [`process`] its commands, [`secrets`] its secrets, [`test`](self::test) its test cases, [`tools`] the
+//! host that it calls, [`json`] its values as JSON, [`names`] what it uses and does not have. Our functions are plain Rust functions
 //! over [`ffi::Call`]; they share the [`Host`](context::Host) during a run.
 
 mod bytecode;
@@ -20,6 +20,7 @@ mod secrets;
 mod test;
 #[cfg(test)]
 mod tests;
+mod tools;
 
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{MAX_MESSAGE_BYTES, cut_encoded};
@@ -105,7 +106,7 @@ fn failure(vm: &mut Vm, ended: Ended, source: &str) -> ScriptError {
         let message = if message.ends_with(&error.message) { message } else { error.message };
         return ScriptError { message, line, traceback, ..error };
     }
-    let message = globals::with_hint(message, line, source, host.files.is_some());
+    let message = globals::with_hint(message, line, source, host);
     let value = value.and_then(|json| serde_json::from_str(&json).ok());
     ScriptError { kind: rule.unwrap_or(ErrorKind::Runtime), message, line, traceback, value }
 }

@@ -39,6 +39,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("os", "clock date difftime remove rename time"),
     ("pairs", ""),
     ("pcall", ""),
+    ("policy", ""),
     ("print", ""),
     ("process", "exec"),
     ("rawequal", ""),
@@ -60,6 +61,8 @@ const KNOWN: &[(&str, &str)] = &[
     ),
     ("test", "case equal fail skip"),
     ("tonumber", ""),
+    // Whatever is asked for: the host has the list.
+    ("tools", ""),
     ("tostring", ""),
     ("type", ""),
     ("typeof", ""),

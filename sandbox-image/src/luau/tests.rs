@@ -6,16 +6,22 @@ mod language;
 mod limits;
 mod secrets;
 mod test;
+mod tools;
 mod types;
 mod values;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use sandbox_protocol::message::{Access, IoErrors, Limits, LogLevel, RunEnd, ScriptError, Secret};
+use sandbox_protocol::message::{
+    Access, CallEnd, CallFile, CallResult, HostCall, IoErrors, Limits, LogLevel, RunEnd,
+    ScriptError, Secret,
+};
 use sandbox_protocol::{ErrorKind, FromAgent};
 use serde_json::{Map, Value, json};
 
+use crate::calls::HostCalls;
 use crate::files::testing::{LIMITS, Setup};
 use crate::log::LogSink;
 use crate::luau::RunContext;
@@ -38,6 +44,10 @@ struct Sandbox {
     recorder: Recorder,
     seed: Option<u32>,
     now: Option<u64>,
+    /// Whether it was given tools.
+    has_tools: bool,
+    /// What the host answers.
+    host: fn(&HostCall) -> Option<(CallEnd, Vec<CallFile>)>,
 }
 
 impl Sandbox {
@@ -55,6 +65,8 @@ impl Sandbox {
             recorder: Recorder::default(),
             seed: None,
             now: None,
+            has_tools: false,
+            host: |_| None,
         }
     }
 
@@ -82,18 +94,52 @@ impl Sandbox {
         let context = RunContext {
             files,
             io_errors: self.io_errors,
-            log: Arc::new(LogSink::new(outbox, 1, &limits)),
+            log: Arc::new(LogSink::new(outbox.clone(), 1, &limits)),
             stop: Arc::clone(&self.stop),
             limits,
             programs: None,
             seed: self.seed,
             now: self.now,
             secrets: self.secrets.clone(),
+            calls: Arc::new(HostCalls::new(outbox, 1)),
+            has_tools: self.has_tools,
         };
-        match super::run(source, &self.args, context) {
+        let (calls, is_over) = (context.calls.clone(), AtomicBool::new(false));
+        let before = self.calls().len();
+        let end = std::thread::scope(|scope| {
+            scope.spawn(|| self.answer_calls(&calls, before, &is_over));
+            let end = super::run(source, &self.args, context);
+            is_over.store(true, Ordering::Relaxed);
+            end
+        });
+        match end {
             RunEnd::Returned(json) => Ok(serde_json::from_str(json.get()).unwrap()),
             RunEnd::Failed(error) => Err(error),
         }
+    }
+
+    /// Answers as the controller does.
+    fn answer_calls(&self, calls: &HostCalls, mut seen: usize, is_over: &AtomicBool) {
+        while !is_over.load(Ordering::Relaxed) {
+            for asked in self.calls().split_off(seen) {
+                seen += 1;
+                if let Some((end, files)) = (self.host)(&asked) {
+                    let HostCall { request, call, .. } = asked;
+                    assert!(calls.take(CallResult { request, call, end, files }));
+                }
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// What the script has called.
+    fn calls(&self) -> Vec<HostCall> {
+        let lines = self.recorder.lines();
+        let calls = lines.iter().filter_map(|line| match FromAgent::decode(line).unwrap() {
+            FromAgent::Call(call) => Some(call),
+            _ => None,
+        });
+        calls.collect()
     }
 
     /// Runs a script that must return.

@@ -23,14 +23,15 @@ use sandbox_protocol::limits::{
     HEARTBEAT_INTERVAL, MAX_FRAME_BYTES, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, MAX_SOURCE_BYTES,
 };
 use sandbox_protocol::message::{
-    Access, AllowedPath, Call, Cancel, Change, Changes, Closed, ClosedReason, Configure, Connect,
-    Entry, Exited, FileScope, Hello, HelloReply, IoErrors, Limits, Policy, Refused, Request, Run,
-    RunEnd, RunReply, ScriptError, Shutdown, Started, Watched,
+    Access, AllowedPath, Call, CallEnd, CallFile, CallResult, Cancel, Change, Changes, Closed,
+    ClosedReason, Configure, Connect, Entry, Exited, FileScope, Hello, HelloReply, HostCall,
+    IoErrors, Limits, Policy, Refused, Request, Run, RunEnd, RunReply, ScriptError, Shutdown,
+    Started, Watched,
 };
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
 use sandbox_protocol::{
-    ErrorKind, FromAgent, HEARTBEAT, PROTOCOL_VERSION, ToAgent, User, WireError,
+    Base64, ErrorKind, FromAgent, HEARTBEAT, PROTOCOL_VERSION, ToAgent, User, WireError,
 };
 use seccompiler::{BpfProgram, SeccompAction, SeccompRule};
 
@@ -40,7 +41,7 @@ const LOST: i32 = 1;
 const START: i32 = 2;
 const PROTOCOL: i32 = 3;
 
-/// A host that is still being dialled.
+/// A host that is still being dialled, and a tool that is still working.
 const UNANSWERED: &str = "never.example";
 
 /// A minute for scripts that are to be stopped by something else.
@@ -241,6 +242,16 @@ impl Agent {
                 assert!(self.pids.contains_key(&request), "it was not started");
                 self.notes.push(format!("exited {request} {end:?}"));
             }
+            FromAgent::Call(HostCall { request, call, name, arguments, .. }) => {
+                self.assert_in_progress(request);
+                self.notes.push(format!("call {name}"));
+                if name != UNANSWERED {
+                    let end = CallEnd::Value(serde_json::from_str(arguments.get()).unwrap());
+                    let data = Base64(b"picture".to_vec());
+                    let file = CallFile { name, mime_type: "image/png".to_owned(), data };
+                    self.send(CallResult { request, call, end, files: vec![file] });
+                }
+            }
             FromAgent::Watched(Watched { request }) => {
                 self.assert_in_progress(request);
                 self.notes.push(format!("watched {request}"));
@@ -335,6 +346,7 @@ fn rules(directory: &Path) -> Configure {
             protected: Vec::new(),
             files: FileScope::Io,
         },
+        ca: None,
     }
 }
 
@@ -346,6 +358,7 @@ fn script(source: &str, timeout_ms: u64) -> Run {
         timeout_ms,
         seed: None,
         now: None,
+        tools: false,
     }
 }
 
@@ -1073,4 +1086,31 @@ fn check_says_whether_a_script_compiles() {
         let error = check(script).unwrap();
         assert_eq!((error.kind, error.line), (kind, line), "{error:?}");
     }
+}
+
+#[test]
+fn calls_of_the_host_are_answered_and_end_with_their_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut agent = Agent::greeted(directory.path());
+    let with_tools = |source: &str| Run { tools: true, ..script(source, LONG) };
+    let source = "local value, files = tools.a.b { x = { 1 } } return value, #files";
+    let reply = agent.call(with_tools(source)).unwrap();
+    assert_eq!(returned(reply), r#"[{"x":[1]},1]"#);
+    let file = directory.path().join("tool-files/a.b");
+    assert_eq!(fs::read(&file).unwrap(), b"picture");
+    assert!(agent.notes.iter().any(|note| note.starts_with("write ")), "{:?}", agent.notes);
+
+    let id = agent.send(with_tools("tools.never.example()"));
+    while !agent.notes.iter().any(|note| *note == format!("call {UNANSWERED}")) {
+        assert!(agent.read());
+    }
+    assert!(agent.call(Cancel { id, at_once: false }).unwrap().found);
+    let reply = agent.reply::<Run>(id).unwrap();
+    assert_eq!(failed(reply).kind, ErrorKind::Cancelled);
+    // A result that comes too late is for nobody.
+    let late =
+        CallResult { request: id, call: 1, end: CallEnd::Value(1.into()), files: Vec::new() };
+    assert!(!agent.call(late).unwrap().found);
+    let reply = agent.call(script("return tools", LONG)).unwrap();
+    assert_eq!(returned(reply), "null");
 }

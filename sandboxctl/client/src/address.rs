@@ -36,46 +36,34 @@ pub enum Security {
     Tls,
 }
 
-/// A text is not the address of a service. The text is not repeated: it may have a password.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum AddressError {
-    /// No scheme, or another one.
-    #[error("expected http://HOST, https://HOST or unix:PATH")]
-    Scheme,
-    /// A user or a password.
-    #[error("it has a user or a password; a token is read from SANDBOXCTL_TOKEN or --token-file")]
-    User,
-    /// A query.
-    #[error("it has a query")]
-    Query,
-    /// `unix:` alone.
-    #[error("there is no path after unix:")]
-    NoPath,
-}
+const SCHEME: &str = "expected http://HOST, https://HOST or unix:PATH";
+const USER: &str =
+    "it has a user or a password; a token is read from SANDBOXCTL_TOKEN or --token-file";
 
+/// A text that is not an address is not repeated: it may have a password.
 impl FromStr for ServerAddress {
-    type Err = AddressError;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, AddressError> {
+    fn from_str(text: &str) -> Result<Self, &'static str> {
         if let Some(path) = text.strip_prefix("unix:") {
             let path = path.strip_prefix("//").unwrap_or(path);
             return match path {
-                "" => Err(AddressError::NoPath),
+                "" => Err("there is no path after unix:"),
                 path => Ok(Self::Unix(path.into())),
             };
         }
-        let uri: Uri = text.parse().map_err(|_| AddressError::Scheme)?;
+        let uri: Uri = text.parse().map_err(|_| SCHEME)?;
         let security = match uri.scheme_str() {
             Some("http") => Security::Plain,
             Some("https") => Security::Tls,
-            _ => return Err(AddressError::Scheme),
+            _ => return Err(SCHEME),
         };
-        let authority = uri.authority().ok_or(AddressError::Scheme)?;
+        let authority = uri.authority().ok_or(SCHEME)?;
         if authority.as_str().contains('@') {
-            return Err(AddressError::User);
+            return Err(USER);
         }
         if uri.query().is_some() || text.contains('#') {
-            return Err(AddressError::Query);
+            return Err("it has a query");
         }
         let default = match security {
             Security::Plain => 80,
@@ -83,7 +71,7 @@ impl FromStr for ServerAddress {
         };
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         if host.is_empty() {
-            return Err(AddressError::Scheme);
+            return Err(SCHEME);
         }
         Ok(Self::Tcp {
             security,
@@ -171,14 +159,14 @@ mod tests {
             assert_eq!(text.parse(), Ok(address), "{text}");
         }
         for (text, error) in [
-            ("", AddressError::Scheme),
-            ("localhost:8470", AddressError::Scheme),
-            ("example.org", AddressError::Scheme),
-            ("ftp://example.org", AddressError::Scheme),
-            ("http://", AddressError::Scheme),
-            ("http://me:hunter2@example.org", AddressError::User),
-            ("http://example.org/?token=hunter2", AddressError::Query),
-            ("unix:", AddressError::NoPath),
+            ("", SCHEME),
+            ("localhost:8470", SCHEME),
+            ("example.org", SCHEME),
+            ("ftp://example.org", SCHEME),
+            ("http://", SCHEME),
+            ("http://me:hunter2@example.org", USER),
+            ("http://example.org/?token=hunter2", "it has a query"),
+            ("unix:", "there is no path after unix:"),
         ] {
             assert_eq!(text.parse::<ServerAddress>(), Err(error), "{text}");
             assert!(!error.to_string().contains("hunter2"));

@@ -108,10 +108,9 @@ impl Events {
                     let events =
                         parser.push(&piece).map_err(|error| self.client.unexpected(error))?;
                     for event in events {
-                        let event: EventRecord =
-                            serde_json::from_str(&event.data).map_err(|error| {
-                                self.client.unexpected(format!("an event: {error}"))
-                            })?;
+                        let event: EventRecord = serde_json::from_str(&event).map_err(|error| {
+                            self.client.unexpected(format!("an event: {error}"))
+                        })?;
                         if event.seq > self.ready.back().map_or(self.last, |ready| ready.seq) {
                             self.is_empty = false;
                             self.ready.push_back(event);

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use hyper::Method;
-use sandbox_api::service::{Execution, ExecutionList, ExecutionRequest, FileList, Health, Time};
+use sandbox_api::service::{Execution, ExecutionList, ExecutionRequest, FileList, Health};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -13,25 +13,6 @@ use super::error::Error;
 
 /// The longest wait of one request for an end; then the request is repeated.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
-
-/// Which executions are listed.
-#[derive(Debug, Default)]
-pub struct ListQuery<'a> {
-    /// Their status.
-    pub status: Option<&'a str>,
-    /// Their image.
-    pub image: Option<&'a str>,
-    /// Since when they were accepted.
-    pub since: Option<Time>,
-    /// Until when they were accepted.
-    pub until: Option<Time>,
-    /// Whose they are, if not the caller's.
-    pub subject: Option<&'a str>,
-    /// How many on a page.
-    pub limit: u32,
-    /// Where the page begins.
-    pub cursor: Option<&'a str>,
-}
 
 /// The part of the answer to a submission that it has whether it has ended or not.
 #[derive(Deserialize)]
@@ -133,27 +114,17 @@ impl Client {
         }
     }
 
-    /// A page of executions, the latest first.
+    /// A page of executions, the latest first: those that this query asks for.
     ///
     /// # Errors
     ///
     /// [`Error`].
-    pub async fn list(&self, query: &ListQuery<'_>) -> Result<ExecutionList, Error> {
-        let mut path = format!("/v1/executions?limit={}", query.limit);
-        let [since, until] = [query.since, query.until].map(|it| it.map(|time| time.to_string()));
-        for (name, value) in [
-            ("status", query.status),
-            ("image", query.image),
-            ("since", since.as_deref()),
-            ("until", until.as_deref()),
-            ("subject", query.subject),
-            ("cursor", query.cursor),
-        ] {
-            if let Some(value) = value {
-                path.push_str(&format!("&{name}={}", encoded(value)));
-            }
-        }
-        self.read(&self.call(&Call::new(Method::GET, path)).await?)
+    pub async fn list(&self, query: &[(&str, Option<String>)]) -> Result<ExecutionList, Error> {
+        let given = query.iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
+        let query: Vec<_> =
+            given.map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+        let call = Call::new(Method::GET, format!("/v1/executions?{}", query.join("&")));
+        self.read(&self.call(&call).await?)
     }
 
     /// The files of an execution.

@@ -23,6 +23,6 @@ pub use client::{Client, Stream};
 pub use connection::{Connection, RequestBody, whole};
 pub use error::Error;
 pub use events::{EventSource, Events};
-pub use executions::{ListQuery, new_key};
+pub use executions::new_key;
 pub use sandboxes::{ProcessRef, SandboxQuery};
 pub use token::{MAX_TOKEN_BYTES, Token};

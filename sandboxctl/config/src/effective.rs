@@ -7,12 +7,13 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use sandbox_api::hosts::Allowlist;
-use sandbox_api::{ByteSize, Encoding, LimitKey, LimitValue, PrivateIo, Pull};
+use sandbox_api::{ByteSize, Encoding, LimitKey, LimitValue, PrivateIo, Pull, ToolRule};
 use sandbox_controller::{Config, ConfinementPolicy, PoolConfig};
 use sandbox_e2b::Template;
 use sandbox_env::Environment;
 use sandbox_protocol::message::{AllowedPath, IoErrors};
 use sandbox_service::Preparation;
+use sandbox_upstream::Upstream;
 
 use super::error::Error;
 use super::key::{Key, Scope};
@@ -141,6 +142,20 @@ impl Settings {
         templates.clone()
     }
 
+    /// Other MCP servers: those of an agent, or those of a service.
+    pub fn upstreams(&self, key: Key) -> BTreeMap<String, Upstream> {
+        let Some(Value::Upstreams(upstreams)) = &self.setting(key).value else {
+            return BTreeMap::new();
+        };
+        upstreams.clone()
+    }
+
+    /// The rules for their tools, without those of `--rules`.
+    pub fn rules_of_tools(&self, key: Key) -> Vec<ToolRule> {
+        // They were checked when they were parsed.
+        self.names(key).iter().filter_map(|rule| rule.parse().ok()).collect()
+    }
+
     /// The named lists of hosts.
     pub(super) fn presets(&self) -> &Presets {
         static NONE: Presets = Presets::new();
@@ -154,22 +169,27 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// [`Error::Preset`] for an unknown name.
+    /// If a preset is unknown.
     pub fn allow(&self) -> Result<Allowlist, Error> {
         let Some(Value::Hosts(entries)) = &self.setting(Key::Allow).value else {
             return Ok(Allowlist::default());
         };
         let presets = self.presets();
-        network::resolve(entries, presets).map_err(|preset| Error::Preset {
-            name: self.named(Key::Allow),
-            preset: preset.to_owned(),
-            known: presets.keys().cloned().collect(),
-        })
+        let unknown = |preset| Error::unknown_preset(&self.named(Key::Allow), preset, presets);
+        network::resolve(entries, presets).map_err(unknown)
     }
 
     /// Whether the command line itself requests hosts, as opposed to settings for every command.
     pub fn asks_for_hosts(&self) -> bool {
-        self.setting(Key::Allow).layer == Layer::Flag
+        [Key::Allow, Key::Inject].iter().any(|key| self.setting(*key).layer == Layer::Flag)
+    }
+
+    /// The rules of secrets that are added for each caller of a service.
+    pub fn server_inject(&self) -> BTreeMap<String, Vec<String>> {
+        let Some(Value::Lists(lists)) = &self.setting(Key::ServerInject).value else {
+            return BTreeMap::new();
+        };
+        lists.clone()
     }
 
     /// The io dir, absolute.
@@ -196,7 +216,8 @@ impl Settings {
         } else {
             return Ok(path);
         };
-        Err(Error::IoDir { name: self.named(Key::IoDir), path, why })
+        let what = format!("{}: {} {why}", self.named(Key::IoDir), path.display());
+        Err(Error::Unusable { what, hint: None })
     }
 
     /// Where `sandbox_init` may mount, absolute.
@@ -232,7 +253,17 @@ impl Settings {
             }
             path.push(part);
             if path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
-                return Err(Error::Link { name: self.named(key), link: path });
+                let (name, path) = (self.named(key), path.display());
+                return Err(Error::Unusable {
+                    what: format!("{name}: {path} is a symbolic link, which is not followed there"),
+                    hint: Some(format!(
+                        "name what it leads to {}, if that is meant",
+                        match key {
+                            Key::IoDir => "with --io-dir",
+                            _ => "in the user's configuration",
+                        }
+                    )),
+                });
             }
         }
         Ok(path)

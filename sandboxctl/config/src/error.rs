@@ -5,9 +5,8 @@ use std::io;
 use std::path::PathBuf;
 
 use super::key::Key;
+use super::network::Presets;
 use super::origin::Origin;
-use super::project;
-use super::value::ValueError;
 use super::variables::{OTHER_VARIABLES, SERVER_VARIABLE};
 
 /// An invalid configuration.
@@ -22,95 +21,23 @@ pub enum Error {
         /// The reason.
         source: io::Error,
     },
-    /// The file given by `--config` cannot be read.
-    #[error("{origin}")]
-    Named {
-        /// What named it.
-        origin: Origin,
-        /// The reason.
-        source: Box<Self>,
-    },
-    /// The file given by `--config` does not exist.
-    #[error("{origin}: no such file: {}", .file.display())]
-    Missing {
-        /// What named it.
-        origin: Origin,
-        /// The file.
-        file: PathBuf,
-    },
-    /// Invalid TOML.
-    #[error("{origin}: {message}")]
-    Syntax {
+    /// Something at a position is invalid.
+    #[error("{origin}: {what}")]
+    At {
         /// The position.
         origin: Origin,
         /// What is wrong.
-        message: String,
-    },
-    /// An unknown key, section or variable.
-    #[error("{origin}: unknown {what} '{name}'")]
-    Unknown {
-        /// The position.
-        origin: Origin,
-        /// `key`, `section` or `variable`.
-        what: &'static str,
-        /// Its name.
-        name: String,
-        /// The most similar known name.
+        what: String,
+        /// The next step, if there is one.
         hint: Option<String>,
     },
-    /// An invalid value for its key.
-    #[error("{origin}: {key}")]
-    Value {
-        /// The position.
-        origin: Origin,
-        /// The key.
-        key: String,
-        /// What is wrong.
-        source: ValueError,
-    },
-    /// A project's file that requests more than is allowed.
-    #[error("{origin}: {key}")]
-    Widening {
-        /// The position.
-        origin: Origin,
-        /// The key.
-        key: String,
-        /// The reason.
-        source: project::Widening,
-    },
-    /// A directory, set by a file or by default, leads through a link.
-    #[error("{name}: {} is a symbolic link, which is not followed there", .link.display())]
-    Link {
-        /// What set it.
-        name: String,
-        /// The link.
-        link: PathBuf,
-    },
-    /// A ceiling in an environment variable, which the caller controls.
-    #[error("{origin}: ceilings cannot be set by an environment variable")]
-    CeilingVariable {
-        /// The variable.
-        origin: Origin,
-    },
-    /// An unknown preset.
-    #[error("{name}: there is no preset @{preset}")]
-    Preset {
-        /// What named it.
-        name: String,
-        /// Its name.
-        preset: String,
-        /// The existing presets.
-        known: BTreeSet<String>,
-    },
-    /// An invalid io dir.
-    #[error("{name}: {} {why}", .path.display())]
-    IoDir {
-        /// What set the io dir.
-        name: String,
-        /// The io dir.
-        path: PathBuf,
-        /// The reason.
-        why: &'static str,
+    /// What the settings name cannot be used.
+    #[error("{what}")]
+    Unusable {
+        /// What is wrong, after what named it.
+        what: String,
+        /// The next step, if there is one.
+        hint: Option<String>,
     },
     /// A limit above its ceiling.
     #[error("{name} is {asked}, above its ceiling of {ceiling}")]
@@ -129,6 +56,10 @@ pub enum Error {
 }
 
 impl Error {
+    pub(super) fn at(origin: Origin, what: impl Into<String>) -> Self {
+        Self::At { origin, what: what.into(), hint: None }
+    }
+
     /// An unknown key or section.
     pub fn unknown_key(origin: Origin, name: String, is_table: bool) -> Self {
         let (what, known): (_, BTreeSet<String>) = if is_table {
@@ -151,50 +82,37 @@ impl Error {
                 },
             ))
         };
-        Self::Unknown { origin, what, name, hint }
+        Self::At { origin, what: format!("unknown {what} '{name}'"), hint }
     }
 
     pub(super) fn unknown_variable(name: String) -> Self {
         let known =
             Key::all().map(Key::variable).chain(OTHER_VARIABLES.map(str::to_owned)).collect();
         let hint = nearest(&name, &known).map(|known| format!("did you mean {known}?"));
-        Self::Unknown { origin: Origin::Variable(name.clone()), what: "variable", name, hint }
+        let what = format!("unknown variable '{name}'");
+        Self::At { origin: Origin::Variable(name), what, hint }
+    }
+
+    /// An unknown preset, which `name` names.
+    pub(super) fn unknown_preset(name: &str, preset: &str, presets: &Presets) -> Self {
+        let known = presets.keys().cloned().collect();
+        let hint = match nearest(preset, &known) {
+            Some(known) => format!("did you mean @{known}?"),
+            None if !known.is_empty() => "`sandboxctl config show` lists them".to_owned(),
+            None => "[network.presets] in the user's configuration makes one: name = [HOST, …]"
+                .to_owned(),
+        };
+        Self::Unusable { what: format!("{name}: there is no preset @{preset}"), hint: Some(hint) }
     }
 
     /// The next step, if there is one.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Unknown { hint, .. } => hint.clone(),
-            Self::Widening { .. } => Some(
-                "set it in the user's configuration, or give the file with --config if you trust \
-                 all of it"
-                    .to_owned(),
-            ),
-            Self::CeilingVariable { .. } => Some(
-                "[limits.ceiling] and [exec.ceiling] stand in the user's or the system's file"
-                    .to_owned(),
-            ),
-            Self::Link { name, .. } if name.starts_with("io.dir ") => {
-                Some("name what it leads to with --io-dir, if that is meant".to_owned())
-            }
-            Self::Link { .. } => Some(
-                "name what it leads to in the user's configuration, if that is meant".to_owned(),
-            ),
+            Self::At { hint, .. } | Self::Unusable { hint, .. } => hint.clone(),
             Self::OverCeiling { key, section, .. } => Some(format!(
                 "{section} in the user's or the system's configuration raises the ceiling of {key}"
             )),
-            Self::Preset { preset, known, .. } => Some(match nearest(preset, known) {
-                Some(known) => format!("did you mean @{known}?"),
-                None if !known.is_empty() => "`sandboxctl config show` lists them".to_owned(),
-                None => "[network.presets] in the user's configuration makes one: name = [HOST, …]"
-                    .to_owned(),
-            }),
-            Self::Unreadable { .. }
-            | Self::Named { .. }
-            | Self::Missing { .. }
-            | Self::Syntax { .. }
-            | Self::IoDir { .. }
-            | Self::Value { .. } => None,
+            Self::Unreadable { .. } => None,
         }
     }
 }

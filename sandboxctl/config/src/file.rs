@@ -79,7 +79,7 @@ pub fn read(file: &Path, links: Links) -> Result<Option<Vec<Entry>>, Error> {
     parse(file, &text).map(Some)
 }
 
-fn read_text(file: &Path, links: Links) -> io::Result<String> {
+pub(super) fn read_text(file: &Path, links: Links) -> io::Result<String> {
     // Checked once it is open, since the file may be swapped before that; so opening it must not
     // block, as for a FIFO, nor acquire a controlling terminal.
     let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -113,9 +113,8 @@ fn read_text(file: &Path, links: Links) -> io::Result<String> {
 pub fn parse(file: &Path, text: &str) -> Result<Vec<Entry>, Error> {
     let origin =
         |offset: usize| Origin::File { file: file.to_owned(), line: line_of(text, offset) };
-    let table = DeTable::parse(text).map_err(|error| Error::Syntax {
-        origin: origin(error.span().map_or(0, |span| span.start)),
-        message: error.message().to_owned(),
+    let table = DeTable::parse(text).map_err(|error| {
+        Error::at(origin(error.span().map_or(0, |span| span.start)), error.message())
     })?;
     let mut entries = Vec::new();
     walk("", table.get_ref(), &origin, &mut entries)?;
@@ -139,11 +138,8 @@ fn walk(
         };
         let here = origin(name.span().start);
         if let Some(key) = Key::from_name(&full) {
-            let value = Value::from_toml(key, value).map_err(|source| Error::Value {
-                origin: here.clone(),
-                key: full,
-                source,
-            })?;
+            let value = Value::from_toml(key, value)
+                .map_err(|why| Error::at(here.clone(), format!("{full}: {why}")))?;
             entries.push(Entry { key, value, origin: here });
         } else if let (true, DeValue::Table(table)) = (is_section(&full), value.get_ref()) {
             walk(&full, table, origin, entries)?;
@@ -162,7 +158,7 @@ fn is_section(name: &str) -> bool {
     Key::all().any(|key| key.name().strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
 
-fn line_of(text: &str, offset: usize) -> usize {
+pub(super) fn line_of(text: &str, offset: usize) -> usize {
     text.as_bytes()[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count() + 1
 }
 

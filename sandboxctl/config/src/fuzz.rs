@@ -50,12 +50,7 @@ fn loaded(files: &[(Layer, &str)], environment: &Environment) -> Result<Settings
 
 /// An error has a valid position, and a message of one line without terminal control characters.
 fn is_reported(error: Error, files: &[(Layer, &str)]) {
-    let (Error::Syntax { origin, .. }
-    | Error::Unknown { origin, .. }
-    | Error::Value { origin, .. }
-    | Error::Widening { origin, .. }
-    | Error::CeilingVariable { origin }) = &error
-    else {
+    let Error::At { origin, .. } = &error else {
         panic!("no file of the machine was read: {error:?}");
     };
     match origin {

@@ -59,6 +59,10 @@ pub enum Kind {
     Preparations,
     /// Templates of E2B's sandboxes, by name.
     Templates,
+    /// Other MCP servers, by name.
+    Upstreams,
+    /// Rules for their tools.
+    ToolRules,
     /// Names of files that are write-protected.
     ProtectedNames,
     /// Names, or patterns of names.
@@ -67,6 +71,8 @@ pub enum Kind {
     Hosts,
     /// Named lists of such rules.
     Presets,
+    /// Named lists of texts.
+    Lists,
     /// The space that is left free.
     DiskReserve,
 }
@@ -92,6 +98,10 @@ const TEXT: Row = Row {
 };
 const PATH: Row = Row { kind: Kind::AbsolutePath, ..TEXT };
 const NAMES: Row = other(Kind::Names, || Value::Names(Vec::new()));
+
+/// What tables of servers and lists of rules look like.
+const SERVERS: &str = "a table of servers: name = { command = [\"…\"] } or { url = \"…\" }";
+const TOOL_RULES: &str = "an array of rules such as \"github.list_*\"";
 
 const fn text_of(default: &'static str) -> Row {
     Row { default: DefaultValue::Text(default), ..TEXT }
@@ -199,6 +209,11 @@ settings! {
     Presets "network.presets" "Lists of hosts, by name":
         other(Kind::Presets, || Value::Presets(Presets::new()))
             .expects("a table of arrays of hosts: name = [\"example.org\"]");
+    Inject "network.inject" "Secrets that are added to requests: HOST[:PORT]: HEADER: TEXT env:NAME, ?QUERY=env:NAME or basic USER:env:NAME":
+        NAMES.flag("--inject")
+            .expects("an array of rules such as \"api.example.org: Authorization: Bearer env:TOKEN\"");
+    CaFile "network.ca_file" "Authorities, as PEM, by which hosts with secrets or rules for requests are verified; $SSL_CERT_FILE or the machine's if not set":
+        PATH;
     Confinement "policy.confinement" "Require full confinement of the agent, or accept what the kernel supports":
         word(ConfinementPolicy::Required.as_str(), &["required", "best-effort"]).flag("--confinement");
     AuditFile "audit.file" "File that a JSON line is appended to for each operation and refusal":
@@ -223,6 +238,10 @@ settings! {
             .expects("an array of images' names such as \"python:*\"");
     McpOutput "mcp.output_bytes" "Bytes of output that one call of an AI agent's tool gives; at most 128 KiB":
         size(ByteSize::b(DEFAULT_OUTPUT_BYTES as u64)).flag("--max-output");
+    McpUpstream "mcp.upstream" "Other MCP servers whose tools scripts may call, by name; a command runs on the host, as the user":
+        other(Kind::Upstreams, || Value::Upstreams(BTreeMap::new())).flag("--upstream").expects(SERVERS);
+    McpToolRules "mcp.tool_rules" "Calls of their tools that scripts are given: TOOL[ /POINTER=VALUE]…; without a rule, tools that only read":
+        other(Kind::ToolRules, || Value::Names(Vec::new())).flag("--tool").expects(TOOL_RULES);
     PoolSize "pool.size" "Sandboxes that are started ahead, of each kind that is often asked for; at most 64":
         count(0).flag("--pool");
     PoolMaxAge "pool.max_age" "Age at which a sandbox that is started ahead is replaced": time(30);
@@ -285,6 +304,15 @@ settings! {
     JwtAudience "server.jwt.audience" "`aud` of accepted tokens": TEXT;
     JwtJwksFile "server.jwt.jwks_file" "Public keys of the issuer, as a JWK set": PATH;
     JwtSecretFile "server.jwt.secret_file" "Secret shared with the issuer, for HS256": PATH;
+    ServerInject "server.inject" "Secrets that are added to requests of a caller's sandboxes, by caller":
+        other(Kind::Lists, || Value::Lists(BTreeMap::new()))
+            .expects("a table of arrays of rules: subject = [\"api.example.org: Authorization: Bearer env:TOKEN\"]");
+    ServerUpstream "server.upstream" "Other MCP servers whose tools scripts of callers may call, by name; a command runs on the host":
+        other(Kind::Upstreams, || Value::Upstreams(BTreeMap::new())).expects(SERVERS);
+    ServerToolRules "server.tool_rules" "Calls of their tools that scripts are given, as mcp.tool_rules":
+        other(Kind::ToolRules, || Value::Names(Vec::new())).expects(TOOL_RULES);
+    ServerAllowDestructive "server.allow_destructive" "Whether rules may give tools that say that they remove or overwrite something":
+        switch(false);
     ServerDatabase "server.database" "PostgreSQL database that the nodes of a cluster share":
         TEXT.flag("--database").expects("a URL such as \"postgres://sandboxctl@db.example.org/sandboxctl\"");
     ServerDatabasePasswordFile "server.database_password_file" "Password of the database": PATH;

@@ -15,6 +15,7 @@ mod network;
 mod origin;
 mod parse;
 mod project;
+pub mod rules;
 mod settings;
 #[cfg(test)]
 mod tests;

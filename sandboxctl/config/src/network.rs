@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use sandbox_api::hosts::{AllowRule, AllowRuleError, Allowlist};
+use sandbox_api::hosts::{AllowRule, Allowlist};
+
+use super::value::ValueError;
 
 /// Presets: named lists of rules.
 pub type Presets = BTreeMap<String, Vec<AllowRule>>;
@@ -21,24 +23,13 @@ pub enum Allow {
     Preset(String),
 }
 
-/// Why a text is not a valid [`Allow`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AllowError {
-    /// It is not a valid rule.
-    #[error(transparent)]
-    Rule(#[from] AllowRuleError),
-    /// Invalid name of a preset.
-    #[error("'{}' is not the name of a preset: letters, digits, '-' and '_'", .0.escape_debug())]
-    Name(String),
-}
-
 impl FromStr for Allow {
-    type Err = AllowError;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, AllowError> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         match text.strip_prefix('@') {
             Some(name) => Ok(Self::Preset(preset_name(name)?)),
-            None => Ok(Self::Rule(text.parse()?)),
+            None => Ok(Self::Rule(text.parse::<AllowRule>().map_err(ValueError::of)?)),
         }
     }
 }
@@ -56,11 +47,15 @@ impl fmt::Display for Allow {
 ///
 /// # Errors
 ///
-/// [`AllowError::Name`].
-pub fn preset_name(text: &str) -> Result<String, AllowError> {
+/// If it is not.
+pub fn preset_name(text: &str) -> Result<String, ValueError> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     if text.is_empty() || text.len() > MAX_NAME || !text.bytes().all(is_plain) {
-        return Err(AllowError::Name(text.chars().take(MAX_NAME + 2).collect()));
+        let shown: String = text.chars().take(MAX_NAME + 2).collect();
+        return Err(ValueError::of(format!(
+            "'{}' is not the name of a preset: letters, digits, '-' and '_'",
+            shown.escape_debug()
+        )));
     }
     Ok(text.to_owned())
 }

@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use sandbox_api::hosts::AllowRuleError;
-use sandbox_api::{LimitValue, SandboxSpec};
+use sandbox_api::{LimitValue, SandboxSpec, ToolRule};
 use sandbox_controller::DiskReserve;
 use sandbox_e2b::Template;
 use sandbox_protocol::message::AllowedPath;
 use sandbox_protocol::path::GuestPath;
 use sandbox_service::Preparation;
+use sandbox_upstream::Upstream;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
 
 use super::key::{Key, Kind, MOST_PREWARMED};
-use super::network::{self, AllowError};
+use super::network;
 use super::value::{Value, ValueError};
 
 impl Value {
@@ -34,7 +35,7 @@ impl Value {
                 if key == Key::PoolSize
                     && text.trim().parse().is_ok_and(|size: u64| size > MOST_PREWARMED.into()) =>
             {
-                Err(ValueError::TooMany { text: text.into(), most: MOST_PREWARMED })
+                Err(ValueError::of(format!("'{text}' is too many: at most {MOST_PREWARMED}")))
             }
             Kind::Limit(limit) => {
                 let text = if counts_bytes(key) && is_whole_number(text) {
@@ -42,12 +43,12 @@ impl Value {
                 } else {
                     text.to_owned()
                 };
-                Ok(Self::Limit(limit.parse(&text)?))
+                Ok(Self::Limit(limit.parse(&text).map_err(ValueError::of)?))
             }
             Kind::Switch => match text {
                 "true" => Ok(Self::Switch(true)),
                 "false" => Ok(Self::Switch(false)),
-                _ => Err(ValueError::Choice { text: text.into(), words: &["true", "false"] }),
+                _ => Err(ValueError::choice(text, &["true", "false"])),
             },
             Kind::GuestPaths
             | Kind::Dirs
@@ -55,10 +56,13 @@ impl Value {
             | Kind::Names
             | Kind::Preparations
             | Kind::Templates
+            | Kind::Upstreams
+            | Kind::ToolRules
             | Kind::Hosts
+            | Kind::Lists
             | Kind::Presets => {
-                let value = DeValue::parse(text)
-                    .map_err(|error| ValueError::Content(error.message().to_owned()))?;
+                let value =
+                    DeValue::parse(text).map_err(|error| ValueError::of(error.message()))?;
                 Self::from_toml(key, &value)
             }
             Kind::Word => {
@@ -66,19 +70,23 @@ impl Value {
                 if words.contains(&text) {
                     Ok(Self::Text(text.to_owned()))
                 } else {
-                    Err(ValueError::Choice { text: text.to_owned(), words })
+                    Err(ValueError::choice(text, words))
                 }
             }
             Kind::DiskReserve => {
-                let reserve: DiskReserve = text.parse()?;
+                let reserve: DiskReserve = text.parse().map_err(ValueError::of)?;
                 Ok(Self::Text(reserve.to_string()))
             }
             Kind::Text | Kind::AbsolutePath | Kind::IoDir if text.is_empty() => {
-                Err(ValueError::Empty)
+                Err(ValueError::of("the value is empty"))
             }
             Kind::Text => Ok(Self::Text(text.to_owned())),
-            Kind::IoDir if text.split('/').any(|name| name == "..") => Err(ValueError::Parent),
-            Kind::AbsolutePath if !text.starts_with('/') => Err(ValueError::Relative),
+            Kind::IoDir if text.split('/').any(|name| name == "..") => {
+                Err(ValueError::of("'..' is not allowed in it; --io-dir takes any directory"))
+            }
+            Kind::AbsolutePath if !text.starts_with('/') => {
+                Err(ValueError::of("it is not an absolute path"))
+            }
             Kind::AbsolutePath | Kind::IoDir => Ok(Self::Path(text.into())),
         }
     }
@@ -90,14 +98,17 @@ impl Value {
     /// [`ValueError`], which describes a valid value.
     pub fn from_toml(key: Key, value: &Spanned<DeValue<'_>>) -> Result<Self, ValueError> {
         let expected = key.expects();
-        let wrong_type = || ValueError::Type { expected, found: type_name(value.get_ref()) };
-        let wrong_list = |_| ValueError::Content(format!("expected {expected}"));
+        let found = type_name(value.get_ref());
+        let wrong_type = || ValueError::of(format!("expected {expected}, found {found}"));
+        let wrong_list = |_| ValueError::of(format!("expected {expected}"));
+        let empty = || ValueError::of("the value is empty");
         match (key.kind(), value.get_ref()) {
             (Kind::GuestPaths, DeValue::Array(_)) => {
                 let paths: Vec<AllowedPath> = read(value)?;
                 for AllowedPath { path, access: _ } in &paths {
-                    GuestPath::new(path)
-                        .map_err(|source| ValueError::GuestPath { path: path.clone(), source })?;
+                    GuestPath::new(path).map_err(|why| {
+                        ValueError::of(format!("'{path}' is not a path in the sandbox: {why}"))
+                    })?;
                 }
                 Ok(Self::Paths(paths))
             }
@@ -110,53 +121,70 @@ impl Value {
                         true => Err("it is there twice"),
                         false => preparation.check(),
                     };
-                    problem.map_err(|why| ValueError::Content(format!("'{name}': {why}")))?;
+                    problem.map_err(|why| ValueError::of(format!("'{name}': {why}")))?;
                 }
                 Ok(Self::Preparations(preparations))
             }
             (Kind::Templates, DeValue::Table(_)) => {
                 let templates: BTreeMap<String, Template> = read(value)?;
                 for (name, template) in &templates {
-                    let refused = |why| ValueError::Content(format!("'{name}': {why}"));
+                    let refused = |why| ValueError::of(format!("'{name}': {why}"));
                     template.check(name).map_err(refused)?;
                 }
                 Ok(Self::Templates(templates))
             }
+            (Kind::Upstreams, DeValue::Table(_)) => {
+                let upstreams: BTreeMap<String, Upstream> = read(value)?;
+                for (name, upstream) in &upstreams {
+                    let refused = |why| ValueError::of(format!("'{name}': {why}"));
+                    upstream.check(name).map_err(refused)?;
+                }
+                Ok(Self::Upstreams(upstreams))
+            }
+            (Kind::ToolRules, DeValue::Array(_)) => {
+                let rules: Vec<String> = read(value)?;
+                for rule in &rules {
+                    let parsed: Result<ToolRule, _> = rule.parse();
+                    parsed.map_err(ValueError::of)?;
+                }
+                Ok(Self::Names(rules))
+            }
             (Kind::ProtectedNames, DeValue::Array(_)) => {
                 let names: Vec<String> = read(value)?;
                 for name in &names {
-                    SandboxSpec::check_protected_name(name)
-                        .map_err(|error| ValueError::Content(error.to_string()))?;
+                    SandboxSpec::check_protected_name(name).map_err(ValueError::of)?;
                 }
                 Ok(Self::Names(names))
             }
             (Kind::Names, DeValue::Array(_)) => {
                 let names: Vec<String> = read(value)?;
                 match names.iter().any(String::is_empty) {
-                    true => Err(ValueError::Empty),
+                    true => Err(empty()),
                     false => Ok(Self::Names(names)),
                 }
             }
             (Kind::Dirs, DeValue::Array(_)) => {
                 let dirs: Vec<PathBuf> = read(value)?;
                 match dirs.iter().any(|dir| dir.as_os_str().is_empty()) {
-                    true => Err(ValueError::Empty),
+                    true => Err(empty()),
                     false => Ok(Self::Dirs(dirs)),
                 }
             }
             (Kind::Hosts, DeValue::Array(_)) => {
                 let entries: Vec<String> = read(value).map_err(wrong_list)?;
                 let entries = entries.iter().map(|entry| entry.parse());
-                Ok(Self::Hosts(entries.collect::<Result<_, AllowError>>()?))
+                Ok(Self::Hosts(entries.collect::<Result<_, ValueError>>()?))
             }
+            (Kind::Lists, DeValue::Table(_)) => read(value).map(Self::Lists).map_err(wrong_list),
             (Kind::Presets, DeValue::Table(_)) => {
                 let presets: BTreeMap<String, Vec<String>> = read(value).map_err(wrong_list)?;
                 let presets = presets.into_iter().map(|(name, rules)| {
                     let rules = rules.iter().map(|rule| rule.parse());
-                    let rules = rules.collect::<Result<_, AllowRuleError>>();
+                    let rules =
+                        rules.collect::<Result<_, AllowRuleError>>().map_err(ValueError::of);
                     Ok((network::preset_name(&name)?, rules?))
                 });
-                Ok(Self::Presets(presets.collect::<Result<_, AllowError>>()?))
+                Ok(Self::Presets(presets.collect::<Result<_, ValueError>>()?))
             }
             (Kind::Switch, DeValue::Boolean(switch)) => Ok(Self::Switch(*switch)),
             (Kind::Limit(limit), DeValue::Integer(number)) => {
@@ -191,7 +219,7 @@ impl Value {
 /// What a table or an array has.
 fn read<T: DeserializeOwned>(value: &Spanned<DeValue<'_>>) -> Result<T, ValueError> {
     T::deserialize(ValueDeserializer::from(value.clone()))
-        .map_err(|error| ValueError::Content(error.message().to_owned()))
+        .map_err(|error| ValueError::of(error.message()))
 }
 
 /// A key whose name says that it is in bytes accepts a bare number of them.

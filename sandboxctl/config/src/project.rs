@@ -2,6 +2,7 @@
 //! what the user, the system or the defaults allow, and never widen it.
 
 use std::cmp::Reverse;
+use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
@@ -14,107 +15,50 @@ use sandbox_protocol::path::GuestPath;
 use super::key::Key;
 use super::network;
 use super::network::Presets;
-use super::value::Value;
-
-/// Why a project's file must not set a value.
-#[derive(Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Widening {
-    /// A key that projects cannot set.
-    #[error("a project's file may not set it")]
-    Reserved,
-    /// More than the layers below allow.
-    #[error("a project's file may only lower it, and {value} is more than {below}")]
-    Limit {
-        /// The requested value.
-        value: LimitValue,
-        /// The allowed value.
-        below: LimitValue,
-    },
-    /// Enables files for scripts although the user or the system has disabled them.
-    #[error("a project's file may not turn on what is turned off outside it")]
-    TurnsOn,
-    /// Less confinement than the user or the system requires.
-    #[error("a project's file may only require it")]
-    Loosens,
-    /// A guest path that the layers below do not allow, or only for reading.
-    #[error("a project's file may not allow {path}, which is not allowed so outside it")]
-    Path {
-        /// The path.
-        path: String,
-    },
-    /// A host directory that is not below one that the layers below allow.
-    #[error("a project's file may not allow {dir}, which is not allowed outside it")]
-    Dir {
-        /// The directory.
-        dir: String,
-    },
-    /// An image that the layers below do not allow.
-    #[error("a project's file may not allow {name}, which is not allowed outside it")]
-    Image {
-        /// Its name, or a pattern of names.
-        name: String,
-    },
-    /// Images would be pulled although the user or the system does not allow it.
-    #[error("a project's file may only set it to never")]
-    Fetches,
-    /// A host that the layers below do not allow.
-    #[error("a project's file may not allow {rule}, which is not allowed outside it")]
-    Host {
-        /// The rule.
-        rule: String,
-    },
-    /// An unknown preset.
-    #[error("there is no preset @{name} outside the project's file")]
-    Preset {
-        /// Its name.
-        name: String,
-    },
-    /// A directory outside the project.
-    #[error("a project's file may only name a directory below the working directory")]
-    Outside,
-    /// A directory that other programs trust.
-    #[error("a project's file may not name a directory that begins with a dot, as .git does")]
-    Hidden,
-}
+use super::value::{Value, ValueError};
 
 /// Whether a project's file may set `key` to `value`, if the layers below set `below` and define
 /// these presets.
 ///
 /// # Errors
 ///
-/// [`Widening`].
+/// If it may not.
 pub fn check(
     key: Key,
     value: &Value,
     below: Option<&Value>,
     presets: &Presets,
-) -> Result<(), Widening> {
+) -> Result<(), ValueError> {
+    const BELOW: &str = "only name a directory below the working directory";
     match (key, value, below) {
         (Key::Limit(limit) | Key::Exec(limit), Value::Limit(value), Some(Value::Limit(below))) => {
-            if is_over(limit, *value, *below) {
-                return Err(Widening::Limit { value: *value, below: *below });
+            match is_over(limit, *value, *below) {
+                true => refuse(format!("only lower it, and {value} is more than {below}")),
+                false => Ok(()),
             }
-            Ok(())
         }
-        (Key::IoEnabled, Value::Switch(true), Some(Value::Switch(false))) => Err(Widening::TurnsOn),
+        (Key::IoEnabled, Value::Switch(true), Some(Value::Switch(false))) => {
+            refuse("not turn on what is turned off outside it")
+        }
         (Key::IoEnabled, Value::Switch(_), _) => Ok(()),
         (Key::Confinement, Value::Text(word), _) => match ConfinementPolicy::from_word(word) {
             Some(ConfinementPolicy::Required) => Ok(()),
-            Some(ConfinementPolicy::BestEffort) | None => Err(Widening::Loosens),
+            Some(ConfinementPolicy::BestEffort) | None => refuse("only require it"),
         },
         (Key::AllowedPaths, Value::Paths(paths), Some(Value::Paths(below))) => {
             // Access changes only at the paths of rules: check those of both lists.
             let more = |place: &GuestPath| access(place, paths) > access(place, below);
             let places = paths.iter().chain(below).map(|rule| GuestPath::new(&rule.path));
             match places.flatten().find(more) {
-                Some(path) => Err(Widening::Path { path: path.to_string() }),
+                Some(path) => {
+                    refuse(format!("not allow {path}, which is not allowed so outside it"))
+                }
                 None => Ok(()),
             }
         }
         (Key::AllowedOutPaths, Value::Dirs(dirs), Some(Value::Dirs(below))) => {
             match dirs.iter().find(|dir| !below.iter().any(|outer| is_below(dir, outer))) {
-                Some(dir) => Err(Widening::Dir { dir: dir.display().to_string() }),
+                Some(dir) => outside(dir.display()),
                 None => Ok(()),
             }
         }
@@ -127,38 +71,39 @@ pub fn check(
                     })
             };
             match names.iter().find(|name| !covered(name)) {
-                Some(name) => Err(Widening::Image { name: name.clone() }),
+                Some(name) => outside(name),
                 None => Ok(()),
             }
         }
         (Key::Pull, Value::Text(word), _) if word == "never" => Ok(()),
-        (Key::Pull, ..) => Err(Widening::Fetches),
+        (Key::Pull, ..) => refuse("only set it to never"),
         (Key::Allow, Value::Hosts(entries), Some(Value::Hosts(below))) => {
-            let asked = network::resolve(entries, presets)
-                .map_err(|name| Widening::Preset { name: name.to_owned() })?;
+            let unknown = |name| format!("there is no preset @{name} outside the project's file");
+            let asked =
+                network::resolve(entries, presets).map_err(|name| ValueError::of(unknown(name)))?;
             // An undefined preset allows nothing.
             let known = below
                 .iter()
                 .filter_map(|entry| network::resolve(std::slice::from_ref(entry), presets).ok());
             let below: Allowlist = known.flat_map(|list| list.rules().to_vec()).collect();
             match asked.rules().iter().find(|rule| !below.covers(rule)) {
-                Some(rule) => Err(Widening::Host { rule: rule.to_string() }),
+                Some(rule) => outside(rule),
                 None => Ok(()),
             }
         }
         (Key::IoDir, Value::Path(dir), _) => {
             let mut names = dir.components().filter(|part| *part != Component::CurDir).peekable();
             if names.peek().is_none() {
-                return Err(Widening::Outside);
+                return refuse(BELOW);
             }
             names.try_for_each(|part| match part {
                 // They contain hooks, editor tasks, pipelines and agents' settings: files there are
                 // executed by other programs. Any list of such names would be incomplete.
                 Component::Normal(name) if name.as_bytes().starts_with(b".") => {
-                    Err(Widening::Hidden)
+                    refuse("not name a directory that begins with a dot, as .git does")
                 }
                 Component::Normal(_) => Ok(()),
-                _ => Err(Widening::Outside),
+                _ => refuse(BELOW),
             })
         }
         // How failures are reported, and how text is decoded, grants no access. Protected names are
@@ -167,8 +112,16 @@ pub fn check(
         // Everything else is the user's or the system's: engines, images, where files are, what a
         // service allows. A project that redefines a preset would widen the requests of others that
         // use it; how a private io dir is kept protects the machine, including its memory.
-        _ => Err(Widening::Reserved),
+        _ => refuse("not set it"),
     }
+}
+
+fn refuse(what: impl Display) -> Result<(), ValueError> {
+    Err(ValueError::of(format!("a project's file may {what}")))
+}
+
+fn outside(what: impl Display) -> Result<(), ValueError> {
+    refuse(format!("not allow {what}, which is not allowed outside it"))
 }
 
 /// Whether `value` is above `bound`, according to the controller's own check.
@@ -291,6 +244,10 @@ mod tests {
             ("tools.allowed_out_paths", "['/']"),
             ("tools.allowed_out_paths", "['out', '../x']"),
             ("tools.allowed_out_paths", "['out/../..']"),
+            ("mcp.upstream", "{ a = { command = ['x'] } }"),
+            ("mcp.upstream", "{}"),
+            ("mcp.tool_rules", "['*']"),
+            ("server.upstream", "{ a = { url = 'http://x' } }"),
         ];
         let answers = cases.map(|(key, value)| {
             format!("{key} = {value}: {}", judged(key, value).expect_err("it widens"))
@@ -311,8 +268,9 @@ mod tests {
             ("[{ path = '/io/a', access = 'write' }, { path = '/io/a', access = 'read' }]", None),
         ] {
             let judged = check(Key::AllowedPaths, &rules(project), Some(&below), &Presets::new());
-            let expected =
-                widened.map_or(Ok(()), |path| Err(Widening::Path { path: path.to_owned() }));
+            let expected = widened.map_or(Ok(()), |path| {
+                refuse(format!("not allow {path}, which is not allowed so outside it"))
+            });
             assert_eq!(judged, expected, "{project}");
         }
 
@@ -327,15 +285,14 @@ mod tests {
             ("['*']", Some("*")),
         ] {
             let judged = check(Key::AllowedImages, &images(project), Some(&below), &Presets::new());
-            let expected =
-                widened.map_or(Ok(()), |name| Err(Widening::Image { name: name.to_owned() }));
+            let expected = widened.map_or(Ok(()), outside);
             assert_eq!(judged, expected, "{project}");
         }
 
         let below = Some(Value::Switch(false));
         assert_eq!(
             check(Key::IoEnabled, &Value::Switch(true), below.as_ref(), &Presets::new()),
-            Err(Widening::TurnsOn)
+            refuse("not turn on what is turned off outside it")
         );
     }
 
@@ -346,17 +303,19 @@ mod tests {
             "{ pypi = ['packages.example.org', '*.cdn.example.org'], db = ['db.example:5432'] }";
         let Ok(Value::Presets(presets)) = Value::from_text(Key::Presets, presets) else { panic!() };
         let below = hosts("['example.org', '@pypi', '@unknown']");
-        let host = |rule: &str| Err(Widening::Host { rule: rule.to_owned() });
         for (project, expected) in [
             ("[]", Ok(())),
             ("['example.org:443', 'files.cdn.example.org']", Ok(())),
             ("['@pypi']", Ok(())),
-            ("['example.org', 'example.org:22']", host("example.org:22")),
-            ("['www.example.org']", host("www.example.org")),
-            ("['*.org']", host("*.org")),
-            ("['db.example:5432']", host("db.example:5432")),
-            ("['@db']", host("db.example:5432")),
-            ("['@unknown']", Err(Widening::Preset { name: "unknown".to_owned() })),
+            ("['example.org', 'example.org:22']", outside("example.org:22")),
+            ("['www.example.org']", outside("www.example.org")),
+            ("['*.org']", outside("*.org")),
+            ("['db.example:5432']", outside("db.example:5432")),
+            ("['@db']", outside("db.example:5432")),
+            (
+                "['@unknown']",
+                Err(ValueError::of("there is no preset @unknown outside the project's file")),
+            ),
         ] {
             let judged = check(Key::Allow, &hosts(project), Some(&below), &presets);
             assert_eq!(judged, expected, "{project}");

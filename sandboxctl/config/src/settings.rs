@@ -3,16 +3,23 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use sandbox_api::{Bounds, Ceiling, LimitKey, Limits, OverCeiling};
+use sandbox_api::{Bounds, Ceiling, LimitKey, Limits, OverCeiling, ToolRule};
 use sandbox_dirfd::Links;
 use sandbox_env::{Environment, VARIABLE_PREFIX};
 
 use super::error::Error;
 use super::key::{Key, Scope};
 use super::origin::{Layer, Origin};
+use super::rules::Rules;
 use super::value::{Value, ValueError};
 use super::variables::{FILE_VARIABLE, OTHER_VARIABLES};
 use super::{file, project};
+
+/// Where a project's file cannot set something.
+const ELSEWHERE: &str = "set it in the user's configuration, or give the file with --config if you trust \
+     all of it";
+const CEILINGS: &str =
+    "[limits.ceiling] and [exec.ceiling] stand in the user's or the system's file";
 
 /// An effective setting.
 #[derive(Debug, Clone)]
@@ -53,6 +60,8 @@ pub struct Settings {
     pub(super) scope: Scope,
     /// The files that were read.
     pub files: Vec<PathBuf>,
+    /// The rules of tools that `--rules` adds.
+    pub tool_rules: Vec<ToolRule>,
 }
 
 impl Settings {
@@ -78,9 +87,13 @@ impl Settings {
         if let Some((file, origin)) = named {
             match settings.read(Layer::User, &file) {
                 Ok(true) => {}
-                Ok(false) => return Err(Error::Missing { origin, file }),
-                Err(source @ Error::Unreadable { .. }) => {
-                    return Err(Error::Named { origin, source: Box::new(source) });
+                Ok(false) => {
+                    return Err(Error::at(origin, format!("no such file: {}", file.display())));
+                }
+                Err(Error::Unreadable { file, source }) => {
+                    let file = file.display();
+                    let what = format!("cannot read the configuration {file}: {source}");
+                    return Err(Error::at(origin, what));
                 }
                 // That error names the file and the line.
                 Err(error) => return Err(error),
@@ -110,7 +123,7 @@ impl Settings {
             (key, Setting { value: key.default(), layer: Layer::Default, origin })
         };
         let settings = Key::all().map(default).collect();
-        Self { settings, scope: Scope::default(), files: Vec::new() }
+        Self { settings, scope: Scope::default(), files: Vec::new(), tool_rules: Vec::new() }
     }
 
     pub(super) fn set(&mut self, key: Key, mut value: Value, layer: Layer, origin: Origin) {
@@ -126,9 +139,38 @@ impl Settings {
                     presets.entry(name.clone()).or_insert_with(|| rules.clone());
                 }
             }
+            // As is a server.
+            (Value::Upstreams(upstreams), Some(Value::Upstreams(below))) => {
+                for (name, upstream) in below {
+                    upstreams.entry(name.clone()).or_insert_with(|| upstream.clone());
+                }
+            }
             _ => {}
         }
         self.settings.insert(key, Setting { value: Some(value), layer, origin });
+    }
+
+    /// Adds the rules of this file for the command: `--rules`. Its hosts are not asked for by the command
+    /// line itself: without programs they have no effect.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rules::read`], and if there is no such file.
+    pub fn add_rules(&mut self, file: &Path) -> Result<(), Error> {
+        let origin = Origin::Flag("--rules");
+        let missing = || Error::at(origin.clone(), format!("no such file: {}", file.display()));
+        let (Rules { allow, tools }, _) = Rules::read(file)?.ok_or_else(missing)?;
+        let Setting { value, layer, .. } = self.setting(Key::Allow);
+        let known = value.iter().flat_map(|value| match value {
+            Value::Hosts(hosts) => &**hosts,
+            _ => &[],
+        });
+        if !allow.is_empty() {
+            let (hosts, layer) = (known.cloned().chain(allow).collect(), *layer);
+            self.set(Key::Allow, Value::Hosts(hosts), layer.max(Layer::Environment), origin);
+        }
+        self.tool_rules.extend(tools);
+        Ok(())
     }
 
     /// Reads a file into a layer; false if it does not exist.
@@ -148,8 +190,10 @@ impl Settings {
             if layer == Layer::Project {
                 // A file has no duplicate keys, so the effective value is that of the layers below.
                 let below = self.setting(key).value.as_ref();
-                project::check(key, &value, below, self.presets()).map_err(|source| {
-                    Error::Widening { origin: origin.clone(), key: key.name(), source }
+                project::check(key, &value, below, self.presets()).map_err(|why| Error::At {
+                    origin: origin.clone(),
+                    what: format!("{}: {why}", key.name()),
+                    hint: Some(ELSEWHERE.to_owned()),
                 })?;
             }
             self.set(key, value, layer, origin);
@@ -167,7 +211,11 @@ impl Settings {
                 return Err(Error::unknown_variable(name.to_owned()));
             };
             if matches!(key, Key::Ceiling(_) | Key::ExecCeiling(_)) {
-                return Err(Error::CeilingVariable { origin: Origin::Variable(name.to_owned()) });
+                return Err(Error::At {
+                    origin: Origin::Variable(name.to_owned()),
+                    what: "ceilings cannot be set by an environment variable".to_owned(),
+                    hint: Some(CEILINGS.to_owned()),
+                });
             }
             // As usual: an empty variable counts as not set.
             if value.is_empty() {
@@ -176,13 +224,9 @@ impl Settings {
             let origin = Origin::Variable(name.to_owned());
             let value = value
                 .to_str()
-                .ok_or(ValueError::NotUtf8)
+                .ok_or_else(|| ValueError::of("it is not UTF-8 text"))
                 .and_then(|text| Value::from_text(key, text))
-                .map_err(|source| Error::Value {
-                    origin: origin.clone(),
-                    key: key.name(),
-                    source,
-                })?;
+                .map_err(|why| Error::at(origin.clone(), format!("{}: {why}", key.name())))?;
             self.set(key, value, Layer::Environment, origin);
         }
         Ok(())

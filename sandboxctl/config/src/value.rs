@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use sandbox_api::LimitValue;
 use sandbox_e2b::Template;
 use sandbox_protocol::message::AllowedPath;
-use sandbox_protocol::path::PathError;
 use sandbox_service::Preparation;
+use sandbox_upstream::Upstream;
 use serde::{Serialize, Serializer};
 use toml::ser::ValueSerializer;
 
-use super::network::{Allow, AllowError, Presets};
+use super::network::{Allow, Presets};
 
 /// The value of a setting.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,73 +35,30 @@ pub enum Value {
     Hosts(Vec<Allow>),
     /// Presets: named lists of such hosts.
     Presets(Presets),
+    /// Named lists of texts.
+    Lists(BTreeMap<String, Vec<String>>),
     /// Processes that are started ahead.
     Preparations(Vec<Preparation>),
     /// Templates of E2B's sandboxes.
     Templates(BTreeMap<String, Template>),
+    /// Other MCP servers.
+    Upstreams(BTreeMap<String, Upstream>),
 }
 
-/// Why a text or a TOML value is invalid for its key.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ValueError {
-    /// An invalid value of a limit.
-    #[error(transparent)]
-    Limit(#[from] sandbox_api::LimitParseError),
-    /// An invalid disk reserve.
-    #[error(transparent)]
-    DiskReserve(#[from] sandbox_controller::DiskReserveError),
-    /// Not one of the allowed values.
-    #[error("'{text}' is not one of: {}", .words.join(", "))]
-    Choice {
-        /// As given.
-        text: String,
-        /// The allowed values.
-        words: &'static [&'static str],
-    },
-    /// More than the largest number.
-    #[error("'{text}' is too many: at most {most}")]
-    TooMany {
-        /// As given.
-        text: String,
-        /// The largest number.
-        most: u16,
-    },
-    /// The wrong TOML type.
-    #[error("expected {expected}, found {found}")]
-    Type {
-        /// The required type.
-        expected: &'static str,
-        /// The actual type.
-        found: &'static str,
-    },
-    /// An empty value.
-    #[error("the value is empty")]
-    Empty,
-    /// A variable that is not UTF-8.
-    #[error("it is not UTF-8 text")]
-    NotUtf8,
-    /// `..` in `[io] dir`.
-    #[error("'..' is not allowed in it; --io-dir takes any directory")]
-    Parent,
-    /// A relative path where an absolute one is required, because it would depend on the working
-    /// directory.
-    #[error("it is not an absolute path")]
-    Relative,
-    /// An invalid list or table, or an invalid entry of one.
-    #[error("{0}")]
-    Content(String),
-    /// An invalid rule, or an invalid name of a preset.
-    #[error(transparent)]
-    Allow(#[from] AllowError),
-    /// An allowed path that is not a valid guest path.
-    #[error("'{path}' is not a path in the sandbox: {source}")]
-    GuestPath {
-        /// As given.
-        path: String,
-        /// What is wrong.
-        source: PathError,
-    },
+/// What is wrong with a value, or why a project's file must not set it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ValueError(String);
+
+impl ValueError {
+    pub(super) fn of(why: impl ToString) -> Self {
+        Self(why.to_string())
+    }
+
+    /// It is none of these words.
+    pub(super) fn choice(text: &str, words: &[&str]) -> Self {
+        Self(format!("'{text}' is not one of: {}", words.join(", ")))
+    }
 }
 
 impl Value {
@@ -122,7 +79,7 @@ impl fmt::Display for Value {
                 value.fmt(formatter)
             }
             // Their members are sorted.
-            Self::Preparations(_) | Self::Templates(_) => {
+            Self::Preparations(_) | Self::Templates(_) | Self::Upstreams(_) => {
                 toml::Value::try_from(self).map_err(|_| fmt::Error)?.fmt(formatter)
             }
             _ => {
@@ -156,6 +113,8 @@ impl Serialize for Value {
             Self::Hosts(entries) => serializer.collect_seq(entries.iter().map(ToString::to_string)),
             Self::Preparations(preparations) => preparations.serialize(serializer),
             Self::Templates(templates) => templates.serialize(serializer),
+            Self::Lists(lists) => lists.serialize(serializer),
+            Self::Upstreams(upstreams) => upstreams.serialize(serializer),
             Self::Presets(presets) => {
                 serializer.collect_map(presets.iter().map(|(name, rules)| {
                     (name, rules.iter().map(ToString::to_string).collect::<Vec<_>>())

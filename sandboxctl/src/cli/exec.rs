@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use clap::{Arg, Args};
 use sandbox_api::RootFs;
 
-use super::allow::AllowArgs;
+use super::allow::{AllowArgs, RulesArgs};
 use super::artifacts::ArtifactArgs;
 use super::changes::ChangesArgs;
 use super::docker_flags::DockerFlags;
@@ -113,6 +113,10 @@ pub struct ExecArgs {
     /// Whom it may reach.
     #[command(flatten)]
     allow: AllowArgs,
+
+    /// What it may reach and call beyond that, and what is learnt of it.
+    #[command(flatten)]
+    pub rules: RulesArgs,
 
     /// What is copied out of its io dir.
     #[command(flatten)]

@@ -6,9 +6,10 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueHint};
 use sandbox_mcp::DEFAULT_CONCURRENCY;
 
-use super::allow::AllowArgs;
+use super::allow::{AllowArgs, RulesArgs};
 use super::limits::{AgentLimits, LimitArgs};
 use super::root::RootArgs;
+use super::upstream::{UpstreamArgs, UpstreamCommand};
 use super::values::{Utf8, guest_path, text, value_of};
 use crate::clients;
 use crate::config::{Flags, Key, MOST_PREWARMED, Scope, Value};
@@ -76,6 +77,14 @@ pub struct McpArgs {
     /// Whom programs may reach.
     #[command(flatten)]
     allow: AllowArgs,
+
+    /// Tools of other servers.
+    #[command(flatten)]
+    pub upstream: UpstreamArgs,
+
+    /// What it may reach and call beyond that, and what is learnt of it.
+    #[command(flatten)]
+    pub rules: RulesArgs,
 }
 
 /// What `mcp` does other than serving.
@@ -88,31 +97,41 @@ pub enum McpCommand {
     #[command(after_long_help = "\
 sandboxctl mcp install --client claude-desktop --io-dir ~/sandbox
 sandboxctl mcp install --client cursor -- --image python:3.13-slim --read-only
-sandboxctl mcp install --client vscode --print")]
+sandboxctl mcp install --client vscode --print
+sandboxctl mcp install --skill")]
     Install(InstallArgs),
+
+    /// The servers whose tools scripts may call
+    #[command(subcommand)]
+    Upstream(UpstreamCommand),
 }
 
 /// `mcp install`.
 #[derive(Debug, Args)]
 pub struct InstallArgs {
     /// The client
-    #[arg(long, value_name = "NAME", value_parser = client())]
-    pub client: clients::Client,
+    #[arg(long, value_name = "NAME", value_parser = client(), required_unless_present = "skill")]
+    pub client: Option<clients::Client>,
 
-    /// Print the entry and the path of its file, and change nothing
+    /// Write the skill into .agents/skills of the working directory: it teaches AI agents the tools
+    #[arg(long)]
+    pub skill: bool,
+
+    /// Print what would be written and the path of its file, and change nothing
     #[arg(long)]
     pub print: bool,
 
     /// The name of the entry
-    #[arg(long, default_value = "sandboxctl", value_parser = text::<clients::EntryName>())]
+    #[arg(long, default_value = "sandboxctl", requires = "client",
+        value_parser = text::<clients::EntryName>())]
     pub name: clients::EntryName,
 
     /// The io dir, which the entry names by its absolute path [default: ./sandbox-files]
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(long, value_name = "DIR", requires = "client", value_hint = ValueHint::DirPath)]
     pub io_dir: Option<PathBuf>,
 
     /// Flags of `sandboxctl mcp`
-    #[arg(last = true, value_name = "FLAG")]
+    #[arg(last = true, value_name = "FLAG", requires = "client")]
     pub flags: Vec<String>,
 }
 

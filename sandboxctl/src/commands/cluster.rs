@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sandbox_api::millis;
 use sandbox_api::service::{NodeState, NodeStatus, Time};
 use sandbox_store::{Cluster, Drain, NodeView, Store};
 use serde::Serialize;
@@ -89,10 +90,6 @@ struct ClusterStatus<'a> {
     /// How many executions wait for a node.
     queued: u64,
     nodes: Vec<NodeStatus>,
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn status(context: &Context<'_>, database: &DatabaseArgs, json: bool) -> Result<u8, Error> {

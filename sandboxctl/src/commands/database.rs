@@ -6,10 +6,9 @@ use sandbox_env::Environment;
 use sandbox_store::{DatabaseConfig, Initialized, Store};
 
 use super::Context;
-use super::serve::causes;
 use crate::cli::cluster::{DatabaseArgs, DatabaseCommand};
 use crate::config::{DATABASE_PASSWORD_VARIABLE, Key, Settings};
-use crate::error::Error;
+use crate::error::{Error, causes};
 
 pub fn database(context: &Context<'_>, command: &DatabaseCommand) -> Result<u8, Error> {
     match command {

@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::slice;
 
 use sandbox_api::process::{PtyRequest, TerminalSize};
 use sandbox_api::service::{CommandRequest, Content};
@@ -15,6 +16,7 @@ use sandbox_protocol::message::Pty;
 use super::collect::Artifacts;
 use super::execution::remote::{self, RequestOptions};
 use super::execution::{Job, Local, Program, Remote, View};
+use super::learn::{Dialogue, Learn};
 use super::receipt::Issuer;
 use super::staging::{Staging, refuse_diff_beside_output};
 use super::terminal::Keyboard;
@@ -38,6 +40,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     args.add_volumes()?;
     let args = &args;
     let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
+    args.rules.add_to(&mut settings)?;
     if args.keep {
         settings.keep_io_dir();
     }
@@ -68,7 +71,9 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     let spec =
         launch::spec_of_files(context, &args.files, &settings, root.clone(), stdin.as_deref())?;
     let lifetime = DEFAULT_LIFETIME.saturating_add(spec.limits.timeout);
-    let spec = launch::with_hosts(spec, &settings)?.lifespan(Lifespan::OneRun).lifetime(lifetime);
+    let spec = launch::with_hosts(spec, &context.environment, &settings)?
+        .lifespan(Lifespan::OneRun)
+        .lifetime(lifetime);
     let mut files = reports::named_files(
         context,
         &context.controller(&settings),
@@ -76,6 +81,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         &spec,
     )?;
     files.reads("--env-file", args.variables.files());
+    files.writes("--learn", args.rules.learn.as_deref());
     files.check()?;
     let artifacts = Artifacts::of(&args.artifacts, &spec)?;
     let is_listed = args.receipt.file.is_some() && artifacts.directory().is_none();
@@ -104,6 +110,12 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
     let subject = vec![reports::command(&line, &command.secrets)];
+    let dialogue = match args.stdin || args.tty || args.raw {
+        true => Dialogue::Never,
+        false => Dialogue::Terminal,
+    };
+    let about = (&*format!("exec: {}", subject[0].name), dialogue);
+    let learn = Learn::begin(context, &args.rules, &settings, spec.io_dir.as_deref(), about)?;
     let line = hints::shown_line(&line, &command.secrets);
     let reports = Reports::of(&args.reports.reports, spec.io_dir.as_deref(), subject)?;
     let config = context.controller(&settings);
@@ -120,6 +132,8 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         artifacts,
         staging,
         issuer,
+        tools: None,
+        permission: learn.permission(None),
         reports: &reports,
         view: View {
             terminal: pty.map(|PtyRequest { cols, rows, .. }| TerminalSize { cols, rows }),
@@ -129,6 +143,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     };
     let job = Job { index: 0, program: Program::Command(&line) };
     let ended = block_on(local.run(config, vec![(job, title, command.into(), keyboard)]));
+    let ended = learn.finish(context.output, ended);
     if !args.stdin {
         hints::unread_stdin(context.output, hints::STDIN_OF_EXEC);
     }
@@ -163,9 +178,9 @@ fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result
     };
     let (secrets, stdin) =
         args.secrets.read(&context.environment, args.stdin.then_some("--stdin"))?;
-    let title = title(&line, &secrets);
     let subject = reports::command(&line, &secrets);
     let shown = hints::shown_line(&line, &secrets);
+    let title = line_title(&shown);
     let image_word = image.clone().filter(|_| args.image_may_be_the_command());
     let options = RequestOptions {
         settings: &settings,
@@ -193,6 +208,18 @@ fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result
         hints::unread_stdin(context.output, hints::STDIN_OF_EXEC);
     }
     reports::finish(context.output, reports, ended)
+}
+
+/// What lists of executions say of a command whose secrets are hidden: the beginning of its words.
+fn line_title(shown: &CommandLine) -> String {
+    const MOST: usize = 80;
+    let words = match shown {
+        CommandLine::Shell(line) => line.clone(),
+        CommandLine::Program(program, args) => {
+            [slice::from_ref(program), args].concat().join(OsStr::new(" "))
+        }
+    };
+    words.to_string_lossy().chars().take(MOST).collect()
 }
 
 /// The title of the command's sandbox in listings: without secrets.
@@ -297,4 +324,21 @@ pub async fn read_stdin(
         .with_hint("--in FILE sends a file"));
     }
     Ok(Some(Content(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_is_listed_by_its_words() {
+        let words = ["-m", "http.server"].map(OsString::from).to_vec();
+        assert_eq!(
+            line_title(&CommandLine::Program("python3".into(), words)),
+            "python3 -m http.server"
+        );
+        assert_eq!(line_title(&CommandLine::Program("true".into(), Vec::new())), "true");
+        assert_eq!(line_title(&CommandLine::Shell("make; ls".into())), "make; ls");
+        assert_eq!(line_title(&CommandLine::Shell("x".repeat(100).into())).len(), 80);
+    }
 }

@@ -19,7 +19,7 @@ use crate::cli::executions::{
 use crate::error::{Error, UNREAD};
 use crate::input::{self, ScriptArgument};
 use crate::output::Output;
-use crate::remote::{self, Client, EventSource, Events, ListQuery, Stream};
+use crate::remote::{self, Client, EventSource, Events, Stream};
 use crate::render;
 use crate::signals::{Signals, stdout_is_unread};
 use crate::target::Target;
@@ -166,15 +166,15 @@ async fn list(client: &Client, args: &ListArgs) -> Result<Vec<ExecutionSummary>,
     let mut cursor = None;
     loop {
         let left = limit - u32::try_from(all.len()).unwrap_or(limit).min(limit);
-        let query = ListQuery {
-            status: args.status.as_deref(),
-            image: args.image.as_deref(),
-            since: args.since,
-            until: args.until,
-            subject: args.subject.as_deref(),
-            limit: left.min(PAGE),
-            cursor: cursor.as_deref(),
-        };
+        let query = [
+            ("limit", Some(left.min(PAGE).to_string())),
+            ("status", args.status.clone()),
+            ("image", args.image.clone()),
+            ("since", args.since.map(|it| it.to_string())),
+            ("until", args.until.map(|it| it.to_string())),
+            ("subject", args.subject.clone()),
+            ("cursor", cursor),
+        ];
         let page = client.list(&query).await?;
         let is_empty = page.executions.is_empty();
         all.extend(page.executions);

@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
-use sandbox_api::{PrivateIo, RootFs, SandboxSpec, Workload};
+use sandbox_api::{InjectError, InjectRule, Injection, PrivateIo, RootFs, SandboxSpec, Workload};
+use sandbox_controller::host_tools::ToolGrant;
 use sandbox_controller::{
-    CancelHandle, Config, Controller, Error as ControllerError, Execution, Rebuild, Sandbox,
+    CancelHandle, Config, Controller, Error as ControllerError, Execution, PreparedSandbox,
+    Rebuild, Sandbox,
 };
+use sandbox_env::Environment;
 
 use super::Context;
 use super::prepare_progress::PrepareProgress;
+use crate::cli::secret::Source;
 use crate::cli::{FileArgs, SandboxArgs};
-use crate::config::{Key, Settings};
+use crate::config::{Key, Layer, Settings};
 use crate::error::Error;
 use crate::signals::Signals;
 use crate::{input, signals};
@@ -79,12 +83,40 @@ pub fn title(path: &str) -> String {
 
 /// Adds the hosts that commands may reach, when it is known whether the sandbox supports commands.
 /// The configuration's hosts apply only then; those of the command line are always requested.
-pub fn with_hosts(spec: SandboxSpec, settings: &Settings) -> Result<SandboxSpec, Error> {
+pub fn with_hosts(
+    spec: SandboxSpec,
+    environment: &Environment,
+    settings: &Settings,
+) -> Result<SandboxSpec, Error> {
     match (spec.supports_exec(), settings.asks_for_hosts()) {
-        (true, _) => Ok(spec.allow(settings.allow()?)),
+        (true, _) => {
+            let rules = settings.names(Key::Inject);
+            let inject = injections(environment, &settings.named(Key::Inject), &rules)?;
+            Ok(spec.allow(settings.allow()?).inject(inject))
+        }
         (false, true) => Err(named(ControllerError::EgressUnsupported, settings)),
         (false, false) => Ok(spec),
     }
+}
+
+/// Reads the secrets of these rules; `what` says where they are written.
+///
+/// # Errors
+///
+/// If one is invalid or cannot be read. No message has what was written.
+pub fn injections(
+    environment: &Environment,
+    what: &str,
+    rules: &[String],
+) -> Result<Vec<Injection>, Error> {
+    let refuse = |error: InjectError| Error::usage(what, error.to_string()).with_hint(error.hint());
+    let read = |text: &String| {
+        let rule: InjectRule = text.parse().map_err(refuse)?;
+        let source = Source::parse(rule.source.as_bytes());
+        let value = source.ok_or(InjectError::Form).map_err(refuse)?.read(what, environment)?;
+        rule.with(value).map_err(refuse)
+    };
+    rules.iter().map(read).collect()
 }
 
 /// Runs `serve` with a sandbox that is launched for it alone, and removed afterwards.
@@ -115,30 +147,20 @@ pub async fn with_engine<T>(
     ended
 }
 
-/// Runs `serve` with a sandbox of this controller that is launched for it alone.
+/// Runs `serve` with a sandbox of this controller that is launched for it alone. One that has answered does
+/// not wait for its removal, which is the engine's work. One that was interrupted or has failed waits: nothing
+/// of it is left when it ends.
 pub async fn in_sandbox_of<T>(
     context: &Context<'_>,
     settings: &Settings,
     controller: &Controller,
     signals: &mut Signals,
-    spec: SandboxSpec,
+    sandbox: impl Into<PreparedSandbox>,
     serve: impl AsyncFnOnce(&Sandbox, &mut Signals) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let sandbox = launch(context, settings, controller, signals, spec).await?;
+    let sandbox = launch(context, settings, controller, signals, sandbox).await?;
     let ended = serve(&sandbox, signals).await;
-    remove(context, &sandbox, signals, ended.is_ok()).await;
-    ended
-}
-
-/// Removes the sandbox of a command. One that has answered does not wait for that, which is the
-/// engine's work. One that was interrupted or has failed waits: nothing of it is left when it ends.
-pub async fn remove(
-    context: &Context<'_>,
-    sandbox: &Sandbox,
-    signals: &mut Signals,
-    has_answered: bool,
-) {
-    let is_answered = has_answered && !signals.were_received();
+    let is_answered = ended.is_ok() && !signals.were_received();
     let removal = async {
         match is_answered {
             true => sandbox.release().await,
@@ -150,17 +172,19 @@ pub async fn remove(
     if let Ok(Err(error)) = signals.guard(removal).await {
         context.output.notice(&error.full_message());
     }
+    ended
 }
 
-/// Starts something that a signal cancels from then on, and awaits its end.
+/// Starts something, with tools of the host, that a signal cancels from then on, and awaits its end.
 pub async fn follow_to_end<R>(
     signals: &mut Signals,
     sandbox: &Sandbox,
-    workload: Workload,
+    (workload, tools): (Workload, Option<ToolGrant>),
     follow: impl AsyncFnOnce(Execution) -> Result<R, Error>,
 ) -> Result<R, Error> {
     let cancel = CancelHandle::new();
-    let execution = signals.guard(sandbox.start(workload, cancel.clone())).await??;
+    let started = sandbox.start_with_tools(workload, tools, cancel.clone());
+    let execution = signals.guard(started).await??;
     // One that has come since, and was not looked at, is for the canceller.
     let pending = signals.renew()?;
     let canceller = signals::cancel(cancel, pending);
@@ -172,25 +196,25 @@ pub async fn follow_to_end<R>(
 }
 
 /// Launches it, and reports slow steps.
-pub async fn launch(
+async fn launch(
     context: &Context<'_>,
     settings: &Settings,
     controller: &Controller,
     signals: &mut Signals,
-    spec: SandboxSpec,
+    sandbox: impl Into<PreparedSandbox>,
 ) -> Result<Sandbox, Error> {
-    let output = context.output;
-    let supports_exec = spec.supports_exec();
+    let (output, sandbox) = (context.output, sandbox.into());
+    let supports_exec = sandbox.spec().supports_exec();
     let prepared = match supports_exec {
         // Dropping it here leaves no container.
         true => signals
             .guard({
                 let mut progress = PrepareProgress::new(output);
-                controller.prepare(spec, move |text| progress.step(text))
+                controller.prepare(sandbox, move |text| progress.step(text))
             })
             .await?
             .map_err(|error| named(error, settings))?,
-        false => spec.into(),
+        false => sandbox,
     };
     let launch = async {
         if !supports_exec && !controller.knows_its_image() {
@@ -238,7 +262,12 @@ fn named(error: ControllerError, settings: &Settings) -> Error {
         ControllerError::Input { name, .. } if name.starts_with('/') => "--volume".to_owned(),
         ControllerError::Input { .. } => "--in".to_owned(),
         ControllerError::Audit { .. } => settings.named(Key::AuditFile),
-        ControllerError::EgressUnsupported => settings.named(Key::Allow),
+        ControllerError::EgressUnsupported => {
+            let is_flag = |key: &Key| settings.setting(*key).layer == Layer::Flag;
+            let key = [Key::Allow, Key::Inject].into_iter().find(is_flag);
+            settings.named(key.unwrap_or(Key::Allow))
+        }
+        ControllerError::Intercept(_) => settings.named(Key::CaFile),
         ControllerError::Engine { source, .. } => {
             let message = source.to_string();
             match settings.text(Key::EngineRuntime) {
@@ -259,7 +288,6 @@ fn named(error: ControllerError, settings: &Settings) -> Error {
 mod tests {
     use super::*;
     use crate::config::{Flags, Value};
-    use sandbox_env::Environment;
 
     #[test]
     fn hosts_are_for_programs_and_who_asks_for_them_without_any_hears_it() {
@@ -270,6 +298,8 @@ mod tests {
             flags.set(Key::Allow, (!asked.is_empty()).then_some(Value::Hosts(asked)));
             Settings::load(&Environment::new(folder.path(), 1000, variables), flags).unwrap()
         };
+        let environment = Environment::new(folder.path(), 1000, &[("TOKEN", "hunter2!")]);
+        let with_hosts = |spec, settings: &Settings| with_hosts(spec, &environment, settings);
         let refused = |spec, settings: &Settings| with_hosts(spec, settings).unwrap_err().to_text();
         let programs = || SandboxSpec::new().root(RootFs::Directory("/x".into()));
         let ambient = [
@@ -293,6 +323,26 @@ mod tests {
             --allow: there is no preset @pypi
             hint: [network.presets] in the user's configuration makes one: name = [HOST, …]
             ");
+    }
+
+    #[test]
+    fn secrets_of_rules_are_read_and_no_message_has_what_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let environment =
+            Environment::new(folder.path(), 1000, &[("TOKEN", "hunter2!"), ("E", "")]);
+        let read = |rule: &str| injections(&environment, "--inject", &[rule.to_owned()]);
+        let injections = read("api.example.org: Authorization: Bearer env:TOKEN").unwrap();
+        assert_eq!(injections[0].value.as_bytes(), b"hunter2!");
+        for rule in [
+            "api.example.org: Authorization: Bearer hunter2!",
+            "hunter2!",
+            "api.example.org: Authorization: env:E",
+            "api.example.org: Authorization: env:NONE",
+            "api.example.org: Authorization: file:/no/such",
+        ] {
+            let text = read(rule).unwrap_err().to_text();
+            assert!(text.starts_with("--inject: ") && !text.contains("hunter2"), "{text}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `mcp`: the tools of an agent, over stdin and stdout.
 
 mod install;
+mod upstream;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,17 +10,23 @@ use std::time::Duration;
 use sandbox_api::service::Subject;
 use sandbox_api::{ByteSize, DEFAULT_PROTECTED, DiskReserve, SandboxSpec};
 use sandbox_auth::LOCAL_SUBJECT;
+use sandbox_controller::permission::Permission;
 use sandbox_controller::{Controller, Error as ControllerError, PoolConfig, Rebuild};
+use sandbox_env::Environment;
 use sandbox_mcp::{
-    Access, Audience, DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, McpServer, PrivateDir,
+    Access, Audience, DEFAULT_OUTPUT_BYTES, Elicitation, MAX_OUTPUT_BYTES, McpServer, PrivateDir,
     Settings as McpSettings, Workspace, WorkspaceDir, serve_lines, tool_names,
 };
-use sandbox_service::{Quotas, Service, ServiceConfig};
+use sandbox_service::{Quotas, Service, ServiceConfig, SubjectTools};
 use sandbox_store::{Durability, Store};
+use sandbox_upstream::SubjectUpstreams;
 
 use super::launch::with_hosts;
+use super::learn::{Dialogue, Learn};
+use super::upstream::{Configured, asking, of_command};
 use super::{Context, block_on};
 use crate::cli::mcp::{McpArgs, McpCommand};
+use crate::cli::upstream::UpstreamCommand;
 use crate::config::{Key, Settings};
 use crate::error::Error;
 use crate::signals::Signals;
@@ -28,13 +35,18 @@ use crate::signals::Signals;
 pub fn mcp(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
     match &args.command {
         Some(McpCommand::Install(args)) => install::install(context, args),
+        Some(McpCommand::Upstream(UpstreamCommand::Check(args))) => upstream::check(context, args),
         None => serve(context, args),
     }
 }
 
 fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
-    let settings = context.settings_with(|flags| args.add_flags(flags))?;
-    let mut mcp_settings = mcp_settings(args, &settings)?;
+    let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
+    args.rules.add_to(&mut settings)?;
+    let mut mcp_settings = mcp_settings(args, &context.environment, &settings)?;
+    let upstream = of_command(context, &args.upstream, &settings, Configured::All)?;
+    let (upstreams, grant) = upstream.unzip();
+    let upstreams = upstreams.unwrap_or_default();
     let config = context.controller(&settings);
     let is_private = settings.private_io().is_some() && mcp_settings.sandbox.supports_exec();
     let private = private_dir(&config.private_dir())?;
@@ -48,11 +60,27 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
             WorkspaceDir::Named(settings.io_dir(&context.environment.working_directory)?)
         }
     };
-    block_on(async {
+    let named = match &io_dir {
+        WorkspaceDir::Named(dir) => Some(&**dir),
+        _ => None,
+    };
+    let about = ("mcp", Dialogue::Never);
+    let learn = Learn::begin(context, &args.rules, &settings, named, about)?;
+    let permission = learn.permission(None);
+    let tools = grant.map(|grant| {
+        let elicitation = Arc::new(Elicitation::default());
+        mcp_settings.elicitation = Some(elicitation.clone());
+        mcp_settings.upstreams.others = upstreams.clone();
+        let grant = asking(grant, &args.rules, learn.permission(Some(elicitation)));
+        SubjectTools::new(move |_| Some(grant.clone()))
+    });
+    let ended = block_on(async {
         let mut signals = Signals::listen()?;
         let controller = Arc::new(context.connect(config, &mut signals).await?);
+        let concurrency = args.concurrency as usize;
         let service =
-            private_service(controller.clone(), &private, args.concurrency as usize).await?;
+            private_service(controller.clone(), &private, concurrency, (permission, tools)).await?;
+        upstreams.start();
         controller.pool(PoolConfig { size: args.pool.into(), ..PoolConfig::default() });
         let subject = Subject::new(LOCAL_SUBJECT).expect("it is the name of one");
         let opened = Workspace::open(service.clone(), subject, Arc::new(mcp_settings), io_dir);
@@ -67,12 +95,14 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
             }
         };
         drop(service);
+        upstreams.close().await;
         // What a signal left is for the next command.
         if is_over {
             context.close_shared(controller, &mut signals).await;
         }
         served
-    })
+    });
+    learn.finish(context.output, ended)
 }
 
 /// A private io dir in `parent`.
@@ -85,9 +115,12 @@ async fn private_service(
     controller: Arc<Controller>,
     private: &PrivateDir,
     concurrency: usize,
+    (permission, host_tools): (Option<Arc<dyn Permission>>, Option<SubjectTools>),
 ) -> Result<Service, Error> {
     let config = ServiceConfig {
         concurrency,
+        permission,
+        host_tools,
         quotas: Quotas { concurrency, ..Quotas::default() },
         disk_reserve: DiskReserve::Bytes(ByteSize::b(0)),
         ..ServiceConfig::new(private.data_dir())
@@ -145,7 +178,11 @@ async fn serve_with(
     (served, is_over)
 }
 
-fn mcp_settings(args: &McpArgs, settings: &Settings) -> Result<McpSettings, Error> {
+fn mcp_settings(
+    args: &McpArgs,
+    environment: &Environment,
+    settings: &Settings,
+) -> Result<McpSettings, Error> {
     let limits = settings.allowed_limits()?;
     let mut spec = SandboxSpec::new()
         .root(args.root.root(settings))
@@ -162,7 +199,7 @@ fn mcp_settings(args: &McpArgs, settings: &Settings) -> Result<McpSettings, Erro
     if !args.no_protect {
         spec = with_default_protection(spec);
     }
-    spec = with_hosts(spec, settings)?;
+    spec = with_hosts(spec, environment, settings)?;
     Ok(McpSettings {
         output_bytes: output_bytes(settings)?,
         sandbox: spec,
@@ -171,6 +208,8 @@ fn mcp_settings(args: &McpArgs, settings: &Settings) -> Result<McpSettings, Erro
         audience: Audience::Local,
         has_previews: false,
         tools: tools(&args.tools)?,
+        upstreams: SubjectUpstreams::default(),
+        elicitation: None,
     })
 }
 

@@ -16,6 +16,7 @@ mod gc;
 mod hints;
 mod image;
 mod launch;
+mod learn;
 mod local;
 mod manual;
 mod mcp;
@@ -37,6 +38,7 @@ mod tools;
 mod touched;
 mod transfer;
 mod truncation;
+mod upstream;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -27,7 +27,11 @@ fn note(RefusedHost { host, port, reason, allow }: &RefusedHost) -> String {
     if allow.is_empty() {
         return refused;
     }
-    let flags: Vec<_> = allow.iter().map(|rule| format!("--allow {rule}")).collect();
+    let flag = |rule: &String| match rule.contains(' ') {
+        true => format!("--allow '{rule}'"),
+        false => format!("--allow {rule}"),
+    };
+    let flags: Vec<_> = allow.iter().map(flag).collect();
     format!("{refused}; to allow it: {}", flags.join(" "))
 }
 
@@ -46,6 +50,10 @@ mod tests {
         assert_eq!(
             note(&["127.0.0.1:8098", "[::1]:8098"]),
             "refused localhost:8098 (loopback address); to allow it: --allow 127.0.0.1:8098 --allow [::1]:8098"
+        );
+        assert_eq!(
+            note(&["GET https://localhost:8098/a"]),
+            "refused localhost:8098 (loopback address); to allow it: --allow 'GET https://localhost:8098/a'"
         );
     }
 }

@@ -292,6 +292,8 @@ impl Issuer {
         }
         let mut byproducts = vec![outcome];
         byproducts.extend(result.network.as_ref().map(receipts::traffic));
+        let (calls, is_truncated) = result.tool_calls();
+        byproducts.extend((!calls.is_empty()).then(|| receipts::tool_calls(calls, is_truncated)));
         byproducts.extend(
             tests_of(workload, result)
                 .map(|tests| Dependency::new(Dependency::TESTS, receipts::tests_digest(&tests))),

@@ -131,7 +131,11 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
             Workload::Command(command(context, args, &receipt.predicate)?.secrets(secrets))
         }
     };
-    let spec = spec(args, &settings, &receipt.predicate, stdin.as_deref())?;
+    let mut spec = spec(args, &settings, &receipt.predicate, stdin.as_deref())?;
+    if spec.supports_exec() {
+        let (what, rules) = (settings.named(Key::Inject), settings.names(Key::Inject));
+        spec.inject = launch::injections(&context.environment, &what, &rules)?;
+    }
     let inputs = Digested::of(&spec)?;
     let materials = materials(&what, &spec, &inputs)?;
     let differences = receipts::material_differences(&receipt.predicate, materials);
@@ -188,7 +192,7 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
                 }
                 Ok(compared)
             };
-            launch::follow_to_end(signals, sandbox, what, follow).await
+            launch::follow_to_end(signals, sandbox, (what, None), follow).await
         },
     ))?;
     answer(Comparison { hint, ..comparison }.without(&patterns))
@@ -364,6 +368,8 @@ fn spec(
         container_name: None,
         title: None,
         allow: recorded.allow.clone(),
+        // No receipt has them; the command line may.
+        inject: Vec::new(),
         processes: Processes::PerCommand,
         // Nobody connects to a run, and its file operations are over.
         ports: Ports::default(),

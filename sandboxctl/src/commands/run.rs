@@ -6,8 +6,10 @@ use sandbox_api::{Lifespan, LimitKey, SandboxSpec, Script};
 use super::collect::Artifacts;
 use super::execution::remote::{self, RequestOptions};
 use super::execution::{Job, Local, Program, Remote, View};
+use super::learn::{Dialogue, Learn};
 use super::receipt::Issuer;
 use super::staging::{Staging, refuse_diff_beside_output};
+use super::upstream::{Configured, asking, of_command};
 use super::{Context, block_on, hints, launch, reports};
 use crate::ci::Stdout;
 use crate::cli::RunArgs;
@@ -27,6 +29,7 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     args.add_volumes()?;
     let args = &args;
     let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
+    args.rules.add_to(&mut settings)?;
     if args.keep && args.root.root(&settings).supports_exec() {
         settings.keep_io_dir();
     }
@@ -54,6 +57,7 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         }
     }
     files.reads("--args-file", args.args_file.as_deref());
+    files.writes("--learn", args.rules.learn.as_deref());
     files.check()?;
     let artifacts = Artifacts::of(&args.artifacts, &spec)?.of_one_run(scripts.len())?;
     let is_listed = args.receipt.file.is_some() && artifacts.directory().is_none();
@@ -70,6 +74,9 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         spec.io_dir.as_deref(),
         scripts.iter().map(reports::script).collect(),
     )?;
+    let dialogue = if args.raw { Dialogue::Never } else { Dialogue::Terminal };
+    let about = (&*format!("run: {names}"), dialogue);
+    let learn = Learn::begin(context, &args.rules, &settings, spec.io_dir.as_deref(), about)?;
     let config = context.controller(&settings);
     reports::check_runner_files(context, spec.io_dir.as_deref(), &config)?;
     let jobs = scripts.iter().enumerate().map(|(index, source)| {
@@ -79,6 +86,8 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         let job = Job { index, program: Program::Script(source) };
         (job, launch::title(&source.name), script.into(), None)
     });
+    let upstream = of_command(context, &args.upstream, &settings, Configured::Named)?;
+    let (upstreams, tools) = upstream.unzip();
     let local = Local {
         context,
         settings: &settings,
@@ -87,11 +96,21 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         artifacts,
         staging,
         issuer,
+        tools: tools.map(|grant| asking(grant, &args.rules, learn.permission(None))),
+        permission: learn.permission(None),
         reports: &reports,
         view: view(args, scripts.len()),
         at_once: args.jobs.into(),
     };
-    let ended = block_on(local.run(config, jobs.collect()));
+    let ended = block_on(async {
+        let Some(upstreams) = upstreams else { return local.run(config, jobs.collect()).await };
+        // They start while the sandbox does.
+        upstreams.start();
+        let ended = local.run(config, jobs.collect()).await;
+        upstreams.close().await;
+        ended
+    });
+    let ended = learn.finish(context.output, ended);
     hints::unread_stdin(context.output, hints::STDIN_OF_RUN);
     reports::finish(context.output, reports, ended)
 }
@@ -171,6 +190,6 @@ fn spec(
         ));
     }
     let spec = launch::spec(context, &args.sandbox, settings, args.root.root(settings), stdin)?;
-    let spec = launch::with_hosts(spec, settings)?;
+    let spec = launch::with_hosts(spec, &context.environment, settings)?;
     Ok(spec.lifespan(Lifespan::OneRun).io_errors(settings.io_errors()))
 }

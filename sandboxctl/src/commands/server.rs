@@ -138,16 +138,8 @@ struct Status {
 #[derive(Serialize)]
 struct DataDirStatus {
     path: String,
-    /// Whether a service has it.
-    running: bool,
-    queued: u64,
-    executing: u64,
-    ended: u64,
-    stored_bytes: u64,
-    sandboxes: u64,
-    valid_tokens: u64,
-    schema: u64,
-    database_bytes: u64,
+    #[serde(flatten)]
+    store: StoreStatus,
 }
 
 #[derive(Serialize)]
@@ -185,53 +177,34 @@ fn status(
     let data_dir = match is_named {
         true => {
             let (path, _) = directory(context, args, "`sandboxctl cluster status`")?;
-            let status = Store::attach(&path)?.status(Time::now())?;
-            Some(DataDirStatus::of(path.display().to_string(), status))
+            let store = Store::attach(&path)?.status(Time::now())?;
+            Some(DataDirStatus { path: path.display().to_string(), store })
         }
         false => None,
     };
     let status = Status { data_dir, server };
     context.output.show(json, &status, |_| status.to_text())?;
-    let runs = status.data_dir.as_ref().is_none_or(|it| it.running);
+    let runs = status.data_dir.as_ref().is_none_or(|it| it.store.is_served);
     Ok(u8::from(!runs || !status.server.as_ref().is_none_or(|it| it.ready)))
-}
-
-impl DataDirStatus {
-    fn of(path: String, status: StoreStatus) -> Self {
-        let StoreStatus { is_served, schema, database_bytes, queued, running, .. } = status;
-        let StoreStatus { ended, stored_bytes, sandboxes, tokens, .. } = status;
-        Self {
-            path,
-            running: is_served,
-            queued,
-            executing: running,
-            ended,
-            stored_bytes,
-            sandboxes,
-            valid_tokens: tokens,
-            schema,
-            database_bytes,
-        }
-    }
 }
 
 impl Status {
     fn to_text(&self) -> String {
         let mut text = String::new();
-        if let Some(it) = &self.data_dir {
-            let state = if it.running { "a service runs" } else { "no service runs" };
+        if let Some(DataDirStatus { path, store: it }) = &self.data_dir {
+            let state = if it.is_served { "a service runs" } else { "no service runs" };
             let (stored, database) =
                 (render::size(it.stored_bytes), render::size(it.database_bytes));
             _ = writeln!(
                 text,
                 "{}: {state}\n  executions  {} queued, {} running, {} kept ({stored})\n  sandboxes   \
                  {} kept\n  tokens      {} valid\n  database    {database}, schema {}",
-                escaped_line(&it.path),
+                escaped_line(path),
                 it.queued,
-                it.executing,
+                it.running,
                 it.ended,
                 it.sandboxes,
-                it.valid_tokens,
+                it.tokens,
                 it.schema,
             );
         }
@@ -266,7 +239,7 @@ mod tests {
             tokens: 4,
         };
         let status = Status {
-            data_dir: Some(DataDirStatus::of("/data\n".to_owned(), store)),
+            data_dir: Some(DataDirStatus { path: "/data\n".to_owned(), store }),
             server: Some(ServerStatus {
                 url: "unix:/s".to_owned(),
                 ready: false,

@@ -11,6 +11,7 @@ use sandbox_tools::{
 use serde_json::value::RawValue;
 use tokio::io::BufReader;
 
+use super::launch::injections;
 use super::{Context, block_on};
 use crate::cli::root::RootArgs;
 use crate::cli::{ToolArgs, ToolsArgs};
@@ -124,7 +125,8 @@ pub fn tools(context: &Context<'_>, args: &ToolsArgs) -> Result<u8, Error> {
                 () = signals::stdout_is_unread() => None,
             }
         };
-        let served = stdio::serve(stdin, tokio::io::stdout(), call, interruption).await;
+        let served =
+            stdio::serve(stdin, tokio::io::stdout(), tools.callbacks(), call, interruption).await;
         match served {
             Ok(None | Some(None)) => Ok(0),
             Ok(Some(Some(signal))) => Err(Error::Signalled(signal)),
@@ -154,12 +156,17 @@ fn with_tools<T>(
         true => programs,
         false => settings.bounds(Scope::Limits)?,
     };
+    let inject = injections(
+        &context.environment,
+        &settings.named(Key::Inject),
+        &settings.names(Key::Inject),
+    )?;
     let config = context.controller(settings);
     let tools_settings = ToolsSettings {
         working_directory: here.clone(),
         allowed_out_paths: settings.allowed_out_paths(here)?,
         protected: settings.protected(),
-        sandbox: spec(settings).root(root),
+        sandbox: spec(settings).root(root).inject(inject),
         allowed_images: settings.allowed_images(),
         pull: settings.tools_pull(),
         hosts: settings.allow()?,

@@ -9,6 +9,8 @@ use tracing_subscriber::fmt::format::{FormatFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::error::causes;
+
 /// `{"time", "level", "target", "message", …}`, with the fields of the event, and before them those of
 /// the spans that it is in.
 pub struct Json;
@@ -101,13 +103,7 @@ impl Visit for Collect<'_> {
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        let mut text = value.to_string();
-        let mut source = value.source();
-        while let Some(cause) = source {
-            text.push_str(&format!(": {cause}"));
-            source = cause.source();
-        }
-        self.put(field, text.into());
+        self.put(field, causes(value).into());
     }
 }
 

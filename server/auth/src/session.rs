@@ -16,9 +16,10 @@ use crate::token::is_equal;
 /// The longest token of a session: browsers keep cookies of up to 4 KiB.
 pub const MAX_SESSION_TOKEN_BYTES: usize = 2900;
 /// The form of a session. It is sealed too, so that a session of another form cannot be opened as one of this.
-const FORM: &[u8] = b"sandboxctl session 1";
-/// A sealed session begins with the time of its end; the token follows.
+const FORM: &[u8] = b"sandboxctl session 2";
+/// A sealed session begins with the time of its end and the digest of its proof; the token follows.
 const EXPIRY_LEN: usize = size_of::<i64>();
+const PROOF_LEN: usize = 32;
 
 /// Seals the sessions of a service. Every node of a cluster has the same.
 pub struct SessionKey(RandomizedNonceKey);
@@ -30,6 +31,22 @@ pub struct Session {
     pub token: String,
     /// When it ends.
     pub expires_at: Time,
+    proof: [u8; PROOF_LEN],
+}
+
+impl Session {
+    /// A new one, and its proof. Only who has both, the sealed session and its proof, has the session.
+    #[must_use]
+    pub fn new(token: String, expires_at: Time) -> (Self, String) {
+        let proof = random_hex::<16>();
+        (Self { token, expires_at, proof: Sha256::digest(&proof).into() }, proof)
+    }
+
+    /// Whether this is its proof.
+    #[must_use]
+    pub fn is_proven_by(&self, proof: &str) -> bool {
+        is_equal(&self.proof, &Sha256::digest(proof).into())
+    }
 }
 
 /// The token is not shown.
@@ -53,6 +70,7 @@ impl SessionKey {
     #[must_use]
     pub fn seal(&self, session: &Session) -> String {
         let mut text = session.expires_at.unix_millis().to_be_bytes().to_vec();
+        text.extend_from_slice(&session.proof);
         text.extend_from_slice(session.token.as_bytes());
         let sealed = self.0.seal_in_place_append_tag(Aad::from(FORM), &mut text);
         let nonce = sealed.expect("a short text can be sealed");
@@ -66,10 +84,11 @@ impl SessionKey {
         let (nonce, text) = sealed.split_first_chunk_mut::<NONCE_LEN>()?;
         let nonce = Nonce::assume_unique_for_key(*nonce);
         let text = self.0.open_in_place(nonce, Aad::from(FORM), text).ok()?;
-        let (expiry, token) = text.split_first_chunk::<EXPIRY_LEN>()?;
+        let (expiry, text) = text.split_first_chunk::<EXPIRY_LEN>()?;
+        let (proof, token) = text.split_first_chunk::<PROOF_LEN>()?;
         let expires_at = Time::from_unix_millis(i64::from_be_bytes(*expiry));
         let token = std::str::from_utf8(token).ok()?.to_owned();
-        (expires_at > now).then_some(Session { token, expires_at })
+        (expires_at > now).then_some(Session { token, expires_at, proof: *proof })
     }
 }
 
@@ -125,7 +144,21 @@ mod tests {
     }
 
     fn session() -> Session {
-        Session { token: "sbx_a_b".to_owned(), expires_at: NOW.after(Duration::from_secs(1)) }
+        let (token, expires_at) = ("sbx_a_b".to_owned(), NOW.after(Duration::from_secs(1)));
+        Session { token, expires_at, proof: Sha256::digest("proof").into() }
+    }
+
+    #[test]
+    fn session_is_proven_by_its_own_proof_alone() {
+        let (one, proof) = Session::new("t".to_owned(), NOW.after(Duration::from_secs(1)));
+        let (_, other) = Session::new("t".to_owned(), one.expires_at);
+        let opened = key().open(&key().seal(&one), NOW).unwrap();
+        assert!(opened == one && opened.is_proven_by(&proof));
+        for wrong in ["", &other, &proof[1..], &proof.to_uppercase()] {
+            assert!(!opened.is_proven_by(wrong) || wrong == proof, "{wrong}");
+        }
+        let shown = String::from_utf8_lossy(&BASE64.decode(key().seal(&one)).unwrap()).into_owned();
+        assert!(!shown.contains(&proof) && !format!("{one:?}").contains(&proof));
     }
 
     #[test]

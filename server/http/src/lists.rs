@@ -10,25 +10,32 @@ pub(crate) fn items(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item
     values.flat_map(|value| value.split(',')).map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// Takes the token of a page, which can only send it as a subprotocol, for that of the request. It is not sent on.
-pub(crate) fn take_bearer(headers: &mut HeaderMap) {
-    let mut token = None;
+/// Takes out of the subprotocols what follows this prefix: pages can send it with a WebSocket in no other way. It is not
+/// sent on.
+pub(crate) fn take_subprotocol(headers: &mut HeaderMap, prefix: &str) -> Option<String> {
+    let mut taken = None;
     let protocols: Vec<&str> = items(headers, SEC_WEBSOCKET_PROTOCOL)
-        .filter(|item| match item.strip_prefix(BEARER_SUBPROTOCOL) {
+        .filter(|item| match item.strip_prefix(prefix) {
             Some(found) => {
-                token = Some(format!("Bearer {found}"));
+                taken = Some(found.to_owned());
                 false
             }
             None => true,
         })
         .collect();
-    let Some(token) = token else { return };
+    taken.as_ref()?;
     let protocols = HeaderValue::from_str(&protocols.join(", "));
     headers.remove(SEC_WEBSOCKET_PROTOCOL);
     if let Ok(protocols) = protocols {
         headers.insert(SEC_WEBSOCKET_PROTOCOL, protocols);
     }
-    if let Ok(mut token) = HeaderValue::from_str(&token) {
+    taken
+}
+
+/// Takes the token of a page for that of the request.
+pub(crate) fn take_bearer(headers: &mut HeaderMap) {
+    let Some(token) = take_subprotocol(headers, BEARER_SUBPROTOCOL) else { return };
+    if let Ok(mut token) = HeaderValue::from_str(&format!("Bearer {token}")) {
         token.set_sensitive(true);
         headers.entry(AUTHORIZATION).or_insert(token);
     }

@@ -1,5 +1,8 @@
 //! The session of a browser: the token of its caller in a cookie that no script can read. It counts for requests of
 //! this server's own pages alone, for which it becomes the token that any other client sends.
+//!
+//! A browser sends a cookie to every port of its host, each of which can set one too. So the cookie alone is nothing: a
+//! request also carries the session's proof, which the page keeps where only pages of its exact origin find it.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +18,7 @@ use sandbox_auth::{Session, SessionKey, SignInCodes};
 use sandbox_service::SigningKey;
 
 use crate::access::{authority, host_of, is_of};
-use crate::lists::take_bearer;
+use crate::lists::{take_bearer, take_subprotocol};
 
 /// The most that a session lasts.
 pub(crate) const MAX_SESSION: Duration = Duration::from_secs(12 * 3600);
@@ -26,13 +29,10 @@ const PURPOSE: &str = "session";
 const LOOPBACK_COOKIE: &str = "sandboxctl_session";
 /// The cookie anywhere else: browsers accept one of such a name only from this very host, over TLS.
 const HOST_COOKIE: &str = "__Host-sandboxctl_session";
-/// Where else a page at another port can plant one.
-const DEEPER_PATHS: [&str; 2] = ["/v1", "/v1/session"];
+/// The header of a session's proof; a WebSocket has it as a subprotocol. No link, script or frame can send either.
+const PROOF: HeaderName = HeaderName::from_static("session-proof");
+const PROOF_SUBPROTOCOL: &str = "session-proof.";
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
-/// What a page may use an answer as: data, a download, or a connection. Not as a script or a frame, whose content may
-/// be a guest's.
-const DESTINATIONS: [&str; 3] = ["empty", "document", "websocket"];
 
 /// The sessions of a server.
 pub(crate) struct Sessions {
@@ -63,16 +63,19 @@ impl Sessions {
     /// The end of the session is put into the extensions.
     pub fn authorize(&self, request: &mut Request, cookies: &[String]) {
         take_bearer(request.headers_mut());
-        if cookies.is_empty()
-            || request.headers().contains_key(AUTHORIZATION)
+        let in_protocol = take_subprotocol(request.headers_mut(), PROOF_SUBPROTOCOL);
+        let in_header = request.headers_mut().remove(PROOF);
+        let in_header = in_header.as_ref().and_then(|it| it.to_str().ok());
+        let Some(proof) = in_header.or(in_protocol.as_deref()) else { return };
+        if request.headers().contains_key(AUTHORIZATION)
             || OwnPage::of(request.uri(), request.headers()).is_none()
         {
             return;
         }
         let now = Time::now();
         let mut sessions = cookies.iter().filter_map(|cookie| self.key.open(cookie, now));
-        // Of two, a page of another host may have set one.
-        let (Some(session), None) = (sessions.next(), sessions.next()) else { return };
+        // A page at another port may have set others.
+        let Some(session) = sessions.find(|it| it.is_proven_by(proof)) else { return };
         if let Some(authorization) = bearer(&session.token) {
             request.headers_mut().insert(AUTHORIZATION, authorization);
             request.extensions_mut().insert(SessionEnd(session.expires_at));
@@ -157,9 +160,8 @@ impl OwnPage {
         let is_encrypted = origin.map_or(page.is_encrypted, |it| it.starts_with("https://"));
         let is_own = site == Some("same-origin")
             || headers.get(ORIGIN).is_some_and(|origin| is_of(origin, authority));
-        let is_data = one(SEC_FETCH_DEST).is_none_or(|it| DESTINATIONS.contains(&it));
         let is_safe = page.reach != Reach::Network || is_encrypted;
-        (is_own && is_data && is_safe).then_some(Self { is_encrypted, ..page })
+        (is_own && is_safe).then_some(Self { is_encrypted, ..page })
     }
 
     const fn at(reach: Reach) -> Self {
@@ -173,14 +175,6 @@ impl OwnPage {
             format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
         if let Ok(cookie) = HeaderValue::from_str(&cookie) {
             response.headers_mut().insert(SET_COOKIE, cookie);
-        }
-        // A page at another port of a loopback address can have set one for some paths, which would stay.
-        let deeper = DEEPER_PATHS.iter().filter(|_| self.reach != Reach::Network);
-        for path in deeper {
-            let none = format!("{name}=; Path={path}; HttpOnly; SameSite=Strict; Max-Age=0");
-            if let Ok(none) = HeaderValue::from_str(&none) {
-                response.headers_mut().append(SET_COOKIE, none);
-            }
         }
     }
 }
@@ -244,16 +238,6 @@ mod tests {
         }
         assert_eq!(page(&[local]), None);
         let same = ("sec-fetch-site", "same-origin");
-        for (destination, counts) in [
-            ("empty", true),
-            ("document", true),
-            ("script", false),
-            ("iframe", false),
-            ("image", false),
-        ] {
-            let found = page(&[local, same, ("sec-fetch-dest", destination)]);
-            assert_eq!(found.is_some(), counts, "{destination}");
-        }
         // Two headers say nothing.
         assert_eq!(page(&[local, same, same]), None);
     }
@@ -315,10 +299,8 @@ mod tests {
     #[test]
     fn cookie_is_for_no_script_and_no_other_site() {
         let sessions = Sessions::new(&SigningKey::new(&[1; 32]));
-        let session = Session {
-            token: "t".to_owned(),
-            expires_at: Time::now().after(Duration::from_secs(60)),
-        };
+        let ends = Time::now().after(Duration::from_secs(60));
+        let (session, _) = Session::new("t".to_owned(), ends);
         let cookie = |page| {
             let mut response = Response::new(axum::body::Body::empty());
             sessions.begin(page, &session, &mut response);
@@ -327,15 +309,6 @@ mod tests {
         let local = cookie(OwnPage::at(Reach::Loopback(Some(80))));
         assert!(local.starts_with("sandboxctl_session_80=") && !local.contains("Secure"));
         assert!(local.contains("; Path=/; HttpOnly; SameSite=Strict; Max-Age="), "{local}");
-        let mut response = Response::new(axum::body::Body::empty());
-        sessions.begin(OwnPage::at(Reach::Loopback(Some(80))), &session, &mut response);
-        let all: Vec<_> = response.headers().get_all(SET_COOKIE).iter().collect();
-        // What another port may have planted goes.
-        let ends = ["Path=/; ", "Path=/v1; ", "Path=/v1/session; "];
-        for (set, path) in all.iter().zip(ends) {
-            assert!(set.to_str().unwrap().contains(path), "{all:?}");
-        }
-        assert_eq!(all.len(), ends.len());
         let secure = cookie(OwnPage::at(Reach::Network));
         assert!(secure.starts_with("__Host-sandboxctl_session=") && secure.ends_with("; Secure"));
         assert!(!secure.contains("Domain"));

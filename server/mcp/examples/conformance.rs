@@ -24,6 +24,7 @@ use sandbox_mcp::{
 };
 use sandbox_service::{Service, ServiceConfig};
 use sandbox_store::{Durability, Store};
+use sandbox_upstream::SubjectUpstreams;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncReadExt as _;
@@ -304,6 +305,7 @@ impl ServerHandler for Fixtures {
             .enable_resources_list_changed()
             .enable_completions()
             .enable_logging()
+            .enable_skills()
             .build();
         info
     }
@@ -519,6 +521,22 @@ impl ServerHandler for Fixtures {
         Ok(result.with_ttl_ms(0).with_cache_scope(CacheScope::Private).into())
     }
 
+    async fn list_skills(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListSkillsResult, ErrorData> {
+        self.ours.list_skills(request, context).await
+    }
+
+    async fn get_skill(
+        &self,
+        request: GetSkillRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetSkillResult, ErrorData> {
+        self.ours.get_skill(request, context).await
+    }
+
     async fn list_prompts(
         &self,
         request: Option<PaginatedRequestParams>,
@@ -650,6 +668,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         has_previews: false,
         tools: None,
         output_bytes: DEFAULT_OUTPUT_BYTES,
+        upstreams: SubjectUpstreams::default(),
+        elicitation: None,
     };
     let service = ServiceConfig::new(io_dirs.path().join("service"));
     let store = Store::open(&service.data_dir, Durability::Process)?;

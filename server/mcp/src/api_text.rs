@@ -15,6 +15,8 @@ pub(crate) struct Abilities {
     pub files: bool,
     /// It can start programs.
     pub programs: bool,
+    /// It can call tools of other servers.
+    pub tools: bool,
 }
 
 /// The names of declarations that need files.
@@ -22,6 +24,8 @@ const FILES: &[&str] =
     &["ReadFormat", "OpenMode", "file", "io", "EntryType", "Entry", "Line", "FileInfo", "fs"];
 /// Those that need programs.
 const PROGRAMS: &[&str] = &["ProgramResult", "process"];
+/// Those that need tools of other servers.
+const TOOLS: &[&str] = &["ToolFile", "tools"];
 /// Those that no script of an agent needs.
 const OTHERS: &[&str] = &["secrets", "test"];
 
@@ -55,7 +59,8 @@ fn push_item(text: &mut String, item: &str, abilities: Abilities) {
     let Some(name) = name else { return };
     let is_left_out = OTHERS.contains(&name)
         || (!abilities.files && FILES.contains(&name))
-        || (!abilities.programs && PROGRAMS.contains(&name));
+        || (!abilities.programs && PROGRAMS.contains(&name))
+        || (!abilities.tools && TOOLS.contains(&name));
     if !is_left_out {
         let item = item.strip_prefix("export ").unwrap_or(item);
         text.push_str(&item.replace(", }", " }").replace("( ", "(").replace(" )", ")"));
@@ -141,8 +146,8 @@ return words
 mod tests {
     use super::*;
 
-    const ALL: Abilities = Abilities { files: true, programs: true };
-    const NONE: Abilities = Abilities { files: false, programs: false };
+    const ALL: Abilities = Abilities { files: true, programs: true, tools: true };
+    const NONE: Abilities = Abilities { files: false, programs: false, tools: false };
 
     #[test]
     fn declarations_are_those_of_the_documentation_in_little_space() {
@@ -157,7 +162,7 @@ mod tests {
         assert!(!all.contains("--"), "{all}");
         assert!(all.len() < 5_000, "{} bytes", all.len());
         let none = declarations(NONE);
-        for name in ["declare io", "declare fs", "process", "OpenMode"] {
+        for name in ["declare io", "declare fs", "process", "OpenMode", "tools"] {
             assert!(!none.contains(name), "{none}");
         }
     }
@@ -165,7 +170,7 @@ mod tests {
     #[test]
     fn api_is_taught_as_reviewed() {
         let limits = Limits::default();
-        insta::assert_snapshot!(taught(Abilities { files: true, programs: false }, &limits, "/io"));
+        insta::assert_snapshot!(taught(Abilities { files: true, ..NONE }, &limits, "/io"));
         let off = taught(NONE, &limits, "/io");
         assert!(off.contains("Files are off: `io`, `fs`"), "{off}");
         assert!(!off.contains("io.lines"), "{off}");

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod api_text;
+mod elicitation;
 mod hints;
 mod outputs;
 mod paths;
@@ -21,16 +22,19 @@ mod prompts;
 mod resources;
 mod server;
 mod settings;
+mod skills;
 mod tools;
 mod transport;
 mod workspace;
 mod workspaces;
 
 pub use api_text::SCRIPT_API;
+pub use elicitation::Elicitation;
 pub use outputs::{DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES};
 pub use private_dir::PrivateDir;
 pub use server::McpServer;
 pub use settings::{Access, Audience, Settings};
+pub use skills::{SKILL, SKILL_NAME};
 pub use tools::{DEFAULT_CONCURRENCY, tool_names};
 pub use transport::http::{HttpOptions, HttpServer};
 pub use transport::lines::{ServeError, serve_lines};

@@ -102,7 +102,8 @@ pub(crate) async fn get(
 
 fn write_script(task: &str, settings: &Settings, has_files: bool) -> String {
     let spec = &settings.sandbox;
-    let abilities = Abilities { files: has_files, programs: spec.supports_exec() };
+    let tools = !settings.upstreams.is_empty();
+    let abilities = Abilities { files: has_files, programs: spec.supports_exec(), tools };
     let taught = taught(abilities, &spec.limits, &spec.mount_path);
     format!(
         "Write one Luau script for the task below and run it with the tool execute_script. Do all of \

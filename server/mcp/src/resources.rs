@@ -1,5 +1,6 @@
 //! The io dir's files as resources: `sandbox:///io/a.csv` is the file `/io/a.csv`. What calls put out
-//! beyond what a model is given is one, too: `sandbox://output/1/stdout`.
+//! beyond what a model is given is one, too: `sandbox://output/1/stdout`. So is the file of our
+//! [skill](crate::skills).
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -16,6 +17,7 @@ use serde_json::json;
 
 use crate::hints::explained;
 use crate::settings::Settings;
+use crate::skills;
 use crate::workspace::Workspace;
 
 /// The scheme of the files' URIs, and the empty authority.
@@ -106,7 +108,7 @@ fn order(one: &[u8], other: &[u8]) -> Ordering {
     components(one).cmp(components(other))
 }
 
-/// A page of the files, after the path that the cursor names.
+/// A page of the files, after the path that the cursor names. The first one begins with the skill's.
 pub(crate) async fn list(
     workspace: &Workspace,
     cursor: Option<&str>,
@@ -115,8 +117,9 @@ pub(crate) async fn list(
         path(cursor).ok_or_else(|| ErrorData::invalid_params("invalid cursor", None))
     });
     let after = after.transpose()?;
+    let skill = after.is_none().then(skills::resource);
     if !workspace.has_files() {
-        let none = ListResourcesResult::with_all_items(Vec::new());
+        let none = ListResourcesResult::with_all_items(skill.into_iter().collect());
         return Ok(none.with_ttl_ms(0).with_cache_scope(CacheScope::Private));
     }
     let page = page(workspace, after.as_deref()).await;
@@ -127,7 +130,8 @@ pub(crate) async fn list(
         let name = path.strip_prefix(&root).unwrap_or(&path);
         Resource::new(uri(entry.path.as_bytes()), name).with_size(entry.size)
     });
-    let mut result = ListResourcesResult::with_all_items(resources.collect());
+    let mut result =
+        ListResourcesResult::with_all_items(skill.into_iter().chain(resources).collect());
     result.next_cursor = page.next.map(|path| uri(&path));
     if page.is_cut {
         let note = "a directory has more than 10,000 entries: list_directory and glob find the \
@@ -249,6 +253,9 @@ pub(crate) async fn read(
     workspace: &Workspace,
     given: &str,
 ) -> Result<ReadResourceResult, ErrorData> {
+    if let Some(skill) = skills::read(given) {
+        return Ok(skill);
+    }
     if let Some((kept, content)) = workspace.outputs().find(given) {
         let content = match String::from_utf8(content.to_vec()) {
             Ok(text) => ResourceContents::text(text, kept.uri),

@@ -6,20 +6,20 @@ use rmcp::ServerHandler;
 use rmcp::model::{
     CacheScope, CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult,
     CompletionInfo, CustomRequest, CustomResult, ErrorCode, ErrorData, GetPromptRequestParams,
-    GetPromptResponse, Implementation, ListPromptsResult, ListResourceTemplatesResult,
-    ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
-    ReadResourceRequestParams, ReadResourceResponse, Reference, ServerCapabilities, ServerConfig,
-    SubscriptionFilter, Tool,
+    GetPromptResponse, GetSkillRequestParams, GetSkillResult, Implementation, ListPromptsResult,
+    ListResourceTemplatesResult, ListResourcesResult, ListSkillsResult, ListToolsResult,
+    PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+    Reference, ServerCapabilities, ServerConfig, SubscriptionFilter, Tool,
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument as _;
 
 use crate::settings::Settings;
-use crate::tools::{Call, Catalogue, EXECUTE_SCRIPT};
+use crate::tools::{Call, Catalogue, EXECUTE_SCRIPT, other_servers};
 use crate::workspace::Workspace;
 use crate::workspaces::Workspaces;
-use crate::{prompts, resources};
+use crate::{prompts, resources, skills};
 
 /// How long a client may keep the list of tools: it never changes while the server runs.
 const TOOLS_TTL_MS: u64 = 3_600_000;
@@ -128,7 +128,8 @@ impl ServerHandler for McpServer {
             .enable_tools()
             .enable_prompts()
             .enable_completions()
-            .enable_resources();
+            .enable_resources()
+            .enable_skills();
         let capabilities = match self.shared.has_files {
             true => capabilities.enable_resources_list_changed().build(),
             false => capabilities.build(),
@@ -147,10 +148,19 @@ impl ServerHandler for McpServer {
     async fn list_tools(
         &self,
         request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         one_page(request.as_ref())?;
-        Ok(ListToolsResult::with_all_items(self.shared.catalogue.list())
+        let mut tools = self.shared.catalogue.list();
+        let upstreams = &self.shared.settings.upstreams;
+        if !upstreams.is_empty()
+            && let Some(tool) = tools.iter_mut().find(|tool| tool.name == EXECUTE_SCRIPT)
+        {
+            let workspace = self.workspace(&context.extensions)?;
+            let others = other_servers(upstreams.of(workspace.subject())).await;
+            tool.description = tool.description.take().map(|it| format!("{it}{others}").into());
+        }
+        Ok(ListToolsResult::with_all_items(tools)
             .with_ttl_ms(TOOLS_TTL_MS)
             .with_cache_scope(CacheScope::Private))
     }
@@ -161,6 +171,9 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let workspace = self.workspace(&context.extensions)?;
+        if let Some(elicitation) = &self.shared.settings.elicitation {
+            elicitation.is_called_by(&context);
+        }
         // Either ends it.
         let cancelled = workspace.closing().child_token();
         let client = context.ct.clone();
@@ -220,6 +233,23 @@ impl ServerHandler for McpServer {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let workspace = self.workspace(&context.extensions)?;
         resources::read(&workspace, &request.uri).await.map(Into::into)
+    }
+
+    async fn list_skills(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListSkillsResult, ErrorData> {
+        one_page(request.as_ref())?;
+        Ok(skills::list())
+    }
+
+    async fn get_skill(
+        &self,
+        request: GetSkillRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<GetSkillResult, ErrorData> {
+        skills::entry(&request.uri)
     }
 
     async fn list_prompts(
@@ -324,19 +354,22 @@ impl ServerHandler for McpServer {
         request: CustomRequest,
         context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
-        // A known method is here because its params have another form.
+        // A known method is here because its params have another form. An `initialize` is not: where there
+        // is one, it was refused before.
         let known = [
-            "initialize", "tools/call", "resources/read", "prompts/get", "completion/complete",
-            "tools/list", "resources/list", "prompts/list", "resources/templates/list",
+            "tools/call", "resources/read", "prompts/get", "completion/complete", "tools/list",
+            "resources/list", "prompts/list", "resources/templates/list", "skills/list",
+            "skills/get",
         ];
         let method: String = request.method.chars().take(64).collect();
-        // The revisions whose requests say which one they are of have no `initialize`.
-        let is_removed = method == "initialize"
-            && context
-                .meta
-                .protocol_version()
-                .is_some_and(|it| it >= ProtocolVersion::V_2026_07_28);
-        Err(match !is_removed && known.contains(&&*request.method) {
+        // What the revisions have whose requests say which one they are of.
+        let is_stateless =
+            context.meta.protocol_version().is_some_and(|it| it >= ProtocolVersion::V_2026_07_28);
+        let is_known = match &*request.method {
+            "subscriptions/listen" => is_stateless,
+            method => known.contains(&method),
+        };
+        Err(match is_known {
             true => ErrorData::invalid_params(format!("invalid params of {method}"), None),
             false => method_not_found(&method),
         })

@@ -1,8 +1,12 @@
 //! Configuration of a server.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::SandboxSpec;
+use sandbox_upstream::SubjectUpstreams;
+
+use crate::elicitation::Elicitation;
 
 /// The settings of a server. Plain data.
 #[derive(Debug, Clone)]
@@ -22,6 +26,10 @@ pub struct Settings {
     /// How many bytes of a call's output a model is given, at most
     /// [`MAX_OUTPUT_BYTES`](crate::MAX_OUTPUT_BYTES).
     pub output_bytes: usize,
+    /// The other servers whose tools scripts may call.
+    pub upstreams: SubjectUpstreams,
+    /// How the user of the client is asked, if scripts need it.
+    pub elicitation: Option<Arc<Elicitation>>,
 }
 
 /// Whether the tools and scripts may change files of the io dir.

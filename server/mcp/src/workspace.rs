@@ -179,6 +179,11 @@ impl Workspace {
         !matches!(self.io_dir, WorkspaceDir::Off)
     }
 
+    /// Whose it is.
+    pub(crate) const fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
     /// What it was opened with.
     pub(crate) const fn settings(&self) -> &Arc<Settings> {
         &self.settings

@@ -216,6 +216,7 @@ impl Core {
             sandbox: place.map(|place| place.id),
             generation,
             used: OnceLock::new(),
+            request: OnceLock::new(),
             feed: match is_stored {
                 true => Feed::new(0, self.config.max_event_bytes.as_u64()),
                 // Its caller waits for the document.
@@ -280,7 +281,10 @@ impl Core {
             live.feed.mark_saved(events.last().map_or(0, |event| event.seq));
         }
         let work = match begun {
-            Some(begun) => PendingWork::Started(begun),
+            Some(begun) => {
+                live.keep_request(&request, &secrets);
+                PendingWork::Started(begun)
+            }
             None => {
                 let in_memory = !is_large || !is_stored;
                 PendingWork::Queued { request: in_memory.then(|| Box::new(request)), secrets }

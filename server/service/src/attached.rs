@@ -9,6 +9,7 @@ use sandbox_api::{
     ErrorKind, ExecutionEvent, ExecutionResult, Failure, SandboxSpec, Status, Usage, Workload,
 };
 use sandbox_controller::CancelHandle;
+use sandbox_controller::host_tools::ToolGrant;
 use sandbox_dirfd::random_hex;
 use tokio::sync::oneshot;
 
@@ -46,6 +47,24 @@ impl Service {
         cancel: &CancelHandle,
         sink: &(dyn Fn(ExecutionEvent) + Send + Sync),
     ) -> Result<ExecutionResult, ServiceError> {
+        let tools = self.core.config.tools_of(subject);
+        self.run_with_tools(subject, spec, workload, tools, cancel, sink).await
+    }
+
+    /// The same, with these tools of the host for a script, and not those that the subject has.
+    ///
+    /// # Errors
+    ///
+    /// As of [`run`](Self::run).
+    pub async fn run_with_tools(
+        &self,
+        subject: &Subject,
+        spec: SandboxSpec,
+        workload: impl Into<Workload>,
+        tools: Option<ToolGrant>,
+        cancel: &CancelHandle,
+        sink: &(dyn Fn(ExecutionEvent) + Send + Sync),
+    ) -> Result<ExecutionResult, ServiceError> {
         let (core, workload) = (&self.core, workload.into());
         let launched = async {
             let permit = self.run_permit(subject).await?;
@@ -61,7 +80,7 @@ impl Service {
         };
         let result = match launched {
             Ok(guest) => {
-                let result = guest.run(workload, cancel.clone(), sink).await;
+                let result = guest.run(workload, tools, cancel.clone(), sink).await;
                 core.remove(guest);
                 result
             }

@@ -1,13 +1,18 @@
 //! Configuration of a service: its posture, its bounds, and its quotas.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::hosts::Allowlist;
-#[cfg(doc)]
 use sandbox_api::service::Subject;
-use sandbox_api::{Bounds, ByteSize, Ceiling, DiskReserve, Limits, Pull, RootFs, SandboxSpec};
+use sandbox_api::{
+    Bounds, ByteSize, Ceiling, DiskReserve, Injection, Limits, Pull, RootFs, SandboxSpec,
+};
+use sandbox_controller::host_tools::ToolGrant;
+use sandbox_controller::permission::Permission;
 use sandbox_store::NewSession;
 
 use crate::files;
@@ -37,6 +42,11 @@ pub struct ServiceConfig {
     pub pull: Pull,
     /// The hosts that requests may ask for.
     pub hosts: HostPolicy,
+    /// The secrets that are added to requests of a subject's sandboxes with programs, by the subject's name;
+    /// beside those of `sandbox`, which all have.
+    pub inject: BTreeMap<String, Vec<Injection>>,
+    /// Who is asked about hosts that the rules of a sandbox do not list: for a service of one user.
+    pub permission: Option<Arc<dyn Permission>>,
     /// The limits of a request that sets none, and has no programs.
     pub limits: Limits,
     /// The ceilings of limits.
@@ -79,8 +89,27 @@ pub struct ServiceConfig {
     pub prepared: Vec<Preparation>,
     /// What it is as a node, on the store of a cluster. Its `slots` are those of `concurrency`.
     pub node: Option<NewSession>,
+    /// The tools of the host that scripts of a subject may call.
+    pub host_tools: Option<SubjectTools>,
     /// Whether times in its [counters](crate::Counters) are those of each subject.
     pub figures_by_subject: bool,
+}
+
+/// Says which tools of the host the scripts of a subject may call.
+#[derive(Clone)]
+pub struct SubjectTools(Arc<dyn Fn(&Subject) -> Option<ToolGrant> + Send + Sync>);
+
+impl SubjectTools {
+    /// As this function says.
+    pub fn new(of: impl Fn(&Subject) -> Option<ToolGrant> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(of))
+    }
+}
+
+impl fmt::Debug for SubjectTools {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("SubjectTools").finish_non_exhaustive()
+    }
 }
 
 /// Where previews are.
@@ -227,6 +256,11 @@ impl Default for KeptBounds {
 }
 
 impl ServiceConfig {
+    /// The tools that scripts of a subject may call.
+    pub(crate) fn tools_of(&self, subject: &Subject) -> Option<ToolGrant> {
+        self.host_tools.as_ref().and_then(|SubjectTools(of)| of(subject))
+    }
+
     /// The directory with [one of each subject](Subject::directory_name) that has files without
     /// executions and kept sandboxes: those that agents keep. They count as stored.
     #[must_use]
@@ -246,6 +280,8 @@ impl ServiceConfig {
             allowed_images: Vec::new(),
             pull: Pull::default(),
             hosts: HostPolicy::default(),
+            inject: BTreeMap::new(),
+            permission: None,
             limits: Limits::default(),
             ceiling: Ceiling::default(),
             programs: None,
@@ -265,6 +301,7 @@ impl ServiceConfig {
             kept: KeptBounds::default(),
             prepared: Vec::new(),
             node: None,
+            host_tools: None,
             figures_by_subject: false,
             previews: None,
         }

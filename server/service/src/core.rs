@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use sandbox_api::SandboxSpec;
 use sandbox_api::service::Subject;
+use sandbox_controller::PreparedSandbox;
 use tokio::sync::{Notify, RwLock, oneshot};
 
 use crate::cluster::node::Node;
@@ -168,6 +169,17 @@ impl Core {
         self.state().schedule.of(subject).1 > 0 || self.kept.has_attached(subject)
     }
 
+    /// The spec with the secrets that are added to requests of the sandbox.
+    pub fn injected(&self, subject: Option<&Subject>, mut spec: SandboxSpec) -> SandboxSpec {
+        let own = subject.and_then(|subject| self.config.inject.get(subject.as_str()));
+        match spec.supports_exec() {
+            true => spec.inject.extend(own.into_iter().flatten().cloned()),
+            // Only programs have a network.
+            false => spec.inject.clear(),
+        }
+        spec
+    }
+
     /// Starts a sandbox for a subject.
     pub async fn launch(
         &self,
@@ -175,7 +187,9 @@ impl Core {
         spec: SandboxSpec,
     ) -> Result<Arc<dyn Guest>, ServiceError> {
         let since = Instant::now();
-        let launched = self.launcher.launch(spec).await;
+        let sandbox = PreparedSandbox::from(self.injected(Some(subject), spec))
+            .permission(self.config.permission.clone());
+        let launched = self.launcher.launch(sandbox).await;
         if launched.is_ok() {
             self.counting.started(subject, since.elapsed());
         }

@@ -30,7 +30,8 @@ use sandbox_api::{
     Outcome, OutputStream, PortList, ProcessCommand, ResultBody, SandboxSpec, StartKind, Timing,
     UnixSockets, Usage, WatchRecord, WatchRequest, Workload,
 };
-use sandbox_controller::{CancelHandle, CheckReply, ContainerUse, PoolStats};
+use sandbox_controller::host_tools::ToolGrant;
+use sandbox_controller::{CancelHandle, CheckReply, ContainerUse, PoolStats, PreparedSandbox};
 use sandbox_protocol::WireString;
 use sandbox_protocol::message::ScriptError;
 use sandbox_store::Store;
@@ -258,6 +259,8 @@ fn result(kind: ExecutionKind, outcome: Outcome) -> ExecutionResult {
                 logs: Vec::new(),
                 logs_truncated: false,
                 tests: Vec::new(),
+                tool_calls: Vec::new(),
+                tool_calls_truncated: false,
                 answered: true,
             },
             ExecutionKind::Command => ResultBody::Command {
@@ -291,7 +294,8 @@ fn failed(kind: ErrorKind, message: &str) -> ServiceError {
 struct Shared(Arc<FakeLauncher>);
 
 impl Launcher for Shared {
-    fn launch(&self, spec: SandboxSpec) -> Called<'_, Arc<dyn Guest>> {
+    fn launch(&self, sandbox: PreparedSandbox) -> Called<'_, Arc<dyn Guest>> {
+        let spec = sandbox.spec().clone();
         async {
             self.0.begun.fetch_add(1, Ordering::SeqCst);
             if self.0.holds_launches.load(Ordering::SeqCst) {
@@ -370,6 +374,7 @@ impl Guest for FakeGuest {
     fn run<'a>(
         &'a self,
         workload: Workload,
+        _: Option<ToolGrant>,
         cancel: CancelHandle,
         sink: Sink<'a>,
     ) -> Called<'a, ExecutionResult> {

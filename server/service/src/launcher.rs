@@ -18,9 +18,10 @@ use sandbox_api::{
     TerminalSize, WatchRecord, WatchRequest, Workload,
 };
 use sandbox_controller::files::{FileWatch, FileWriter};
+use sandbox_controller::host_tools::ToolGrant;
 use sandbox_controller::{
-    CancelHandle, CheckReply, ContainerUse, Controller, Error, PoolStats, Process, Sandbox,
-    StdinError, Until,
+    CancelHandle, CheckReply, ContainerUse, Controller, Error, PoolStats, PreparedSandbox, Process,
+    Sandbox, StdinError, Until,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -38,7 +39,7 @@ pub(crate) type Sink<'a> = &'a (dyn Fn(ExecutionEvent) + Send + Sync);
 /// Starts sandboxes.
 pub(crate) trait Launcher: Send + Sync + 'static {
     /// Starts a sandbox.
-    fn launch(&self, spec: SandboxSpec) -> Called<'_, Arc<dyn Guest>>;
+    fn launch(&self, sandbox: PreparedSandbox) -> Called<'_, Arc<dyn Guest>>;
 
     /// Has sandboxes like this one started ahead, if there is a pool.
     fn prewarm(&self, spec: SandboxSpec) -> Called<'_, ()>;
@@ -60,10 +61,11 @@ pub(crate) trait Launcher: Send + Sync + 'static {
 
 /// A sandbox that is there.
 pub(crate) trait Guest: Send + Sync + 'static {
-    /// Runs something to its end.
+    /// Runs something to its end. A script may call these tools.
     fn run<'a>(
         &'a self,
         workload: Workload,
+        tools: Option<ToolGrant>,
         cancel: CancelHandle,
         sink: Sink<'a>,
     ) -> Called<'a, ExecutionResult>;
@@ -240,9 +242,9 @@ fn is_transient(error: &sandbox_controller::EngineError) -> bool {
 }
 
 impl Launcher for Arc<Controller> {
-    fn launch(&self, spec: SandboxSpec) -> Called<'_, Arc<dyn Guest>> {
+    fn launch(&self, sandbox: PreparedSandbox) -> Called<'_, Arc<dyn Guest>> {
         async move {
-            let sandbox = Controller::launch(self, spec).await.map_err(not_started)?;
+            let sandbox = Controller::launch(self, sandbox).await.map_err(not_started)?;
             Ok(Arc::new(sandbox) as Arc<dyn Guest>)
         }
         .boxed()
@@ -283,11 +285,13 @@ impl Guest for Sandbox {
     fn run<'a>(
         &'a self,
         workload: Workload,
+        tools: Option<ToolGrant>,
         cancel: CancelHandle,
         sink: Sink<'a>,
     ) -> Called<'a, ExecutionResult> {
         async move {
-            let mut execution = self.start(workload, cancel).await.map_err(failed)?;
+            let started = self.start_with_tools(workload, tools, cancel);
+            let mut execution = started.await.map_err(failed)?;
             while let Some(event) = execution.next().await {
                 sink(event);
             }

@@ -59,6 +59,7 @@ pub use cluster::node::ClusterCounters;
 pub use cluster::place::{Location, Target};
 pub use config::{
     HostPolicy, IoPosture, KeptBounds, PreviewConfig, Quotas, RequestBounds, ServiceConfig,
+    SubjectTools,
 };
 pub use counters::{Counters, Histogram};
 pub use error::ServiceError;
@@ -68,7 +69,7 @@ pub use idempotency::IdempotencyKey;
 pub use preparation::{Preparation, Ready};
 pub use previews::PreviewHost;
 pub use sandbox_controller::artifacts::ArchiveFormat;
-pub use sandbox_controller::{CancelHandle, PoolStats};
+pub use sandbox_controller::{CancelHandle, PoolStats, host_tools, permission};
 pub use sandbox_store::{ExecutionQuery, NewSession, NodeSession, SigningKey, StoredExecution};
 pub use sandboxes::{
     CreatedSandbox, FileWatch, InSandbox, KeptReader, KeptWriter, PortStream, ProcessFilter,

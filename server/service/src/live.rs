@@ -22,6 +22,9 @@ use crate::plan::PlannedIo;
 use crate::room::StorageReservation;
 use crate::trace::ExecutionTrace;
 
+/// The most bytes of a request that the document of its execution has.
+const MAX_KEPT_REQUEST: usize = 16 << 10;
+
 /// An execution that waits or runs, or has ended and is not stored.
 #[derive(Debug)]
 pub(crate) struct Live {
@@ -44,6 +47,8 @@ pub(crate) struct Live {
     pub generation: Option<u64>,
     /// The one that it runs in, once it does.
     pub used: OnceLock<UsedGeneration>,
+    /// What its document says that was asked for, once that is taken up.
+    pub request: OnceLock<Map<String, Value>>,
     pub feed: Feed,
     /// What all lines about it are in: its request, if this service accepted it.
     pub span: Span,
@@ -98,6 +103,21 @@ impl Live {
             restarted: self.used.get().map(|used| used.is_restart),
             image: None,
             subject: None,
+        }
+    }
+
+    /// Keeps its request for its document, if that is stored, and the request is small and had no secrets.
+    pub fn keep_request(&self, request: &ExecutionRequest, secrets: &RequestSecrets) {
+        let stdin = request.command.iter().filter_map(|command| command.stdin.as_ref());
+        let contents = request.inputs.values().chain(&request.script).chain(stdin);
+        // What is certainly too large is not written out for it.
+        let is_large = contents.map(|it| it.0.len()).sum::<usize>() > MAX_KEPT_REQUEST;
+        if self.in_memory.is_some() || !secrets.is_empty() || is_large {
+            return;
+        }
+        let json = serde_json::to_string(request).ok().filter(|it| it.len() <= MAX_KEPT_REQUEST);
+        if let Some(request) = json.and_then(|json| serde_json::from_str(&json).ok()) {
+            _ = self.request.set(request);
         }
     }
 

@@ -137,6 +137,7 @@ impl Core {
             sandbox: summary.sandbox,
             generation: summary.generation,
             used: OnceLock::new(),
+            request: OnceLock::new(),
             feed: match phase {
                 Phase::Running(_) => Feed::after_crash(last_event, max_event_bytes),
                 // Its only event is that it is queued, which was stored when it was accepted.

@@ -1,5 +1,6 @@
 //! One execution, from its start to its durable end.
 
+use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -144,6 +145,7 @@ impl Core {
             Some(request) => *request,
             None => self.records.request(&live.id).await?,
         };
+        live.keep_request(&request, &secrets);
         let request = ExecutionRequest { secrets, ..request };
         match &live.sandbox {
             None => {
@@ -244,7 +246,8 @@ impl Core {
             event => self.report(live, event),
         };
         let _running = live.trace.step("run");
-        let result = guest.run(workload, live.cancel.clone(), &sink).await?;
+        let tools = self.config.tools_of(&live.subject);
+        let result = guest.run(workload, tools, live.cancel.clone(), &sink).await?;
         Ok((result, waited_ms.get().copied().unwrap_or_default()))
     }
 
@@ -522,6 +525,7 @@ fn document<'a>(
     let mut document = ExecutionDocument::from(result);
     document.id = Some((&*live.id).into());
     document.common.io_dir = None;
+    document.common.request = live.request.get().map(Cow::Borrowed);
     if let Some(timing) = &mut document.common.timing {
         timing.queued_ms = Some(queued_ms);
         if !is_started_for_it {
@@ -555,7 +559,8 @@ fn without_files(mut document: ExecutionDocument<'_>) -> ExecutionDocument<'_> {
 
 /// The end of an execution that did not run.
 fn not_run(live: &Live, status: Status, failure: Failure) -> Ended {
-    let document = ExecutionDocument::ended(live.kind, &live.id, status, failure);
+    let mut document = ExecutionDocument::ended(live.kind, &live.id, status, failure);
+    document.common.request = live.request.get().map(Cow::Borrowed);
     let exit_code = document.process_exit_code();
     let document = document.to_json().unwrap_or_default();
     Ended { document, status, exit_code, usage: None, keeps_files: false, guest: None }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use sandbox_api::service::{NodeState, NodeStatus, Time};
+use sandbox_api::service::{NodeState, NodeStatus, SandboxStatus, Time};
 
 use crate::executions::RecoveredExecution;
 use crate::sandboxes::SandboxRecord;
@@ -213,8 +213,8 @@ pub struct OrphanedExecution {
 pub struct SandboxElsewhere {
     /// The sandbox.
     pub record: SandboxRecord,
-    /// Whether it had a container when its node said so last.
-    pub is_ready: bool,
+    /// Its state when its node said so last.
+    pub status: SandboxStatus,
     /// Whether its node is there.
     pub is_there: bool,
 }

@@ -51,8 +51,11 @@ pub(crate) fn lock_single(data_dir: &Path) -> Result<File, StoreError> {
     let file = lock(data_dir)?;
     match std::fs::read_to_string(data_dir.join(CLUSTER_FILE)) {
         Ok(cluster) => {
-            let cluster = cluster.trim().to_owned();
-            Err(StoreError::OfNode { path: data_dir.to_owned(), cluster })
+            let (path, cluster) = (data_dir.display(), cluster.trim());
+            Err(StoreError::refused(
+                format!("the data directory {path} is that of a node of the cluster {cluster}"),
+                "name the cluster's --database, or use another --data-dir for a server without one",
+            ))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(file),
         Err(error) => Err(directory(data_dir, error)),

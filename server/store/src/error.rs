@@ -4,7 +4,6 @@ use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rusqlite::{ErrorCode, ffi};
 use sandbox_api::ErrorKind;
@@ -34,23 +33,13 @@ pub enum StoreError {
         /// The directory.
         path: PathBuf,
     },
-    /// A newer version has written it.
-    #[error("the store {} has schema version {found}; this program supports up to {known}", path.display())]
-    Newer {
-        /// The database file.
-        path: PathBuf,
-        /// Its version.
-        found: i64,
-        /// The newest known one.
-        known: i64,
-    },
-    /// An older version has written it, and a server of that version has it.
-    #[error("the store {} has version {found}, and is in use by an older server", path.display())]
-    Older {
-        /// The database file.
-        path: PathBuf,
-        /// Its version.
-        found: i64,
+    /// It is not for this program, or not for the cluster or the node that was named.
+    #[error("{message}")]
+    Refused {
+        /// Why.
+        message: String,
+        /// The next step.
+        hint: &'static str,
     },
     /// It is damaged, or not a store.
     #[error("the store {} is damaged: {detail}", path.display())]
@@ -84,21 +73,9 @@ pub enum StoreError {
     /// The answer to a commit was lost, and the database could not be asked.
     #[error("whether the change was made is not known")]
     Unknown,
-    /// The URL of a database, or what belongs to it, cannot be used.
-    #[error("cannot use the URL of the database: {detail}")]
-    DatabaseUrl {
-        /// What is wrong.
-        detail: String,
-    },
     /// The database of a cluster has no store.
     #[error("the database has no store of a cluster")]
     NotInitialized,
-    /// The database has the store of a cluster with another lease.
-    #[error("the cluster has a lease of {} ms", found.as_millis())]
-    OtherLease {
-        /// Its lease.
-        found: Duration,
-    },
     /// The store of a cluster has other tables than this program uses.
     #[error("the database has schema version {found}; this program uses {known}")]
     SchemaVersion {
@@ -107,31 +84,6 @@ pub enum StoreError {
         /// The version of this program.
         known: u32,
     },
-    /// The data directory was used in another cluster.
-    #[error("the data directory {} belongs to the cluster {found}", path.display())]
-    OtherCluster {
-        /// The directory.
-        path: PathBuf,
-        /// The cluster that it belongs to.
-        found: String,
-    },
-    /// A single server was to use the data directory of a node.
-    #[error("the data directory {} is that of a node of the cluster {cluster}", path.display())]
-    OfNode {
-        /// The directory.
-        path: PathBuf,
-        /// The cluster.
-        cluster: String,
-    },
-    /// A node was to use the data directory of a single server.
-    #[error("the data directory {} has the store of a single server", path.display())]
-    OfSingleServer {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// It is the store of a cluster, which the database itself backs up.
-    #[error("the store is in a PostgreSQL database")]
-    Shared,
     /// Nodes use the database, which is to be prepared for them.
     #[error("nodes of the cluster are connected to the database")]
     NodesConnected,
@@ -140,12 +92,6 @@ pub enum StoreError {
     Fenced {
         /// What was to be changed.
         id: String,
-    },
-    /// Another process became this node.
-    #[error("another process is the node {node} now")]
-    NodeTwice {
-        /// The id of the node.
-        node: String,
     },
     /// The session of this node has ended: the others took it for dead.
     #[error("the session of this node has ended")]
@@ -195,18 +141,10 @@ impl StoreError {
             Self::Directory { .. }
             | Self::InUse { .. }
             | Self::Missing { .. }
-            | Self::Newer { .. }
-            | Self::Older { .. }
-            | Self::DatabaseUrl { .. }
             | Self::NotInitialized
-            | Self::OtherLease { .. }
             | Self::SchemaVersion { .. }
-            | Self::OtherCluster { .. }
-            | Self::OfNode { .. }
-            | Self::OfSingleServer { .. }
             | Self::NodesConnected
-            | Self::NodeTwice { .. }
-            | Self::Shared => ErrorKind::Config,
+            | Self::Refused { .. } => ErrorKind::Config,
             Self::Full => ErrorKind::DiskFull,
             Self::Locked
             | Self::Busy
@@ -242,12 +180,7 @@ impl StoreError {
             Self::Missing { .. } => {
                 Some("`sandboxctl serve --engine docker --data-dir DIR` makes one")
             }
-            Self::Newer { .. } => {
-                Some("use the newer sandboxctl, or restore the backup that was made before it")
-            }
-            Self::Older { .. } => {
-                Some("use the sandboxctl of that server, or restart it with this one")
-            }
+            Self::Refused { hint, .. } => Some(*hint),
             Self::Damaged { .. } => Some(
                 "restore a backup of `sandboxctl server backup` by `sandboxctl server restore`, or move the \
                  file away to begin with an empty store",
@@ -256,31 +189,13 @@ impl StoreError {
             Self::Locked => Some("end the program that holds it, such as a sqlite3 shell"),
             Self::Busy | Self::RolledBack | Self::Contended(_) | Self::Unknown => Some("try again"),
             Self::Unavailable(_) => Some("`sandboxctl doctor --database URL` says what is wrong"),
-            Self::DatabaseUrl { .. } => Some(
-                "write postgres://USER@HOST/NAME; the password is in SANDBOXCTL_DATABASE_PASSWORD or \
-                 server.database_password_file",
-            ),
             Self::NotInitialized => Some("`sandboxctl database init --database URL` makes one"),
-            Self::OtherLease { .. } => Some("leave --lease away: it is chosen once for a cluster"),
             Self::SchemaVersion { found, known } if *found < *known => {
                 Some("`sandboxctl database migrate --database URL` brings it up to date")
             }
             Self::SchemaVersion { .. } => Some("use the newer sandboxctl on this machine too"),
-            Self::OtherCluster { .. } => {
-                Some("use another --data-dir, or the database that the directory was used with")
-            }
-            Self::OfNode { .. } => Some(
-                "name the cluster's --database, or use another --data-dir for a server without one",
-            ),
-            Self::OfSingleServer { .. } => Some("give the node a --data-dir of its own"),
-            Self::NodeTwice { .. } => Some(
-                "its data directory was copied: stop one of the two, and remove node-id from its copy",
-            ),
             Self::NodesConnected => {
                 Some("stop them first, and whatever else uses it as sandboxctl")
-            }
-            Self::Shared => {
-                Some("back it up with pg_dump, or as the provider of the database says")
             }
             Self::Backup { .. } => {
                 Some("give a file that does not exist, in a directory that does")
@@ -308,6 +223,10 @@ impl StoreError {
                 | Self::Contended(_)
                 | Self::Unknown
         )
+    }
+
+    pub(crate) fn refused(message: impl Into<String>, hint: &'static str) -> Self {
+        Self::Refused { message: message.into(), hint }
     }
 
     pub(crate) fn database(error: impl Error + Send + Sync + 'static) -> Self {

@@ -13,10 +13,11 @@ use sandbox_api::service::{ExecutionKind, ExecutionState, ExecutionSummary, Subj
 use sandbox_api::{EngineKind, Limits, Status, Usage};
 use serde_json::{Map, Value};
 
-use crate::Store;
 use crate::error::StoreError;
 use crate::integer::{signed, unsigned};
 use crate::row::Columns;
+use crate::statement::{self, value};
+use crate::{Backend, Store};
 
 /// The most executions of one page of a list.
 pub const EXECUTION_PAGE: usize = 500;
@@ -270,22 +271,6 @@ of_either! {
     /// [Accepts](Self::accept) an execution without a wait.
     fn accept_then(&self, new: NewExecution, then: impl Then<Accepted>);
 
-    /// The execution that was accepted under a key, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    fn find_key(
-        &self, subject: &Subject, key: &str, digest: &str
-    ) -> Result<Option<Accepted>, StoreError>;
-
-    /// The request of an execution that waits.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::State`] if it does not.
-    fn request(&self, id: &str) -> Result<String, StoreError>;
-
     /// Records that an execution [runs](Self::mark_running), without a wait.
     fn mark_running_then(&self, id: &str, start: Start, then: impl Then<()>);
 
@@ -300,34 +285,12 @@ of_either! {
     /// [`StoreError`].
     fn append_events(&self, events: Vec<(String, Vec<StoredEvent>)>) -> Result<(), StoreError>;
 
-    /// Up to `limit` events of an execution after the one with this number, in order, and never more
-    /// than [`EVENT_PAGE`].
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    fn events(&self, id: &str, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError>;
-
-    /// An execution of a subject; another's is not found.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    fn execution(&self, subject: &Subject, id: &str) -> Result<Option<StoredExecution>, StoreError>;
-
     /// Which of these ids belong to executions, of any subject.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
     fn known(&self, ids: &[String]) -> Result<Vec<String>, StoreError>;
-
-    /// The executions that have not ended.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    fn recover(&self) -> Result<Recovered, StoreError>;
 }
 
 impl Store {
@@ -360,6 +323,90 @@ impl Store {
         wait(|then| self.finish_then(end, then))
     }
 
+    /// The execution that was accepted under a key, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn find_key(
+        &self,
+        subject: &Subject,
+        key: &str,
+        digest: &str,
+    ) -> Result<Option<Accepted>, StoreError> {
+        let values = [value(subject.as_str().to_owned()), value(key.to_owned())];
+        self.first(OF_KEY, &values, |row| accepted(row, digest))
+    }
+
+    /// The request of an execution that waits.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::State`] if it does not.
+    pub fn request(&self, id: &str) -> Result<String, StoreError> {
+        let statement = "SELECT request FROM executions WHERE id = $1 AND request IS NOT NULL";
+        let request =
+            self.first(statement, &[value(id.to_owned())], |row| row.column("request"))?;
+        request.ok_or_else(|| state(id, "queued"))
+    }
+
+    /// Up to `limit` events of an execution after the one with this number, in order, and never more
+    /// than [`EVENT_PAGE`].
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn events(
+        &self,
+        id: &str,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<StoredEvent>, StoreError> {
+        let limit = signed(limit.min(EVENT_PAGE) as u64);
+        self.all(
+            "SELECT number, json FROM events
+             WHERE execution = (SELECT seq FROM executions WHERE id = $1) AND number > $2
+             ORDER BY number LIMIT $3",
+            &[value(id.to_owned()), value(signed(after)), value(limit)],
+            |row| Ok(StoredEvent { number: row.count("number")?, json: row.column("json")? }),
+        )
+    }
+
+    /// An execution of a subject; another's is not found.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn execution(
+        &self,
+        subject: &Subject,
+        id: &str,
+    ) -> Result<Option<StoredExecution>, StoreError> {
+        let statement = format!(
+            "SELECT {SUMMARY}, document, stored_bytes FROM executions
+             WHERE id = $1 AND subject = $2 AND NOT is_expired"
+        );
+        let values = [value(id.to_owned()), value(subject.as_str().to_owned())];
+        self.first(&statement, &values, |row| stored(row))
+    }
+
+    /// The executions that have not ended; in a cluster those that this session holds.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn recover(&self) -> Result<Recovered, StoreError> {
+        let (which, values) = match &self.0 {
+            Backend::Sqlite(_) => ("INDEXED BY executions_under_way WHERE", Vec::new()),
+            Backend::Postgres(store) => {
+                ("WHERE session = $1 AND", vec![value(store.database.session())])
+            }
+        };
+        let statement =
+            format!("SELECT {RECOVERED} FROM executions {which} ended_at IS NULL ORDER BY seq");
+        Ok(self.all(&statement, &values, |row| recovered(row))?.into_iter().collect())
+    }
+
     /// Lists executions of a subject, newest first. Paging returns each execution that exists
     /// throughout exactly once, even if others are accepted, end or are deleted meanwhile.
     ///
@@ -371,7 +418,7 @@ impl Store {
         subject: &Subject,
         query: &ExecutionQuery,
     ) -> Result<ExecutionPage, StoreError> {
-        Ok(either!(self, store => store.page(Some(subject), query))?.1)
+        Ok(self.page_of(Some(subject), query)?.1)
     }
 
     /// A page of the executions of a subject, or of all, each with its subject: for who administers the service.
@@ -384,7 +431,7 @@ impl Store {
         subject: Option<&Subject>,
         query: &ExecutionQuery,
     ) -> Result<ExecutionPage, StoreError> {
-        let (subjects, mut page) = either!(self, store => store.page(subject, query))?;
+        let (subjects, mut page) = self.page_of(subject, query)?;
         for (execution, subject) in page.executions.iter_mut().zip(subjects) {
             execution.subject = Some(subject);
         }
@@ -405,7 +452,7 @@ impl Store {
         let mut all = Vec::new();
         let mut query = query.clone();
         loop {
-            let (subjects, page) = either!(self, store => store.page(subject, &query))?;
+            let (subjects, page) = self.page_of(subject, &query)?;
             all.extend(subjects.into_iter().zip(page.executions));
             query.limit = query.limit.saturating_sub(EXECUTION_PAGE);
             query.cursor = page.next_cursor;
@@ -413,6 +460,52 @@ impl Store {
                 return Ok(all);
             }
         }
+    }
+
+    /// A page of the executions of a subject, or of all; with the subject of each.
+    fn page_of(
+        &self,
+        subject: Option<&Subject>,
+        query: &ExecutionQuery,
+    ) -> Result<(Vec<Subject>, ExecutionPage), StoreError> {
+        let mut statement =
+            format!("SELECT {SUMMARY}, subject, image FROM executions WHERE NOT is_expired");
+        let mut values = Vec::new();
+        let mut only = |condition: &str, of: Option<statement::Value>| {
+            if let Some(of) = of {
+                values.push(of);
+                statement += &format!(" AND {condition} ${}", values.len());
+            }
+        };
+        only("subject =", subject.map(|it| value(it.as_str().to_owned())));
+        only("kind =", query.kind.map(|it| value(kind_name(it))));
+        only("sandbox =", query.sandbox.clone().map(value));
+        only("image =", query.image.clone().map(value));
+        only("created_at >=", query.since.map(|it| value(it.unix_millis())));
+        only("created_at <", query.until.map(|it| value(it.unix_millis())));
+        only("status =", query.status.map(|it| value(it.as_str())));
+        if let Some(ExecutionState::Queued | ExecutionState::Running) = query.status {
+            // There are few that have not ended, and an index has them.
+            statement += " AND ended_at IS NULL";
+        }
+        if let Some(Cursor { created_at, id }) = &query.cursor {
+            values.extend([value(created_at.unix_millis()), value(id.clone())]);
+            let last = values.len();
+            statement += &format!(" AND (created_at, id) < (${}, ${last})", last - 1);
+        }
+        let limit = query.limit.clamp(1, EXECUTION_PAGE);
+        values.push(value(signed(limit as u64 + 1)));
+        statement += &format!(" ORDER BY created_at DESC, id DESC LIMIT ${}", values.len());
+        let mut found = self.all(&statement, &values, |row| {
+            let image = row.column("image")?;
+            Ok((row.subject()?, ExecutionSummary { image, ..summary(row)? }))
+        })?;
+        let has_more = found.len() > limit;
+        found.truncate(limit);
+        let (subjects, executions): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+        let last = executions.last().filter(|_| has_more);
+        let next_cursor = last.map(|it| Cursor::new(it.created_at, &it.id));
+        Ok((subjects, ExecutionPage { executions, next_cursor }))
     }
 }
 
@@ -463,7 +556,11 @@ pub(crate) fn stored(row: &impl Columns) -> Result<StoredExecution, StoreError> 
     Ok(StoredExecution { summary: summary(row)?, document, has_files })
 }
 
-/// One with the columns of a [`summary`] and those of what had not ended.
+/// The columns of [`recovered`].
+pub(crate) const RECOVERED: &str = "id, kind, status, created_at, started_at, ended_at, metadata, \
+    sandbox, generation, is_restart, subject, has_secrets, last_event, engine, limits, trace_parent, \
+    CAST(coalesce(octet_length(request), 0) AS bigint) AS request_bytes";
+
 pub(crate) fn recovered(row: &impl Columns) -> Result<RecoveredExecution, StoreError> {
     Ok(RecoveredExecution {
         summary: summary(row)?,
@@ -474,6 +571,19 @@ pub(crate) fn recovered(row: &impl Columns) -> Result<RecoveredExecution, StoreE
         limits: row.column::<Option<String>>("limits")?.as_deref().and_then(limits),
         request_bytes: row.count("request_bytes")?,
         trace_parent: row.column("trace_parent")?,
+    })
+}
+
+/// What was accepted under a key.
+pub(crate) const OF_KEY: &str =
+    "SELECT k.digest, e.id FROM idempotency_keys k JOIN executions e ON e.seq = k.execution
+     WHERE k.subject = $1 AND k.key = $2 AND NOT e.is_expired";
+
+/// That is the request of this digest, or another one.
+pub(crate) fn accepted(row: &impl Columns, digest: &str) -> Result<Accepted, StoreError> {
+    Ok(match row.column::<String>("digest")? == digest {
+        true => Accepted::Same(row.column("id")?),
+        false => Accepted::Other,
     })
 }
 

@@ -48,11 +48,13 @@ mod row;
 mod sandboxes;
 mod signing_key;
 mod sqlite;
+mod statement;
 mod status;
 #[cfg(test)]
 mod tests;
 mod tokens;
 mod usage;
+mod writer;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -218,11 +220,14 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError::Backup`] if the file exists or cannot be written, or if `proceed` said no;
-    /// [`StoreError::Shared`] if the database has its own backups.
+    /// [`StoreError::Refused`] if the database has its own backups.
     pub fn backup(&self, file: &Path, proceed: ContinueFn<'_>) -> Result<(), StoreError> {
         match &self.0 {
             Backend::Sqlite(store) => store.backup(file, proceed),
-            Backend::Postgres(_) => Err(StoreError::Shared),
+            Backend::Postgres(_) => Err(StoreError::refused(
+                "the store is in a PostgreSQL database",
+                "back it up with pg_dump, or as the provider of the database says",
+            )),
         }
     }
 

@@ -3,13 +3,15 @@
 
 use std::time::Duration;
 
+use sandbox_api::millis;
 use sandbox_api::service::{IdleAction, KeptSpec, Subject, Time};
 use serde_json::{Map, Value};
 
 use crate::Store;
 use crate::error::StoreError;
-use crate::integer::unsigned;
+use crate::integer::{signed, unsigned};
 use crate::row::Columns;
+use crate::statement::{self, value};
 
 /// A kept sandbox.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,13 +51,25 @@ pub(crate) const COLUMNS: &str = "id, subject, name, generation, spec, metadata,
 const IDLE: &str = "idle";
 
 impl SandboxRecord {
-    /// What is stored as its spec: that, and what happens when it is idle.
-    pub(crate) fn spec_json(&self) -> Result<String, StoreError> {
-        let mut json = serde_json::to_value(&self.spec).map_err(StoreError::row)?;
+    /// The values of these [`COLUMNS`]. What happens when it is idle is stored with its spec.
+    pub(crate) fn values(self) -> Result<Vec<statement::Value>, StoreError> {
+        let mut spec = serde_json::to_value(&self.spec).map_err(StoreError::row)?;
         if !self.idle_action.is_default() {
-            json[IDLE] = serde_json::to_value(self.idle_action).map_err(StoreError::row)?;
+            spec[IDLE] = serde_json::to_value(self.idle_action).map_err(StoreError::row)?;
         }
-        Ok(json.to_string())
+        Ok(vec![
+            value(self.id),
+            value(self.subject.as_str().to_owned()),
+            value(self.name),
+            value(signed(self.generation)),
+            value(spec.to_string()),
+            value(Value::Object(self.metadata).to_string()),
+            value(self.created_at.unix_millis()),
+            value(self.last_used_at.unix_millis()),
+            value(self.expires_at.unix_millis()),
+            value(self.max_expires_at.unix_millis()),
+            value(self.idle.map(|idle| signed(millis(idle)))),
+        ])
     }
 
     /// The one that a row with these [`COLUMNS`] is.
@@ -104,16 +118,19 @@ of_either! {
     ///
     /// [`StoreError`].
     fn sandboxes(&self) -> Result<Vec<SandboxRecord>, StoreError>;
+}
 
+impl Store {
     /// Forgets a sandbox. Whether it was stored.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    fn remove_sandbox(&self, id: &str) -> Result<bool, StoreError>;
-}
+    pub fn remove_sandbox(&self, id: &str) -> Result<bool, StoreError> {
+        let statement = "DELETE FROM sandboxes WHERE id = $1 RETURNING 1";
+        Ok(self.change(id, statement, vec![value(id.to_owned())])? > 0)
+    }
 
-impl Store {
     /// Changes the expiry of a sandbox, never past its maximum, and its metadata: those that are given.
     ///
     /// # Errors

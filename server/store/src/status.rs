@@ -1,23 +1,24 @@
 //! What a store has, in figures.
 
 use sandbox_api::service::Time;
+use serde::Serialize;
 
-use crate::Store;
 use crate::error::StoreError;
-use crate::row::Columns;
+use crate::integer::unsigned;
+use crate::row::Columns as _;
+use crate::statement::value;
+use crate::{Backend, Store, postgres, sqlite};
 
 /// What a store has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct StoreStatus {
     /// Whether a server has the store open.
+    #[serde(rename = "running")]
     pub is_served: bool,
-    /// The version of its tables.
-    pub schema: u64,
-    /// The bytes of its database, without what waits in its log.
-    pub database_bytes: u64,
     /// Executions that wait.
     pub queued: u64,
     /// Executions that run, or ran when their server was killed.
+    #[serde(rename = "executing")]
     pub running: u64,
     /// Executions that have ended and are kept.
     pub ended: u64,
@@ -26,20 +27,16 @@ pub struct StoreStatus {
     /// Kept sandboxes.
     pub sandboxes: u64,
     /// Tokens that are valid.
+    #[serde(rename = "valid_tokens")]
     pub tokens: u64,
+    /// The version of its tables.
+    pub schema: u64,
+    /// The bytes of its database, without what waits in its log.
+    pub database_bytes: u64,
 }
 
-of_either! {
-    /// Its figures.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    fn status(&self, now: Time) -> Result<StoreStatus, StoreError>;
-}
-
-/// The figures that both databases count; `$1` is the time.
-pub(crate) const FIGURES: &str =
+/// The figures of both databases but two; `$1` is the time.
+const FIGURES: &str =
     "(SELECT count(*) FROM executions WHERE ended_at IS NULL AND status = 'queued') AS queued,
     (SELECT count(*) FROM executions WHERE ended_at IS NULL AND status <> 'queued') AS running,
     (SELECT count(*) FROM executions WHERE ended_at IS NOT NULL AND NOT is_expired) AS ended,
@@ -48,21 +45,39 @@ pub(crate) const FIGURES: &str =
     (SELECT count(*) FROM tokens
         WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $1)) AS tokens";
 
-/// What a store with these tables has, by its [`FIGURES`] and its `database_bytes`.
-pub(crate) fn status(
-    row: &impl Columns,
-    schema: u64,
-    is_served: bool,
-) -> Result<StoreStatus, StoreError> {
-    Ok(StoreStatus {
-        is_served,
-        schema,
-        database_bytes: row.count("database_bytes")?,
-        queued: row.count("queued")?,
-        running: row.count("running")?,
-        ended: row.count("ended")?,
-        stored_bytes: row.count("stored_bytes")?,
-        sandboxes: row.count("sandboxes")?,
-        tokens: row.count("tokens")?,
-    })
+impl Store {
+    /// Its figures.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn status(&self, now: Time) -> Result<StoreStatus, StoreError> {
+        let (schema, bytes, is_served) = match &self.0 {
+            Backend::Sqlite(store) => (
+                unsigned(sqlite::VERSION),
+                "(SELECT page_count * page_size FROM pragma_page_count, pragma_page_size)",
+                if store.is_attached() { "TRUE" } else { "FALSE" },
+            ),
+            Backend::Postgres(_) => (
+                postgres::VERSION.into(),
+                "pg_database_size(current_database())",
+                "EXISTS (SELECT FROM sessions)",
+            ),
+        };
+        let statement =
+            format!("SELECT {FIGURES}, {bytes} AS database_bytes, {is_served} AS is_served");
+        self.one(&statement, &[value(now.unix_millis())], |row| {
+            Ok(StoreStatus {
+                is_served: row.column("is_served")?,
+                schema,
+                database_bytes: row.count("database_bytes")?,
+                queued: row.count("queued")?,
+                running: row.count("running")?,
+                ended: row.count("ended")?,
+                stored_bytes: row.count("stored_bytes")?,
+                sandboxes: row.count("sandboxes")?,
+                tokens: row.count("tokens")?,
+            })
+        })
+    }
 }

@@ -5,6 +5,7 @@ use sandbox_api::service::{Subject, Time};
 use crate::Store;
 use crate::error::StoreError;
 use crate::row::Columns;
+use crate::statement::{Value, value};
 
 /// A token as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +49,21 @@ impl TokenRecord {
             last_used_at: row.time_if_any("last_used_at")?,
         })
     }
+
+    /// The values of these [`COLUMNS`].
+    pub(crate) fn values(self) -> Vec<Value> {
+        let millis = |time: Option<Time>| value(time.map(Time::unix_millis));
+        vec![
+            value(self.id),
+            value(self.hash.to_vec()),
+            value(self.subject.as_str().to_owned()),
+            value(self.scopes.join(" ")),
+            value(self.created_at.unix_millis()),
+            millis(self.expires_at),
+            millis(self.revoked_at),
+            millis(self.last_used_at),
+        ]
+    }
 }
 
 /// What became of a token that another one was to replace.
@@ -63,42 +79,83 @@ pub enum Rotated {
 
 /// A use is recorded once in this time.
 pub(crate) const USE_MS: i64 = 60_000;
-of_either! {
+
+/// Stores a token with these [values](TokenRecord::values).
+pub(crate) const INSERT: &str = "INSERT INTO tokens VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+
+impl Store {
     /// Stores a new token.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    fn create_token(&self, token: TokenRecord) -> Result<(), StoreError>;
+    pub fn create_token(&self, token: TokenRecord) -> Result<(), StoreError> {
+        self.change(&token.id.clone(), INSERT, token.values()).map(drop)
+    }
 
     /// A token.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    fn token(&self, id: &str) -> Result<Option<TokenRecord>, StoreError>;
+    pub fn token(&self, id: &str) -> Result<Option<TokenRecord>, StoreError> {
+        let statement = format!("SELECT {COLUMNS} FROM tokens WHERE id = $1");
+        self.first(&statement, &[value(id.to_owned())], |row| TokenRecord::read(row))
+    }
 
     /// All tokens, oldest first.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    fn tokens(&self) -> Result<Vec<TokenRecord>, StoreError>;
+    pub fn tokens(&self) -> Result<Vec<TokenRecord>, StoreError> {
+        let statement = format!("SELECT {COLUMNS} FROM tokens ORDER BY created_at, id");
+        self.all(&statement, &[], |row| TokenRecord::read(row))
+    }
 
     /// Revokes a token. Whether there is one that was valid.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    fn revoke_token(&self, id: &str, at: Time) -> Result<bool, StoreError>;
+    pub fn revoke_token(&self, id: &str, at: Time) -> Result<bool, StoreError> {
+        let statement =
+            "UPDATE tokens SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL RETURNING 1";
+        let values = vec![value(id.to_owned()), value(at.unix_millis())];
+        Ok(self.change(id, statement, values)? > 0)
+    }
 
     /// Revokes all tokens of a subject that were not. How many.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    fn revoke_tokens_of(&self, subject: &Subject, at: Time) -> Result<usize, StoreError>;
+    pub fn revoke_tokens_of(&self, subject: &Subject, at: Time) -> Result<usize, StoreError> {
+        let statement = "UPDATE tokens SET revoked_at = $2 WHERE subject = $1 AND revoked_at IS NULL RETURNING 1";
+        let values = vec![value(subject.as_str().to_owned()), value(at.unix_millis())];
+        self.change(subject.as_str(), statement, values)
+    }
 
+    /// Records a use of a token, at most once a minute.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn use_token(&self, id: &str, at: Time) -> Result<(), StoreError> {
+        let due =
+            "SELECT id FROM tokens WHERE id = $1 AND (last_used_at IS NULL OR last_used_at <= $2)";
+        let before = at.unix_millis().saturating_sub(USE_MS);
+        let due = self.all(due, &[value(id.to_owned()), value(before)], |_| Ok(()))?;
+        if due.is_empty() {
+            return Ok(());
+        }
+        let statement = "UPDATE tokens SET last_used_at = $2 WHERE id = $1";
+        let values = vec![value(id.to_owned()), value(at.unix_millis())];
+        self.change(id, statement, values).map(drop)
+    }
+}
+
+of_either! {
     /// Replaces a token that is valid `now` by another one, in one change. It is valid until `until` at
     /// the latest, or else revoked.
     ///
@@ -108,11 +165,4 @@ of_either! {
     fn rotate_token(
         &self, id: &str, new: TokenRecord, now: Time, until: Option<Time>
     ) -> Result<Rotated, StoreError>;
-
-    /// Records a use of a token, at most once a minute.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    fn use_token(&self, id: &str, at: Time) -> Result<(), StoreError>;
 }

@@ -6,6 +6,7 @@ use crate::Store;
 use crate::error::StoreError;
 use crate::integer::signed;
 use crate::row::Columns;
+use crate::statement::value;
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
 /// The most of anything in a day: 30,000 years of milliseconds, a PiB. Some figures are those of a
@@ -29,7 +30,7 @@ pub struct Usage {
 
 /// The columns of [`SubjectStatus`], for a day and at most so many subjects. What is under way and kept is bounded by
 /// the service, and an index has what was used on a day.
-pub(crate) const SUBJECTS: &str = "
+const SUBJECTS: &str = "
     WITH each AS (
         SELECT subject, count(CASE WHEN status = 'queued' THEN 1 END) AS queued,
             count(CASE WHEN status <> 'queued' THEN 1 END) AS running,
@@ -52,7 +53,7 @@ pub(crate) const SUBJECTS: &str = "
     FROM found ORDER BY found.queued + found.running DESC, found.cpu_ms DESC, found.subject";
 
 /// The columns of [`SUBJECTS`].
-pub(crate) fn subject_status(row: &impl Columns) -> Result<SubjectStatus, StoreError> {
+fn subject_status(row: &impl Columns) -> Result<SubjectStatus, StoreError> {
     Ok(SubjectStatus {
         subject: row.subject()?,
         queued: row.count("queued")?,
@@ -72,8 +73,8 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn subjects(&self, now: Time, limit: usize) -> Result<Vec<SubjectStatus>, StoreError> {
-        let (day, limit) = (day(now), signed(limit as u64));
-        either!(self, store => store.subjects(day, limit))
+        let values = [value(day(now)), value(signed(limit as u64))];
+        self.all(SUBJECTS, &values, |row| subject_status(row))
     }
 
     /// What a subject has used ever.
@@ -82,7 +83,7 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn usage(&self, subject: &Subject) -> Result<Usage, StoreError> {
-        either!(self, store => store.usage_from(subject, i64::MIN))
+        self.usage_from(subject, i64::MIN)
     }
 
     /// What a subject has used since the beginning of the UTC day of `since`.
@@ -91,7 +92,42 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn usage_since(&self, subject: &Subject, since: Time) -> Result<Usage, StoreError> {
-        either!(self, store => store.usage_from(subject, day(since)))
+        self.usage_from(subject, day(since))
+    }
+
+    /// What a subject has used from a day on.
+    fn usage_from(&self, subject: &Subject, day: i64) -> Result<Usage, StoreError> {
+        // Sums of integers are numerics in PostgreSQL.
+        self.one(
+            "SELECT CAST(coalesce(sum(executions), 0) AS bigint) AS executions,
+                CAST(coalesce(sum(cpu_ms), 0) AS bigint) AS cpu_ms,
+                CAST(coalesce(sum(wall_ms), 0) AS bigint) AS wall_ms,
+                CAST(coalesce(sum(written_bytes), 0) AS bigint) AS written_bytes,
+                (SELECT CAST(coalesce(sum(bytes), 0) AS bigint) FROM stored WHERE subject = $1)
+                    AS stored_bytes
+             FROM usage WHERE subject = $1 AND day >= $2",
+            &[value(subject.as_str().to_owned()), value(day)],
+            |row| {
+                Ok(Usage {
+                    executions: row.count("executions")?,
+                    cpu_ms: row.count("cpu_ms")?,
+                    wall_ms: row.count("wall_ms")?,
+                    written_bytes: row.count("written_bytes")?,
+                    stored_bytes: row.count("stored_bytes")?,
+                })
+            },
+        )
+    }
+
+    /// The bytes of results and files that are stored of a subject now.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn stored_bytes(&self, subject: &Subject) -> Result<u64, StoreError> {
+        let statement = "SELECT CAST(coalesce(sum(bytes), 0) AS bigint) AS bytes FROM stored
+             WHERE subject = $1";
+        self.one(statement, &[value(subject.as_str().to_owned())], |row| row.count("bytes"))
     }
 }
 
@@ -104,24 +140,6 @@ of_either! {
     fn add_usage(
         &self, subject: &Subject, ended_at: Time, used: sandbox_api::Usage
     ) -> Result<(), StoreError>;
-
-    /// The bytes of results and files that are stored of a subject now.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    fn stored_bytes(&self, subject: &Subject) -> Result<u64, StoreError>;
-}
-
-/// The columns of both databases that [`Usage`] has.
-pub(crate) fn usage(row: &impl Columns) -> Result<Usage, StoreError> {
-    Ok(Usage {
-        executions: row.count("executions")?,
-        cpu_ms: row.count("cpu_ms")?,
-        wall_ms: row.count("wall_ms")?,
-        written_bytes: row.count("written_bytes")?,
-        stored_bytes: row.count("stored_bytes")?,
-    })
 }
 
 /// The UTC day of a time, counted from that of the Unix epoch.

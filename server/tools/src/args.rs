@@ -137,7 +137,12 @@ mod tests {
         );
         assert_eq!(
             args::<ExecuteScript>(r#"{"containerId": "c", "script": "return 1"}"#),
-            ExecuteScriptArgs { container_id: c(), script: "return 1".into(), timeout_ms: None }
+            ExecuteScriptArgs {
+                container_id: c(),
+                script: "return 1".into(),
+                timeout_ms: None,
+                tools: None
+            }
         );
     }
 

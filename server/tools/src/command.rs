@@ -127,7 +127,7 @@ impl Tool for RunCommand {
         let limits = lease.bounds().limits;
         Ok(Box::pin(async move {
             let command = command(args, &limits)?;
-            let result = stop.run(lease, command.into(), TIMEOUT).await?;
+            let result = stop.run(lease, command.into(), None, TIMEOUT).await?;
             report(result, &stop)
         }))
     }

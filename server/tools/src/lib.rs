@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod callbacks;
 mod command;
 mod destroy;
 mod entry;
@@ -32,6 +33,7 @@ use sandbox_controller::Controller;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
+pub use callbacks::Callbacks;
 pub use error::ToolError;
 use init::Init;
 pub use response::{Document, ToolResponse};
@@ -58,7 +60,13 @@ impl Tools {
         Ok(Self(Context {
             registry: Arc::new(Registry::new(controller, settings)?),
             read_bytes: Arc::new(Semaphore::new(MAX_READ_BYTES)),
+            callbacks: Arc::default(),
         }))
+    }
+
+    /// The calls of scripts to functions of the caller, for [`stdio::serve`].
+    pub fn callbacks(&self) -> &Callbacks {
+        &self.0.callbacks
     }
 
     /// Has a sandbox started ahead, if the controller has a pool, for the first of the allowed

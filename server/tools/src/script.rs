@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sandbox_api::{ExecutionResult, LogEntry, Outcome, ResultBody, Script, TouchedFile};
+use sandbox_api::{ExecutionResult, HostTool, LogEntry, Outcome, ResultBody, Script, TouchedFile};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -30,6 +30,10 @@ pub(super) struct ExecuteScriptArgs {
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub timeout_ms: Option<u64>,
+    /// Functions of the caller that it may call as tools.GROUP.NAME: with `tools --stdio`, each call is a
+    /// line that the caller answers
+    #[serde(default)]
+    pub tools: Option<Vec<HostTool>>,
 }
 
 arguments!(ExecuteScriptArgs);
@@ -89,13 +93,15 @@ impl Tool for ExecuteScript {
     type Data = ExecuteScriptData;
 
     fn begin(
-        args: ExecuteScriptArgs,
+        mut args: ExecuteScriptArgs,
         context: &Context,
         stop: Stop,
     ) -> Result<Work<ExecuteScriptData>, ToolError> {
+        let tools = args.tools.take();
+        let tools = tools.map(|tools| context.callbacks.grant(Self::NAME, tools)).transpose()?;
         let lease = context.registry.find(&args.container_id)?.enter(Scope::Script);
         Ok(Box::pin(async move {
-            let result = stop.run(lease, script(args)?.into(), TIMEOUT).await?;
+            let result = stop.run(lease, script(args)?.into(), tools, TIMEOUT).await?;
             report(result, &stop)
         }))
     }

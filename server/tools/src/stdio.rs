@@ -7,6 +7,10 @@
 //! whose timeout expires, is answered at once. Beyond that nothing is read until one has been answered,
 //! and a call counts until its answer is written. So a client that does not read its answers
 //! delays the calls, but does not fill the memory.
+//!
+//! A script may call functions of the program: `{"call": {"id", "tool", "arguments"}}` is a line to it,
+//! and `{"result": {"id", "value"}}`, or `"error"`, its answer. While one is waited for, lines are read in
+//! any case; a call for which there is no room is refused then.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -25,6 +29,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+use super::callbacks::{CallAnswer, Callbacks};
 use super::error::ToolError;
 use super::response::ToolResponse;
 use super::stop::{Stop, StopCause};
@@ -57,6 +62,7 @@ const _: () = assert!(MAX_PENDING_BYTES <= u32::MAX as usize, "permits are count
 pub async fn serve<C, F, I>(
     input: impl AsyncBufRead + Unpin,
     output: impl AsyncWrite + Unpin + Send + 'static,
+    callbacks: &Callbacks,
     call: C,
     interruption: impl Future<Output = I>,
 ) -> io::Result<Option<I>>
@@ -68,8 +74,9 @@ where
     let served = tokio::select! {
         biased;
         interruption = interruption => Ok(Some(interruption)),
-        served = answer_all(input, output, call, &mut tasks) => served.map(|()| None),
+        served = answer_all(input, output, callbacks, call, &mut tasks) => served.map(|()| None),
     };
+    callbacks.close();
     tasks.shutdown().await;
     served
 }
@@ -77,6 +84,7 @@ where
 async fn answer_all<C, F>(
     input: impl AsyncBufRead + Unpin,
     output: impl AsyncWrite + Unpin + Send + 'static,
+    callbacks: &Callbacks,
     mut call: C,
     tasks: &mut JoinSet<()>,
 ) -> io::Result<()>
@@ -95,10 +103,12 @@ where
         (Arc::new(Semaphore::new(MAX_CALLS)), Arc::new(Semaphore::new(MAX_PENDING_BYTES)));
     let mut waiting: VecDeque<Waiting> = VecDeque::new();
     let mut has_ended = false;
+    let mut called = callbacks.open();
     while !has_ended || !waiting.is_empty() {
         let waiting_bytes: usize = waiting.iter().map(|call| call.length).sum();
         let has_room = tasks.len() + waiting.len() < MAX_CALLS + MAX_WAITING;
-        let reads = !has_ended && has_room && waiting_bytes < MAX_WAITING_BYTES;
+        let has_room = has_room && waiting_bytes < MAX_WAITING_BYTES;
+        let reads = !has_ended && (has_room || callbacks.is_waiting());
         let next = waiting.front().map(|call| call.length);
         let line = tokio::select! {
             biased;
@@ -108,6 +118,11 @@ where
                 continue;
             }
             Some(_) = tasks.join_next() => continue,
+            Some(line) = called.recv() => {
+                let server = server.clone();
+                tasks.spawn(async move { server.write_line(|| Ok(line)).await });
+                continue;
+            }
             permits = permits(&calls, &bytes, next) => {
                 let Some(Waiting { call: Call { id, tool, args, timeout }, stop, started, .. }) =
                     waiting.pop_front()
@@ -128,6 +143,7 @@ where
         let line = match line {
             None => {
                 has_ended = true;
+                callbacks.close();
                 continue;
             }
             Some(MessageLine::TooLong(id)) => {
@@ -157,8 +173,20 @@ where
                 }
                 continue;
             }
+            Request::Result(answer) => {
+                if let Err(why) = callbacks.answer(answer) {
+                    let error = ToolError::invalid(format!("the line is not a result: {why}"));
+                    server.refuse(&Value::Null, error).await;
+                }
+                continue;
+            }
             Request::Call(call) => call,
         };
+        if !has_room {
+            let error = ToolError::new(ErrorKind::Busy, "too many calls wait");
+            server.refuse(&request.id, error).await;
+            continue;
+        }
         // Its timeout starts now, including all waits.
         let started = Instant::now();
         let Some(stop) = server.enter(&request.id) else {
@@ -348,6 +376,7 @@ fn key(id: &Value) -> String {
 enum Request {
     Call(Call),
     Cancel(Value),
+    Result(CallAnswer),
 }
 
 struct Call {
@@ -375,6 +404,12 @@ struct CancelLine<'a> {
     cancel: &'a RawValue,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResultLine {
+    result: CallAnswer,
+}
+
 /// The id of an invalid line, so that its caller is informed. Kept unparsed: a line of brackets
 /// takes a hundred times its length as a value.
 #[derive(Deserialize)]
@@ -383,6 +418,8 @@ struct IdLine<'a> {
     id: Option<&'a RawValue>,
     #[serde(default)]
     cancel: Option<IgnoredAny>,
+    #[serde(default)]
+    result: Option<IgnoredAny>,
 }
 
 impl Request {
@@ -404,6 +441,11 @@ impl Request {
                 .map_err(|mistake| nobody(format!("the line is not a cancel: {mistake}")))?;
             let cancel = read_id(Some(cancel)).map_err(|what| nobody(format!("cancel: {what}")))?;
             return Ok(Some(Self::Cancel(cancel)));
+        }
+        if about.result.is_some() {
+            let ResultLine { result } = strict::from_slice(text.as_bytes())
+                .map_err(|mistake| nobody(format!("the line is not a result: {mistake}")))?;
+            return Ok(Some(Self::Result(result)));
         }
         let id = read_id(about.id).map_err(|what| nobody(format!("id: {what}")))?;
         let refuse = |message: String| (id.clone(), ToolError::invalid(message));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use sandbox_api::{CancelCause, ErrorKind, ExecutionResult, Outcome, Workload};
+use sandbox_controller::host_tools::ToolGrant;
 use sandbox_controller::{CancelHandle, Error};
 
 use super::error::{ToolError, over_ceiling};
@@ -75,11 +76,12 @@ impl Stop {
     }
 
     /// Runs something in a sandbox when that is ready, in the order of the calls. If the call is stopped,
-    /// what runs is cancelled, and its result is returned. `timeout` is the tool's name for a limit of time.
+    /// what runs is cancelled, and its result is returned. A script may call `tools`. `timeout` is the tool's name for a limit of time.
     pub(super) async fn run(
         &self,
         mut lease: Lease,
         workload: Workload,
+        tools: Option<ToolGrant>,
         timeout: &str,
     ) -> Result<ExecutionResult, ToolError> {
         let sandbox = tokio::select! {
@@ -87,7 +89,10 @@ impl Stop {
             sandbox = lease.ready() => sandbox?,
             cause = self.stopped() => return Err(cause.into()),
         };
-        let ran = async { sandbox.start(workload, self.cancel.clone()).await?.wait().await };
+        let ran = async {
+            let started = sandbox.start_with_tools(workload, tools, self.cancel.clone());
+            started.await?.wait().await
+        };
         // Calls that wait for this one see all its effects: its place is given up at the end.
         ran.await.map_err(|error| match (error, self.cause()) {
             (Error::Cancelled, Some(cause)) => cause.into(),

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::args::Members;
+use super::callbacks::Callbacks;
 use super::error::ToolError;
 use super::metadata::Metadata;
 use super::stop::Stop;
@@ -24,6 +25,8 @@ pub(super) struct Context {
     pub registry: Arc<Registry>,
     /// Permits for [`MAX_READ_BYTES`].
     pub read_bytes: Arc<Semaphore>,
+    /// The functions of the caller that scripts may call.
+    pub callbacks: Arc<Callbacks>,
 }
 
 /// A tool: its name, its arguments and result, and how a call of it runs.

@@ -64,6 +64,10 @@ fn processes_and_terminals_are_used_through_another_node_and_end_with_their_own(
     // What is frozen at its node is thawed through the other one.
     let paused = other.expect(200, "POST", &format!("{sandbox}/pause"), "");
     assert_eq!(paused["status"], "paused", "{paused}");
+    eventually("it is listed as paused", || {
+        let (_, list) = other.json("GET", "/v1/sandboxes?status=paused", "")?;
+        (list["sandboxes"].as_array()?.len() == 1).then_some(())
+    });
     let line = json!({ "command": { "shell": "echo used" } }).to_string();
     other.expect(200, "POST", &format!("{sandbox}/resume"), "");
     let ran = other.expect(200, "POST", &format!("{sandbox}/executions?wait=60"), &line);

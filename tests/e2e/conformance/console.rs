@@ -12,9 +12,27 @@ use crate::e2b::{Answer, Client};
 use crate::engine::engine;
 use crate::fixture::{Fixture, eventually};
 
-/// The headers of a request that a page of this origin sends, with this cookie.
-fn of_page(origin: &str, cookie: &str) -> String {
-    format!("origin: {origin}\r\nsec-fetch-site: same-origin\r\ncookie: {cookie}\r\n")
+/// What a browser has of a session: its cookie, and what its page keeps.
+struct Signed {
+    cookie: String,
+    proof: String,
+}
+
+impl Signed {
+    #[track_caller]
+    fn of(head: &str, body: &Value) -> Self {
+        let proof = body["proof"].as_str().unwrap_or_else(|| panic!("{body}"));
+        Self { cookie: cookie(head), proof: proof.to_owned() }
+    }
+
+    /// The headers of a request that a page of this origin sends.
+    fn of_page(&self, origin: &str) -> String {
+        let Self { cookie, proof } = self;
+        format!(
+            "origin: {origin}\r\nsec-fetch-site: same-origin\r\ncookie: {cookie}\r\n\
+             session-proof: {proof}\r\n"
+        )
+    }
 }
 
 /// The cookie that a head sets.
@@ -33,14 +51,13 @@ fn token(place: &Fixture, subject: &str, scope: &str) -> String {
     place.sandboxctl(create).assert_code(0).stdout.trim_end().to_owned()
 }
 
-/// Signs in, and gives the cookie.
 #[track_caller]
-fn sign_in(service: &Service<'_>, token: &str) -> String {
+fn sign_in(service: &Service<'_>, token: &str) -> Signed {
     let body = json!({ "token": token }).to_string();
     let origin = format!("origin: {}\r\n", service.url);
     let (status, head, body) = service.exchange("POST", "/v1/session", &origin, &body);
     assert_eq!(status, 200, "{body}");
-    cookie(&head)
+    Signed::of(&head, &serde_json::from_str(&body).unwrap())
 }
 
 #[test]
@@ -56,12 +73,15 @@ fn browser_is_signed_in_until_its_token_is_revoked() {
     {
         assert!(head.contains(header), "{head}");
     }
-    let cookie = sign_in(&service, &token);
+    let signed = sign_in(&service, &token);
+    let Signed { cookie, proof } = &signed;
     let get =
         |service: &Service<'_>, headers: &str| service.http("GET", "/v1/usage", headers, "").0;
-    assert_eq!(get(&service, &of_page(&service.url, &cookie)), 200);
+    assert_eq!(get(&service, &signed.of_page(&service.url)), 200);
     // Other sites, and a page at another port of the same host.
     let with = |rest: &str| format!("cookie: {cookie}\r\n{rest}\r\n");
+    // A server there, which the browser sends the cookie, and which sends it as if it were a page of ours.
+    assert_eq!(get(&service, &with("sec-fetch-site: same-origin")), 401);
     assert_eq!(get(&service, &with("sec-fetch-site: cross-site")), 401);
     assert_eq!(
         get(&service, &with("sec-fetch-site: same-site\r\norigin: http://127.0.0.1:1")),
@@ -69,14 +89,16 @@ fn browser_is_signed_in_until_its_token_is_revoked() {
     );
     let log = service.stop();
     assert!(!log.contains(&token) && !log.contains(cookie.split('=').nth(1).unwrap()), "{log}");
+    assert!(!log.contains(proof), "{log}");
     // The service that comes after it has the same key; a cookie is named by its port.
     let service = start();
     let (_, port) = service.url.rsplit_once(':').unwrap();
     let (_, sealed) = cookie.split_once('=').unwrap();
     let cookie = format!("sandboxctl_session_{port}={sealed}");
-    assert_eq!(get(&service, &of_page(&service.url, &cookie)), 200);
+    let signed = Signed { cookie, proof: proof.clone() };
+    assert_eq!(get(&service, &signed.of_page(&service.url)), 200);
     place.sandboxctl(["token", "revoke", "--data-dir", "service", &token]).assert_code(0);
-    assert_eq!(get(&service, &of_page(&service.url, &cookie)), 401);
+    assert_eq!(get(&service, &signed.of_page(&service.url)), 401);
     service.stop();
 }
 
@@ -92,9 +114,9 @@ fn administrator_sees_the_service_and_the_executions_of_all() {
         assert_eq!(status, 200, "{body}");
     };
     submit("return 1");
-    let cookie = sign_in(&service, &admin);
+    let signed = sign_in(&service, &admin);
     let get = |path: &str| -> Value {
-        let (status, body) = service.http("GET", path, &of_page(&service.url, &cookie), "");
+        let (status, body) = service.http("GET", path, &signed.of_page(&service.url), "");
         assert_eq!(status, 200, "{body}");
         serde_json::from_str(&body).unwrap()
     };
@@ -147,9 +169,11 @@ fn link_of_a_development_server_signs_in_once() {
     let signed: Answer = sign_in();
     assert_eq!((signed.status, &signed.json()["subject"]), (200, &json!("local")));
     assert_eq!(sign_in().status, 401);
-    let (cookie, site) = (cookie(&signed.head), ("sec-fetch-site", "same-origin"));
+    let Signed { cookie, proof } = Signed::of(&signed.head, &signed.json());
     let own = |method: &str| {
-        client.ask(method, "/v1/session", &[("cookie", &cookie), ("origin", &origin), site], b"")
+        let page = [("origin", &*origin), ("sec-fetch-site", "same-origin")];
+        let session = [("cookie", &*cookie), ("session-proof", &*proof)];
+        client.ask(method, "/v1/session", &[page, session].concat(), b"")
     };
     assert_eq!(own("GET").json()["subject"], "local");
     let out = own("DELETE");

@@ -3,6 +3,7 @@
 mod manners;
 mod output;
 mod processes;
+mod skills;
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::engine::{Engine, engine};
-use crate::fixture::{Fixture, eventually, peak_memory_kib, workspace};
+use crate::fixture::{Fixture, eventually, peak_memory_kib};
 use crate::rootfs::Rootfs;
 use crate::shared::cases;
 
@@ -242,7 +243,7 @@ fn agent_works_on_files_with_a_script_and_with_tools() {
     let listed = client.ask("resources/list", json!({}));
     let names = listed["result"]["resources"].as_array().unwrap().iter();
     let names: Vec<_> = names.map(|it| it["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["c.csv", "report/a b.csv"]);
+    assert_eq!(names, ["sandboxctl", "c.csv", "report/a b.csv"], "the skill, and the files");
     let completed = client.ask(
         "completion/complete",
         json!({
@@ -751,20 +752,6 @@ fn entry_of_a_client_is_printed_with_absolute_paths_and_nothing_is_written() {
 }
 
 #[test]
-fn script_of_the_skill_does_what_it_teaches() {
-    let skill = std::fs::read_to_string(workspace().join("skills/sandboxctl/SKILL.md")).unwrap();
-    let (_, script) = skill.split_once("```lua\n").unwrap();
-    let (script, _) = script.split_once("```").unwrap();
-    let place = Fixture::new();
-    place.write("out/logs/a.log", "\"GET /\" 200 1\n\"GET /x\" 404 1\n\"GET /\" 200 1\n");
-    let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
-    let data = client.data("execute_script", json!({ "script": script }));
-    assert_eq!(data["result"], json!({ "200": 2, "404": 1 }), "{data:#}");
-    assert_eq!(data["files_touched"][0]["name"], "summary.json", "{data:#}");
-    client.end();
-}
-
-#[test]
 fn nothing_can_be_written_where_files_are_read_only() {
     let place = Fixture::new();
     place.write("out/a.txt", "x\n");
@@ -859,6 +846,7 @@ fn list_of_many_resources_comes_in_pages() {
             None => break,
         }
     }
+    assert_eq!(names.remove(0), "sandboxctl", "the skill comes first, and once");
     assert_eq!(names.len(), 11_000);
     let mut unique = names.clone();
     unique.sort_unstable();

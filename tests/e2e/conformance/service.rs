@@ -670,6 +670,27 @@ fn caller_needs_a_token_that_is_valid() {
 }
 
 #[test]
+fn sandbox_keeps_its_processes_unless_its_service_has_no_programs() {
+    let place = Fixture::new();
+    let mut command = serve(&place, &["--listen", "127.0.0.1:0", "--insecure-no-auth"], &[]);
+    command.env("SANDBOXCTL_AUDIT_FILE", place.path("audit.log"));
+    let service = Service::start(&place, command);
+    // Only the service knows whether it has an image: it is asked for kept processes first.
+    for more in [&["--name", "notes"][..], &["--per-command"]] {
+        let created = service.run(&[&["sandbox", "create", "--json"], more].concat());
+        let sandbox: Value = serde_json::from_str(&created.assert_code(0).stdout).unwrap();
+        assert_ne!(sandbox["spec"]["processes"], "kept", "{sandbox}");
+    }
+    service.stop();
+    let audit = place.read("audit.log");
+    let lines = audit.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let asked =
+        lines.filter(|line| line["operation"] == "access" && line["access"]["method"] == "POST");
+    let statuses: Vec<_> = asked.map(|line| line["access"]["status"].clone()).collect();
+    assert_eq!(statuses, [422, 201, 201].map(Value::from));
+}
+
+#[test]
 fn hangup_reads_quotas_again() {
     let place = Fixture::new();
     let config = place.write("config.toml", "");

@@ -122,7 +122,7 @@ fn server_of_go_gets_the_secret_and_its_compressed_answer_is_refused() {
     let script = format!(
         "target={target}\n{}{}",
         asking("go", &get("/")),
-        asking("gzip", request("GET", "/gzip", &["Accept-Encoding: gzip"]))
+        asking("gzip", &request("GET", "/gzip", &["Accept-Encoding: gzip"]))
     );
     let answers = Answers::read(&injected.shell(&inject, &script));
     let said = answers.text("go");

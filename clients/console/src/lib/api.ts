@@ -24,6 +24,24 @@ export class ApiError extends Error {
 
 export type Query = Record<string, string | number | boolean | undefined>;
 
+/**
+ * What proves to the service that this origin has signed in. A browser sends the session's cookie to every port of the
+ * host, and takes one from each; this only pages of the exact origin can read. Without the cookie it is nothing.
+ */
+const PROOF = "sandboxctl.session-proof";
+
+/** Keeps the proof of a new session, or of none. */
+export function keepProof(proof: string | null): void {
+  if (proof === null) localStorage.removeItem(PROOF);
+  else localStorage.setItem(PROOF, proof);
+}
+
+/** The subprotocols of a WebSocket, which can have no header. */
+export function subprotocols(...names: string[]): string[] {
+  const proof = localStorage.getItem(PROOF);
+  return proof === null ? names : [...names, `session-proof.${proof}`];
+}
+
 let unauthenticated: () => void = () => {};
 
 /** Calls this after every answer of 401 to a request that is not about the session itself. */
@@ -31,7 +49,7 @@ export function onUnauthenticated(handler: () => void): void {
   unauthenticated = handler;
 }
 
-/** The address of a path below `/v1`, for downloads too. */
+/** The address of a path below `/v1`. */
 export function url(path: string, query: Query = {}): string {
   const members = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
@@ -43,8 +61,11 @@ export function url(path: string, query: Query = {}): string {
 
 async function request(address: string, init: RequestInit): Promise<Response> {
   let response: Response;
+  const headers = new Headers(init.headers);
+  const proof = localStorage.getItem(PROOF);
+  if (proof !== null) headers.set("Session-Proof", proof);
   try {
-    response = await fetch(address, { credentials: "same-origin", cache: "no-store", ...init });
+    response = await fetch(address, { credentials: "same-origin", cache: "no-store", ...init, headers });
   } catch (error) {
     if (init.signal?.aborted) throw error;
     throw new ApiError(0, { kind: "internal", detail: s.ui.unreachable });

@@ -1,5 +1,5 @@
-/** Who is signed in. The session itself is a cookie that no script can read. */
-import { ApiError, get, onUnauthenticated, send } from "./api";
+/** Who is signed in. The session itself is a cookie that no script can read, with a proof that only this origin has. */
+import { ApiError, get, keepProof, onUnauthenticated, send } from "./api";
 import { href, parse, replace } from "./route";
 import { store, useStore } from "./store";
 import type { SessionView } from "./wire";
@@ -44,6 +44,7 @@ export async function loadSession(): Promise<void> {
 /** Signs in with a token, or with the code of a one-time link, and goes to `target`. */
 export async function signIn(credential: { token: string } | { code: string }, target: string): Promise<void> {
   const current = await send<SessionView>("POST", "/session", credential);
+  keepProof(current.proof);
   if (subject !== undefined && subject !== current.subject) return leave(href(["executions"]));
   begin(current);
   replace(target);
@@ -58,6 +59,7 @@ function leave(target: string): void {
 /** Signs out. */
 export async function signOut(): Promise<void> {
   await send("DELETE", "/session").catch(() => {});
+  keepProof(null);
   leave(href(["sign-in"]));
 }
 

@@ -1,4 +1,4 @@
-/** Dark or light: what the system prefers, unless the reader has chosen. It is all that the console stores. */
+/** Dark or light: what the system prefers, unless the reader has chosen. Beside the proof of a session, it is all that the console stores. */
 import { store } from "./store";
 
 export type Theme = "system" | "light" | "dark";

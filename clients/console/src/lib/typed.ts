@@ -4,18 +4,8 @@ import type { LimitsRequest } from "./wire";
 
 // The largest first, and of two that divide a number the one that is written.
 const TIMES = { d: 86_400_000, h: 3_600_000, m: 60_000, s: 1000, ms: 1 };
-const SIZES = {
-  GiB: 2 ** 30,
-  MiB: 2 ** 20,
-  KiB: 2 ** 10,
-  GB: 1e9,
-  MB: 1e6,
-  KB: 1e3,
-  B: 1,
-  G: 2 ** 30,
-  M: 2 ** 20,
-  K: 2 ** 10,
-};
+const [K, M, G] = [2 ** 10, 2 ** 20, 2 ** 30];
+const SIZES = { GiB: G, MiB: M, KiB: K, GB: 1e9, MB: 1e6, KB: 1e3, B: 1, G, M, K };
 
 function measured(text: string, units: Record<string, number>, wrong: (text: string) => string): number | undefined {
   if (text.trim() === "") return undefined;

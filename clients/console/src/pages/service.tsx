@@ -1,7 +1,7 @@
 /** The service as it is now, for those who run it. */
 import { get } from "../lib/api";
 import { bytes, duration, safe } from "../lib/format";
-import { keep, usePoll } from "../lib/load";
+import { usePoll } from "../lib/load";
 import { href } from "../lib/route";
 import type { NodeStatus, ServiceStatus, SubjectStatus } from "../lib/wire";
 import { s } from "../strings";
@@ -14,16 +14,7 @@ const words = s.service;
 const TONES = { ready: "ok", draining: "warn", drained: "muted", away: "bad" } as const;
 
 export default function Service() {
-  const loaded = usePoll(
-    (signal) => get<ServiceStatus>("/service", {}, signal),
-    EVERY_MS,
-    [],
-    (before, now) => ({
-      ...now,
-      subjects: keep(before?.subjects, now.subjects, ({ subject }) => subject),
-      nodes: keep(before?.nodes, now.nodes, ({ node }) => node),
-    }),
-  );
+  const loaded = usePoll((signal) => get<ServiceStatus>("/service", {}, signal), EVERY_MS, []);
   return (
     <Page title={words.title}>
       <Loaded of={loaded}>{(figures) => <Shown figures={figures} />}</Loaded>
@@ -44,18 +35,14 @@ function named<Names extends string>(
 function Shown({ figures }: { figures: ServiceStatus }) {
   const { version, engine, uptime_ms, pool, sandboxes, subjects, nodes } = figures;
   const names = nodes.length > 0 ? words.cluster : words.alone;
-  const about: [string, string][] = [
-    [words.version, safe(version)],
-    [words.engine, safe(engine)],
-    [words.uptime, duration(uptime_ms)],
-  ];
+  const about = { [words.version]: safe(version), [words.engine]: safe(engine), [words.uptime]: duration(uptime_ms) };
   return (
     <>
       <div class="thirds">
         <Section title={names.load}>
           <Meter label={words.running} value={figures.running} bound={figures.max_running} format={grouped} />
           <Meter label={names.queued} value={figures.queued} bound={figures.max_queued} format={grouped} />
-          <Facts of={about} />
+          <Facts of={Object.entries(about)} />
         </Section>
         <Section title={words.sandboxes}>
           <Facts of={named(s.sandboxes.statuses, sandboxes)} />

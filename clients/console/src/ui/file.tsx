@@ -1,10 +1,11 @@
 /** A preview of a file of a guest: pictures by their first bytes, everything else as text. HTML and SVG are text. */
 import { useEffect, useState } from "preact/hooks";
 import { OutputBuffer } from "../lib/ansi";
+import { blob as load } from "../lib/api";
 import { safe, safeText, bytes as size } from "../lib/format";
 import { useLoad } from "../lib/load";
 import { s } from "../strings";
-import { Empty, Loaded } from "./basic";
+import { Button, Empty, Loaded, useAction } from "./basic";
 import { Output } from "./output";
 
 const MAX_PICTURE = 16 * 1024 * 1024;
@@ -39,6 +40,23 @@ export function FileView(props: {
         );
       }}
     </Loaded>
+  );
+}
+
+/** Saves what the service has at a path, under this name. It is fetched, since a link sends no proof of the session. */
+export function Download({ path, name, text, inRow }: { path: string; name: string; text: string; inRow?: boolean }) {
+  const { busy, run, failure } = useAction();
+  const save = async () => {
+    const address = URL.createObjectURL(await load(path));
+    Object.assign(document.createElement("a"), { href: address, download: safe(name) }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 60_000);
+  };
+  const row = inRow && ({ kind: "quiet", "aria-label": s.left.downloadOf(safe(name)) } as const);
+  return (
+    <>
+      <Button {...row} busy={busy} onClick={() => void run(save)} label={text} />
+      {failure}
+    </>
   );
 }
 

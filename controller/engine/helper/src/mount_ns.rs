@@ -111,15 +111,15 @@ impl MountNamespace {
         for folder in [ROOT, LOWER, LAYER] {
             fs::create_dir(at_base(folder)).step_at("create", folder)?;
         }
-        enter(&base).step_at("make a root of", base.display())?;
+        let entered = rustix::process::chdir(&base).and_then(|()| enter());
+        entered.step_at("make a root of", base.display())?;
         let hierarchies = Hierarchies::here().step("find the control groups again")?;
         Ok(Self { records, hierarchies, rootless })
     }
 }
 
-/// Makes a mount the root of this process's namespace, and detaches everything else.
-fn enter(base: &Path) -> Result<(), Errno> {
-    rustix::process::chdir(base)?;
+/// Makes the mount that this process is in the root of its namespace, and detaches everything else.
+pub fn enter() -> Result<(), Errno> {
     rustix::process::pivot_root(".", ".")?;
     rustix::mount::unmount(".", UnmountFlags::DETACH)?;
     rustix::process::chdir("/")

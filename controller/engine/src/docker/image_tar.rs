@@ -13,6 +13,7 @@ use sandbox_api::time::rfc3339;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use super::user_image::ARCHITECTURE;
 use crate::agent::Agent;
 
 /// The sha256 of the Dockerfile and the agent.
@@ -52,7 +53,7 @@ impl Recipe {
         let layer_digest = self.digest_of(|| layer.clone());
         let created = created.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let config = json!({
-            "architecture": architecture(),
+            "architecture": ARCHITECTURE,
             "os": "linux",
             "created": rfc3339(created.as_secs().cast_signed(), created.subsec_nanos()),
             "config": {
@@ -126,13 +127,6 @@ fn agent_path(dockerfile: &'static str) -> Option<&'static str> {
     let entrypoint = next()?.strip_prefix("ENTRYPOINT ")?;
     let entrypoint: [String; 1] = serde_json::from_str(entrypoint).ok()?;
     (entrypoint == [path] && next().is_none()).then_some(path)
-}
-
-/// The name of this machine's architecture in images.
-fn architecture() -> &'static str {
-    const NAMES: [(&str, &str); 2] = [("x86_64", "amd64"), ("aarch64", "arm64")];
-    let here = std::env::consts::ARCH;
-    NAMES.iter().find(|(name, _)| *name == here).map_or(here, |(_, name)| name)
 }
 
 /// An entry of a tar archive.

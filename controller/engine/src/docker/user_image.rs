@@ -83,7 +83,7 @@ fn prepared(reference: &str, image: ImageInspect) -> Result<Prepared, String> {
 }
 
 /// The name of the agent's architecture in images.
-const ARCHITECTURE: &str = match std::env::consts::ARCH.as_bytes() {
+pub(super) const ARCHITECTURE: &str = match std::env::consts::ARCH.as_bytes() {
     b"x86_64" => "amd64",
     b"aarch64" => "arm64",
     _ => std::env::consts::ARCH,

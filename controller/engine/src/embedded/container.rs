@@ -383,7 +383,7 @@ mod tests {
     use sandbox_helper::spec::Launch;
 
     use crate::agent::AGENT;
-    use crate::embedded::data_dir::DataDir;
+    use crate::embedded::data_dir;
     use crate::embedded::helper::Helpers;
     use crate::embedded::records::Records;
     use crate::testing::spec;
@@ -396,9 +396,10 @@ mod tests {
         change: impl FnOnce(&mut Launch),
     ) -> Result<(), EngineError> {
         let name = format!("sandboxctl-test-{}", sandbox_dirfd::random_hex::<8>());
-        let data_dir = DataDir::open(&data_dir.join("data")).unwrap();
-        let mut helper = Helpers::new(data_dir.path().to_owned()).take().await?;
-        let records = Records::new(data_dir.path());
+        let data_dir = data_dir.join("data");
+        data_dir::open(&data_dir).unwrap();
+        let mut helper = Helpers::new(data_dir.clone()).take().await?;
+        let records = Records::new(&data_dir);
         let record = OwnedFd::from(records.create(&name, &[]).unwrap());
         let spec = ContainerSpec { name: name.clone(), mounts: Vec::new(), ..spec() };
         let mut launch = launch(&spec, Vec::new(), Swap::NotCounted, u64::MAX);

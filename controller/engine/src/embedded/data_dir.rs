@@ -5,7 +5,7 @@
 //! it is always empty. So is `empty/`, from which `doctor` makes a sandbox. None of sandboxctl's
 //! executables are in it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::StatVfsMountFlags;
 use sandbox_dirfd::create_private_dir;
@@ -14,39 +14,21 @@ use sandbox_rootfs::RootCache;
 use crate::config::EmbeddedConfig;
 use crate::error::EmbeddedProblem;
 
-/// A usable data directory.
-#[derive(Debug, Clone)]
-pub(super) struct DataDir {
-    path: PathBuf,
-}
-
-impl DataDir {
-    /// Creates it if it is missing, and checks whether it can be used.
-    pub fn open(path: &Path) -> Result<Self, EmbeddedProblem> {
-        let failed = |source| EmbeddedProblem::DataDir { path: path.to_owned(), source };
-        let dir = Self { path: path.to_owned() };
-        create_private_dir(path).map_err(failed)?;
-        let mount = rustix::fs::statvfs(path).map_err(|errno| failed(errno.into()))?;
-        if mount.f_flag.contains(StatVfsMountFlags::NOEXEC) {
-            return Err(EmbeddedProblem::NoExec { path: path.to_owned() });
-        }
-        let empty = EmbeddedConfig::empty_root(path);
-        for folder in [path.join("containers"), path.join("mnt"), empty] {
-            create_private_dir(&folder).map_err(failed)?;
-        }
-        Ok(dir)
+/// Creates the directory if it is missing, checks whether it can be used, and opens the unpacked images in it.
+pub(super) fn open(path: &Path) -> Result<RootCache, EmbeddedProblem> {
+    let failed = |source| EmbeddedProblem::DataDir { path: path.to_owned(), source };
+    create_private_dir(path).map_err(failed)?;
+    let mount = rustix::fs::statvfs(path).map_err(|errno| failed(errno.into()))?;
+    if mount.f_flag.contains(StatVfsMountFlags::NOEXEC) {
+        return Err(EmbeddedProblem::NoExec { path: path.to_owned() });
     }
-
-    pub fn path(&self) -> &Path {
-        &self.path
+    let empty = EmbeddedConfig::empty_root(path);
+    for folder in [path.join("containers"), path.join("mnt"), empty] {
+        create_private_dir(&folder).map_err(failed)?;
     }
-
-    /// The unpacked images.
-    pub fn roots(&self) -> Result<RootCache, EmbeddedProblem> {
-        let path = self.path.join("roots");
-        let failed = |source| EmbeddedProblem::DataDir { path: path.clone(), source };
-        RootCache::open(path.clone()).map_err(failed)
-    }
+    let roots = path.join("roots");
+    RootCache::open(roots.clone())
+        .map_err(|source| EmbeddedProblem::DataDir { path: roots, source })
 }
 
 #[cfg(test)]
@@ -60,11 +42,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for mode in [0o777, 0o755] {
             fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
-            let error = DataDir::open(dir.path()).unwrap_err();
+            let error = open(dir.path()).unwrap_err();
             assert!(matches!(error, EmbeddedProblem::DataDir { .. }), "{error}");
         }
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(DataDir::open(&file).is_err());
+        assert!(open(&file).is_err());
     }
 }

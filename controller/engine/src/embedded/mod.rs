@@ -26,7 +26,6 @@ use sandbox_rootfs::{CachedTree, RootCache, Unpacked, prepare_archive};
 use tokio::sync::Semaphore;
 
 use self::container::{Handle, Live};
-use self::data_dir::DataDir;
 use self::helper::Helpers;
 use self::launch::Swap;
 pub use self::privileges::Purpose;
@@ -81,8 +80,8 @@ impl EmbeddedEngine {
         let user = privileges::user();
         // First: a user who has none that can be used makes no directory and starts no helper.
         let hierarchies = privileges::hierarchies(user, config.rootless_limits, purpose)?;
-        let data_dir = DataDir::open(&config.data_dir)?;
-        let helpers = Helpers::new(data_dir.path().to_owned());
+        let roots = data_dir::open(&config.data_dir)?;
+        let helpers = Helpers::new(config.data_dir.clone());
         let agent = Arc::new(ProgramOnce::agent(agent.clone()));
         if purpose == Purpose::Launch {
             // Where both are copied into memory, in parallel.
@@ -101,8 +100,8 @@ impl EmbeddedEngine {
             },
             swap: if hierarchies.counts_swap() { Swap::Counted } else { Swap::NotCounted },
             hierarchies: Arc::new(hierarchies),
-            records: Records::new(data_dir.path()),
-            roots: data_dir.roots()?,
+            records: Records::new(&config.data_dir),
+            roots,
             disk_reserve,
             helpers,
             agent,

@@ -54,6 +54,11 @@ fn settings_of_the_claim_are_not_part_of_the_key() {
     ] {
         assert_eq!(key(&same), base, "{same:?}");
     }
+    // A secret needs a host, and no more before the claim.
+    let rule: sandbox_api::InjectRule = "a.example: Authorization: env:TOKEN".parse().unwrap();
+    let secret = rule.with(sandbox_api::SecretValue::new("hunter2!")).unwrap();
+    let host = programs().allow(rules(&["a.example:443"]));
+    assert_eq!(key(&programs().inject(vec![secret])), key(&host));
     let scripts = SandboxSpec::new().fresh_io_dir();
     let path = AllowedPath { path: "/io/a".into(), access: Access::Read };
     for same in

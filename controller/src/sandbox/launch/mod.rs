@@ -23,7 +23,7 @@ use sandbox_dirfd::{FreeSpace, Identity};
 use sandbox_engine::{
     Container, EngineError, Prepared, ProgramRoot, Source, UserMapping, container_name,
 };
-use sandbox_protocol::argv::DiskSpace;
+use sandbox_protocol::argv::{DiskSpace, PROXY_PORT};
 use sandbox_protocol::message::Access;
 use sandbox_staging::bounded::BoundedDir;
 
@@ -39,6 +39,7 @@ use crate::io_dir::private::Wanted;
 use crate::io_dir::staged::Staging;
 use crate::io_dir::{IoDir, links_of, only_directories, size_of};
 use crate::mounts::{HostPlaces, MountGuard};
+use crate::permission::Permission;
 use crate::sandbox::context::Shared;
 use crate::sandbox::plan::Plan;
 use crate::sandbox::prepared::{PreparedSandbox, RootOwner};
@@ -158,6 +159,7 @@ struct Opened {
     /// The root filesystem, if it is already prepared.
     prepared: Option<Prepared>,
     root_owner: RootOwner,
+    permission: Option<Arc<dyn Permission>>,
     plan: Plan,
     held: HeldResources,
     mounts: MountGuard,
@@ -169,10 +171,14 @@ impl Opened {
         sandbox: PreparedSandbox,
         mounts: Mounts,
     ) -> Result<Self, Error> {
-        let PreparedSandbox { mut spec, prepared, root_owner } = sandbox;
+        let PreparedSandbox { mut spec, prepared, root_owner, permission } = sandbox;
         spec.limits.check(shared.ceiling(&spec.root))?;
         let owner = made_for(&shared, &spec).await?;
         let mut plan = Plan::new(&spec, shared.confinement)?;
+        if permission.is_some() && spec.supports_exec() {
+            // What is to be asked for arrives there.
+            plan.args.proxy = Some(PROXY_PORT);
+        }
         let (allowed, mut mounts) = (mounts, MountGuard::new(&shared.mount_watch, &shared.folders));
         let inputs = std::mem::take(&mut spec.inputs);
         let links = links_of(&spec);
@@ -227,12 +233,12 @@ impl Opened {
             let reason = "it is in the io dir, where a script could change it".to_owned();
             return Err(Error::Audit { path: file.to_owned(), reason });
         }
-        Ok(Self { shared, spec, prepared, root_owner, plan, held, mounts })
+        Ok(Self { shared, spec, prepared, root_owner, permission, plan, held, mounts })
     }
 
     /// Creates the container.
     async fn create(self, id: String) -> Result<Created, Error> {
-        let Self { shared, spec, prepared, root_owner, plan, held, mut mounts } = self;
+        let Self { shared, spec, prepared, root_owner, permission, plan, held, mut mounts } = self;
         let name = container_name(&id);
         let expires = SystemTime::now() + spec.lifetime;
         let mut labels = reap::labels(&shared.instance, &id, expires);
@@ -291,11 +297,11 @@ impl Opened {
             plan.container(&spec, name.clone(), labels, likely_user, &sources, prepared);
         container.hidden = mounts.hidden();
         let (io_dir, identities) = (held.io_dir.clone(), held.identities());
-        // Without allow rules there is no connect handler, and a connection request is a breach.
-        let egress = (!spec.allow.rules().is_empty()).then(|| {
+        // Without a proxy there is no connect handler, and a connection request is a breach.
+        let egress = plan.args.proxy.map(|_| {
             let shared = shared.clone();
             let record = move |event: &Event<'_>| shared.audit.record(event);
-            Arc::new(Egress::new(SystemResolver::new(), &*id, record))
+            Arc::new(Egress::new(SystemResolver::new(), &*id, record).asking(permission))
         });
         // From here on there may be a container with this name, even if this process dies.
         let removal =

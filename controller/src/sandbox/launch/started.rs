@@ -231,9 +231,11 @@ impl Ready {
         began: Instant,
     ) -> Result<Sandbox, Error> {
         let Self { mut started, confinement, is_our_kernel } = self;
-        let About { spec, egress, .. } = &mut started.created.about;
+        let About { spec, egress, plan, shared, .. } = &mut started.created.about;
         if let Some(egress) = egress {
-            egress.set_rules(std::mem::take(&mut spec.allow), (&spec.limits).into());
+            let (hosts, inject) = (spec.hosts(), std::mem::take(&mut spec.inject));
+            plan.configure.ca = egress.intercept(&hosts, &inject, shared.ca_file.as_deref())?;
+            egress.set_rules(hosts, (&spec.limits).into());
         }
         let configure = started.created.about.plan.configure.clone();
         started.call(Step::Configure, configure).await?;
@@ -276,6 +278,7 @@ impl Ready {
             default_encoding: spec.default_encoding,
             user_mapping: about.user_mapping,
             files: spec.files,
+            policy: egress.as_ref().map(|egress| egress.policy.clone()).unwrap_or_default(),
             redactions: egress.map(|egress| egress.redactions.clone()).unwrap_or_default(),
             mount_looks: mounts.looks(),
             removal,

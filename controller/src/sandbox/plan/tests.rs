@@ -149,7 +149,7 @@ fn policy_and_limits_reach_the_agent_as_they_are() {
     }
     let spec = SandboxSpec::new().io_dir("out").limits(limits);
     let spec = spec.allowed_paths(allowed.clone()).protected(names.clone());
-    let Configure { limits, policy } = plan(spec).unwrap().configure;
+    let Configure { limits, policy, ca: _ } = plan(spec).unwrap().configure;
     assert_eq!((policy.allowed_paths, policy.protected), (allowed, names));
     assert_eq!(limits.list_depth, 3);
     assert_eq!(limits.file_bytes, 5);

@@ -264,6 +264,7 @@ pub fn shared(engine: Arc<dyn Engine>) -> (Arc<Shared>, tempfile::TempDir) {
         audit: Audit::off(),
         owners: Owners::default(),
         disk_reserve: DiskReserve::default(),
+        ca_file: None,
         // Tests stop the clock of their own.
         watch_runtime: Handle::current,
         folders: ReservedDirs {

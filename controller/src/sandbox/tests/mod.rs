@@ -6,6 +6,7 @@ pub(crate) mod fake;
 mod operations;
 mod ports;
 mod processes;
+mod tools;
 mod watch;
 
 use std::os::unix::fs::MetadataExt;

@@ -38,11 +38,25 @@ pub(in super::super) fn push_args(
     call: &mut Call<'_>,
     args: &Map<String, Value>,
 ) -> Result<(), Raise> {
-    let mut state = State { call, depth: 0, until_stop: STOP_EVERY, raise: None, frozen: true };
-    let result = Push(&mut state).deserialize(args);
+    push(call, args, "args", true)
+}
+
+/// Pushes the value that a call has as its result.
+pub(in super::super) fn push_value(call: &mut Call<'_>, value: &Value) -> Result<(), Raise> {
+    push(call, value, "the result", false)
+}
+
+fn push<'de, D: Deserializer<'de, Error: fmt::Display>>(
+    call: &mut Call<'_>,
+    value: D,
+    what: &str,
+    frozen: bool,
+) -> Result<(), Raise> {
+    let mut state = State { call, depth: 0, until_stop: STOP_EVERY, raise: None, frozen };
+    let result = Push(&mut state).deserialize(value);
     match (result, state.raise) {
         (_, Some(raise)) => Err(raise),
-        (Err(error), None) => Err(Raise::Error(format!("args: {error}"))),
+        (Err(error), None) => Err(Raise::Error(format!("{what}: {error}"))),
         (Ok(()), None) => Ok(()),
     }
 }

@@ -306,8 +306,8 @@ fn known_names_are_those_of_the_vm() {
     let Value::Object(all) = Sandbox::new().run(listed).unwrap() else { panic!("it is a table") };
     let found: Vec<_> = all.keys().map(String::as_str).collect();
     let mut known = super::super::names::known();
-    // Only a sandbox of an image has programs.
-    known.retain(|name| !name.starts_with("process"));
+    // Only a sandbox of an image has programs, and only a run that was given some has tools.
+    known.retain(|name| !name.starts_with("process") && name != "tools");
     known.sort();
     assert_eq!(known, found);
 }
@@ -341,6 +341,11 @@ fn hints_meet_scripts_that_expect_something_else() {
         error.message,
         "script:1: attempt to index nil with 'exec' \
          (this sandbox does not support commands: `run --image IMAGE` creates one that does)"
+    );
+    let error = super::error("tools.github.list_issues {}");
+    assert_eq!(
+        error.message,
+        "script:1: attempt to index nil with 'github' (this run was given no tools)"
     );
     let error = super::error("require('x')");
     assert!(error.message.starts_with("script:1: attempt to call a nil value ("), "{error:?}");

@@ -59,8 +59,11 @@ fn the_declarations_are_what_the_vm_has() {
     let standard = STANDARD.into_iter().chain(["vector", "xpcall"]).map(str::to_owned).collect();
     let ours: BTreeSet<String> = found.difference(&standard).cloned().collect();
     // These exist if commands are supported: `tests/session/exec.rs` checks them.
-    let of_programs = ["process", "process.exec"].map(str::to_owned).into();
-    assert_eq!(declared(), ours.union(&of_programs).cloned().collect());
+    let of_programs = ["process", "process.exec"];
+    // These exist if the run was given tools: `tools.rs` checks them.
+    let of_tools = ["tools", "tools.search", "tools.describe"];
+    let others = of_programs.into_iter().chain(of_tools).map(str::to_owned).collect();
+    assert_eq!(declared(), ours.union(&others).cloned().collect());
 }
 
 #[test]

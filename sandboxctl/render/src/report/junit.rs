@@ -11,19 +11,19 @@ use crate::escaped_text;
 
 /// The results as JUnit's XML.
 pub fn junit(entries: &[Entry]) -> String {
-    let suites: Vec<_> = entries.iter().map(Suite::of).collect();
-    let sum = |count: fn(&Suite) -> usize| suites.iter().map(count).sum::<usize>();
+    let suites: Vec<_> = entries.iter().map(cases_of).collect();
+    let sum = |count: fn(&[Case]) -> usize| suites.iter().map(|cases| count(cases)).sum::<usize>();
     let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     _ = writeln!(
         xml,
         "<testsuites name=\"sandboxctl\" tests=\"{}\" failures=\"{}\" errors=\"{}\" time=\"{}\">",
-        sum(|suite| suite.cases.len()),
-        sum(|suite| suite.count("failure")),
-        sum(|suite| suite.count("error")),
+        sum(<[Case]>::len),
+        sum(|cases| count(cases, "failure")),
+        sum(|cases| count(cases, "error")),
         seconds(entries.iter().map(Entry::wall_ms).sum()),
     );
-    for (suite, entry) in suites.iter().zip(entries) {
-        suite.write(&mut xml, entry);
+    for (cases, entry) in suites.iter().zip(entries) {
+        write(cases, &mut xml, entry);
     }
     xml.push_str("</testsuites>\n");
     xml
@@ -45,47 +45,42 @@ struct Problem {
     detail: Option<String>,
 }
 
-struct Suite {
-    cases: Vec<Case>,
+/// The test cases of a script, and the one that stands for it as a whole.
+fn cases_of(entry: &Entry) -> Vec<Case> {
+    let cases = entry.tests().iter().map(of_test).collect::<Vec<_>>();
+    // Failed test cases say why the script failed; anything else is a case of its own.
+    let is_explained = entry.is_explained_by_tests();
+    let own = (cases.is_empty() || entry.failed() && !is_explained).then(|| own_case(entry));
+    cases.into_iter().chain(own).collect()
 }
 
-impl Suite {
-    fn of(entry: &Entry) -> Self {
-        let cases = entry.tests().iter().map(of_test).collect::<Vec<_>>();
-        // Failed test cases say why the script failed; anything else is a case of its own.
-        let is_explained = entry.is_explained_by_tests();
-        let own = (cases.is_empty() || entry.failed() && !is_explained).then(|| own_case(entry));
-        Self { cases: cases.into_iter().chain(own).collect() }
-    }
+fn count(cases: &[Case], element: &str) -> usize {
+    let is_it = |case: &&Case| case.problem.as_ref().is_some_and(|it| it.element == element);
+    cases.iter().filter(is_it).count()
+}
 
-    fn count(&self, element: &str) -> usize {
-        let is_it = |case: &&Case| case.problem.as_ref().is_some_and(|it| it.element == element);
-        self.cases.iter().filter(is_it).count()
+fn write(cases: &[Case], xml: &mut String, entry: &Entry) {
+    let name = attribute(&entry.subject.name);
+    _ = writeln!(
+        xml,
+        "  <testsuite name=\"{name}\" tests=\"{}\" failures=\"{}\" errors=\"{}\" \
+         skipped=\"{}\" time=\"{}\">",
+        cases.len(),
+        count(cases, "failure"),
+        count(cases, "error"),
+        count(cases, "skipped"),
+        seconds(entry.wall_ms()),
+    );
+    for case in cases {
+        case.write(xml, entry);
     }
-
-    fn write(&self, xml: &mut String, entry: &Entry) {
-        let name = attribute(&entry.subject.name);
-        _ = writeln!(
-            xml,
-            "  <testsuite name=\"{name}\" tests=\"{}\" failures=\"{}\" errors=\"{}\" \
-             skipped=\"{}\" time=\"{}\">",
-            self.cases.len(),
-            self.count("failure"),
-            self.count("error"),
-            self.count("skipped"),
-            seconds(entry.wall_ms()),
-        );
-        for case in &self.cases {
-            case.write(xml, entry);
+    let [stdout, stderr] = output(entry);
+    for (element, text) in [("system-out", stdout), ("system-err", stderr)] {
+        if !text.is_empty() {
+            _ = writeln!(xml, "    <{element}>{}</{element}>", content(&text));
         }
-        let [stdout, stderr] = output(entry);
-        for (element, text) in [("system-out", stdout), ("system-err", stderr)] {
-            if !text.is_empty() {
-                _ = writeln!(xml, "    <{element}>{}</{element}>", content(&text));
-            }
-        }
-        xml.push_str("  </testsuite>\n");
     }
+    xml.push_str("  </testsuite>\n");
 }
 
 impl Case {

@@ -4,34 +4,19 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// A format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReportKind {
-    /// The result document, a line for each script.
-    Json,
-    /// Numbered events, a line each, as they come.
-    Ndjson,
-    /// JUnit's XML.
-    Junit,
-    /// Markdown for people.
-    Markdown,
-    /// SARIF 2.1.0: errors with their positions.
-    Sarif,
-}
-
-impl ReportKind {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Json, Self::Ndjson, Self::Junit, Self::Markdown, Self::Sarif];
-
-    /// Its name on the command line.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Json => "json",
-            Self::Ndjson => "ndjson",
-            Self::Junit => "junit",
-            Self::Markdown => "markdown",
-            Self::Sarif => "sarif",
-        }
+sandbox_protocol::words! {
+    /// A format.
+    pub enum ReportKind {
+        /// The result document, a line for each script.
+        Json = "json",
+        /// Numbered events, a line each, as they come.
+        Ndjson = "ndjson",
+        /// JUnit's XML.
+        Junit = "junit",
+        /// Markdown for people.
+        Markdown = "markdown",
+        /// SARIF 2.1.0: errors with their positions.
+        Sarif = "sarif",
     }
 }
 
@@ -56,7 +41,7 @@ impl ReportArgument {
             return Err("expected KIND=FILE".to_owned());
         };
         let (kind, file) = (String::from_utf8_lossy(&bytes[..at]), &bytes[at + 1..]);
-        let Some(kind) = ReportKind::ALL.into_iter().find(|it| it.as_str() == kind) else {
+        let Some(kind) = ReportKind::from_word(&kind) else {
             let all = ReportKind::ALL.map(ReportKind::as_str).join(", ");
             return Err(format!("there is no kind '{kind}'; kinds are {all}"));
         };

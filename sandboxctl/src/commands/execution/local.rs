@@ -2,9 +2,12 @@
 
 use std::borrow::Cow;
 use std::pin::pin;
+use std::sync::Arc;
 
 use sandbox_api::{CancelCause, DocumentBody, ErrorKind, ExecutionDocument, SandboxSpec, Workload};
-use sandbox_controller::{Config, Controller, Execution, Sandbox};
+use sandbox_controller::host_tools::ToolGrant;
+use sandbox_controller::permission::Permission;
+use sandbox_controller::{Config, Controller, Execution, PreparedSandbox, Sandbox};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
 use super::super::collect::Artifacts;
@@ -34,6 +37,10 @@ pub struct Local<'a> {
     pub staging: Staging,
     /// What is written of what it made of what.
     pub issuer: Option<Issuer>,
+    /// Which tools of other servers scripts may call.
+    pub tools: Option<ToolGrant>,
+    /// Who is asked for what no rule allows.
+    pub permission: Option<Arc<dyn Permission>>,
     /// Where the results are written to.
     pub reports: &'a Reports,
     pub view: View,
@@ -92,14 +99,16 @@ impl<'a> Local<'a> {
             command.output_limit = 0;
         }
         let mut signals = Signals::listen()?;
-        let spec = self.spec.clone().title(title);
+        let sandbox = PreparedSandbox::from(self.spec.clone().title(title));
+        let sandbox = sandbox.permission(self.permission.clone());
         let (context, settings) = (self.context, self.settings);
         let serve = async |sandbox: &Sandbox, signals: &mut Signals| {
             let follow =
                 async |execution| self.follow(sandbox, execution, job, &workload, stdin).await;
-            launch::follow_to_end(signals, sandbox, workload.clone(), follow).await
+            let what = (workload.clone(), self.tools.clone());
+            launch::follow_to_end(signals, sandbox, what, follow).await
         };
-        launch::in_sandbox_of(context, settings, controller, &mut signals, spec, serve).await
+        launch::in_sandbox_of(context, settings, controller, &mut signals, sandbox, serve).await
     }
 
     /// Copies input and renders events while it runs; then copies, commits and records what it left.

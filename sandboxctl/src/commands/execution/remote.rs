@@ -53,6 +53,14 @@ impl RequestOptions<'_> {
     /// If an input cannot be sent, or a host is invalid.
     pub fn request(self) -> Result<ExecutionRequest, Error> {
         let Self { settings, .. } = self;
+        if settings.setting(Key::Inject).layer == Layer::Flag {
+            let why =
+                "a service adds secrets of its own configuration, and takes none from a caller";
+            return Err(Error::usage("--inject", why).with_hint(
+                "[network] inject is that of your own service, as of its start, and [server.inject] that of \
+                 a service for several callers",
+            ));
+        }
         let asks_for_hosts = settings.asks_for_hosts()
             || self.image.is_some() && settings.setting(Key::Allow).layer != Layer::Default;
         let hosts = match asks_for_hosts {
@@ -257,6 +265,8 @@ impl RemoteExecution {
         let (mut exit_code, json) = end.map(|(code, document)| (*code, document.get()))?;
         let mut document = ExecutionDocument::from_json(json)
             .map_err(|error| self.unexpected(&format!("the result: {error}")))?;
+        // Who asks here knows it, and gets the document that this machine would give.
+        document.common.request = None;
         if let (Some(signal), Some(error)) = (self.signal.get(), &mut document.common.error)
             && error.kind == ErrorKind::Cancelled
         {

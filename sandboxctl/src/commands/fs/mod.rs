@@ -23,7 +23,7 @@ use sandbox_api::operation::{
     Write,
 };
 use sandbox_api::{Encoding, ErrorKind, Failure, RootFs, SandboxSpec};
-use sandbox_controller::{Config, Controller, Sandbox};
+use sandbox_controller::{Config, Sandbox};
 
 use self::batch::Batch;
 use self::copy::Copy;
@@ -213,31 +213,15 @@ impl Session<'_> {
         spec: SandboxSpec,
         work: PreparedOperation<'_>,
     ) -> Result<u8, Error> {
-        let mut signals = Signals::listen()?;
         // Otherwise a stdout that is not read would be waited for.
         let _insistence = signals::insist()?;
-        let controller = self.context.connect(config, &mut signals).await?;
-        let ended = self.sandbox(&controller, &mut signals, spec, work).await;
-        // The result is printed; cleanup does not delay it.
-        self.context.close(controller, &mut signals).await;
-        ended
-    }
-
-    async fn sandbox(
-        &self,
-        controller: &Controller,
-        signals: &mut Signals,
-        spec: SandboxSpec,
-        work: PreparedOperation<'_>,
-    ) -> Result<u8, Error> {
-        let sandbox =
-            launch::launch(self.context, self.settings, controller, signals, spec).await?;
-        let started = Instant::now();
-        // A signal drops it: an incomplete write, or an incomplete host file, is discarded.
-        let done = signals.guard(self.perform(&sandbox, work)).await.and_then(|done| done);
-        let reported = self.report(started, done);
-        launch::remove(self.context, &sandbox, signals, reported.is_ok()).await;
-        reported
+        let serve = async |sandbox: &Sandbox, signals: &mut Signals| {
+            let started = Instant::now();
+            // A signal drops it: an incomplete write, or an incomplete host file, is discarded.
+            let done = signals.guard(self.perform(sandbox, work)).await.and_then(|done| done);
+            self.report(started, done)
+        };
+        launch::in_sandbox(self.context, self.settings, config, spec, serve).await
     }
 
     /// Prints the result, and returns the exit code.

@@ -1,4 +1,4 @@
-//! `mcp install`: the server's entry in the configuration of a client.
+//! `mcp install`: the server's entry in the configuration of a client, and the skill in a project.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -6,15 +6,29 @@ use std::path::{Component, Path, PathBuf};
 
 use clap::ValueHint;
 use clap::error::ErrorKind;
+use sandbox_mcp::{SKILL, SKILL_NAME};
 
 use crate::cli::mcp::{InstallArgs, McpArgs};
 use crate::cli::{self, Cli, Command, Global};
-use crate::clients::Entry;
+use crate::clients::{self, Client, Entry, InstallError, Written};
 use crate::commands::Context;
 use crate::config::Value;
 use crate::error::Error;
 
 pub fn install(context: &Context<'_>, args: &InstallArgs) -> Result<u8, Error> {
+    if args.skill {
+        let skills = context.environment.working_directory.join(".agents/skills");
+        let file = skills.join(SKILL_NAME).join("SKILL.md");
+        put(context, args, &file, SKILL, || clients::put(&file, SKILL, 0o644))?;
+    }
+    if let Some(client) = args.client {
+        install_entry(context, args, client)?;
+    }
+    Ok(0)
+}
+
+/// Adds the server to the configuration of a client.
+fn install_entry(context: &Context<'_>, args: &InstallArgs, client: Client) -> Result<(), Error> {
     let here = &context.environment.working_directory;
     let executable = std::env::current_exe()
         .map_err(|source| Error::System { what: "the path of sandboxctl".to_owned(), source })?;
@@ -30,22 +44,34 @@ pub fn install(context: &Context<'_>, args: &InstallArgs) -> Result<u8, Error> {
         Error::usage("HOME", "it is not set, and clients have their configuration there")
     })?;
     let config = context.environment.path("XDG_CONFIG_HOME");
-    let file = args.client.file(&home, config.as_deref());
+    let file = client.file(&home, config.as_deref());
+    put(context, args, &file, &client.text(&entry), || client.install(&file, &entry))?;
+    if !args.print {
+        context.output.notice("restart the client, or reload its servers");
+    }
+    Ok(())
+}
+
+/// Writes a file, or prints what it would get.
+fn put(
+    context: &Context<'_>,
+    args: &InstallArgs,
+    file: &Path,
+    text: &str,
+    write: impl FnOnce() -> Result<Written, InstallError>,
+) -> Result<(), Error> {
     if args.print {
         context.output.notice(&format!("in {}:", file.display()));
-        context.output.text(&args.client.text(&entry))?;
-        return Ok(0);
+        return context.output.text(text);
     }
-    let written = args.client.install(&file, &entry);
-    let written = written.map_err(|error| {
+    let written = write().map_err(|error| {
         Error::usage(file.display().to_string(), error.to_string()).with_hint(error.hint())
     })?;
     context.output.text(&format!("{}\n", file.display()))?;
     if let Some(backup) = written.backup {
         context.output.notice(&format!("the file as it was is {}", backup.display()));
     }
-    context.output.notice("restart the client, or reload its servers");
-    Ok(0)
+    Ok(())
 }
 
 /// The path by which the program was called, where that leads to it: a link such as

@@ -5,7 +5,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_api::{ExecutionEvent, Exit, OutputStream, ProblemKind, Recorded, TerminalSize};
+use sandbox_api::{ExecutionEvent, Exit, ProblemKind, Recorded, TerminalSize};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::Context;
@@ -182,7 +182,7 @@ async fn receive(
                                 exited = Some((code(exit), Instant::now()));
                             }
                             Recorded::Event(ExecutionEvent::Output { stream, data }) => {
-                                put(console, stream, data.into()).await?;
+                                console.put(stream, data.into()).await?;
                             }
                             Recorded::Event(ExecutionEvent::Omitted) => {
                                 context.output.caution("parts of the output are missing here");
@@ -221,10 +221,6 @@ async fn receive(
         "what it has started still runs: `sandboxctl sandbox ps {sandbox}` lists it"
     ));
     Ok(Connection::Ended(Ended::Exited(code)))
-}
-
-async fn put(console: &mut Console, stream: OutputStream, data: Vec<u8>) -> Result<(), Error> {
-    console.put(stream, data).await.map(drop)
 }
 
 const fn code(exit: Exit) -> u8 {

@@ -8,10 +8,9 @@ use std::os::unix::net::UnixListener;
 use rustix::net::AddressFamily;
 use sandbox_http::{Endpoint, Listener};
 
-use super::causes::causes;
 use super::own;
 use crate::config::{Key, Settings};
-use crate::error::Error;
+use crate::error::{Error, causes};
 
 /// The sockets of a service.
 pub struct Listening(Vec<(Listener, Endpoint)>);

@@ -1,25 +1,29 @@
 //! The MCP tools at `/mcp`, with the same checks and quotas as the API.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt as _;
-use std::path::PathBuf;
-
 use axum::extract::Request;
 use axum::middleware::map_request;
 use sandbox_api::ByteSize;
+use sandbox_dirfd::create_private_dir;
 use sandbox_http::{Caller, Mount, MountAccess, Scope};
 use sandbox_mcp::{Access, Audience, HttpOptions, HttpServer, Settings};
 use sandbox_service::{HostPolicy, IoPosture, Service, ServiceConfig};
+use sandbox_upstream::SubjectUpstreams;
 
-use crate::commands::mcp::with_default_protection;
+use crate::commands::mcp::{output_bytes, with_default_protection};
+use crate::config::Settings as Configured;
 use crate::error::Error;
 
-/// What its sandboxes are, in the posture of the service, and how much output a call gives.
+/// What its sandboxes are, in the posture of the service, what they may call, and how much output a call
+/// gives.
 ///
 /// # Errors
 ///
-/// If there is no directory for its files.
-pub fn options(service: &ServiceConfig, output_bytes: usize) -> Result<HttpOptions, Error> {
+/// If there is no directory for its files, or that is too much output.
+pub fn options(
+    service: &ServiceConfig,
+    configured: &Configured,
+    upstreams: SubjectUpstreams,
+) -> Result<HttpOptions, Error> {
     let mut sandbox = service.sandbox.clone().root(service.default_root.clone());
     if let (true, HostPolicy::Listed(hosts)) = (sandbox.supports_exec(), &service.hosts) {
         sandbox = sandbox.allow(hosts.clone());
@@ -28,7 +32,10 @@ pub fn options(service: &ServiceConfig, output_bytes: usize) -> Result<HttpOptio
         IoPosture::Off => None,
         // Each subject has files of its own: it would read those of others otherwise.
         IoPosture::PrivatePerExecution | IoPosture::Shared(_) => {
-            Some(private_dir(service.subject_dirs())?)
+            let dir = service.subject_dirs();
+            create_private_dir(&dir)
+                .map_err(|source| Error::System { what: dir.display().to_string(), source })?;
+            Some(dir)
         }
     };
     let bounds = service.bounds(&sandbox.root);
@@ -39,16 +46,11 @@ pub fn options(service: &ServiceConfig, output_bytes: usize) -> Result<HttpOptio
         audience: Audience::Remote,
         has_previews: service.previews.is_some(),
         tools: None,
-        output_bytes,
+        output_bytes: output_bytes(configured)?,
+        upstreams,
+        elicitation: None,
     };
     Ok(HttpOptions { settings, io_dirs })
-}
-
-fn private_dir(dir: PathBuf) -> Result<PathBuf, Error> {
-    match DirBuilder::new().recursive(true).mode(0o700).create(&dir) {
-        Ok(()) => Ok(dir),
-        Err(source) => Err(Error::System { what: dir.display().to_string(), source }),
-    }
 }
 
 /// The server, and where it is mounted. The subject of a caller is that of its workspace.

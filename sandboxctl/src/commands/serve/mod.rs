@@ -1,7 +1,6 @@
 //! `serve`: a service, from its start to its end.
 
 mod access;
-mod causes;
 mod e2b;
 mod listen;
 mod mcp;
@@ -23,24 +22,24 @@ use sandbox_e2b::E2b;
 use sandbox_http::{AccessDecision, Endpoint, Http, HttpConfig, Shutdown, Tls};
 use sandbox_service::{Service, ServiceConfig};
 use sandbox_store::{Durability, Store, StoreError};
+use sandbox_upstream::SubjectUpstreams;
 use sd_notify::NotifyState;
 use serde_json::json;
 use tokio::task::block_in_place;
 
 use self::access::{Access, Policy};
-pub use self::causes::causes;
 use self::e2b::Whose;
 use self::listen::Listening;
 use self::node::Node;
 use self::own::{PROTOCOL, Place, Record};
 use self::plan::{Owner, Plan};
 use self::telemetry::Telemetry;
-use super::{Context, token};
+use super::{Context, token, upstream};
 use crate::cli::root::LocalRootArgs;
 use crate::cli::serve::ServeArgs;
 use crate::cli::token::Expiry;
 use crate::config::{Key, Settings};
-use crate::error::{Error, Signal};
+use crate::error::{Error, Signal, causes};
 use crate::signals::Signals;
 
 /// How long connections may go on after all executions have ended.
@@ -176,6 +175,12 @@ async fn run(
         );
     }
 
+    // What is configured is for the service of a team.
+    let upstreams = match owner {
+        Owner::Team => upstream::of_service(&context.environment, settings)?,
+        Owner::Developer(_) | Owner::Program(_) | Owner::User(_) => SubjectUpstreams::default(),
+    };
+    service.host_tools = upstream::tools_of_service(&upstreams, settings);
     let controller = context.connect(controller, &mut signals).await?;
     match controller.examine_programs().await {
         Ok(Some(place)) => tracing::info!("programs are executed {place}"),
@@ -185,7 +190,6 @@ async fn run(
             return Err(error.into());
         }
     }
-    // What is configured is for the service of a team.
     let offers_e2b = match owner {
         Owner::Team => settings.is_on(Key::E2bEnabled),
         Owner::Developer(_) => args.e2b,
@@ -218,7 +222,7 @@ async fn run(
     if pool.size > 0 {
         controller.pool(pool);
     }
-    let tools = mcp::options(&service, super::mcp::output_bytes(settings)?)?;
+    let tools = mcp::options(&service, settings, upstreams)?;
     let starting = Service::start(service, controller.clone(), store);
     let service = match signals.guard(starting).await {
         Ok(started) => started.map_err(|error| Error::system("the service", error))?,

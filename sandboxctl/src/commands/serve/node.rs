@@ -9,9 +9,8 @@ use sandbox_service::Service;
 use sandbox_store::{Cluster, NewSession, NodeDir};
 use sha2::{Digest as _, Sha256};
 
-use super::causes::causes;
 use crate::config::{Key, Layer, Settings};
-use crate::error::Error;
+use crate::error::{Error, causes};
 
 /// Settings of the sections that nodes share which are a machine's own all the same.
 const OWN: [Key; 13] = [

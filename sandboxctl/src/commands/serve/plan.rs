@@ -1,10 +1,11 @@
 //! Configuration of a service, from flags and settings: checked before anything is opened.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sandbox_api::process::SCROLLBACKS;
-use sandbox_api::{ByteSize, SandboxSpec};
+use sandbox_api::{ByteSize, Injection, SandboxSpec};
 use sandbox_auth::{JwtConfig, JwtError, JwtKeys};
 use sandbox_controller::{Config, NAMES_DIR, PoolConfig};
 use sandbox_env::Environment;
@@ -15,13 +16,13 @@ use sandbox_service::{
 };
 use sandbox_store::DatabaseConfig;
 
+use super::super::launch::injections;
 use super::super::{Context, database};
-use super::causes::causes;
 use super::node::PeerPlan;
 use super::own::Place;
 use crate::cli::serve::ServeArgs;
 use crate::config::{Key, Layer, Scope, Settings, Value};
-use crate::error::Error;
+use crate::error::{Error, causes};
 use crate::target::{self, is_in};
 
 /// Whose a service is, and how long it serves.
@@ -120,7 +121,8 @@ impl Plan {
         controller.scratch_dir = data_dir.join("scratch");
         let tls = tls(settings, here)?;
         let disk_reserve = controller.disk_reserve;
-        let service = ServiceConfig { disk_reserve, ..service(args, settings, data_dir)? };
+        let inject = inject(&context.environment, settings)?;
+        let service = ServiceConfig { disk_reserve, inject, ..service(args, settings, data_dir)? };
         Ok(Self {
             endpoints: vec![endpoint],
             controller,
@@ -184,7 +186,9 @@ impl Plan {
         controller.scratch_dir = data_dir.join("scratch");
         controller.service_dir = Some(service_dir);
         let is_programs = matches!(owner, Owner::Program(_));
-        let defaults = service(args, settings, data_dir)?;
+        let mut defaults = service(args, settings, data_dir)?;
+        let (what, rules) = (settings.named(Key::Inject), settings.names(Key::Inject));
+        defaults.sandbox.inject = injections(&context.environment, &what, &rules)?;
         let port = endpoints.iter().find_map(|endpoint| match endpoint {
             Endpoint::Tcp(address) => Some(address.port()),
             Endpoint::Unix(_) => None,
@@ -304,9 +308,22 @@ pub fn problems(settings: &Settings, environment: &Environment) -> Vec<Error> {
         resource(settings).map(drop),
         jwt(settings).and_then(read_keys),
         database::config(environment, settings).map(drop),
+        inject(environment, settings).map(drop),
         PeerPlan::of(settings).map(drop),
     ];
     checks.into_iter().filter_map(Result::err).collect()
+}
+
+/// The secrets of the callers.
+fn inject(
+    environment: &Environment,
+    settings: &Settings,
+) -> Result<BTreeMap<String, Vec<Injection>>, Error> {
+    let read = |(subject, rules): (String, Vec<String>)| {
+        let what = format!("server.inject.{subject}");
+        Ok((subject, injections(environment, &what, &rules)?))
+    };
+    settings.server_inject().into_iter().map(read).collect()
 }
 
 fn service(

@@ -104,37 +104,10 @@ impl Decoder {
     }
 }
 
-/// The body of the fuzz target `envelopes`: however a body is cut into pieces, it has the same messages, and
-/// none that is too long.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz(data: &[u8]) {
-    let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
-        let (mut decoder, mut messages) = (Decoder::default(), Vec::new());
-        for piece in pieces {
-            decoder.push(piece);
-            loop {
-                match decoder.next() {
-                    Ok(Some(message)) => messages.push(message),
-                    Ok(None) => break,
-                    Err(error) => return (messages, Err(error)),
-                }
-            }
-        }
-        (messages, decoder.finish())
-    };
-    let (whole, ended) = read(&mut std::iter::once(data));
-    assert_eq!((whole.clone(), ended), read(&mut data.chunks(1)));
-    assert_eq!((whole.clone(), ended), read(&mut data.chunks(7)));
-    assert!(whole.iter().all(|message| message.len() <= MAX_MESSAGE));
-    if ended.is_ok() {
-        let again: Vec<u8> = whole.iter().flat_map(|json| message(json)).collect();
-        assert_eq!(again, data);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::envelopes as fuzz;
 
     #[test]
     fn a_message_is_read_back_however_it_arrives() {

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -16,6 +16,7 @@ use sandbox_service::{FileWatch, ServiceError};
 use tokio::time::Instant;
 
 use crate::connect::{Code, ConnectError};
+use crate::sandbox::lock;
 
 /// The most watchers at a time, and of one sandbox.
 const MAX_WATCHERS: usize = 1024;
@@ -157,10 +158,6 @@ impl Watchers {
         let found = by_id.get(id).filter(|(its, _)| its == sandbox);
         found.map(|(_, watcher)| watcher.clone()).ok_or_else(no_watcher)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn no_watcher() -> ConnectError {

@@ -423,7 +423,8 @@ fn server() -> Vec<Route> {
             .public("Sign a page of this server in")
             .describe(
                 "For a browser: the answer sets a cookie that no script can read and that counts for requests of this \
-                 server's own pages alone. It lasts up to 12 hours, and no longer than the token.",
+                 server's own pages alone, with `proof` in `Session-Proof`. It lasts up to 12 hours, and no longer \
+                 than the token.",
             )
             .json_body::<session::SignIn>(Limit::Small, session::example_sign_in)
             .answers::<session::SessionView>(200, "Who is signed in.")

@@ -40,12 +40,14 @@ pub(super) struct SessionView {
     scopes: Vec<&'static str>,
     /// When the session ends; null without one, where no token is needed or another one was sent.
     expires_at: Option<Time>,
+    /// What each request of the session has in `Session-Proof`, beside the cookie. Given at its begin alone.
+    proof: Option<String>,
 }
 
 impl SessionView {
-    fn of(caller: &Caller, expires_at: Option<Time>) -> Self {
+    fn of(caller: &Caller, expires_at: Option<Time>, proof: Option<String>) -> Self {
         let scopes = caller.scopes.iter().map(|scope| scope.as_str()).collect();
-        Self { subject: caller.subject.clone(), scopes, expires_at }
+        Self { subject: caller.subject.clone(), scopes, expires_at, proof }
     }
 }
 
@@ -88,15 +90,18 @@ async fn sign_in(app: &App, request: Request) -> Result<Response, (Refusal, Opti
     };
     let caller = authenticated.map_err(|error| refuse_caller(app, None, "", error))?;
     // Where nobody needs a token, nobody needs a session.
-    let mut begun = None;
-    if app.config().has_auth {
-        let latest = Time::now().after(MAX_SESSION);
-        let expires_at = app.auth().expiry(&token).await.map_or(latest, |it| it.min(latest));
-        begun = Some(Session { token, expires_at });
-    }
-    let expires_at = begun.as_ref().map(|session| session.expires_at);
-    let mut response = json_response(StatusCode::OK, &SessionView::of(&caller, expires_at));
-    if let Some(session) = &begun {
+    let (session, proof) = match app.config().has_auth {
+        true => {
+            let latest = Time::now().after(MAX_SESSION);
+            let expires_at = app.auth().expiry(&token).await.map_or(latest, |it| it.min(latest));
+            let (session, proof) = Session::new(token, expires_at);
+            (Some(session), Some(proof))
+        }
+        false => (None, None),
+    };
+    let expires_at = session.as_ref().map(|session| session.expires_at);
+    let mut response = json_response(StatusCode::OK, &SessionView::of(&caller, expires_at, proof));
+    if let Some(session) = &session {
         app.sessions().begin(page, session, &mut response);
     }
     response.extensions_mut().insert(caller.subject);
@@ -105,7 +110,7 @@ async fn sign_in(app: &App, request: Request) -> Result<Response, (Refusal, Opti
 
 pub(super) async fn get(caller: Caller, ends: Option<Extension<SessionEnd>>) -> Response {
     let expires_at = ends.map(|Extension(SessionEnd(at))| at);
-    json_response(StatusCode::OK, &SessionView::of(&caller, expires_at))
+    json_response(StatusCode::OK, &SessionView::of(&caller, expires_at, None))
 }
 
 pub(super) async fn delete(uri: Uri, headers: HeaderMap) -> Response {

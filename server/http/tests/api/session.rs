@@ -33,12 +33,30 @@ fn plain(method: Method, path: &str) -> Builder {
     Request::builder().method(method).uri(path).header("host", HOST).extension(peer)
 }
 
-/// A request of the console, as browsers send it, with this cookie.
-fn of_page(method: Method, path: &str, cookie: &str) -> Builder {
+/// What a browser has of a session: its cookie, and what its page keeps.
+#[derive(Clone)]
+struct Signed {
+    cookie: String,
+    proof: String,
+}
+
+impl Signed {
+    fn of(answer: &Answer) -> Self {
+        let proof = answer.json()["proof"].as_str().unwrap().to_owned();
+        Self { cookie: cookie(answer), proof }
+    }
+
+    fn with_cookie(&self, cookie: impl Into<String>) -> Self {
+        Self { cookie: cookie.into(), ..self.clone() }
+    }
+}
+
+/// A request of the console, as browsers send it, with this session.
+fn of_page(method: Method, path: &str, Signed { cookie, proof }: &Signed) -> Builder {
     plain(method, path)
         .header("sec-fetch-site", "same-origin")
-        .header("sec-fetch-dest", "empty")
         .header("cookie", format!("theme=dark; {cookie}"))
+        .header("session-proof", proof)
 }
 
 fn empty(request: Builder) -> Request<Body> {
@@ -57,11 +75,11 @@ fn cookie(answer: &Answer) -> String {
 }
 
 impl Api {
-    /// The cookie of a session with this token.
-    async fn session(&self, token: &str) -> String {
+    /// A session with this token.
+    async fn session(&self, token: &str) -> Signed {
         let answer = self.send(sign_in(&json!({ "token": token }))).await;
         assert_eq!(answer.status, 200, "{answer:?}");
-        cookie(&answer)
+        Signed::of(&answer)
     }
 
     async fn status(&self, request: Builder) -> u16 {
@@ -114,7 +132,7 @@ async fn console_is_a_page_that_no_other_can_frame_or_script() {
 async fn token_becomes_a_session_that_scripts_cannot_read() {
     let api = api().await;
     let answer = api.send(sign_in(&json!({ "token": "alice" }))).await;
-    let signed = answer.json();
+    let mut signed = answer.json();
     assert_eq!(signed["subject"], "alice");
     assert_eq!(signed["scopes"], json!(["executions:read", "executions:write", "sandboxes"]));
     let ends: Time = signed["expires_at"].as_str().unwrap().parse().unwrap();
@@ -123,19 +141,19 @@ async fn token_becomes_a_session_that_scripts_cannot_read() {
     let set = answer.header("set-cookie");
     assert!(set.contains("; Path=/; HttpOnly; SameSite=Strict; Max-Age=43"), "{set}");
     assert!(!set.contains("alice") && !set.contains("Domain"), "{set}");
-    let cookie = cookie(&answer);
-    let found = api.send(empty(of_page(Method::GET, "/v1/session", &cookie))).await;
+    let session = Signed::of(&answer);
+    let found = api.send(empty(of_page(Method::GET, "/v1/session", &session))).await;
+    // The proof is said once.
+    signed["proof"] = Value::Null;
     assert_eq!((found.status.as_u16(), found.json()), (200, signed));
-    let post = of_page(Method::POST, "/v1/executions", &cookie).header("origin", ORIGIN);
+    let post = of_page(Method::POST, "/v1/executions", &session).header("origin", ORIGIN);
     let post = post.header("content-type", "application/json");
     let run = api.send(post.body(r#"{"script":"return 1"}"#.into()).unwrap()).await;
     assert_eq!(run.status, 202);
-    // A file that is downloaded from the page.
-    let link = of_page(Method::GET, "/v1/usage", &cookie);
-    assert_eq!(api.status(link).await, 200);
-    assert_eq!(api.status(of_page(Method::GET, "/v1/session", "a=b")).await, 401);
+    let other = session.with_cookie("a=b");
+    assert_eq!(api.status(of_page(Method::GET, "/v1/session", &other)).await, 401);
 
-    let gone = api.send(empty(of_page(Method::DELETE, "/v1/session", &cookie))).await;
+    let gone = api.send(empty(of_page(Method::DELETE, "/v1/session", &session))).await;
     assert_eq!(gone.status, 204);
     let set = gone.header("set-cookie");
     assert!(set.starts_with("sandboxctl_session_8470=;") && set.contains("Max-Age=0"), "{set}");
@@ -144,8 +162,12 @@ async fn token_becomes_a_session_that_scripts_cannot_read() {
 #[tokio::test]
 async fn session_counts_for_pages_of_this_server_alone() {
     let api = api().await;
-    let cookie = api.session("alice").await;
-    let usage = || plain(Method::GET, "/v1/usage").header("cookie", &cookie);
+    let session = api.session("alice").await;
+    let Signed { cookie, proof } = &session;
+    let usage = || {
+        let request = plain(Method::GET, "/v1/usage").header("cookie", cookie);
+        request.header("session-proof", proof)
+    };
     assert_eq!(api.status(usage()).await, 401);
     for site in ["cross-site", "same-site", "none"] {
         assert_eq!(api.status(usage().header("sec-fetch-site", site)).await, 401, "{site}");
@@ -156,27 +178,56 @@ async fn session_counts_for_pages_of_this_server_alone() {
         let own = usage().header("sec-fetch-site", "same-site").header("origin", origin);
         assert_eq!(api.status(own).await, 403, "{origin}");
     }
-    // What a guest wrote is no script of ours.
-    let own = || usage().header("sec-fetch-site", "same-origin");
-    for (destination, status) in
-        [("script", 401), ("iframe", 401), ("empty", 200), ("document", 200)]
-    {
-        assert_eq!(api.status(own().header("sec-fetch-dest", destination)).await, status);
-    }
     // Any other credential counts in its place, valid or not.
     for (token, status, subject) in [("bob", 200, Some("bob")), ("forged", 401, None)] {
-        let both = of_page(Method::GET, "/v1/session", &cookie);
+        let both = of_page(Method::GET, "/v1/session", &session);
         let both = api.send(empty(both.header("authorization", format!("Bearer {token}")))).await;
         assert_eq!((both.status.as_u16(), both.json()["subject"].as_str()), (status, subject));
     }
     // One that somebody made up takes nothing away.
-    let beside = format!("sandboxctl_session_8470=junk; {cookie}");
+    let beside = session.with_cookie(format!("sandboxctl_session_8470=junk; {cookie}"));
     assert_eq!(api.status(of_page(Method::GET, "/v1/usage", &beside)).await, 200);
-    // Changed, or two of them.
-    for odd in
-        [format!("{cookie}x"), format!("{cookie}; {cookie}"), "sandboxctl_session_8470=".into()]
-    {
-        assert_eq!(api.status(of_page(Method::GET, "/v1/usage", &odd)).await, 401, "{odd}");
+    for odd in [format!("{cookie}x"), "sandboxctl_session_8470=".into()] {
+        let odd = session.with_cookie(odd);
+        assert_eq!(api.status(of_page(Method::GET, "/v1/usage", &odd)).await, 401);
+    }
+}
+
+#[tokio::test]
+async fn cookie_without_the_proof_of_its_session_is_no_session() {
+    let api = api().await;
+    let (own, planted) = (api.session("alice").await, api.session("bob").await);
+    let status = async |proof: &str| {
+        let session = Signed { proof: proof.to_owned(), ..own.clone() };
+        api.status(of_page(Method::GET, "/v1/usage", &session)).await
+    };
+    // Who got the cookie of a browser has nothing: a server at another port of its host, to which it is sent.
+    let upper = own.proof.to_uppercase();
+    for proof in ["", "x", &own.proof[1..], &planted.proof, &upper] {
+        assert_eq!(status(proof).await, 401, "{proof}");
+    }
+    assert_eq!(status(&own.proof).await, 200);
+    let bare = plain(Method::GET, "/v1/usage").header("origin", ORIGIN);
+    assert_eq!(api.status(bare.header("cookie", &own.cookie)).await, 401);
+    // Nor does a cookie that such a server sets make anybody another, or sign anybody out, wherever it stands.
+    for (cookies, subject) in [
+        (format!("{}; {}", planted.cookie, own.cookie), Some("alice")),
+        (format!("{}; {}", own.cookie, planted.cookie), Some("alice")),
+        (planted.cookie.clone(), None),
+    ] {
+        let request = of_page(Method::GET, "/v1/session", &own.with_cookie(cookies));
+        let found = api.send(empty(request)).await;
+        assert_eq!(found.json()["subject"].as_str(), subject);
+    }
+    // A WebSocket has it among its subprotocols.
+    for (protocols, status) in [
+        (format!("sandboxctl.process.1, session-proof.{}", own.proof), 200),
+        (format!("session-proof.{}", planted.proof), 401),
+    ] {
+        let socket = plain(Method::GET, "/v1/usage").header("origin", ORIGIN);
+        let socket = socket.header("cookie", &own.cookie);
+        let socket = socket.header("sec-websocket-protocol", protocols);
+        assert_eq!(api.status(socket).await, status);
     }
 }
 
@@ -206,9 +257,9 @@ async fn sign_in_is_for_own_pages_and_replaces_what_was_there() {
     // A session that somebody planted is not gone on with.
     let planted = api.session("bob").await;
     let mut request = sign_in(&json!({ "token": "alice" }));
-    request.headers_mut().insert("cookie", planted.parse().unwrap());
-    let own = cookie(&api.send(request).await);
-    assert_ne!(own, planted);
+    request.headers_mut().insert("cookie", planted.cookie.parse().unwrap());
+    let own = Signed::of(&api.send(request).await);
+    assert!(own.cookie != planted.cookie && own.proof != planted.proof);
     let found = api.send(empty(of_page(Method::GET, "/v1/session", &own))).await;
     assert_eq!(found.json()["subject"], "alice");
 
@@ -237,7 +288,7 @@ async fn code_of_a_link_signs_in_once() {
     let api = Api { router: http.router(), world, shutdown };
     let answer = api.send(sign_in(&json!({ "code": code }))).await;
     assert_eq!(answer.json()["subject"], "alice");
-    let own = of_page(Method::GET, "/v1/usage", &cookie(&answer));
+    let own = of_page(Method::GET, "/v1/usage", &Signed::of(&answer));
     assert_eq!(api.status(own).await, 200);
     assert_eq!(api.send(sign_in(&json!({ "code": code }))).await.problem().status, 401);
 }
@@ -270,10 +321,10 @@ async fn session_ends_with_its_token() {
     let answer = api.send(sign_in(&json!({ "token": "alice" }))).await;
     let ends: Time = answer.json()["expires_at"].as_str().unwrap().parse().unwrap();
     assert!(ends.since(Time::now()).as_secs() <= 60);
-    let cookie = cookie(&answer);
-    assert_eq!(api.status(of_page(Method::GET, "/v1/usage", &cookie)).await, 200);
+    let session = Signed::of(&answer);
+    assert_eq!(api.status(of_page(Method::GET, "/v1/usage", &session)).await, 200);
     auth.0.store(true, Ordering::SeqCst);
-    assert_eq!(api.status(of_page(Method::GET, "/v1/usage", &cookie)).await, 401);
+    assert_eq!(api.status(of_page(Method::GET, "/v1/usage", &session)).await, 401);
 }
 
 #[tokio::test]
@@ -281,7 +332,9 @@ async fn where_nobody_needs_a_token_nobody_gets_a_session() {
     let config = HttpConfig { has_auth: false, ..HttpConfig::default() };
     let api = Api::with_auth(config, Arc::new(Tokens)).await;
     let answer = api.send(sign_in(&json!({ "token": "alice" }))).await;
-    assert_eq!((answer.status.as_u16(), &answer.json()["expires_at"]), (200, &Value::Null));
+    let signed = answer.json();
+    assert_eq!((answer.status.as_u16(), &signed["expires_at"]), (200, &Value::Null));
+    assert_eq!(signed["proof"], Value::Null);
     assert!(!answer.headers.contains_key("set-cookie"));
     let known = plain(Method::GET, "/v1/session").header("authorization", "Bearer alice");
     assert_eq!(api.send(empty(known)).await.json()["expires_at"], Value::Null);
@@ -290,13 +343,14 @@ async fn where_nobody_needs_a_token_nobody_gets_a_session() {
 #[tokio::test]
 async fn session_does_not_reach_a_guest() {
     let api = api().await;
-    let cookie = api.session("alice").await;
+    let session = api.session("alice").await;
     let (id, connections) = api.world.with_port().await;
     echo(connections);
     let path = format!("/v1/sandboxes/{id}/ports/8080/http/");
-    let answer = api.ask(empty(of_page(Method::GET, &path, &cookie))).await;
+    let answer = api.ask(empty(of_page(Method::GET, &path, &session))).await;
     let seen = seen(&answer);
     assert!(!has_header(&seen, "cookie") && !has_header(&seen, "authorization"), "{seen:#}");
+    assert!(!has_header(&seen, "session-proof"), "{seen:#}");
 }
 
 /// What is mounted answers with the cookies and the credential that it gets.
@@ -334,14 +388,14 @@ async fn session_does_not_reach_what_is_mounted_nor_another_node() {
     let (service, config) = (world.service.clone(), HttpConfig::default());
     let http = Http::new(config, service, Arc::new(Tokens), vec![mount], shutdown.clone());
     let api = Api { router: http.router(), world, shutdown };
-    let cookie = api.session("alice").await;
-    let got = api.ask(empty(of_page(Method::GET, "/own/a", &cookie))).await;
+    let session = api.session("alice").await;
+    let got = api.ask(empty(of_page(Method::GET, "/own/a", &session))).await;
     assert_eq!(String::from_utf8_lossy(&got.body), "Some(\"theme=dark\") None");
 
     // It is opened at the node that it came to; what is sent on names the caller as ever.
     let (gateway, _owner, _map) = two_nodes(shown()).await;
-    let cookie = gateway.api.session("alice").await;
-    let got = gateway.api.ask(empty(of_page(Method::GET, "/mcp", &cookie))).await;
+    let session = gateway.api.session("alice").await;
+    let got = gateway.api.ask(empty(of_page(Method::GET, "/mcp", &session))).await;
     assert_eq!(String::from_utf8_lossy(&got.body), "Some(\"theme=dark\") None");
     assert_eq!(gateway.api.ask(empty(plain(Method::GET, "/mcp"))).await.status, 401);
 }

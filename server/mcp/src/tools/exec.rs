@@ -76,7 +76,7 @@ impl McpTool for Exec {
 
     fn description(server: ServerTraits<'_>) -> String {
         let sandbox = &server.settings.sandbox;
-        let hosts = match sandbox.allow.rules().is_empty() {
+        let hosts = match sandbox.hosts().rules().is_empty() {
             true => "It has no network.",
             false => "It reaches only the hosts that the server allows.",
         };
@@ -105,7 +105,7 @@ impl McpTool for Exec {
             is_read_only: false,
             is_destructive: true,
             is_idempotent: false,
-            is_open_world: !server.settings.sandbox.allow.rules().is_empty(),
+            is_open_world: !server.settings.sandbox.hosts().rules().is_empty(),
         }
     }
 

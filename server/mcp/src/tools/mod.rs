@@ -17,6 +17,7 @@ use self::files::ReadFile;
 use self::tool::{Entry, McpTool as _, ServerTraits};
 use crate::settings::Settings;
 
+pub(crate) use self::execute_script::other_servers;
 pub(crate) use self::tool::Call;
 
 /// How many scripts and commands of one client run at a time by default.
@@ -95,6 +96,7 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use sandbox_api::{RootFs, SandboxSpec};
+    use sandbox_upstream::SubjectUpstreams;
     use serde_json::{Value, json};
 
     use super::*;
@@ -110,6 +112,8 @@ pub(crate) mod tests {
             has_previews: true,
             tools: None,
             output_bytes: DEFAULT_OUTPUT_BYTES,
+            upstreams: SubjectUpstreams::default(),
+            elicitation: None,
         }
     }
 

@@ -12,8 +12,11 @@ use serde::de::IgnoredAny;
 
 use crate::tools::runs_in_a_fresh_container;
 
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const JSON_TYPE: &str = "application/json";
+const JSON: HeaderValue = HeaderValue::from_static(JSON_TYPE);
 const EVENTS: &str = "text/event-stream";
+/// What a client takes that does not say it.
+const ANYTHING: &str = "*/*";
 /// What ends an event.
 const EVENT_END: &[u8] = b"\n\n";
 
@@ -33,15 +36,20 @@ impl AnswerForm {
     /// connection alive and can be resumed.
     pub fn of(message: &ClientJsonRpcMessage, headers: &HeaderMap) -> Self {
         let JsonRpcMessage::Request(request) = message else { return Self::Events };
-        let takes = |what: &str| {
-            headers.get_all(header::ACCEPT).iter().filter_map(|it| it.to_str().ok()).any(|it| {
-                it.split(',').any(|kind| kind.split(';').next().unwrap_or_default().trim() == what)
-            })
-        };
+        let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|it| it.to_str().ok());
+        let accepted = accepted.flat_map(|it| it.split(','));
+        let mut kinds: Vec<_> =
+            accepted.map(|kind| kind.split(';').next().unwrap_or_default().trim()).collect();
+        if !headers.contains_key(header::ACCEPT) {
+            kinds.push(ANYTHING);
+        }
+        let takes = |what: &str| kinds.contains(&what);
+        // Events are for clients that name them.
+        let takes_json = [JSON_TYPE, "application/*", ANYTHING].into_iter().any(takes);
         match &request.request {
             // It has no answer before its client goes away.
             ClientRequest::SubscriptionsListenRequest(_) => Self::Events,
-            _ if takes("application/json") && !takes(EVENTS) => Self::Json,
+            _ if takes_json && !takes(EVENTS) => Self::Json,
             ClientRequest::CallToolRequest(call)
                 if runs_in_a_fresh_container(&call.params.name) =>
             {
@@ -152,12 +160,25 @@ mod tests {
             (call("execute_script"), "application/json", AnswerForm::Json),
             (call("read_file"), both, AnswerForm::JsonIfAlone),
             (read.clone(), both, AnswerForm::JsonIfAlone),
-            (read, "application/json;q=0.9", AnswerForm::Json),
+            (read.clone(), "application/json;q=0.9", AnswerForm::Json),
+            (read.clone(), "text/html, */*;q=0.8", AnswerForm::Json),
+            (read, "text/html", AnswerForm::JsonIfAlone),
             (listen.clone(), both, AnswerForm::Events),
             (listen, "application/json", AnswerForm::Events),
         ] {
             assert_eq!(form(message.clone(), accept), expected, "{message} {accept}");
         }
+    }
+
+    #[test]
+    fn client_that_says_nothing_of_events_gets_json() {
+        let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" });
+        let message = serde_json::from_value(list).unwrap();
+        let mut headers = HeaderMap::new();
+        let form = AnswerForm::of(&message, &headers);
+        assert_eq!(form, AnswerForm::Json);
+        form.ask(&mut headers);
+        assert_eq!(headers[header::ACCEPT], "application/json, text/event-stream");
     }
 
     const PRIMING: &str = "id: 0/1\nretry: 3000\ndata:\n\n";

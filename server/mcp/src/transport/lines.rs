@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rmcp::model::{
-    ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorCode, ErrorData, JsonRpcError,
-    JsonRpcMessage, PaginatedRequestParams, RequestId, ServerJsonRpcMessage,
+    ClientJsonRpcMessage, ClientNotification, ClientRequest, ErrorCode, ErrorData, GetMeta as _,
+    JsonRpcError, JsonRpcMessage, PaginatedRequestParams, RequestId, ServerJsonRpcMessage,
 };
 use rmcp::service::{RoleServer, RxJsonRpcMessage, ServerInitializeError, TxJsonRpcMessage};
 use rmcp::transport::Transport;
@@ -240,7 +240,7 @@ fn is_without_id(text: &[u8]) -> bool {
 }
 
 /// A request for a list whose params have another form: it would be read as one without any, and
-/// answered with the whole list.
+/// answered with the whole list. Or such an `initialize`: it would be read as any request before one.
 fn has_wrong_params(request: &ClientRequest, text: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Message {
@@ -252,6 +252,11 @@ fn has_wrong_params(request: &ClientRequest, text: &[u8]) -> bool {
         ClientRequest::ListPromptsRequest(list) => list.params.is_none(),
         ClientRequest::ListResourcesRequest(list) => list.params.is_none(),
         ClientRequest::ListResourceTemplatesRequest(list) => list.params.is_none(),
+        ClientRequest::ListSkillsRequest(list) => list.params.is_none(),
+        // The revisions whose requests say which one they are of have no `initialize`.
+        ClientRequest::CustomRequest(custom) => {
+            return custom.method == "initialize" && custom.get_meta().protocol_version().is_none();
+        }
         _ => false,
     };
     has_none && serde_json::from_slice::<Message>(text).is_err()
@@ -571,7 +576,10 @@ mod tests {
             let message = json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params });
             message_of(message.to_string().as_bytes()).err()
         };
-        for list in ["tools/list", "prompts/list", "resources/list", "resources/templates/list"] {
+        for list in [
+            "tools/list", "prompts/list", "resources/list", "resources/templates/list",
+            "skills/list",
+        ] {
             for wrong in [json!({ "cursor": 5 }), json!({ "cursor": ["a"] })] {
                 let error = ask(list, wrong.clone()).unwrap_or_else(|| panic!("{list} {wrong}"));
                 assert_eq!((&error["id"], &error["error"]["code"]), (&json!(7), &json!(-32602)));
@@ -584,6 +592,32 @@ mod tests {
         }
         let message = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/list" }).to_string();
         assert!(message_of(message.as_bytes()).is_ok());
+    }
+
+    /// It was answered with what a request lacks that has no `initialize` before it.
+    #[test]
+    fn initialize_with_params_of_a_wrong_type_is_refused_as_that() {
+        let whole = json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": { "name": "x", "version": "1" },
+        });
+        let ask = |params: &Value| {
+            let message =
+                json!({ "jsonrpc": "2.0", "id": 7, "method": "initialize", "params": params });
+            message_of(message.to_string().as_bytes()).err()
+        };
+        assert_eq!(ask(&whole), None);
+        for wrong in ["protocolVersion", "capabilities", "clientInfo"] {
+            let mut params = whole.clone();
+            params[wrong] = json!(5);
+            let error = ask(&params).unwrap();
+            assert_eq!((&error["id"], &error["error"]["code"]), (&json!(7), &json!(-32602)));
+            assert_eq!(error["error"]["message"], "invalid params of initialize");
+        }
+        // The revision without sessions has no such method.
+        let meta = json!({ "io.modelcontextprotocol/protocolVersion": "2026-07-28" });
+        assert_eq!(ask(&json!({ "_meta": meta })), None);
     }
 
     /// What `JSON.stringify` and `json.dumps` write, and what no reader takes: its sender waited for ever.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sandbox_api::service::{Subject, Time};
+use sandbox_api::service::{SandboxStatus, Subject, Time};
 use sandbox_store::{Cluster, NodeSession, Place, SandboxElsewhere, StoreError};
 
 use super::node::{ClusterCounters, Node, lock};
@@ -90,10 +90,10 @@ impl Node {
         self.call(move |cluster| cluster.remove_away_sandbox(&subject, &id)).await
     }
 
-    /// Says in the lists of other nodes whether a kept sandbox has a container, a little later.
-    pub fn set_ready(self: Arc<Self>, id: String, is_ready: bool) {
+    /// Says in the lists of other nodes how a kept sandbox is, a little later.
+    pub fn set_status(self: Arc<Self>, id: String, status: SandboxStatus) {
         tokio::spawn(async move {
-            let set = self.call(move |cluster| cluster.set_ready(&id, is_ready)).await;
+            let set = self.call(move |cluster| cluster.set_status(&id, status)).await;
             if let Err(error) = set {
                 tracing::warn!(%error, "other nodes do not learn the state of a sandbox");
             }

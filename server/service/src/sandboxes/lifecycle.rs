@@ -117,6 +117,7 @@ impl Core {
                 if kept.info().status == SandboxStatus::Paused {
                     guest.resume().await?;
                     kept.info().set_thawed();
+                    self.announce_status(&kept);
                 }
                 (guest.clone(), false)
             }
@@ -173,6 +174,7 @@ impl Core {
                 info.status = SandboxStatus::Paused;
                 info.paused_memory = used.map(|used| used.memory_bytes);
                 drop(info);
+                self.announce_status(kept);
                 Counting::add(&self.counting.pauses);
             }
             Err(_) => kept.info().set_thawed(),
@@ -214,16 +216,16 @@ impl Core {
         if let Some(guest) = container.take() {
             self.remove(guest);
             kept.info().set_stopped();
-            self.announce_status(kept, false);
+            self.announce_status(kept);
         }
     }
 
     /// Tells the lists of other nodes.
-    fn announce_status(&self, kept: &SandboxEntry, is_ready: bool) {
+    fn announce_status(&self, kept: &SandboxEntry) {
         if let Some(node) = &self.node
             && kept.attached.is_none()
         {
-            node.clone().set_ready(kept.record.id.clone(), is_ready);
+            node.clone().set_status(kept.record.id.clone(), kept.info().status);
         }
     }
 
@@ -253,7 +255,7 @@ impl Core {
             Err(_) => kept.info().set_stopped(),
         }
         self.kept.changed.notify_one();
-        self.announce_status(kept, launched.is_ok());
+        self.announce_status(kept);
         if let Ok(guest) = &launched {
             for process in guest.processes() {
                 self.follow(kept, LivingProcess::begin(kept, generation), process);

@@ -96,7 +96,7 @@ impl Core {
         let spec = plan_kept(kept.clone(), &self.config)?;
         let spec = spec.kept_io_dir(self.files.path(id)).title("sandbox");
         let spec = spec.lifetime(self.config.kept.max_ttl + MAX_AGE).id(generation_id(id, 1));
-        let guest = self.launcher.launch(spec.clone()).await?;
+        let guest = self.launcher.launch(self.injected(None, spec.clone()).into()).await?;
         let prepared = self.prepare(&*guest, &kept, &spec).await;
         if let Err(error) = prepared {
             self.discard(id, &*guest).await;

@@ -124,7 +124,7 @@ impl Service {
     }
 
     /// A page of a subject's sandboxes, the latest first. Of those at other nodes of a cluster the processes are
-    /// not known here, nor whether they are paused.
+    /// not known here.
     ///
     /// # Errors
     ///
@@ -301,7 +301,11 @@ impl Core {
         let spec = plan_kept(request.spec.clone(), &self.config)?;
         let mut record = record(&subject, request, &self.config)?;
         self.make_room(&subject, 0).await?;
-        let claimed = self.prepared.claim(&record.spec);
+        // One that was started ahead has no secrets of its subject.
+        let claimed = match self.config.inject.contains_key(subject.as_str()) {
+            true => None,
+            false => self.prepared.claim(&record.spec),
+        };
         if let Some(claimed) = &claimed {
             record.id = claimed.id().to_owned();
         }
@@ -326,11 +330,11 @@ impl Core {
         let Some(node) = &self.node else { return Ok(Vec::new()) };
         let found = node.sandboxes_elsewhere(subject).await?;
         let view = |it: SandboxElsewhere| {
-            let SandboxElsewhere { record, is_ready, is_there } = it;
+            let SandboxElsewhere { record, status, is_there } = it;
             let mut view = SandboxEntry::new(record, Ok(SandboxSpec::new())).view();
             (view.node_away, view.processes) = (!is_there, None);
-            if is_ready && is_there {
-                view.status = SandboxStatus::Ready;
+            if is_there {
+                view.status = status;
             }
             view
         };

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use sandbox_api::service::{CommandRequest, IdleAction, KeptSpec};
+use sandbox_api::service::{CommandRequest, IdleAction, KeptSpec, SandboxStatus};
 use sandbox_api::{ProcessRequest, Processes};
 use sandbox_store::fixture::{Postgres, Stop};
 use sandbox_store::{
@@ -507,7 +507,7 @@ fn kept_sandbox_is_found_at_its_node_and_is_away_without_it() {
     assert_eq!(place(&nodes, 0, free), Location::Here);
     assert_eq!(create(&nodes, 1).unwrap_err().retry_after(), Some(Duration::from_secs(1)));
     let seen = |nodes: &Nodes| nodes.block_on(1, nodes.service(1).sandbox(me(), &kept.id));
-    nodes.until_true(|| seen(&nodes).unwrap().status == sandbox_api::service::SandboxStatus::Ready);
+    nodes.until_true(|| seen(&nodes).unwrap().status == SandboxStatus::Ready);
     let list =
         nodes.block_on(1, nodes.service(1).sandboxes(me(), SandboxQuery::default())).unwrap();
     assert_eq!(list.sandboxes.len(), 1);
@@ -571,6 +571,15 @@ fn sandbox_of_another_node_is_listed_as_what_it_is_and_its_processes_end_with_it
     nodes.block_on(0, nodes.service(0).patch_sandbox(me(), &sandbox.id, patch)).unwrap();
     let seen = nodes.block_on(1, nodes.service(1).sandbox(me(), &sandbox.id)).unwrap();
     assert_eq!(seen.metadata["team"], "red");
+    let is_listed_as = |status: SandboxStatus| {
+        let query = SandboxQuery { status: Some(status), ..SandboxQuery::default() };
+        let list = nodes.block_on(1, nodes.service(1).sandboxes(me(), query)).unwrap();
+        list.sandboxes.len() == 1
+    };
+    nodes.block_on(0, nodes.service(0).pause_sandbox(me(), &sandbox)).unwrap();
+    nodes.until_true(|| is_listed_as(SandboxStatus::Paused));
+    nodes.block_on(0, nodes.service(0).resume_sandbox(me(), &sandbox)).unwrap();
+    nodes.until_true(|| is_listed_as(SandboxStatus::Ready));
     nodes.kill(0);
     nodes.start(0);
     let process = nodes.service(0).process(me(), &sandbox, 1, Duration::ZERO);

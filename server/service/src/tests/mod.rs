@@ -646,6 +646,28 @@ fn killed_server_finds_what_it_accepted_and_runs_nothing_twice() {
     }
 }
 
+#[test]
+fn request_is_in_the_document_if_it_is_small_and_had_no_secrets() {
+    let world = World::with(|config| config.concurrency = 1);
+    let submit = |request| world.block_on(world.service().submit(me(), request, None, None));
+    let kept = |id: &str| {
+        world.wait(id).document.unwrap().common.request.map(std::borrow::Cow::into_owned)
+    };
+    // One begins at once, and the others wait for their turn.
+    let running = world.submit("wait");
+    let ids = ["return 1", "return 2"].map(|source| (world.submit(source), source));
+    let mut with_secret = script("return 3");
+    with_secret.secrets.0.insert("TOKEN".to_owned(), sandbox_api::SecretValue::new("hunter2!"));
+    let with_secret = submit(with_secret).unwrap().id;
+    let large = submit(script(&long("return 4", 20_000))).unwrap().id;
+    world.launcher.go_on.add_permits(1);
+    for (id, source) in ids {
+        assert_eq!(kept(&id).unwrap()["script"], source);
+    }
+    assert_eq!(kept(&running).unwrap()["script"], "wait");
+    assert_eq!((kept(&with_secret), kept(&large)), (None, None));
+}
+
 /// It had no output and no entries, and said that there was no more.
 #[test]
 fn document_of_what_was_killed_has_its_stored_events_and_says_what_may_be_missing() {

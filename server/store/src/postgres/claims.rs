@@ -6,12 +6,11 @@ use sandbox_api::service::Subject;
 use tokio_postgres::Row;
 
 use super::Cluster;
-use super::executions::RECOVERED;
 use super::parameters::{Parameter, bind, one, own};
 use super::writer::Change;
 use crate::cluster::{Claimed, Claims, Holdings, OrphanedExecution, Progress, SubjectCounts};
 use crate::error::StoreError;
-use crate::executions::{RecoveredExecution, recovered, wait};
+use crate::executions::{RECOVERED, RecoveredExecution, recovered, wait};
 use crate::row::Columns as _;
 
 impl Cluster {
@@ -69,14 +68,11 @@ impl Cluster {
     ///
     /// [`StoreError`].
     pub fn held_by(&self, session: i64, ids: &[String]) -> Result<Vec<Claimed>, StoreError> {
-        let rows = self.database.query(
-            &format!(
-                "SELECT {RECOVERED}, coalesce(request, '') AS text FROM executions \
-                 WHERE session = $1 AND ended_at IS NULL AND id = ANY ($2)"
-            ),
-            &[bind(&session), bind(&ids)],
-        )?;
-        rows.iter().map(claimed).collect()
+        let statement = format!(
+            "SELECT {RECOVERED}, coalesce(request, '') AS text FROM executions \
+             WHERE session = $1 AND ended_at IS NULL AND id = ANY ($2)"
+        );
+        self.database.all(&statement, &[bind(&session), bind(&ids)], claimed)
     }
 
     /// Executions whose session has ended without them.
@@ -85,27 +81,23 @@ impl Cluster {
     ///
     /// [`StoreError`].
     pub fn orphans(&self) -> Result<Vec<OrphanedExecution>, StoreError> {
-        let rows = self.database.query(
-            &format!(
-                "SELECT {RECOVERED}, session, claims, cancel_asked FROM executions e \
-                 WHERE ended_at IS NULL AND (\
-                     session IS NOT NULL AND NOT EXISTS (SELECT FROM sessions s WHERE s.id = e.session) \
-                     OR session IS NULL AND EXISTS (SELECT FROM queue q WHERE q.execution = e.seq \
-                         AND q.lane LIKE '#%' \
-                         AND NOT EXISTS (SELECT FROM sessions s WHERE '#' || s.id = q.lane))) \
-                 ORDER BY seq"
-            ),
-            &[],
-        )?;
-        let orphan = |row: &Row| {
+        let statement = format!(
+            "SELECT {RECOVERED}, session, claims, cancel_asked FROM executions e \
+             WHERE ended_at IS NULL AND (\
+                 session IS NOT NULL AND NOT EXISTS (SELECT FROM sessions s WHERE s.id = e.session) \
+                 OR session IS NULL AND EXISTS (SELECT FROM queue q WHERE q.execution = e.seq \
+                     AND q.lane LIKE '#%' \
+                     AND NOT EXISTS (SELECT FROM sessions s WHERE '#' || s.id = q.lane))) \
+             ORDER BY seq"
+        );
+        self.database.all(&statement, &[], |row| {
             Ok(OrphanedExecution {
                 execution: recovered(row)?,
                 session: row.try_get("session")?,
                 claims: u32::try_from(row.try_get::<_, i32>("claims")?).unwrap_or_default(),
                 is_cancelled: row.try_get("cancel_asked")?,
             })
-        };
-        rows.iter().map(orphan).collect()
+        })
     }
 
     /// Puts an execution that a session had claimed and not begun back to its place in the queue. Whether it did.
@@ -143,14 +135,11 @@ impl Cluster {
         subject: &Subject,
         id: &str,
     ) -> Result<Option<RecoveredExecution>, StoreError> {
-        let rows = self.database.query(
-            &format!(
-                "SELECT {RECOVERED} FROM executions \
-                 WHERE id = $1 AND subject = $2 AND session IS NULL AND ended_at IS NULL"
-            ),
-            &[bind(&id), bind(&subject.as_str())],
-        )?;
-        rows.first().map(recovered).transpose()
+        let statement = format!(
+            "SELECT {RECOVERED} FROM executions \
+             WHERE id = $1 AND subject = $2 AND session IS NULL AND ended_at IS NULL"
+        );
+        self.database.first(&statement, &[bind(&id), bind(&subject.as_str())], recovered)
     }
 
     /// Asks the session that holds an execution to cancel it. Whether one does.
@@ -172,20 +161,16 @@ impl Cluster {
     ///
     /// [`StoreError`].
     pub fn progress(&self, ids: &[String]) -> Result<Vec<(String, Progress)>, StoreError> {
-        let rows = self.database.query(
-            "SELECT id, last_event, started_at IS NOT NULL AS has_begun, ended_at IS NOT NULL AS has_ended \
-             FROM executions WHERE id = ANY ($1)",
-            &[bind(&ids)],
-        )?;
-        let progress = |row: &Row| {
+        let statement = "SELECT id, last_event, started_at IS NOT NULL AS has_begun, \
+             ended_at IS NOT NULL AS has_ended FROM executions WHERE id = ANY ($1)";
+        self.database.all(statement, &[bind(&ids)], |row| {
             let progress = Progress {
                 last_event: row.count("last_event")?,
                 has_begun: row.try_get("has_begun")?,
                 has_ended: row.try_get("has_ended")?,
             };
             Ok((row.try_get("id")?, progress))
-        };
-        rows.iter().map(progress).collect()
+        })
     }
 
     /// What there is of a subject, at all nodes.

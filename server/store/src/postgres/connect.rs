@@ -95,7 +95,7 @@ pub(crate) struct Connector {
 impl Connector {
     /// # Errors
     ///
-    /// [`StoreError::DatabaseUrl`] if the URL or the certificates cannot be used.
+    /// [`StoreError::Refused`] if the URL or the certificates cannot be used.
     pub fn new(database: &DatabaseConfig) -> Result<Self, StoreError> {
         let (url, verification) = split_verification(&database.url)?;
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
@@ -177,8 +177,12 @@ fn refused(error: tokio_postgres::Error) -> StoreError {
     }
 }
 
-fn invalid(detail: impl Into<String>) -> StoreError {
-    StoreError::DatabaseUrl { detail: detail.into() }
+fn invalid(detail: impl fmt::Display) -> StoreError {
+    StoreError::refused(
+        format!("cannot use the URL of the database: {detail}"),
+        "write postgres://USER@HOST/NAME; the password is in SANDBOXCTL_DATABASE_PASSWORD or \
+         server.database_password_file",
+    )
 }
 
 /// The URL without its `sslmode`, and whether that asks for a verified server. The driver knows only modes

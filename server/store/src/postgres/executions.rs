@@ -3,7 +3,6 @@
 use std::sync::mpsc::sync_channel;
 
 use sandbox_api::Limits;
-use sandbox_api::service::{ExecutionState, ExecutionSummary, Subject, Time};
 use serde_json::Value;
 use tokio_postgres::Row;
 
@@ -11,18 +10,10 @@ use super::parameters::{bind, if_any, one, own};
 use super::{Change, PostgresStore, WRITERS};
 use crate::error::StoreError;
 use crate::executions::{
-    Accepted, Cursor, EVENT_PAGE, EXECUTION_PAGE, ExecutionPage, ExecutionQuery, Finish, Lane,
-    NewExecution, Recovered, SUMMARY, Start, StoredEvent, StoredExecution, Then, kind_name,
-    limits_json, recovered, state, stored, summary,
+    Accepted, Finish, Lane, NewExecution, Start, StoredEvent, Then, kind_name, limits_json, state,
 };
 use crate::integer::{signed, unsigned};
-use crate::row::Columns as _;
 use crate::usage::{MAX, day};
-
-/// The columns of [`recovered`].
-pub(super) const RECOVERED: &str = "id, kind, status, created_at, started_at, ended_at, metadata, \
-    sandbox, generation, is_restart, subject, has_secrets, last_event, engine, limits, trace_parent, \
-    coalesce(octet_length(request), 0)::bigint AS request_bytes";
 
 impl PostgresStore {
     pub fn accept_then(&self, new: NewExecution, then: impl Then<Accepted>) {
@@ -84,33 +75,6 @@ impl PostgresStore {
              $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)";
         let change = Change::new(statement, parameters, read, then).with_share(&subject);
         database.write(database.writer_of(&id), change);
-    }
-
-    pub fn find_key(
-        &self,
-        subject: &Subject,
-        key: &str,
-        digest: &str,
-    ) -> Result<Option<Accepted>, StoreError> {
-        let rows = self.database.query(
-            "SELECT k.digest, e.id FROM idempotency_keys k JOIN executions e ON e.seq = k.execution
-             WHERE k.subject = $1 AND k.key = $2 AND NOT e.is_expired",
-            &[bind(&subject.as_str()), bind(&key)],
-        )?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        Ok(Some(match row.try_get::<_, &str>(0)? == digest {
-            true => Accepted::Same(row.try_get(1)?),
-            false => Accepted::Other,
-        }))
-    }
-
-    pub fn request(&self, id: &str) -> Result<String, StoreError> {
-        let rows = self.database.query(
-            "SELECT request FROM executions WHERE id = $1 AND request IS NOT NULL",
-            &[bind(&id)],
-        )?;
-        let row = rows.first().ok_or_else(|| state(id, "queued"))?;
-        Ok(row.try_get(0)?)
     }
 
     pub fn mark_running_then(&self, id: &str, start: Start, then: impl Then<()>) {
@@ -208,39 +172,6 @@ impl PostgresStore {
         receiver.iter().collect()
     }
 
-    pub fn events(
-        &self,
-        id: &str,
-        after: u64,
-        limit: usize,
-    ) -> Result<Vec<StoredEvent>, StoreError> {
-        let rows = self.database.query(
-            "SELECT number, json FROM events
-             WHERE execution = (SELECT seq FROM executions WHERE id = $1) AND number > $2
-             ORDER BY number LIMIT $3",
-            &[bind(&id), bind(&signed(after)), bind(&signed(limit.min(EVENT_PAGE) as u64))],
-        )?;
-        let event = |row: &Row| {
-            Ok(StoredEvent { number: row.count("number")?, json: row.try_get("json")? })
-        };
-        rows.iter().map(event).collect()
-    }
-
-    pub fn execution(
-        &self,
-        subject: &Subject,
-        id: &str,
-    ) -> Result<Option<StoredExecution>, StoreError> {
-        let rows = self.database.query(
-            &format!(
-                "SELECT {SUMMARY}, document, stored_bytes FROM executions
-                 WHERE id = $1 AND subject = $2 AND NOT is_expired"
-            ),
-            &[bind(&id), bind(&subject.as_str())],
-        )?;
-        rows.first().map(stored).transpose()
-    }
-
     pub fn known(&self, ids: &[String]) -> Result<Vec<String>, StoreError> {
         let rows = self.database.query(
             "SELECT id FROM unnest($1) WITH ORDINALITY AS asked (id, place)
@@ -248,67 +179,6 @@ impl PostgresStore {
             &[bind(&ids)],
         )?;
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
-    }
-
-    /// A page of the executions of a subject, or of all; with the subject of each.
-    pub fn page(
-        &self,
-        subject: Option<&Subject>,
-        query: &ExecutionQuery,
-    ) -> Result<(Vec<Subject>, ExecutionPage), StoreError> {
-        let limit = query.limit.clamp(1, EXECUTION_PAGE);
-        let whose = if subject.is_some() { "subject = $1" } else { "$1::text IS NULL" };
-        let status = query.status.map(ExecutionState::as_str);
-        // There are few that have not ended, and an index has them.
-        let is_under_way =
-            matches!(query.status, Some(ExecutionState::Queued | ExecutionState::Running));
-        let cursor = query.cursor.as_ref();
-        let rows = self.database.query(
-            &format!(
-                "SELECT {SUMMARY}, subject, image FROM executions WHERE {whose} AND NOT is_expired
-                    AND ($2::bigint IS NULL OR (created_at, id) < ($2, $3))
-                    AND ($4::text IS NULL OR kind = $4) AND ($5::text IS NULL OR sandbox = $5)
-                    AND ($6::text IS NULL OR status = $6) AND (NOT $7 OR ended_at IS NULL)
-                    AND ($9::text IS NULL OR image = $9)
-                    AND ($10::bigint IS NULL OR created_at >= $10)
-                    AND ($11::bigint IS NULL OR created_at < $11)
-                 ORDER BY created_at DESC, id DESC LIMIT $8"
-            ),
-            &[
-                bind(&subject.map(Subject::as_str)),
-                bind(&cursor.map(|it| it.created_at.unix_millis())),
-                bind(&cursor.map(|it| it.id.as_str())),
-                bind(&query.kind.map(kind_name)),
-                bind(&query.sandbox),
-                bind(&status),
-                bind(&is_under_way),
-                bind(&signed(limit as u64 + 1)),
-                bind(&query.image),
-                bind(&query.since.map(Time::unix_millis)),
-                bind(&query.until.map(Time::unix_millis)),
-            ],
-        )?;
-        let listed = |row: &Row| {
-            Ok::<_, StoreError>(ExecutionSummary { image: row.column("image")?, ..summary(row)? })
-        };
-        let executions = rows.iter().take(limit).map(listed).collect::<Result<Vec<_>, _>>()?;
-        let next_cursor = executions
-            .last()
-            .filter(|_| rows.len() > limit)
-            .map(|it| Cursor { created_at: it.created_at, id: it.id.clone() });
-        let subjects = rows.iter().take(limit).map(Row::subject).collect::<Result<_, _>>()?;
-        Ok((subjects, ExecutionPage { executions, next_cursor }))
-    }
-
-    /// Those that this session holds: claimed, or running.
-    pub fn recover(&self) -> Result<Recovered, StoreError> {
-        let rows = self.database.query(
-            &format!(
-                "SELECT {RECOVERED} FROM executions WHERE session = $1 AND ended_at IS NULL ORDER BY seq"
-            ),
-            &[bind(&self.database.session())],
-        )?;
-        rows.iter().map(recovered).collect()
     }
 }
 

@@ -28,7 +28,7 @@ impl Cluster {
     /// Whether wake-ups come; if not, what waits has to be looked for.
     #[must_use]
     pub fn listens(&self) -> bool {
-        self.database.listens()
+        self.database.listens
     }
 
     /// Calls back with what nodes announce, as long as that returns `true`, on a thread of the database, which must
@@ -39,8 +39,8 @@ impl Cluster {
         }
         let (sender, receiver) = channel(BACKLOG);
         if self.announcements.set(sender).is_ok() {
-            let connector = self.database.connector().clone();
-            self.database.runtime().spawn(keep_listening(connector, receiver, wake));
+            let connector = self.database.connector.clone();
+            self.database.runtime.handle().spawn(keep_listening(connector, receiver, wake));
         }
     }
 

@@ -6,7 +6,6 @@ mod claims;
 mod connect;
 mod error;
 mod executions;
-mod figures;
 mod listen;
 mod node_dir;
 mod parameters;
@@ -16,7 +15,6 @@ mod retention;
 mod sandboxes;
 mod schema;
 mod sessions;
-mod status;
 mod thread;
 mod tokens;
 mod usage;
@@ -28,7 +26,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use sandbox_api::service::Time;
-use tokio::runtime::Handle;
 use tokio::sync::mpsc::Sender;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row};
@@ -37,21 +34,19 @@ use crate::cluster::{ClusterIdentity, Wake};
 use crate::error::StoreError;
 use crate::executions::wait;
 use crate::pool::Pool;
+use crate::writer::Writer;
 use connect::Connector;
 use error::within;
-use figures::Figures;
 use thread::{DatabaseThread, TIMEOUT, clock_ahead};
-use writer::Writer;
 
 pub use connect::DatabaseConfig;
 pub(crate) use connect::Purpose;
-pub use figures::DatabaseFigures;
 pub use node_dir::NodeDir;
-pub(crate) use parameters::{Parameter, Parameters, bind, own};
+pub(crate) use parameters::{Parameter, Parameters, Typed, bind, own};
 pub(crate) use report::report;
 pub use report::{DatabaseReport, Standbys};
 pub use schema::{Initialized, LEASES};
-pub(crate) use schema::{initialize, migrate, restored};
+pub(crate) use schema::{VERSION, initialize, migrate, restored};
 pub(crate) use writer::Change;
 
 /// The connections that write. The rows of `usage` and `stored` have the number of theirs.
@@ -59,10 +54,21 @@ const WRITERS: usize = 2;
 /// By how much the clock of this machine may differ.
 const CLOCK_TOLERANCE_MS: u64 = 50;
 
+/// What the writers of a node have done since its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DatabaseFigures {
+    /// Transactions that were committed.
+    pub commits: u64,
+    /// How long they took, all together.
+    pub commit_time: Duration,
+    /// Transactions that were begun again.
+    pub retries: u64,
+}
+
 /// The store of a cluster. Clones are handles of the same one.
 #[derive(Debug, Clone)]
 pub(crate) struct PostgresStore {
-    database: Arc<Database>,
+    pub database: Arc<Database>,
     cluster: Cluster,
 }
 
@@ -85,25 +91,25 @@ impl Cluster {
     /// What all its nodes have in common.
     #[must_use]
     pub fn identity(&self) -> &ClusterIdentity {
-        self.database.identity()
+        &self.database.identity
     }
 
     /// What this process has committed to the database.
     #[must_use]
     pub fn figures(&self) -> DatabaseFigures {
-        self.database.figures()
+        *self.database.figures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The database, with its connections.
 pub(crate) struct Database {
     // Dropped in this order: the writers end what they were handed.
-    writers: Vec<Writer>,
+    writers: Vec<Writer<Change>>,
     readers: Pool<Connection>,
     /// For sessions and claims.
     coordinator: Mutex<Connection>,
     connector: Arc<Connector>,
-    figures: Arc<Figures>,
+    figures: Arc<Mutex<DatabaseFigures>>,
     identity: ClusterIdentity,
     /// The session of this process; 0 for none.
     session: AtomicI64,
@@ -139,9 +145,9 @@ impl PostgresStore {
             let identity = schema::identity(&client).await?;
             Ok::<_, StoreError>((identity, clock_ahead(&client).await?))
         })?;
-        let figures = Arc::new(Figures::default());
+        let figures = Arc::<Mutex<DatabaseFigures>>::default();
         let writers = (0..WRITERS).map(|_| {
-            Writer::start(connector.clone(), runtime.handle().clone(), figures.clone())
+            writer::start(connector.clone(), runtime.handle().clone(), figures.clone())
                 .map_err(StoreError::unavailable)
         });
         let database = Arc::new(Database {
@@ -160,11 +166,6 @@ impl PostgresStore {
         Ok(Self { cluster: Cluster::new(database.clone()), database })
     }
 
-    #[cfg(test)]
-    pub const fn database(&self) -> &Arc<Database> {
-        &self.database
-    }
-
     pub const fn cluster(&self) -> &Cluster {
         &self.cluster
     }
@@ -180,31 +181,6 @@ impl PostgresStore {
 }
 
 impl Database {
-    /// What all nodes have in common.
-    pub const fn identity(&self) -> &ClusterIdentity {
-        &self.identity
-    }
-
-    /// What the connections that write have done.
-    pub fn figures(&self) -> DatabaseFigures {
-        self.figures.read()
-    }
-
-    /// Whether a connection may listen.
-    pub const fn listens(&self) -> bool {
-        self.listens
-    }
-
-    /// Makes connections.
-    pub const fn connector(&self) -> &Arc<Connector> {
-        &self.connector
-    }
-
-    /// The thread of the connections.
-    pub fn runtime(&self) -> &Handle {
-        self.runtime.handle()
-    }
-
     /// The session of this process; 0 for none.
     pub fn session(&self) -> i64 {
         self.session.load(Ordering::SeqCst)
@@ -253,6 +229,26 @@ impl Database {
             Err(StoreError::Unavailable(_)) => query(),
             queried => queried,
         }
+    }
+
+    /// Reads the rows that a statement finds.
+    pub fn all<T>(
+        &self,
+        statement: &str,
+        parameters: Parameters<'_>,
+        read: impl Fn(&Row) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        self.query(statement, parameters)?.iter().map(read).collect()
+    }
+
+    /// Reads the first row that a statement finds, if it finds any.
+    pub fn first<T>(
+        &self,
+        statement: &str,
+        parameters: Parameters<'_>,
+        read: impl Fn(&Row) -> Result<T, StoreError>,
+    ) -> Result<Option<T>, StoreError> {
+        self.query(statement, parameters)?.first().map(read).transpose()
     }
 
     /// Queries or changes something at once, on the connection for sessions and claims. If its answer does not come

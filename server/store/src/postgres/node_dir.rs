@@ -33,14 +33,22 @@ impl NodeDir {
         create_private_dir(data_dir).map_err(|error| directory(data_dir, error))?;
         let lock = lock(data_dir)?;
         if data_dir.join(DATABASE_FILE).exists() {
-            return Err(StoreError::OfSingleServer { path: data_dir.to_owned() });
+            let path = data_dir.display();
+            return Err(StoreError::refused(
+                format!("the data directory {path} has the store of a single server"),
+                "give the node a --data-dir of its own",
+            ));
         }
         let id = |name, new: &dyn Fn() -> String| {
             id(data_dir, name, new).map_err(|error| directory(data_dir, error))
         };
         let found = id(CLUSTER_FILE, &|| cluster.to_owned())?;
         if found != cluster {
-            return Err(StoreError::OtherCluster { path: data_dir.to_owned(), found });
+            let path = data_dir.display();
+            return Err(StoreError::refused(
+                format!("the data directory {path} belongs to the cluster {found}"),
+                "use another --data-dir, or the database that the directory was used with",
+            ));
         }
         Ok(Self { node: id(NODE_FILE, &new_node)?, _lock: lock })
     }
@@ -96,11 +104,11 @@ mod tests {
         let (node, single) = (parent.path().join("node"), parent.path().join("single"));
         drop(NodeDir::open(&node, "c1").unwrap());
         let refused = Store::open(&node, Durability::Disk).unwrap_err();
-        assert!(matches!(refused, StoreError::OfNode { cluster, .. } if cluster == "c1"));
+        assert!(refused.to_string().ends_with("of a node of the cluster c1"), "{refused}");
         assert!(!node.join(DATABASE_FILE).exists());
         drop(Store::open(&single, Durability::Disk).unwrap());
         let refused = NodeDir::open(&single, "c1").unwrap_err();
-        assert!(matches!(refused, StoreError::OfSingleServer { .. }));
+        assert!(refused.to_string().ends_with("of a single server"), "{refused}");
         assert!(!single.join(CLUSTER_FILE).exists());
     }
 
@@ -114,7 +122,7 @@ mod tests {
         drop(first);
         assert_eq!(NodeDir::open(&path, "c1").unwrap().node(), node);
         let other = NodeDir::open(&path, "c2").unwrap_err();
-        assert!(matches!(&other, StoreError::OtherCluster { found, .. } if found == "c1"));
+        assert!(other.to_string().ends_with("to the cluster c1"), "{other}");
         let elsewhere = NodeDir::open(&parent.path().join("other"), "c1").unwrap();
         assert_ne!(elsewhere.node(), node);
     }

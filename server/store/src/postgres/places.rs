@@ -1,6 +1,6 @@
 //! At which node things are: the files and the runs of executions, kept sandboxes, what agents have.
 
-use sandbox_api::service::Subject;
+use sandbox_api::service::{SandboxStatus, Subject};
 use tokio_postgres::Row;
 
 use super::Cluster;
@@ -17,10 +17,10 @@ impl Cluster {
              LEFT JOIN LATERAL (SELECT id FROM sessions WHERE node = found.node ORDER BY id DESC LIMIT 1) s \
              ON true"
         );
-        let rows = self.database.query(&statement, parameters)?;
-        rows.first().map_or(Ok(Place::Nowhere), |row| {
+        let place = self.database.first(&statement, parameters, |row| {
             Ok(Place::Node { node: row.try_get(0)?, session: row.try_get(1)? })
-        })
+        })?;
+        Ok(place.unwrap_or(Place::Nowhere))
     }
 
     /// Where an execution is claimed or runs.
@@ -104,22 +104,22 @@ impl Cluster {
         subject: &Subject,
         node: &str,
     ) -> Result<Vec<SandboxElsewhere>, StoreError> {
-        let rows = self.database.query(
-            &format!(
-                "SELECT {COLUMNS}, is_ready, \
-                 EXISTS (SELECT FROM sessions s WHERE s.node = sandboxes.node) AS is_there \
-                 FROM sandboxes WHERE subject = $1 AND node <> $2 ORDER BY created_at DESC, id"
-            ),
-            &[bind(&subject.as_str()), bind(&node)],
-        )?;
-        let elsewhere = |row: &Row| {
+        let statement = format!(
+            "SELECT {COLUMNS}, is_ready, is_paused, \
+             EXISTS (SELECT FROM sessions s WHERE s.node = sandboxes.node) AS is_there \
+             FROM sandboxes WHERE subject = $1 AND node <> $2 ORDER BY created_at DESC, id"
+        );
+        self.database.all(&statement, &[bind(&subject.as_str()), bind(&node)], |row| {
             Ok(SandboxElsewhere {
                 record: SandboxRecord::read(row)?,
-                is_ready: row.try_get("is_ready")?,
+                status: match (row.try_get("is_ready")?, row.try_get("is_paused")?) {
+                    (false, _) => SandboxStatus::Stopped,
+                    (true, false) => SandboxStatus::Ready,
+                    (true, true) => SandboxStatus::Paused,
+                },
                 is_there: row.try_get("is_there")?,
             })
-        };
-        rows.iter().map(elsewhere).collect()
+        })
     }
 
     /// Whose a kept sandbox is, unless its time is over.
@@ -130,8 +130,7 @@ impl Cluster {
     pub fn owner_of_sandbox(&self, id: &str) -> Result<Option<Subject>, StoreError> {
         let now = self.database.now().unix_millis();
         let statement = "SELECT subject FROM sandboxes WHERE id = $1 AND expires_at > $2";
-        let rows = self.database.query(statement, &[bind(&id), bind(&now)])?;
-        rows.first().map(Row::subject).transpose()
+        self.database.first(statement, &[bind(&id), bind(&now)], Row::subject)
     }
 
     /// The kept sandboxes at other nodes than this one whose time is not over, and whose they are.
@@ -143,18 +142,21 @@ impl Cluster {
         let now = self.database.now().unix_millis();
         let statement =
             "SELECT id, subject FROM sandboxes WHERE node <> $1 AND expires_at > $2 ORDER BY id";
-        let rows = self.database.query(statement, &[bind(&node), bind(&now)])?;
-        rows.iter().map(|row| Ok((row.try_get("id")?, row.subject()?))).collect()
+        self.database.all(statement, &[bind(&node), bind(&now)], |row| {
+            Ok((row.try_get("id")?, row.subject()?))
+        })
     }
 
-    /// Records whether a kept sandbox has a container, for the lists of other nodes.
+    /// Records the state of a kept sandbox, for the lists of other nodes.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn set_ready(&self, id: &str, is_ready: bool) -> Result<(), StoreError> {
-        let parameters = vec![own(id.to_owned()), own(is_ready)];
-        let statement = "UPDATE sandboxes SET is_ready = $2 WHERE id = $1";
+    pub fn set_status(&self, id: &str, status: SandboxStatus) -> Result<(), StoreError> {
+        let is_paused = status == SandboxStatus::Paused;
+        let is_ready = is_paused || status == SandboxStatus::Ready;
+        let parameters = vec![own(id.to_owned()), own(is_ready), own(is_paused)];
+        let statement = "UPDATE sandboxes SET is_ready = $2, is_paused = $3 WHERE id = $1";
         self.database.change(self.database.writer_of(id), statement, parameters, |_| Ok(()))
     }
 

@@ -7,6 +7,7 @@ use super::{PostgresStore, bind, own};
 use crate::error::StoreError;
 use crate::integer::signed;
 use crate::retention::BATCH;
+use crate::row::Columns as _;
 
 /// What a node (`$1`) expires.
 const MINE: &str = "(node = $1 OR node IS NULL OR NOT EXISTS (SELECT FROM nodes WHERE id = node))";
@@ -40,8 +41,7 @@ impl PostgresStore {
         }
         let statement =
             format!("SELECT id FROM executions WHERE is_expired AND {MINE} ORDER BY seq LIMIT $2");
-        let hidden = self.database.query(&statement, &[bind(&node), bind(&BATCH)])?;
-        hidden.iter().map(|row| Ok(row.try_get(0)?)).collect()
+        self.database.all(&statement, &[bind(&node), bind(&BATCH)], |row| Ok(row.try_get(0)?))
     }
 
     pub fn forget(&self, ids: Vec<String>) -> Result<(), StoreError> {
@@ -63,7 +63,6 @@ impl PostgresStore {
             "SELECT ended_at FROM executions WHERE ended_at IS NOT NULL AND NOT is_expired AND {MINE}
              ORDER BY ended_at LIMIT 1"
         );
-        let rows = self.database.query(&statement, &[bind(&self.database.node())])?;
-        Ok(rows.first().map(|row| row.try_get(0)).transpose()?.map(Time::from_unix_millis))
+        self.database.first(&statement, &[bind(&self.database.node())], |row| row.time("ended_at"))
     }
 }

@@ -1,32 +1,19 @@
 //! Kept sandboxes: their SQL. A node has those that it created.
 
-use sandbox_api::millis;
 use sandbox_api::service::Time;
-use serde_json::Value;
 
 use super::parameters::{Parameter, if_any};
 use super::{PostgresStore, bind, own};
 use crate::error::StoreError;
 use crate::integer::signed;
 use crate::sandboxes::{COLUMNS, SandboxRecord};
+use crate::statement::{in_postgres, value};
 
 impl PostgresStore {
     pub fn create_sandbox(&self, new: SandboxRecord) -> Result<bool, StoreError> {
-        let (writer, spec) = (self.database.writer_of(&new.id), new.spec_json()?);
-        let parameters = vec![
-            own(new.id),
-            own(new.subject.as_str().to_owned()),
-            own(new.name),
-            own(signed(new.generation)),
-            own(spec),
-            own(Value::Object(new.metadata).to_string()),
-            own(new.created_at.unix_millis()),
-            own(new.last_used_at.unix_millis()),
-            own(new.expires_at.unix_millis()),
-            own(new.max_expires_at.unix_millis()),
-            own(new.idle.map(|idle| signed(millis(idle)))),
-            own(self.database.session()),
-        ];
+        let writer = self.database.writer_of(&new.id);
+        let mut values = new.values()?;
+        values.push(value(self.database.session()));
         // Without the session there is no row, and no node that would have it.
         let statement = "WITH new AS (
                 INSERT INTO sandboxes SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, node
@@ -34,7 +21,7 @@ impl PostgresStore {
                 ON CONFLICT (subject, name) WHERE name IS NOT NULL DO NOTHING RETURNING 1
             )
             SELECT EXISTS (SELECT FROM new) FROM sessions WHERE id = $12";
-        self.database.change(writer, statement, parameters, |rows| {
+        self.database.change(writer, statement, in_postgres(values), |rows| {
             Ok(rows.first().ok_or(StoreError::SessionLost)?.try_get(0)?)
         })
     }
@@ -93,14 +80,6 @@ impl PostgresStore {
     pub fn sandboxes(&self) -> Result<Vec<SandboxRecord>, StoreError> {
         let statement =
             format!("SELECT {COLUMNS} FROM sandboxes WHERE node = $1 ORDER BY created_at, id");
-        let rows = self.database.query(&statement, &[bind(&self.database.node())])?;
-        rows.iter().map(SandboxRecord::read).collect()
-    }
-
-    pub fn remove_sandbox(&self, id: &str) -> Result<bool, StoreError> {
-        let statement = "DELETE FROM sandboxes WHERE id = $1 RETURNING 1";
-        let writer = self.database.writer_of(id);
-        let parameters = vec![own(id.to_owned())];
-        self.database.change(writer, statement, parameters, |rows| Ok(!rows.is_empty()))
+        self.database.all(&statement, &[bind(&self.database.node())], SandboxRecord::read)
     }
 }

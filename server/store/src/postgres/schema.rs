@@ -17,8 +17,11 @@ use crate::integer::unsigned;
 
 /// Each version's change of the tables. Entries are never edited, and only add: the nodes of a cluster are
 /// replaced one after the other.
-const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001.sql"), include_str!("migrations/0002.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("migrations/0001.sql"),
+    include_str!("migrations/0002.sql"),
+    include_str!("migrations/0003.sql"),
+];
 /// What is run after them.
 const FUNCTIONS: [&str; 2] = [include_str!("functions.sql"), include_str!("changes.sql")];
 /// The version of this program.
@@ -80,7 +83,10 @@ pub(crate) fn initialize(
         run(client, "CREATE SCHEMA IF NOT EXISTS sandboxctl").await?;
         if let Some((ClusterIdentity { id, lease: found, .. }, _)) = find_in_change(client).await? {
             return match lease {
-                Some(lease) if lease != found => Err(StoreError::OtherLease { found }),
+                Some(lease) if lease != found => Err(StoreError::refused(
+                    format!("the cluster has a lease of {} ms", found.as_millis()),
+                    "leave --lease away: it is chosen once for a cluster",
+                )),
                 _ => Ok(Initialized { id, is_new: false, lease: found }),
             };
         }

@@ -30,7 +30,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// [`StoreError::NodeTwice`] if another process became this node after it had a session.
+    /// [`StoreError::Refused`] if another process became this node after it had a session.
     pub fn begin_session(&self, new: &NewSession) -> Result<i64, StoreError> {
         let slots = i32::try_from(new.slots).unwrap_or(i32::MAX);
         let is_first = self.database.session() == 0;
@@ -50,7 +50,12 @@ impl Cluster {
             ],
         )?;
         let session: Option<i64> = one(&rows)?.try_get(0)?;
-        let session = session.ok_or_else(|| StoreError::NodeTwice { node: new.node.clone() })?;
+        let session = session.ok_or_else(|| {
+            StoreError::refused(
+                format!("another process is the node {} now", new.node),
+                "its data directory was copied: stop one of the two, and remove node-id from its copy",
+            )
+        })?;
         self.database.set_session(&new.node, session);
         Ok(session)
     }
@@ -112,7 +117,7 @@ impl Cluster {
     ///
     /// [`StoreError`].
     pub fn sessions(&self) -> Result<Vec<NodeSession>, StoreError> {
-        self.database.query(SESSIONS, &[])?.iter().map(session).collect()
+        self.database.all(SESSIONS, &[], session)
     }
 
     /// All nodes, by their names.

@@ -12,10 +12,9 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use futures_util::future::maybe_done;
@@ -25,11 +24,12 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
+use super::DatabaseFigures;
 use super::connect::{Connector, Purpose};
 use super::error::{QueryError, within};
-use super::figures::Figures;
 use super::parameters::{Parameter, bind};
 use crate::error::StoreError;
+use crate::writer::Writer;
 
 /// The most changes of one transaction.
 const BATCH: usize = 256;
@@ -99,43 +99,16 @@ impl Change {
     }
 }
 
-/// Hands changes to the thread of one connection. Dropping it waits until what it was handed is written.
-pub(crate) struct Writer {
-    /// As many as there are callers: each waits for its own.
-    changes: Option<Sender<Change>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Writer {
-    pub fn start(
-        connector: Arc<Connector>,
-        runtime: Handle,
-        figures: Arc<Figures>,
-    ) -> std::io::Result<Self> {
-        let (sender, receiver) = channel();
-        let mut connection = WriteConnection { connector, figures, open: None };
-        let thread =
-            thread::Builder::new().name("database writer".to_owned()).spawn(move || {
-                write_all(&receiver, |batch| runtime.block_on(connection.write(batch)));
-            })?;
-        Ok(Self { changes: Some(sender), thread: Some(thread) })
-    }
-
-    /// Makes a change. Its caller is told on the thread that writes; if that is gone, it is not told.
-    pub fn write(&self, change: Change) {
-        if let Some(changes) = &self.changes {
-            _ = changes.send(change);
-        }
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.changes = None;
-        if let Some(thread) = self.thread.take() {
-            _ = thread.join();
-        }
-    }
+/// Starts the thread of one connection.
+pub(super) fn start(
+    connector: Arc<Connector>,
+    runtime: Handle,
+    figures: Arc<Mutex<DatabaseFigures>>,
+) -> std::io::Result<Writer<Change>> {
+    let mut connection = WriteConnection { connector, figures, open: None };
+    Writer::start("database writer", move |changes| {
+        write_all(changes, |batch| runtime.block_on(connection.write(batch)));
+    })
 }
 
 fn write_all(changes: &Receiver<Change>, mut write: impl FnMut(Vec<Change>)) {
@@ -174,7 +147,7 @@ impl From<QueryError> for Failure {
 /// A connection that writes, made when it is needed.
 struct WriteConnection {
     connector: Arc<Connector>,
-    figures: Arc<Figures>,
+    figures: Arc<Mutex<DatabaseFigures>>,
     open: Option<Open>,
 }
 
@@ -212,13 +185,15 @@ impl WriteConnection {
             let since = Instant::now();
             match self.attempt(changes).await {
                 Ok(made) => {
-                    self.figures.committed(since.elapsed());
+                    let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
+                    figures.commits += 1;
+                    figures.commit_time += since.elapsed();
                     return Ok(made);
                 }
                 Err(Failure::Stopped(_)) if attempt < ATTEMPTS => attempt += 1,
                 Err(Failure::Stopped(error) | Failure::Refused(error)) => return Err(error),
             }
-            self.figures.retried();
+            self.figures.lock().unwrap_or_else(PoisonError::into_inner).retries += 1;
         }
     }
 

@@ -1,37 +1,21 @@
 //! Executions: their SQL.
 
-use rusqlite::{Connection, OptionalExtension, params, params_from_iter, types};
-use sandbox_api::service::{ExecutionState, ExecutionSummary, Subject};
+use rusqlite::{Connection, OptionalExtension, params};
+use sandbox_api::service::ExecutionState;
 use serde_json::Value;
 
 use super::{SqliteStore, usage};
 use crate::error::StoreError;
 use crate::executions::{
-    Accepted, Cursor, EVENT_PAGE, EXECUTION_PAGE, ExecutionPage, ExecutionQuery, Finish,
-    NewExecution, Recovered, SUMMARY, Start, StoredEvent, StoredExecution, Then, kind_name,
-    last_number, limits, limits_json, recovered, state, stored, summary,
+    Accepted, Finish, NewExecution, OF_KEY, Start, StoredEvent, Then, accepted, kind_name,
+    last_number, limits, limits_json, state,
 };
 use crate::integer::signed;
-use crate::row::Columns as _;
+use crate::statement::of_sqlite;
 
 impl SqliteStore {
     pub fn accept_then(&self, new: NewExecution, then: impl Then<Accepted>) {
         self.write_then(move |connection| accept(connection, new), then);
-    }
-
-    pub fn find_key(
-        &self,
-        subject: &Subject,
-        key: &str,
-        digest: &str,
-    ) -> Result<Option<Accepted>, StoreError> {
-        self.read(|connection| find_key(connection, subject, key, digest))
-    }
-
-    pub fn request(&self, id: &str) -> Result<String, StoreError> {
-        let statement = "SELECT request FROM executions WHERE id = ?1 AND request IS NOT NULL";
-        let request = self.first(statement, [id], |row| row.column("request"))?;
-        request.ok_or_else(|| state(id, "queued"))
     }
 
     pub fn mark_running_then(&self, id: &str, start: Start, then: impl Then<()>) {
@@ -61,33 +45,6 @@ impl SqliteStore {
         })
     }
 
-    pub fn events(
-        &self,
-        id: &str,
-        after: u64,
-        limit: usize,
-    ) -> Result<Vec<StoredEvent>, StoreError> {
-        self.all(
-            "SELECT number, json FROM events
-             WHERE execution = (SELECT seq FROM executions WHERE id = ?1) AND number > ?2
-             ORDER BY number LIMIT ?3",
-            params![id, signed(after), signed(limit.min(EVENT_PAGE) as u64)],
-            |row| Ok(StoredEvent { number: row.count("number")?, json: row.column("json")? }),
-        )
-    }
-
-    pub fn execution(
-        &self,
-        subject: &Subject,
-        id: &str,
-    ) -> Result<Option<StoredExecution>, StoreError> {
-        let statement = format!(
-            "SELECT {SUMMARY}, document, stored_bytes FROM executions
-             WHERE id = ?1 AND subject = ?2 AND NOT is_expired"
-        );
-        self.first(&statement, params![id, subject.as_str()], |row| stored(row))
-    }
-
     pub fn known(&self, ids: &[String]) -> Result<Vec<String>, StoreError> {
         self.read(|connection| {
             let mut query = connection.prepare_cached("SELECT 1 FROM executions WHERE id = ?1")?;
@@ -100,95 +57,17 @@ impl SqliteStore {
             Ok(known)
         })
     }
-
-    /// A page of the executions of a subject, or of all; with the subject of each.
-    pub fn page(
-        &self,
-        subject: Option<&Subject>,
-        query: &ExecutionQuery,
-    ) -> Result<(Vec<Subject>, ExecutionPage), StoreError> {
-        let whose = if subject.is_some() { "subject = ?" } else { "? IS NULL" };
-        let mut sql = format!(
-            "SELECT {SUMMARY}, subject, image FROM executions WHERE {whose} AND NOT is_expired"
-        );
-        let subject = subject.map(|subject| subject.as_str().to_owned());
-        let mut values: Vec<types::Value> = vec![subject.into()];
-        if let Some(Cursor { created_at, id }) = &query.cursor {
-            sql.push_str(" AND (created_at, id) < (?, ?)");
-            values.extend([created_at.unix_millis().into(), id.clone().into()]);
-        }
-        let mut with = |condition: &str, value: types::Value| {
-            sql.push_str(condition);
-            values.push(value);
-        };
-        if let Some(kind) = query.kind {
-            with(" AND kind = ?", kind_name(kind).to_owned().into());
-        }
-        if let Some(sandbox) = &query.sandbox {
-            with(" AND sandbox = ?", sandbox.clone().into());
-        }
-        if let Some(image) = &query.image {
-            with(" AND image = ?", image.clone().into());
-        }
-        if let Some(since) = query.since {
-            with(" AND created_at >= ?", since.unix_millis().into());
-        }
-        if let Some(until) = query.until {
-            with(" AND created_at < ?", until.unix_millis().into());
-        }
-        if let Some(status) = query.status {
-            // There are few that have not ended, and an index has them.
-            let condition = match status {
-                ExecutionState::Queued | ExecutionState::Running => {
-                    " AND ended_at IS NULL AND status = ?"
-                }
-                ExecutionState::Ended(_) => " AND status = ?",
-            };
-            with(condition, status.as_str().to_owned().into());
-        }
-        let limit = query.limit.clamp(1, EXECUTION_PAGE);
-        sql.push_str(" ORDER BY created_at DESC, id DESC LIMIT ?");
-        values.push(types::Value::Integer(signed(limit as u64 + 1)));
-        self.read(|connection| {
-            let mut query = connection.prepare_cached(&sql)?;
-            let mut rows = query.query(params_from_iter(values))?;
-            let (mut subjects, mut page) = (Vec::new(), ExecutionPage::default());
-            while let Some(row) = rows.next()? {
-                if page.executions.len() == limit {
-                    let last = page.executions.last();
-                    page.next_cursor =
-                        last.map(|it| Cursor { created_at: it.created_at, id: it.id.clone() });
-                    break;
-                }
-                let image = row.column("image")?;
-                page.executions.push(ExecutionSummary { image, ..summary(row)? });
-                subjects.push(row.subject()?);
-            }
-            Ok((subjects, page))
-        })
-    }
-
-    pub fn recover(&self) -> Result<Recovered, StoreError> {
-        let executions = self.all(
-            &format!(
-                "SELECT {SUMMARY}, subject, has_secrets, last_event, engine, limits, trace_parent,
-                    ifnull(octet_length(request), 0) AS request_bytes
-                 FROM executions INDEXED BY executions_under_way
-                 WHERE ended_at IS NULL ORDER BY seq"
-            ),
-            [],
-            |row| recovered(row),
-        )?;
-        Ok(executions.into_iter().collect())
-    }
 }
 
 fn accept(connection: &Connection, new: NewExecution) -> Result<Accepted, StoreError> {
     let NewExecution { id, subject, kind, request, has_secrets, key, .. } = new;
-    if let Some((key, digest)) = &key
-        && let Some(accepted) = find_key(connection, &subject, key, digest)?
-    {
-        return Ok(accepted);
+    if let Some((key, digest)) = &key {
+        let mut before = connection.prepare_cached(&of_sqlite(OF_KEY))?;
+        let mut before =
+            before.query_and_then(params![subject.as_str(), key], |row| accepted(row, digest))?;
+        if let Some(accepted) = before.next() {
+            return accepted;
+        }
     }
     let metadata = Value::Object(new.metadata).to_string();
     // What runs is never run again, and is not read again.
@@ -274,27 +153,6 @@ fn finish(connection: &Connection, end: Finish) -> Result<(), StoreError> {
     let limits = limited.as_deref().and_then(limits).unwrap_or_default();
     let used = usage.map(|usage| usage.charged(&limits)).unwrap_or_default();
     usage::add(connection, &subject, ended_at, &used)
-}
-
-fn find_key(
-    connection: &Connection,
-    subject: &Subject,
-    key: &str,
-    digest: &str,
-) -> Result<Option<Accepted>, StoreError> {
-    let mut query = connection.prepare_cached(
-        "SELECT k.digest, e.id FROM idempotency_keys k JOIN executions e ON e.seq = k.execution
-         WHERE k.subject = ?1 AND k.key = ?2 AND NOT e.is_expired",
-    )?;
-    let found = query
-        .query_row(params![subject.as_str(), key], |row| {
-            Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
-        })
-        .optional()?;
-    Ok(found.map(|(before, id)| match before == digest {
-        true => Accepted::Same(id),
-        false => Accepted::Other,
-    }))
 }
 
 fn insert_events(

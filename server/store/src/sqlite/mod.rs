@@ -7,7 +7,6 @@ mod retention;
 mod sandboxes;
 mod schema;
 mod signing_key;
-mod status;
 mod tokens;
 mod usage;
 mod writer;
@@ -26,7 +25,10 @@ use sandbox_dirfd::{check_private_dir, create_private_dir, random_hex};
 use crate::data_dir::{directory, lock_single, private_file};
 use crate::error::StoreError;
 use crate::pool::Pool;
+use crate::writer::Writer;
 use crate::{ContinueFn, Durability};
+
+pub(crate) use schema::VERSION;
 
 /// How long a statement waits for another program that holds the database.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,7 +46,7 @@ pub(crate) struct SqliteStore(Arc<Inner>);
 struct Inner {
     database: PathBuf,
     readers: Pool<Connection>,
-    writer: writer::Writer,
+    writer: Writer<writer::Change>,
     /// Held by a server, so that there is only one; the last to be dropped.
     lock: Option<File>,
     /// The data directory, if it is removed with the store.
@@ -133,8 +135,9 @@ impl SqliteStore {
         };
         schema::migrate(&mut connection, &database, migration)?;
         let log = writer::LogSize::watch(&mut connection)?;
+        let write_all = move |changes: &_| writer::write_all(&connection, changes, &log);
         let writer =
-            writer::Writer::start(connection, log).map_err(|error| directory(data_dir, error))?;
+            Writer::start("store", write_all).map_err(|error| directory(data_dir, error))?;
         let idle = match lock {
             Some(_) => (0..READERS).map(|_| connect_reader(&database)).collect::<Result<_, _>>()?,
             None => Vec::new(),
@@ -145,10 +148,15 @@ impl SqliteStore {
         Ok(Self(Arc::new(inner)))
     }
 
+    /// Whether a server has the data directory, and this store is for administration.
+    pub fn is_attached(&self) -> bool {
+        self.0.lock.is_none()
+    }
+
     pub fn check_writable(&self) -> Result<(), StoreError> {
         self.write(|connection| {
             // It takes the lock, and writes a page of the log.
-            connection.pragma_update(None, "user_version", schema::VERSION)?;
+            connection.pragma_update(None, "user_version", VERSION)?;
             Ok(())
         })
     }
@@ -190,21 +198,6 @@ impl SqliteStore {
         copied
     }
 
-    pub fn write<T: Send + 'static>(
-        &self,
-        change: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.0.writer.write(change)
-    }
-
-    pub fn write_then<T: Send + 'static>(
-        &self,
-        change: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
-        then: impl FnOnce(Result<T, StoreError>) + Send + 'static,
-    ) {
-        self.0.writer.write_then(change, then);
-    }
-
     pub fn read<T>(
         &self,
         query: impl FnOnce(&Connection) -> Result<T, StoreError>,
@@ -223,30 +216,6 @@ impl SqliteStore {
             let mut query = connection.prepare_cached(statement)?;
             query.query_and_then(parameters, read)?.collect()
         })
-    }
-
-    /// Reads the first row that a statement finds, if it finds any.
-    pub fn first<T>(
-        &self,
-        statement: &str,
-        parameters: impl Params,
-        read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
-    ) -> Result<Option<T>, StoreError> {
-        self.read(|connection| {
-            let mut query = connection.prepare_cached(statement)?;
-            query.query_and_then(parameters, read)?.next().transpose()
-        })
-    }
-
-    /// Reads the row that a statement always finds.
-    pub fn one<T>(
-        &self,
-        statement: &str,
-        parameters: impl Params,
-        read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        let found = self.first(statement, parameters, read)?;
-        found.ok_or_else(|| rusqlite::Error::QueryReturnedNoRows.into())
     }
 }
 

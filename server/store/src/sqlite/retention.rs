@@ -1,12 +1,13 @@
 //! Executions that are not kept any longer: their SQL.
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 use sandbox_api::service::Time;
 
 use super::SqliteStore;
 use crate::error::StoreError;
 use crate::integer::signed;
 use crate::retention::BATCH;
+use crate::row::Columns as _;
 
 impl SqliteStore {
     pub fn expire(&self, before: Time, max_bytes: u64) -> Result<Vec<String>, StoreError> {
@@ -19,13 +20,8 @@ impl SqliteStore {
                 Ok(())
             })?;
         }
-        self.read(|connection| {
-            let mut query = connection.prepare_cached(
-                "SELECT id FROM executions WHERE is_expired ORDER BY seq LIMIT ?1",
-            )?;
-            let ids = query.query_map([BATCH], |row| row.get(0))?;
-            Ok(ids.collect::<rusqlite::Result<_>>()?)
-        })
+        let hidden = "SELECT id FROM executions WHERE is_expired ORDER BY seq LIMIT ?1";
+        self.all(hidden, [BATCH], |row| row.column("id"))
     }
 
     pub fn forget(&self, ids: Vec<String>) -> Result<(), StoreError> {
@@ -40,13 +36,9 @@ impl SqliteStore {
     }
 
     pub fn oldest_end(&self) -> Result<Option<Time>, StoreError> {
-        self.read(|connection| {
-            let mut query = connection.prepare_cached(
-                "SELECT ended_at FROM executions WHERE ended_at IS NOT NULL AND NOT is_expired
-                 ORDER BY ended_at LIMIT 1",
-            )?;
-            Ok(query.query_row([], |row| row.get(0)).optional()?.map(Time::from_unix_millis))
-        })
+        let oldest = "SELECT ended_at FROM executions WHERE ended_at IS NOT NULL AND NOT is_expired
+            ORDER BY ended_at LIMIT 1";
+        Ok(self.all(oldest, [], |row| row.time("ended_at"))?.pop())
     }
 }
 

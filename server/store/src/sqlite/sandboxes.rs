@@ -1,42 +1,29 @@
 //! Kept sandboxes: their SQL.
 
 use rusqlite::params;
-use sandbox_api::millis;
 use sandbox_api::service::Time;
-use serde_json::Value;
 
 use super::SqliteStore;
 use crate::error::StoreError;
 use crate::integer::signed;
 use crate::sandboxes::{COLUMNS, SandboxRecord};
+use crate::statement::in_sqlite;
 
 impl SqliteStore {
     pub fn create_sandbox(&self, new: SandboxRecord) -> Result<bool, StoreError> {
-        let spec = new.spec_json()?;
+        let (subject, name, values) = (new.subject.clone(), new.name.clone(), new.values()?);
         self.write(move |connection| {
-            if let Some(name) = &new.name {
+            if let Some(name) = name {
                 let mut query = connection
                     .prepare_cached("SELECT 1 FROM sandboxes WHERE subject = ?1 AND name = ?2")?;
-                if query.exists(params![new.subject.as_str(), name])? {
+                if query.exists(params![subject.as_str(), name])? {
                     return Ok(false);
                 }
             }
             let mut insert = connection.prepare_cached(
                 "INSERT INTO sandboxes VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
             )?;
-            insert.execute(params![
-                new.id,
-                new.subject.as_str(),
-                new.name,
-                signed(new.generation),
-                spec,
-                Value::Object(new.metadata).to_string(),
-                new.created_at.unix_millis(),
-                new.last_used_at.unix_millis(),
-                new.expires_at.unix_millis(),
-                new.max_expires_at.unix_millis(),
-                new.idle.map(|idle| signed(millis(idle))),
-            ])?;
+            insert.execute(in_sqlite(&values))?;
             Ok(true)
         })
     }
@@ -76,14 +63,6 @@ impl SqliteStore {
     pub fn sandboxes(&self) -> Result<Vec<SandboxRecord>, StoreError> {
         let statement = format!("SELECT {COLUMNS} FROM sandboxes ORDER BY created_at, id");
         self.all(&statement, [], |row| SandboxRecord::read(row))
-    }
-
-    pub fn remove_sandbox(&self, id: &str) -> Result<bool, StoreError> {
-        let id = id.to_owned();
-        self.write(move |connection| {
-            let mut delete = connection.prepare_cached("DELETE FROM sandboxes WHERE id = ?1")?;
-            Ok(delete.execute([id])? > 0)
-        })
     }
 }
 

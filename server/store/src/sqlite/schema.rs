@@ -12,141 +12,15 @@ const APPLICATION_ID: i64 = 0x7362_7831;
 /// Each version's change of the tables, from an empty database on. Entries are never edited: a change
 /// is a new entry.
 const MIGRATIONS: &[&str] = &[
-    // 1: executions, their events, idempotency keys, usage.
-    "
-    CREATE TABLE executions (
-        seq INTEGER PRIMARY KEY AUTOINCREMENT,
-        id TEXT NOT NULL UNIQUE,
-        subject TEXT NOT NULL,
-        kind TEXT NOT NULL,
-        status TEXT NOT NULL,
-        request TEXT,
-        has_secrets INTEGER NOT NULL,
-        metadata TEXT NOT NULL,
-        sandbox TEXT,
-        created_at INTEGER NOT NULL,
-        started_at INTEGER,
-        ended_at INTEGER,
-        document TEXT,
-        stored_bytes INTEGER NOT NULL DEFAULT 0,
-        last_event INTEGER NOT NULL DEFAULT 0,
-        is_expired INTEGER NOT NULL DEFAULT 0
-    ) STRICT;
-    CREATE INDEX executions_by_subject ON executions (subject, seq);
-    CREATE INDEX executions_under_way ON executions (status) WHERE ended_at IS NULL;
-    CREATE INDEX executions_by_end ON executions (ended_at) WHERE ended_at IS NOT NULL;
-    CREATE TABLE events (
-        execution INTEGER NOT NULL REFERENCES executions (seq) ON DELETE CASCADE,
-        number INTEGER NOT NULL,
-        json TEXT NOT NULL,
-        PRIMARY KEY (execution, number)
-    ) STRICT, WITHOUT ROWID;
-    CREATE TABLE idempotency_keys (
-        subject TEXT NOT NULL,
-        key TEXT NOT NULL,
-        digest TEXT NOT NULL,
-        execution INTEGER NOT NULL REFERENCES executions (seq) ON DELETE CASCADE,
-        PRIMARY KEY (subject, key)
-    ) STRICT, WITHOUT ROWID;
-    CREATE INDEX keys_by_execution ON idempotency_keys (execution);
-    CREATE TABLE usage (
-        subject TEXT NOT NULL,
-        day INTEGER NOT NULL,
-        executions INTEGER NOT NULL,
-        cpu_ms INTEGER NOT NULL,
-        wall_ms INTEGER NOT NULL,
-        written_bytes INTEGER NOT NULL,
-        PRIMARY KEY (subject, day)
-    ) STRICT, WITHOUT ROWID;
-    ",
-    // 2: kept sandboxes and tokens.
-    "
-    CREATE TABLE sandboxes (
-        id TEXT PRIMARY KEY,
-        subject TEXT NOT NULL,
-        name TEXT,
-        generation INTEGER NOT NULL,
-        spec TEXT NOT NULL,
-        metadata TEXT NOT NULL,
-        created_at INTEGER NOT NULL,
-        last_used_at INTEGER NOT NULL,
-        expires_at INTEGER NOT NULL,
-        max_expires_at INTEGER NOT NULL,
-        idle_ms INTEGER
-    ) STRICT;
-    CREATE UNIQUE INDEX sandboxes_by_name ON sandboxes (subject, name) WHERE name IS NOT NULL;
-    CREATE TABLE tokens (
-        id TEXT PRIMARY KEY,
-        hash BLOB NOT NULL,
-        subject TEXT NOT NULL,
-        scopes TEXT NOT NULL,
-        created_at INTEGER NOT NULL,
-        expires_at INTEGER,
-        revoked_at INTEGER,
-        last_used_at INTEGER
-    ) STRICT;
-    ",
-    // 3: the stored bytes of each subject, and indexes of what is looked for among all that has ended.
-    "
-    CREATE TABLE stored (
-        subject TEXT PRIMARY KEY,
-        bytes INTEGER NOT NULL
-    ) STRICT, WITHOUT ROWID;
-    INSERT INTO stored SELECT subject, sum(stored_bytes) FROM executions GROUP BY subject;
-    CREATE TRIGGER stored_more AFTER UPDATE OF stored_bytes ON executions BEGIN
-        INSERT INTO stored VALUES (new.subject, new.stored_bytes - old.stored_bytes)
-            ON CONFLICT (subject) DO UPDATE SET bytes = bytes + excluded.bytes;
-    END;
-    CREATE TRIGGER stored_less AFTER DELETE ON executions BEGIN
-        UPDATE stored SET bytes = bytes - old.stored_bytes WHERE subject = old.subject;
-    END;
-    DROP INDEX executions_under_way;
-    DROP INDEX executions_by_end;
-    CREATE INDEX executions_under_way ON executions (subject, seq) WHERE ended_at IS NULL;
-    CREATE INDEX executions_by_end ON executions (ended_at)
-        WHERE ended_at IS NOT NULL AND NOT is_expired;
-    CREATE INDEX executions_hidden ON executions (seq) WHERE is_expired;
-    CREATE INDEX executions_by_sandbox ON executions (subject, sandbox, seq)
-        WHERE sandbox IS NOT NULL;
-    ",
-    // 4: of an execution in a kept sandbox, the generation that it is for, or ran in, and whether it started it.
-    "
-    ALTER TABLE executions ADD COLUMN generation INTEGER;
-    ALTER TABLE executions ADD COLUMN is_restart INTEGER;
-    ",
-    // 5: the engine that an execution runs on, and the limits in force, as JSON.
-    "
-    ALTER TABLE executions ADD COLUMN engine TEXT;
-    ALTER TABLE executions ADD COLUMN limits TEXT;
-    ",
-    // 6: lists by time and id; a cursor contains both, so deletions do not affect it.
-    "
-    DROP INDEX executions_by_subject;
-    DROP INDEX executions_under_way;
-    DROP INDEX executions_by_sandbox;
-    CREATE INDEX executions_by_subject ON executions (subject, created_at, id);
-    CREATE INDEX executions_under_way ON executions (subject, created_at, id)
-        WHERE ended_at IS NULL;
-    CREATE INDEX executions_by_sandbox ON executions (subject, sandbox, created_at, id)
-        WHERE sandbox IS NOT NULL;
-    ",
-    // 7: the W3C trace context of the request.
-    "
-    ALTER TABLE executions ADD COLUMN trace_parent TEXT;
-    ",
-    // 8: the key that signs what the service gives out: one row.
-    "
-    CREATE TABLE signing_key (
-        number INTEGER PRIMARY KEY CHECK (number = 1),
-        hex TEXT NOT NULL
-    ) STRICT;
-    ",
-    // 9: the image of an execution, lists of all subjects, and what they used on a day.
-    "
-    ALTER TABLE executions ADD COLUMN image TEXT;
-    CREATE INDEX executions_by_time ON executions (created_at, id);
-    CREATE INDEX usage_by_day ON usage (day);
-    ",
+    include_str!("migrations/0001.sql"),
+    include_str!("migrations/0002.sql"),
+    include_str!("migrations/0003.sql"),
+    include_str!("migrations/0004.sql"),
+    include_str!("migrations/0005.sql"),
+    include_str!("migrations/0006.sql"),
+    include_str!("migrations/0007.sql"),
+    include_str!("migrations/0008.sql"),
+    include_str!("migrations/0009.sql"),
 ];
 
 /// The newest version.
@@ -172,7 +46,11 @@ pub(crate) fn migrate(
         return Ok(());
     }
     if migration == Migration::Refused {
-        return Err(StoreError::Older { path: path.to_owned(), found });
+        let path = path.display();
+        return Err(StoreError::refused(
+            format!("the store {path} has version {found}, and is in use by an older server"),
+            "use the sandboxctl of that server, or restart it with this one",
+        ));
     }
     let transaction = connection.transaction()?;
     let missing = MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or_default());
@@ -212,7 +90,13 @@ pub(crate) fn check(connection: &Connection, path: &Path) -> Result<i64, StoreEr
     match (version, application) {
         (0, 0) if tables == 0 => Ok(0),
         (version, APPLICATION_ID) if version > VERSION => {
-            Err(StoreError::Newer { path: path.to_owned(), found: version, known: VERSION })
+            let path = path.display();
+            Err(StoreError::refused(
+                format!(
+                    "the store {path} has schema version {version}; this program supports up to {VERSION}"
+                ),
+                "use the newer sandboxctl, or restore the backup that was made before it",
+            ))
         }
         (version, APPLICATION_ID) if version > 0 => Ok(version),
         _ => Err(damaged("it is the database of a different program".to_owned())),
@@ -273,7 +157,7 @@ mod tests {
         migrate(&mut newer, path, Migration::Allowed).unwrap();
         newer.pragma_update(None, "user_version", VERSION + 1).unwrap();
         let error = migrate(&mut newer, path, Migration::Allowed).unwrap_err();
-        assert!(matches!(error, StoreError::Newer { .. }), "{error}");
+        assert!(error.hint().unwrap().contains("newer sandboxctl"), "{error}");
 
         let mut foreign = Connection::open_in_memory().unwrap();
         foreign.execute_batch("CREATE TABLE bookmarks (url TEXT)").unwrap();

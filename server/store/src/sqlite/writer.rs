@@ -4,13 +4,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 
+use super::SqliteStore;
 use crate::error::StoreError;
 use crate::executions::wait;
 
@@ -28,7 +28,7 @@ const VACUUM: &str = "PRAGMA incremental_vacuum(1000)";
 /// Reports to the caller of a change whether it is durable.
 type Completion = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 /// Makes a change, or learns why it cannot be made.
-type Change = Box<dyn FnOnce(Result<&Connection, StoreError>) -> Completion + Send>;
+pub(super) type Change = Box<dyn FnOnce(Result<&Connection, StoreError>) -> Completion + Send>;
 
 /// The pages of the log that are to be copied to the database.
 pub(crate) struct LogSize(Arc<AtomicU32>);
@@ -46,23 +46,7 @@ impl LogSize {
     }
 }
 
-/// Hands changes to the thread that writes. Dropping it waits until what it was handed is written, and
-/// the thread's connection is closed.
-pub(crate) struct Writer {
-    /// As many as there are callers: each waits for its own.
-    changes: Option<Sender<Change>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Writer {
-    pub fn start(connection: Connection, log: LogSize) -> std::io::Result<Self> {
-        let (sender, receiver) = channel();
-        let thread = thread::Builder::new()
-            .name("store".to_owned())
-            .spawn(move || write_all(&connection, &receiver, &log))?;
-        Ok(Self { changes: Some(sender), thread: Some(thread) })
-    }
-
+impl SqliteStore {
     /// Makes a change, and waits until it is durable.
     pub fn write<T: Send + 'static>(
         &self,
@@ -78,28 +62,16 @@ impl Writer {
         change: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
         then: impl FnOnce(Result<T, StoreError>) + Send + 'static,
     ) {
-        let change: Change = Box::new(move |connection| {
+        self.0.writer.write(Box::new(move |connection| {
             let made = connection.and_then(|connection| whole(connection, change));
             Box::new(move |committed: Result<(), StoreError>| {
                 then(made.and_then(|made| committed.map(|()| made)));
             })
-        });
-        if let Some(changes) = &self.changes {
-            _ = changes.send(change);
-        }
+        }));
     }
 }
 
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.changes = None;
-        if let Some(thread) = self.thread.take() {
-            _ = thread.join();
-        }
-    }
-}
-
-fn write_all(connection: &Connection, changes: &Receiver<Change>, log: &LogSize) {
+pub(super) fn write_all(connection: &Connection, changes: &Receiver<Change>, log: &LogSize) {
     loop {
         let next = match log.0.load(Ordering::Relaxed) {
             ..LOG_PAGES => changes.recv().map_err(|_| RecvTimeoutError::Disconnected),

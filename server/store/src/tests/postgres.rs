@@ -112,7 +112,7 @@ impl Clustered {
 
 fn database(store: &Store) -> &Arc<Database> {
     match &store.0 {
-        Backend::Postgres(store) => store.database(),
+        Backend::Postgres(store) => &store.database,
         Backend::Sqlite(_) => unreachable!("it is a cluster's"),
     }
 }
@@ -123,7 +123,7 @@ fn copy_of_a_data_directory_ends_one_session_of_its_original_and_no_more() {
     let original = Clustered::new(&server.database());
     let copy = original.other("n1");
     let refused = Clustered::begin_session(&original.store, "n1").unwrap_err();
-    assert!(matches!(&refused, StoreError::NodeTwice { node } if node == "n1"), "{refused}");
+    assert!(refused.to_string().contains("is the node n1 now"), "{refused}");
     assert_eq!(original.count("SELECT count(*) FROM sessions"), 1);
     copy.end_session();
     Clustered::begin_session(&original.store, "n1").unwrap();
@@ -173,7 +173,7 @@ fn cluster_is_initialized_once_and_other_schemas_are_refused() {
         assert_eq!(found, Initialized { is_new: false, ..made.clone() });
     }
     let other = Store::initialize(&config, Some(Duration::from_secs(4))).unwrap_err();
-    assert!(matches!(other, StoreError::OtherLease { found } if Some(found) == lease));
+    assert!(other.to_string().ends_with("a lease of 3000 ms"), "{other}");
     let store = Store::connect(&config).unwrap();
     assert_eq!(store.cluster().unwrap().identity().id, made.id);
     let (from, to) = Store::migrate(&config).unwrap();
@@ -197,7 +197,7 @@ fn url_with_a_password_or_without_a_verified_server_is_refused() {
     ] {
         let error = Store::connect(&DatabaseConfig::new(url)).unwrap_err();
         let text = error.to_string();
-        assert!(matches!(error, StoreError::DatabaseUrl { .. }) && text.contains(why), "{text}");
+        assert!(matches!(error, StoreError::Refused { .. }) && text.contains(why), "{text}");
         assert!(!text.contains("secret"));
     }
     let missing = DatabaseConfig {

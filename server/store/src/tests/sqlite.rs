@@ -538,6 +538,6 @@ fn store_of_an_older_server_that_runs_is_not_migrated() {
     let path = dir.path().join("data");
     sqlite(&store).write(|it| Ok(it.pragma_update(None, "user_version", 1)?)).unwrap();
     let error = Store::attach(&path).unwrap_err();
-    assert!(matches!(error, StoreError::Older { found: 1, .. }), "{error}");
+    assert!(error.to_string().contains("has version 1,"), "{error}");
     assert!(error.hint().unwrap().contains("restart"));
 }

@@ -162,7 +162,8 @@ impl Settings {
         spec = spec.limits(request.limits.unwrap_or(usual));
         match spec.supports_exec() {
             true => spec.allow(request.hosts.as_ref().unwrap_or(&self.hosts).clone()),
-            false => spec,
+            // Only programs have a network.
+            false => spec.inject(Vec::new()),
         }
     }
 }

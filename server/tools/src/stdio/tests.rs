@@ -40,7 +40,8 @@ async fn served(
     input: impl AsyncBufRead + Unpin,
     output: impl AsyncWrite + Unpin + Send + 'static,
 ) -> io::Result<()> {
-    let ended = serve(input, output, tool, std::future::pending::<()>()).await?;
+    let ended =
+        serve(input, output, &Callbacks::default(), tool, std::future::pending::<()>()).await?;
     assert_eq!(ended, None);
     Ok(())
 }
@@ -451,7 +452,10 @@ async fn an_interruption_gives_up_the_calls_and_waits_for_no_input() {
             }
         }
     };
-    let task = tokio::spawn(serve(BufReader::new(from), to, call, interrupted));
+    let task = tokio::spawn(async move {
+        let callbacks = Callbacks::default();
+        serve(BufReader::new(from), to, &callbacks, call, interrupted).await
+    });
     near.write_all(b"{\"id\": \"a\", \"tool\": \"wait\", \"args\": 0}\n").await.unwrap();
     drop(begins.recv().await.unwrap());
     interrupt.send("a signal").unwrap();

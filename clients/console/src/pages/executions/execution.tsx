@@ -16,9 +16,9 @@ export function ExecutionPage({ id, route }: { id: string; route: Route }) {
   const canWrite = useSession().can("executions:write");
   const execution = useExecution(id);
   const { busy, run, failure } = useAction();
-  const request = requestOf(id);
   const { data } = execution;
-  const again = async () => request && go(href(["executions", await submit(request)]));
+  const request = data && requestOf(data);
+  const again = async () => request && go(href(["executions", await submit(request, data.sandbox)]));
   const open = async (like: Execution) => go(href(["playground"], { kind: await draftLike(like) }));
   const actions = canWrite && (
     <>

@@ -1,17 +1,32 @@
 /** The files that an execution left, with previews, and what it changed. */
 import { useMemo, useState } from "preact/hooks";
-import { blob, get, url } from "../../lib/api";
+import { blob, get } from "../../lib/api";
 import { pathOf, segment } from "../../lib/content";
 import { safe, spaced } from "../../lib/format";
 import { useLoad } from "../../lib/load";
 import type { Change, ChangeManifest, FileEntry, FileList } from "../../lib/wire";
 import { s } from "../../strings";
-import { Badge, Button, Bytes, type Column, Dialog, FileView, Loaded, Safe, Section, Table, Time } from "../../ui";
+import {
+  Badge,
+  Button,
+  Bytes,
+  type Column,
+  Dialog,
+  Download,
+  FileView,
+  Loaded,
+  Safe,
+  Section,
+  Table,
+  Time,
+} from "../../ui";
 
 /** As many rows as are shown at first. */
 const SHOWN = 500;
 
 const address = (base: string, entry: FileEntry) => `${base}/files/${segment(pathOf(entry))}`;
+
+const nameOf = ({ path }: FileEntry) => path.slice(path.lastIndexOf("/") + 1);
 
 const keyOf = (entry: { path: string; path_b64?: string | null }) => entry.path_b64 ?? `/${entry.path}`;
 
@@ -26,11 +41,7 @@ function fileColumns(base: string, open: (entry: FileEntry) => void): Column<Fil
     );
   };
   const download = (entry: FileEntry) =>
-    entry.type === "file" && (
-      <a href={url(address(base, entry))} download aria-label={s.left.downloadOf(safe(entry.path))}>
-        {s.left.download}
-      </a>
-    );
+    entry.type === "file" && <Download path={address(base, entry)} name={nameOf(entry)} text={s.left.download} inRow />;
   return [
     { head: s.left.name, class: "name", cell: name },
     { head: s.left.type, class: "tight", cell: (entry) => spaced(entry.type) },
@@ -45,11 +56,7 @@ export function Files({ id }: { id: string }) {
   const list = useLoad((signal) => get<FileList>(`${base}/files`, {}, signal), [id]);
   const [open, setOpen] = useState<FileEntry>();
   const columns = useMemo(() => fileColumns(base, setOpen), [base]);
-  const all = (
-    <a class="button" href={url(`${base}/archive`)} download>
-      {s.left.all}
-    </a>
-  );
+  const all = <Download path={`${base}/archive`} name={`${id}.tar.gz`} text={s.left.all} />;
   return (
     <Loaded of={list} isEmpty={({ files }) => files.length === 0} none={s.left.none}>
       {({ files, truncated }) => (
@@ -64,9 +71,7 @@ export function Files({ id }: { id: string }) {
                 load={(signal) => blob(address(base, open), {}, signal)}
               />
               <footer class="actions">
-                <a class="button" href={url(address(base, open))} download>
-                  {s.left.download}
-                </a>
+                <Download path={address(base, open)} name={nameOf(open)} text={s.left.download} />
               </footer>
             </Dialog>
           )}

@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { get } from "../../lib/api";
 import { safe } from "../../lib/format";
-import { keep, usePoll } from "../../lib/load";
+import { usePoll } from "../../lib/load";
 import { go, href, type Route, replace } from "../../lib/route";
 import { useSession } from "../../lib/session";
 import type { ExecutionList as Entries, ExecutionStatus, ExecutionSummary } from "../../lib/wire";
@@ -96,11 +96,6 @@ export function ExecutionList({ route }: { route: Route }) {
     },
     POLL_MS,
     [query],
-    (old, now) => {
-      const executions = keep(old?.executions, now.executions, (row) => row.id);
-      const isSame = old && executions === old.executions && now.next_cursor === old.next_cursor;
-      return isSame ? old : { ...now, executions };
-    },
   );
   const heads = useMemo(() => columns(filters.subject !== "", session.subject), [filters.subject, session.subject]);
   const isFiltered = cursor !== undefined || Object.values(filters).some((value) => value !== "");

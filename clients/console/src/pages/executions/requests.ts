@@ -1,33 +1,30 @@
-/** The requests that this page has sent. The service forgets them when they start, so only these can be sent again. */
+/** Requests of executions: sent, sent again, and as commands for a terminal. */
 import { ApiError, get, send } from "../../lib/api";
 import { BEARER, curl, json } from "../../lib/curl";
 import { cut, shell } from "../../lib/format";
 import type { Content, Execution, ExecutionList, ExecutionRequest } from "../../lib/wire";
 
-const MAX_KEPT = 100;
-const sent = new Map<string, ExecutionRequest>();
-
-export function requestOf(id: string): ExecutionRequest | undefined {
-  return sent.get(id);
+/** What was asked for, once it has ended: if it was small and had no secrets, as a service keeps no others. */
+export function requestOf({ request }: Execution): ExecutionRequest | undefined {
+  return request as ExecutionRequest | undefined;
 }
 
 /** The request whose answer has not come, or was lost, with its key. */
 let pending: { text: string; key: string } | undefined;
 
+const placeOf = (sandbox: string | null) => `${sandbox === null ? "" : `/sandboxes/${sandbox}`}/executions`;
+
 /** Submits it, once even if the answer is lost and it is sent again. */
-export async function submit(request: ExecutionRequest): Promise<string> {
+export async function submit(request: ExecutionRequest, sandbox: string | null = null): Promise<string> {
   const titled = { ...request, metadata: { title: titleOf(request), ...request.metadata } };
   const text = JSON.stringify(titled);
   if (pending?.text !== text) pending = { text, key: crypto.randomUUID() };
   const headers = { "Idempotency-Key": pending.key };
-  const { id } = await send<{ id: string }>("POST", "/executions", titled, { headers }).catch((error) => {
+  const { id } = await send<{ id: string }>("POST", placeOf(sandbox), titled, { headers }).catch((error) => {
     if (error instanceof ApiError && error.status > 0) pending = undefined;
     throw error;
   });
   pending = undefined;
-  sent.set(id, request);
-  const oldest = sent.keys().next().value;
-  if (sent.size > MAX_KEPT && oldest !== undefined) sent.delete(oldest);
   return id;
 }
 
@@ -44,30 +41,29 @@ function textOf(content: Content | null | undefined): string | undefined {
 
 /** What lists show: the beginning of what runs. */
 function titleOf({ script, command }: ExecutionRequest): string {
-  const source = textOf(script) ?? textOf(command?.shell) ?? textOf(command?.program) ?? "";
+  const program = [command?.program, ...(command?.args ?? [])].map((word) => shell(textOf(word) ?? "…")).join(" ");
+  const source = textOf(script) ?? textOf(command?.shell) ?? program;
   const line = source.split("\n").find((each) => each.trim() !== "" && !each.trim().startsWith("--"));
   return cut((line ?? source).trim(), 80);
 }
 
 /** The commands that do the same from a terminal, or, without the request, that get what this execution is. */
-export function commandLines(id: string, request: ExecutionRequest | undefined): { curl: string; sandboxctl: string } {
+export function commandLines(id: string, execution: Execution): { curl: string; sandboxctl: string } {
   const server = location.origin;
-  if (!request) {
-    return {
-      curl: curl(`/v1/executions/${id}`),
-      sandboxctl: `sandboxctl executions get ${id} --server ${shell(server)}`,
-    };
-  }
+  const request = requestOf(execution);
+  const find = `sandboxctl executions get ${id} --server ${shell(server)}`;
+  if (!request) return { curl: curl(`/v1/executions/${id}`), sandboxctl: find };
   const run = () => `sandboxctl executions run --server ${shell(server)} --request ${shell(JSON.stringify(request))}`;
   return {
-    curl: curl("/v1/executions?wait=60", [BEARER, ...json(request)]),
-    sandboxctl: simple(request, server) ?? run(),
+    curl: curl(`/v1${placeOf(execution.sandbox)}?wait=60`, [BEARER, ...json(request)]),
+    sandboxctl: execution.sandbox === null ? (simple(request, server) ?? run()) : find,
   };
 }
 
 /** `run -c` or `exec`, if their flags can say it all. */
 function simple(request: ExecutionRequest, server: string): string | undefined {
-  const { script, args, command, image, limits, ...others } = request;
+  const { script, args, command, image, limits, metadata: { title, ...metadata } = {}, ...more } = request;
+  const others = { ...more, metadata };
   const isMore = Object.values(others).some((member) => member && Object.keys(member).length > 0);
   const { timeout_ms, memory_bytes, ...moreLimits } = limits ?? {};
   if (isMore || Object.keys(moreLimits).length > 0) return undefined;

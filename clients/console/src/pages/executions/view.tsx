@@ -144,12 +144,11 @@ function Result({ execution: { result = null, tests = [] } }: { execution: Resul
 }
 
 function Details({ id, execution }: { id: string; execution: Execution }) {
-  const request = requestOf(id);
   return (
     <div class="stack">
       <Section title={s.execution.terminal}>
-        {!request && <p class="hint">{s.execution.noRequest}</p>}
-        {Object.entries(commandLines(id, request)).map(([name, text]) => (
+        {!requestOf(execution) && <p class="hint">{s.execution.noRequest}</p>}
+        {Object.entries(commandLines(id, execution)).map(([name, text]) => (
           <div key={name} class="command-line">
             <header class="row">
               <h3>{name}</h3>

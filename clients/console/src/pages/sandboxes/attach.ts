@@ -2,7 +2,7 @@
  * A connection to a process of a sandbox, in the WebSocket subprotocol `sandboxctl.process.1`. It comes back after a
  * loss, and goes on after the last event that it had.
  */
-import { ApiError, get, url } from "../../lib/api";
+import { ApiError, get, subprotocols, url } from "../../lib/api";
 import type { ExecutionEvent, Problem, ProcessView } from "../../lib/wire";
 import { s } from "../../strings";
 import { processPath } from "./calls";
@@ -87,7 +87,7 @@ export class Attachment {
     const path = processPath(this.sandbox, id, "/attach");
     const target = new URL(url(path, { after: this.#after, generation }), location.href);
     target.protocol = target.protocol === "https:" ? "wss:" : "ws:";
-    const socket = new WebSocket(target, ["sandboxctl.process.1"]);
+    const socket = new WebSocket(target, subprotocols("sandboxctl.process.1"));
     this.#socket = socket;
     socket.binaryType = "arraybuffer";
     socket.onopen = () => {

@@ -1,22 +1,37 @@
 /** The files of a sandbox: a tree, and what is chosen in it. */
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError, blob, send, url } from "../../lib/api";
+import { ApiError, blob, send } from "../../lib/api";
 import { pathOf } from "../../lib/content";
 import { bytes, safe } from "../../lib/format";
-import { useLoad } from "../../lib/load";
+import { usePoll } from "../../lib/load";
 import { s } from "../../strings";
-import { Button, Confirm, Drop, Empty, Field, FileView, Loaded, Safe, Section, Time, useAction } from "../../ui";
+import {
+  Button,
+  Confirm,
+  Download,
+  Drop,
+  Empty,
+  Field,
+  FileView,
+  Loaded,
+  Safe,
+  Section,
+  Time,
+  useAction,
+} from "../../ui";
 import { Ask, Choice, useField } from "../../ui/form";
 import { type Entry, filePath, joined, type Listing, operate, parentOf, type SandboxView } from "./calls";
+import { FOLLOW_MS, follows } from "./parts";
 
 /** Of one directory. */
 const MAX_ENTRIES = 1_000;
 const words = s.files;
 
 /** `version` counts what has changed something: open directories are listed again. */
-type Tree = { sandbox: string; chosen: Entry; choose: (entry: Entry) => void; version: number };
+type Tree = { view: SandboxView; chosen: Entry; choose: (entry: Entry) => void; version: number };
 
-export function Files({ view: { id: sandbox, spec } }: { view: SandboxView }) {
+export function Files({ view }: { view: SandboxView }) {
+  const { id: sandbox, spec } = view;
   const [root, setRoot] = useState(directoryOf(spec.mount_path ?? "/io"));
   const [chosen, choose] = useState(root);
   const [version, setVersion] = useState(0);
@@ -30,13 +45,12 @@ export function Files({ view: { id: sandbox, spec } }: { view: SandboxView }) {
     setRoot(directoryOf(path));
     choose(directoryOf(path));
   };
-  const refresh = <Button kind="quiet" onClick={changed} label={words.refresh} />;
   return (
     <div class="files">
-      <Section title={words.tree} actions={refresh}>
+      <Section title={words.tree}>
         {Object.keys(roots).length > 1 && <Choice label={words.root} value={root.path} of={roots} onChange={begin} />}
         <div>
-          <Directory key={root.path} entry={root} isRoot tree={{ sandbox, chosen, choose, version }} />
+          <Directory key={root.path} entry={root} isRoot tree={{ view, chosen, choose, version }} />
         </div>
       </Section>
       <Chosen key={keyOf(chosen)} sandbox={sandbox} entry={chosen} root={root} choose={choose} onChange={changed} />
@@ -72,12 +86,19 @@ function Directory({ entry, isRoot = false, tree }: { entry: Entry; isRoot?: boo
 }
 
 function Entries({ entry, tree }: { entry: Entry; tree: Tree }) {
-  const { sandbox, version, chosen, choose } = tree;
-  const loaded = useLoad(
-    (signal) => operate<Listing>(sandbox, { operation: "list", path: pathOf(entry), limit: MAX_ENTRIES }, signal),
-    [sandbox, keyOf(entry)],
+  const { view, version, chosen, choose } = tree;
+  const loaded = usePoll(
+    (signal) => operate<Listing>(view.id, { operation: "list", path: pathOf(entry), limit: MAX_ENTRIES }, signal),
+    FOLLOW_MS,
+    [view.id, keyOf(entry)],
+    follows(view),
   );
-  const { reload } = loaded;
+  const { data, reload } = loaded;
+  // What is chosen is shown as it is now.
+  useEffect(() => {
+    const now = data?.entries.find((child) => keyOf(child) === keyOf(chosen));
+    if (now && (now.size !== chosen.size || now.modified !== chosen.modified)) choose(now);
+  }, [data]);
   const seen = useRef(version);
   useEffect(() => {
     if (seen.current !== version) reload();
@@ -135,11 +156,7 @@ function Chosen({ sandbox, entry, root, choose, onChange }: ChosenProps) {
   const actions = (
     <>
       {isDirectory && <Button onClick={() => setAsked("mkdir")} label={words.mkdir} />}
-      {type === "file" && (
-        <a class="button" href={url(path)} download>
-          {words.download}
-        </a>
-      )}
+      {type === "file" && <Download path={path} name={entry.name} text={words.download} />}
       {entry.path !== root.path && (
         <>
           <Button onClick={() => setAsked("rename")} label={words.rename} />

@@ -1,7 +1,7 @@
 /** The sandboxes of the caller, a page at a time. */
 import { get, type Query } from "../../lib/api";
 import { cut } from "../../lib/format";
-import { keep, usePoll } from "../../lib/load";
+import { usePoll } from "../../lib/load";
 import { go, href } from "../../lib/route";
 import { pairs } from "../../lib/typed";
 import { s } from "../../strings";
@@ -49,12 +49,9 @@ export function List({ query }: { query: URLSearchParams }) {
   const cursor = of("cursor");
   const filters: Filters = { name: of("name"), status: of("status"), metadata: of("metadata") };
   const isFiltered = Object.values(filters).some(Boolean);
-  const loaded = usePoll(
-    async (signal) => get<SandboxList>("/sandboxes", queryOf(filters, cursor), signal),
-    EVERY_MS,
-    [query.toString()],
-    (before, now) => ({ ...now, sandboxes: keep(before?.sandboxes, now.sandboxes, (view) => view.id) }),
-  );
+  const loaded = usePoll(async (signal) => get<SandboxList>("/sandboxes", queryOf(filters, cursor), signal), EVERY_MS, [
+    query.toString(),
+  ]);
   const create = (
     <a class="button primary" href={href(["sandboxes", "new"])}>
       {words.create}

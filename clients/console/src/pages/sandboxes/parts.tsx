@@ -3,6 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { ApiError } from "../../lib/api";
 import { safe } from "../../lib/format";
+import { isAttended } from "../../lib/load";
 import { href } from "../../lib/route";
 import { s } from "../../strings";
 import { Badge, Button, Empty, type Tone } from "../../ui";
@@ -24,6 +25,18 @@ export function place(sandbox: string, tab: string, item?: number): string {
 export function isGone(error: unknown): error is ApiError {
   return error instanceof ApiError && (error.status === 404 || error.status === 410);
 }
+
+export const FOLLOW_MS = 3_000;
+let rests = 0;
+
+/** It is about to be paused: nothing that follows it may wake it meanwhile. */
+export const rest = async () => (rests = Date.now() + FOLLOW_MS);
+
+/** Whether what is a use of a sandbox is repeated: while that is awake, and somebody is at the page. */
+export const follows =
+  ({ status }: SandboxView) =>
+  () =>
+    status === "ready" && Date.now() > rests && isAttended();
 
 /** What wakes a sandbox is not done because a tab was looked at. */
 export function Awake({ view, children }: { view: SandboxView; children: () => ComponentChildren }) {

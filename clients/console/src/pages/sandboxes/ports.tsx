@@ -3,23 +3,25 @@ import { useState } from "preact/hooks";
 import { ApiError, get, send } from "../../lib/api";
 import { curl } from "../../lib/curl";
 import { shell } from "../../lib/format";
-import { useLoad } from "../../lib/load";
+import { usePoll } from "../../lib/load";
 import { s } from "../../strings";
 import { Badge, Button, type Column, Copy, Dialog, Empty, Loaded, Section, Table, Time, useAction } from "../../ui";
 import { type PortList, type Preview, type SandboxView, sandboxPath } from "./calls";
+import { FOLLOW_MS, follows } from "./parts";
 
 const TTL_MS = 3_600_000;
 const words = s.ports;
 
 type Port = PortList["ports"][number];
 
-export function Ports({ view: { id, spec } }: { view: SandboxView }) {
+export function Ports({ view }: { view: SandboxView }) {
+  const { id, spec } = view;
   const [shown, setShown] = useState<{ port: number; preview: Preview }>();
   /** The port that was asked for at a service without previews. */
   const [forwarded, setForwarded] = useState<number>();
   const { busy, run, failure } = useAction();
-  // Asked for once: a list is a use of the sandbox, and would keep it awake.
-  const loaded = useLoad((signal) => get<PortList>(sandboxPath(id, "/ports"), {}, signal), [id]);
+  const load = (signal: AbortSignal) => get<PortList>(sandboxPath(id, "/ports"), {}, signal);
+  const loaded = usePoll(load, FOLLOW_MS, [id], follows(view));
   const open = async (port: number) => {
     try {
       setShown({ port, preview: await preview(id, port) });
@@ -39,9 +41,8 @@ export function Ports({ view: { id, spec } }: { view: SandboxView }) {
     { head: words.address, cell: ({ address }) => <code>{words.addresses[address] ?? address}</code> },
     { head: words.reach, cell: reach },
   ];
-  const refresh = <Button busy={loaded.loading} onClick={loaded.reload} label={words.refresh} />;
   return (
-    <Section title={words.title} actions={refresh}>
+    <Section title={words.title}>
       {failure}
       <Loaded of={loaded}>
         {({ ports }) => {

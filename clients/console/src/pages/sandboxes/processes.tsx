@@ -2,7 +2,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { get } from "../../lib/api";
 import { bytes, duration } from "../../lib/format";
-import { keep, usePoll } from "../../lib/load";
+import { usePoll } from "../../lib/load";
 import { replace } from "../../lib/route";
 import { milliseconds } from "../../lib/typed";
 import { s } from "../../strings";
@@ -27,12 +27,9 @@ function All({ sandbox, onUse }: { sandbox: string; onUse: () => void }) {
   const [isAsked, setAsked] = useState(false);
   const columns = useMemo(() => columnsOf(sandbox), [sandbox]);
   // A list is no use of the sandbox: it does not keep it awake.
-  const loaded = usePoll(
-    (signal) => get<ProcessList>(sandboxPath(sandbox, "/processes"), {}, signal),
-    EVERY_MS,
-    [sandbox],
-    (before, now) => ({ processes: keep(before?.processes, now.processes, keyOf) }),
-  );
+  const loaded = usePoll((signal) => get<ProcessList>(sandboxPath(sandbox, "/processes"), {}, signal), EVERY_MS, [
+    sandbox,
+  ]);
   const started = ({ id }: ProcessView) => {
     onUse();
     replace(place(sandbox, "processes", id));

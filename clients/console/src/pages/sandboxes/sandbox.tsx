@@ -11,7 +11,7 @@ import { Ask, useField } from "../../ui/form";
 import { type SandboxView, sandboxPath } from "./calls";
 import { Files } from "./files";
 import { Overview } from "./overview";
-import { Awake, isGone, place, StatusBadge } from "./parts";
+import { Awake, isGone, place, rest, StatusBadge } from "./parts";
 import { Ports } from "./ports";
 import { Processes } from "./processes";
 import { Terminals } from "./terminal";
@@ -36,12 +36,7 @@ export function Sandbox(props: Place) {
 }
 
 function Living({ id, tab, item, onGone }: Place & { onGone: (error: ApiError) => void }) {
-  const loaded = usePoll(
-    (signal) => get<SandboxView>(sandboxPath(id), {}, signal),
-    EVERY_MS,
-    [id],
-    (before, now) => (JSON.stringify(before) === JSON.stringify(now) && before ? before : now),
-  );
+  const loaded = usePoll((signal) => get<SandboxView>(sandboxPath(id), {}, signal), EVERY_MS, [id]);
   const { error, reload } = loaded;
   useEffect(() => {
     if (isGone(error)) onGone(error);
@@ -86,7 +81,7 @@ function Actions({ view, onChange }: { view: SandboxView; onChange: () => void }
   const lifetime = useField("1h");
   const isPaused = view.status === "paused";
   const close = () => setOpen(undefined);
-  const pause = () => send("POST", sandboxPath(view.id, isPaused ? "/resume" : "/pause"));
+  const pause = () => rest().then(() => send("POST", sandboxPath(view.id, isPaused ? "/resume" : "/pause")));
   const extend = async () => {
     await send("PATCH", sandboxPath(view.id), { ttl_ms: milliseconds(lifetime.value) });
     onChange();

@@ -12,7 +12,7 @@ use sandbox_helper::mounts::{Filesystem, NODEV, NOEXEC, NOSUID, RDONLY, Reach};
 
 use super::mounts::{attach, make, restrict};
 use crate::failed::{Failed, Step as _};
-use crate::mount_ns::{LAYER, LOWER, ROOT};
+use crate::mount_ns::{LAYER, LOWER, ROOT, enter};
 use crate::rootless::Rootless;
 
 const FOLDER: Mode = Mode::from_raw_mode(0o755);
@@ -129,13 +129,8 @@ impl Root {
     /// without set-id bits once more, all at once.
     pub fn enter(self) -> Result<(), Failed> {
         restrict(&self.mount, NOSUID, Reach::All).step("restrict all mounts of the container")?;
-        let enter = || {
-            rustix::process::fchdir(&self.mount)?;
-            rustix::process::pivot_root(".", ".")?;
-            rustix::mount::unmount(".", UnmountFlags::DETACH)?;
-            rustix::process::chdir("/")
-        };
-        enter().step("make the container's root this process's")?;
+        let entered = rustix::process::fchdir(&self.mount).and_then(|()| enter());
+        entered.step("make the container's root this process's")?;
         restrict(&self.mount, RDONLY, Reach::Itself).step("make the root read-only")
     }
 

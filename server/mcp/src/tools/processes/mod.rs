@@ -95,7 +95,7 @@ macro_rules! process_tools {
                 }
 
                 fn hints(server: ServerTraits<'_>) -> Hints {
-                    let is_open_world = !server.settings.sandbox.allow.rules().is_empty();
+                    let is_open_world = !server.settings.sandbox.hosts().rules().is_empty();
                     let hints: Hints = $hints;
                     // What only reads and stops has no effect outside.
                     let is_open_world = is_open_world && !hints.is_idempotent;
@@ -175,7 +175,14 @@ struct ReadyArgs {
 impl Ready {
     fn read(given: Value) -> Result<Self, Failure> {
         let refused = |why: &str| invalid(format!("start_process: `ready`: {why}"));
-        let Value::Object(given) = given else { return Err(refused("it is an object")) };
+        let member = |name: &str, value| JsonObject::from_iter([(name.to_owned(), value)]);
+        let given = match given {
+            Value::Object(given) => given,
+            // Models write these, too.
+            Value::Number(_) => member("port", given),
+            Value::String(_) => member("text", given),
+            _ => return Err(refused("it is an object with `port` or `text`")),
+        };
         let ReadyArgs { port, text, timeout_ms } = decode("start_process: `ready`", given)?;
         let condition = match (port, text.filter(|text| !text.is_empty())) {
             (Some(port), None) => Condition::Port(port),
@@ -436,9 +443,13 @@ mod tests {
         assert_eq!(read(json!({ "port": 80 })), Ok(READY_WAIT));
         let second = json!({ "text": "a", "timeout_ms": 1000 });
         assert_eq!(read(second), Ok(Duration::from_secs(1)));
+        assert_eq!(read(json!(80)), Ok(READY_WAIT));
+        assert_eq!(read(json!("listening")), Ok(READY_WAIT));
         for wrong in [
             json!({}),
-            json!(80),
+            json!([80]),
+            json!(0),
+            json!(""),
             json!({ "port": 0 }),
             json!({ "port": 70_000 }),
             json!({ "text": "" }),

@@ -1,0 +1,355 @@
+//! The calls of one run: whether each is given, its limits, and what is recorded of it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sandbox_api::{HostTool, ToolCall, ToolOutcome, millis};
+use sandbox_protocol::limits::{
+    MAX_MESSAGE_BYTES, MAX_TOOL_FILE_BYTES, MAX_TOOL_FILE_NAME_BYTES, MAX_TOOL_FILES,
+    MAX_TOOL_VALUE_BYTES, MAX_VALUE_DEPTH, cut_encoded,
+};
+use sandbox_protocol::message::{CallEnd, CallFile};
+use sandbox_protocol::{Base64, ErrorKind};
+use sandbox_receipts::sha256;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use tokio::sync::OnceCell;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{Asks, HostAnswer, HostCall, HostFile, HostToolError, ToolGrant};
+use super::{luau, search};
+use crate::permission::{Answer, Ask, ask};
+
+/// The window of the rate limit.
+const SECOND: Duration = Duration::from_secs(1);
+/// Most bytes of a tool's description in the answer to a search.
+const MAX_SUMMARY_BYTES: usize = 200;
+
+/// The calls of a run.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    grant: ToolGrant,
+    listed: OnceCell<Arc<[HostTool]>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    calls: u32,
+    /// Of all arguments and results.
+    bytes: u64,
+    /// When the current second began, and the calls in it.
+    window: (Instant, u32),
+    /// The call in progress, and when it began.
+    open: Option<(ToolCall, Instant)>,
+    done: Vec<ToolCall>,
+    is_truncated: bool,
+}
+
+/// What a script gets of a call.
+pub(crate) type Answered = (CallEnd, Vec<CallFile>);
+
+/// Why a call has no result.
+#[derive(Debug)]
+struct Refusal(ToolOutcome, String);
+
+impl Refusal {
+    fn end(self) -> CallEnd {
+        let Self(outcome, message) = self;
+        let kind = match outcome {
+            ToolOutcome::Refused | ToolOutcome::Limit => ErrorKind::Policy,
+            ToolOutcome::Unknown => ErrorKind::NotFound,
+            ToolOutcome::TooLarge => ErrorKind::TooLarge,
+            _ => ErrorKind::Runtime,
+        };
+        CallEnd::Failed { kind, message: cut_encoded(&message, MAX_MESSAGE_BYTES).to_owned() }
+    }
+}
+
+impl From<HostToolError> for Refusal {
+    fn from(error: HostToolError) -> Self {
+        let outcome = match error {
+            HostToolError::Failed(_) => ToolOutcome::Failed,
+            HostToolError::Unknown => ToolOutcome::Unknown,
+            HostToolError::Timeout => ToolOutcome::Timeout,
+            HostToolError::TooLarge => ToolOutcome::TooLarge,
+            HostToolError::Unavailable(_) => ToolOutcome::Unavailable,
+        };
+        Self(outcome, error.to_string())
+    }
+}
+
+impl Gate {
+    pub fn new(grant: ToolGrant) -> Self {
+        let state = State {
+            calls: 0,
+            bytes: 0,
+            window: (Instant::now(), 0),
+            open: None,
+            done: Vec::new(),
+            is_truncated: false,
+        };
+        Self { grant, listed: OnceCell::new(), state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is consistent between any two statements that can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it gives, for people: its rules, or what holds without one.
+    pub fn rules(&self) -> Vec<String> {
+        match &self.grant.rules[..] {
+            [] => vec!["tools that only read".to_owned()],
+            rules => rules.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// The given tools that have these words.
+    pub async fn search(&self, words: &str) -> Answered {
+        self.wait_for_turn().await;
+        let found = self.list().await.map(|all| {
+            let found = search::search(all.iter().filter(|tool| self.grant.gives(tool)), words);
+            let entry = |tool: &HostTool| {
+                let first = tool.description.lines().next().unwrap_or_default();
+                let summary = cut_encoded(first, MAX_SUMMARY_BYTES);
+                json!({ "name": tool.name, "description": summary })
+            };
+            found.into_iter().map(entry).collect()
+        });
+        (found.map_or_else(Refusal::end, CallEnd::Value), Vec::new())
+    }
+
+    /// The types of a given tool.
+    pub async fn describe(&self, name: &str) -> Answered {
+        self.wait_for_turn().await;
+        let described = match self.list().await {
+            Ok(all) => self.find(all, name).map(|tool| luau::describe(tool).into()),
+            Err(refusal) => Err(refusal),
+        };
+        (described.map_or_else(Refusal::end, CallEnd::Value), Vec::new())
+    }
+
+    /// Calls a tool, which takes `left` at most. Gives what is recorded of it, too.
+    pub async fn call(
+        &self,
+        name: &str,
+        arguments: &RawValue,
+        left: Duration,
+    ) -> (Answered, Option<ToolCall>) {
+        let number = self.begin(name, arguments);
+        let result = self.try_call(name, arguments, number, left).await;
+        let (outcome, text, answered) = match result {
+            Ok((text, answered)) => (ToolOutcome::Ok, text, answered),
+            Err(refusal) => (refusal.0, refusal.1.clone(), (refusal.end(), Vec::new())),
+        };
+        let files: usize = answered.1.iter().map(|file| file.data.0.len()).sum();
+        (answered, self.end(outcome, text.len() + files, sha256(text)))
+    }
+
+    /// Records that a call has begun; returns its number.
+    fn begin(&self, name: &str, arguments: &RawValue) -> u32 {
+        let call = ToolCall {
+            tool: name.to_owned(),
+            outcome: ToolOutcome::Cancelled,
+            duration_ms: 0,
+            argument_bytes: arguments.get().len() as u64,
+            result_bytes: 0,
+            arguments_sha256: sha256(arguments.get()),
+            result_sha256: sha256(""),
+        };
+        let mut state = self.lock();
+        state.calls = state.calls.saturating_add(1);
+        state.bytes = state.bytes.saturating_add(call.argument_bytes);
+        state.open = Some((call, Instant::now()));
+        state.calls
+    }
+
+    /// Records how the call in progress has ended, if there is one.
+    fn end(&self, outcome: ToolOutcome, bytes: usize, result_sha256: String) -> Option<ToolCall> {
+        let mut state = self.lock();
+        let (call, began) = state.open.take()?;
+        let duration_ms = millis(began.elapsed());
+        let result_bytes = bytes as u64;
+        let call = ToolCall { outcome, duration_ms, result_bytes, result_sha256, ..call };
+        match state.done.len() < ToolCall::MAX_RECORDED {
+            true => state.done.push(call.clone()),
+            false => state.is_truncated = true,
+        }
+        Some(call)
+    }
+
+    /// Records the call in progress, if there is one, as cancelled: the run has ended.
+    pub fn close(&self) -> Option<ToolCall> {
+        self.end(ToolOutcome::Cancelled, 0, sha256(""))
+    }
+
+    /// All calls, and whether there were more.
+    pub fn calls(&self) -> (Vec<ToolCall>, bool) {
+        let state = self.lock();
+        (state.done.clone(), state.is_truncated)
+    }
+
+    async fn try_call(
+        &self,
+        name: &str,
+        arguments: &RawValue,
+        number: u32,
+        left: Duration,
+    ) -> Result<(String, Answered), Refusal> {
+        let limits = &self.grant.limits;
+        if number > limits.calls {
+            let message = format!("this script may call tools {} times", limits.calls);
+            return Err(Refusal(ToolOutcome::Limit, message));
+        }
+        self.spend(0)?;
+        let Ok(arguments) = serde_json::from_str::<Map<String, Value>>(arguments.get()) else {
+            let message = format!("the arguments of '{name}' are not an object");
+            return Err(Refusal(ToolOutcome::Refused, message));
+        };
+        self.wait_for_turn().await;
+        let all = self.list().await?;
+        let known = all.iter().find(|tool| tool.name == name);
+        let tool = known.map_or_else(|| self.find(all, name), Ok)?;
+        self.permit(tool, &arguments).await?;
+        let time = limits.timeout.min(left);
+        let call = HostCall { tool: name, arguments, timeout: time };
+        let answer = timeout(time, self.grant.tools.call(call)).await;
+        self.take(tool, number, answer.unwrap_or(Err(HostToolError::Timeout))?)
+    }
+
+    /// Whether this call is given, or somebody permits it.
+    async fn permit(&self, tool: &HostTool, arguments: &Map<String, Value>) -> Result<(), Refusal> {
+        let ToolGrant { permission, asks, .. } = &self.grant;
+        let (name, effect) = (&tool.name, tool.effect);
+        let is_given = self.grant.allows(tool, arguments);
+        let refusal = if !is_given {
+            format!(
+                "the tool '{name}' was not given to this script, or not with these arguments \
+                 (--tool '{name}' gives it)"
+            )
+        } else if self.grant.needs_permission(tool) {
+            format!(
+                "the tool '{name}' may remove or overwrite something, which was not allowed \
+                 (--allow-destructive beside --tool '{name}')"
+            )
+        } else {
+            return Ok(());
+        };
+        let asked = is_given || *asks == Asks::Anything;
+        let question = Ask::Tool { tool: name, arguments, effect };
+        match asked && ask(permission.as_ref(), &question).await == Answer::Allowed {
+            true => Ok(()),
+            false => Err(Refusal(ToolOutcome::Refused, refusal)),
+        }
+    }
+
+    /// The given tool of this name; the refusal has the names that are like it.
+    fn find<'a>(&self, all: &'a [HostTool], name: &str) -> Result<&'a HostTool, Refusal> {
+        let given = || all.iter().filter(|tool| self.grant.gives(tool));
+        given().find(|tool| tool.name == name).ok_or_else(|| {
+            let nearest = search::nearest(given(), name);
+            let hint = match nearest.is_empty() {
+                true => "tools.search(words) finds tools".to_owned(),
+                false => format!("did you mean '{}'?", nearest.join("', '")),
+            };
+            Refusal(ToolOutcome::Unknown, format!("there is no tool '{name}': {hint}"))
+        })
+    }
+
+    async fn list(&self) -> Result<&Arc<[HostTool]>, Refusal> {
+        let listed = self.listed.get_or_try_init(|| self.grant.tools.list());
+        let listed = timeout(self.grant.limits.timeout, listed).await;
+        Ok(listed.unwrap_or(Err(HostToolError::Timeout))?)
+    }
+
+    /// Waits until another call may be made in this second.
+    async fn wait_for_turn(&self) {
+        loop {
+            let next = {
+                let mut state = self.lock();
+                let now = Instant::now();
+                if now.saturating_duration_since(state.window.0) >= SECOND {
+                    state.window = (now, 0);
+                }
+                if state.window.1 < self.grant.limits.rate.max(1) {
+                    state.window.1 += 1;
+                    return;
+                }
+                state.window.0 + SECOND
+            };
+            sleep_until(next).await;
+        }
+    }
+
+    /// Counts the bytes of a result.
+    fn spend(&self, bytes: usize) -> Result<(), Refusal> {
+        let (mut state, most) = (self.lock(), self.grant.limits.bytes);
+        state.bytes = state.bytes.saturating_add(bytes as u64);
+        if state.bytes <= most.as_u64() {
+            return Ok(());
+        }
+        let message = format!("the calls of this script may have {most} of arguments and results");
+        Err(Refusal(ToolOutcome::Limit, message))
+    }
+
+    /// What a script gets of an answer, and the JSON of its value.
+    fn take(
+        &self,
+        tool: &HostTool,
+        number: u32,
+        answer: HostAnswer,
+    ) -> Result<(String, Answered), Refusal> {
+        let HostAnswer { mut value, files } = answer;
+        if luau::result_member(tool).is_some()
+            && let Some(result) = value.get_mut("result")
+        {
+            value = result.take();
+        }
+        let bytes: usize = files.iter().map(|file| file.data.len()).sum();
+        let text = value.to_string();
+        if files.len() > MAX_TOOL_FILES
+            || bytes > MAX_TOOL_FILE_BYTES
+            || text.len() > MAX_TOOL_VALUE_BYTES
+            || !is_within(&value, MAX_VALUE_DEPTH)
+        {
+            return Err(HostToolError::TooLarge.into());
+        }
+        self.spend(text.len() + bytes)?;
+        let files = files.into_iter().enumerate();
+        let files = files.map(|(index, file)| named(&tool.name, number, index, file)).collect();
+        Ok((text, (CallEnd::Value(value), files)))
+    }
+}
+
+/// Whether a value is nested at most this deep.
+fn is_within(value: &Value, depth: usize) -> bool {
+    match value {
+        Value::Array(items) => depth > 0 && items.iter().all(|it| is_within(it, depth - 1)),
+        Value::Object(items) => depth > 0 && items.values().all(|it| is_within(it, depth - 1)),
+        _ => true,
+    }
+}
+
+/// A file with a name of its own in the run, by its tool and media type.
+fn named(
+    tool: &str,
+    number: u32,
+    index: usize,
+    HostFile { mime_type, data }: HostFile,
+) -> CallFile {
+    const LONGEST: usize = 64;
+    let safe = |char: char| if char.is_ascii_alphanumeric() || char == '.' { char } else { '_' };
+    let stem: String = tool.chars().map(safe).take(LONGEST).collect();
+    let is_type = mime_type.len() <= MAX_TOOL_FILE_NAME_BYTES
+        && mime_type.bytes().all(|byte| byte.is_ascii_graphic());
+    let mime_type = if is_type { mime_type } else { "application/octet-stream".to_owned() };
+    let subtype = mime_type.rsplit('/').next().unwrap_or_default().chars();
+    let end: String = subtype.take_while(char::is_ascii_alphanumeric).take(8).collect();
+    let stem = stem.trim_start_matches('.');
+    let name = format!("{stem}-{number}-{}.{end}", index + 1);
+    CallFile { name, mime_type, data: Base64(data) }
+}
+
+#[cfg(test)]
+mod tests;

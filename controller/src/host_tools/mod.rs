@@ -1,0 +1,176 @@
+//! Tools of the host that a script calls: which ones a run is given, and each call of them.
+//!
+//! The agent is untrusted: it names a tool and has arguments. Whether the run was given that tool
+//! with these arguments, how often and for how long is decided here, and nothing else of the host
+//! is reached by it.
+
+pub(crate) mod gate;
+mod luau;
+mod search;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sandbox_api::{ByteSize, HostTool, ToolEffect, ToolRule};
+use serde_json::{Map, Value};
+
+pub use self::luau::describe;
+use crate::permission::Permission;
+
+/// Tools of the host, by whoever offers them.
+#[async_trait]
+pub trait HostTools: Send + Sync + Debug {
+    /// All of them.
+    async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError>;
+
+    /// Calls one. The call is cancelled by dropping the future.
+    async fn call(&self, call: HostCall<'_>) -> Result<HostAnswer, HostToolError>;
+}
+
+/// A call of a tool, which the run was given.
+#[derive(Debug, Clone)]
+pub struct HostCall<'a> {
+    /// The name of the tool, as it is listed.
+    pub tool: &'a str,
+    /// Its arguments.
+    pub arguments: Map<String, Value>,
+    /// How long it may take. Whoever calls ends the call then.
+    pub timeout: Duration,
+}
+
+/// What a tool answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostAnswer {
+    /// The result as data; text, where the tool has no structured result.
+    pub value: Value,
+    /// Images and other content that is no text. The script gets them as files.
+    pub files: Vec<HostFile>,
+}
+
+/// A file that a tool answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostFile {
+    /// Its media type, such as `image/png`.
+    pub mime_type: String,
+    /// Its content.
+    pub data: Vec<u8>,
+}
+
+/// Why a tool was not called, or has no result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostToolError {
+    /// The tool failed, and says why: `isError`.
+    #[error("{0}")]
+    Failed(String),
+    /// There is no such tool.
+    #[error("there is no such tool")]
+    Unknown,
+    /// It took longer than it may.
+    #[error("the tool took too long")]
+    Timeout,
+    /// Its result is larger than a script is given.
+    #[error("the tool's result is too large")]
+    TooLarge,
+    /// Who offers it cannot be reached, and why.
+    #[error("the tool is not available: {0}")]
+    Unavailable(String),
+}
+
+/// The tools that a run is given.
+#[derive(Debug, Clone)]
+pub struct ToolGrant {
+    /// Who offers them.
+    pub tools: Arc<dyn HostTools>,
+    /// Which calls are given. Without a rule: the tools that only read.
+    pub rules: Vec<ToolRule>,
+    /// Whether tools that remove or overwrite may be called, if a rule gives them.
+    pub destructive: Destructive,
+    /// The limits of the run's calls.
+    pub limits: ToolLimits,
+    /// Who is asked about a call that is refused otherwise.
+    pub permission: Option<Arc<dyn Permission>>,
+    /// About which calls it is asked.
+    pub asks: Asks,
+}
+
+impl ToolGrant {
+    /// The tools that only read, with the usual limits.
+    pub fn new(tools: Arc<dyn HostTools>) -> Self {
+        Self {
+            tools,
+            rules: Vec::new(),
+            destructive: Destructive::Refused,
+            limits: ToolLimits::default(),
+            permission: None,
+            asks: Asks::default(),
+        }
+    }
+
+    /// Whether some call of a tool may be given.
+    pub fn gives(&self, tool: &HostTool) -> bool {
+        let is_named = match &self.rules[..] {
+            [] => tool.effect == ToolEffect::ReadOnly,
+            rules => rules.iter().any(|rule| rule.names(&tool.name)),
+        };
+        is_named && (!self.needs_permission(tool) || self.permission.is_some())
+    }
+
+    /// Whether the rules give a call.
+    fn allows(&self, tool: &HostTool, arguments: &Map<String, Value>) -> bool {
+        match &self.rules[..] {
+            [] => tool.effect == ToolEffect::ReadOnly,
+            rules => rules.iter().any(|rule| rule.allows(&tool.name, arguments)),
+        }
+    }
+
+    fn needs_permission(&self, tool: &HostTool) -> bool {
+        tool.effect == ToolEffect::Destructive && self.destructive == Destructive::Refused
+    }
+}
+
+/// Whether tools that remove or overwrite may be called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Destructive {
+    /// Only if the [`Permission`] says so.
+    #[default]
+    Refused,
+    /// As any tool that a rule gives.
+    Allowed,
+}
+
+/// About which calls the [`Permission`] is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Asks {
+    /// Those that a rule gives, of tools that remove or overwrite.
+    #[default]
+    Destructive,
+    /// Also those that no rule gives, as where rules are learnt.
+    Anything,
+}
+
+/// The limits of a run's calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ToolLimits {
+    /// How long a call may take. The deadline of the script ends it too.
+    pub timeout: Duration,
+    /// How many calls a run may make, refused ones included.
+    pub calls: u32,
+    /// The bytes of all arguments and results together.
+    pub bytes: ByteSize,
+    /// How many calls are made in a second; more have to wait.
+    pub rate: u32,
+}
+
+impl Default for ToolLimits {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(60),
+            calls: 1000,
+            bytes: ByteSize::b(16 << 20),
+            rate: 50,
+        }
+    }
+}

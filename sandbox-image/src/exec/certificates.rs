@@ -1,0 +1,82 @@
+//! The certificates that commands trust: the image's, and the one of the sandbox's own authority.
+//!
+//! The root is read-only, so both are files in `/tmp`, and the variables of common libraries name them.
+//! A command may change or ignore them: it then trusts less than it could.
+
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+const FOLDER: &str = "/tmp/.sandboxctl";
+/// Where images have the certificates of authorities: Debian and Alpine, Fedora (two), openSUSE, others.
+const PLACES: [&str; 5] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+/// The most that is read of them.
+const MAX_BYTES: u64 = 4 << 20;
+/// The variables that name all certificates, of OpenSSL and others.
+const OF_ALL: [&str; 5] = [
+    "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO",
+];
+/// That of what is trusted beside Node's own.
+const OF_MORE: &str = "NODE_EXTRA_CA_CERTS";
+
+/// Writes the certificate, alone and after the image's own, and returns the variables that name the files.
+/// `named` is what the image trusts, if it says so.
+pub fn install(certificate: &str, named: Option<&[u8]>) -> io::Result<Vec<(&'static str, String)>> {
+    let folder = Path::new(FOLDER);
+    DirBuilder::new().mode(0o755).create(folder)?;
+    let named = named.map(|path| Path::new(OsStr::from_bytes(path)));
+    let mut all = own(named.into_iter().chain(PLACES.iter().map(Path::new)));
+    if !all.is_empty() && !all.ends_with(b"\n") {
+        all.push(b'\n');
+    }
+    all.extend_from_slice(certificate.as_bytes());
+    let write = |name: &str, content: &[u8]| {
+        let mut options = OpenOptions::new();
+        let opened = options.write(true).create_new(true).mode(0o644).open(folder.join(name));
+        opened.and_then(|mut file| file.write_all(content)).map(|()| format!("{FOLDER}/{name}"))
+    };
+    let more = write("ca.pem", certificate.as_bytes())?;
+    let all = write("bundle.pem", &all)?;
+    let variables = OF_ALL.into_iter().map(|name| (name, all.clone()));
+    Ok(variables.chain([(OF_MORE, more)]).collect())
+}
+
+/// The content of the first of these files.
+fn own<'a>(mut places: impl Iterator<Item = &'a Path>) -> Vec<u8> {
+    let read = |path: &Path| {
+        // No FIFO, whose reader would wait.
+        let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
+        let mut content = Vec::new();
+        let file = File::open(path).ok().filter(|_| is_file)?;
+        file.take(MAX_BYTES).read_to_end(&mut content).ok()?;
+        (!content.is_empty()).then_some(content)
+    };
+    places.find_map(read).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_file_that_has_certificates_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("empty"), "").unwrap();
+        std::fs::write(path("full"), "certificates").unwrap();
+        std::fs::write(path("other"), "others").unwrap();
+        let places =
+            [path("none"), folder.path().to_owned(), path("empty"), path("full"), path("other")];
+        assert_eq!(own(places.iter().map(|place| place.as_path())), b"certificates");
+        assert_eq!(own([].into_iter()), b"");
+    }
+}

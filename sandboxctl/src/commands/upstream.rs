@@ -1,0 +1,213 @@
+//! The tools of other MCP servers that scripts are given: by flags, and by the configuration.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use hyper::header::HeaderValue;
+use sandbox_api::service::Subject;
+use sandbox_controller::host_tools::{Asks, Destructive, ToolGrant};
+use sandbox_controller::permission::Permission;
+use sandbox_env::Environment;
+use sandbox_service::SubjectTools;
+use sandbox_upstream::{Credentials, SubjectUpstreams, Target, Upstream, Upstreams};
+
+use super::Context;
+use crate::cli::allow::RulesArgs;
+use crate::cli::secret::Source;
+use crate::cli::upstream::UpstreamArgs;
+use crate::config::{Key, Settings};
+use crate::error::Error;
+
+/// What a program has of our own environment: tokens are for whom they are given to.
+const VARIABLES: [&str; 4] = ["HOME", "LANG", "PATH", "TMPDIR"];
+
+/// Which servers of the configuration a command has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Configured {
+    /// All of them, as an agent has.
+    All,
+    /// Those that a flag names.
+    Named,
+}
+
+/// The servers of a command, and what its scripts are given of their tools; `None` if there is no server.
+///
+/// # Errors
+///
+/// If a flag names none, or a value cannot be read.
+pub fn of_command(
+    context: &Context<'_>,
+    args: &UpstreamArgs,
+    settings: &Settings,
+    configured: Configured,
+) -> Result<Option<(Upstreams, ToolGrant)>, Error> {
+    let known = settings.upstreams(Key::McpUpstream);
+    let mut chosen = match configured {
+        Configured::All => known.clone(),
+        Configured::Named => BTreeMap::new(),
+    };
+    for flag in &args.upstreams {
+        let here = || context.environment.working_directory.clone();
+        let upstream = match (&flag.upstream, known.get(&flag.name)) {
+            (Some(given), _) if given.url.is_some() => given.clone(),
+            (Some(given), _) => Upstream { cwd: Some(here()), ..given.clone() },
+            (None, Some(known)) => known.clone(),
+            (None, None) => {
+                let why = format!("there is no server '{}' in the configuration", flag.name);
+                return Err(Error::usage("--upstream", why)
+                    .with_hint("NAME=COMMAND or NAME=URL describes one"));
+            }
+        };
+        chosen.insert(flag.name.clone(), upstream);
+    }
+    if chosen.is_empty() {
+        return match args.tool_rules.is_empty() && !args.allow_destructive {
+            true => Ok(None),
+            false => Err(Error::usage("--tool", "there is no server whose tools it could give")
+                .with_hint("--upstream NAME=COMMAND or NAME=URL names one")),
+        };
+    }
+    let read = |(name, upstream): (String, Upstream)| {
+        let setting = format!("{}.{name}", Key::McpUpstream.name());
+        let target = target(&context.environment, &setting, &upstream, &Credentials::default())?;
+        Ok((name, target))
+    };
+    let targets = chosen.into_iter().map(read).collect::<Result<Vec<_>, Error>>()?;
+    let upstreams = Upstreams::new(targets);
+    let rules = args.tool_rules.iter().chain(&settings.tool_rules).cloned();
+    let rules = rules.chain(settings.rules_of_tools(Key::McpToolRules));
+    let destructive = destructive(args.allow_destructive);
+    let tools = Arc::new(upstreams.clone());
+    let grant = ToolGrant { rules: rules.collect(), destructive, ..ToolGrant::new(tools) };
+    Ok(Some((upstreams, grant)))
+}
+
+/// The same with who is asked: about all that no rule gives, where rules are learnt.
+pub fn asking(
+    grant: ToolGrant,
+    args: &RulesArgs,
+    permission: Option<Arc<dyn Permission>>,
+) -> ToolGrant {
+    let asks = if args.learn.is_some() { Asks::Anything } else { grant.asks };
+    ToolGrant { permission, asks, ..grant }
+}
+
+/// The servers of a service by its subjects.
+///
+/// # Errors
+///
+/// If a subject's name is none, or a value cannot be read.
+pub fn of_service(
+    environment: &Environment,
+    settings: &Settings,
+) -> Result<SubjectUpstreams, Error> {
+    let (mut others, mut by_subject) = (Vec::new(), HashMap::<Subject, Vec<_>>::new());
+    for (name, upstream) in settings.upstreams(Key::ServerUpstream) {
+        let setting = format!("{}.{name}", Key::ServerUpstream.name());
+        let target = |shown: &Credentials| target(environment, &setting, &upstream, shown);
+        if upstream.subjects.is_empty() {
+            others.push((name, target(&Credentials::default())?));
+            continue;
+        }
+        for (subject, shown) in &upstream.subjects {
+            let subject = Subject::new(subject.clone())
+                .map_err(|error| Error::usage(setting.clone(), error.to_string()))?;
+            by_subject.entry(subject).or_default().push((name.clone(), target(shown)?));
+        }
+    }
+    let others = Upstreams::new(others);
+    let own = |(subject, targets)| (subject, others.with(Upstreams::new(targets)));
+    Ok(SubjectUpstreams { by_subject: by_subject.into_iter().map(own).collect(), others })
+}
+
+/// What the scripts of a service's subjects are given of them.
+pub fn tools_of_service(upstreams: &SubjectUpstreams, settings: &Settings) -> Option<SubjectTools> {
+    let rules = settings.rules_of_tools(Key::ServerToolRules);
+    let destructive = destructive(settings.is_on(Key::ServerAllowDestructive));
+    let upstreams = upstreams.clone();
+    (!upstreams.is_empty()).then(|| {
+        SubjectTools::new(move |subject| {
+            let tools = upstreams.of(subject);
+            let grant = ToolGrant::new(Arc::new(tools.clone()));
+            (!tools.is_empty()).then(|| ToolGrant { rules: rules.clone(), destructive, ..grant })
+        })
+    })
+}
+
+const fn destructive(is_allowed: bool) -> Destructive {
+    if is_allowed { Destructive::Allowed } else { Destructive::Refused }
+}
+
+/// A server with the values of what it is shown.
+fn target(
+    environment: &Environment,
+    setting: &str,
+    upstream: &Upstream,
+    shown: &Credentials,
+) -> Result<Target, Error> {
+    let value =
+        |name: &str, written: &str| value(environment, &format!("{setting}.{name}"), written);
+    let Some(url) = &upstream.url else {
+        let own = VARIABLES.iter().filter_map(|name| {
+            Some(((*name).to_owned(), environment.variable(name)?.to_str()?.to_owned()))
+        });
+        let mut env: BTreeMap<String, String> = own.collect();
+        for (name, written) in upstream.env.iter().chain(&shown.env) {
+            env.insert(name.clone(), value(name, written)?);
+        }
+        let home = || environment.path("HOME").unwrap_or_else(|| "/".into());
+        let cwd = upstream.cwd.clone().unwrap_or_else(home);
+        return Ok(Target::Command { command: upstream.command.clone(), env, cwd });
+    };
+    let mut headers = HashMap::new();
+    for (name, written) in upstream.headers.iter().chain(&shown.headers) {
+        let refused = || Error::usage(format!("{setting}.{name}"), "it cannot be a header");
+        let mut value = HeaderValue::try_from(value(name, written)?).map_err(|_| refused())?;
+        value.set_sensitive(true);
+        headers.insert(name.parse().map_err(|_| refused())?, value);
+    }
+    Ok(Target::Url { url: url.clone(), headers })
+}
+
+/// A value whose last word may be `env:NAME` or `file:PATH`, which stands for what is there.
+fn value(environment: &Environment, setting: &str, written: &str) -> Result<String, Error> {
+    let at = written.rfind(' ').map_or(0, |at| at + 1);
+    match Source::parse(&written.as_bytes()[at..]) {
+        None | Some(Source::Stdin) => Ok(written.to_owned()),
+        Some(source) => {
+            let secret = source.read(setting, environment)?;
+            let secret = str::from_utf8(secret.as_bytes())
+                .map_err(|_| Error::usage(setting, "it is not UTF-8 text"))?;
+            Ok(format!("{}{secret}", &written[..at]))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_where_they_are_named() {
+        let environment = Environment::new("/w".as_ref(), 0, &[("TOKEN", "t0k"), ("PATH", "/bin")]);
+        let read = |written| value(&environment, "mcp.upstream.a.X", written);
+        assert_eq!(read("Bearer env:TOKEN").unwrap(), "Bearer t0k");
+        assert_eq!(read("env:TOKEN").unwrap(), "t0k");
+        for plain in ["plain", "", "-", "env:TOKEN and more", "a -"] {
+            assert_eq!(read(plain).unwrap(), plain);
+        }
+        let error = read("env:NONE").unwrap_err().to_text();
+        assert!(error.contains("mcp.upstream.a.X") && error.contains("NONE"), "{error}");
+
+        let mut upstream = Upstream { command: vec!["a".to_owned()], ..Upstream::default() };
+        upstream.env.insert("A".to_owned(), "env:TOKEN".to_owned());
+        let shown = Credentials::default();
+        let target = target(&environment, "x", &upstream, &shown).unwrap();
+        let Target::Command { env, cwd, .. } = target else { panic!("a command") };
+        assert_eq!(
+            env.into_iter().collect::<Vec<_>>(),
+            [("A".to_owned(), "t0k".to_owned()), ("PATH".to_owned(), "/bin".to_owned())]
+        );
+        assert_eq!(cwd, std::path::Path::new("/"));
+    }
+}

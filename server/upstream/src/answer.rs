@@ -1,0 +1,106 @@
+//! What a server says, as the controller's data: bounded, and without control characters where it is
+//! text for people or models.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject, ResourceContents, Tool};
+use sandbox_api::{HostTool, ToolEffect};
+use sandbox_controller::host_tools::{HostAnswer, HostFile, HostToolError};
+use serde_json::Value;
+
+/// The longest name of a tool.
+const MAX_NAME: usize = 128;
+/// How much of a tool's description is kept.
+const MAX_DESCRIPTION: usize = 4 << 10;
+/// The largest schema that is kept.
+const MAX_SCHEMA: usize = 64 << 10;
+/// How much of the text of a failure is kept.
+pub(crate) const MAX_FAILURE: usize = 16 << 10;
+
+/// At most so many bytes of a text, without control characters but line breaks, and without those that
+/// change the direction of what follows.
+pub(crate) fn clean(text: &str, most: usize) -> String {
+    let is_hidden = |it: char| {
+        (it.is_control() && !matches!(it, '\n' | '\t'))
+            || matches!(it, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let end = (0..=most.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
+    let mut clean = text[..end.unwrap_or(0)].replace(is_hidden, "");
+    if text.len() > most {
+        clean.push('…');
+    }
+    clean
+}
+
+/// A tool, if it has a name that a script can write.
+pub(crate) fn tool(upstream: &str, tool: Tool) -> Option<HostTool> {
+    let is_name = !tool.name.is_empty() && !tool.name.contains(char::is_control);
+    if !is_name || tool.name.len() > MAX_NAME {
+        return None;
+    }
+    let hints = tool.annotations.unwrap_or_default();
+    let effect = match (hints.destructive_hint, hints.read_only_hint) {
+        (Some(true), _) => ToolEffect::Destructive,
+        (_, Some(true)) => ToolEffect::ReadOnly,
+        _ => ToolEffect::Changes,
+    };
+    let description = tool.description.or(tool.title.map(Into::into)).unwrap_or_default();
+    Some(HostTool {
+        name: format!("{upstream}.{}", tool.name),
+        description: clean(&description, MAX_DESCRIPTION),
+        input: schema(&tool.input_schema).unwrap_or_default(),
+        output: tool.output_schema.and_then(|it| schema(&it)),
+        effect,
+    })
+}
+
+/// A schema, if it is not too large.
+fn schema(schema: &JsonObject) -> Option<JsonObject> {
+    let bytes = serde_json::to_vec(schema).map_or(usize::MAX, |json| json.len());
+    (bytes <= MAX_SCHEMA).then(|| schema.clone())
+}
+
+/// The result of a call: structured content, or else text. Text stays text, even if it is JSON.
+///
+/// # Errors
+///
+/// [`HostToolError::Failed`], if the tool says that it failed.
+pub(crate) fn answer(result: CallToolResult) -> Result<HostAnswer, HostToolError> {
+    let (mut lines, mut files) = (Vec::new(), Vec::new());
+    let mut add = |data: String, mime_type: Option<String>| {
+        // What is no base64 is no file.
+        if let Ok(data) = BASE64_STANDARD.decode(data) {
+            let mime_type = mime_type.unwrap_or_else(|| "application/octet-stream".to_owned());
+            files.push(HostFile { mime_type: clean(&mime_type, MAX_NAME), data });
+        }
+    };
+    for block in result.content {
+        match block {
+            ContentBlock::Text(text) => lines.push(text.text),
+            ContentBlock::Image(image) => add(image.data, Some(image.mime_type)),
+            ContentBlock::Audio(audio) => add(audio.data, Some(audio.mime_type)),
+            ContentBlock::Resource(embedded) => match embedded.resource {
+                ResourceContents::TextResourceContents { text, .. } => lines.push(text),
+                ResourceContents::BlobResourceContents { blob, mime_type, .. } => {
+                    add(blob, mime_type);
+                }
+                _ => {}
+            },
+            ContentBlock::ResourceLink(link) => lines.push(link.uri),
+            _ => {}
+        }
+    }
+    if result.is_error == Some(true) {
+        let text = match lines.is_empty() {
+            true => result.structured_content.map_or_else(String::new, |it| it.to_string()),
+            false => lines.join("\n"),
+        };
+        return Err(HostToolError::Failed(clean(&text, MAX_FAILURE)));
+    }
+    let value = match result.structured_content {
+        Some(value) => value,
+        None if lines.is_empty() => Value::Null,
+        None => lines.join("\n").into(),
+    };
+    Ok(HostAnswer { value, files })
+}

@@ -1,0 +1,143 @@
+//! All upstreams of a run, as the controller calls them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use sandbox_api::HostTool;
+use sandbox_api::service::Subject;
+use sandbox_controller::host_tools::{HostAnswer, HostCall, HostToolError, HostTools};
+use tokio::time::timeout;
+
+use crate::connection::Connection;
+use crate::settings::Target;
+
+/// How long a list waits for an upstream that is being started.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Upstreams by their names. Clones share the connections.
+#[derive(Debug, Clone, Default)]
+pub struct Upstreams(BTreeMap<String, Arc<Connection>>);
+
+/// The upstreams of the subjects of a service.
+#[derive(Debug, Clone, Default)]
+pub struct SubjectUpstreams {
+    /// Those of subjects with credentials of their own.
+    pub by_subject: HashMap<Subject, Upstreams>,
+    /// Those of all other subjects.
+    pub others: Upstreams,
+}
+
+impl SubjectUpstreams {
+    /// Those of a subject.
+    pub fn of(&self, subject: &Subject) -> &Upstreams {
+        self.by_subject.get(subject).unwrap_or(&self.others)
+    }
+
+    /// Whether no subject has any.
+    pub fn is_empty(&self) -> bool {
+        self.by_subject.is_empty() && self.others.is_empty()
+    }
+}
+
+/// What trying an upstream gave.
+#[derive(Debug, Clone)]
+pub struct Checked {
+    /// Its name.
+    pub name: String,
+    /// Its tools, or why there are none.
+    pub tools: Result<Arc<[HostTool]>, String>,
+}
+
+impl Upstreams {
+    /// These upstreams, whose names were checked. None is started.
+    pub fn new(targets: impl IntoIterator<Item = (String, Target)>) -> Self {
+        let connection = |(name, target): (String, Target)| {
+            (name.clone(), Arc::new(Connection::new(name, target)))
+        };
+        Self(targets.into_iter().map(connection).collect())
+    }
+
+    /// The same with others, which count where both have a name.
+    #[must_use]
+    pub fn with(&self, others: Self) -> Self {
+        Self(self.0.clone().into_iter().chain(others.0).collect())
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Starts all of them, and waits for none.
+    pub fn start(&self) {
+        for connection in self.0.values().cloned() {
+            tokio::spawn(async move { connection.tools().await });
+        }
+    }
+
+    /// The name of each, and how many tools it has, if that is known within this time.
+    pub async fn sizes(&self, wait: Duration) -> impl Iterator<Item = (&str, Option<usize>)> {
+        _ = timeout(wait, join_all(self.0.values().map(|it| it.tools()))).await;
+        self.0.iter().map(|(name, it)| (&**name, it.known().map(|tools| tools.len())))
+    }
+
+    /// Tries each of them.
+    pub async fn check(&self) -> Vec<Checked> {
+        let check = |connection: Arc<Connection>| async move {
+            let tools = connection.tools().await.map_err(|error| match &*error.stderr {
+                "" => error.text,
+                stderr => format!("{}; its stderr ends with: {stderr}", error.text),
+            });
+            Checked { name: connection.name().to_owned(), tools }
+        };
+        join_all(self.0.values().cloned().map(check)).await
+    }
+
+    /// Ends all of them: each is asked first, and then killed.
+    pub async fn close(&self) {
+        join_all(self.0.values().map(|connection| connection.close())).await;
+    }
+}
+
+#[async_trait]
+impl HostTools for Upstreams {
+    /// The tools of those that can be reached. An error only if there is none of any.
+    async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError> {
+        let list = |connection: &Arc<Connection>| {
+            let connection = connection.clone();
+            async move {
+                match (timeout(LIST_TIMEOUT, connection.tools()).await, connection.known()) {
+                    (Ok(Ok(tools)), _) | (_, Some(tools)) => Ok(tools),
+                    (Ok(Err(error)), None) => Err(format!("{}: {}", connection.name(), error.text)),
+                    (Err(_), None) => {
+                        Err(format!("{}: it is still being started", connection.name()))
+                    }
+                }
+            }
+        };
+        let listed = join_all(self.0.values().map(list)).await;
+        let tools: Vec<HostTool> =
+            listed.iter().flatten().flat_map(|tools| tools.iter().cloned()).collect();
+        match listed.into_iter().find_map(Result::err) {
+            Some(error) if tools.is_empty() => Err(HostToolError::Unavailable(error)),
+            _ => Ok(tools.into()),
+        }
+    }
+
+    async fn call(&self, call: HostCall<'_>) -> Result<HostAnswer, HostToolError> {
+        let (upstream, name) = call.tool.split_once('.').ok_or(HostToolError::Unknown)?;
+        let connection = self.0.get(upstream).ok_or(HostToolError::Unknown)?;
+        let called = async {
+            let known = connection.tools().await?;
+            if !known.iter().any(|it| it.name == call.tool) {
+                return Err(HostToolError::Unknown);
+            }
+            let live = connection.connected().await?;
+            live.call(name, call.arguments).await
+        };
+        timeout(call.timeout, called).await.map_err(|_| HostToolError::Timeout)?
+    }
+}
