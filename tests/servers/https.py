@@ -230,6 +230,13 @@ class Server:
         except (Closed, OSError, ValueError):
             pass
         finally:
+            try:
+                # An end that is said: without it what came may have been cut.
+                if self.context is not None:
+                    stream.settimeout(5)
+                    stream.unwrap()
+            except (OSError, ValueError, AttributeError):
+                pass
             stream.close()
 
     def accept(self, listener):
