@@ -36,6 +36,10 @@ class Connection:
         if not piece:
             raise Closed
         self.buffer += piece
+        if self.buffer.startswith(b"\x16\x03"):
+            # TLS, where none is spoken.
+            self.send(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+            raise Closed
 
     def until(self, end):
         while end not in self.buffer:
