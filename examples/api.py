@@ -13,9 +13,11 @@ import sys
 
 class Api(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        body = f"you sent {self.headers['authorization']}\n".encode()
         self.send_response(200)
+        self.send_header("content-length", str(len(body)))
         self.end_headers()
-        self.wfile.write(f"you sent {self.headers['authorization']}\n".encode())
+        self.wfile.write(body)
 
     do_POST = do_GET
 

@@ -123,7 +123,8 @@ fn without_a_person_everything_is_refused_and_noted() {
         assert_eq!(text.matches("\"evil.example:443\"").count(), 1, "{text}");
     }
     // Of what is noted nothing is in force.
-    let ended = learning.exec(&["--rules", "rules.toml"], &line);
+    let flags = ["--rules", "rules.toml", "--allow", "ok.example"];
+    let ended = learning.exec(&flags, &line);
     assert_eq!(ended.stdout.matches("HTTP/1.1 403").count(), 2, "{ended:#?}");
 }
 

@@ -36,6 +36,10 @@ class Connection:
         if not piece:
             raise Closed
         self.buffer += piece
+        if self.buffer.startswith(b"\x16\x03"):
+            # TLS, where none is spoken.
+            self.send(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+            raise Closed
 
     def until(self, end):
         while end not in self.buffer:
@@ -230,6 +234,13 @@ class Server:
         except (Closed, OSError, ValueError):
             pass
         finally:
+            try:
+                # An end that is said: without it what came may have been cut.
+                if self.context is not None:
+                    stream.settimeout(5)
+                    stream.unwrap()
+            except (OSError, ValueError, AttributeError):
+                pass
             stream.close()
 
     def accept(self, listener):

@@ -25,11 +25,21 @@ const BUFFER_BYTES: usize = 16 << 10;
 /// What libraries leave of a text when they escape it for a URL, beside letters and digits: RFC 3986,
 /// JavaScript's two, Python's, and that of forms.
 const URL_SETS: [&[u8]; 5] = [b"-._~", b"-._~!'()*", b"-._~!'()*;,/?:@&=+$#", b"-._~/", b"-._*"];
-/// How JSON (plain, PHP's, Go's) and HTML (two) escape a text, in this order.
-const ESCAPES: [&[(&str, &str)]; 5] = [
+/// How JSON (plain, PHP's, Go's, .NET's) and HTML (two) escape a text, in this order.
+const ESCAPES: [&[(&str, &str)]; 6] = [
     &[("\\", "\\\\"), ("\"", "\\\"")],
     &[("\\", "\\\\"), ("\"", "\\\""), ("/", "\\/")],
     &[("\\", "\\\\"), ("\"", "\\\""), ("&", "\\u0026"), ("<", "\\u003c"), (">", "\\u003e")],
+    &[
+        ("\\", "\\\\"),
+        ("\"", "\\u0022"),
+        ("&", "\\u0026"),
+        ("'", "\\u0027"),
+        ("+", "\\u002B"),
+        ("<", "\\u003C"),
+        (">", "\\u003E"),
+        ("`", "\\u0060"),
+    ],
     &[("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\"", "&quot;"), ("'", "&#39;")],
     &[("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\"", "&#34;"), ("'", "&#x27;")],
 ];
@@ -53,10 +63,13 @@ pub fn patterns(injections: &[Injection]) -> Arc<Patterns> {
 /// The forms of a secret, which is one line of ASCII.
 fn forms(secret: &[u8], all: &mut Vec<String>) {
     let text = String::from_utf8_lossy(secret).into_owned();
-    for kept in URL_SETS {
+    // Servers write the digits of an escape in either case, whatever that of the letters beside it.
+    let digits: [fn(&u8) -> String; 2] =
+        [|byte| format!("%{byte:02X}"), |byte| format!("%{byte:02x}")];
+    for (kept, digits) in URL_SETS.into_iter().flat_map(|kept| digits.map(|it| (kept, it))) {
         let escaped = |byte: &u8| match byte.is_ascii_alphanumeric() || kept.contains(byte) {
             true => (*byte as char).to_string(),
-            false => format!("%{byte:02X}"),
+            false => digits(byte),
         };
         let escaped: String = secret.iter().map(escaped).collect();
         // Patterns are looked for in lower case too.
@@ -217,5 +230,11 @@ mod tests {
             assert!(shown <= encoded.len() - secret.len() * 8 / 6 + 2, "{before}");
         }
         assert_eq!(found.same_length(b"nothing of it"), None);
+        // Letters of one case beside digits of the other.
+        let mixed = patterns(&[injection("a.example: A: env:A", "aB/+Cd")]).unwrap();
+        for text in ["aB%2f%2bCd", "aB%2F%2BCd", "aB/\\u002BCd"] {
+            let replaced = mixed.same_length(text.as_bytes()).expect(text);
+            assert_eq!(replaced, "*".repeat(text.len()).as_bytes(), "{text}");
+        }
     }
 }

@@ -74,11 +74,13 @@ pub fn of_command(
     };
     let targets = chosen.into_iter().map(read).collect::<Result<Vec<_>, Error>>()?;
     let upstreams = Upstreams::new(targets);
-    let rules = args.tool_rules.iter().chain(&settings.tool_rules).cloned();
-    let rules = rules.chain(settings.rules_of_tools(Key::McpToolRules));
+    let mut rules = args.tool_rules.clone();
+    rules.extend(settings.rules_of_tools(Key::McpToolRules));
+    // What was learnt adds to what holds without a rule: it was learnt beside that.
+    let added = settings.tool_rules.clone();
     let destructive = destructive(args.allow_destructive);
     let tools = Arc::new(upstreams.clone());
-    let grant = ToolGrant { rules: rules.collect(), destructive, ..ToolGrant::new(tools) };
+    let grant = ToolGrant { rules, added, destructive, ..ToolGrant::new(tools) };
     Ok(Some((upstreams, grant)))
 }
 

@@ -100,10 +100,9 @@ impl Gate {
 
     /// What it gives, for people: its rules, or what holds without one.
     pub fn rules(&self) -> Vec<String> {
-        match &self.grant.rules[..] {
-            [] => vec!["tools that only read".to_owned()],
-            rules => rules.iter().map(ToString::to_string).collect(),
-        }
+        let ToolGrant { rules, added, .. } = &self.grant;
+        let default = rules.is_empty().then(|| "tools that only read".to_owned());
+        default.into_iter().chain(rules.iter().chain(added).map(ToString::to_string)).collect()
     }
 
     /// The given tools that have these words.

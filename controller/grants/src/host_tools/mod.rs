@@ -86,6 +86,8 @@ pub struct ToolGrant {
     pub tools: Arc<dyn HostTools>,
     /// Which calls are given. Without a rule: the tools that only read.
     pub rules: Vec<ToolRule>,
+    /// Which calls are given besides, as by a file of rules: these take nothing away.
+    pub added: Vec<ToolRule>,
     /// Whether tools that remove or overwrite may be called, if a rule gives them.
     pub destructive: Destructive,
     /// The limits of the run's calls.
@@ -102,6 +104,7 @@ impl ToolGrant {
         Self {
             tools,
             rules: Vec::new(),
+            added: Vec::new(),
             destructive: Destructive::Refused,
             limits: ToolLimits::default(),
             permission: None,
@@ -111,19 +114,18 @@ impl ToolGrant {
 
     /// Whether some call of a tool may be given.
     pub fn gives(&self, tool: &HostTool) -> bool {
-        let is_named = match &self.rules[..] {
-            [] => tool.effect == ToolEffect::ReadOnly,
-            rules => rules.iter().any(|rule| rule.names(&tool.name)),
-        };
+        let is_named = self.has(tool, |rule| rule.names(&tool.name));
         is_named && (!self.needs_permission(tool) || self.permission.is_some())
     }
 
     /// Whether the rules give a call.
     fn allows(&self, tool: &HostTool, arguments: &Map<String, Value>) -> bool {
-        match &self.rules[..] {
-            [] => tool.effect == ToolEffect::ReadOnly,
-            rules => rules.iter().any(|rule| rule.allows(&tool.name, arguments)),
-        }
+        self.has(tool, |rule| rule.allows(&tool.name, arguments))
+    }
+
+    fn has(&self, tool: &HostTool, is_it: impl Fn(&ToolRule) -> bool) -> bool {
+        let is_default = self.rules.is_empty() && tool.effect == ToolEffect::ReadOnly;
+        is_default || self.rules.iter().chain(&self.added).any(is_it)
     }
 
     fn needs_permission(&self, tool: &HostTool) -> bool {
