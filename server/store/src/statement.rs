@@ -4,7 +4,7 @@ use rusqlite::params_from_iter;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::error::StoreError;
-use crate::postgres::{Parameter, Typed};
+use crate::postgres::parameters::{Parameter, Typed};
 use crate::row::{Columns, Stored};
 use crate::{Backend, Store};
 

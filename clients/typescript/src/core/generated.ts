@@ -217,6 +217,8 @@ export type ExecExecution = {
   notes?: Note[];
   /** Whether its receipt was written, if that was asked for. */
   receipt?: ReceiptReport | null;
+  /** The body of the request that asked a service for it; absent if that had secrets or is large. */
+  request?: Record<string, unknown> | null;
   /** Whether it started that generation in place of an earlier one, whose processes are gone; null before its run, and without a kept sandbox. */
   restarted: boolean | null;
   /** The kept sandbox that it runs in; null for one of its own. */
@@ -1054,6 +1056,8 @@ export type ResultExecution = {
   notes?: Note[];
   /** Whether its receipt was written, if that was asked for. */
   receipt?: ReceiptReport | null;
+  /** The body of the request that asked a service for it; absent if that had secrets or is large. */
+  request?: Record<string, unknown> | null;
   /** Whether it started that generation in place of an earlier one, whose processes are gone; null before its run, and without a kept sandbox. */
   restarted: boolean | null;
   /** The script's result. */
@@ -1072,6 +1076,10 @@ export type ResultExecution = {
   tests?: TestCase[];
   /** How long its parts took. */
   timing: Timing | null;
+  /** Its calls of tools of the host, if it made some: the first 1,000. */
+  tool_calls?: ToolCall[];
+  /** There were more calls than are listed. */
+  tool_calls_truncated?: boolean;
   /** The resources it used. */
   usage: Usage | null;
 };
@@ -1203,6 +1211,8 @@ export type ServiceStatus = {
 export type SessionView = {
   /** When the session ends; null without one, where no token is needed or another one was sent. */
   expires_at: string | null;
+  /** What each request of the session has in `Session-Proof`, beside the cookie. Given at its begin alone. */
+  proof: string | null;
   /** What it may do. */
   scopes: string[];
   /** Whose objects the caller has. */
@@ -1278,6 +1288,27 @@ export type Timing = {
   /** The start of its sandbox; null if that was open already. */
   start_ms: number | null;
 };
+
+/** A call of a tool by a script. */
+export type ToolCall = {
+  /** The size of its arguments as JSON. */
+  argument_bytes: number;
+  /** The digest of its arguments as JSON. */
+  arguments_sha256: string;
+  /** How long it took. */
+  duration_ms: number;
+  /** How it ended. */
+  outcome: ToolOutcome;
+  /** The size of its result: its value as JSON, or its text if it failed, and its files. */
+  result_bytes: number;
+  /** The digest of its value as JSON, or of the text if it failed. */
+  result_sha256: string;
+  /** The tool, as the script named it. */
+  tool: string;
+};
+
+/** How a call of a tool ended. */
+export type ToolOutcome = "ok" | "failed" | "refused" | "unknown" | "timeout" | "too_large" | "limit" | "unavailable" | "cancelled";
 
 /** A file that a run changed. */
 export type TouchedFile = {

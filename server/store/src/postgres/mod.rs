@@ -8,7 +8,7 @@ mod error;
 mod executions;
 mod listen;
 mod node_dir;
-mod parameters;
+pub(crate) mod parameters;
 mod places;
 mod report;
 mod retention;
@@ -42,28 +42,18 @@ use thread::{DatabaseThread, TIMEOUT, clock_ahead};
 pub use connect::DatabaseConfig;
 pub(crate) use connect::Purpose;
 pub use node_dir::NodeDir;
-pub(crate) use parameters::{Parameter, Parameters, Typed, bind, own};
+pub(crate) use parameters::{Parameter, Parameters, bind, own};
 pub(crate) use report::report;
 pub use report::{DatabaseReport, Standbys};
 pub use schema::{Initialized, LEASES};
 pub(crate) use schema::{VERSION, initialize, migrate, restored};
 pub(crate) use writer::Change;
+pub use writer::DatabaseFigures;
 
 /// The connections that write. The rows of `usage` and `stored` have the number of theirs.
 const WRITERS: usize = 2;
 /// By how much the clock of this machine may differ.
 const CLOCK_TOLERANCE_MS: u64 = 50;
-
-/// What the writers of a node have done since its start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct DatabaseFigures {
-    /// Transactions that were committed.
-    pub commits: u64,
-    /// How long they took, all together.
-    pub commit_time: Duration,
-    /// Transactions that were begun again.
-    pub retries: u64,
-}
 
 /// The store of a cluster. Clones are handles of the same one.
 #[derive(Debug, Clone)]

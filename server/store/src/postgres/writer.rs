@@ -24,7 +24,6 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
-use super::DatabaseFigures;
 use super::connect::{Connector, Purpose};
 use super::error::{QueryError, within};
 use super::parameters::{Parameter, bind};
@@ -42,6 +41,17 @@ const LOOKUP_PAUSE: Duration = Duration::from_millis(100);
 const ATTEMPTS: u32 = 5;
 /// What `begin_batch` raises if the number is closed, or the row of the writer is gone.
 const CLOSED: SqlState = SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE;
+
+/// What the writers of a node have done since its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DatabaseFigures {
+    /// Transactions that were committed.
+    pub commits: u64,
+    /// How long they took, all together.
+    pub commit_time: Duration,
+    /// Transactions that were begun again.
+    pub retries: u64,
+}
 
 /// Is told of a change: what it returned, or why it was not made.
 type Completion = Box<dyn FnOnce(Result<Vec<Row>, StoreError>) + Send>;

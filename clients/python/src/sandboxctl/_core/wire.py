@@ -177,6 +177,8 @@ class ExecExecution(TypedDict):
     """What stood in its way in the sandbox; absent if nothing did, or it ended well."""
     receipt: NotRequired[Union[ReceiptReport, None]]
     """Whether its receipt was written, if that was asked for."""
+    request: NotRequired[Union[Dict[str, Any], None]]
+    """The body of the request that asked a service for it; absent if that had secrets or is large."""
     restarted: Union[bool, None]
     """Whether it started that generation in place of an earlier one, whose processes are gone; null before its run, and without a kept sandbox."""
     sandbox: Union[str, None]
@@ -452,7 +454,7 @@ class LimitsRequest(TypedDict):
 
 
 class Network(TypedDict):
-    """The connections while a script or a command ran, those of others in the same sandbox included: each host and port once, in order, at most 100 of each kind."""
+    """The connections while a script or a command ran, those of others in the same sandbox included: each host, port and reason once, in order, at most 100 of each kind."""
     contacted: List[ContactedHost]
     """The hosts that were connected to."""
     refused: List[RefusedHost]
@@ -621,6 +623,8 @@ class ResultExecution(TypedDict):
     """What stood in its way in the sandbox; absent if nothing did, or it ended well."""
     receipt: NotRequired[Union[ReceiptReport, None]]
     """Whether its receipt was written, if that was asked for."""
+    request: NotRequired[Union[Dict[str, Any], None]]
+    """The body of the request that asked a service for it; absent if that had secrets or is large."""
     restarted: Union[bool, None]
     """Whether it started that generation in place of an earlier one, whose processes are gone; null before its run, and without a kept sandbox."""
     result: Any
@@ -639,6 +643,10 @@ class ResultExecution(TypedDict):
     """Its test cases, if it has some."""
     timing: Union[Timing, None]
     """How long its parts took."""
+    tool_calls: NotRequired[List[ToolCall]]
+    """Its calls of tools of the host, if it made some: the first 1,000."""
+    tool_calls_truncated: NotRequired[bool]
+    """There were more calls than are listed."""
     usage: Union[Usage, None]
     """The resources it used."""
 
@@ -725,6 +733,24 @@ class Timing(TypedDict):
     """How the sandbox was started; null if it was open already."""
     start_ms: Union[int, None]
     """The start of its sandbox; null if that was open already."""
+
+
+class ToolCall(TypedDict):
+    """A call of a tool by a script."""
+    argument_bytes: int
+    """The size of its arguments as JSON."""
+    arguments_sha256: str
+    """The digest of its arguments as JSON."""
+    duration_ms: int
+    """How long it took."""
+    outcome: ToolOutcome
+    """How it ended."""
+    result_bytes: int
+    """The size of its result: its value as JSON, or its text if it failed, and its files."""
+    result_sha256: str
+    """The digest of its value as JSON, or of the text if it failed."""
+    tool: str
+    """The tool, as the script named it."""
 
 
 class TouchedFile(TypedDict):
@@ -1127,6 +1153,10 @@ StartKind = Literal["warm", "cold"]
 
 TestStatus = Literal["passed", "failed", "skipped"]
 """How a test case ended."""
+
+
+ToolOutcome = Literal["ok", "failed", "refused", "unknown", "timeout", "too_large", "limit", "unavailable", "cancelled"]
+"""How a call of a tool ended."""
 
 
 TouchedSource = Literal["observed", "scan"]
