@@ -43,7 +43,7 @@ impl HostTool {
             _ if name.contains(char::is_control) => Err("it has a control character"),
             None | Some(("", _) | (_, "")) => Err("it is not GROUP.TOOL"),
             Some((group, _)) if RESERVED_NAMES.contains(&group) => {
-                Err("its group is the name of a function of `tools`")
+                Err("its group is the name of a function of tools")
             }
             Some(_) => Ok(()),
         }

@@ -30,7 +30,7 @@ use super::origin::Origin;
 const MAX_COMMENT: usize = 300;
 /// The beginning of a new file.
 const HEAD: &str =
-    "# Rules for `sandboxctl --rules FILE`. What stands after a # is not in force: review it.";
+    "# Rules for --rules FILE of sandboxctl. What stands after a # is not in force: review it.";
 
 /// What a rules file gives to a run.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -263,7 +263,7 @@ mod tests {
     fn what_is_learnt_is_a_file_in_which_only_a_persons_yes_is_in_force() {
         let text = merge("", "2026-11-29T20:40:00Z, exec: wget", &some()).unwrap();
         let expected = "\
-# Rules for `sandboxctl --rules FILE`. What stands after a # is not in force: review it.
+# Rules for --rules FILE of sandboxctl. What stands after a # is not in force: review it.
 
 [[learnt]] # 2026-11-29T20:40:00Z, exec: wget
 allow = [
