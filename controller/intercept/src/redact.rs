@@ -231,7 +231,7 @@ mod tests {
         }
         assert_eq!(found.same_length(b"nothing of it"), None);
         // Letters of one case beside digits of the other.
-        let mixed = patterns(&[injection("a.example: A: env:A", "aB/+Cd")]).unwrap();
+        let mixed = patterns(&[injection("a.example: A: env:A", "aB/+Cd")]);
         for text in ["aB%2f%2bCd", "aB%2F%2BCd", "aB/\\u002BCd"] {
             let replaced = mixed.same_length(text.as_bytes()).expect(text);
             assert_eq!(replaced, "*".repeat(text.len()).as_bytes(), "{text}");

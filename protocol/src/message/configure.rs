@@ -14,7 +14,7 @@ pub struct Configure {
     pub policy: Policy,
     /// The authority of the connections that the controller terminates, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ca: Option<Ca>,
+    pub ca: Option<Box<Ca>>,
 }
 
 /// The certificate authority of a sandbox, which commands are to trust.

@@ -234,7 +234,8 @@ impl Ready {
         let About { spec, egress, plan, shared, .. } = &mut started.created.about;
         if let Some(egress) = egress {
             let (hosts, inject) = (spec.hosts(), std::mem::take(&mut spec.inject));
-            plan.configure.ca = egress.intercept(&hosts, &inject, shared.ca_file.as_deref())?;
+            let ca = egress.intercept(&hosts, &inject, shared.ca_file.as_deref())?;
+            plan.configure.ca = ca.map(Box::new);
             egress.set_rules(hosts, (&spec.limits).into());
         }
         let configure = started.created.about.plan.configure.clone();
