@@ -55,13 +55,13 @@ fn configure() -> Configure {
             protected: vec![".bashrc".into()],
             files: FileScope::All,
         },
-        ca: Some(Ca {
+        ca: Some(Box::new(Ca {
             certificate: "-----BEGIN CERTIFICATE-----\n".into(),
             variables: vec![Variable {
                 name: WireString::new("TOKEN"),
                 value: WireString::new("sandboxctl-injected-TOKEN"),
             }],
-        }),
+        })),
     }
 }
 

@@ -326,6 +326,17 @@ fn secret_goes_to_its_host_at_its_port_over_tls_alone() {
     ];
     let lines: String = requests.iter().map(|(name, it)| asking(name, it)).collect();
     // The same host at other ports, where nobody looks into the connection.
+    let address = format!("CONNECT 127.0.0.1:{0} HTTP/1.1\\r\\n\\r\\n", injected.server.port());
+    let in_tunnel = format!(
+        "CONNECT {target} HTTP/1.1\\r\\n\\r\\nGET /echo HTTP/1.1\\r\\nHost: {HOST_LOOPBACK}\\r\\nConnection: close\\r\\n\\r\\n"
+    );
+    let by_proxy_to_other = format!(
+        "GET http://{0}/echo HTTP/1.1\\r\\nHost: {0}\\r\\nConnection: close\\r\\n\\r\\n",
+        on_host(&plain)
+    );
+    let by_proxy = format!(
+        "GET http://{target}/echo HTTP/1.1\\r\\nHost: {target}\\r\\nConnection: close\\r\\n\\r\\n"
+    );
     let elsewhere = format!(
         "own=$SSL_CERT_FILE\n\
          for target in {same}; do SSL_CERT_FILE=/in/authority.pem\n{ask}done\n\
@@ -343,17 +354,6 @@ fn secret_goes_to_its_host_at_its_port_over_tls_alone() {
             "another port of the host",
             &request("GET", "/echo", &["Authorization: Bearer of-a-program"])
         ),
-        by_proxy = format!(
-            "GET http://{target}/echo HTTP/1.1\\r\\nHost: {target}\\r\\nConnection: close\\r\\n\\r\\n"
-        ),
-        by_proxy_to_other = format!(
-            "GET http://{0}/echo HTTP/1.1\\r\\nHost: {0}\\r\\nConnection: close\\r\\n\\r\\n",
-            on_host(&plain)
-        ),
-        in_tunnel = format!(
-            "CONNECT {target} HTTP/1.1\\r\\n\\r\\nGET /echo HTTP/1.1\\r\\nHost: {HOST_LOOPBACK}\\r\\nConnection: close\\r\\n\\r\\n"
-        ),
-        address = format!("CONNECT 127.0.0.1:{0} HTTP/1.1\\r\\n\\r\\n", injected.server.port()),
     );
     flags.extend([
         "--in".to_owned(),

@@ -67,7 +67,7 @@ pub fn check(
         return refuse(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "only HTTP/1.1 is passed on");
     }
     let is_method = |name: &&str| name.eq_ignore_ascii_case(parts.method.as_str());
-    if ["CONNECT", "TRACE", "TRACK", WEBSOCKET].iter().any(|name| is_method(name)) {
+    if ["CONNECT", "TRACE", "TRACK", WEBSOCKET].iter().any(is_method) {
         return refuse(StatusCode::METHOD_NOT_ALLOWED, "this method is not passed on");
     }
     let path = parts.uri.path();

@@ -28,6 +28,9 @@ use crate::luau::RunContext;
 use crate::outbox::{Outbox, Recorder};
 use crate::stop::{StopFlag, StopReason};
 
+/// Answers calls; `None` leaves one without an answer.
+type Host = fn(&HostCall) -> Option<(CallEnd, Vec<CallFile>)>;
+
 /// A sandbox for scripts.
 struct Sandbox {
     directory: Option<tempfile::TempDir>,
@@ -47,7 +50,7 @@ struct Sandbox {
     /// Whether it was given tools.
     has_tools: bool,
     /// What the host answers.
-    host: fn(&HostCall) -> Option<(CallEnd, Vec<CallFile>)>,
+    host: Host,
 }
 
 impl Sandbox {

@@ -95,9 +95,11 @@ pub struct ServiceConfig {
     pub figures_by_subject: bool,
 }
 
+type GrantOf = dyn Fn(&Subject) -> Option<ToolGrant> + Send + Sync;
+
 /// Says which tools of the host the scripts of a subject may call.
 #[derive(Clone)]
-pub struct SubjectTools(Arc<dyn Fn(&Subject) -> Option<ToolGrant> + Send + Sync>);
+pub struct SubjectTools(Arc<GrantOf>);
 
 impl SubjectTools {
     /// As this function says.

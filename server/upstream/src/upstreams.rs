@@ -73,7 +73,8 @@ impl Upstreams {
 
     /// Starts all of them, and waits for none.
     pub fn start(&self) {
-        for connection in self.0.values().cloned() {
+        for connection in self.0.values() {
+            let connection = connection.clone();
             tokio::spawn(async move { connection.tools().await });
         }
     }
