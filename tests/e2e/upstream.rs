@@ -76,7 +76,7 @@ impl Fake {
     /// The tools that it was called for.
     fn called(&self) -> Vec<String> {
         let calls = self.noted("call");
-        calls.iter().map(|it| it.rsplit_once(" {").unwrap().0.to_owned()).collect()
+        calls.iter().map(|it| it.split_once(" {").unwrap().0.to_owned()).collect()
     }
 
     /// Waits until none of its processes is left.
