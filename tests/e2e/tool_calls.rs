@@ -108,7 +108,7 @@ fn script_calls_functions_of_the_program_and_no_others() {
     assert_eq!((&result["ok"], &result["why"]), (&json!(false), &json!("no such item")));
     assert_eq!((&result["found"], &result["other"]), (&json!("app.price"), &json!(false)));
     let unknown = result["unknown"].as_str().unwrap();
-    assert!(unknown.contains("did you mean 'app.price'?"), "{unknown}");
+    assert!(unknown.contains("did you mean 'app.price'"), "{unknown}");
 
     // What one script was given, another one was not.
     let args = json!({ "containerId": "c", "script": "return tools == nil" });
