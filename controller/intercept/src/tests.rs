@@ -371,7 +371,8 @@ async fn malformed_and_smuggled_requests_reach_no_server() {
         }
     }
     let many = (0..200).map(|number| format!("X-{number}: 1\r\n")).collect::<String>();
-    let long = format!("X: {}\r\n", "x".repeat(MAX_HEAD));
+    // Up to as much more may be in its buffer before hyper looks at the limit.
+    let long = format!("X: {}\r\n", "x".repeat(2 * MAX_HEAD));
     for headers in [many, long] {
         let talk = world.closing_dialogue(&[("", &[&get(&headers)]), ("HTTP/1.1 ", &[])]).await;
         assert!(talk.client.starts_with("HTTP/1.1 431 "), "{}", talk.client);

@@ -226,6 +226,8 @@ fn judge_script(answer: RunEnd, cancel: Option<CancelCause>) -> Outcome {
                 Outcome::ScriptError(error)
             }
             kind if kind.is_sandbox_rule() => Outcome::ScriptError(error),
+            // A tool that was not given, or that does not exist.
+            ErrorKind::Policy | ErrorKind::NotFound => Outcome::ScriptError(error),
             kind => Outcome::AgentLost {
                 detail: format!("the agent ended the run as {kind}: {}", error.message),
             },

@@ -53,7 +53,7 @@ fn every_command_shows_an_example() {
         // A group of commands has its examples in them.
         let groups = [
             "artifacts", "cluster", "database", "executions", "image", "config", "keys", "local",
-            "receipt", "sandbox", "server", "token",
+            "receipt", "sandbox", "server", "token", "mcp upstream",
         ];
         if !groups.map(|group| format!("sandboxctl {group}")).contains(&path) {
             assert!(help.contains("Examples:\n  "), "{path}");

@@ -80,7 +80,7 @@ mod tests {
             assert_eq!(page.matches(".SH \"EXIT STATUS\"").count(), 1, "{name}");
             let groups = [
                 "artifacts", "cluster", "database", "executions", "image", "config", "keys",
-                "local", "receipt", "sandbox", "server", "token",
+                "local", "mcp-upstream", "receipt", "sandbox", "server", "token",
             ];
             let is_group = groups.map(|group| format!("sandboxctl-{group}")).contains(name);
             assert_eq!(page.contains(".SH EXAMPLES"), !is_group, "{name}");

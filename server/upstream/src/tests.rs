@@ -92,7 +92,7 @@ impl Pids {
                 sleep(Duration::from_millis(10)).await;
             }
         };
-        timeout(Duration::from_secs(20), ended).await.expect("its processes end");
+        timeout(Duration::from_secs(60), ended).await.expect("its processes end");
     }
 }
 
@@ -208,7 +208,7 @@ async fn program_that_never_answers_is_given_up() {
     assert_eq!(checked.tools.unwrap_err(), "it did not answer within 60 s");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn program_that_floods_is_still_answered() {
     let flood = format!(
         "(yes '{}' & yes '{}' &) 2>/dev/null\n{SERVER}",

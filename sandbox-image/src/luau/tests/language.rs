@@ -7,7 +7,7 @@ fn the_globals_are_these() {
     let source = "local names = {} for name in _G do table.insert(names, name) end \
                   table.sort(names) return table.concat(names, ' ')";
     let with_io = "_G _VERSION args assert bit32 buffer coroutine debug error fs \
-                   getmetatable io ipairs json math next os pairs pcall print rawequal rawget rawlen rawset \
+                   getmetatable io ipairs json math next os pairs pcall policy print rawequal rawget rawlen rawset \
                    secrets select setmetatable string table test tonumber tostring type typeof unpack utf8 \
                    vector warn xpcall";
     assert_eq!(value(source), json!(with_io));

@@ -82,9 +82,11 @@ fn log_and_result_of_a_script_are_cut_and_all_of_them_are_resources() {
     assert_eq!(client.resource(&named(log)), lines);
     let names: Vec<_> = (1..3).map(|at| result["content"][at]["name"].clone()).collect();
     assert_eq!(names, ["result.json", "log"]);
-    // There are no other resources without files.
+    // There are no other resources without files, but the skill.
     let listed = client.ask("resources/list", json!({}));
-    assert_eq!(listed["result"]["resources"], json!([]), "{listed:#}");
+    let resources = listed["result"]["resources"].as_array().unwrap();
+    assert_eq!(resources.len(), 1, "{listed:#}");
+    assert_eq!(resources[0]["uri"], "skill://sandboxctl/SKILL.md");
     let absent = client.ask("resources/read", json!({ "uri": "sandbox://output/99/log" }));
     assert_eq!(absent["error"]["code"], -32002, "{absent:#}");
     client.end();
