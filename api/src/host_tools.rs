@@ -8,6 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::wildcard;
+
 /// Names that no group of tools has: `tools.search` and `tools.describe` are functions.
 pub const RESERVED_NAMES: [&str; 2] = ["search", "describe"];
 
@@ -117,7 +119,7 @@ impl ToolRule {
 
     /// Whether some call of this tool is given.
     pub fn names(&self, tool: &str) -> bool {
-        matches(&self.tool, tool)
+        wildcard::matches(&self.tool, tool, |_| true)
     }
 
     /// Whether this call is given.
@@ -127,7 +129,7 @@ impl ToolRule {
                 at(arguments, &condition.pointer).is_some_and(|value| match &condition.value {
                     Expected::Json(expected) => expected == value,
                     Expected::Text(pattern) => {
-                        value.as_str().is_some_and(|text| matches(pattern, text))
+                        value.as_str().is_some_and(|it| wildcard::matches(pattern, it, |_| true))
                     }
                 })
             })
@@ -141,19 +143,6 @@ fn at<'a>(arguments: &'a Map<String, Value>, pointer: &str) -> Option<&'a Value>
         None => (&pointer[1..], ""),
     };
     arguments.get(&first.replace("~1", "/").replace("~0", "~"))?.pointer(rest)
-}
-
-/// Whether the pattern matches all of the text: `*` stands for any characters.
-fn matches(pattern: &str, text: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let first = parts.next().unwrap_or_default();
-    let Some(mut rest) = text.strip_prefix(first) else { return false };
-    let Some(last) = parts.next_back() else { return rest.is_empty() };
-    for part in parts {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(last)
 }
 
 impl FromStr for ToolRule {
