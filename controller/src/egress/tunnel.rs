@@ -202,13 +202,8 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
     {
         // Other rules than those for what the program named have addresses of the host's networks.
         let is_named = matches!(failure, Failure::NotListed { .. });
-        egress.policy.refuse(Refusal {
-            target: Some(format!("{}:{}", host.host, host.port)),
-            reason: host.reason.clone(),
-            allow: if is_named { host.allow.clone() } else { Vec::new() },
-            ..Refusal::default()
-        });
-        egress.add_to_reports(|network| network.add_refused(host.clone()));
+        let allow = if is_named { host.allow.clone() } else { Vec::new() };
+        report_refused(&egress, &host, allow);
     }
     if let Some(failure) = result.as_ref().err().filter(|failure| failure.is_unreached()) {
         egress.add_to_reports(|network| network.add_unreached(failure.to_string()));
@@ -230,6 +225,14 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
     });
     let why = result.as_ref().err().map_or(ClosedReason::Done, Failure::reason);
     tunnel.close(why, message.as_deref().unwrap_or_default()).await;
+}
+
+/// Reports a refusal: in results, and to the sandbox with the rules that it may ask for.
+fn report_refused(egress: &Egress, host: &RefusedHost, allow: Vec<String>) {
+    let target = Some(format!("{}:{}", host.host, host.port));
+    let reason = host.reason.clone();
+    egress.policy.refuse(Refusal { target, reason, allow, ..Refusal::default() });
+    egress.add_to_reports(|network| network.add_refused(host.clone()));
 }
 
 /// Answers a request on a connection to [`POLICY_HOST`](sandbox_api::hosts::POLICY_HOST).
@@ -430,15 +433,9 @@ fn record(egress: &Egress, target: &Target, address: Option<IpAddr>, exchange: &
     let Exchange { method, path, status, refused, rule } = exchange;
     if refused.is_some() && *status == FORBIDDEN {
         let (host, port) = (target.host.to_string(), target.port);
-        let (reason, allow) = (format!("{method} {path}"), rule.iter().cloned().collect());
-        let refused = RefusedHost { host, port, reason, allow };
-        egress.policy.refuse(Refusal {
-            target: Some(target.to_string()),
-            reason: refused.reason.clone(),
-            allow: refused.allow.clone(),
-            ..Refusal::default()
-        });
-        egress.add_to_reports(|network| network.add_refused(refused.clone()));
+        let (reason, allow) = (format!("{method} {path}"), Vec::from_iter(rule.clone()));
+        let refused = RefusedHost { host, port, reason, allow: allow.clone() };
+        report_refused(egress, &refused, allow);
     }
     let mut texts = [target.to_string(), path.clone()];
     texts.iter_mut().for_each(|text| egress.redactions.text(text));
