@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use hyper::header::HeaderValue;
-use sandbox_api::service::Subject;
+use sandbox_api::service::{BySubject, Subject};
 use sandbox_controller::host_tools::{Asks, Destructive, ToolGrant};
 use sandbox_controller::permission::Permission;
 use sandbox_env::Environment;
-use sandbox_service::SubjectTools;
-use sandbox_upstream::{Credentials, SubjectUpstreams, Target, Upstream, Upstreams};
+use sandbox_upstream::{Credentials, Target, Upstream, Upstreams};
 
 use super::Context;
 use crate::cli::allow::RulesArgs;
@@ -102,7 +101,7 @@ pub fn asking(
 pub fn of_service(
     environment: &Environment,
     settings: &Settings,
-) -> Result<SubjectUpstreams, Error> {
+) -> Result<BySubject<Upstreams>, Error> {
     let (mut others, mut by_subject) = (Vec::new(), HashMap::<Subject, Vec<_>>::new());
     for (name, upstream) in settings.upstreams(Key::ServerUpstream) {
         let setting = format!("{}.{name}", Key::ServerUpstream.name());
@@ -119,21 +118,22 @@ pub fn of_service(
     }
     let others = Upstreams::new(others);
     let own = |(subject, targets)| (subject, others.with(Upstreams::new(targets)));
-    Ok(SubjectUpstreams { by_subject: by_subject.into_iter().map(own).collect(), others })
+    Ok(BySubject { own: by_subject.into_iter().map(own).collect(), others })
 }
 
 /// What the scripts of a service's subjects are given of them.
-pub fn tools_of_service(upstreams: &SubjectUpstreams, settings: &Settings) -> Option<SubjectTools> {
+pub fn tools_of_service(
+    upstreams: &BySubject<Upstreams>,
+    settings: &Settings,
+) -> BySubject<Option<ToolGrant>> {
     let rules = settings.rules_of_tools(Key::ServerToolRules);
     let destructive = destructive(settings.is_on(Key::ServerAllowDestructive));
-    let upstreams = upstreams.clone();
-    (!upstreams.is_empty()).then(|| {
-        SubjectTools::new(move |subject| {
-            let tools = upstreams.of(subject);
-            let grant = ToolGrant::new(Arc::new(tools.clone()));
-            (!tools.is_empty()).then(|| ToolGrant { rules: rules.clone(), destructive, ..grant })
-        })
-    })
+    let grant = |tools: &Upstreams| {
+        let grant = ToolGrant::new(Arc::new(tools.clone()));
+        (!tools.is_empty()).then(|| ToolGrant { rules: rules.clone(), destructive, ..grant })
+    };
+    let own = upstreams.own.iter().map(|(subject, tools)| (subject.clone(), grant(tools)));
+    BySubject { own: own.collect(), others: grant(&upstreams.others) }
 }
 
 const fn destructive(is_allowed: bool) -> Destructive {

@@ -1,13 +1,12 @@
 //! All upstreams of a run, as the controller calls them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use sandbox_api::HostTool;
-use sandbox_api::service::Subject;
 use sandbox_controller::host_tools::{HostAnswer, HostCall, HostToolError, HostTools};
 use tokio::time::timeout;
 
@@ -20,27 +19,6 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Upstreams by their names. Clones share the connections.
 #[derive(Debug, Clone, Default)]
 pub struct Upstreams(BTreeMap<String, Arc<Connection>>);
-
-/// The upstreams of the subjects of a service.
-#[derive(Debug, Clone, Default)]
-pub struct SubjectUpstreams {
-    /// Those of subjects with credentials of their own.
-    pub by_subject: HashMap<Subject, Upstreams>,
-    /// Those of all other subjects.
-    pub others: Upstreams,
-}
-
-impl SubjectUpstreams {
-    /// Those of a subject.
-    pub fn of(&self, subject: &Subject) -> &Upstreams {
-        self.by_subject.get(subject).unwrap_or(&self.others)
-    }
-
-    /// Whether no subject has any.
-    pub fn is_empty(&self) -> bool {
-        self.by_subject.is_empty() && self.others.is_empty()
-    }
-}
 
 /// What trying an upstream gave.
 #[derive(Debug, Clone)]

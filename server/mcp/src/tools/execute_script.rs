@@ -158,7 +158,7 @@ impl McpTool for ExecuteScript {
     fn description(server: ServerTraits<'_>) -> String {
         let ServerTraits { settings, has_files } = server;
         let spec = &settings.sandbox;
-        let tools = !settings.upstreams.is_empty();
+        let tools = settings.has_upstreams();
         let abilities = Abilities { files: has_files, programs: spec.supports_exec(), tools };
         let mut description = String::from(
             "Run a Luau script and get what it returns, what it prints, and the files it changed. \
@@ -174,8 +174,9 @@ impl McpTool for ExecuteScript {
 
     fn hints(server: ServerTraits<'_>) -> Hints {
         let writes = server.has_files && server.settings.access == Access::ReadWrite;
-        let Settings { sandbox, upstreams, .. } = server.settings;
-        let is_open_world = !sandbox.hosts().rules().is_empty() || !upstreams.is_empty();
+        let settings = server.settings;
+        let has_hosts = !settings.sandbox.hosts().rules().is_empty();
+        let is_open_world = has_hosts || settings.has_upstreams();
         Hints {
             // What reaches a host or calls a tool may change something there.
             is_read_only: !writes && !is_open_world,
