@@ -7,7 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use sandbox_api::HostTool;
-use sandbox_controller::host_tools::{HostAnswer, HostCall, HostToolError, HostTools};
+use sandbox_controller::host_tools::{HostAnswer, HostToolError, HostTools};
+use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use crate::connection::Connection;
@@ -106,17 +107,17 @@ impl HostTools for Upstreams {
         }
     }
 
-    async fn call(&self, call: HostCall<'_>) -> Result<HostAnswer, HostToolError> {
-        let (upstream, name) = call.tool.split_once('.').ok_or(HostToolError::Unknown)?;
+    async fn call(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+    ) -> Result<HostAnswer, HostToolError> {
+        let (upstream, name) = tool.split_once('.').ok_or(HostToolError::Unknown)?;
         let connection = self.0.get(upstream).ok_or(HostToolError::Unknown)?;
-        let called = async {
-            let known = connection.tools().await?;
-            if !known.iter().any(|it| it.name == call.tool) {
-                return Err(HostToolError::Unknown);
-            }
-            let live = connection.connected().await?;
-            live.call(name, call.arguments).await
-        };
-        timeout(call.timeout, called).await.map_err(|_| HostToolError::Timeout)?
+        let known = connection.tools().await?;
+        if !known.iter().any(|it| it.name == tool) {
+            return Err(HostToolError::Unknown);
+        }
+        connection.connected().await?.call(name, arguments).await
     }
 }
