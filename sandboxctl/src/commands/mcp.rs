@@ -23,7 +23,7 @@ use sandbox_store::{Durability, Store};
 
 use super::launch::with_hosts;
 use super::learn::{Dialogue, Learn};
-use super::upstream::{Configured, asking, of_command};
+use super::upstream::{asking, of_command};
 use super::{Context, block_on};
 use crate::cli::mcp::{McpArgs, McpCommand};
 use crate::cli::upstream::UpstreamCommand;
@@ -44,7 +44,8 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
     let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
     args.rules.add_to(&mut settings)?;
     let mut mcp_settings = mcp_settings(args, &context.environment, &settings)?;
-    let upstream = of_command(context, &args.upstream, &settings, Configured::All)?;
+    let configured = settings.upstreams(Key::McpUpstream);
+    let upstream = of_command(context, &args.upstream, &settings, configured)?;
     let (upstreams, grant) = upstream.unzip();
     let upstreams = upstreams.unwrap_or_default();
     let config = context.controller(&settings);

@@ -20,16 +20,8 @@ use crate::error::Error;
 /// What a program has of our own environment: tokens are for whom they are given to.
 const VARIABLES: [&str; 4] = ["HOME", "LANG", "PATH", "TMPDIR"];
 
-/// Which servers of the configuration a command has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Configured {
-    /// All of them, as an agent has.
-    All,
-    /// Those that a flag names.
-    Named,
-}
-
-/// The servers of a command, and what its scripts are given of their tools; `None` if there is no server.
+/// The servers of a command, `chosen` and those that flags name, and what its scripts are given of their
+/// tools; `None` if there is no server.
 ///
 /// # Errors
 ///
@@ -38,13 +30,9 @@ pub fn of_command(
     context: &Context<'_>,
     args: &UpstreamArgs,
     settings: &Settings,
-    configured: Configured,
+    mut chosen: BTreeMap<String, Upstream>,
 ) -> Result<Option<(Upstreams, ToolGrant)>, Error> {
     let known = settings.upstreams(Key::McpUpstream);
-    let mut chosen = match configured {
-        Configured::All => known.clone(),
-        Configured::Named => BTreeMap::new(),
-    };
     for flag in &args.upstreams {
         let here = || context.environment.working_directory.clone();
         let upstream = match (&flag.upstream, known.get(&flag.name)) {

@@ -190,7 +190,7 @@ async fn program_that_is_no_server_is_explained() {
         (r#"while read -r l; do echo '{"jsonrpc":"2.0","id":0,"result":{"x":1}}'; done"#, "expect"),
     ] {
         let checked = program(script, &[]).check().await.remove(0);
-        let error = checked.tools.unwrap_err();
+        let error = checked.1.unwrap_err();
         assert!(error.contains(expected) && error.len() < 1500, "{script}: {error}");
     }
     let command = vec!["/nowhere/at/all".to_owned()];
@@ -203,7 +203,7 @@ async fn program_that_is_no_server_is_explained() {
 #[tokio::test(start_paused = true)]
 async fn program_that_never_answers_is_given_up() {
     let checked = program("cat > /dev/null", &[]).check().await.remove(0);
-    assert_eq!(checked.tools.unwrap_err(), "it did not answer within 60 s");
+    assert_eq!(checked.1.unwrap_err(), "it did not answer within 60 s");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -308,7 +308,7 @@ fn router(is_legacy: bool) -> axum::Router {
 async fn url_is_called_by_both_eras_of_the_protocol() {
     for (is_legacy, revision) in [(false, "2026-07-28"), (true, "2025-11-25")] {
         let upstreams = url(listen(router(is_legacy)).await, "Bearer x");
-        let tools = upstreams.check().await.remove(0).tools.unwrap();
+        let tools = upstreams.check().await.remove(0).1.unwrap();
         assert_eq!((&*tools[0].name, &*tools[0].description), ("web.sum", "Adds."));
         assert_eq!(tools[1].effect, ToolEffect::Destructive);
         for _ in 0..3 {
@@ -329,11 +329,11 @@ async fn url_is_called_by_both_eras_of_the_protocol() {
 #[tokio::test]
 async fn url_that_refuses_or_leads_elsewhere_is_not_followed() {
     let checked = url(listen(router(false)).await, "Bearer y").check().await.remove(0);
-    assert!(checked.tools.unwrap_err().contains("403"));
+    assert!(checked.1.unwrap_err().contains("403"));
     let elsewhere = post(async || (StatusCode::TEMPORARY_REDIRECT, [("location", "/mcp")]));
     let elsewhere = axum::Router::new().route("/mcp", elsewhere);
     let checked = url(listen(elsewhere).await, "Bearer x").check().await.remove(0);
-    assert!(checked.tools.unwrap_err().contains("307"));
+    assert!(checked.1.unwrap_err().contains("307"));
     let checked = url("http://127.0.0.1:1/mcp".to_owned(), "").check().await.remove(0);
-    assert!(checked.tools.unwrap_err().contains("refused"));
+    assert!(checked.1.unwrap_err().contains("refused"));
 }

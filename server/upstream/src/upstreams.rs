@@ -21,15 +21,6 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Default)]
 pub struct Upstreams(BTreeMap<String, Arc<Connection>>);
 
-/// What trying an upstream gave.
-#[derive(Debug, Clone)]
-pub struct Checked {
-    /// Its name.
-    pub name: String,
-    /// Its tools, or why there are none.
-    pub tools: Result<Arc<[HostTool]>, String>,
-}
-
 impl Upstreams {
     /// These upstreams, whose names were checked. None is started.
     pub fn new(targets: impl IntoIterator<Item = (String, Target)>) -> Self {
@@ -64,16 +55,16 @@ impl Upstreams {
         self.0.iter().map(|(name, it)| (&**name, it.known().map(|tools| tools.len())))
     }
 
-    /// Tries each of them.
-    pub async fn check(&self) -> Vec<Checked> {
-        let check = |connection: Arc<Connection>| async move {
-            let tools = connection.tools().await.map_err(|error| match &*error.stderr {
+    /// Tries each of them: its name, and its tools or why there are none.
+    pub async fn check(&self) -> Vec<(String, Result<Arc<[HostTool]>, String>)> {
+        let tools = join_all(self.0.values().map(|connection| connection.tools())).await;
+        let tools = tools.into_iter().map(|tools| {
+            tools.map_err(|error| match &*error.stderr {
                 "" => error.text,
                 stderr => format!("{}; its stderr ends with: {stderr}", error.text),
-            });
-            Checked { name: connection.name().to_owned(), tools }
-        };
-        join_all(self.0.values().cloned().map(check)).await
+            })
+        });
+        self.0.keys().cloned().zip(tools).collect()
     }
 
     /// Ends all of them: each is asked first, and then killed.
