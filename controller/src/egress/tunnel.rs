@@ -306,7 +306,8 @@ async fn conduct(
         return terminate(egress, tunnel, &target, interceptor, stream, account).await;
     }
     let (reader, writer) = stream.split();
-    let ends = (reader, writer, Kind::Passed);
+    let guard = Guard::new(target.host.clone(), target.port, egress.sessions.clone());
+    let ends = (reader, writer, Some(guard));
     let result = relay(egress, tunnel, &target, ends, &account.bytes).await;
     if result.is_err() {
         // An abort on the tunnel must not look like a normal end to the host.
@@ -424,7 +425,7 @@ async fn terminate(
         let served = interceptor.serve(far, stream, target, &record).await;
         served.map_err(|failure| Failure::Terminated(failure, target.clone()))
     };
-    let relayed = relay(egress, tunnel, target, (reader, writer, Kind::Terminated), &account.bytes);
+    let relayed = relay(egress, tunnel, target, (reader, writer, None), &account.bytes);
     tokio::try_join!(served, relayed).map(|_| ())
 }
 
@@ -449,29 +450,20 @@ fn record(egress: &Egress, target: &Target, address: Option<IpAddr>, exchange: &
     });
 }
 
-/// Whose bytes are forwarded.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// The host's, which only its guard has seen.
-    Passed,
-    /// Those of what terminates the connection.
-    Terminated,
-}
-
-/// Forwards bytes in both directions until both have ended.
+/// Forwards bytes in both directions until both have ended. Without a guard they are those of what terminates
+/// the connection.
 async fn relay(
     egress: &Egress,
     tunnel: &Tunnel,
     target: &Target,
-    (reader, writer, kind): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin, Kind),
+    (reader, writer, guard): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin, Option<Guard>),
     bytes: &AtomicU64,
 ) -> Result<(), Failure> {
     let relay = Relay {
         egress,
         tunnel,
         target,
-        kind,
-        guard: Mutex::new(Guard::new(target.host.clone(), target.port, egress.sessions.clone())),
+        guard: guard.map(Mutex::new),
         heard: Notify::new(),
         bytes,
         moved: AtomicBool::new(false),
@@ -488,8 +480,7 @@ struct Relay<'a> {
     egress: &'a Egress,
     tunnel: &'a Tunnel,
     target: &'a Target,
-    kind: Kind,
-    guard: Mutex<Guard>,
+    guard: Option<Mutex<Guard>>,
     /// The server has sent data that the guard was waiting for.
     heard: Notify,
     bytes: &'a AtomicU64,
@@ -509,11 +500,11 @@ impl Relay<'_> {
             loop {
                 // Held-back bytes do not count as forwarded: a slowly sent ClientHello is idle too.
                 if !passed.is_empty() {
-                    match (writer.write_all(&passed).await, self.kind) {
-                        (Ok(()), _) => self.moved.store(true, Ordering::Relaxed),
+                    match writer.write_all(&passed).await {
+                        Ok(()) => self.moved.store(true, Ordering::Relaxed),
                         // It has answered, and the program may still read that.
-                        (Err(_), Kind::Terminated) => {}
-                        (Err(_), Kind::Passed) => return Err(Failure::Peer),
+                        Err(_) if self.guard.is_none() => {}
+                        Err(_) => return Err(Failure::Peer),
                     }
                 }
                 // Its state of that time: the server may have sent data since.
@@ -535,10 +526,10 @@ impl Relay<'_> {
     /// The part of the command's data that may be forwarded, and whether the rest waits for the
     /// server.
     fn judged(&self, bytes: Vec<u8>) -> Result<(Vec<u8>, bool), Failure> {
-        match self.kind {
-            Kind::Passed => self.guarded(|guard| Ok((guard.client(bytes)?, guard.is_waiting()))),
-            Kind::Terminated => Ok((bytes, false)),
+        if self.guard.is_none() {
+            return Ok((bytes, false));
         }
+        self.guarded(|guard| Ok((guard.client(bytes)?, guard.is_waiting())))
     }
 
     /// From the host to the command.
@@ -589,11 +580,9 @@ impl Relay<'_> {
         &self,
         act: impl FnOnce(&mut Guard) -> Result<T, TlsRefusal>,
     ) -> Result<T, Failure> {
-        if self.kind == Kind::Terminated {
-            return Ok(T::default());
-        }
+        let Some(guard) = &self.guard else { return Ok(T::default()) };
         // A guard that panicked is not used again: its relay ends with it.
-        let mut guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
         act(&mut guard).map_err(|refusal| Failure::Tls(refusal, self.target.clone()))
     }
 }
