@@ -157,7 +157,7 @@ impl ServerHandler for McpServer {
             && let Some(tool) = tools.iter_mut().find(|tool| tool.name == EXECUTE_SCRIPT)
         {
             let workspace = self.workspace(&context.extensions)?;
-            let others = other_servers(settings.upstreams.of(workspace.subject())).await;
+            let others = other_servers(settings.upstreams.of(workspace.subject()));
             tool.description = tool.description.take().map(|it| format!("{it}{others}").into());
         }
         Ok(ListToolsResult::with_all_items(tools)

@@ -49,10 +49,9 @@ impl Upstreams {
         }
     }
 
-    /// The name of each, and how many tools it has, if that is known within this time.
-    pub async fn sizes(&self, wait: Duration) -> impl Iterator<Item = (&str, Option<usize>)> {
-        _ = timeout(wait, join_all(self.0.values().map(|it| it.tools()))).await;
-        self.0.iter().map(|(name, it)| (&**name, it.known().map(|tools| tools.len())))
+    /// The name of each.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
     }
 
     /// Tries each of them: its name, and its tools or why there are none.
