@@ -84,7 +84,7 @@ struct Calls {
     duration_ms: u64,
 }
 
-/// The most of them in a result, and the most bytes of a name.
+/// The most of them in a result, and the most characters of a name.
 const MAX_CALLS: usize = 100;
 const MAX_TOOL: usize = 200;
 /// The most servers in the description.
