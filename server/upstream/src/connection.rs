@@ -112,10 +112,6 @@ impl Connection {
         Self { name, target, state: tokio::sync::Mutex::default(), known: Mutex::default() }
     }
 
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Its tools as they were listed last.
     pub fn known(&self) -> Option<Arc<[HostTool]>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()

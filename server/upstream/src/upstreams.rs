@@ -76,22 +76,20 @@ impl Upstreams {
 impl HostTools for Upstreams {
     /// The tools of those that can be reached. An error only if there is none of any.
     async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError> {
-        let list = |connection: &Arc<Connection>| {
-            let connection = connection.clone();
-            async move {
-                match (timeout(LIST_TIMEOUT, connection.tools()).await, connection.known()) {
-                    (Ok(Ok(tools)), _) | (_, Some(tools)) => Ok(tools),
-                    (Ok(Err(error)), None) => Err(format!("{}: {}", connection.name(), error.text)),
-                    (Err(_), None) => {
-                        Err(format!("{}: it is still being started", connection.name()))
-                    }
+        let listed = join_all(self.0.values().map(|it| timeout(LIST_TIMEOUT, it.tools()))).await;
+        let (mut tools, mut failed) = (Vec::new(), None);
+        for ((name, connection), listed) in self.0.iter().zip(listed) {
+            let why = match (listed, connection.known()) {
+                (Ok(Ok(listed)), _) | (_, Some(listed)) => {
+                    tools.extend(listed.iter().cloned());
+                    continue;
                 }
-            }
-        };
-        let listed = join_all(self.0.values().map(list)).await;
-        let tools: Vec<HostTool> =
-            listed.iter().flatten().flat_map(|tools| tools.iter().cloned()).collect();
-        match listed.into_iter().find_map(Result::err) {
+                (Ok(Err(error)), None) => error.text,
+                (Err(_), None) => "it is still being started".to_owned(),
+            };
+            _ = failed.get_or_insert(format!("{name}: {why}"));
+        }
+        match failed {
             Some(error) if tools.is_empty() => Err(HostToolError::Unavailable(error)),
             _ => Ok(tools.into()),
         }
