@@ -8,6 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::wildcard;
+
 /// Names that no group of tools has: `tools.search` and `tools.describe` are functions.
 pub const RESERVED_NAMES: [&str; 2] = ["search", "describe"];
 
@@ -80,19 +82,15 @@ sandbox_protocol::words! {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolRule {
+    /// As it was written.
+    text: String,
     /// `*` stands for any characters.
     tool: String,
-    conditions: Vec<Condition>,
+    /// JSON pointers, and what is to be there.
+    conditions: Vec<(String, Expected)>,
 }
 
 /// What an argument has to be.
-#[derive(Debug, Clone, PartialEq)]
-struct Condition {
-    /// A JSON pointer.
-    pointer: String,
-    value: Expected,
-}
-
 #[derive(Debug, Clone, PartialEq)]
 enum Expected {
     /// Exactly this.
@@ -112,22 +110,22 @@ pub struct NoToolRule {
 impl ToolRule {
     /// Gives every tool.
     pub fn all() -> Self {
-        Self { tool: "*".to_owned(), conditions: Vec::new() }
+        Self { text: "*".to_owned(), tool: "*".to_owned(), conditions: Vec::new() }
     }
 
     /// Whether some call of this tool is given.
     pub fn names(&self, tool: &str) -> bool {
-        matches(&self.tool, tool)
+        wildcard::matches(&self.tool, tool, |_| true)
     }
 
     /// Whether this call is given.
     pub fn allows(&self, tool: &str, arguments: &Map<String, Value>) -> bool {
         self.names(tool)
-            && self.conditions.iter().all(|condition| {
-                at(arguments, &condition.pointer).is_some_and(|value| match &condition.value {
+            && self.conditions.iter().all(|(pointer, expected)| {
+                at(arguments, pointer).is_some_and(|value| match expected {
                     Expected::Json(expected) => expected == value,
                     Expected::Text(pattern) => {
-                        value.as_str().is_some_and(|text| matches(pattern, text))
+                        value.as_str().is_some_and(|it| wildcard::matches(pattern, it, |_| true))
                     }
                 })
             })
@@ -141,19 +139,6 @@ fn at<'a>(arguments: &'a Map<String, Value>, pointer: &str) -> Option<&'a Value>
         None => (&pointer[1..], ""),
     };
     arguments.get(&first.replace("~1", "/").replace("~0", "~"))?.pointer(rest)
-}
-
-/// Whether the pattern matches all of the text: `*` stands for any characters.
-fn matches(pattern: &str, text: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let first = parts.next().unwrap_or_default();
-    let Some(mut rest) = text.strip_prefix(first) else { return false };
-    let Some(last) = parts.next_back() else { return rest.is_empty() };
-    for part in parts {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(last)
 }
 
 impl FromStr for ToolRule {
@@ -170,7 +155,8 @@ impl FromStr for ToolRule {
         loop {
             rest = rest.trim_start();
             if rest.is_empty() {
-                return Ok(Self { tool: tool.to_owned(), conditions });
+                let (text, tool) = (trimmed.to_owned(), tool.to_owned());
+                return Ok(Self { text, tool, conditions });
             }
             let (pointer, value) = rest
                 .split_once('=')
@@ -182,21 +168,14 @@ impl FromStr for ToolRule {
                 Ok(json) => Expected::Json(json),
                 Err(_) => Expected::Text(text.trim_end().to_owned()),
             };
-            conditions.push(Condition { pointer: pointer.to_owned(), value });
+            conditions.push((pointer.to_owned(), value));
         }
     }
 }
 
 impl fmt::Display for ToolRule {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.tool)?;
-        for Condition { pointer, value } in &self.conditions {
-            match value {
-                Expected::Json(value) => write!(formatter, " {pointer}={value}")?,
-                Expected::Text(pattern) => write!(formatter, " {pointer}={pattern}")?,
-            }
-        }
-        Ok(())
+        formatter.write_str(&self.text)
     }
 }
 

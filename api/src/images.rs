@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::EngineKind;
 use crate::time::unix_seconds;
+use crate::wildcard;
 
 /// Whether a text can be the name or the id of an image. It has none of the characters that mean
 /// something in the URL of an engine's API, where another image than the text says could be meant.
@@ -19,29 +20,8 @@ pub fn is_image_reference(text: &str) -> bool {
 /// Matches an image name against a pattern, where `*` is any text without a `/`; `*` alone is any
 /// name. What cannot be the name of an image matches no pattern.
 pub fn image_matches(pattern: &str, name: &str) -> bool {
-    if !is_image_reference(name) {
-        return false;
-    }
-    if pattern == "*" {
-        return true;
-    }
-    let mut parts = pattern.split('*');
-    // `split` always returns a first part.
-    let Some(mut rest) = name.strip_prefix(parts.next().unwrap_or_default()) else { return false };
-    let Some((last, middle)) =
-        parts.collect::<Vec<_>>().split_last().map(|(last, middle)| (*last, middle.to_vec()))
-    else {
-        return rest.is_empty();
-    };
-    let passes = |text: &str| !text.contains('/');
-    for part in middle {
-        // The first match leaves the most text for the rest.
-        match rest.find(part) {
-            Some(at) if passes(&rest[..at]) => rest = &rest[at + part.len()..],
-            _ => return false,
-        }
-    }
-    rest.strip_suffix(last).is_some_and(passes)
+    let is_part = |text: &str| !text.contains('/');
+    is_image_reference(name) && (pattern == "*" || wildcard::matches(pattern, name, is_part))
 }
 
 /// A sandbox image of an engine.

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use sandbox_protocol::limits::MIN_SECRET_BYTES;
+pub use sandbox_protocol::message::CA_FILES;
 
 use crate::hosts::{AllowRule, Allowlist, Host, Target};
 use crate::secrets::SecretValue;

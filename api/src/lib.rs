@@ -46,6 +46,7 @@ mod test_cases;
 pub mod time;
 mod timing;
 mod watch;
+mod wildcard;
 mod workload;
 
 pub use artifacts::ArtifactsReport;

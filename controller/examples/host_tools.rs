@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandbox_api::{HostTool, Outcome, SandboxSpec, Script, ToolEffect};
-use sandbox_controller::host_tools::{HostAnswer, HostCall, HostToolError, HostTools, ToolGrant};
+use sandbox_controller::host_tools::{HostAnswer, HostToolError, HostTools, ToolGrant};
 use sandbox_controller::{CancelHandle, Controller};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// What this program knows.
 #[derive(Debug)]
@@ -31,8 +31,12 @@ impl HostTools for People {
         .into())
     }
 
-    async fn call(&self, call: HostCall<'_>) -> Result<HostAnswer, HostToolError> {
-        match call.arguments.get("name").and_then(Value::as_str) {
+    async fn call(
+        &self,
+        _tool: &str,
+        arguments: Map<String, Value>,
+    ) -> Result<HostAnswer, HostToolError> {
+        match arguments.get("name").and_then(Value::as_str) {
             Some("ada") => Ok(HostAnswer { value: json!("engineer"), files: Vec::new() }),
             _ => Err(HostToolError::Failed("no such person".to_owned())),
         }

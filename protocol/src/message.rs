@@ -22,7 +22,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 
 pub use configure::{
-    Access, AllowedPath, Ca, Configure, ConfigureReply, FileScope, IoErrors, Limits, Policy,
+    Access, AllowedPath, CA_FILES, Ca, Configure, ConfigureReply, FileScope, IoErrors, Limits,
+    Policy,
 };
 pub use egress::{Close, Closed, ClosedReason, Connect, Connected};
 pub use exec::{

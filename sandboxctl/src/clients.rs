@@ -213,7 +213,7 @@ impl Client {
             _ if old.trim().is_empty() => self.text(entry),
             _ => self.with_json_entry(old, entry)?,
         };
-        put_over(file, found.as_ref(), &new, 0o600)
+        put(file, &new, 0o600)
     }
 
     /// The file with the entry; its other members are as they were.
@@ -331,31 +331,23 @@ fn with_toml_entry(old: &str, entry: &Entry<'_>) -> Result<String, InstallError>
     }
 }
 
-/// Puts a file whole where it is missing, or where there is another one, of which a backup is kept.
+/// Puts a file whole where it is missing, or where there is another one, of which a backup is kept. `mode`
+/// is that of a new file.
 ///
 /// # Errors
 ///
 /// [`InstallError`]; then nothing was changed.
 pub fn put(file: &Path, content: &str, mode: u32) -> Result<Written, InstallError> {
-    put_over(file, read(file)?.as_ref(), content, mode)
-}
-
-/// The same over what was read. `mode` is that of a new file.
-fn put_over(
-    file: &Path,
-    found: Option<&(String, u32)>,
-    content: &str,
-    mode: u32,
-) -> Result<Written, InstallError> {
-    if found.is_some_and(|(old, _)| old == content) {
+    let found = read(file)?;
+    if found.as_ref().is_some_and(|(old, _)| old == content) {
         return Ok(Written { backup: None });
     }
     let failed = |source| InstallError::File { what: "written", source };
     if let Some(parent) = file.parent() {
         fs::create_dir_all(parent).map_err(failed)?;
     }
-    let backup = found.map(|_| back_up(file)).transpose().map_err(failed)?;
-    replace(file, content, found.map_or(mode, |(_, mode)| *mode)).map_err(failed)?;
+    let backup = found.as_ref().map(|_| back_up(file)).transpose().map_err(failed)?;
+    replace(file, content, found.map_or(mode, |(_, mode)| mode)).map_err(failed)?;
     Ok(Written { backup })
 }
 

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use crate::wildcard;
+
 /// The path of a rule for all paths.
 const ANY: &str = "/*";
 /// Methods that no rule can allow: a tunnel, and what sends a request's own secrets back.
@@ -78,16 +80,7 @@ impl RequestRule {
     }
 
     fn matches(&self, path: &str) -> bool {
-        let mut parts = self.path.split('*');
-        let Some(mut rest) = parts.next().and_then(|first| path.strip_prefix(first)) else {
-            return false;
-        };
-        let Some(last) = parts.next_back() else { return rest.is_empty() };
-        for part in parts {
-            let Some(at) = rest.find(part) else { return false };
-            rest = &rest[at + part.len()..];
-        }
-        rest.ends_with(last)
+        wildcard::matches(&self.path, path, |_| true)
     }
 
     pub(super) fn methods(&self) -> String {

@@ -24,7 +24,7 @@ pub use sandbox::{
     SandboxStatus, SandboxView,
 };
 pub use status::{NodeState, NodeStatus, PoolStatus, SandboxCounts, ServiceStatus, SubjectStatus};
-pub use subject::{InvalidSubject, Subject, has_room};
+pub use subject::{BySubject, InvalidSubject, Subject, has_room};
 pub use time::{InvalidTime, Time};
 
 /// The database file in the data directory of a service.

@@ -1,5 +1,6 @@
 //! The owner of what a service keeps.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use schemars::JsonSchema;
@@ -45,6 +46,27 @@ impl Subject {
     /// The name of a directory that is this subject's alone: a subject may be any text.
     pub fn directory_name(&self) -> String {
         sandbox_dirfd::hex(&Sha256::digest(&self.0))
+    }
+}
+
+/// What each subject of a service has.
+#[derive(Debug, Clone, Default)]
+pub struct BySubject<T> {
+    /// What these have.
+    pub own: HashMap<Subject, T>,
+    /// What all others have.
+    pub others: T,
+}
+
+impl<T> BySubject<T> {
+    /// What a subject has.
+    pub fn of(&self, subject: &Subject) -> &T {
+        self.own.get(subject).unwrap_or(&self.others)
+    }
+
+    /// Whether this holds for what some subject has.
+    pub fn any(&self, holds: impl Fn(&T) -> bool) -> bool {
+        self.own.values().chain([&self.others]).any(holds)
     }
 }
 

@@ -47,7 +47,8 @@ impl From<&Limits> for EgressLimits {
 #[derive(Debug, Default)]
 pub struct Policy(Mutex<Known>);
 
-#[derive(Debug, Default)]
+/// The document.
+#[derive(Debug, Default, Serialize)]
 struct Known {
     /// The rules of hosts.
     allow: Vec<String>,
@@ -55,7 +56,8 @@ struct Known {
     injected: Vec<String>,
     /// The rules of tools, or their names.
     tools: Vec<String>,
-    limits: Option<EgressLimits>,
+    /// With the names that requests to a service have; null until they are set.
+    limits: Value,
     /// The last ones, the oldest first.
     refused: VecDeque<Refusal>,
 }
@@ -80,28 +82,22 @@ impl Policy {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The document. Limits have the names that requests to a service have.
+    /// The document.
     pub fn document(&self) -> Value {
-        let Known { allow, injected, tools, limits, refused } = &*self.lock();
-        let limits = limits.map(|limits| {
-            json!({
-                "connections": limits.connections,
-                "network_bytes": limits.bytes.as_u64(),
-                "connect_timeout_ms": millis(limits.connect_timeout),
-                "connection_idle_ms": millis(limits.idle_timeout),
-            })
-        });
-        json!({
-            "allow": allow, "injected": injected, "tools": tools, "limits": limits,
-            "refused": refused,
-        })
+        let known = self.lock();
+        json!(*known)
     }
 
     /// The rules of hosts, and the limits of connections to them.
     pub fn set_hosts(&self, list: &Allowlist, limits: EgressLimits) {
         let known = &mut self.lock();
         known.allow = list.rules().iter().map(ToString::to_string).collect();
-        known.limits = Some(limits);
+        known.limits = json!({
+            "connections": limits.connections,
+            "network_bytes": limits.bytes.as_u64(),
+            "connect_timeout_ms": millis(limits.connect_timeout),
+            "connection_idle_ms": millis(limits.idle_timeout),
+        });
     }
 
     /// A host that was allowed beyond the rules.

@@ -31,6 +31,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use sandbox_api::Injection;
 use sandbox_api::hosts::{Allowlist, Target};
+use sandbox_api::injection::CA_FILES;
 use sandbox_redact::Patterns;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
@@ -47,14 +48,6 @@ const ALPN: &[u8] = b"http/1.1";
 /// The largest head of a request or an answer, and the most header lines in it.
 const MAX_HEAD: usize = 64 << 10;
 const MAX_HEADERS: usize = 128;
-/// Where systems have the certificates of authorities.
-const ROOTS: [&str; 5] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
 
 /// Connections cannot be terminated.
 #[derive(Debug, thiserror::Error)]
@@ -128,7 +121,7 @@ fn provider() -> Arc<CryptoProvider> {
 
 /// The certificates by which hosts are verified: those of the file, or of this machine.
 fn roots(file: Option<&Path>) -> Result<RootCertStore, SetupError> {
-    let known = || ROOTS.iter().map(Path::new).find(|path| path.exists());
+    let known = || CA_FILES.iter().map(Path::new).find(|path| path.exists());
     let Some(file) = file.or_else(known) else { return Err(SetupError::Roots(String::new())) };
     let found = rustls_native_certs::load_certs_from_paths(Some(file), None);
     let mut roots = RootCertStore::empty();

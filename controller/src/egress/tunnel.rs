@@ -202,13 +202,8 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
     {
         // Other rules than those for what the program named have addresses of the host's networks.
         let is_named = matches!(failure, Failure::NotListed { .. });
-        egress.policy.refuse(Refusal {
-            target: Some(format!("{}:{}", host.host, host.port)),
-            reason: host.reason.clone(),
-            allow: if is_named { host.allow.clone() } else { Vec::new() },
-            ..Refusal::default()
-        });
-        egress.add_to_reports(|network| network.add_refused(host.clone()));
+        let allow = if is_named { host.allow.clone() } else { Vec::new() };
+        report_refused(&egress, &host, allow);
     }
     if let Some(failure) = result.as_ref().err().filter(|failure| failure.is_unreached()) {
         egress.add_to_reports(|network| network.add_unreached(failure.to_string()));
@@ -230,6 +225,14 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
     });
     let why = result.as_ref().err().map_or(ClosedReason::Done, Failure::reason);
     tunnel.close(why, message.as_deref().unwrap_or_default()).await;
+}
+
+/// Reports a refusal: in results, and to the sandbox with the rules that it may ask for.
+fn report_refused(egress: &Egress, host: &RefusedHost, allow: Vec<String>) {
+    let target = Some(format!("{}:{}", host.host, host.port));
+    let reason = host.reason.clone();
+    egress.policy.refuse(Refusal { target, reason, allow, ..Refusal::default() });
+    egress.add_to_reports(|network| network.add_refused(host.clone()));
 }
 
 /// Answers a request on a connection to [`POLICY_HOST`](sandbox_api::hosts::POLICY_HOST).
@@ -303,7 +306,8 @@ async fn conduct(
         return terminate(egress, tunnel, &target, interceptor, stream, account).await;
     }
     let (reader, writer) = stream.split();
-    let ends = (reader, writer, Kind::Passed);
+    let guard = Guard::new(target.host.clone(), target.port, egress.sessions.clone());
+    let ends = (reader, writer, Some(guard));
     let result = relay(egress, tunnel, &target, ends, &account.bytes).await;
     if result.is_err() {
         // An abort on the tunnel must not look like a normal end to the host.
@@ -421,7 +425,7 @@ async fn terminate(
         let served = interceptor.serve(far, stream, target, &record).await;
         served.map_err(|failure| Failure::Terminated(failure, target.clone()))
     };
-    let relayed = relay(egress, tunnel, target, (reader, writer, Kind::Terminated), &account.bytes);
+    let relayed = relay(egress, tunnel, target, (reader, writer, None), &account.bytes);
     tokio::try_join!(served, relayed).map(|_| ())
 }
 
@@ -430,15 +434,9 @@ fn record(egress: &Egress, target: &Target, address: Option<IpAddr>, exchange: &
     let Exchange { method, path, status, refused, rule } = exchange;
     if refused.is_some() && *status == FORBIDDEN {
         let (host, port) = (target.host.to_string(), target.port);
-        let (reason, allow) = (format!("{method} {path}"), rule.iter().cloned().collect());
-        let refused = RefusedHost { host, port, reason, allow };
-        egress.policy.refuse(Refusal {
-            target: Some(target.to_string()),
-            reason: refused.reason.clone(),
-            allow: refused.allow.clone(),
-            ..Refusal::default()
-        });
-        egress.add_to_reports(|network| network.add_refused(refused.clone()));
+        let (reason, allow) = (format!("{method} {path}"), Vec::from_iter(rule.clone()));
+        let refused = RefusedHost { host, port, reason, allow: allow.clone() };
+        report_refused(egress, &refused, allow);
     }
     let mut texts = [target.to_string(), path.clone()];
     texts.iter_mut().for_each(|text| egress.redactions.text(text));
@@ -452,29 +450,20 @@ fn record(egress: &Egress, target: &Target, address: Option<IpAddr>, exchange: &
     });
 }
 
-/// Whose bytes are forwarded.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// The host's, which only its guard has seen.
-    Passed,
-    /// Those of what terminates the connection.
-    Terminated,
-}
-
-/// Forwards bytes in both directions until both have ended.
+/// Forwards bytes in both directions until both have ended. Without a guard they are those of what terminates
+/// the connection.
 async fn relay(
     egress: &Egress,
     tunnel: &Tunnel,
     target: &Target,
-    (reader, writer, kind): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin, Kind),
+    (reader, writer, guard): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin, Option<Guard>),
     bytes: &AtomicU64,
 ) -> Result<(), Failure> {
     let relay = Relay {
         egress,
         tunnel,
         target,
-        kind,
-        guard: Mutex::new(Guard::new(target.host.clone(), target.port, egress.sessions.clone())),
+        guard: guard.map(Mutex::new),
         heard: Notify::new(),
         bytes,
         moved: AtomicBool::new(false),
@@ -491,8 +480,7 @@ struct Relay<'a> {
     egress: &'a Egress,
     tunnel: &'a Tunnel,
     target: &'a Target,
-    kind: Kind,
-    guard: Mutex<Guard>,
+    guard: Option<Mutex<Guard>>,
     /// The server has sent data that the guard was waiting for.
     heard: Notify,
     bytes: &'a AtomicU64,
@@ -512,11 +500,11 @@ impl Relay<'_> {
             loop {
                 // Held-back bytes do not count as forwarded: a slowly sent ClientHello is idle too.
                 if !passed.is_empty() {
-                    match (writer.write_all(&passed).await, self.kind) {
-                        (Ok(()), _) => self.moved.store(true, Ordering::Relaxed),
+                    match writer.write_all(&passed).await {
+                        Ok(()) => self.moved.store(true, Ordering::Relaxed),
                         // It has answered, and the program may still read that.
-                        (Err(_), Kind::Terminated) => {}
-                        (Err(_), Kind::Passed) => return Err(Failure::Peer),
+                        Err(_) if self.guard.is_none() => {}
+                        Err(_) => return Err(Failure::Peer),
                     }
                 }
                 // Its state of that time: the server may have sent data since.
@@ -538,10 +526,10 @@ impl Relay<'_> {
     /// The part of the command's data that may be forwarded, and whether the rest waits for the
     /// server.
     fn judged(&self, bytes: Vec<u8>) -> Result<(Vec<u8>, bool), Failure> {
-        match self.kind {
-            Kind::Passed => self.guarded(|guard| Ok((guard.client(bytes)?, guard.is_waiting()))),
-            Kind::Terminated => Ok((bytes, false)),
+        if self.guard.is_none() {
+            return Ok((bytes, false));
         }
+        self.guarded(|guard| Ok((guard.client(bytes)?, guard.is_waiting())))
     }
 
     /// From the host to the command.
@@ -592,11 +580,9 @@ impl Relay<'_> {
         &self,
         act: impl FnOnce(&mut Guard) -> Result<T, TlsRefusal>,
     ) -> Result<T, Failure> {
-        if self.kind == Kind::Terminated {
-            return Ok(T::default());
-        }
+        let Some(guard) = &self.guard else { return Ok(T::default()) };
         // A guard that panicked is not used again: its relay ends with it.
-        let mut guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
         act(&mut guard).map_err(|refusal| Failure::Tls(refusal, self.target.clone()))
     }
 }

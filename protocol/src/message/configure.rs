@@ -17,6 +17,15 @@ pub struct Configure {
     pub ca: Option<Box<Ca>>,
 }
 
+/// Where systems have the certificates of authorities: Debian and Alpine, Fedora (two), openSUSE, others.
+pub const CA_FILES: [&str; 5] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
 /// The certificate authority of a sandbox, which commands are to trust.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

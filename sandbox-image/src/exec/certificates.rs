@@ -10,16 +10,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use sandbox_protocol::message::CA_FILES;
+
 const FOLDER: &str = "/tmp/.sandboxctl";
-/// Where images have the certificates of authorities: Debian and Alpine, Fedora (two), openSUSE, others.
-const PLACES: [&str; 5] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
-/// The most that is read of them.
+/// The most that is read of a file of certificates.
 const MAX_BYTES: u64 = 4 << 20;
 /// The variables that name all certificates, of OpenSSL and others.
 const OF_ALL: [&str; 5] = [
@@ -34,7 +28,7 @@ pub fn install(certificate: &str, named: Option<&[u8]>) -> io::Result<Vec<(&'sta
     let folder = Path::new(FOLDER);
     DirBuilder::new().mode(0o755).create(folder)?;
     let named = named.map(|path| Path::new(OsStr::from_bytes(path)));
-    let mut all = own(named.into_iter().chain(PLACES.iter().map(Path::new)));
+    let mut all = own(named.into_iter().chain(CA_FILES.iter().map(Path::new)));
     if !all.is_empty() && !all.ends_with(b"\n") {
         all.push(b'\n');
     }

@@ -2,8 +2,8 @@
 //!
 //! [`ffi`] is a safe wrapper of the VM, [`globals`] the globals of a script, [`io`] its files,
 //! [`process`] its commands, [`secrets`] its secrets, [`test`](self::test) its test cases, [`tools`] the
-//! host that it calls, [`json`] its values as JSON, [`names`] what it uses and does not have. Our functions are plain Rust functions
-//! over [`ffi::Call`]; they share the [`Host`](context::Host) during a run.
+//! host that it calls, [`json`] its values as JSON, [`names`] what it uses and does not have. Our functions are
+//! plain Rust functions over [`ffi::Call`]; they share the [`Host`](context::Host) during a run.
 
 mod bytecode;
 mod context;

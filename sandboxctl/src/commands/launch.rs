@@ -90,13 +90,24 @@ pub fn with_hosts(
 ) -> Result<SandboxSpec, Error> {
     match (spec.supports_exec(), settings.asks_for_hosts()) {
         (true, _) => {
-            let rules = settings.names(Key::Inject);
-            let inject = injections(environment, &settings.named(Key::Inject), &rules)?;
+            let inject = own_injections(environment, settings)?;
             Ok(spec.allow(settings.allow()?).inject(inject))
         }
         (false, true) => Err(named(ControllerError::EgressUnsupported, settings)),
         (false, false) => Ok(spec),
     }
+}
+
+/// Reads the secrets of the rules in `network.inject`.
+///
+/// # Errors
+///
+/// As of [`injections`].
+pub fn own_injections(
+    environment: &Environment,
+    settings: &Settings,
+) -> Result<Vec<Injection>, Error> {
+    injections(environment, &settings.named(Key::Inject), &settings.names(Key::Inject))
 }
 
 /// Reads the secrets of these rules; `what` says where they are written.

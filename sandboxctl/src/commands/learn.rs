@@ -8,14 +8,13 @@
 use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use async_trait::async_trait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{QueueSelector, tcflush};
 use sandbox_api::hosts::AllowRule;
 use sandbox_api::{InjectRule, ToolEffect};
-use sandbox_controller::permission::{Answer, Ask, PERMISSION_TIMEOUT, Permission};
+use sandbox_controller::permission::{Answer, Ask, Permission};
 use serde_json::json;
 
 use super::Context;
@@ -282,9 +281,8 @@ fn read_answer(question: &str, is_waited_for: impl Fn() -> bool) -> io::Result<S
     // What was typed before is no answer.
     tcflush(stdin, QueueSelector::IFlush)?;
     stderr.write_all(question.as_bytes())?;
-    let until = Instant::now() + PERMISSION_TIMEOUT;
     let mut answer = [0; 256];
-    while is_waited_for() && Instant::now() < until {
+    while is_waited_for() {
         if poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&LOOK))? > 0 {
             let length = rustix::io::read(stdin, &mut answer)?;
             return Ok(String::from_utf8_lossy(&answer[..length]).into_owned());

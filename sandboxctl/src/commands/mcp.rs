@@ -7,9 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_api::service::Subject;
+use sandbox_api::service::{BySubject, Subject};
 use sandbox_api::{ByteSize, DEFAULT_PROTECTED, DiskReserve, SandboxSpec};
 use sandbox_auth::LOCAL_SUBJECT;
+use sandbox_controller::host_tools::ToolGrant;
 use sandbox_controller::permission::Permission;
 use sandbox_controller::{Controller, Error as ControllerError, PoolConfig, Rebuild};
 use sandbox_env::Environment;
@@ -17,13 +18,12 @@ use sandbox_mcp::{
     Access, Audience, DEFAULT_OUTPUT_BYTES, Elicitation, MAX_OUTPUT_BYTES, McpServer, PrivateDir,
     Settings as McpSettings, Workspace, WorkspaceDir, serve_lines, tool_names,
 };
-use sandbox_service::{Quotas, Service, ServiceConfig, SubjectTools};
+use sandbox_service::{Quotas, Service, ServiceConfig};
 use sandbox_store::{Durability, Store};
-use sandbox_upstream::SubjectUpstreams;
 
 use super::launch::with_hosts;
 use super::learn::{Dialogue, Learn};
-use super::upstream::{Configured, asking, of_command};
+use super::upstream::{asking, of_command};
 use super::{Context, block_on};
 use crate::cli::mcp::{McpArgs, McpCommand};
 use crate::cli::upstream::UpstreamCommand;
@@ -44,7 +44,8 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
     let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
     args.rules.add_to(&mut settings)?;
     let mut mcp_settings = mcp_settings(args, &context.environment, &settings)?;
-    let upstream = of_command(context, &args.upstream, &settings, Configured::All)?;
+    let configured = settings.upstreams(Key::McpUpstream);
+    let upstream = of_command(context, &args.upstream, &settings, configured)?;
     let (upstreams, grant) = upstream.unzip();
     let upstreams = upstreams.unwrap_or_default();
     let config = context.controller(&settings);
@@ -71,8 +72,7 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
         let elicitation = Arc::new(Elicitation::default());
         mcp_settings.elicitation = Some(elicitation.clone());
         mcp_settings.upstreams.others = upstreams.clone();
-        let grant = asking(grant, &args.rules, learn.permission(Some(elicitation)));
-        SubjectTools::new(move |_| Some(grant.clone()))
+        asking(grant, &args.rules, learn.permission(Some(elicitation)))
     });
     let ended = block_on(async {
         let mut signals = Signals::listen()?;
@@ -115,12 +115,12 @@ async fn private_service(
     controller: Arc<Controller>,
     private: &PrivateDir,
     concurrency: usize,
-    (permission, host_tools): (Option<Arc<dyn Permission>>, Option<SubjectTools>),
+    (permission, tools): (Option<Arc<dyn Permission>>, Option<ToolGrant>),
 ) -> Result<Service, Error> {
     let config = ServiceConfig {
         concurrency,
         permission,
-        host_tools,
+        host_tools: BySubject { others: tools, ..BySubject::default() },
         quotas: Quotas { concurrency, ..Quotas::default() },
         disk_reserve: DiskReserve::Bytes(ByteSize::b(0)),
         ..ServiceConfig::new(private.data_dir())
@@ -208,7 +208,7 @@ fn mcp_settings(
         audience: Audience::Local,
         has_previews: false,
         tools: tools(&args.tools)?,
-        upstreams: SubjectUpstreams::default(),
+        upstreams: BySubject::default(),
         elicitation: None,
     })
 }

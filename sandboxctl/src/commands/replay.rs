@@ -133,8 +133,7 @@ pub fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<u8, Error> {
     };
     let mut spec = spec(args, &settings, &receipt.predicate, stdin.as_deref())?;
     if spec.supports_exec() {
-        let (what, rules) = (settings.named(Key::Inject), settings.names(Key::Inject));
-        spec.inject = launch::injections(&context.environment, &what, &rules)?;
+        spec.inject = launch::own_injections(&context.environment, &settings)?;
     }
     let inputs = Digested::of(&spec)?;
     let materials = materials(&what, &spec, &inputs)?;

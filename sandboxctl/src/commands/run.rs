@@ -1,5 +1,7 @@
 //! `run`: what its command line says, for scripts here or on a service.
 
+use std::collections::BTreeMap;
+
 use sandbox_api::service::{Content, ExecutionRequest};
 use sandbox_api::{Lifespan, LimitKey, SandboxSpec, Script};
 
@@ -9,7 +11,7 @@ use super::execution::{Job, Local, Program, Remote, View};
 use super::learn::{Dialogue, Learn};
 use super::receipt::Issuer;
 use super::staging::{Staging, refuse_diff_beside_output};
-use super::upstream::{Configured, asking, of_command};
+use super::upstream::{asking, of_command};
 use super::{Context, block_on, hints, launch, reports};
 use crate::ci::Stdout;
 use crate::cli::RunArgs;
@@ -86,7 +88,8 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         let job = Job { index, program: Program::Script(source) };
         (job, launch::title(&source.name), script.into(), None)
     });
-    let upstream = of_command(context, &args.upstream, &settings, Configured::Named)?;
+    // Those of the configuration are for agents.
+    let upstream = of_command(context, &args.upstream, &settings, BTreeMap::new())?;
     let (upstreams, tools) = upstream.unzip();
     let local = Local {
         context,

@@ -11,7 +11,7 @@ use sandbox_tools::{
 use serde_json::value::RawValue;
 use tokio::io::BufReader;
 
-use super::launch::injections;
+use super::launch::own_injections;
 use super::{Context, block_on};
 use crate::cli::root::RootArgs;
 use crate::cli::{ToolArgs, ToolsArgs};
@@ -156,11 +156,7 @@ fn with_tools<T>(
         true => programs,
         false => settings.bounds(Scope::Limits)?,
     };
-    let inject = injections(
-        &context.environment,
-        &settings.named(Key::Inject),
-        &settings.names(Key::Inject),
-    )?;
+    let inject = own_injections(&context.environment, settings)?;
     let config = context.controller(settings);
     let tools_settings = ToolsSettings {
         working_directory: here.clone(),

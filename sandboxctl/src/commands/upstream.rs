@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use hyper::header::HeaderValue;
-use sandbox_api::service::Subject;
+use sandbox_api::service::{BySubject, Subject};
 use sandbox_controller::host_tools::{Asks, Destructive, ToolGrant};
 use sandbox_controller::permission::Permission;
 use sandbox_env::Environment;
-use sandbox_service::SubjectTools;
-use sandbox_upstream::{Credentials, SubjectUpstreams, Target, Upstream, Upstreams};
+use sandbox_upstream::{Credentials, Target, Upstream, Upstreams};
 
 use super::Context;
 use crate::cli::allow::RulesArgs;
@@ -21,16 +20,8 @@ use crate::error::Error;
 /// What a program has of our own environment: tokens are for whom they are given to.
 const VARIABLES: [&str; 4] = ["HOME", "LANG", "PATH", "TMPDIR"];
 
-/// Which servers of the configuration a command has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Configured {
-    /// All of them, as an agent has.
-    All,
-    /// Those that a flag names.
-    Named,
-}
-
-/// The servers of a command, and what its scripts are given of their tools; `None` if there is no server.
+/// The servers of a command, `chosen` and those that flags name, and what its scripts are given of their
+/// tools; `None` if there is no server.
 ///
 /// # Errors
 ///
@@ -39,13 +30,9 @@ pub fn of_command(
     context: &Context<'_>,
     args: &UpstreamArgs,
     settings: &Settings,
-    configured: Configured,
+    mut chosen: BTreeMap<String, Upstream>,
 ) -> Result<Option<(Upstreams, ToolGrant)>, Error> {
     let known = settings.upstreams(Key::McpUpstream);
-    let mut chosen = match configured {
-        Configured::All => known.clone(),
-        Configured::Named => BTreeMap::new(),
-    };
     for flag in &args.upstreams {
         let here = || context.environment.working_directory.clone();
         let upstream = match (&flag.upstream, known.get(&flag.name)) {
@@ -102,7 +89,7 @@ pub fn asking(
 pub fn of_service(
     environment: &Environment,
     settings: &Settings,
-) -> Result<SubjectUpstreams, Error> {
+) -> Result<BySubject<Upstreams>, Error> {
     let (mut others, mut by_subject) = (Vec::new(), HashMap::<Subject, Vec<_>>::new());
     for (name, upstream) in settings.upstreams(Key::ServerUpstream) {
         let setting = format!("{}.{name}", Key::ServerUpstream.name());
@@ -119,21 +106,22 @@ pub fn of_service(
     }
     let others = Upstreams::new(others);
     let own = |(subject, targets)| (subject, others.with(Upstreams::new(targets)));
-    Ok(SubjectUpstreams { by_subject: by_subject.into_iter().map(own).collect(), others })
+    Ok(BySubject { own: by_subject.into_iter().map(own).collect(), others })
 }
 
 /// What the scripts of a service's subjects are given of them.
-pub fn tools_of_service(upstreams: &SubjectUpstreams, settings: &Settings) -> Option<SubjectTools> {
+pub fn tools_of_service(
+    upstreams: &BySubject<Upstreams>,
+    settings: &Settings,
+) -> BySubject<Option<ToolGrant>> {
     let rules = settings.rules_of_tools(Key::ServerToolRules);
     let destructive = destructive(settings.is_on(Key::ServerAllowDestructive));
-    let upstreams = upstreams.clone();
-    (!upstreams.is_empty()).then(|| {
-        SubjectTools::new(move |subject| {
-            let tools = upstreams.of(subject);
-            let grant = ToolGrant::new(Arc::new(tools.clone()));
-            (!tools.is_empty()).then(|| ToolGrant { rules: rules.clone(), destructive, ..grant })
-        })
-    })
+    let grant = |tools: &Upstreams| {
+        let grant = ToolGrant::new(Arc::new(tools.clone()));
+        (!tools.is_empty()).then(|| ToolGrant { rules: rules.clone(), destructive, ..grant })
+    };
+    let own = upstreams.own.iter().map(|(subject, tools)| (subject.clone(), grant(tools)));
+    BySubject { own: own.collect(), others: grant(&upstreams.others) }
 }
 
 const fn destructive(is_allowed: bool) -> Destructive {

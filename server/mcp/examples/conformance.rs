@@ -16,7 +16,7 @@ use rmcp::model::*;
 use rmcp::service::{RequestContext, RoleServer, SubscriptionContext, SubscriptionSink};
 use rmcp::{ErrorData, ServerHandler};
 use sandbox_api::SandboxSpec;
-use sandbox_api::service::Subject;
+use sandbox_api::service::{BySubject, Subject};
 use sandbox_controller::Controller;
 use sandbox_http::{Peer, Sites};
 use sandbox_mcp::{
@@ -24,7 +24,6 @@ use sandbox_mcp::{
 };
 use sandbox_service::{Service, ServiceConfig};
 use sandbox_store::{Durability, Store};
-use sandbox_upstream::SubjectUpstreams;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncReadExt as _;
@@ -668,7 +667,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         has_previews: false,
         tools: None,
         output_bytes: DEFAULT_OUTPUT_BYTES,
-        upstreams: SubjectUpstreams::default(),
+        upstreams: BySubject::default(),
         elicitation: None,
     };
     let service = ServiceConfig::new(io_dirs.path().join("service"));

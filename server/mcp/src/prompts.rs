@@ -102,7 +102,7 @@ pub(crate) async fn get(
 
 fn write_script(task: &str, settings: &Settings, has_files: bool) -> String {
     let spec = &settings.sandbox;
-    let tools = !settings.upstreams.is_empty();
+    let tools = settings.has_upstreams();
     let abilities = Abilities { files: has_files, programs: spec.supports_exec(), tools };
     let taught = taught(abilities, &spec.limits, &spec.mount_path);
     format!(

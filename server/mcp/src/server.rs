@@ -152,12 +152,12 @@ impl ServerHandler for McpServer {
     ) -> Result<ListToolsResult, ErrorData> {
         one_page(request.as_ref())?;
         let mut tools = self.shared.catalogue.list();
-        let upstreams = &self.shared.settings.upstreams;
-        if !upstreams.is_empty()
+        let settings = &self.shared.settings;
+        if settings.has_upstreams()
             && let Some(tool) = tools.iter_mut().find(|tool| tool.name == EXECUTE_SCRIPT)
         {
             let workspace = self.workspace(&context.extensions)?;
-            let others = other_servers(upstreams.of(workspace.subject())).await;
+            let others = other_servers(settings.upstreams.of(workspace.subject()));
             tool.description = tool.description.take().map(|it| format!("{it}{others}").into());
         }
         Ok(ListToolsResult::with_all_items(tools)

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::SandboxSpec;
-use sandbox_upstream::SubjectUpstreams;
+use sandbox_api::service::BySubject;
+use sandbox_upstream::Upstreams;
 
 use crate::elicitation::Elicitation;
 
@@ -27,9 +28,16 @@ pub struct Settings {
     /// [`MAX_OUTPUT_BYTES`](crate::MAX_OUTPUT_BYTES).
     pub output_bytes: usize,
     /// The other servers whose tools scripts may call.
-    pub upstreams: SubjectUpstreams,
+    pub upstreams: BySubject<Upstreams>,
     /// How the user of the client is asked, if scripts need it.
     pub elicitation: Option<Arc<Elicitation>>,
+}
+
+impl Settings {
+    /// Whether scripts of some subject may call tools of other servers.
+    pub(crate) fn has_upstreams(&self) -> bool {
+        self.upstreams.any(|upstreams| !upstreams.is_empty())
+    }
 }
 
 /// Whether the tools and scripts may change files of the io dir.

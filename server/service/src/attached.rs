@@ -47,7 +47,7 @@ impl Service {
         cancel: &CancelHandle,
         sink: &(dyn Fn(ExecutionEvent) + Send + Sync),
     ) -> Result<ExecutionResult, ServiceError> {
-        let tools = self.core.config.tools_of(subject);
+        let tools = self.core.config.host_tools.of(subject).clone();
         self.run_with_tools(subject, spec, workload, tools, cancel, sink).await
     }
 

@@ -1,12 +1,13 @@
 //! Configuration of a service: its posture, its bounds, and its quotas.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::hosts::Allowlist;
+use sandbox_api::service::BySubject;
+#[cfg(doc)]
 use sandbox_api::service::Subject;
 use sandbox_api::{
     Bounds, ByteSize, Ceiling, DiskReserve, Injection, Limits, Pull, RootFs, SandboxSpec,
@@ -90,28 +91,9 @@ pub struct ServiceConfig {
     /// What it is as a node, on the store of a cluster. Its `slots` are those of `concurrency`.
     pub node: Option<NewSession>,
     /// The tools of the host that scripts of a subject may call.
-    pub host_tools: Option<SubjectTools>,
+    pub host_tools: BySubject<Option<ToolGrant>>,
     /// Whether times in its [counters](crate::Counters) are those of each subject.
     pub figures_by_subject: bool,
-}
-
-type GrantOf = dyn Fn(&Subject) -> Option<ToolGrant> + Send + Sync;
-
-/// Says which tools of the host the scripts of a subject may call.
-#[derive(Clone)]
-pub struct SubjectTools(Arc<GrantOf>);
-
-impl SubjectTools {
-    /// As this function says.
-    pub fn new(of: impl Fn(&Subject) -> Option<ToolGrant> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(of))
-    }
-}
-
-impl fmt::Debug for SubjectTools {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("SubjectTools").finish_non_exhaustive()
-    }
 }
 
 /// Where previews are.
@@ -258,11 +240,6 @@ impl Default for KeptBounds {
 }
 
 impl ServiceConfig {
-    /// The tools that scripts of a subject may call.
-    pub(crate) fn tools_of(&self, subject: &Subject) -> Option<ToolGrant> {
-        self.host_tools.as_ref().and_then(|SubjectTools(of)| of(subject))
-    }
-
     /// The directory with [one of each subject](Subject::directory_name) that has files without
     /// executions and kept sandboxes: those that agents keep. They count as stored.
     #[must_use]
@@ -303,7 +280,7 @@ impl ServiceConfig {
             kept: KeptBounds::default(),
             prepared: Vec::new(),
             node: None,
-            host_tools: None,
+            host_tools: BySubject::default(),
             figures_by_subject: false,
             previews: None,
         }

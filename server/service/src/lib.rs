@@ -59,7 +59,6 @@ pub use cluster::node::ClusterCounters;
 pub use cluster::place::{Location, Target};
 pub use config::{
     HostPolicy, IoPosture, KeptBounds, PreviewConfig, Quotas, RequestBounds, ServiceConfig,
-    SubjectTools,
 };
 pub use counters::{Counters, Histogram};
 pub use error::ServiceError;

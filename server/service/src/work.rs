@@ -246,7 +246,7 @@ impl Core {
             event => self.report(live, event),
         };
         let _running = live.trace.step("run");
-        let tools = self.config.tools_of(&live.subject);
+        let tools = self.config.host_tools.of(&live.subject).clone();
         let result = guest.run(workload, tools, live.cancel.clone(), &sink).await?;
         Ok((result, waited_ms.get().copied().unwrap_or_default()))
     }

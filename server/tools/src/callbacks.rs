@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use sandbox_api::{HostTool, ToolRule};
 use sandbox_controller::host_tools::{
-    Destructive, HostAnswer, HostCall, HostToolError, HostTools, ToolGrant,
+    Destructive, HostAnswer, HostToolError, HostTools, ToolGrant,
 };
 use sandbox_protocol::limits::MAX_TOOL_VALUE_BYTES;
 use serde::{Deserialize, Deserializer};
-use serde_json::json;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use super::error::ToolError;
@@ -139,9 +139,8 @@ impl HostTools for Functions {
         Ok(self.functions.clone())
     }
 
-    async fn call(&self, call: HostCall<'_>) -> Answer {
+    async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Answer {
         let gone = || HostToolError::Unavailable("the program answers no calls".to_owned());
-        let HostCall { tool, arguments, .. } = call;
         let (sender, answer) = oneshot::channel();
         let (lines, waiter) = {
             let mut state = self.callbacks.lock();

@@ -75,8 +75,9 @@ impl Stop {
         })
     }
 
-    /// Runs something in a sandbox when that is ready, in the order of the calls. If the call is stopped,
-    /// what runs is cancelled, and its result is returned. A script may call `tools`. `timeout` is the tool's name for a limit of time.
+    /// Runs something in a sandbox when that is ready, in the order of the calls. A script may call `tools`. If
+    /// the call is stopped, what runs is cancelled, and its result is returned. `timeout` is the tool's name for
+    /// a limit of time.
     pub(super) async fn run(
         &self,
         mut lease: Lease,

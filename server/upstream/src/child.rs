@@ -7,15 +7,18 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use memchr::{memchr, memmem};
+use futures_util::StreamExt as _;
+use hyper::body::Bytes;
+use memchr::memmem;
 use rmcp::RoleClient;
 use rmcp::model::JsonRpcMessage;
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
+use tokio_util::codec::{AnyDelimiterCodec, AnyDelimiterCodecError, FramedRead};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -40,31 +43,20 @@ impl Tail {
     }
 }
 
-/// Lines of at most so many bytes.
+/// Lines of at most [`MAX_MESSAGE`] bytes.
 struct Lines {
-    stdout: BufReader<ChildStdout>,
-    /// The line so far.
-    line: Vec<u8>,
+    stdout: FramedRead<ChildStdout, AnyDelimiterCodec>,
     too_long: CancellationToken,
 }
 
 impl Lines {
     /// The next line; `None` at the end, and if it is too long.
-    async fn next(&mut self) -> Option<Vec<u8>> {
-        loop {
-            let piece = self.stdout.fill_buf().await.ok().filter(|piece| !piece.is_empty())?;
-            let end = memchr(b'\n', piece);
-            let taken = end.map_or(piece.len(), |end| end + 1);
-            if self.line.len() + taken > MAX_MESSAGE {
-                self.too_long.cancel();
-                return None;
-            }
-            self.line.extend_from_slice(&piece[..taken]);
-            self.stdout.consume(taken);
-            if end.is_some() {
-                return Some(std::mem::take(&mut self.line));
-            }
+    async fn next(&mut self) -> Option<Bytes> {
+        let line = self.stdout.next().await?;
+        if let Err(AnyDelimiterCodecError::MaxChunkLengthExceeded) = line {
+            self.too_long.cancel();
         }
+        line.ok()
     }
 }
 
@@ -96,7 +88,8 @@ impl ChildTransport {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         let stdin = Arc::new(tokio::sync::Mutex::new(child.stdin.take()));
-        let lines = Lines { stdout: BufReader::new(stdout), line: Vec::new(), too_long };
+        let codec = AnyDelimiterCodec::new_with_max_length(vec![b'\n'], Vec::new(), MAX_MESSAGE);
+        let lines = Lines { stdout: FramedRead::new(stdout, codec), too_long };
         let traced = tokio::spawn(trace(name.to_owned(), stderr, tail));
         Ok((Self { stdin, lines, child, group }, AbortOnDropHandle::new(traced)))
     }

@@ -51,6 +51,8 @@ pub(crate) struct StartError {
     pub text: String,
     /// What the program wrote to stderr, for the user of the host.
     pub stderr: String,
+    /// The server ended before it answered.
+    has_ended: bool,
 }
 
 impl From<StartError> for HostToolError {
@@ -110,10 +112,6 @@ impl Connection {
         Self { name, target, state: tokio::sync::Mutex::default(), known: Mutex::default() }
     }
 
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Its tools as they were listed last.
     pub fn known(&self) -> Option<Arc<[HostTool]>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -133,9 +131,10 @@ impl Connection {
                 state.live = Some(live.clone());
                 return Ok(live);
             }
-            let had_answered = live.has_answered.load(Ordering::Relaxed);
-            let before = if had_answered { 0 } else { state.failures };
-            state.fail(before, failed("its connection was lost"));
+            if live.has_answered.load(Ordering::Relaxed) {
+                state.failures = 0;
+            }
+            state.fail(failed("its connection was lost"));
         }
         if let Some((error, until)) = &state.failure
             && let Some(pause) = until.checked_duration_since(Instant::now())
@@ -153,8 +152,7 @@ impl Connection {
             }
             Err(error) => {
                 tracing::warn!(upstream = self.name, "{}: {}", error.text, error.stderr);
-                let before = state.failures;
-                state.fail(before, error.clone());
+                state.fail(error.clone());
                 Err(error)
             }
         }
@@ -166,20 +164,17 @@ impl Connection {
         let auto = ClientLifecycleMode::Auto { preferred_versions: newest, legacy_version: legacy };
         match self.start_as(auto).await {
             // Some of the revisions before end when `initialize` is not the first request.
-            Err((_, IsClosed::Yes)) => {
-                let started = self.start_as(ClientLifecycleMode::Initialize).await;
-                started.map_err(|(error, _)| error)
-            }
-            started => started.map_err(|(error, _)| error),
+            Err(error) if error.has_ended => self.start_as(ClientLifecycleMode::Initialize).await,
+            started => started,
         }
     }
 
-    async fn start_as(&self, mode: ClientLifecycleMode) -> Result<Live, (StartError, IsClosed)> {
+    async fn start_as(&self, mode: ClientLifecycleMode) -> Result<Live, StartError> {
         // A list from before is read again.
         let is_stale = Arc::new(AtomicBool::new(true));
         let (too_long, tail) = (CancellationToken::new(), Tail::default());
         let handler = Handler(is_stale.clone());
-        let refused = |error| (failed(format!("it cannot be started: {error}")), IsClosed::No);
+        let refused = |error| failed(format!("it cannot be started: {error}"));
         let mut stderr = None;
         let started = match &self.target {
             Target::Command { command, env, cwd } => {
@@ -198,7 +193,7 @@ impl Connection {
                 timeout(START_TIMEOUT, serve_client_with_lifecycle(handler, transport, mode)).await
             }
         };
-        let (text, is_closed) = match started {
+        let error = match started {
             Ok(Ok(service)) => {
                 return Ok(Live {
                     _listener: listener(&service, is_stale.clone()),
@@ -210,14 +205,12 @@ impl Connection {
                 });
             }
             Ok(Err(error)) => reason(&error),
-            Err(_) => {
-                (format!("it did not answer within {} s", START_TIMEOUT.as_secs()), IsClosed::No)
-            }
+            Err(_) => failed(format!("it did not answer within {} s", START_TIMEOUT.as_secs())),
         };
         if let Some(reader) = stderr {
             _ = timeout(STDERR_TIMEOUT, reader).await;
         }
-        Err((StartError { text, stderr: tail.text() }, is_closed))
+        Err(StartError { stderr: tail.text(), ..error })
     }
 
     /// Its tools: as they are known, or read again if they have changed.
@@ -250,8 +243,8 @@ impl Connection {
 }
 
 impl State {
-    fn fail(&mut self, before: u32, error: StartError) {
-        self.failures = before + 1;
+    fn fail(&mut self, error: StartError) {
+        self.failures = self.failures.saturating_add(1);
         self.failure = Some((error, Instant::now() + pause(self.failures)));
     }
 }
@@ -264,20 +257,13 @@ fn pause(failures: u32) -> Duration {
     }
 }
 
-/// Whether a server closed the connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum IsClosed {
-    Yes,
-    No,
-}
-
 fn failed(text: impl Into<String>) -> StartError {
-    StartError { text: text.into(), stderr: String::new() }
+    StartError { text: text.into(), stderr: String::new(), has_ended: false }
 }
 
 /// Why a server was not reached; no text of it is longer than a line.
-fn reason(error: &ClientInitializeError) -> (String, IsClosed) {
-    let ended = ("it ended before it answered".to_owned(), IsClosed::Yes);
+fn reason(error: &ClientInitializeError) -> StartError {
+    let ended = StartError { has_ended: true, ..failed("it ended before it answered") };
     match error {
         ClientInitializeError::ConnectionClosed(_) => ended,
         // It does not read any more.
@@ -285,10 +271,10 @@ fn reason(error: &ClientInitializeError) -> (String, IsClosed) {
             ended
         }
         ClientInitializeError::TransportError { error, .. } => {
-            (clean(&error.error.to_string(), MAX_REASON), IsClosed::No)
+            failed(clean(&error.error.to_string(), MAX_REASON))
         }
         ClientInitializeError::LegacyFallbackFailed { fallback, .. } => reason(fallback),
-        error => (clean(&error.to_string(), MAX_REASON), IsClosed::No),
+        error => failed(clean(&error.to_string(), MAX_REASON)),
     }
 }
 

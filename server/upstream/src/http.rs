@@ -2,6 +2,7 @@
 //! followed: headers may be secret.
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -110,17 +111,9 @@ impl HttpClient {
             }
             io::Error::other(error)
         });
-        let (events, client) = (SseStream::from_bytes_stream(pieces), self.clone());
-        let next = |(mut events, client, connection): (SseStream<_>, Self, Connection)| async {
-            match events.next().await {
-                Some(event) => Some((event, (events, client, connection))),
-                None => {
-                    client.keep(connection);
-                    None
-                }
-            }
-        };
-        stream::unfold((events, client, connection), next).boxed()
+        let client = self.clone();
+        let end = stream::once(async move { client.keep(connection) });
+        SseStream::from_bytes_stream(pieces).chain(end.filter_map(|()| ready(None))).boxed()
     }
 
     fn keep(&self, connection: Connection) {

@@ -20,4 +20,4 @@ mod tests;
 mod upstreams;
 
 pub use settings::{Credentials, Target, Upstream, UpstreamError};
-pub use upstreams::{Checked, SubjectUpstreams, Upstreams};
+pub use upstreams::Upstreams;

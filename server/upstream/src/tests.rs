@@ -21,7 +21,7 @@ use rmcp::service::{RequestContext, RoleServer};
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use sandbox_api::ToolEffect;
-use sandbox_controller::host_tools::{HostAnswer, HostCall, HostToolError, HostTools as _};
+use sandbox_controller::host_tools::{HostAnswer, HostToolError, HostTools as _};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -60,8 +60,8 @@ fn program(script: &str, env: &[(&str, &str)]) -> Upstreams {
 }
 
 async fn call(upstreams: &Upstreams, tool: &str) -> Result<HostAnswer, HostToolError> {
-    let arguments = serde_json::Map::new();
-    upstreams.call(HostCall { tool, arguments, timeout: Duration::from_secs(20) }).await
+    let called = upstreams.call(tool, serde_json::Map::new());
+    timeout(Duration::from_secs(20), called).await.unwrap_or(Err(HostToolError::Timeout))
 }
 
 /// The processes that the server has started.
@@ -102,11 +102,10 @@ async fn program_is_called_and_ends_with_its_processes() {
     let file = pids.file();
     let env = [("PIDS", file.to_str().unwrap()), ("SECRET", "x")];
     let upstreams = program(SERVER, &env);
-    assert_eq!(upstreams.sizes(Duration::ZERO).await.next(), Some(("s", None)));
+    assert_eq!(upstreams.names().next(), Some("s"));
     let tools = upstreams.list().await.unwrap();
     let names: Vec<_> = tools.iter().map(|it| (&*it.name, it.effect)).collect();
     assert_eq!(names, [("s.env", ToolEffect::ReadOnly), ("s.a-b", ToolEffect::Changes)]);
-    assert_eq!(upstreams.sizes(Duration::ZERO).await.next(), Some(("s", Some(2))));
     // Of our own environment it has nothing; the shell adds the rest.
     let answer = call(&upstreams, "s.env").await.unwrap();
     let text = answer.value.as_str().unwrap();
@@ -145,15 +144,13 @@ async fn program_that_dies_is_started_again() {
 }
 
 #[tokio::test]
-async fn call_without_an_answer_ends_in_time_and_costs_no_other() {
+async fn call_that_is_given_up_costs_no_other() {
     let pids = Pids::new();
     let file = pids.file();
     let upstreams = program(&SERVER.replace("a-b", "hang"), &[("PIDS", file.to_str().unwrap())]);
     upstreams.list().await.unwrap();
-    let arguments = serde_json::Map::new();
-    let wait = Duration::from_millis(300);
-    let hanging = HostCall { tool: "s.hang", arguments, timeout: wait };
-    assert_eq!(upstreams.call(hanging).await.unwrap_err(), HostToolError::Timeout);
+    let hanging = upstreams.call("s.hang", serde_json::Map::new());
+    assert!(timeout(Duration::from_millis(300), hanging).await.is_err());
     call(&upstreams, "s.env").await.unwrap();
     assert_eq!(pids.read().len(), 1);
 }
@@ -192,7 +189,7 @@ async fn program_that_is_no_server_is_explained() {
         (r#"while read -r l; do echo '{"jsonrpc":"2.0","id":0,"result":{"x":1}}'; done"#, "expect"),
     ] {
         let checked = program(script, &[]).check().await.remove(0);
-        let error = checked.tools.unwrap_err();
+        let error = checked.1.unwrap_err();
         assert!(error.contains(expected) && error.len() < 1500, "{script}: {error}");
     }
     let command = vec!["/nowhere/at/all".to_owned()];
@@ -205,7 +202,7 @@ async fn program_that_is_no_server_is_explained() {
 #[tokio::test(start_paused = true)]
 async fn program_that_never_answers_is_given_up() {
     let checked = program("cat > /dev/null", &[]).check().await.remove(0);
-    assert_eq!(checked.tools.unwrap_err(), "it did not answer within 60 s");
+    assert_eq!(checked.1.unwrap_err(), "it did not answer within 60 s");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -310,7 +307,7 @@ fn router(is_legacy: bool) -> axum::Router {
 async fn url_is_called_by_both_eras_of_the_protocol() {
     for (is_legacy, revision) in [(false, "2026-07-28"), (true, "2025-11-25")] {
         let upstreams = url(listen(router(is_legacy)).await, "Bearer x");
-        let tools = upstreams.check().await.remove(0).tools.unwrap();
+        let tools = upstreams.check().await.remove(0).1.unwrap();
         assert_eq!((&*tools[0].name, &*tools[0].description), ("web.sum", "Adds."));
         assert_eq!(tools[1].effect, ToolEffect::Destructive);
         for _ in 0..3 {
@@ -331,11 +328,11 @@ async fn url_is_called_by_both_eras_of_the_protocol() {
 #[tokio::test]
 async fn url_that_refuses_or_leads_elsewhere_is_not_followed() {
     let checked = url(listen(router(false)).await, "Bearer y").check().await.remove(0);
-    assert!(checked.tools.unwrap_err().contains("403"));
+    assert!(checked.1.unwrap_err().contains("403"));
     let elsewhere = post(async || (StatusCode::TEMPORARY_REDIRECT, [("location", "/mcp")]));
     let elsewhere = axum::Router::new().route("/mcp", elsewhere);
     let checked = url(listen(elsewhere).await, "Bearer x").check().await.remove(0);
-    assert!(checked.tools.unwrap_err().contains("307"));
+    assert!(checked.1.unwrap_err().contains("307"));
     let checked = url("http://127.0.0.1:1/mcp".to_owned(), "").check().await.remove(0);
-    assert!(checked.tools.unwrap_err().contains("refused"));
+    assert!(checked.1.unwrap_err().contains("refused"));
 }

@@ -1,14 +1,14 @@
 //! All upstreams of a run, as the controller calls them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use sandbox_api::HostTool;
-use sandbox_api::service::Subject;
-use sandbox_controller::host_tools::{HostAnswer, HostCall, HostToolError, HostTools};
+use sandbox_controller::host_tools::{HostAnswer, HostToolError, HostTools};
+use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use crate::connection::Connection;
@@ -20,36 +20,6 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Upstreams by their names. Clones share the connections.
 #[derive(Debug, Clone, Default)]
 pub struct Upstreams(BTreeMap<String, Arc<Connection>>);
-
-/// The upstreams of the subjects of a service.
-#[derive(Debug, Clone, Default)]
-pub struct SubjectUpstreams {
-    /// Those of subjects with credentials of their own.
-    pub by_subject: HashMap<Subject, Upstreams>,
-    /// Those of all other subjects.
-    pub others: Upstreams,
-}
-
-impl SubjectUpstreams {
-    /// Those of a subject.
-    pub fn of(&self, subject: &Subject) -> &Upstreams {
-        self.by_subject.get(subject).unwrap_or(&self.others)
-    }
-
-    /// Whether no subject has any.
-    pub fn is_empty(&self) -> bool {
-        self.by_subject.is_empty() && self.others.is_empty()
-    }
-}
-
-/// What trying an upstream gave.
-#[derive(Debug, Clone)]
-pub struct Checked {
-    /// Its name.
-    pub name: String,
-    /// Its tools, or why there are none.
-    pub tools: Result<Arc<[HostTool]>, String>,
-}
 
 impl Upstreams {
     /// These upstreams, whose names were checked. None is started.
@@ -79,22 +49,21 @@ impl Upstreams {
         }
     }
 
-    /// The name of each, and how many tools it has, if that is known within this time.
-    pub async fn sizes(&self, wait: Duration) -> impl Iterator<Item = (&str, Option<usize>)> {
-        _ = timeout(wait, join_all(self.0.values().map(|it| it.tools()))).await;
-        self.0.iter().map(|(name, it)| (&**name, it.known().map(|tools| tools.len())))
+    /// The name of each.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
     }
 
-    /// Tries each of them.
-    pub async fn check(&self) -> Vec<Checked> {
-        let check = |connection: Arc<Connection>| async move {
-            let tools = connection.tools().await.map_err(|error| match &*error.stderr {
+    /// Tries each of them: its name, and its tools or why there are none.
+    pub async fn check(&self) -> Vec<(String, Result<Arc<[HostTool]>, String>)> {
+        let tools = join_all(self.0.values().map(|connection| connection.tools())).await;
+        let tools = tools.into_iter().map(|tools| {
+            tools.map_err(|error| match &*error.stderr {
                 "" => error.text,
                 stderr => format!("{}; its stderr ends with: {stderr}", error.text),
-            });
-            Checked { name: connection.name().to_owned(), tools }
-        };
-        join_all(self.0.values().cloned().map(check)).await
+            })
+        });
+        self.0.keys().cloned().zip(tools).collect()
     }
 
     /// Ends all of them: each is asked first, and then killed.
@@ -107,38 +76,36 @@ impl Upstreams {
 impl HostTools for Upstreams {
     /// The tools of those that can be reached. An error only if there is none of any.
     async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError> {
-        let list = |connection: &Arc<Connection>| {
-            let connection = connection.clone();
-            async move {
-                match (timeout(LIST_TIMEOUT, connection.tools()).await, connection.known()) {
-                    (Ok(Ok(tools)), _) | (_, Some(tools)) => Ok(tools),
-                    (Ok(Err(error)), None) => Err(format!("{}: {}", connection.name(), error.text)),
-                    (Err(_), None) => {
-                        Err(format!("{}: it is still being started", connection.name()))
-                    }
+        let listed = join_all(self.0.values().map(|it| timeout(LIST_TIMEOUT, it.tools()))).await;
+        let (mut tools, mut failed) = (Vec::new(), None);
+        for ((name, connection), listed) in self.0.iter().zip(listed) {
+            let why = match (listed, connection.known()) {
+                (Ok(Ok(listed)), _) | (_, Some(listed)) => {
+                    tools.extend(listed.iter().cloned());
+                    continue;
                 }
-            }
-        };
-        let listed = join_all(self.0.values().map(list)).await;
-        let tools: Vec<HostTool> =
-            listed.iter().flatten().flat_map(|tools| tools.iter().cloned()).collect();
-        match listed.into_iter().find_map(Result::err) {
+                (Ok(Err(error)), None) => error.text,
+                (Err(_), None) => "it is still being started".to_owned(),
+            };
+            _ = failed.get_or_insert(format!("{name}: {why}"));
+        }
+        match failed {
             Some(error) if tools.is_empty() => Err(HostToolError::Unavailable(error)),
             _ => Ok(tools.into()),
         }
     }
 
-    async fn call(&self, call: HostCall<'_>) -> Result<HostAnswer, HostToolError> {
-        let (upstream, name) = call.tool.split_once('.').ok_or(HostToolError::Unknown)?;
+    async fn call(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+    ) -> Result<HostAnswer, HostToolError> {
+        let (upstream, name) = tool.split_once('.').ok_or(HostToolError::Unknown)?;
         let connection = self.0.get(upstream).ok_or(HostToolError::Unknown)?;
-        let called = async {
-            let known = connection.tools().await?;
-            if !known.iter().any(|it| it.name == call.tool) {
-                return Err(HostToolError::Unknown);
-            }
-            let live = connection.connected().await?;
-            live.call(name, call.arguments).await
-        };
-        timeout(call.timeout, called).await.map_err(|_| HostToolError::Timeout)?
+        let known = connection.tools().await?;
+        if !known.iter().any(|it| it.name == tool) {
+            return Err(HostToolError::Unknown);
+        }
+        connection.connected().await?.call(name, arguments).await
     }
 }

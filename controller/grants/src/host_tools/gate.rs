@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Asks, HostAnswer, HostCall, HostFile, HostToolError, ToolGrant};
+use super::{Asks, HostAnswer, HostFile, HostToolError, ToolGrant};
 use super::{luau, search};
 use crate::permission::{Answer, Ask, ask};
 
@@ -213,8 +213,7 @@ impl Gate {
         let tool = known.map_or_else(|| self.find(all, name), Ok)?;
         self.permit(tool, &arguments).await?;
         let time = limits.timeout.min(left);
-        let call = HostCall { tool: name, arguments, timeout: time };
-        let answer = timeout(time, self.grant.tools.call(call)).await;
+        let answer = timeout(time, self.grant.tools.call(name, arguments)).await;
         self.take(tool, number, answer.unwrap_or(Err(HostToolError::Timeout))?)
     }
 

@@ -25,19 +25,13 @@ pub trait HostTools: Send + Sync + Debug {
     /// All of them.
     async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError>;
 
-    /// Calls one. The call is cancelled by dropping the future.
-    async fn call(&self, call: HostCall<'_>) -> Result<HostAnswer, HostToolError>;
-}
-
-/// A call of a tool, which the run was given.
-#[derive(Debug, Clone)]
-pub struct HostCall<'a> {
-    /// The name of the tool, as it is listed.
-    pub tool: &'a str,
-    /// Its arguments.
-    pub arguments: Map<String, Value>,
-    /// How long it may take. Whoever calls ends the call then.
-    pub timeout: Duration,
+    /// Calls one, which the run was given. The call is cancelled by dropping the future, as when its time is
+    /// up.
+    async fn call(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+    ) -> Result<HostAnswer, HostToolError>;
 }
 
 /// What a tool answers.

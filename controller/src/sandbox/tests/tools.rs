@@ -6,10 +6,10 @@ use async_trait::async_trait;
 use sandbox_api::{ExecutionResult, HostTool, ToolEffect, ToolOutcome};
 use sandbox_protocol::limits::{MAX_TOOL_ARGUMENT_BYTES, MAX_TOOL_NAME_BYTES};
 use sandbox_protocol::message::{CallEnd, CallResult, CallTarget, ControlReply, HostCall};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::host_tools::{HostAnswer, HostCall as Called, HostToolError, HostTools, ToolGrant};
+use crate::host_tools::{HostAnswer, HostToolError, HostTools, ToolGrant};
 
 /// `a.echo` answers its arguments, and `a.hang` nothing.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ impl HostTools for Fakes {
         let tool = |(name, effect): (&str, ToolEffect)| HostTool {
             name: name.to_owned(),
             description: String::new(),
-            input: serde_json::Map::new(),
+            input: Map::new(),
             output: None,
             effect,
         };
@@ -44,13 +44,17 @@ impl HostTools for Fakes {
         Ok(tools.map(tool).into())
     }
 
-    async fn call(&self, call: Called<'_>) -> Result<HostAnswer, HostToolError> {
-        self.calls.lock().unwrap().push(call.tool.to_owned());
+    async fn call(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+    ) -> Result<HostAnswer, HostToolError> {
+        self.calls.lock().unwrap().push(tool.to_owned());
         let _dropped = SetOnDrop(self.is_dropped.clone());
-        if call.tool == "a.hang" {
+        if tool == "a.hang" {
             std::future::pending::<()>().await;
         }
-        Ok(HostAnswer { value: Value::Object(call.arguments), files: Vec::new() })
+        Ok(HostAnswer { value: Value::Object(arguments), files: Vec::new() })
     }
 }
 

@@ -1,15 +1,16 @@
 //! `mcp upstream check`: tries the servers whose tools scripts may call.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
-use sandbox_api::ToolEffect;
+use sandbox_api::{HostTool, ToolEffect};
 use sandbox_controller::host_tools::ToolGrant;
-use sandbox_upstream::Checked;
 use serde::Serialize;
 
 use crate::cli::upstream::UpstreamCheckArgs;
-use crate::commands::upstream::{Configured, of_command};
+use crate::commands::upstream::of_command;
 use crate::commands::{Context, block_on};
+use crate::config::Key;
 use crate::error::Error;
 use crate::render::escaped_line;
 use crate::signals::Signals;
@@ -37,7 +38,8 @@ struct ListedTool {
 
 pub fn check(context: &Context<'_>, args: &UpstreamCheckArgs) -> Result<u8, Error> {
     let settings = context.settings()?;
-    let found = of_command(context, &args.upstream, &settings, Configured::All)?;
+    let configured = settings.upstreams(Key::McpUpstream);
+    let found = of_command(context, &args.upstream, &settings, configured)?;
     let Some((upstreams, grant)) = found else {
         return Err(Error::usage("mcp.upstream", "no server is configured").with_hint(
             "[mcp.upstream] in the user's configuration has them, or --upstream NAME=COMMAND",
@@ -49,7 +51,8 @@ pub fn check(context: &Context<'_>, args: &UpstreamCheckArgs) -> Result<u8, Erro
         upstreams.close().await;
         checked
     })?;
-    let listed: Vec<_> = checked.into_iter().map(|checked| listed(checked, &grant)).collect();
+    let listed: Vec<_> =
+        checked.into_iter().map(|(name, tools)| listed(name, tools, &grant)).collect();
     match args.json {
         true => context.output.document(&listed)?,
         false => context.output.text(&shown(&listed))?,
@@ -58,8 +61,7 @@ pub fn check(context: &Context<'_>, args: &UpstreamCheckArgs) -> Result<u8, Erro
     Ok(if fails { FAILED } else { 0 })
 }
 
-fn listed(checked: Checked, grant: &ToolGrant) -> Listed {
-    let Checked { name, tools } = checked;
+fn listed(name: String, tools: Result<Arc<[HostTool]>, String>, grant: &ToolGrant) -> Listed {
     let (tools, error) = match tools {
         Ok(tools) => (tools.to_vec(), None),
         Err(error) => (Vec::new(), Some(error)),

@@ -3,11 +3,12 @@
 use axum::extract::Request;
 use axum::middleware::map_request;
 use sandbox_api::ByteSize;
+use sandbox_api::service::BySubject;
 use sandbox_dirfd::create_private_dir;
 use sandbox_http::{Caller, Mount, MountAccess, Scope};
 use sandbox_mcp::{Access, Audience, HttpOptions, HttpServer, Settings};
 use sandbox_service::{HostPolicy, IoPosture, Service, ServiceConfig};
-use sandbox_upstream::SubjectUpstreams;
+use sandbox_upstream::Upstreams;
 
 use crate::commands::mcp::{output_bytes, with_default_protection};
 use crate::config::Settings as Configured;
@@ -22,7 +23,7 @@ use crate::error::Error;
 pub fn options(
     service: &ServiceConfig,
     configured: &Configured,
-    upstreams: SubjectUpstreams,
+    upstreams: BySubject<Upstreams>,
 ) -> Result<HttpOptions, Error> {
     let mut sandbox = service.sandbox.clone().root(service.default_root.clone());
     if let (true, HostPolicy::Listed(hosts)) = (sandbox.supports_exec(), &service.hosts) {

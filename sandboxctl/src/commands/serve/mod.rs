@@ -15,14 +15,13 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::future::OptionFuture;
-use sandbox_api::service::{ShutdownReport, Subject, Time};
+use sandbox_api::service::{BySubject, ShutdownReport, Subject, Time};
 use sandbox_auth::{LOCAL_SUBJECT, SIGN_IN_CODE_VALIDITY, Scope, Token};
 use sandbox_controller::{AccessRecord, Controller};
 use sandbox_e2b::E2b;
 use sandbox_http::{AccessDecision, Endpoint, Http, HttpConfig, Shutdown, Tls};
 use sandbox_service::{Service, ServiceConfig};
 use sandbox_store::{Durability, Store, StoreError};
-use sandbox_upstream::SubjectUpstreams;
 use sd_notify::NotifyState;
 use serde_json::json;
 use tokio::task::block_in_place;
@@ -178,7 +177,7 @@ async fn run(
     // What is configured is for the service of a team.
     let upstreams = match owner {
         Owner::Team => upstream::of_service(&context.environment, settings)?,
-        Owner::Developer(_) | Owner::Program(_) | Owner::User(_) => SubjectUpstreams::default(),
+        Owner::Developer(_) | Owner::Program(_) | Owner::User(_) => BySubject::default(),
     };
     service.host_tools = upstream::tools_of_service(&upstreams, settings);
     let controller = context.connect(controller, &mut signals).await?;

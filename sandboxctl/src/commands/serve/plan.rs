@@ -16,7 +16,7 @@ use sandbox_service::{
 };
 use sandbox_store::DatabaseConfig;
 
-use super::super::launch::injections;
+use super::super::launch::{injections, own_injections};
 use super::super::{Context, database};
 use super::node::PeerPlan;
 use super::own::Place;
@@ -187,8 +187,7 @@ impl Plan {
         controller.service_dir = Some(service_dir);
         let is_programs = matches!(owner, Owner::Program(_));
         let mut defaults = service(args, settings, data_dir)?;
-        let (what, rules) = (settings.named(Key::Inject), settings.names(Key::Inject));
-        defaults.sandbox.inject = injections(&context.environment, &what, &rules)?;
+        defaults.sandbox.inject = own_injections(&context.environment, settings)?;
         let port = endpoints.iter().find_map(|endpoint| match endpoint {
             Endpoint::Tcp(address) => Some(address.port()),
             Endpoint::Unix(_) => None,

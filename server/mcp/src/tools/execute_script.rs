@@ -1,7 +1,6 @@
 //! `execute_script`: a whole script in a fresh container.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
 use sandbox_api::{
@@ -85,25 +84,18 @@ struct Calls {
     duration_ms: u64,
 }
 
-/// The most of them in a result, and the most bytes of a name.
+/// The most of them in a result, and the most characters of a name.
 const MAX_CALLS: usize = 100;
 const MAX_TOOL: usize = 200;
-/// How long a list of our tools waits for the size of the lists of other servers.
-const SIZES_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most servers in the description.
 const MAX_SERVERS: usize = 16;
 
 /// What the description says of other servers: as long as it is however many tools they have.
-pub(crate) async fn other_servers(upstreams: &Upstreams) -> String {
-    if upstreams.is_empty() {
+pub(crate) fn other_servers(upstreams: &Upstreams) -> String {
+    let mut named: Vec<_> = upstreams.names().map(str::to_owned).collect();
+    if named.is_empty() {
         return String::new();
     }
-    let sizes = upstreams.sizes(SIZES_TIMEOUT).await;
-    let named = sizes.map(|(name, size)| match size {
-        Some(size) => format!("{name} ({size} tools)"),
-        None => format!("{name} (not reached yet)"),
-    });
-    let mut named: Vec<_> = named.collect();
     let more = named.len().saturating_sub(MAX_SERVERS);
     named.truncate(MAX_SERVERS);
     named.extend((more > 0).then(|| format!("{more} more")));
@@ -158,7 +150,7 @@ impl McpTool for ExecuteScript {
     fn description(server: ServerTraits<'_>) -> String {
         let ServerTraits { settings, has_files } = server;
         let spec = &settings.sandbox;
-        let tools = !settings.upstreams.is_empty();
+        let tools = settings.has_upstreams();
         let abilities = Abilities { files: has_files, programs: spec.supports_exec(), tools };
         let mut description = String::from(
             "Run a Luau script and get what it returns, what it prints, and the files it changed. \
@@ -174,8 +166,9 @@ impl McpTool for ExecuteScript {
 
     fn hints(server: ServerTraits<'_>) -> Hints {
         let writes = server.has_files && server.settings.access == Access::ReadWrite;
-        let Settings { sandbox, upstreams, .. } = server.settings;
-        let is_open_world = !sandbox.hosts().rules().is_empty() || !upstreams.is_empty();
+        let settings = server.settings;
+        let has_hosts = !settings.sandbox.hosts().rules().is_empty();
+        let is_open_world = has_hosts || settings.has_upstreams();
         Hints {
             // What reaches a host or calls a tool may change something there.
             is_read_only: !writes && !is_open_world,
@@ -419,16 +412,13 @@ mod tests {
         assert!(hints.is_open_world && !hints.is_read_only && !hints.is_destructive);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn description_of_other_servers_is_as_long_however_many_there_are() {
-        assert_eq!(other_servers(&Upstreams::default()).await, "");
+    #[test]
+    fn description_of_other_servers_is_as_long_however_many_there_are() {
+        assert_eq!(other_servers(&Upstreams::default()), "");
         let target = Target::Url { url: "http://127.0.0.1:1/".to_owned(), headers: HashMap::new() };
         let all = (10..90).map(|number| (format!("server{number}"), target.clone()));
-        let text = other_servers(&Upstreams::new(all)).await;
-        assert!(
-            text.contains("server10 (not reached yet), ") && text.contains(", 64 more."),
-            "{text}"
-        );
+        let text = other_servers(&Upstreams::new(all));
+        assert!(text.contains("server10, ") && text.contains(", 64 more."), "{text}");
         assert!(text.len() < 1_100, "{}", text.len());
     }
 

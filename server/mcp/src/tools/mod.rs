@@ -95,8 +95,8 @@ impl Catalogue {
 pub(crate) mod tests {
     use std::time::Duration;
 
+    use sandbox_api::service::BySubject;
     use sandbox_api::{RootFs, SandboxSpec};
-    use sandbox_upstream::SubjectUpstreams;
     use serde_json::{Value, json};
 
     use super::*;
@@ -112,7 +112,7 @@ pub(crate) mod tests {
             has_previews: true,
             tools: None,
             output_bytes: DEFAULT_OUTPUT_BYTES,
-            upstreams: SubjectUpstreams::default(),
+            upstreams: BySubject::default(),
             elicitation: None,
         }
     }

@@ -35,8 +35,11 @@ impl HostTools for Fake {
         .into())
     }
 
-    async fn call(&self, call: HostCall<'_>) -> Result<HostAnswer, HostToolError> {
-        let HostCall { tool, arguments, .. } = call;
+    async fn call(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+    ) -> Result<HostAnswer, HostToolError> {
         self.calls.lock().unwrap().push((tool.to_owned(), arguments.clone()));
         let value = match arguments.get("do").and_then(Value::as_str) {
             Some("hang") => std::future::pending().await,
@@ -88,6 +91,14 @@ async fn call(gate: &Gate, tool: &str, arguments: Value) -> Result<Value, String
 
 fn outcomes(gate: &Gate) -> Vec<ToolOutcome> {
     gate.calls().0.iter().map(|call| call.outcome).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_that_takes_too_long_is_ended() {
+    let (gate, _) = gate(&[], |_| ());
+    let ended = call(&gate, "a.read", json!({ "do": "hang" })).await.unwrap_err();
+    assert_eq!(ended, "runtime: the tool took too long");
+    assert_eq!(outcomes(&gate), [ToolOutcome::Timeout]);
 }
 
 #[tokio::test(start_paused = true)]
