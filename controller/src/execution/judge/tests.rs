@@ -53,7 +53,7 @@ fn evidence_decides_the_status_and_the_exit_code() {
         ),
         (Evidence { answer: failed(ErrorKind::PathEscape), ..evidence() }, Status::ScriptError, 1),
         (Evidence { answer: failed(ErrorKind::Protected), ..evidence() }, Status::ScriptError, 1),
-        (Evidence { answer: failed(ErrorKind::NotFound), ..evidence() }, Status::AgentLost, 122),
+        (Evidence { answer: failed(ErrorKind::Busy), ..evidence() }, Status::AgentLost, 122),
         (Evidence { answer: failed(ErrorKind::OutOfMemory), ..evidence() }, Status::Limit, 120),
         (Evidence { answer: failed(ErrorKind::WriteLimit), ..evidence() }, Status::Limit, 120),
         (Evidence { answer: failed(ErrorKind::Timeout), ..evidence() }, Status::Timeout, 124),
