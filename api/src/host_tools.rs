@@ -122,15 +122,32 @@ impl ToolRule {
 
     /// Whether this call is given.
     pub fn allows(&self, tool: &str, arguments: &Map<String, Value>) -> bool {
-        self.names(tool)
-            && self.conditions.iter().all(|condition| {
-                at(arguments, &condition.pointer).is_some_and(|value| match &condition.value {
-                    Expected::Json(expected) => expected == value,
-                    Expected::Text(pattern) => {
-                        value.as_str().is_some_and(|text| matches(pattern, text))
-                    }
-                })
-            })
+        self.names(tool) && self.unmet(arguments).is_none()
+    }
+
+    /// The first condition that these arguments do not meet, as it is written.
+    pub fn unmet(&self, arguments: &Map<String, Value>) -> Option<String> {
+        let unmet = self.conditions.iter().find(|condition| !condition.is_met(arguments));
+        unmet.map(ToString::to_string)
+    }
+}
+
+impl Condition {
+    fn is_met(&self, arguments: &Map<String, Value>) -> bool {
+        at(arguments, &self.pointer).is_some_and(|value| match &self.value {
+            Expected::Json(expected) => expected == value,
+            Expected::Text(pattern) => value.as_str().is_some_and(|text| matches(pattern, text)),
+        })
+    }
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pointer, value } = self;
+        match value {
+            Expected::Json(value) => write!(formatter, "{pointer}={value}"),
+            Expected::Text(pattern) => write!(formatter, "{pointer}={pattern}"),
+        }
     }
 }
 
@@ -190,13 +207,7 @@ impl FromStr for ToolRule {
 impl fmt::Display for ToolRule {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.tool)?;
-        for Condition { pointer, value } in &self.conditions {
-            match value {
-                Expected::Json(value) => write!(formatter, " {pointer}={value}")?,
-                Expected::Text(pattern) => write!(formatter, " {pointer}={pattern}")?,
-            }
-        }
-        Ok(())
+        self.conditions.iter().try_for_each(|condition| write!(formatter, " {condition}"))
     }
 }
 
@@ -280,6 +291,8 @@ mod tests {
             let mut bad = good.clone();
             bad.insert(key.to_owned(), other);
             assert!(!bound.allows("a.b", &bad), "{bad:?}");
+            let unmet = bound.unmet(&bad).unwrap();
+            assert!(unmet.starts_with(&format!("/{key}")), "{unmet}");
         }
         let id = |id: i64| object(json!({ "id": id }));
         let exact = rule("a.b /id=9007199254740993");

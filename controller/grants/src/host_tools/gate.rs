@@ -223,12 +223,23 @@ impl Gate {
         let ToolGrant { permission, asks, .. } = &self.grant;
         let (name, effect) = (&tool.name, tool.effect);
         let is_given = self.grant.allows(tool, arguments);
+        let needs_both = self.grant.needs_permission(tool);
         let refusal = if !is_given {
-            format!(
-                "the tool '{name}' was not given to this script, or not with these arguments \
-                 (--tool '{name}' gives it)"
-            )
-        } else if self.grant.needs_permission(tool) {
+            match self.grant.unmet(tool, arguments) {
+                Some((rule, condition)) => format!(
+                    "the tool '{name}' was not given with these arguments: the rule '{rule}' needs \
+                     {condition}{}",
+                    if needs_both { ", and --allow-destructive" } else { "" }
+                ),
+                None if needs_both => format!(
+                    "the tool '{name}' was not given to this script (--tool '{name}' and \
+                     --allow-destructive give it)"
+                ),
+                None => format!(
+                    "the tool '{name}' was not given to this script (--tool '{name}' gives it)"
+                ),
+            }
+        } else if needs_both {
             format!(
                 "the tool '{name}' may remove or overwrite something, which was not allowed \
                  (--allow-destructive beside --tool '{name}')"
