@@ -105,6 +105,12 @@ impl Gate {
         default.into_iter().chain(rules.iter().chain(added).map(ToString::to_string)).collect()
     }
 
+    /// The rule that would give a refused tool; `None` if one names it already, whose conditions are not met.
+    pub fn suggested_rule(&self, tool: &str) -> Option<String> {
+        let mut rules = self.grant.rules.iter().chain(&self.grant.added);
+        (!rules.any(|rule| rule.names(tool))).then(|| tool.to_owned())
+    }
+
     /// The given tools that have these words.
     pub async fn search(&self, words: &str) -> Answered {
         self.wait_for_turn().await;

@@ -115,6 +115,10 @@ async fn rule_gives_what_it_names_with_the_arguments_that_it_names() {
     let refused = call(&gate, "a.write", json!({ "repo": "other" })).await.unwrap_err();
     let why = "not given with these arguments: the rule 'a.write /repo=site' needs /repo=site";
     assert!(refused.contains(why) && !refused.contains("--tool"), "{refused}");
+    assert_eq!(
+        (gate.suggested_rule("a.write"), gate.suggested_rule("a.read")),
+        (None, Some("a.read".into()))
+    );
     assert!(call(&gate, "a.read", json!({})).await.is_err());
     let refused = call(&gate, "a.remove", json!({})).await.unwrap_err();
     assert!(refused.contains("--allow-destructive"), "{refused}");
