@@ -97,6 +97,7 @@ fn what_is_learnt_without_a_person_is_refused_and_stays_so_until_someone_reviews
     let again = ["--rules", "rules.toml", "--learn", "rules.toml"];
     let ended = finish(exec(&place, &rootfs, &again, "/network ask evil.example:8443"));
     assert!(ended.assert_code(0).stdout.starts_with("HTTP/1.1 403 "), "{ended:?}");
+    ended.assert_stderr_has("note: rules.toml: no rule in force: all are comments");
     assert_eq!(place.read("rules.toml"), text);
 }
 
