@@ -86,11 +86,19 @@ pub struct ToolRule {
     text: String,
     /// `*` stands for any characters.
     tool: String,
-    /// JSON pointers, and what is to be there.
-    conditions: Vec<(String, Expected)>,
+    conditions: Vec<Condition>,
 }
 
 /// What an argument has to be.
+#[derive(Debug, Clone, PartialEq)]
+struct Condition {
+    /// As it was written.
+    text: String,
+    /// A JSON pointer.
+    pointer: String,
+    value: Expected,
+}
+
 #[derive(Debug, Clone, PartialEq)]
 enum Expected {
     /// Exactly this.
@@ -120,15 +128,24 @@ impl ToolRule {
 
     /// Whether this call is given.
     pub fn allows(&self, tool: &str, arguments: &Map<String, Value>) -> bool {
-        self.names(tool)
-            && self.conditions.iter().all(|(pointer, expected)| {
-                at(arguments, pointer).is_some_and(|value| match expected {
-                    Expected::Json(expected) => expected == value,
-                    Expected::Text(pattern) => {
-                        value.as_str().is_some_and(|it| wildcard::matches(pattern, it, |_| true))
-                    }
-                })
-            })
+        self.names(tool) && self.unmet(arguments).is_none()
+    }
+
+    /// The first condition that these arguments do not meet, as it is written.
+    pub fn unmet(&self, arguments: &Map<String, Value>) -> Option<&str> {
+        let unmet = self.conditions.iter().find(|condition| !condition.is_met(arguments));
+        unmet.map(|condition| &*condition.text)
+    }
+}
+
+impl Condition {
+    fn is_met(&self, arguments: &Map<String, Value>) -> bool {
+        at(arguments, &self.pointer).is_some_and(|value| match &self.value {
+            Expected::Json(expected) => expected == value,
+            Expected::Text(pattern) => {
+                value.as_str().is_some_and(|text| wildcard::matches(pattern, text, |_| true))
+            }
+        })
     }
 }
 
@@ -168,7 +185,8 @@ impl FromStr for ToolRule {
                 Ok(json) => Expected::Json(json),
                 Err(_) => Expected::Text(text.trim_end().to_owned()),
             };
-            conditions.push((pointer.to_owned(), value));
+            let (text, pointer) = (format!("{pointer}={}", text.trim_end()), pointer.to_owned());
+            conditions.push(Condition { text, pointer, value });
         }
     }
 }
@@ -259,6 +277,8 @@ mod tests {
             let mut bad = good.clone();
             bad.insert(key.to_owned(), other);
             assert!(!bound.allows("a.b", &bad), "{bad:?}");
+            let unmet = bound.unmet(&bad).unwrap();
+            assert!(unmet.starts_with(&format!("/{key}")), "{unmet}");
         }
         let id = |id: i64| object(json!({ "id": id }));
         let exact = rule("a.b /id=9007199254740993");

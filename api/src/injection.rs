@@ -69,6 +69,26 @@ pub enum InjectError {
         "expected HOST[:PORT]: HEADER: TEXT env:NAME, HOST: ?QUERY=env:NAME or HOST: basic USER:env:NAME"
     )]
     Form,
+    /// What follows the host's colon.
+    #[error("what follows the colon of the host is neither a space nor a port")]
+    Port,
+    /// A URL in place of a host.
+    #[error("its host is a URL: write the name alone, without https:// and without a path")]
+    Url,
+    /// A value in place of a source.
+    #[error("it names no source of the value: write env:NAME or file:PATH, never the value itself")]
+    Literal,
+    /// The sandbox's own loopback.
+    #[error(
+        "its host is the sandbox's own loopback: this machine's is host.sandbox.internal, with its port"
+    )]
+    Loopback,
+    /// An address, for which there is no certificate.
+    #[error("its host is an address: servers are verified by their names")]
+    Address,
+    /// A header that is no header, or that frames a message.
+    #[error("its header has no valid name, or is one that sandboxctl sets itself")]
+    Header,
     /// The value is not one that a header can have.
     #[error(
         "its value has fewer than {MIN_SECRET_BYTES} bytes, more than {MAX_VALUE_BYTES}, or characters that no header has"
@@ -80,11 +100,11 @@ impl InjectError {
     /// What to do about it.
     pub const fn hint(self) -> &'static str {
         match self {
-            Self::Form => {
+            Self::Value => "a value is one line of printable ASCII characters",
+            _ => {
                 "an example is 'api.example.org: Authorization: Bearer env:TOKEN'; file:PATH is a source \
                  too, the value does not stand in a rule, and a host has a name, such as host.sandbox.internal:PORT"
             }
-            Self::Value => "a value is one line of printable ASCII characters",
         }
     }
 }
@@ -93,21 +113,38 @@ impl FromStr for InjectRule {
     type Err = InjectError;
 
     fn from_str(text: &str) -> Result<Self, InjectError> {
-        let form = || InjectError::Form;
-        let (host, rest) = text.split_once(": ").ok_or_else(form)?;
+        let no_space = || {
+            if text.contains("://") {
+                InjectError::Url
+            } else if text.contains(':') {
+                InjectError::Port
+            } else {
+                InjectError::Form
+            }
+        };
+        let (host, rest) = text.split_once(": ").ok_or_else(no_space)?;
+        if host.contains('/') {
+            return Err(InjectError::Url);
+        }
         let (host, port) = match host.rsplit_once(':') {
-            Some((host, port)) => (host, port.parse().map_err(|_| InjectError::Form)?),
+            Some((host, port)) => (host, port.parse().map_err(|_| InjectError::Port)?),
             None => (host, 443),
         };
         let host = host.parse().map_err(|_| InjectError::Form)?;
         let target = Target { host, port };
-        if matches!(target.host, Host::Address(_)) || port == 0 || target.is_own_loopback() {
-            return Err(InjectError::Form);
+        if port == 0 {
+            return Err(InjectError::Port);
+        }
+        if target.is_own_loopback() {
+            return Err(InjectError::Loopback);
+        }
+        if matches!(target.host, Host::Address(_)) {
+            return Err(InjectError::Address);
         }
         let rest = rest.trim();
         let begins = |at: &usize| *at == 0 || b" =:".contains(&rest.as_bytes()[at - 1]);
         let kinds = ["env:", "file:"].iter().flat_map(|kind| rest.match_indices(kind));
-        let at = kinds.map(|(at, _)| at).filter(begins).min().ok_or_else(form)?;
+        let at = kinds.map(|(at, _)| at).filter(begins).min().ok_or(InjectError::Literal)?;
         let (before, source) = rest.split_at(at);
         let within = |first: &str, last: &str| before.strip_prefix(first)?.strip_suffix(last);
         let place = if let Some(name) = within("?", "=") {
@@ -115,11 +152,11 @@ impl FromStr for InjectRule {
         } else if let Some(user) = within("basic ", ":") {
             Place::Basic { user: user.trim_start().to_owned() }
         } else {
-            let (name, before) = before.split_once(':').ok_or_else(form)?;
+            let (name, before) = before.split_once(':').ok_or(InjectError::Form)?;
             let (name, before) = (name.to_ascii_lowercase(), before.trim_start().to_owned());
             let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
             if !name.bytes().all(is_token) || FRAMING.contains(&&*name) {
-                return Err(InjectError::Form);
+                return Err(InjectError::Header);
             }
             Place::Header { name, before }
         };
@@ -213,23 +250,29 @@ mod tests {
         for (text, error) in [
             ("hunter2", InjectError::Form),
             ("api.example.org", InjectError::Form),
-            ("api.example.org: hunter2", InjectError::Form),
-            ("api.example.org: Authorization: Bearer hunter2", InjectError::Form),
+            ("api.example.org:Authorization: Bearer env:A", InjectError::Port),
+            ("api.example.org:Authorization:env:A", InjectError::Port),
+            ("https://api.example.org: A: env:A", InjectError::Url),
+            ("https://api.example.org/", InjectError::Url),
+            ("api.example.org/v1: A: env:A", InjectError::Url),
+            ("127.0.0.1: A: env:A", InjectError::Loopback),
+            ("api.example.org: hunter2", InjectError::Literal),
+            ("api.example.org: Authorization: Bearer hunter2", InjectError::Literal),
             ("api.example.org: Authorization: Bearer env:", InjectError::Form),
-            ("api.example.org: Authorization: Bearerenv:A", InjectError::Form),
+            ("api.example.org: Authorization: Bearerenv:A", InjectError::Literal),
             ("api.example.org: Authorization: B\u{e4} env:A", InjectError::Form),
             ("api.example.org: A: x\r\ny env:A", InjectError::Form),
             ("api.example.org: ?=env:A", InjectError::Form),
-            ("api.example.org: ?key=hunter2", InjectError::Form),
-            ("api.example.org: basic user", InjectError::Form),
-            ("api.example.org:x: A: env:A", InjectError::Form),
-            ("api.example.org: Host: env:A", InjectError::Form),
-            ("api.example.org: Transfer-Encoding: env:A", InjectError::Form),
-            ("api.example.org: A b: env:A", InjectError::Form),
-            ("192.0.2.7: A: env:A", InjectError::Form),
-            ("localhost: A: env:A", InjectError::Form),
+            ("api.example.org: ?key=hunter2", InjectError::Literal),
+            ("api.example.org: basic user", InjectError::Literal),
+            ("api.example.org:x: A: env:A", InjectError::Port),
+            ("api.example.org: Host: env:A", InjectError::Header),
+            ("api.example.org: Transfer-Encoding: env:A", InjectError::Header),
+            ("api.example.org: A b: env:A", InjectError::Header),
+            ("192.0.2.7: A: env:A", InjectError::Address),
+            ("localhost: A: env:A", InjectError::Loopback),
             ("*.example.org: A: env:A", InjectError::Form),
-            ("api.example.org:0: A: env:A", InjectError::Form),
+            ("api.example.org:0: A: env:A", InjectError::Port),
         ] {
             assert_eq!(text.parse::<InjectRule>(), Err(error), "{text}");
             assert!(!error.to_string().contains("hunter2") && !error.hint().is_empty());

@@ -237,7 +237,11 @@ impl NoteEvidence<'_> {
             1 => ", and another host could not be reached".to_owned(),
             count => format!(", and {count} other hosts could not be reached"),
         };
-        let hint = "names are resolved and hosts connected to where sandboxctl runs: does it answer there?";
+        let hint = if first.starts_with("cannot speak TLS") {
+            "certificates are verified where sandboxctl runs: network.ca_file or SSL_CERT_FILE names more authorities"
+        } else {
+            "names are resolved and hosts connected to where sandboxctl runs: does it answer there?"
+        };
         Some(note(NoteKind::UnreachedHost, format!("{first}{others}"), hint))
     }
 }

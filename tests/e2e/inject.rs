@@ -413,8 +413,13 @@ fn certificate_of_the_host_is_checked_before_anything_is_sent() {
             "--inject".to_owned(),
             format!("{}: Authorization: Bearer env:TOKEN", on_host(server)),
         ];
-        let script = format!("target={}\n{}", on_host(server), asking(name, &get("/echo")));
-        let answers = Answers::read(&injected.shell(&inject, &script));
+        let script = format!("target={}\n{}exit 3\n", on_host(server), asking(name, &get("/echo")));
+        let ended = finish(injected.command(&inject, &script));
+        assert!(!leaks(ended.stdout.as_bytes()) && !leaks(ended.stderr.as_bytes()), "{ended:#?}");
+        // A program need not print the answer.
+        let why = format!("cannot speak TLS with {}: ", on_host(server));
+        ended.assert_code(3).assert_stderr_has(&why);
+        let answers = Answers::read(&ended);
         assert_eq!(answers.status(name), 502, "{name}: {}", answers.text(name));
         assert_eq!(server.requests(), Vec::<String>::new(), "{name}");
     }

@@ -115,10 +115,10 @@ impl Policy {
         self.lock().tools = tools.into_iter().collect();
     }
 
-    /// Records that a tool was refused, which a rule of its name would give.
-    pub fn refuse_tool(&self, tool: &str, reason: &str) {
+    /// Records that a tool was refused, and the rule that would give it.
+    pub fn refuse_tool(&self, tool: &str, reason: &str, rule: Option<String>) {
         let (tool, reason) = (tool.to_owned(), reason.to_owned());
-        let allow = vec![tool.clone()];
+        let allow = rule.into_iter().collect();
         self.refuse(Refusal { tool: Some(tool), reason, allow, ..Refusal::default() });
     }
 

@@ -37,7 +37,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::server::Acceptor;
-use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+use tokio_rustls::rustls::{self, ClientConfig, InvalidMessage, RootCertStore};
 use tokio_rustls::{LazyConfigAcceptor, TlsConnector};
 
 use self::authority::Authority;
@@ -71,6 +71,9 @@ pub enum Failure {
     /// The program asks for the certificate of another host, or for none.
     #[error("the TLS server name is not the host's")]
     Name,
+    /// The program's first byte begins no handshake.
+    #[error("the program spoke no TLS: use https://")]
+    NoTls,
     /// The handshake with the program failed.
     #[error(
         "the TLS handshake of the program failed, which may not trust the sandbox's certificates: {0}"
@@ -94,6 +97,8 @@ pub struct Exchange {
     pub refused: Option<String>,
     /// The rule that would allow it, if it was refused for lack of one.
     pub rule: Option<String>,
+    /// Whether it was refused because the host cannot be spoken with.
+    pub is_unreached: bool,
 }
 
 /// The connections of one sandbox that are terminated.
@@ -203,6 +208,7 @@ impl Interceptor {
             Ok(hello) => hello,
             // It has tried another address first, or only asks whether somebody listens.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) if is_no_tls(&error) => return Err(Failure::NoTls),
             Err(error) => return Err(Failure::Client(error)),
         };
         let named = hello.client_hello().server_name().map(str::to_owned);
@@ -221,7 +227,9 @@ impl Interceptor {
         };
         let (sender, connection) = match connected.await {
             Ok((sender, connection)) => (Ok(tokio::sync::Mutex::new(sender)), Some(connection)),
-            Err(error) => (Err(format!("cannot speak TLS with {target}: {error}")), None),
+            Err(error) => {
+                (Err(format!("cannot speak TLS with {target}: {}", in_words(&error))), None)
+            }
         };
         let link = Link { target, sender, upgraded: Mutex::default(), record };
         let service = service_fn(|request| self.exchange(request, &link));
@@ -277,9 +285,10 @@ impl Interceptor {
         let result = self.forward(Request::from_parts(parts, body), link).await;
         let refused = result.as_ref().err().map(|refusal| refusal.words.clone());
         let rule = result.as_ref().err().and_then(|refusal| refusal.rule.clone());
+        let is_unreached = result.as_ref().is_err_and(|refusal| refusal.is_unreached);
         let response = result.unwrap_or_else(refusal);
         let status = response.status().as_u16();
-        let mut exchange = Exchange { method, path, status, refused, rule };
+        let mut exchange = Exchange { method, path, status, refused, rule, is_unreached };
         let Exchange { path, refused, .. } = &mut exchange;
         std::iter::once(path).chain(refused).for_each(|text| self.patterns.text(text));
         (link.record)(&exchange);
@@ -295,7 +304,10 @@ impl Interceptor {
         let (mut parts, body) = request.into_parts();
         let upgrade = request::check(&parts, link.target, &self.list)?;
         request::prepare(&mut parts, link.target, upgrade, &self.injections);
-        let failed = |words: String| Refusal::new(StatusCode::BAD_GATEWAY, words);
+        let failed = |words: String| {
+            let refusal = Refusal::new(StatusCode::BAD_GATEWAY, words);
+            Refusal { is_unreached: true, ..refusal }
+        };
         let sender = link.sender.as_ref().map_err(|words| failed(words.clone()))?;
         let sent = {
             let mut sender = sender.lock().await;
@@ -316,6 +328,25 @@ impl Interceptor {
             *upgraded = Some([program, host]);
         }
         Ok(Response::from_parts(parts, redact::body(body, self.patterns.clone())))
+    }
+}
+
+/// Whether a handshake failed at its first byte.
+fn is_no_tls(error: &io::Error) -> bool {
+    let rustls = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+    let no_tls = rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType);
+    rustls.is_some_and(|error| *error == no_tls)
+}
+
+/// The error of a connection to a host, with what to do where its own text has none of it.
+fn in_words(error: &io::Error) -> String {
+    let text = error.to_string();
+    if text.contains("CaUsedAsEndEntity") {
+        "the certificate is an authority's own (CA:TRUE): a server needs one of its own".to_owned()
+    } else if text.contains("UnknownIssuer") {
+        "no known authority signed its certificate (network.ca_file names yours)".to_owned()
+    } else {
+        text
     }
 }
 

@@ -32,11 +32,13 @@ pub struct Refusal {
     pub words: String,
     /// The rule that would allow it.
     pub rule: Option<String>,
+    /// Whether the host cannot be spoken with.
+    pub is_unreached: bool,
 }
 
 impl Refusal {
     pub fn new(status: StatusCode, words: impl Into<String>) -> Self {
-        Self { status, words: words.into(), rule: None }
+        Self { status, words: words.into(), rule: None, is_unreached: false }
     }
 }
 

@@ -538,6 +538,27 @@ async fn only_the_host_is_served_and_only_its_certificate_is_accepted() {
     let talk = world.talk(&get(""), &[OK]).await;
     assert!(talk.client.starts_with("HTTP/1.1 502 ") && talk.server.is_empty(), "{}", talk.client);
     assert_eq!(world.seen()[0].2, 502);
+    let seen = world.seen.lock().unwrap();
+    let refused = seen[0].refused.as_deref().unwrap_or_default();
+    assert!(
+        seen[0].is_unreached && refused.starts_with("cannot speak TLS with api.example:443: "),
+        "{refused}"
+    );
+    let unknown = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+    let words = in_words(&io::Error::new(io::ErrorKind::InvalidData, unknown));
+    assert!(words.starts_with("no known authority signed its certificate"), "{words}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn program_that_speaks_no_tls_is_told_apart_from_one_that_trusts_nobody() {
+    let world = World::injecting();
+    let (mut near, far) = duplex(16 << 10);
+    let (ours, _theirs) = duplex(16 << 10);
+    near.write_all(&get("")).await.unwrap();
+    let served = timeout(TIMEOUT, world.interceptor.serve(far, ours, &world.target, &|_| ()));
+    let failure = served.await.expect("it ends").unwrap_err();
+    assert!(matches!(failure, Failure::NoTls), "{failure}");
+    assert_eq!(failure.to_string(), "the program spoke no TLS: use https://");
 }
 
 #[tokio::test(start_paused = true)]

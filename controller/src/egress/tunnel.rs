@@ -431,12 +431,15 @@ async fn terminate(
 
 /// Records a request, and reports it if no rule allows it.
 fn record(egress: &Egress, target: &Target, address: Option<IpAddr>, exchange: &Exchange) {
-    let Exchange { method, path, status, refused, rule } = exchange;
+    let Exchange { method, path, status, refused, rule, is_unreached } = exchange;
     if refused.is_some() && *status == FORBIDDEN {
         let (host, port) = (target.host.to_string(), target.port);
         let (reason, allow) = (format!("{method} {path}"), Vec::from_iter(rule.clone()));
         let refused = RefusedHost { host, port, reason, allow: allow.clone() };
         report_refused(egress, &refused, allow);
+    }
+    if let Some(words) = refused.as_ref().filter(|_| *is_unreached) {
+        egress.add_to_reports(|network| network.add_unreached(words.clone()));
     }
     let mut texts = [target.to_string(), path.clone()];
     texts.iter_mut().for_each(|text| egress.redactions.text(text));

@@ -375,7 +375,7 @@ impl HostCalls {
                     if let (ToolOutcome::Refused, CallEnd::Failed { message, .. }) =
                         (made.outcome, &answered.0)
                     {
-                        inner.policy.refuse_tool(name, message);
+                        inner.policy.refuse_tool(name, message, gate.suggested_rule(name));
                     }
                 }
                 answered

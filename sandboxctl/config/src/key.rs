@@ -311,7 +311,7 @@ settings! {
         other(Kind::Upstreams, || Value::Upstreams(BTreeMap::new())).expects(SERVERS);
     ServerToolRules "server.tool_rules" "Calls of their tools that scripts are given, as mcp.tool_rules":
         other(Kind::ToolRules, || Value::Names(Vec::new())).expects(TOOL_RULES);
-    ServerAllowDestructive "server.allow_destructive" "Whether rules may give tools that say that they remove or overwrite something":
+    ServerAllowDestructive "server.allow_destructive" "Whether rules may give tools marked destructive, which remove or overwrite something":
         switch(false);
     ServerDatabase "server.database" "PostgreSQL database that the nodes of a cluster share":
         TEXT.flag("--database").expects("a URL such as \"postgres://sandboxctl@db.example.org/sandboxctl\"");

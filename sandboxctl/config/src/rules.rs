@@ -61,6 +61,8 @@ pub struct Learnt {
     pub times: usize,
     /// What came of that.
     pub verdict: Verdict,
+    /// Whether it is for a tool that needs `--allow-destructive` too.
+    pub is_destructive: bool,
 }
 
 /// A list of a rules file.
@@ -75,6 +77,8 @@ pub enum List {
 /// The strongest answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
+    /// Nobody could be asked.
+    Unasked,
     /// None came.
     Unanswered,
     /// No.
@@ -139,12 +143,15 @@ impl Learnt {
         let times =
             if self.times == 1 { "once".to_owned() } else { format!("{} times", self.times) };
         let (verdict, hash) = match self.verdict {
+            Verdict::Unasked => ("nobody was asked", "# "),
             Verdict::Unanswered => ("not answered", "# "),
             Verdict::Refused => ("refused", "# "),
             Verdict::AllowedThatTime => ("allowed that time", "# "),
             Verdict::Listed => ("allowed", ""),
         };
-        format!("    # asked for {times} by {by}; {verdict}\n    {hash}{},\n", quoted(&self.rule))
+        let needs = if self.is_destructive { "    # needs --allow-destructive too\n" } else { "" };
+        let rule = quoted(&self.rule);
+        format!("    # asked for {times} by {by}; {verdict}\n{needs}    {hash}{rule},\n")
     }
 }
 
@@ -214,14 +221,18 @@ mod tests {
     }
 
     fn learnt(list: List, rule: &str, verdict: Verdict) -> Learnt {
-        Learnt { list, rule: rule.to_owned(), times: 1, verdict }
+        Learnt { list, rule: rule.to_owned(), times: 1, verdict, is_destructive: false }
     }
 
     fn some() -> Vec<Learnt> {
         vec![
             learnt(List::Hosts, "yes.example:443", Verdict::Listed),
             Learnt { times: 3, ..learnt(List::Hosts, "no.example:80", Verdict::Refused) },
-            learnt(List::Tools, "github.create_issue", Verdict::Unanswered),
+            learnt(List::Tools, "github.create_issue", Verdict::Unasked),
+            Learnt {
+                is_destructive: true,
+                ..learnt(List::Tools, "github.delete", Verdict::Unanswered)
+            },
         ]
     }
 
@@ -273,8 +284,11 @@ allow = [
     # \"no.example:80\",
 ]
 tools = [
-    # asked for once by a script; not answered
+    # asked for once by a script; nobody was asked
     # \"github.create_issue\",
+    # asked for once by a script; not answered
+    # needs --allow-destructive too
+    # \"github.delete\",
 ]
 ";
         assert_eq!(text, expected);

@@ -52,7 +52,7 @@ pub struct RulesArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub rules: Option<PathBuf>,
 
-    /// Write what is asked for and no rule allows to this file; on a terminal, ask for each
+    /// Write requests that no rule allows to this file; on a terminal, ask about each
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub learn: Option<PathBuf>,
 }

@@ -114,6 +114,8 @@ pub struct InstallArgs {
     pub client: Option<clients::Client>,
 
     /// Write the skill into .agents/skills of the working directory: it teaches AI agents the tools
+    ///
+    /// Claude Code has a place of its own: with --client claude-code that is .claude/skills.
     #[arg(long)]
     pub skill: bool,
 

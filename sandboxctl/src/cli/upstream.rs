@@ -23,12 +23,12 @@ pub struct UpstreamArgs {
     /// Give scripts the calls that this rule names; repeatable
     ///
     /// A rule is a pattern of tools, and conditions on arguments: 'github.list_*',
-    /// 'github.create_issue /repo=site'. Without a rule scripts have the tools that say that they only
-    /// read.
+    /// 'github.create_issue /repo=site'. Without this flag scripts have the tools marked read-only. With
+    /// it they have only what the rules name: name reading tools too. Rules of --rules are added.
     #[arg(long = "tool", value_name = "RULE", value_parser = text::<ToolRule>())]
     pub tool_rules: Vec<ToolRule>,
 
-    /// Let rules give tools that say that they remove or overwrite something
+    /// Let rules give tools marked destructive, which remove or overwrite something
     #[arg(long)]
     pub allow_destructive: bool,
 }

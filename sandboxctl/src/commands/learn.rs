@@ -80,7 +80,15 @@ impl Learn {
         (title, dialogue): (&str, Dialogue),
     ) -> Result<Self, Error> {
         let rules = args.rules.as_deref();
-        rules.map_or(Ok(()), |rules| target::refuse_in_io_dir("--rules", rules, io_dir))?;
+        if let Some(file) = rules {
+            target::refuse_in_io_dir("--rules", file, io_dir)?;
+            let is_empty =
+                |(rules, text): (Rules, String)| rules == Rules::default() && text.contains('#');
+            if Rules::read(file)?.is_some_and(is_empty) {
+                let file = file.display();
+                context.output.notice(&format!("{file}: no rule in force: all are comments"));
+            }
+        }
         let Some(file) = &args.learn else { return Ok(Self(None)) };
         target::refuse_own("--learn", file, &context.controller(settings))?;
         context.output.ci().map_or(Ok(()), |ci| ci.check_file("--learn", file))?;
@@ -175,6 +183,7 @@ impl Recorder {
                 (List::Tools, tool.chars().take(MAX_TEXT).collect(), is_rule)
             }
         };
+        let is_destructive = matches!(ask, Ask::Tool { effect: ToolEffect::Destructive, .. });
         let verdict = if is_rule { verdict } else { verdict.min(Verdict::AllowedThatTime) };
         let mut record = lock(&self.record);
         let is_full = record.len() >= MAX_RECORDED;
@@ -183,7 +192,9 @@ impl Recorder {
                 known.times += times;
                 known.verdict = known.verdict.max(verdict);
             }
-            None if !is_full => record.push(Learnt { list, rule, times, verdict }),
+            None if !is_full => {
+                record.push(Learnt { list, rule, times, verdict, is_destructive });
+            }
             None => {}
         }
     }
@@ -192,9 +203,12 @@ impl Recorder {
 #[async_trait]
 impl Permission for Recorder {
     async fn ask(&self, ask: &Ask<'_>) -> Answer {
+        let Some(asker) = &self.asker else {
+            self.record(ask, 1, Verdict::Unasked);
+            return Answer::Refused;
+        };
         // Before the answer, which may never come.
         self.record(ask, 1, Verdict::Unanswered);
-        let Some(asker) = &self.asker else { return Answer::Refused };
         let answer = asker.ask(ask).await;
         self.record(ask, 0, if answer == Answer::Allowed { self.yes } else { Verdict::Refused });
         answer
@@ -337,7 +351,7 @@ mod tests {
         let nobody = recorder(None, Verdict::AllowedThatTime);
         ask_all(&nobody).await;
         let all = learnt(&nobody.record);
-        assert!(all.iter().all(|(_, _, verdict)| *verdict == Verdict::Unanswered), "{all:?}");
+        assert!(all.iter().all(|(_, _, verdict)| *verdict == Verdict::Unasked), "{all:?}");
         assert_eq!((&*all[0].0, all[0].1, all.len()), ("b.example:443", 2, 7));
         // A client that was not told about the file.
         let client = recorder(Some(Arc::new(Yes)), Verdict::AllowedThatTime);

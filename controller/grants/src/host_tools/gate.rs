@@ -105,6 +105,12 @@ impl Gate {
         default.into_iter().chain(rules.iter().chain(added).map(ToString::to_string)).collect()
     }
 
+    /// The rule that would give a refused tool; `None` if one names it already, whose conditions are not met.
+    pub fn suggested_rule(&self, tool: &str) -> Option<String> {
+        let mut rules = self.grant.rules.iter().chain(&self.grant.added);
+        (!rules.any(|rule| rule.names(tool))).then(|| tool.to_owned())
+    }
+
     /// The given tools that have these words.
     pub async fn search(&self, words: &str) -> Answered {
         self.wait_for_turn().await;
@@ -222,12 +228,23 @@ impl Gate {
         let ToolGrant { permission, asks, .. } = &self.grant;
         let (name, effect) = (&tool.name, tool.effect);
         let is_given = self.grant.allows(tool, arguments);
+        let needs_both = self.grant.needs_permission(tool);
         let refusal = if !is_given {
-            format!(
-                "the tool '{name}' was not given to this script, or not with these arguments \
-                 (--tool '{name}' gives it)"
-            )
-        } else if self.grant.needs_permission(tool) {
+            match self.grant.unmet(tool, arguments) {
+                Some((rule, condition)) => format!(
+                    "the tool '{name}' was not given with these arguments: the rule '{rule}' needs \
+                     {condition}{}",
+                    if needs_both { ", and --allow-destructive" } else { "" }
+                ),
+                None if needs_both => format!(
+                    "the tool '{name}' was not given to this script (--tool '{name}' and \
+                     --allow-destructive give it)"
+                ),
+                None => format!(
+                    "the tool '{name}' was not given to this script (--tool '{name}' gives it)"
+                ),
+            }
+        } else if needs_both {
             format!(
                 "the tool '{name}' may remove or overwrite something, which was not allowed \
                  (--allow-destructive beside --tool '{name}')"

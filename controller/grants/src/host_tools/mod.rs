@@ -122,6 +122,16 @@ impl ToolGrant {
         is_default || self.rules.iter().chain(&self.added).any(is_it)
     }
 
+    /// The first rule that names a tool but not this call, and the condition that is not met.
+    fn unmet(
+        &self,
+        tool: &HostTool,
+        arguments: &Map<String, Value>,
+    ) -> Option<(&ToolRule, String)> {
+        let mut naming = self.rules.iter().chain(&self.added).filter(|rule| rule.names(&tool.name));
+        naming.find_map(|rule| Some((rule, rule.unmet(arguments)?)))
+    }
+
     fn needs_permission(&self, tool: &HostTool) -> bool {
         tool.effect == ToolEffect::Destructive && self.destructive == Destructive::Refused
     }

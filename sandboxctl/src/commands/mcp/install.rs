@@ -21,7 +21,12 @@ pub fn install(context: &Context<'_>, args: &InstallArgs) -> Result<u8, Error> {
         install_entry(context, args, client)?;
     }
     if args.skill {
-        let skills = context.environment.working_directory.join(".agents/skills");
+        // Claude Code has a place of its own.
+        let place = match args.client {
+            Some(Client::ClaudeCode) => ".claude/skills",
+            _ => ".agents/skills",
+        };
+        let skills = context.environment.working_directory.join(place);
         let file = skills.join(SKILL_NAME).join("SKILL.md");
         put(context, args, &file, SKILL, || clients::put(&file, SKILL, 0o644))?;
     }

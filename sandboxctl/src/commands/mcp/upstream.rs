@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use sandbox_api::{HostTool, ToolEffect};
+use sandbox_api::{HostTool, ToolEffect, ToolRule};
 use sandbox_controller::host_tools::ToolGrant;
 use serde::Serialize;
 
@@ -17,6 +17,14 @@ use crate::signals::Signals;
 
 /// The exit code if a server fails: that of `doctor`.
 const FAILED: u8 = 125;
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+struct Document {
+    servers: Vec<Listed>,
+    /// The rules that match no tool of them.
+    unmatched_rules: Vec<String>,
+}
 
 /// A server, as it is printed.
 #[derive(Debug, Serialize)]
@@ -34,6 +42,16 @@ struct ListedTool {
     effect: ToolEffect,
     /// Whether scripts are given some call of it.
     given: bool,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+}
+
+impl ListedTool {
+    /// Whether it is given, or why not.
+    fn given(&self) -> &'static str {
+        self.reason.unwrap_or("given")
+    }
 }
 
 pub fn check(context: &Context<'_>, args: &UpstreamCheckArgs) -> Result<u8, Error> {
@@ -51,13 +69,19 @@ pub fn check(context: &Context<'_>, args: &UpstreamCheckArgs) -> Result<u8, Erro
         upstreams.close().await;
         checked
     })?;
-    let listed: Vec<_> =
-        checked.into_iter().map(|(name, tools)| listed(name, tools, &grant)).collect();
+    let document = Document {
+        unmatched_rules: unmatched_rules(&checked, &grant),
+        servers: checked.into_iter().map(|(name, tools)| listed(name, tools, &grant)).collect(),
+    };
     match args.json {
-        true => context.output.document(&listed)?,
-        false => context.output.text(&shown(&listed))?,
+        true => context.output.document(&document)?,
+        false => context.output.text(&shown(&document.servers))?,
     }
-    let fails = listed.iter().any(|it| it.error.is_some());
+    for rule in &document.unmatched_rules {
+        let rule = escaped_line(rule);
+        context.output.warning(&format!("the rule '{rule}' matches no tool of these servers"));
+    }
+    let fails = document.servers.iter().any(|it| it.error.is_some());
     Ok(if fails { FAILED } else { 0 })
 }
 
@@ -66,12 +90,32 @@ fn listed(name: String, tools: Result<Arc<[HostTool]>, String>, grant: &ToolGran
         Ok(tools) => (tools.to_vec(), None),
         Err(error) => (Vec::new(), Some(error)),
     };
-    let tools = tools.into_iter().map(|tool| ListedTool {
-        given: grant.gives(&tool),
-        name: tool.name,
-        effect: tool.effect,
+    let tools = tools.into_iter().map(|tool| {
+        let given = grant.gives(&tool);
+        let reason = match rules(grant).any(|rule| rule.names(&tool.name)) {
+            _ if given => None,
+            true => Some("needs --allow-destructive"),
+            false => Some("no rule"),
+        };
+        ListedTool { name: tool.name, effect: tool.effect, given, reason }
     });
     Listed { name, error, tools: tools.collect() }
+}
+
+fn rules(grant: &ToolGrant) -> impl Iterator<Item = &ToolRule> {
+    grant.rules.iter().chain(&grant.added)
+}
+
+/// A server, and its tools or why it has none.
+type Checked = (String, Result<Arc<[HostTool]>, String>);
+
+/// The rules that match no tool of a server that was reached.
+fn unmatched_rules(checked: &[Checked], grant: &ToolGrant) -> Vec<String> {
+    let matches = |rule: &ToolRule| {
+        let tools = checked.iter().filter_map(|(_, tools)| tools.as_ref().ok());
+        tools.flat_map(|tools| tools.iter()).any(|tool| rule.names(&tool.name))
+    };
+    rules(grant).filter(|rule| !matches(rule)).map(ToString::to_string).collect()
 }
 
 fn shown(listed: &[Listed]) -> String {
@@ -84,9 +128,10 @@ fn shown(listed: &[Listed]) -> String {
                 writeln!(text, "{name}: {} tools, {given} given", tools.len())
             }
         };
-        for ListedTool { name, effect, given } in tools {
-            let given = if *given { "given" } else { "-" };
-            _ = writeln!(text, "  {given:<6} {:<12} {}", effect.as_str(), escaped_line(name));
+        let width = tools.iter().map(|tool| tool.given().len()).max().unwrap_or_default();
+        for tool in tools {
+            let (given, effect) = (tool.given(), tool.effect.as_str());
+            _ = writeln!(text, "  {given:<width$}  {effect:<12} {}", escaped_line(&tool.name));
         }
     }
     text
@@ -98,7 +143,12 @@ mod tests {
 
     #[test]
     fn servers_are_listed_with_what_is_given() {
-        let tool = |name: &str, effect, given| ListedTool { name: name.to_owned(), effect, given };
+        let tool = |name: &str, effect, reason: Option<&'static str>| ListedTool {
+            name: name.to_owned(),
+            effect,
+            given: reason.is_none(),
+            reason,
+        };
         let listed = |name: &str, error: Option<&str>, tools| Listed {
             name: name.to_owned(),
             error: error.map(str::to_owned),
@@ -109,16 +159,16 @@ mod tests {
                 "a",
                 None,
                 vec![
-                    tool("a.read", ToolEffect::ReadOnly, true),
-                    tool("a.drop\u{202e}", ToolEffect::Destructive, false),
+                    tool("a.read", ToolEffect::ReadOnly, None),
+                    tool("a.drop\u{202e}", ToolEffect::Destructive, Some("no rule")),
                 ],
             ),
             listed("b", Some("it ended\nearly"), Vec::new()),
         ]);
         insta::assert_snapshot!(text, @r"
         a: 2 tools, 1 given
-          given  read_only    a.read
-          -      destructive  a.drop\u{202e}
+          given    read_only    a.read
+          no rule  destructive  a.drop\u{202e}
         b: failed: it ended\nearly
         ");
     }

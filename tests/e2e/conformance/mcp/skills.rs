@@ -62,6 +62,9 @@ fn skill_is_installed_in_the_project_and_no_other_file_is_lost() {
     // Beside the entry of a client; the flags of an entry need one.
     install(&["--skill", "--client", "cursor", "--", "--no-io"]).assert_code(0);
     assert!(place.home().join(".cursor/mcp.json").exists());
+    // Claude Code looks elsewhere.
+    install(&["--skill", "--client", "claude-code", "--", "--no-io"]).assert_code(0);
+    assert_eq!(place.read(".claude/skills/sandboxctl/SKILL.md"), skill);
     for args in [&[][..], &["--skill", "--io-dir", "x"], &["--skill", "--", "--no-io"]] {
         install(args).assert_code(2).assert_stderr_has("--client <NAME>");
     }

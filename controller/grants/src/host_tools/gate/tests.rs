@@ -108,7 +108,8 @@ async fn without_a_rule_only_tools_that_read_are_given() {
     let refused = call(&gate, "a.write", json!({})).await.unwrap_err();
     assert!(refused.starts_with("policy: the tool 'a.write' was not given"), "{refused}");
     assert!(refused.contains("--tool 'a.write'"), "{refused}");
-    assert!(call(&gate, "a.remove", json!({})).await.is_err());
+    let refused = call(&gate, "a.remove", json!({})).await.unwrap_err();
+    assert!(refused.contains("--tool 'a.remove' and --allow-destructive"), "{refused}");
     let unknown = call(&gate, "a.raed", json!({})).await.unwrap_err();
     assert!(unknown.starts_with("not_found: there is no tool 'a.raed'"), "{unknown}");
     assert!(unknown.contains("did you mean 'a.read"), "{unknown}");
@@ -123,7 +124,12 @@ async fn rule_gives_what_it_names_with_the_arguments_that_it_names() {
     let (gate, tools) = gate(&["a.write /repo=site", "a.remove"], |_| ());
     assert!(call(&gate, "a.write", json!({ "repo": "site", "x": 1 })).await.is_ok());
     let refused = call(&gate, "a.write", json!({ "repo": "other" })).await.unwrap_err();
-    assert!(refused.contains("not with these arguments"), "{refused}");
+    let why = "not given with these arguments: the rule 'a.write /repo=site' needs /repo=site";
+    assert!(refused.contains(why) && !refused.contains("--tool"), "{refused}");
+    assert_eq!(
+        (gate.suggested_rule("a.write"), gate.suggested_rule("a.read")),
+        (None, Some("a.read".into()))
+    );
     assert!(call(&gate, "a.read", json!({})).await.is_err());
     let refused = call(&gate, "a.remove", json!({})).await.unwrap_err();
     assert!(refused.contains("--allow-destructive"), "{refused}");
