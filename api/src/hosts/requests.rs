@@ -11,9 +11,8 @@ use crate::wildcard;
 const ANY: &str = "/*";
 /// Methods that no rule can allow: a tunnel, and what sends a request's own secrets back.
 const NEVER: [&str; 3] = ["CONNECT", "TRACE", "TRACK"];
-/// Escapes in which a server may find another path: NUL and control characters, `%`, `.`, `/`, `\`, and the
-/// beginnings of overlong UTF-8.
-const ESCAPES: [&str; 8] = ["%0", "%1", "%25", "%2e", "%2f", "%5c", "%c0", "%c1"];
+/// Escapes in which a server may find another path: NUL and control characters, `%`, `.`, `/` and `\`.
+const ESCAPES: [&str; 6] = ["%0", "%1", "%25", "%2e", "%2f", "%5c"];
 
 /// Neither a method that a rule can allow nor a path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -109,6 +108,20 @@ pub(super) fn is_plain(path: &str) -> bool {
         && !path.contains("//")
         && !path.split('/').any(is_dots)
         && !ESCAPES.iter().any(|escape| lower.contains(escape))
+        // What is overlong, and would be another path for some, is no UTF-8.
+        && decoded(path).is_some_and(|bytes| str::from_utf8(&bytes).is_ok())
+}
+
+/// The bytes of a path; `None` if a `%` has no two digits.
+fn decoded(path: &str) -> Option<Vec<u8>> {
+    let mut parts = path.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let digits = part.get(..2).filter(|it| it.bytes().all(|it| it.is_ascii_hexdigit()))?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    Some(bytes)
 }
 
 #[cfg(test)]
@@ -193,6 +206,15 @@ mod tests {
             ("api.example", "GET", "/repos/%252e", false),
             ("api.example", "GET", "/repos/%0d%0aX:", false),
             ("api.example", "GET", "/repos/%c0%ae", false),
+            ("api.example", "GET", "/repos/%%32%65", false),
+            ("api.example", "GET", "/repos/%u002e", false),
+            ("api.example", "GET", "/repos/a%", false),
+            ("api.example", "GET", "/repos/%2", false),
+            ("api.example", "GET", "/repos/%+2", false),
+            ("api.example", "GET", "/repos/%e0%80%ae", false),
+            ("api.example", "GET", "/repos/%f0%80%80%ae", false),
+            ("api.example", "GET", "/repos/%E4", false),
+            ("api.example", "GET", "/repos/%C3%A4", true),
             ("api.example", "GET", "/repos/\u{e4}", false),
             ("api.example", "GET", "/repos/%20a.b", true),
             // Where all paths are allowed, it does not matter which one it is.
