@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod authority;
+mod forms;
 mod redact;
 mod request;
 #[cfg(test)]
@@ -32,8 +33,7 @@ use hyper_util::rt::TokioIo;
 use sandbox_api::Injection;
 use sandbox_api::hosts::{Allowlist, Target};
 use sandbox_api::injection::CA_FILES;
-use sandbox_redact::Patterns;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::server::Acceptor;
@@ -41,6 +41,7 @@ use tokio_rustls::rustls::{self, ClientConfig, InvalidMessage, RootCertStore};
 use tokio_rustls::{LazyConfigAcceptor, TlsConnector};
 
 use self::authority::Authority;
+use self::forms::Forms;
 use self::redact::Body;
 use self::request::{Refusal, Upgrade};
 
@@ -107,7 +108,7 @@ pub struct Interceptor {
     client: Arc<ClientConfig>,
     list: Allowlist,
     injections: Vec<Injection>,
-    patterns: Arc<Patterns>,
+    forms: Arc<Forms>,
 }
 
 /// What the requests of a connection share.
@@ -171,7 +172,7 @@ impl Interceptor {
             client: Arc::new(client),
             list: Injection::add_hosts(injections, list),
             injections: injections.to_vec(),
-            patterns: redact::patterns(injections),
+            forms: Arc::new(Forms::new(injections)),
         })
     }
 
@@ -261,15 +262,13 @@ impl Interceptor {
                 connection.await;
             }
             if let (Ok(program), Ok(host)) = (program.await, host.await) {
-                let (mut from_program, to_program) = tokio::io::split(TokioIo::new(program));
-                let (from_host, mut to_host) = tokio::io::split(TokioIo::new(host));
-                let upload = async {
-                    tokio::io::copy(&mut from_program, &mut to_host).await?;
-                    to_host.shutdown().await
-                };
-                let download = redact::copy(from_host, to_program, self.patterns.clone());
-                // One that breaks ends the other.
-                _ = tokio::try_join!(upload, download);
+                let (mut program, mut host) = (TokioIo::new(program), TokioIo::new(host));
+                match self.injections.is_empty() {
+                    true => {
+                        _ = tokio::io::copy_bidirectional(&mut program, &mut host).await;
+                    }
+                    false => redact::messages(program, host, &self.forms).await,
+                }
             }
         }
         Ok(())
@@ -290,7 +289,7 @@ impl Interceptor {
         let status = response.status().as_u16();
         let mut exchange = Exchange { method, path, status, refused, rule, is_unreached };
         let Exchange { path, refused, .. } = &mut exchange;
-        std::iter::once(path).chain(refused).for_each(|text| self.patterns.text(text));
+        std::iter::once(path).chain(refused).for_each(|text| self.forms.text(text));
         (link.record)(&exchange);
         Ok(response)
     }
@@ -303,7 +302,7 @@ impl Interceptor {
         let program = hyper::upgrade::on(&mut request);
         let (mut parts, body) = request.into_parts();
         let upgrade = request::check(&parts, link.target, &self.list)?;
-        request::prepare(&mut parts, link.target, upgrade, &self.injections);
+        request::prepare(&mut parts, link.target, upgrade, &self.injections)?;
         let failed = |words: String| {
             let refusal = Refusal::new(StatusCode::BAD_GATEWAY, words);
             Refusal { is_unreached: true, ..refusal }
@@ -322,12 +321,12 @@ impl Interceptor {
         let host = hyper::upgrade::on(&mut response);
         let (mut parts, body) = response.into_parts();
         request::answer(&mut parts, upgrade, &self.injections)?;
-        redact::headers(&mut parts.headers, &self.patterns);
+        redact::headers(&mut parts.headers, &self.forms);
         if parts.status == StatusCode::SWITCHING_PROTOCOLS && upgrade == Upgrade::WebSocket {
             let mut upgraded = link.upgraded.lock().unwrap_or_else(PoisonError::into_inner);
             *upgraded = Some([program, host]);
         }
-        Ok(Response::from_parts(parts, redact::body(body, self.patterns.clone())))
+        Ok(Response::from_parts(parts, redact::body(body, self.forms.clone())))
     }
 }
 

@@ -6,9 +6,9 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::header::{
-    ACCEPT_ENCODING, ALT_SVC, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT, HOST,
-    HeaderMap, HeaderName, HeaderValue, IF_RANGE, RANGE, SEC_WEBSOCKET_EXTENSIONS,
-    TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_CHARSET, ACCEPT_ENCODING, ALT_SVC, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH,
+    CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, IF_RANGE, RANGE,
+    SEC_WEBSOCKET_EXTENSIONS, TRANSFER_ENCODING, UPGRADE,
 };
 use hyper::http::{request, response};
 use hyper::{Method, StatusCode, Uri, Version};
@@ -17,11 +17,18 @@ use sandbox_api::hosts::{Allowlist, Target};
 use sandbox_api::injection::Place;
 use url::form_urlencoded;
 
+use crate::MAX_HEAD;
+
 /// What concerns one connection only (RFC 9110, 7.6.1).
 const HOP: [&str; 9] = [
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
     "te", "trailer", "transfer-encoding", "upgrade",
 ];
+/// What some servers take a path from, in place of the request's own.
+const PATHS: [&str; 2] = ["x-original-url", "x-rewrite-url"];
+/// Encodings of characters in which a secret is not found.
+const CHARSETS: [&str; 8] =
+    ["utf-16", "utf16", "utf-32", "utf32", "utf-7", "utf7", "ucs-2", "ucs-4"];
 /// What rules call a request for a WebSocket.
 const WEBSOCKET: &str = "WEBSOCKET";
 
@@ -68,6 +75,11 @@ pub fn check(
     if parts.version != Version::HTTP_11 {
         return refuse(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "only HTTP/1.1 is passed on");
     }
+    let target_bytes = parts.uri.path_and_query().map_or(0, |it| it.as_str().len());
+    if target_bytes + size(&parts.headers) > MAX_HEAD {
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return refuse(status, "the head of the request is too large");
+    }
     let is_method = |name: &&str| name.eq_ignore_ascii_case(parts.method.as_str());
     if ["CONNECT", "TRACE", "TRACK", WEBSOCKET].iter().any(is_method) {
         return refuse(StatusCode::METHOD_NOT_ALLOWED, "this method is not passed on");
@@ -94,6 +106,11 @@ pub fn check(
         return Err(Refusal { rule, ..Refusal::new(StatusCode::FORBIDDEN, words) });
     }
     Ok(if method == WEBSOCKET { Upgrade::WebSocket } else { Upgrade::No })
+}
+
+/// The bytes of the names and values.
+fn size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
 }
 
 /// Whether a body is encoded in no other way. hyper lets this one win over a length.
@@ -151,7 +168,7 @@ pub fn prepare(
     target: &Target,
     upgrade: Upgrade,
     injections: &[Injection],
-) {
+) -> Result<(), Refusal> {
     parts.extensions.clear();
     let headers = &mut parts.headers;
     let is_chunked = headers.contains_key(TRANSFER_ENCODING);
@@ -161,6 +178,7 @@ pub fn prepare(
     }
     // hyper has answered it.
     headers.remove(EXPECT);
+    PATHS.iter().for_each(|name| remove_all(headers, name));
     let host = match target.port {
         443 => target.host.to_string(),
         _ => target.to_string(),
@@ -168,6 +186,7 @@ pub fn prepare(
     headers.insert(HOST, HeaderValue::from_str(&host).expect("a name is ASCII"));
     if !injections.is_empty() {
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        headers.remove(ACCEPT_CHARSET);
         // A part of an answer could have a part of a secret.
         headers.remove(RANGE);
         headers.remove(IF_RANGE);
@@ -185,24 +204,29 @@ pub fn prepare(
                 let pair = STANDARD.encode([user.as_bytes(), b":", secret].concat());
                 set(&mut parts.headers, "authorization", format!("Basic {pair}").into_bytes());
             }
-            Place::Query { name } => set_query(&mut parts.uri, name, secret),
+            Place::Query { name } => set_query(&mut parts.uri, name, secret)?,
         }
     }
+    Ok(())
+}
+
+/// Removes all that some server reads as this header.
+fn remove_all(headers: &mut HeaderMap, name: &str) {
+    let same = |other: &HeaderName| other.as_str().replace('_', "-") == name.replace('_', "-");
+    let others: Vec<HeaderName> = headers.keys().filter(|other| same(other)).cloned().collect();
+    others.iter().for_each(|other| _ = headers.remove(other));
 }
 
 /// Sets a header in place of all that some server reads as the same one.
 fn set(headers: &mut HeaderMap, name: &str, value: Vec<u8>) {
     let name: HeaderName = name.parse().expect("checked when the rule was read");
-    let same =
-        |other: &HeaderName| other.as_str().replace('_', "-") == name.as_str().replace('_', "-");
-    let others: Vec<HeaderName> = headers.keys().filter(|other| same(other)).cloned().collect();
-    others.iter().for_each(|other| _ = headers.remove(other));
+    remove_all(headers, name.as_str());
     let mut value = HeaderValue::from_bytes(&value).expect("checked when the value was read");
     value.set_sensitive(true);
     headers.insert(name, value);
 }
 
-fn set_query(uri: &mut Uri, name: &str, secret: &[u8]) {
+fn set_query(uri: &mut Uri, name: &str, secret: &[u8]) -> Result<(), Refusal> {
     let is_other = |pair: &&str| {
         let found = form_urlencoded::parse(pair.as_bytes()).next();
         found.is_some_and(|(found, _)| found != name)
@@ -212,7 +236,9 @@ fn set_query(uri: &mut Uri, name: &str, secret: &[u8]) {
     let own = format!("{}={}", encode(name.as_bytes()), encode(secret));
     let query = kept.chain([&*own]).collect::<Vec<_>>().join("&");
     let changed = format!("{}?{query}", uri.path());
-    *uri = changed.parse().expect("the path was one, and the query is encoded");
+    let long = |_| Refusal::new(StatusCode::URI_TOO_LONG, "the target of the request is too long");
+    *uri = changed.parse().map_err(long)?;
+    Ok(())
 }
 
 /// Checks the head of an answer, and makes it the one that is passed on.
@@ -229,6 +255,18 @@ pub fn answer(
     }
     if is_upgraded && parts.headers.contains_key(SEC_WEBSOCKET_EXTENSIONS) {
         return refuse("the server uses an extension of WebSocket that was not asked for");
+    }
+    if size(&parts.headers) > MAX_HEAD {
+        return refuse("the head of the answer is too large");
+    }
+    let is_wide = |kind: &HeaderValue| {
+        let kind = String::from_utf8_lossy(kind.as_bytes()).to_ascii_lowercase();
+        kind.contains("charset") && CHARSETS.iter().any(|charset| kind.contains(charset))
+    };
+    if !injections.is_empty() && parts.headers.get_all(CONTENT_TYPE).iter().any(is_wide) {
+        return refuse(
+            "the server's answer has a charset in which it could not be checked for secrets",
+        );
     }
     let mut codings = parts.headers.get_all(CONTENT_ENCODING).iter();
     let is_plain = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"identity");

@@ -3,10 +3,17 @@
 
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, duplex};
-use tokio::time::{sleep, timeout};
+use futures_util::{SinkExt as _, StreamExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 
 use super::*;
 use sandbox_api::{InjectRule, SecretValue};
@@ -263,27 +270,135 @@ async fn echo_is_redacted_across_chunks_and_trailers_are_dropped() {
     assert_eq!(data, format!("a{}b", "*".repeat(SECRET.len())), "{}", talk.client);
     assert!(!talk.client.to_lowercase().contains("x-echo"), "{}", talk.client);
 
-    // A cut secret is replaced from four bytes on.
+    // A part is text as any other.
     let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nsays s3cr";
     let talk = world.talk(&get(""), &[("\r\n\r\n", &[answer])]).await;
-    assert!(talk.client.ends_with("says ****"), "{}", talk.client);
+    assert!(talk.client.ends_with("says s3cr"), "{}", talk.client);
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_answer_shows_no_more_than_three_bytes_of_a_secret() {
+async fn host_that_repeats_a_guess_says_nothing_about_it() {
     let world = World::injecting();
-    let head: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n";
-    // Each pause ends what is held back.
-    let pauses: Vec<&[u8]> = vec![b""; 20];
-    let mut pieces = vec![head];
-    for byte in SECRET.as_bytes().chunks(1) {
-        pieces.push(byte);
-        pieces.extend(&pauses);
+    let (right, wrong) = (&SECRET[..SECRET.len() - 1], "s3cr3t/Value-");
+    for [before, after] in [["", ""], ["x", "y"], ["&#x", ";"]] {
+        let mut all = Vec::new();
+        for guess in [right, wrong] {
+            let text = format!("{before}{guess}{after}");
+            let head = format!("HTTP/1.1 200 OK\r\nX-Echo: {text}\r\nContent-Length: 100\r\n\r\n");
+            let rest = "z".repeat(100 - text.len());
+            let began = Instant::now();
+            // In pieces, with more than a pause between them.
+            let (first, second) = text.as_bytes().split_at(text.len() / 2);
+            let mut pieces = vec![head.as_bytes(), first];
+            pieces.extend([&b""[..]; 40]);
+            pieces.push(second);
+            pieces.extend([&b""[..]; 40]);
+            pieces.push(rest.as_bytes());
+            let path = format!("/{text}").replace('#', "");
+            let request =
+                format!("GET {path} HTTP/1.1\r\nHost: api.example\r\nConnection: close\r\n\r\n");
+            let talk = world.talk(request.as_bytes(), &[("\r\n\r\n", &pieces)]).await;
+            assert!(talk.client.contains(&text) && talk.client.ends_with(&rest), "{}", talk.client);
+            let recorded = world.seen().pop().unwrap().1;
+            assert_eq!(recorded, path);
+            all.push((talk.client.replace(guess, "GUESS"), began.elapsed()));
+        }
+        assert_eq!(all[0], all[1]);
     }
+    // Its own path, whole.
+    let request =
+        format!("GET /{SECRET} HTTP/1.1\r\nHost: api.example\r\nConnection: close\r\n\r\n");
+    world.talk(request.as_bytes(), &[OK]).await;
+    assert_eq!(world.seen().pop().unwrap().1, format!("/{}", "*".repeat(SECRET.len())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn end_of_what_has_come_is_held_back_whatever_it_is() {
+    let world = World::injecting();
+    for (text, shown) in
+        [("nothing at all".to_owned(), "nothing at all"), (SECRET.to_owned(), &"*".repeat(14))]
+    {
+        let (near, far) = duplex(16 << 10);
+        let (ours, theirs) = duplex(16 << 10);
+        let served = world.interceptor.serve(far, ours, &world.target, &|_| ());
+        let server = async {
+            let config = world.server.server(HOST).unwrap();
+            let mut stream = TlsAcceptor::from(config).accept(theirs).await.unwrap();
+            stream.read_u8().await.unwrap();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{text}");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            stream.flush().await.unwrap();
+            std::future::pending::<()>().await;
+        };
+        let client = async {
+            let mut stream = world.connect(near).await;
+            stream.write_all(&get("")).await.unwrap();
+            stream.flush().await.unwrap();
+            head(&mut stream).await;
+            let began = Instant::now();
+            let mut body = vec![0; text.len()];
+            stream.read_exact(&mut body).await.unwrap();
+            (String::from_utf8(body).unwrap(), began.elapsed())
+        };
+        let (body, waited) = tokio::select! {
+            _ = served => unreachable!(),
+            () = server => unreachable!(),
+            got = client => got,
+        };
+        assert_eq!(body, shown);
+        let pause = redact::PAUSE;
+        assert!(waited >= pause && waited < pause * 2, "{waited:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn secret_that_is_completed_after_a_pause_is_replaced_from_there() {
+    let world = World::injecting();
+    let head: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n<s3cr3";
+    let mut pieces = vec![head];
+    pieces.extend([&b""[..]; 40]);
+    pieces.push(b"t/Value+1> bye");
     let talk = world.talk(&get(""), &[("\r\n\r\n", &pieces)]).await;
-    let body = talk.client.split_once("\r\n\r\n").unwrap().1;
-    let shown = body.chars().filter(|char| *char != '*').count();
-    assert!(body.len() == SECRET.len() && shown <= 3, "{body}");
+    assert!(talk.client.ends_with("<s3cr3*********> bye"), "{}", talk.client);
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_that_is_too_long_with_its_secret_is_refused() {
+    let world = World::new(&[], &["api.example: ?key-with-a-name=env:KEY"]);
+    let line = |length: usize, headers: &str| {
+        let path = "x".repeat(length);
+        format!("GET /{path} HTTP/1.1\r\nHost: api.example\r\nConnection: close\r\n{headers}\r\n")
+    };
+    for (length, headers, status) in [
+        (65_500, "", 414),
+        (66_000, "", 414),
+        (40_000, "X: 1", 200),
+        (40_000, &*"y".repeat(30_000), 431),
+    ] {
+        let headers = if headers.is_empty() { String::new() } else { format!("X: {headers}\r\n") };
+        let talk = world.talk(line(length, &headers).as_bytes(), &[OK]).await;
+        let expected = format!("HTTP/1.1 {status} ");
+        assert!(talk.client.starts_with(&expected), "{length}: {:.200}", talk.client);
+        assert_eq!(talk.server.is_empty(), status != 200);
+    }
+    let world = World::injecting();
+    let long = |length: usize| format!("X: {}\r\n", "x".repeat(length));
+    for (length, status) in [(60_000, 200), (66_000, 431), (120_000, 431)] {
+        let talk = world.talk(&get(&long(length)), &[OK]).await;
+        assert!(talk.client.starts_with(&format!("HTTP/1.1 {status} ")), "{:.200}", talk.client);
+    }
+    let answer = format!("HTTP/1.1 200 OK\r\n{}Content-Length: 0\r\n\r\n", long(66_000));
+    let talk = world.talk(&get(""), &[("\r\n\r\n", &[answer.as_bytes()])]).await;
+    assert!(talk.client.starts_with("HTTP/1.1 502 "), "{:.200}", talk.client);
+}
+
+#[tokio::test(start_paused = true)]
+async fn headers_in_which_servers_find_another_path_are_not_sent() {
+    let world = World::new(&["GET https://api.example/*"], &[]);
+    let headers =
+        "X-Original-URL: /admin\r\nX_Rewrite_Url: /admin\r\nX-Rewrite-URL: /admin\r\nX-Kept: 1\r\n";
+    let talk = world.talk(&get(headers), &[OK]).await;
+    assert!(!talk.server.contains("admin") && talk.server.contains("x-kept: 1"), "{}", talk.server);
 }
 
 #[tokio::test(start_paused = true)]
@@ -293,6 +408,8 @@ async fn compressed_answer_is_refused() {
         "Content-Encoding: gzip",
         "Content-Encoding: identity, br",
         "Transfer-Encoding: gzip, chunked",
+        "Content-Type: text/plain; charset=UTF-16LE",
+        "Content-Type: text/plain;charset=\"utf-7\"",
     ] {
         let answer = format!("HTTP/1.1 200 OK\r\n{coding}\r\nConnection: close\r\n\r\n");
         let talk = world.talk(&get(""), &[("\r\n\r\n", &[answer.as_bytes()])]).await;
@@ -380,7 +497,26 @@ async fn malformed_and_smuggled_requests_reach_no_server() {
     }
 }
 
+/// The head of a message.
+async fn head(stream: &mut (impl AsyncRead + Unpin)) -> String {
+    let mut got = Vec::new();
+    while !got.ends_with(b"\r\n\r\n") {
+        got.push(stream.read_u8().await.unwrap());
+    }
+    String::from_utf8(got).unwrap()
+}
+
 impl World {
+    async fn connect(&self, near: DuplexStream) -> TlsStream<DuplexStream> {
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(trusting(&self.interceptor.authority.certificate))
+            .with_no_client_auth();
+        let name = ServerName::try_from(self.name).unwrap();
+        TlsConnector::from(Arc::new(config)).connect(name, near).await.unwrap()
+    }
+
     /// A client that goes when it has its answer.
     async fn closing_dialogue(&self, asks: &[Turn<'_>]) -> Talk {
         let (near, far) = duplex(256 << 10);
@@ -388,14 +524,7 @@ impl World {
         let record = |exchange: &Exchange| self.seen.lock().unwrap().push(exchange.clone());
         let served = self.interceptor.serve(far, ours, &self.target, &record);
         let client = async {
-            let config = ClientConfig::builder_with_provider(provider())
-                .with_safe_default_protocol_versions()
-                .unwrap()
-                .with_root_certificates(trusting(&self.interceptor.authority.certificate))
-                .with_no_client_auth();
-            let name = ServerName::try_from(self.name).unwrap();
-            let mut stream =
-                TlsConnector::from(Arc::new(config)).connect(name, near).await.unwrap();
+            let mut stream = self.connect(near).await;
             for piece in asks[0].1 {
                 _ = stream.write_all(piece).await;
                 _ = stream.flush().await;
@@ -602,65 +731,60 @@ async fn websocket_is_passed_on_where_a_rule_allows_it_and_its_messages_are_reda
     );
     let switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nX-Echo: s3cr3t/Value+1\r\n\r\n";
     let live = upgrade("/live");
-    let asks: [Turn<'_>; 3] =
-        [("", &[live.as_bytes()]), ("\r\n\r\n", &[b"hello"]), ("!", &[b"bye"])];
-    let echo = format!("<{SECRET}>!");
-    let (first, second) = echo.as_bytes().split_at(5);
-    let answers: [Turn<'_>; 2] =
-        [("\r\n\r\n", &[switching.as_bytes()]), ("hello", &[first, second])];
-    let world = &world;
-    let talk = async {
-        // The server ends when it has said all.
-        let (near, far) = duplex(16 << 10);
-        let (ours, theirs) = duplex(16 << 10);
-        let record = |exchange: &Exchange| world.seen.lock().unwrap().push(exchange.clone());
-        let served = world.interceptor.serve(far, ours, &world.target, &record);
-        let client = async {
-            let config = ClientConfig::builder_with_provider(provider())
-                .with_safe_default_protocol_versions()
-                .unwrap()
-                .with_root_certificates(trusting(&world.interceptor.authority.certificate))
-                .with_no_client_auth();
-            let name = ServerName::try_from(HOST).unwrap();
-            let mut stream =
-                TlsConnector::from(Arc::new(config)).connect(name, near).await.unwrap();
-            let mut got = String::new();
-            let mut buffer = [0; 4096];
-            let mut asks = asks.iter();
-            let mut next = asks.next();
-            loop {
-                while let Some((until, pieces)) = next
-                    && got.contains(until)
-                {
-                    for piece in *pieces {
-                        stream.write_all(piece).await.unwrap();
-                        stream.flush().await.unwrap();
-                    }
-                    next = asks.next();
-                }
-                if next.is_none() {
-                    break;
-                }
-                match stream.read(&mut buffer).await {
-                    Ok(count @ 1..) => got.push_str(&String::from_utf8_lossy(&buffer[..count])),
-                    _ => break,
-                }
-            }
-            _ = stream.shutdown().await;
-            got
-        };
-        let server = async {
-            let config = world.server.server(HOST).unwrap();
-            let stream = TlsAcceptor::from(config).accept(theirs).await.unwrap();
-            take_turns(stream, &answers).await
-        };
-        tokio::join!(served, client, server)
+    let (near, far) = duplex(16 << 10);
+    let (ours, theirs) = duplex(16 << 10);
+    let record = |exchange: &Exchange| world.seen.lock().unwrap().push(exchange.clone());
+    let served = world.interceptor.serve(far, ours, &world.target, &record);
+    let client = async {
+        let mut stream = world.connect(near).await;
+        stream.write_all(live.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        let head = head(&mut stream).await;
+        let mut socket = WebSocketStream::from_raw_socket(stream, Role::Client, None).await;
+        socket.send(Message::text("hello")).await.unwrap();
+        let mut got = Vec::new();
+        while let Some(Ok(message)) = socket.next().await {
+            got.push(message);
+        }
+        (head, got)
     };
-    let (result, client, server) = timeout(TIMEOUT, talk).await.expect("it ends");
+    let server = async {
+        let config = world.server.server(HOST).unwrap();
+        let mut stream = TlsAcceptor::from(config).accept(theirs).await.unwrap();
+        let head = head(&mut stream).await;
+        stream.write_all(switching.as_bytes()).await.unwrap();
+        let mut socket = WebSocketStream::from_raw_socket(stream, Role::Server, None).await;
+        assert_eq!(socket.next().await.unwrap().unwrap(), Message::text("hello"));
+        // One message in two frames.
+        let (first, second) = SECRET.split_at(5);
+        let frames = [
+            Frame::message(first, OpCode::Data(Data::Text), false),
+            Frame::message(second, OpCode::Data(Data::Continue), true),
+        ];
+        for frame in frames {
+            socket.send(Message::Frame(frame)).await.unwrap();
+        }
+        socket.send(Message::binary(format!("\0{SECRET}"))).await.unwrap();
+        socket.send(Message::Ping(SECRET.into())).await.unwrap();
+        socket.send(Message::text(first)).await.unwrap();
+        socket.close(None).await.unwrap();
+        while let Some(Ok(_)) = socket.next().await {}
+        head
+    };
+    let all = async { tokio::join!(served, client, server) };
+    let (result, (client, got), server) = timeout(TIMEOUT, all).await.expect("it ends");
     assert!(result.is_ok());
     assert!(client.starts_with("HTTP/1.1 101 ") && !client.contains(SECRET), "{client}");
-    assert!(client.ends_with(&format!("<{}>!", "*".repeat(SECRET.len()))), "{client}");
-    assert!(server.ends_with("hellobye") && server.contains(SECRET), "{server}");
+    assert!(server.contains(SECRET), "{server}");
+    let stars = "*".repeat(SECRET.len());
+    let expected = [
+        Message::text(&*stars),
+        Message::binary(format!("\0{stars}")),
+        Message::Ping(stars.clone().into()),
+        Message::text(&SECRET[..5]),
+        Message::Close(None),
+    ];
+    assert_eq!(got, expected);
     assert!(!server.to_lowercase().contains("deflate"), "{server}");
     assert_eq!(world.seen(), [("WEBSOCKET".to_owned(), "/live".to_owned(), 101)]);
 
