@@ -8,12 +8,8 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use aho_corasick::automaton::StateID;
-use sandbox_protocol::limits::MIN_SECRET_BYTES;
 
 use crate::patterns::{MASK, Patterns};
-
-/// A part of a secret that is replaced wherever it breaks off, however long the secret is.
-const LONG_PART: u32 = 16;
 
 /// The state of a stream. Positions count from its beginning.
 #[derive(Debug, Default)]
@@ -30,18 +26,9 @@ pub struct Stream {
     /// The last byte that was passed on was replaced: what is secret and follows directly needs no
     /// mask of its own.
     is_masked: bool,
-    /// Each byte of a secret has a mask of its own.
-    keeps_length: bool,
 }
 
 impl Stream {
-    /// One that is as long as the original: a star for each byte of a secret. Its first half, or 16 bytes, are
-    /// replaced too, wherever it breaks off, and when the stream is flushed, [`MIN_SECRET_BYTES`] of one: its
-    /// sender could cut it and pause anywhere.
-    pub fn of_same_length() -> Self {
-        Self { keeps_length: true, ..Self::default() }
-    }
-
     /// Takes the next piece, and appends to `output` what is decided.
     pub fn push(&mut self, patterns: &Patterns, piece: &[u8], output: &mut Vec<u8>) {
         let mut state = self.state.unwrap_or_else(|| patterns.start());
@@ -49,9 +36,7 @@ impl Stream {
             state = patterns.step(state, byte);
             self.held.push_back(byte);
             self.arrived += 1;
-            let node = patterns.node(state);
-            let part = if node.depth < LONG_PART { node.most } else { node.depth };
-            let found = if self.keeps_length { node.found.max(part) } else { node.found };
+            let found = patterns.node(state).found;
             if found > 0 {
                 self.mark(found.into());
             }
@@ -66,9 +51,7 @@ impl Stream {
     /// when it arrives.
     pub fn flush(&mut self, patterns: &Patterns, output: &mut Vec<u8>) {
         let state = self.state.unwrap_or_else(|| patterns.start());
-        let node = patterns.node(state);
-        let begun = node.depth as usize >= MIN_SECRET_BYTES;
-        let most = if self.keeps_length && begun { node.depth } else { node.most };
+        let most = patterns.node(state).most;
         if most > 0 {
             self.mark(most.into());
         }
@@ -103,10 +86,7 @@ impl Stream {
                 self.is_masked = false;
                 continue;
             }
-            if self.keeps_length {
-                let count = usize::try_from(end.min(until) - self.passed).unwrap_or(0);
-                output.extend(std::iter::repeat_n(b'*', count));
-            } else if !self.is_masked {
+            if !self.is_masked {
                 output.extend_from_slice(MASK.as_bytes());
                 self.is_masked = true;
             }
@@ -141,15 +121,6 @@ impl Patterns {
             true => Cow::Borrowed(bytes),
             false => Cow::Owned(replaced),
         }
-    }
-
-    /// The same with a star for each byte of a secret; `None` if there is none.
-    pub fn same_length(&self, bytes: &[u8]) -> Option<Vec<u8>> {
-        let mut stream = Stream::of_same_length();
-        let mut replaced = Vec::with_capacity(bytes.len());
-        stream.push(self, bytes, &mut replaced);
-        stream.flush(self, &mut replaced);
-        (replaced != bytes).then_some(replaced)
     }
 
     /// The same, in place.

@@ -283,29 +283,3 @@ fn console_holds_nothing_back_for_long() {
     let mut plain = Console::new(None::<Arc<Patterns>>);
     assert_eq!(plain.push(0, b"pass".to_vec(), now), b"pass");
 }
-
-#[test]
-fn stream_of_the_same_length_replaces_what_is_cut_and_what_comes_in_pieces() {
-    let mut secrets = Secrets::new();
-    secrets.add("A", SecretValue::new("password123")).unwrap();
-    let patterns = Patterns::of([&secrets]);
-    for (text, expected) in [
-        ("a password123 b", Some("a *********** b")),
-        ("password123password123", Some("**********************")),
-        // More than half of it, and not more.
-        ("a passwo b", Some("a ****** b")),
-        ("a passw b", None),
-        // At the end a part is enough.
-        ("a pass", Some("a ****")),
-        ("a pas", None),
-    ] {
-        let replaced = patterns.same_length(text.as_bytes());
-        assert_eq!(replaced.as_deref(), expected.map(str::as_bytes), "{text}");
-        let (mut stream, mut output) = (Stream::of_same_length(), Vec::new());
-        for byte in text.as_bytes() {
-            stream.push(&patterns, &[*byte], &mut output);
-        }
-        stream.flush(&patterns, &mut output);
-        assert_eq!(output, expected.unwrap_or(text).as_bytes(), "{text}");
-    }
-}
