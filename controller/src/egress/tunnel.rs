@@ -11,12 +11,13 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use rustix::process::{Resource, getrlimit};
 use sandbox_api::hosts::{HOST_LOOPBACK, NoHost, Special, Target};
 use sandbox_api::{ContactedHost, LimitKey, RefusedHost};
@@ -92,6 +93,8 @@ enum Failure {
     Peer,
     #[error("the connection of the client failed")]
     Program,
+    #[error("sandboxctl failed")]
+    Panic,
 }
 
 /// The rule that such addresses need. The text reveals nothing of the host's networks to the
@@ -126,7 +129,7 @@ impl Failure {
             Self::TooMany | Self::TooMuch => ClosedReason::Limit,
             Self::NoAddress { .. } | Self::Unreachable { .. } => ClosedReason::Unreachable,
             Self::Late { .. } | Self::Idle(_) => ClosedReason::Timeout,
-            Self::Peer | Self::Program => ClosedReason::Reset,
+            Self::Peer | Self::Program | Self::Panic => ClosedReason::Reset,
         }
     }
 
@@ -196,7 +199,8 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
     let began = Instant::now();
     let mut account =
         Account { target: format!("{}:{}", connect.host, connect.port), ..Account::default() };
-    let result = conduct(&egress, &tunnel, &connect, &mut account).await;
+    let conducted = AssertUnwindSafe(conduct(&egress, &tunnel, &connect, &mut account));
+    let result = conducted.catch_unwind().await.unwrap_or(Err(Failure::Panic));
     if let Err(failure) = &result
         && let Some(host) = failure.refused(&connect)
     {
