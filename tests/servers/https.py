@@ -173,10 +173,9 @@ class Connection:
                 self.reply("302 Found", b"", f"Location: {query['to']}?key={urllib.parse.quote(secret, safe='')}")
             case ["upgrade"]:
                 self.send(f"HTTP/1.1 101 {sent}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nX-Echo: {sent}\r\n\r\n".encode())
-                # What comes next is repeated, as it is, behind what came before.
-                if not self.buffer:
-                    self.more()
-                self.send(sent.encode() + b"|" + self.buffer)
+                # The message in two frames, and a close.
+                first, rest = sent[:4].encode(), sent[4:].encode() + b"|"
+                self.send(bytes([0x01, len(first)]) + first + bytes([0x80, len(rest)]) + rest + b"\x88\x00")
                 raise Closed
             case _:
                 self.reply("200 OK", b"hello\n", "Content-Type: text/plain")
