@@ -127,7 +127,7 @@ impl ToolGrant {
         &self,
         tool: &HostTool,
         arguments: &Map<String, Value>,
-    ) -> Option<(&ToolRule, String)> {
+    ) -> Option<(&ToolRule, &str)> {
         let mut naming = self.rules.iter().chain(&self.added).filter(|rule| rule.names(&tool.name));
         naming.find_map(|rule| Some((rule, rule.unmet(arguments)?)))
     }
