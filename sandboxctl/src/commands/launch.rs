@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sandbox_api::hosts::Target;
+use sandbox_api::injection::Place;
 use sandbox_api::{InjectError, InjectRule, Injection, PrivateIo, RootFs, SandboxSpec, Workload};
 use sandbox_controller::host_tools::ToolGrant;
 use sandbox_controller::{
@@ -114,7 +116,8 @@ pub fn own_injections(
 ///
 /// # Errors
 ///
-/// If one is invalid or cannot be read. No message has what was written.
+/// If one is invalid or cannot be read, or two are for the same part of the same requests. No message has what
+/// was written.
 pub fn injections(
     environment: &Environment,
     what: &str,
@@ -127,7 +130,28 @@ pub fn injections(
         let value = source.ok_or(InjectError::Form).map_err(refuse)?.read(what, environment)?;
         rule.with(value).map_err(refuse)
     };
-    rules.iter().map(read).collect()
+    let injections = rules.iter().map(read).collect::<Result<Vec<_>, Error>>()?;
+    for (at, injection) in injections.iter().enumerate() {
+        let is_same = |it: &Injection| part(&it.rule) == part(&injection.rule);
+        if let Some(first) = injections[..at].iter().position(is_same) {
+            let (first, second) = (first + 1, at + 1);
+            let why = format!("the rules {first} and {second} add to the same part of requests");
+            return Err(Error::usage(what, why).with_hint(
+                "a header or a parameter of a host and port has one rule; basic is the header Authorization",
+            ));
+        }
+    }
+    Ok(injections)
+}
+
+/// What of which requests a rule sets. Some servers read `_` in the name of a header as `-`.
+fn part(rule: &InjectRule) -> (&Target, &'static str, String) {
+    let (kind, name) = match &rule.place {
+        Place::Header { name, .. } => ("header", name.replace('_', "-")),
+        Place::Basic { .. } => ("header", "authorization".to_owned()),
+        Place::Query { name } => ("query", name.clone()),
+    };
+    (&rule.target, kind, name)
 }
 
 /// Runs `serve` with a sandbox that is launched for it alone, and removed afterwards.
@@ -354,6 +378,32 @@ mod tests {
             let text = read(rule).unwrap_err().to_text();
             assert!(text.starts_with("--inject: ") && !text.contains("hunter2"), "{text}");
         }
+    }
+
+    #[test]
+    fn one_part_of_requests_has_one_rule() {
+        let folder = tempfile::tempdir().unwrap();
+        let environment = Environment::new(folder.path(), 1000, &[("TOKEN", "hunter2!")]);
+        let read = |rules: &[&str]| {
+            let rules: Vec<_> = rules.iter().map(|rule| (*rule).to_owned()).collect();
+            injections(&environment, "--inject", &rules)
+        };
+        for second in [
+            "a.example: authorization: env:TOKEN",
+            "A.example:443: Authorization: Bearer env:TOKEN",
+            "a.example: basic me:env:TOKEN",
+        ] {
+            let first = "a.example: Authorization: Bearer env:TOKEN";
+            let text = read(&["a.example: X: env:TOKEN", first, second]).unwrap_err().to_text();
+            assert!(text.starts_with("--inject: the rules 2 and 3 add to the same "), "{text}");
+        }
+        assert!(read(&["a.example: ?a=env:TOKEN", "a.example: ?a=env:TOKEN"]).is_err());
+        assert!(read(&["a.example: X-A: env:TOKEN", "a.example: x_a: env:TOKEN"]).is_err());
+        let others = [
+            "a.example: a: env:TOKEN", "a.example: ?a=env:TOKEN", "a.example: ?A=env:TOKEN",
+            "a.example:8443: a: env:TOKEN", "b.example: a: env:TOKEN",
+        ];
+        assert_eq!(read(&others).unwrap().len(), others.len());
     }
 
     #[test]
