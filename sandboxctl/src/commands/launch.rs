@@ -21,6 +21,8 @@ use crate::error::Error;
 use crate::signals::Signals;
 use crate::{input, signals};
 
+/// What names the authorities by which hosts are verified, if `network.ca_file` does not.
+const SSL_CERT_FILE: &str = "SSL_CERT_FILE";
 /// A launch that takes longer gets a notice.
 const SLOW: Duration = Duration::from_millis(700);
 
@@ -95,7 +97,7 @@ pub fn with_hosts(
             let inject = own_injections(environment, settings)?;
             Ok(spec.allow(settings.allow()?).inject(inject))
         }
-        (false, true) => Err(named(ControllerError::EgressUnsupported, settings)),
+        (false, true) => Err(named(ControllerError::EgressUnsupported, settings, environment)),
         (false, false) => Ok(spec),
     }
 }
@@ -248,7 +250,7 @@ async fn launch(
                 controller.prepare(sandbox, move |text| progress.step(text))
             })
             .await?
-            .map_err(|error| named(error, settings))?,
+            .map_err(|error| named(error, settings, &context.environment))?,
         false => sandbox,
     };
     let launch = async {
@@ -273,7 +275,7 @@ async fn launch(
     };
     tokio::pin!(launch);
     match signals.guard(&mut launch).await {
-        Ok(launched) => launched.map_err(|error| named(error, settings)),
+        Ok(launched) => launched.map_err(|error| named(error, settings, &context.environment)),
         Err(signalled) => {
             // An engine completes its request even if nothing waits for it: so wait for it, and
             // then remove the result. Another signal does not wait.
@@ -286,8 +288,9 @@ async fn launch(
     }
 }
 
-/// An error of the controller, with the flag or key that caused it.
-fn named(error: ControllerError, settings: &Settings) -> Error {
+/// An error of the controller, with the flag, the key or the variable that caused it.
+fn named(error: ControllerError, settings: &Settings, environment: &Environment) -> Error {
+    let has_ca_file = settings.setting(Key::CaFile).value.is_some();
     let what = match &error {
         ControllerError::WorkdirOutside { .. } => "--workdir".to_owned(),
         ControllerError::GuestPath { what: "the working directory", .. } => "--workdir".to_owned(),
@@ -301,6 +304,11 @@ fn named(error: ControllerError, settings: &Settings) -> Error {
             let is_flag = |key: &Key| settings.setting(*key).layer == Layer::Flag;
             let key = [Key::Allow, Key::Inject].into_iter().find(is_flag);
             settings.named(key.unwrap_or(Key::Allow))
+        }
+        ControllerError::Intercept(_)
+            if !has_ca_file && environment.variable(SSL_CERT_FILE).is_some() =>
+        {
+            SSL_CERT_FILE.to_owned()
         }
         ControllerError::Intercept(_) => settings.named(Key::CaFile),
         ControllerError::Engine { source, .. } => {
@@ -414,7 +422,7 @@ mod tests {
         let mut flags = Flags::default();
         flags.set(Key::IoDir, Some(Value::Path("/x".into())));
         let settings = Settings::load(&environment, flags).unwrap();
-        let text = |error| named(error, &settings).to_text();
+        let text = |error| named(error, &settings, &environment).to_text();
 
         let error = ControllerError::IoDir { path: "/x".into(), reason: "it is a link".into() };
         assert_eq!(text(error), "--io-dir: cannot use /x as the io dir: it is a link");
