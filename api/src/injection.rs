@@ -160,7 +160,13 @@ impl FromStr for InjectRule {
             }
             Place::Header { name, before }
         };
-        let is_empty = source.ends_with(':') || before.starts_with([':', '=']) || before == "?=";
+        // An empty path, or what is no name of a variable: a word may follow it.
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        let is_unnamed = match source.strip_prefix("env:") {
+            Some(name) => name.is_empty() || !name.bytes().all(is_name),
+            None => source.ends_with(':'),
+        };
+        let is_empty = is_unnamed || before.starts_with([':', '=']) || before == "?=";
         match !is_empty && is_line(before.as_bytes()) {
             true => Ok(Self { target, place, source: source.to_owned() }),
             false => Err(InjectError::Form),
@@ -259,6 +265,8 @@ mod tests {
             ("api.example.org: hunter2", InjectError::Literal),
             ("api.example.org: Authorization: Bearer hunter2", InjectError::Literal),
             ("api.example.org: Authorization: Bearer env:", InjectError::Form),
+            ("api.example.org: Authorization: Bearer env:TOKEN tail", InjectError::Form),
+            ("api.example.org: Authorization: Bearer env:A=B", InjectError::Form),
             ("api.example.org: Authorization: Bearerenv:A", InjectError::Literal),
             ("api.example.org: Authorization: B\u{e4} env:A", InjectError::Form),
             ("api.example.org: A: x\r\ny env:A", InjectError::Form),

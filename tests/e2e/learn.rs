@@ -225,7 +225,8 @@ fn host_to_which_credentials_are_added_needs_a_whole_word() {
     let inject = "api.example: Authorization: Bearer env:TOKEN";
     let flags = [&LEARN[..], &["--inject", inject]].concat();
     for (answer, rules) in [("y\r", &[][..]), ("no\r", &[]), ("yes\r", &["api.example:80"])] {
-        let mut command = learning.command(&flags, &ask(&["api.example:80"]));
+        let line = format!(": a-secret-of-the-user; {}", ask(&["api.example:80"]));
+        let mut command = learning.command(&flags, &line);
         command.env("TOKEN", "a-secret-of-the-user");
         let mut terminal = Terminal::run(&learning.place, &command);
         terminal.until("allow api.example:80, to which credentials are added? type yes");
@@ -233,7 +234,9 @@ fn host_to_which_credentials_are_added_needs_a_whole_word() {
         let (code, shown) = terminal.end();
         assert_eq!(code, Some(0), "{shown}");
         assert_eq!(learning.in_force("allow"), rules, "{answer:?}: {shown}");
-        assert!(!learning.place.read("rules.toml").contains("a-secret"));
+        let file = learning.place.read("rules.toml");
+        assert!(!file.contains("a-secret"), "{file}");
+        assert_eq!(file.contains("\"api.example:80\""), !rules.is_empty(), "{file}");
     }
 }
 

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A name that is not in the allow list is not resolved: no DNS query is sent for it. The dialled
-//! addresses are exactly the ones that were checked. Each connection has an audit line.
+//! addresses are exactly the ones that were checked. Each connection has an audit line, but
+//! those to the policy, which is answered here.
 
 use std::io;
 use std::net::IpAddr;
@@ -197,6 +198,8 @@ struct Account {
 /// Serves a tunnel until it ends.
 pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect) {
     let began = Instant::now();
+    let target = connect.host.parse().map(|host| Target { host, port: connect.port });
+    let is_policy = target.is_ok_and(|target| target.is_policy());
     let mut account =
         Account { target: format!("{}:{}", connect.host, connect.port), ..Account::default() };
     let conducted = AssertUnwindSafe(conduct(&egress, &tunnel, &connect, &mut account));
@@ -213,20 +216,23 @@ pub(super) async fn serve(egress: Arc<Egress>, tunnel: Tunnel, connect: Connect)
         egress.add_to_reports(|network| network.add_unreached(failure.to_string()));
     }
     let message = result.as_ref().err().map(ToString::to_string);
-    let mut reason = message.clone();
-    reason.iter_mut().chain([&mut account.target]).for_each(|text| egress.redactions.text(text));
-    (egress.record)(&Event {
-        by: By::Script,
-        outcome: result.as_ref().err().map_or("ok", Failure::outcome),
-        bytes: account.address.map(|_| account.bytes.load(Ordering::Relaxed)),
-        duration: Some(began.elapsed()),
-        connection: Some(Connection {
-            target: &account.target,
-            address: account.address,
-            reason: reason.as_deref(),
-        }),
-        ..Event::new(&egress.sandbox_id, "connect")
-    });
+    if !is_policy {
+        let mut reason = message.clone();
+        let texts = reason.iter_mut().chain([&mut account.target]);
+        texts.for_each(|text| egress.redactions.text(text));
+        (egress.record)(&Event {
+            by: By::Script,
+            outcome: result.as_ref().err().map_or("ok", Failure::outcome),
+            bytes: account.address.map(|_| account.bytes.load(Ordering::Relaxed)),
+            duration: Some(began.elapsed()),
+            connection: Some(Connection {
+                target: &account.target,
+                address: account.address,
+                reason: reason.as_deref(),
+            }),
+            ..Event::new(&egress.sandbox_id, "connect")
+        });
+    }
     let why = result.as_ref().err().map_or(ClosedReason::Done, Failure::reason);
     tunnel.close(why, message.as_deref().unwrap_or_default()).await;
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
-use super::key::Key;
+use super::key::{Key, Kind};
 use super::network::Presets;
 use super::origin::Origin;
+use super::value_error::ValueError;
 use super::variables::{OTHER_VARIABLES, SERVER_VARIABLE};
 
 /// An invalid configuration.
@@ -60,6 +61,27 @@ impl Error {
         Self::At { origin, what: what.into(), hint: None }
     }
 
+    /// The same with a next step, if it is about a position.
+    #[must_use]
+    pub(super) fn with_hint(mut self, next: &str) -> Self {
+        if let Self::At { hint, .. } = &mut self {
+            *hint = Some(next.to_owned());
+        }
+        self
+    }
+
+    /// An invalid value.
+    pub(super) fn of_value(origin: Origin, key: Key, why: &ValueError) -> Self {
+        let name = key.name();
+        let error = Self::at(origin, format!("{name}: {why}"));
+        match key.kind() {
+            Kind::Upstreams => error.with_hint(&format!(
+                "[{name}.NAME] has command = [\"PROGRAM\", \"ARGUMENT\"] or url = \"https://HOST/PATH\""
+            )),
+            _ => error,
+        }
+    }
+
     /// An unknown key or section.
     pub fn unknown_key(origin: Origin, name: String, is_table: bool) -> Self {
         let (what, known): (_, BTreeSet<String>) = if is_table {
@@ -71,6 +93,8 @@ impl Error {
             Some("the section is called [io]: [io] dir = \"./sandbox-files\"".to_owned())
         } else if name == "server.url" || name == "server.token" {
             Some(format!("no file says where to run: --server or {SERVER_VARIABLE} does"))
+        } else if name == "mcp.allow_destructive" {
+            Some("no file says it: --allow-destructive does, for one call".to_owned())
         } else if matches!(&*name, "secret" | "secrets") || name.starts_with("secrets.") {
             Some("no file gives secrets: --secret NAME=env:VARIABLE does, for one call".to_owned())
         } else {

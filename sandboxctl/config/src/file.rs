@@ -139,7 +139,7 @@ fn walk(
         let here = origin(name.span().start);
         if let Some(key) = Key::from_name(&full) {
             let value = Value::from_toml(key, value)
-                .map_err(|why| Error::at(here.clone(), format!("{full}: {why}")))?;
+                .map_err(|why| Error::of_value(here.clone(), key, &why))?;
             entries.push(Entry { key, value, origin: here });
         } else if let (true, DeValue::Table(table)) = (is_section(&full), value.get_ref()) {
             walk(&full, table, origin, entries)?;

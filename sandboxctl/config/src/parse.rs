@@ -134,7 +134,10 @@ impl Value {
                 }
                 Ok(Self::Templates(templates))
             }
-            (Kind::Upstreams, DeValue::Table(_)) => {
+            (Kind::Upstreams, DeValue::Table(table)) => {
+                for (name, server) in table {
+                    refuse_line(name.get_ref(), server.get_ref())?;
+                }
                 let upstreams: BTreeMap<String, Upstream> = read(value)?;
                 for (name, upstream) in &upstreams {
                     let refused = |why| ValueError::of(format!("'{name}': {why}"));
@@ -214,6 +217,20 @@ impl Value {
             ) => Self::from_text(key, text),
             _ => Err(wrong_type()),
         }
+    }
+}
+
+/// Refuses the command of a server as one text, as a flag has it.
+fn refuse_line(name: &str, server: &DeValue<'_>) -> Result<(), ValueError> {
+    let DeValue::Table(server) = server else { return Ok(()) };
+    let is_line = server.iter().any(|(key, value)| {
+        key.get_ref() == "command" && matches!(value.get_ref(), DeValue::String(_))
+    });
+    match is_line {
+        true => Err(ValueError::of(format!(
+            "'{name}': command is an array of words: command = [\"uvx\", \"mcp-server-time\"]"
+        ))),
+        false => Ok(()),
     }
 }
 

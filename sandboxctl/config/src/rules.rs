@@ -28,6 +28,9 @@ use super::origin::Origin;
 
 /// The longest text of a comment, in characters.
 const MAX_COMMENT: usize = 300;
+/// What a file has.
+const FORM: &str =
+    "a rules file has allow = [\"HOST:PORT\"] and tools = [\"SERVER.TOOL\"], as --learn writes it";
 /// The beginning of a new file.
 const HEAD: &str =
     "# Rules for --rules FILE of sandboxctl. What stands after a # is not in force: review it.";
@@ -111,7 +114,8 @@ impl Rules {
     pub fn parse(file: &Path, text: &str) -> Result<Self, Error> {
         let origin = |at: usize| Origin::File { file: file.to_owned(), line: line_of(text, at) };
         let lists = toml::from_str::<Lists>(text).map_err(|error| {
-            Error::at(origin(error.span().map_or(0, |span| span.start)), error.message())
+            let origin = origin(error.span().map_or(0, |span| span.start));
+            Error::at(origin, error.message()).with_hint(FORM)
         })?;
         let refused = |key: &str, text: &Spanned<String>, why: String| {
             Error::at(origin(text.span().start), format!("{key}: {why}"))
@@ -264,6 +268,8 @@ mod tests {
             let error = refused(text);
             assert!(error.starts_with(words), "{text:?}: {error}");
         }
+        let broken = Rules::parse(Path::new("r.toml"), "allow = [").unwrap_err();
+        assert!(broken.hint().is_some_and(|hint| hint.contains("allow = [")), "{broken}");
         assert_eq!(rules(""), (vec![], vec![]));
         let both =
             rules("allow = ['@a']\n[[learnt]]\nallow = ['*.b.example:1']\ntools = ['c.list_*']");

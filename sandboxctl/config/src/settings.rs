@@ -19,6 +19,7 @@ use super::{file, project};
 /// Where a project's file cannot set something.
 const ELSEWHERE: &str = "set it in the user's configuration, or give the file with --config if you trust \
      all of it";
+const RULES: &str = "--learn FILE writes a file of rules, which --rules FILE adds";
 const CEILINGS: &str =
     "[limits.ceiling] and [exec.ceiling] stand in the user's or the system's file";
 
@@ -159,7 +160,13 @@ impl Settings {
     /// As [`Rules::read`], and if there is no such file.
     pub fn add_rules(&mut self, file: &Path) -> Result<(), Error> {
         let origin = Origin::Flag("--rules");
-        let missing = || Error::at(origin.clone(), format!("no such file: {}", file.display()));
+        let refused = |why: &str| {
+            Error::at(origin.clone(), format!("{why}: {}", file.display())).with_hint(RULES)
+        };
+        let missing = || refused("no such file");
+        if file.is_dir() {
+            return Err(refused("it is a directory"));
+        }
         let (Rules { allow, tools }, _) = Rules::read(file)?.ok_or_else(missing)?;
         let Setting { value, layer, .. } = self.setting(Key::Allow);
         let known = value.iter().flat_map(|value| match value {
@@ -227,7 +234,7 @@ impl Settings {
                 .to_str()
                 .ok_or_else(|| ValueError::of("it is not UTF-8 text"))
                 .and_then(|text| Value::from_text(key, text))
-                .map_err(|why| Error::at(origin.clone(), format!("{}: {why}", key.name())))?;
+                .map_err(|why| Error::of_value(origin.clone(), key, &why))?;
             self.set(key, value, Layer::Environment, origin);
         }
         Ok(())

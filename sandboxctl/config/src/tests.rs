@@ -449,11 +449,27 @@ fn servers_of_layers_add_up_and_are_replaced_by_name() {
         (Key::McpUpstream, "{ search = { url = 'http://a' } }", "'search': its name"),
         (Key::McpUpstream, "{ a = {} }", "'a': it has either a command or a url"),
         (Key::McpUpstream, "{ a = { url = 'http://a', x = 1 } }", "unknown field `x`"),
+        (Key::McpUpstream, "{ a = { command = 'uvx x' } }", "'a': command is an array of words"),
         (Key::McpToolRules, "['']", "is not a rule for tools"),
     ] {
         let error = Value::from_text(key, wrong).unwrap_err().to_string();
         assert!(error.contains(why), "{wrong}: {error}");
     }
+}
+
+#[test]
+fn errors_about_servers_say_how_to_write_them() {
+    let refused = |user: &str| {
+        let error = Machine::new("", user, "").load(&[], Flags::default()).err().unwrap();
+        (error.to_string(), error.hint().unwrap_or_default())
+    };
+    let (error, hint) = refused("[mcp.upstream.time]\ncommand = \"uvx mcp-server-time\"\n");
+    assert!(error.contains("'time': command is an array of words"), "{error}");
+    assert!(hint.starts_with("[mcp.upstream.NAME] has command = ["), "{hint}");
+    let (_, hint) = refused("[server.upstream.time]\nurl = 1\n");
+    assert!(hint.starts_with("[server.upstream.NAME] has command = ["), "{hint}");
+    let (_, hint) = refused("[mcp]\nallow_destructive = true\n");
+    assert_eq!(hint, "no file says it: --allow-destructive does, for one call");
 }
 
 #[test]
@@ -523,6 +539,9 @@ fn rules_of_a_file_are_added_to_what_is_allowed_and_asked_of_nobody_without_prog
     let mut settings = machine.load(&[], Flags::default()).unwrap();
     let error = settings.add_rules(Path::new("/missing.toml")).unwrap_err();
     assert_eq!(error.to_string(), "--rules: no such file: /missing.toml");
+    assert!(error.hint().is_some());
+    let error = settings.add_rules(Path::new("/")).unwrap_err();
+    assert_eq!(error.to_string(), "--rules: it is a directory: /");
 }
 
 #[test]

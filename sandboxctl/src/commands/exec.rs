@@ -114,7 +114,10 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         true => Dialogue::Never,
         false => Dialogue::Terminal,
     };
-    let about = (&*format!("exec: {}", subject[0].name), dialogue);
+    let mut heading = format!("exec: {}", subject[0].name);
+    let injected = spec.inject.iter().map(|injection| injection.value.as_bytes());
+    Patterns::new(injected).text(&mut heading);
+    let about = (&*heading, dialogue);
     let learn = Learn::begin(context, &args.rules, &settings, spec.io_dir.as_deref(), about)?;
     let line = hints::shown_line(&line, &command.secrets);
     let reports = Reports::of(&args.reports.reports, spec.io_dir.as_deref(), subject)?;

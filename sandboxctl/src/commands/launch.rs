@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sandbox_api::hosts::Target;
+use sandbox_api::injection::Place;
 use sandbox_api::{InjectError, InjectRule, Injection, PrivateIo, RootFs, SandboxSpec, Workload};
 use sandbox_controller::host_tools::ToolGrant;
 use sandbox_controller::{
@@ -19,6 +21,8 @@ use crate::error::Error;
 use crate::signals::Signals;
 use crate::{input, signals};
 
+/// What names the authorities by which hosts are verified, if `network.ca_file` does not.
+const SSL_CERT_FILE: &str = "SSL_CERT_FILE";
 /// A launch that takes longer gets a notice.
 const SLOW: Duration = Duration::from_millis(700);
 
@@ -93,7 +97,7 @@ pub fn with_hosts(
             let inject = own_injections(environment, settings)?;
             Ok(spec.allow(settings.allow()?).inject(inject))
         }
-        (false, true) => Err(named(ControllerError::EgressUnsupported, settings)),
+        (false, true) => Err(named(ControllerError::EgressUnsupported, settings, environment)),
         (false, false) => Ok(spec),
     }
 }
@@ -114,7 +118,8 @@ pub fn own_injections(
 ///
 /// # Errors
 ///
-/// If one is invalid or cannot be read. No message has what was written.
+/// If one is invalid or cannot be read, or two are for the same part of the same requests. No message has what
+/// was written.
 pub fn injections(
     environment: &Environment,
     what: &str,
@@ -127,7 +132,28 @@ pub fn injections(
         let value = source.ok_or(InjectError::Form).map_err(refuse)?.read(what, environment)?;
         rule.with(value).map_err(refuse)
     };
-    rules.iter().map(read).collect()
+    let injections = rules.iter().map(read).collect::<Result<Vec<_>, Error>>()?;
+    for (at, injection) in injections.iter().enumerate() {
+        let is_same = |it: &Injection| part(&it.rule) == part(&injection.rule);
+        if let Some(first) = injections[..at].iter().position(is_same) {
+            let (first, second) = (first + 1, at + 1);
+            let why = format!("the rules {first} and {second} add to the same part of requests");
+            return Err(Error::usage(what, why).with_hint(
+                "a header or a parameter of a host and port has one rule; basic is the header Authorization",
+            ));
+        }
+    }
+    Ok(injections)
+}
+
+/// What of which requests a rule sets. Some servers read `_` in the name of a header as `-`.
+fn part(rule: &InjectRule) -> (&Target, &'static str, String) {
+    let (kind, name) = match &rule.place {
+        Place::Header { name, .. } => ("header", name.replace('_', "-")),
+        Place::Basic { .. } => ("header", "authorization".to_owned()),
+        Place::Query { name } => ("query", name.clone()),
+    };
+    (&rule.target, kind, name)
 }
 
 /// Runs `serve` with a sandbox that is launched for it alone, and removed afterwards.
@@ -224,7 +250,7 @@ async fn launch(
                 controller.prepare(sandbox, move |text| progress.step(text))
             })
             .await?
-            .map_err(|error| named(error, settings))?,
+            .map_err(|error| named(error, settings, &context.environment))?,
         false => sandbox,
     };
     let launch = async {
@@ -249,7 +275,7 @@ async fn launch(
     };
     tokio::pin!(launch);
     match signals.guard(&mut launch).await {
-        Ok(launched) => launched.map_err(|error| named(error, settings)),
+        Ok(launched) => launched.map_err(|error| named(error, settings, &context.environment)),
         Err(signalled) => {
             // An engine completes its request even if nothing waits for it: so wait for it, and
             // then remove the result. Another signal does not wait.
@@ -262,8 +288,9 @@ async fn launch(
     }
 }
 
-/// An error of the controller, with the flag or key that caused it.
-fn named(error: ControllerError, settings: &Settings) -> Error {
+/// An error of the controller, with the flag, the key or the variable that caused it.
+fn named(error: ControllerError, settings: &Settings, environment: &Environment) -> Error {
+    let has_ca_file = settings.setting(Key::CaFile).value.is_some();
     let what = match &error {
         ControllerError::WorkdirOutside { .. } => "--workdir".to_owned(),
         ControllerError::GuestPath { what: "the working directory", .. } => "--workdir".to_owned(),
@@ -277,6 +304,11 @@ fn named(error: ControllerError, settings: &Settings) -> Error {
             let is_flag = |key: &Key| settings.setting(*key).layer == Layer::Flag;
             let key = [Key::Allow, Key::Inject].into_iter().find(is_flag);
             settings.named(key.unwrap_or(Key::Allow))
+        }
+        ControllerError::Intercept(_)
+            if !has_ca_file && environment.variable(SSL_CERT_FILE).is_some() =>
+        {
+            SSL_CERT_FILE.to_owned()
         }
         ControllerError::Intercept(_) => settings.named(Key::CaFile),
         ControllerError::Engine { source, .. } => {
@@ -357,6 +389,32 @@ mod tests {
     }
 
     #[test]
+    fn one_part_of_requests_has_one_rule() {
+        let folder = tempfile::tempdir().unwrap();
+        let environment = Environment::new(folder.path(), 1000, &[("TOKEN", "hunter2!")]);
+        let read = |rules: &[&str]| {
+            let rules: Vec<_> = rules.iter().map(|rule| (*rule).to_owned()).collect();
+            injections(&environment, "--inject", &rules)
+        };
+        for second in [
+            "a.example: authorization: env:TOKEN",
+            "A.example:443: Authorization: Bearer env:TOKEN",
+            "a.example: basic me:env:TOKEN",
+        ] {
+            let first = "a.example: Authorization: Bearer env:TOKEN";
+            let text = read(&["a.example: X: env:TOKEN", first, second]).unwrap_err().to_text();
+            assert!(text.starts_with("--inject: the rules 2 and 3 add to the same "), "{text}");
+        }
+        assert!(read(&["a.example: ?a=env:TOKEN", "a.example: ?a=env:TOKEN"]).is_err());
+        assert!(read(&["a.example: X-A: env:TOKEN", "a.example: x_a: env:TOKEN"]).is_err());
+        let others = [
+            "a.example: a: env:TOKEN", "a.example: ?a=env:TOKEN", "a.example: ?A=env:TOKEN",
+            "a.example:8443: a: env:TOKEN", "b.example: a: env:TOKEN",
+        ];
+        assert_eq!(read(&others).unwrap().len(), others.len());
+    }
+
+    #[test]
     fn refusal_of_the_controller_names_its_flag_or_key() {
         let folder = tempfile::tempdir().unwrap();
         let environment =
@@ -364,7 +422,7 @@ mod tests {
         let mut flags = Flags::default();
         flags.set(Key::IoDir, Some(Value::Path("/x".into())));
         let settings = Settings::load(&environment, flags).unwrap();
-        let text = |error| named(error, &settings).to_text();
+        let text = |error| named(error, &settings, &environment).to_text();
 
         let error = ControllerError::IoDir { path: "/x".into(), reason: "it is a link".into() };
         assert_eq!(text(error), "--io-dir: cannot use /x as the io dir: it is a link");

@@ -60,6 +60,8 @@ struct Learning {
     text: String,
     heading: String,
     record: Record,
+    /// The hosts to which credentials are added.
+    credentials: Arc<[String]>,
     terminal: Option<Arc<Terminal>>,
 }
 
@@ -100,28 +102,30 @@ impl Learn {
         let has_colour = context.output.stderr_has_colour() || context.output.stdout_has_colour();
         let inject = settings.names(Key::Inject);
         let inject = inject.iter().filter_map(|rule| rule.parse::<InjectRule>().ok());
+        let credentials: Arc<[String]> = inject.map(|rule| rule.target.host.to_string()).collect();
         let terminal = asks.then(|| {
-            let credentials = inject.map(|rule| rule.target.host.to_string()).collect();
             let file = file.display().to_string();
             Arc::new(Terminal {
                 file,
                 has_colour,
-                credentials,
+                credentials: credentials.clone(),
                 turn: tokio::sync::Mutex::default(),
             })
         });
         let (file, heading) = (file.clone(), format!("{}, {title}", sandbox_api::time::now()));
-        Ok(Self(Some(Learning { file, place, text, heading, record: Record::default(), terminal })))
+        let record = Record::default();
+        Ok(Self(Some(Learning { file, place, text, heading, record, credentials, terminal })))
     }
 
     /// Who is asked by the run: the terminal, or else `other`.
     pub fn permission(&self, other: Option<Arc<dyn Permission>>) -> Option<Arc<dyn Permission>> {
-        let Some(Learning { record, terminal, .. }) = &self.0 else { return other };
+        let Some(Learning { record, credentials, terminal, .. }) = &self.0 else { return other };
         let (asker, yes) = match terminal {
             Some(terminal) => (Some(terminal.clone() as _), Verdict::Listed),
             None => (other, Verdict::AllowedThatTime),
         };
-        Some(Arc::new(Recorder { record: record.clone(), asker, yes }))
+        let (record, credentials) = (record.clone(), credentials.clone());
+        Some(Arc::new(Recorder { record, credentials, asker, yes }))
     }
 
     /// Writes the file, however the command ended.
@@ -163,6 +167,8 @@ fn lock(record: &Record) -> MutexGuard<'_, Vec<Learnt>> {
 #[derive(Debug)]
 struct Recorder {
     record: Record,
+    /// The hosts to which credentials are added: only a yes to one is recorded.
+    credentials: Arc<[String]>,
     asker: Option<Arc<dyn Permission>>,
     /// What a yes means.
     yes: Verdict,
@@ -185,6 +191,10 @@ impl Recorder {
         };
         let is_destructive = matches!(ask, Ask::Tool { effect: ToolEffect::Destructive, .. });
         let verdict = if is_rule { verdict } else { verdict.min(Verdict::AllowedThatTime) };
+        let has_credentials = matches!(ask, Ask::Host { target, .. }
+            if self.credentials.contains(&target.host.to_string()));
+        // Who reviews a comment does not read what its host is sent.
+        let is_hidden = has_credentials && verdict != Verdict::Listed;
         let mut record = lock(&self.record);
         let is_full = record.len() >= MAX_RECORDED;
         match record.iter_mut().find(|it| it.list == list && it.rule == rule) {
@@ -192,7 +202,8 @@ impl Recorder {
                 known.times += times;
                 known.verdict = known.verdict.max(verdict);
             }
-            None if !is_full => {
+            None if !is_full && !is_hidden => {
+                let times = times.max(1);
                 record.push(Learnt { list, rule, times, verdict, is_destructive });
             }
             None => {}
@@ -222,7 +233,7 @@ struct Terminal {
     file: String,
     has_colour: bool,
     /// The hosts to which credentials are added.
-    credentials: Vec<String>,
+    credentials: Arc<[String]>,
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -329,6 +340,17 @@ mod tests {
         }
     }
 
+    /// Refuses everything.
+    #[derive(Debug)]
+    struct No;
+
+    #[async_trait]
+    impl Permission for No {
+        async fn ask(&self, _: &Ask<'_>) -> Answer {
+            Answer::Refused
+        }
+    }
+
     async fn ask_all(recorder: &Recorder) {
         let arguments = Map::new();
         for host in ["b.example:443", "a.example:80", "b.example:443", "[2606:4700::1]:8443"] {
@@ -347,7 +369,12 @@ mod tests {
 
     #[tokio::test]
     async fn only_what_a_person_lists_in_the_dialogue_is_in_force() {
-        let recorder = |asker, yes| Recorder { record: Record::default(), asker, yes };
+        let recorder = |asker, yes| Recorder {
+            record: Record::default(),
+            credentials: Arc::default(),
+            asker,
+            yes,
+        };
         let nobody = recorder(None, Verdict::AllowedThatTime);
         ask_all(&nobody).await;
         let all = learnt(&nobody.record);
@@ -371,12 +398,38 @@ mod tests {
         assert_eq!((rules.allow.len(), rules.tools.len()), (3, 1));
     }
 
+    #[tokio::test]
+    async fn a_host_with_credentials_is_in_the_file_only_after_a_persons_yes() {
+        let asked = async |asker: Option<Arc<dyn Permission>>, yes| {
+            let credentials: Arc<[String]> = Arc::new(["b.example".to_owned()]);
+            let recorder = Recorder { record: Record::default(), credentials, asker, yes };
+            for host in ["b.example:443", "b.example:8443", "a.example:443", "b.example:443"] {
+                let target = target(host);
+                recorder.ask(&Ask::Host { target: &target, reason: "" }).await;
+            }
+            learnt(&recorder.record)
+        };
+        let one = |verdict| vec![("a.example:443".to_owned(), 1, verdict)];
+        let nobody = asked(None, Verdict::AllowedThatTime).await;
+        assert_eq!(nobody, one(Verdict::Unasked));
+        // A client is not told about the file.
+        let client = asked(Some(Arc::new(Yes)), Verdict::AllowedThatTime).await;
+        assert_eq!(client, one(Verdict::AllowedThatTime));
+        let refused = asked(Some(Arc::new(No)), Verdict::Listed).await;
+        assert_eq!(refused, one(Verdict::Refused));
+        let listed = |host: &str, times| (host.to_owned(), times, Verdict::Listed);
+        assert_eq!(
+            asked(Some(Arc::new(Yes)), Verdict::Listed).await,
+            [listed("b.example:443", 2), listed("b.example:8443", 1), listed("a.example:443", 1)]
+        );
+    }
+
     #[test]
     fn question_is_one_line_without_control_characters_and_says_what_a_yes_does() {
         let terminal = Terminal {
             file: "rules.toml".to_owned(),
             has_colour: false,
-            credentials: vec!["api.example".to_owned()],
+            credentials: Arc::new(["api.example".to_owned()]),
             turn: tokio::sync::Mutex::default(),
         };
         let host = |text: &str| terminal.question(&Ask::Host { target: &target(text), reason: "" });

@@ -1,6 +1,6 @@
 //! The tools of other MCP servers that scripts are given: by flags, and by the configuration.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use hyper::header::HeaderValue;
@@ -33,6 +33,7 @@ pub fn of_command(
     mut chosen: BTreeMap<String, Upstream>,
 ) -> Result<Option<(Upstreams, ToolGrant)>, Error> {
     let known = settings.upstreams(Key::McpUpstream);
+    refuse_twice(args)?;
     for flag in &args.upstreams {
         let here = || context.environment.working_directory.clone();
         let upstream = match (&flag.upstream, known.get(&flag.name)) {
@@ -48,11 +49,13 @@ pub fn of_command(
         chosen.insert(flag.name.clone(), upstream);
     }
     if chosen.is_empty() {
-        return match args.tool_rules.is_empty() && !args.allow_destructive {
-            true => Ok(None),
-            false => Err(Error::usage("--tool", "there is no server whose tools it could give")
-                .with_hint("--upstream NAME=COMMAND or NAME=URL names one")),
+        let flag = match (args.tool_rules.is_empty(), args.allow_destructive) {
+            (true, false) => return Ok(None),
+            (true, true) => "--allow-destructive",
+            (false, _) => "--tool",
         };
+        return Err(Error::usage(flag, "there is no server whose tools it could give")
+            .with_hint("--upstream NAME=COMMAND or NAME=URL names one"));
     }
     let read = |(name, upstream): (String, Upstream)| {
         let setting = format!("{}.{name}", Key::McpUpstream.name());
@@ -69,6 +72,16 @@ pub fn of_command(
     let tools = Arc::new(upstreams.clone());
     let grant = ToolGrant { rules, added, destructive, ..ToolGrant::new(tools) };
     Ok(Some((upstreams, grant)))
+}
+
+/// Refuses two servers of one name: one of them would not be there.
+fn refuse_twice(args: &UpstreamArgs) -> Result<(), Error> {
+    let mut names = HashSet::new();
+    match args.upstreams.iter().find(|flag| !names.insert(&*flag.name)) {
+        None => Ok(()),
+        Some(twice) => Err(Error::usage("--upstream", format!("'{}' is there twice", twice.name))
+            .with_hint("each server has a name of its own: NAME=COMMAND or NAME=URL")),
+    }
 }
 
 /// The same with who is asked: about all that no rule gives, where rules are learnt.
@@ -176,6 +189,18 @@ fn value(environment: &Environment, setting: &str, written: &str) -> Result<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_servers_have_two_names() {
+        let args = |flags: &[&str]| UpstreamArgs {
+            upstreams: flags.iter().map(|flag| flag.parse().unwrap()).collect(),
+            tool_rules: Vec::new(),
+            allow_destructive: false,
+        };
+        assert!(refuse_twice(&args(&["a=x", "b=x"])).is_ok());
+        let error = refuse_twice(&args(&["a=x", "b=x", "a"])).unwrap_err().to_text();
+        assert!(error.starts_with("--upstream: 'a' is there twice\nhint: "), "{error}");
+    }
 
     #[test]
     fn values_are_read_where_they_are_named() {

@@ -74,8 +74,13 @@ fn question(ask: &Ask<'_>) -> Option<String> {
          something? Its arguments:\n",
         short(format!("{tool:?}"))
     );
+    // JSON has its quotes escaped, and no others.
+    let escape = |it: char| {
+        if "\"'\\".contains(it) { it.to_string() } else { it.escape_debug().to_string() }
+    };
     for (name, value) in *arguments {
-        _ = writeln!(question, "{}: {}", short(format!("{name:?}")), short(value.to_string()));
+        let value = value.to_string().chars().map(escape).collect();
+        _ = writeln!(question, "{}: {}", short(format!("{name:?}")), short(value));
     }
     (arguments.len() <= MAX_ARGUMENTS).then_some(question)
 }
@@ -96,6 +101,8 @@ mod tests {
         };
         let text = asked(json!({ "path": "/x\ny" })).unwrap();
         assert!(text.contains(r#""a.\nb""#) && text.ends_with("\"path\": \"/x\\ny\"\n"), "{text}");
+        let text = asked(json!({ "to": "a\u{202e}b\u{2028}c\u{200b}\"'" })).unwrap();
+        assert!(text.ends_with("\"a\\u{202e}b\\u{2028}c\\u{200b}\\\"'\"\n"), "{text}");
         // No argument hides another.
         let long = asked(json!({ "a": "é".repeat(4000), "path": "/home" })).unwrap();
         assert!(

@@ -1,7 +1,7 @@
 //! Functions of the program that calls these tools, which its scripts may call: lines to it, and its
 //! answers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -113,8 +113,12 @@ impl Callbacks {
         if functions.len() > MAX_TOOLS {
             return Err(refuse(format!("there are more than {MAX_TOOLS}")));
         }
+        let mut names = HashSet::new();
         for HostTool { name, .. } in &functions {
             HostTool::check_name(name).map_err(|why| refuse(format!("'{name}': {why}")))?;
+            if !names.insert(name) {
+                return Err(refuse(format!("'{name}' is there twice")));
+            }
         }
         let functions = Functions { functions: functions.into(), callbacks: self.clone() };
         Ok(ToolGrant {
@@ -166,5 +170,24 @@ struct Waiter<'a> {
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.callbacks.lock().waiting.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_functions_have_two_names() {
+        let callbacks = Arc::new(Callbacks::default());
+        let _lines = callbacks.open();
+        let refused = |names: &[&str]| {
+            let functions = names.iter().map(|name| json!({ "name": name }));
+            let functions = functions.map(|it| serde_json::from_value(it).unwrap()).collect();
+            callbacks.grant("t", functions).err().map(|error| error.message)
+        };
+        assert_eq!(refused(&["a.b", "a.c"]), None);
+        let error = refused(&["a.b", "a.c", "a.b"]).unwrap();
+        assert!(error.contains("`tools`: 'a.b' is there twice"), "{error}");
     }
 }

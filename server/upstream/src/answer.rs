@@ -17,13 +17,22 @@ const MAX_SCHEMA: usize = 64 << 10;
 /// How much of the text of a failure is kept.
 pub(crate) const MAX_FAILURE: usize = 16 << 10;
 
-/// At most so many bytes of a text, without control characters but line breaks, and without those that
-/// change the direction of what follows.
+/// Whether a character is not seen: one of control but line breaks, or one that changes the direction of what
+/// follows, or hides words.
+fn is_hidden(it: char) -> bool {
+    let is_format = matches!(
+        it,
+        '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}'
+            | '\u{e0000}'..='\u{e007f}'
+    );
+    is_format || (it.is_control() && !matches!(it, '\n' | '\t'))
+}
+
+/// At most so many bytes of a text, without what is not seen.
 pub(crate) fn clean(text: &str, most: usize) -> String {
-    let is_hidden = |it: char| {
-        (it.is_control() && !matches!(it, '\n' | '\t'))
-            || matches!(it, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
     let end = (0..=most.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
     let mut clean = text[..end.unwrap_or(0)].replace(is_hidden, "");
     if text.len() > most {
@@ -34,7 +43,8 @@ pub(crate) fn clean(text: &str, most: usize) -> String {
 
 /// A tool, if it has a name that a script can write.
 pub(crate) fn tool(upstream: &str, tool: Tool) -> Option<HostTool> {
-    let is_name = !tool.name.is_empty() && !tool.name.contains(char::is_control);
+    let is_unfit = |it: char| it.is_control() || is_hidden(it);
+    let is_name = !tool.name.is_empty() && !tool.name.contains(is_unfit);
     if !is_name || tool.name.len() > MAX_NAME {
         return None;
     }
@@ -103,4 +113,16 @@ pub(crate) fn answer(result: CallToolResult) -> Result<HostAnswer, HostToolError
         None => lines.join("\n").into(),
     };
     Ok(HostAnswer { value, files })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_seen_is_no_part_of_a_text() {
+        let text = "a\u{202e}b\u{200b}c\u{2028}d\u{e0041}e\u{feff}f\u{1b}g\nh\ti é…";
+        assert_eq!(clean(text, 1000), "abcdefg\nh\ti é…");
+        assert_eq!(clean("aé", 2), "a…");
+    }
 }

@@ -1,6 +1,8 @@
 //! One upstream: its connection, which is started when it is needed, and the list of its tools.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -49,7 +51,9 @@ const MAX_REASON: usize = 300;
 pub(crate) struct StartError {
     /// For whoever writes the script: without a path of the host.
     pub text: String,
-    /// What the program wrote to stderr, for the user of the host.
+    /// The path that it is about, for the user of the host.
+    pub path: String,
+    /// What the program wrote to stderr, for the same.
     pub stderr: String,
     /// The server ended before it answered.
     has_ended: bool,
@@ -151,7 +155,8 @@ impl Connection {
                 Ok(live)
             }
             Err(error) => {
-                tracing::warn!(upstream = self.name, "{}: {}", error.text, error.stderr);
+                let StartError { text, path, stderr, .. } = &error;
+                tracing::warn!(upstream = self.name, "{text}: {path}{stderr}");
                 state.fail(error.clone());
                 Err(error)
             }
@@ -181,7 +186,7 @@ impl Connection {
                 let what = (&**command, env, &**cwd);
                 let (too_long, tail) = (too_long.clone(), tail.clone());
                 let started = ChildTransport::start(&self.name, what, too_long, tail);
-                let (child, reader) = started.map_err(refused)?;
+                let (child, reader) = started.map_err(|error| not_started(what, &error))?;
                 stderr = Some(reader);
                 timeout(START_TIMEOUT, serve_client_with_lifecycle(handler, child, mode)).await
             }
@@ -226,7 +231,10 @@ impl Connection {
         live.is_stale.store(false, Ordering::Relaxed);
         let listed = timeout(LIST_TIMEOUT, live.list(&self.name)).await;
         let tools = listed.map_err(|_| failed("it did not list its tools in time"))?;
-        let tools = tools.map_err(|error| failed(clean(&error.to_string(), MAX_REASON)))?;
+        let tools = tools.map_err(|error| match error {
+            ServiceError::TransportSend(error) => failed(words(&error.error)),
+            error => failed(words(&error)),
+        })?;
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(tools.clone());
         Ok(tools)
     }
@@ -258,7 +266,27 @@ fn pause(failures: u32) -> Duration {
 }
 
 fn failed(text: impl Into<String>) -> StartError {
-    StartError { text: text.into(), stderr: String::new(), has_ended: false }
+    let (path, stderr) = (String::new(), String::new());
+    StartError { text: text.into(), path, stderr, has_ended: false }
+}
+
+/// Why a program was not started. A path of the host is only for its user.
+fn not_started(
+    (command, _, cwd): (&[String], &BTreeMap<String, String>, &Path),
+    error: &io::Error,
+) -> StartError {
+    let (text, path) = match command.first() {
+        _ if !cwd.is_dir() => {
+            ("its working directory (cwd) is no directory".to_owned(), cwd.display().to_string())
+        }
+        Some(program) => {
+            let name = program.rsplit('/').next().unwrap_or_default();
+            let path = if name == program { String::new() } else { program.clone() };
+            (format!("its program '{name}' cannot be started: {error}"), path)
+        }
+        None => (format!("it cannot be started: {error}"), String::new()),
+    };
+    StartError { path, ..failed(clean(&text, MAX_REASON)) }
 }
 
 /// Why a server was not reached; no text of it is longer than a line.
@@ -270,12 +298,16 @@ fn reason(error: &ClientInitializeError) -> StartError {
         ClientInitializeError::TransportError { error, .. } if error.error.is::<io::Error>() => {
             ended
         }
-        ClientInitializeError::TransportError { error, .. } => {
-            failed(clean(&error.error.to_string(), MAX_REASON))
-        }
+        ClientInitializeError::TransportError { error, .. } => failed(words(&error.error)),
         ClientInitializeError::LegacyFallbackFailed { fallback, .. } => reason(fallback),
-        error => failed(clean(&error.to_string(), MAX_REASON)),
+        error => failed(words(error)),
     }
+}
+
+/// An error in a line, without rmcp's word for those of the connection.
+fn words(error: &impl ToString) -> String {
+    let text = error.to_string();
+    clean(&text.replacen("Client error: ", "", 1), MAX_REASON)
 }
 
 /// Listens for changes of the list of tools, where that is a request of its own.
@@ -353,16 +385,37 @@ impl Live {
                 return Err(HostToolError::Failed(clean(&error.message, MAX_FAILURE)));
             }
             Err(ServiceError::TransportClosed) => "its connection was lost".to_owned(),
-            Err(ServiceError::TransportSend(error)) => error.error.to_string(),
-            Err(error) => error.to_string(),
+            Err(ServiceError::TransportSend(error)) => words(&error.error),
+            Err(error) => words(&error),
         };
-        Err(HostToolError::Unavailable(clean(&why, MAX_REASON)))
+        Err(HostToolError::Unavailable(why))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_of_the_connection_is_in_its_own_words() {
+        assert_eq!(words(&"Client error: cannot connect to a"), "cannot connect to a");
+        assert_eq!(words(&"cannot connect"), "cannot connect");
+    }
+
+    #[test]
+    fn what_is_missing_of_a_program_is_named() {
+        let error = io::Error::from(io::ErrorKind::NotFound);
+        let not_started = |program: &str, cwd: &str| {
+            not_started((&[program.to_owned()][..], &BTreeMap::new(), Path::new(cwd)), &error)
+        };
+        let text = not_started("uvx", "/").text;
+        assert!(text.starts_with("its program 'uvx' cannot be started: "), "{text}");
+        let absolute = not_started("/opt/of/me/uvx", "/");
+        assert!(!absolute.text.contains("/opt") && absolute.path == "/opt/of/me/uvx");
+        let directory = not_started("uvx", "/no/such");
+        assert!(!directory.text.contains("/no") && directory.text.contains("cwd"));
+        assert_eq!(directory.path, "/no/such");
+    }
 
     #[test]
     fn pauses_grow_and_are_bounded() {

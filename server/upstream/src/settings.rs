@@ -64,6 +64,16 @@ impl Upstream {
     /// [`UpstreamError`].
     pub fn from_text(name: &str, text: &str) -> Result<Self, UpstreamError> {
         let is_url = ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme));
+        let is_scheme = |it: &str| {
+            it.starts_with(|it: char| it.is_ascii_alphabetic())
+                && it.chars().all(|it| it.is_ascii_alphanumeric() || "+-.".contains(it))
+        };
+        if !is_url && text.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme)) {
+            return Err(UpstreamError(
+                "its url begins with neither http:// nor https://, which servers are reached over: \
+                 NAME=https://HOST/PATH",
+            ));
+        }
         let (url, command) = match is_url {
             true => (Some(text.to_owned()), Some(Vec::new())),
             false => (None, shlex::split(text)),
@@ -164,6 +174,8 @@ mod tests {
         assert_eq!(upstream.command, ["npx", "-y", "a b", "$HOME"]);
         let upstream = Upstream::from_text("web", "https://example.org/mcp?x=1").unwrap();
         assert_eq!(upstream.url.as_deref(), Some("https://example.org/mcp?x=1"));
+        let upstream = Upstream::from_text("a", "proxy ftp://example.org").unwrap();
+        assert_eq!(upstream.command, ["proxy", "ftp://example.org"]);
         for (name, text, error) in [
             ("search", "a", "name"),
             ("describe", "a", "name"),
@@ -175,6 +187,8 @@ mod tests {
             ("a", "b 'c", "quote"),
             ("a", "'' c", "either"),
             ("a", "http://", "url"),
+            ("a", "ftp://example.org", "neither http:// nor https://"),
+            ("a", "HTTP://example.org", "neither http:// nor https://"),
             ("a", "https://me:x@example.org", "url"),
         ] {
             let refused = Upstream::from_text(name, text).unwrap_err().to_string();

@@ -195,7 +195,7 @@ async fn program_that_is_no_server_is_explained() {
     let command = vec!["/nowhere/at/all".to_owned()];
     let target = Target::Command { command, env: BTreeMap::new(), cwd: "/".into() };
     let error = Upstreams::new([("s".to_owned(), target)]).list().await.unwrap_err();
-    let expected = "s: it cannot be started: No such file or directory (os error 2)";
+    let expected = "s: its program 'all' cannot be started: No such file or directory (os error 2)";
     assert_eq!(error, HostToolError::Unavailable(expected.to_owned()));
 }
 

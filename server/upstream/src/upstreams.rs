@@ -58,9 +58,10 @@ impl Upstreams {
     pub async fn check(&self) -> Vec<(String, Result<Arc<[HostTool]>, String>)> {
         let tools = join_all(self.0.values().map(|connection| connection.tools())).await;
         let tools = tools.into_iter().map(|tools| {
-            tools.map_err(|error| match &*error.stderr {
-                "" => error.text,
-                stderr => format!("{}; its stderr ends with: {stderr}", error.text),
+            tools.map_err(|error| match (&*error.path, &*error.stderr) {
+                ("", "") => error.text,
+                ("", stderr) => format!("{}; its stderr ends with: {stderr}", error.text),
+                (path, _) => format!("{}: {path}", error.text),
             })
         });
         self.0.keys().cloned().zip(tools).collect()

@@ -123,11 +123,7 @@ impl ToolGrant {
     }
 
     /// The first rule that names a tool but not this call, and the condition that is not met.
-    fn unmet(
-        &self,
-        tool: &HostTool,
-        arguments: &Map<String, Value>,
-    ) -> Option<(&ToolRule, String)> {
+    fn unmet(&self, tool: &HostTool, arguments: &Map<String, Value>) -> Option<(&ToolRule, &str)> {
         let mut naming = self.rules.iter().chain(&self.added).filter(|rule| rule.names(&tool.name));
         naming.find_map(|rule| Some((rule, rule.unmet(arguments)?)))
     }
