@@ -34,7 +34,7 @@ const CRATES: &[Row] = &[
     (
         "sandbox-intercept",
         "connections whose TLS the controller terminates",
-        &["sandbox-api", "sandbox-redact"],
+        &["sandbox-api"],
     ),
     ("sandbox-rootfs", "image archives", &["sandbox-api", "sandbox-dirfd"]),
     ("sandbox-warm-pool", "which sandboxes are started ahead", &[]),

@@ -200,7 +200,7 @@ fn base64(bytes: &[u8]) -> impl Iterator<Item = Form> {
 mod tests {
     use super::*;
 
-    pub fn forms(rule: &str, value: &str) -> Forms {
+    fn forms(rule: &str, value: &str) -> Forms {
         let rule: sandbox_api::InjectRule = rule.parse().unwrap();
         Forms::new(&[rule.with(sandbox_api::SecretValue::new(value)).unwrap()])
     }

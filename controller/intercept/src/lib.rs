@@ -2,8 +2,8 @@
 //! add, or rules about single requests. It holds both ends: that of the program, with a certificate of the
 //! [sandbox's own authority](Interceptor::certificate), and that of the host, whose certificate is verified.
 //!
-//! Each request is checked, changed ([`request`](crate::request)) and sent; secrets are replaced in each answer
-//! ([`redact`](crate::redact)). Whoever connects, and counts bytes, is the caller.
+//! Each request is checked, changed ([`request`](crate::request)) and sent; secrets are found
+//! ([`forms`](crate::forms)) and replaced ([`redact`](crate::redact)) in each answer. Whoever connects, and counts bytes, is the caller.
 
 #![forbid(unsafe_code)]
 
@@ -43,11 +43,10 @@ use tokio_rustls::{LazyConfigAcceptor, TlsConnector};
 use self::authority::Authority;
 use self::forms::Forms;
 use self::redact::Body;
-use self::request::{Refusal, Upgrade};
+use self::request::{MAX_HEAD, Refusal, Upgrade};
 
 const ALPN: &[u8] = b"http/1.1";
-/// The largest head of a request or an answer, and the most header lines in it.
-const MAX_HEAD: usize = 64 << 10;
+/// The most header lines of a head.
 const MAX_HEADERS: usize = 128;
 
 /// Connections cannot be terminated.

@@ -17,8 +17,8 @@ use sandbox_api::hosts::{Allowlist, Target};
 use sandbox_api::injection::Place;
 use url::form_urlencoded;
 
-use crate::MAX_HEAD;
-
+/// The largest head of a request or an answer.
+pub const MAX_HEAD: usize = 64 << 10;
 /// What concerns one connection only (RFC 9110, 7.6.1).
 const HOP: [&str; 9] = [
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
