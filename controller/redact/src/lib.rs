@@ -41,22 +41,45 @@ pub struct Redactions(RwLock<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    secrets: Vec<Secrets>,
+    given: Vec<Secrets>,
+    injected: Vec<Secrets>,
+    /// Of all of them, of those that were given, and of those that are injected.
     patterns: Option<Arc<Patterns>>,
+    apart: Option<[Patterns; 2]>,
 }
 
 impl Redactions {
     /// Adds the secrets of a script or a command, before it is sent.
     pub fn add(&self, secrets: &Secrets) {
+        self.add_to(|known| &mut known.given, secrets);
+    }
+
+    /// Adds secrets that no guest has: where it could see what is replaced, they are replaced whole, so that
+    /// it cannot guess them in parts.
+    pub fn add_injected(&self, secrets: &Secrets) {
+        self.add_to(|known| &mut known.injected, secrets);
+    }
+
+    fn add_to(&self, kind: fn(&mut Known) -> &mut Vec<Secrets>, secrets: &Secrets) {
         if secrets.is_empty() {
             return;
         }
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if known.secrets.contains(secrets) {
+        if kind(&mut known).contains(secrets) {
             return;
         }
-        known.secrets.push(secrets.clone());
-        known.patterns = Some(Arc::new(Patterns::of(&known.secrets)));
+        kind(&mut known).push(secrets.clone());
+        known.patterns = Some(Arc::new(Patterns::of(known.given.iter().chain(&known.injected))));
+        known.apart = Some([&known.given, &known.injected].map(Patterns::of));
+    }
+
+    /// Replaces the secrets in a text of a guest's that it can see again: no part of an injected one.
+    pub fn visible(&self, text: &mut String) {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some([given, injected]) = &known.apart {
+            given.text(text);
+            injected.whole(text);
+        }
     }
 
     /// What is looked for; `None` without any secret.

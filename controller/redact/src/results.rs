@@ -50,14 +50,14 @@ impl Redactions {
 
     /// Replaces the secrets in the names of hosts, and in the rules that would allow them.
     pub fn network(&self, network: &mut Network) {
-        let Some(patterns) = self.patterns() else { return };
-        network.contacted.iter_mut().for_each(|it| patterns.text(&mut it.host));
+        let replace = |text: &mut String| self.visible(text);
+        network.contacted.iter_mut().for_each(|it| replace(&mut it.host));
         for refused in &mut network.refused {
-            patterns.text(&mut refused.host);
-            patterns.text(&mut refused.reason);
-            refused.allow.iter_mut().for_each(|rule| patterns.text(rule));
+            replace(&mut refused.host);
+            replace(&mut refused.reason);
+            refused.allow.iter_mut().for_each(replace);
         }
-        network.unreached.iter_mut().for_each(|reason| patterns.text(reason));
+        network.unreached.iter_mut().for_each(replace);
     }
 
     /// Replaces the secrets in everything that a guest can have written into a result, beside what

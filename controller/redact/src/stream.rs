@@ -126,9 +126,23 @@ impl Patterns {
     /// The same, in place.
     pub fn text(&self, text: &mut String) {
         if let Cow::Owned(replaced) = self.bytes(text.as_bytes()) {
-            // A secret that is not UTF-8 may begin inside a character.
-            *text = String::from_utf8(replaced)
-                .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+            *text = to_text(replaced);
         }
     }
+
+    /// Replaces whole secrets in a text, and no part of one at its end.
+    pub(crate) fn whole(&self, text: &mut String) {
+        let (mut stream, mut replaced) = (Stream::default(), Vec::new());
+        stream.push(self, text.as_bytes(), &mut replaced);
+        stream.pass(stream.arrived, &mut replaced);
+        if replaced != text.as_bytes() {
+            *text = to_text(replaced);
+        }
+    }
+}
+
+/// A secret that is not UTF-8 may begin inside a character.
+fn to_text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }

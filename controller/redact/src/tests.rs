@@ -3,7 +3,8 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use sandbox_api::{
-    FileOp, FilesTouched, Note, NoteKind, Outcome, SecretValue, Secrets, TouchedFile,
+    FileOp, FilesTouched, Network, Note, NoteKind, Outcome, RefusedHost, SecretValue, Secrets,
+    TouchedFile,
 };
 use serde_json::value::RawValue;
 
@@ -282,4 +283,30 @@ fn console_holds_nothing_back_for_long() {
     assert_eq!(console.end(0), b"");
     let mut plain = Console::new(None::<Arc<Patterns>>);
     assert_eq!(plain.push(0, b"pass".to_vec(), now), b"pass");
+}
+
+#[test]
+fn reasons_show_nothing_about_parts_of_injected_secrets() {
+    let redactions = redactions("hunter22");
+    let mut injected = Secrets::new();
+    injected.add("B", SecretValue::new("password123")).unwrap();
+    redactions.add_injected(&injected);
+    for (text, expected) in [
+        ("GET /hunter22", "GET /***"),
+        // One that was given may have been cut.
+        ("GET /hunter", "GET /***"),
+        ("GET /password123", "GET /***"),
+        ("GET /password12", "GET /password12"),
+        ("GET /password", "GET /password"),
+    ] {
+        let (host, reason) = ("a.example".to_owned(), text.to_owned());
+        let refused = RefusedHost { host, port: 443, reason, allow: vec![text.to_owned()] };
+        let mut network = Network { refused: vec![refused], ..Network::default() };
+        redactions.network(&mut network);
+        assert_eq!(network.refused[0].reason, expected);
+        assert_eq!(network.refused[0].allow, [expected]);
+    }
+    let mut log = "hunter22 password123".to_owned();
+    redactions.text(&mut log);
+    assert_eq!(log, "*** ***");
 }

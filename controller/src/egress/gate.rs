@@ -97,7 +97,7 @@ impl Egress {
             let mut secret = Secrets::new();
             // It was checked when the injection was made.
             _ = secret.add("INJECTED", injection.value.clone());
-            self.redactions.add(&secret);
+            self.redactions.add_injected(&secret);
         }
         let variable = |(name, value): (&str, String)| Variable {
             name: WireString::new(name),
