@@ -113,7 +113,7 @@ fn script_calls_functions_of_the_program_and_no_others() {
     program.send(&json!({ "id": 2, "tool": "sandbox_execute_script", "args": args }));
     assert_eq!(program.next()["data"]["result"], true);
 
-    for (name, what) in [("search.x", "function of `tools`"), ("x", "GROUP.TOOL")] {
+    for (name, what) in [("search.x", "function of tools"), ("x", "GROUP.TOOL")] {
         let tools = json!([{ "name": name }]);
         let args = json!({ "containerId": "c", "script": "return 1", "tools": tools });
         program.send(&json!({ "id": 3, "tool": "sandbox_execute_script", "args": args }));
