@@ -31,11 +31,7 @@ const CRATES: &[Row] = &[
         "secrets replaced in what a sandbox says",
         &["sandbox-api", "sandbox-protocol"],
     ),
-    (
-        "sandbox-intercept",
-        "connections whose TLS the controller terminates",
-        &["sandbox-api"],
-    ),
+    ("sandbox-intercept", "connections whose TLS the controller terminates", &["sandbox-api"]),
     ("sandbox-rootfs", "image archives", &["sandbox-api", "sandbox-dirfd"]),
     ("sandbox-warm-pool", "which sandboxes are started ahead", &[]),
     ("sandbox-staging", "io dirs that change whole or not", &["sandbox-api", "sandbox-dirfd"]),
