@@ -125,7 +125,7 @@ impl Host {
         }
     }
 
-    /// Whether it is a name of ours that stands for no host.
+    /// Whether it is a reserved name that stands for no host.
     fn is_reserved(&self) -> bool {
         let Self::Name(name) = self else { return false };
         name != HOST_LOOPBACK && (name == OWN_DOMAIN || is_below(name, OWN_DOMAIN))
@@ -469,7 +469,7 @@ impl Pattern {
     fn matches(&self, host: &Host) -> bool {
         match (self, host) {
             (Self::Exactly(allowed), host) => allowed == host,
-            // Allowing a domain includes neither this machine nor names of ours.
+            // Allowing a domain includes neither this machine nor reserved names.
             (Self::Below(parent), host @ Host::Name(name)) => {
                 is_below(name, parent) && name != HOST_LOOPBACK && !host.is_reserved()
             }
@@ -675,7 +675,7 @@ mod tests {
             ("HOST.sandbox.internal.", 8080, yes),
             ("host.sandbox.internal", 80, no),
             ("host.sandbox.internal.evil.internal", 80, yes),
-            // Nor does one mean other names of ours.
+            // Nor does it include other reserved names.
             ("a.sandbox.internal", 80, no),
             ("policy.sandbox.internal", 80, no),
             ("sandbox.internal", 80, no),

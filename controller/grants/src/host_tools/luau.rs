@@ -1,6 +1,6 @@
-//! Luau types from JSON Schemas, for whoever writes scripts.
+//! Luau types from JSON Schemas, for the authors of scripts.
 //!
-//! Schemas are by whoever offers the tools: references, depth and length are bounded.
+//! The providers of tools write the schemas: references, depth and length are bounded.
 
 use std::cell::Cell;
 

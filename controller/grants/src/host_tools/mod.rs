@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 pub use self::luau::describe;
 use crate::permission::Permission;
 
-/// Tools of the host, by whoever offers them.
+/// Tools of the host, as their provider implements them.
 #[async_trait]
 pub trait HostTools: Send + Sync + Debug {
     /// All of them.
