@@ -175,8 +175,8 @@ describe("pages", () => {
       await page.setViewportSize({ width: 800, height: 700 });
       await until("another size", async () => {
         await page.keyboard.type("clear; stty size\n");
-        const now = await size();
-        return now && now !== before;
+        // The prompt is back when it has answered: what is read before that is half of a line.
+        return (await until("its answer", size)) !== before;
       });
       await page.setViewportSize({ width: 1280, height: 800 });
 
