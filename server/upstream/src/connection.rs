@@ -73,6 +73,8 @@ pub(crate) struct Connection {
     state: tokio::sync::Mutex<State>,
     /// The last list of its tools, which holds while it is started again.
     known: Mutex<Option<Arc<[HostTool]>>>,
+    /// Cancelled when it is closed: a start ends then.
+    closed: CancellationToken,
 }
 
 #[derive(Debug, Default)]
@@ -113,7 +115,8 @@ impl ClientHandler for Handler {
 
 impl Connection {
     pub fn new(name: String, target: Target) -> Self {
-        Self { name, target, state: tokio::sync::Mutex::default(), known: Mutex::default() }
+        let (state, known) = (tokio::sync::Mutex::default(), Mutex::default());
+        Self { name, target, state, known, closed: CancellationToken::new() }
     }
 
     /// Its tools as they were listed last.
@@ -148,7 +151,8 @@ impl Connection {
             error.text += &format!("; it is started again in {} s", pause.as_secs() + 1);
             return Err(error);
         }
-        match self.start().await {
+        let started = self.closed.run_until_cancelled(self.start()).await;
+        match started.unwrap_or_else(|| Err(failed("it was closed"))) {
             Ok(live) => {
                 let live = Arc::new(live);
                 state.live = Some(live.clone());
@@ -241,8 +245,8 @@ impl Connection {
 
     /// Ends it.
     pub async fn close(&self) {
-        // One that is being started is killed with the runtime.
-        let live = self.state.try_lock().ok().and_then(|mut state| state.live.take());
+        self.closed.cancel();
+        let live = self.state.lock().await.live.take();
         if let Some(live) = live.and_then(Arc::into_inner) {
             let mut service = live.service;
             _ = service.close_with_timeout(CLOSE_TIMEOUT).await;
