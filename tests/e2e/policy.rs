@@ -1,7 +1,7 @@
 //! What a sandbox is told of its own rules, and rules that are learnt: `http://policy.sandbox.internal`,
 //! `--learn` and `--rules`, without a terminal. Nothing is asked here, so nothing is allowed.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
 
@@ -33,7 +33,11 @@ fn server() -> u16 {
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for client in listener.incoming() {
-            _ = client.unwrap().write_all(b"HTTP/1.0 200 OK\r\n\r\nhello\n");
+            let mut client = client.unwrap();
+            // A request that is not read would reset the connection, and its answer with it.
+            let request = BufReader::new(&client).lines().map_while(Result::ok);
+            request.take_while(|line| !line.is_empty()).for_each(drop);
+            _ = client.write_all(b"HTTP/1.0 200 OK\r\n\r\nhello\n");
         }
     });
     port
