@@ -100,9 +100,11 @@ fn ten_mebibytes_go_both_ways_byte_by_byte() {
 
 #[test]
 fn large_file_goes_both_ways_and_the_agent_holds_none_of_it() {
-    let guest = Guest::with(|spec| spec.limits(ample()));
     // Thirty times what the agent may grow by.
     let size: u64 = 1 << 28;
+    // Where the io dir is in memory, its files count too.
+    let limits = Limits { memory: ByteSize::b(4 * size), ..ample() };
+    let guest = Guest::with(|spec| spec.limits(limits));
     let (sent, received) = guest.wait(async {
         let sandbox = &guest.sandbox;
         // What it takes for a megabyte, it may take.
