@@ -178,7 +178,7 @@ impl Load<'_> {
         while !self.is_over.load(Ordering::Acquire) {
             let number = self.numbers.fetch_add(1, Ordering::AcqRel);
             let subject = number % SUBJECTS;
-            let seconds = [0.02, 0.05, 0.2, 0.4][chance.below(4) as usize];
+            let seconds = [0.02, 0.02, 0.02, 0.02, 0.05, 0.05, 0.1, 0.3][chance.below(8) as usize];
             let args = json!({ "name": number.to_string(), "seconds": seconds });
             let body =
                 json!({ "script": SCRIPT, "args": args, "io": { "mode": "private" } }).to_string();

@@ -614,7 +614,7 @@ fn a_document_has_all_of_it_whatever_happens() {
     );
     assert_eq!(reported["status"], "exit");
 
-    let late = commands.shell(&["--json", "--timeout", "5s"], "echo before; sleep 1000");
+    let late = commands.shell(&["--json", "--timeout", "2s"], "echo before; sleep 1000");
     let reported = document(late.assert_code(124));
     assert_eq!((&reported["status"], &reported["timed_out"]), (&json!("timeout"), &json!(true)));
     assert_eq!((&reported["stdout"], &reported["exit_code"]), (&json!("before\n"), &json!(null)));

@@ -134,7 +134,7 @@ fn a_loop_ends_at_the_deadline_whatever_it_catches() {
     let place = Fixture::new();
     let document = place.run_json(
         "print('start') io.open('f', 'w'):write('half')\nwhile true do pcall(function() while true do end end) end",
-        &["--timeout", "5s"],
+        &["--timeout", "2s"],
     );
     assert_eq!(document["status"], "timeout", "{document:#}");
     assert_eq!(document["exit_code"], 124);
@@ -150,7 +150,7 @@ fn a_native_call_that_does_not_come_back_is_a_timeout_too() {
     let document = place.run_json(
         "print('start')\nlocal f = io.open('f', 'w') f:write('kept')\n\
          local s = string.rep('a', 8000000)\nreturn s:find(string.rep('a', 4000000) .. 'b', 1, true)",
-        &["--timeout", "5s"],
+        &["--timeout", "2s"],
     );
     assert_eq!(document["status"], "timeout", "{document:#}");
     assert_eq!(document["logs"], json!(["start"]));

@@ -454,7 +454,7 @@ fn a_script_returns_its_result_log_and_files_even_if_it_fails() {
     assert_eq!(metadata["files_touched"], json!([{"name": "g", "op": "write", "bytes": 0}]));
 
     let endless = "print('begun') while true do end";
-    let timed = c(json!({"script": endless, "timeoutMs": 5000}));
+    let timed = c(json!({"script": endless, "timeoutMs": 2000}));
     let answer = server.ask("sandbox_execute_script", timed);
     assert_eq!(answer["metadata"]["kind"], "timeout", "{answer:#}");
     assert_eq!(answer["metadata"]["logs"], json!(["begun"]));
@@ -787,7 +787,7 @@ fn a_cancelled_or_timed_out_script_reports_what_it_did() {
     assert_eq!(metadata["logs"], json!(["begun"]));
     assert_eq!(metadata["files_touched"][0]["name"], "one");
 
-    let call = json!({"id": "two", "tool": "sandbox_execute_script", "timeout_ms": 5000,
+    let call = json!({"id": "two", "tool": "sandbox_execute_script", "timeout_ms": 2000,
         "args": c(json!({"script": script("two")}))});
     server.send(&call.to_string());
     let answer = server.answer(&json!("two"));
