@@ -23,8 +23,10 @@ mod resources;
 mod server;
 mod settings;
 mod skills;
+mod subscriptions;
 mod tools;
 mod transport;
+mod uris;
 mod workspace;
 mod workspaces;
 

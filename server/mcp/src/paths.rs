@@ -7,7 +7,7 @@ use sandbox_api::{Base64, Encoding, WireString};
 use serde_json::{Map, Value, json};
 use unicode_normalization::UnicodeNormalization as _;
 
-use crate::resources;
+use crate::uris;
 use crate::workspace::Workspace;
 
 /// The members of arguments that are paths; the last one need not exist.
@@ -28,7 +28,7 @@ pub(crate) async fn understand_all(workspace: &Workspace, arguments: &mut Map<St
 /// Replaces a path that is written as another one: a URI of a resource, and `io/a` for `/io/a` where the io
 /// dir has nothing that is called `io`.
 pub(crate) async fn understand(workspace: &Workspace, path: &mut Vec<u8>) {
-    if let Some(of_uri) = std::str::from_utf8(path).ok().and_then(resources::path) {
+    if let Some(of_uri) = std::str::from_utf8(path).ok().and_then(uris::path) {
         *path = of_uri;
         return;
     }

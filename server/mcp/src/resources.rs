@@ -18,63 +18,15 @@ use serde_json::json;
 use crate::hints::explained;
 use crate::settings::Settings;
 use crate::skills;
+use crate::uris::{path, uri};
 use crate::workspace::Workspace;
 
-/// The scheme of the files' URIs, and the empty authority.
-const SCHEME: &str = "sandbox://";
 /// How many resources a page of the list has.
 const PAGE: usize = 500;
 /// How many directories are listed for a page.
 const LISTS: usize = 256;
 /// The largest file that is read as a resource.
 pub(crate) const MAX_RESOURCE_BYTES: u64 = 4 << 20;
-
-/// The URI of a file by its guest path.
-pub(crate) fn uri(path: &[u8]) -> String {
-    let mut uri = String::from(SCHEME);
-    for byte in path {
-        match byte {
-            b'/' | b'-' | b'.' | b'_' | b'~' => uri.push(char::from(*byte)),
-            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
-            byte => _ = write!(uri, "%{byte:02X}"),
-        }
-    }
-    uri
-}
-
-/// The URI of a file by its path below the io dir.
-pub(crate) fn uri_below(mount_path: &str, name: &[u8]) -> String {
-    let mut path = mount_path.trim_end_matches('/').as_bytes().to_vec();
-    if !name.starts_with(b"/") {
-        path.push(b'/');
-        path.extend_from_slice(name);
-        return uri(&path);
-    }
-    // It lies under another mount.
-    uri(name)
-}
-
-/// The guest path of a URI; none if it is not a file's.
-pub(crate) fn path(uri: &str) -> Option<Vec<u8>> {
-    let rest = uri.strip_prefix(SCHEME)?;
-    if !rest.starts_with('/') {
-        return None;
-    }
-    let mut path = Vec::with_capacity(rest.len());
-    let mut bytes = rest.bytes();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'%' => {
-                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-                let value = digit(bytes.next())? * 16 + digit(bytes.next())?;
-                path.push(u8::try_from(value).ok()?);
-            }
-            b'?' | b'#' => return None,
-            byte => path.push(byte),
-        }
-    }
-    Some(path)
-}
 
 fn not_found(uri: &str) -> ErrorData {
     let shown: String = uri.chars().take(512).collect();
@@ -381,22 +333,6 @@ pub(crate) async fn latest(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn uris_name_any_path_and_nothing_else() {
-        for name in [&b"/io/a.csv"[..], b"/io/a b/\xc3\xa9?#%.txt", b"/io/\xff", b"/"] {
-            let uri = uri(name);
-            assert!(uri.is_ascii() && uri.starts_with("sandbox:///"), "{uri}");
-            assert_eq!(path(&uri).as_deref(), Some(name), "{uri}");
-        }
-        assert_eq!(uri_below("/io", b"a/b"), "sandbox:///io/a/b");
-        assert_eq!(uri_below("/work", b"/in/x"), "sandbox:///in/x");
-        for wrong in
-            ["file:///io/a", "sandbox://host/a", "sandbox:///a%4", "sandbox:///a?b", "x", ""]
-        {
-            assert_eq!(path(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn list_goes_on_where_the_last_page_ended_even_if_that_file_is_gone() {

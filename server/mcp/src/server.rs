@@ -9,13 +9,15 @@ use rmcp::model::{
     GetPromptResponse, GetSkillRequestParams, GetSkillResult, Implementation, ListPromptsResult,
     ListResourceTemplatesResult, ListResourcesResult, ListSkillsResult, ListToolsResult,
     PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-    Reference, ServerCapabilities, ServerConfig, SubscriptionFilter, Tool,
+    Reference, ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig,
+    SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument as _;
 
-use crate::settings::Settings;
+use crate::settings::{Access, Settings};
+use crate::subscriptions::{MAX_SUBSCRIPTIONS, Subscriptions, file, too_many};
 use crate::tools::{Call, Catalogue, EXECUTE_SCRIPT, other_servers};
 use crate::workspace::Workspace;
 use crate::workspaces::Workspaces;
@@ -37,6 +39,11 @@ impl Shared {
         let catalogue = Catalogue::new(&settings, has_files);
         Self { settings, catalogue, has_files }
     }
+
+    /// Whether calls change files, so that a client can subscribe to them.
+    fn has_updates(&self) -> bool {
+        self.has_files && self.settings.access == Access::ReadWrite
+    }
 }
 
 /// Where the workspace of a request is from.
@@ -55,6 +62,8 @@ pub struct McpServer {
     /// Ends what belongs to this connection.
     connection: CancellationToken,
     _ends: DropGuard,
+    /// Those of a session.
+    subscriptions: Arc<Subscriptions>,
 }
 
 impl McpServer {
@@ -68,7 +77,7 @@ impl McpServer {
     pub(crate) fn of(shared: Arc<Shared>, source: Source) -> Self {
         let connection = CancellationToken::new();
         let _ends = connection.clone().drop_guard();
-        Self { shared, source, connection, _ends }
+        Self { shared, source, connection, _ends, subscriptions: Arc::default() }
     }
 
     /// Ends the calls of this connection, when it is cancelled.
@@ -130,10 +139,13 @@ impl ServerHandler for McpServer {
             .enable_completions()
             .enable_resources()
             .enable_skills();
-        let capabilities = match self.shared.has_files {
+        let mut capabilities = match self.shared.has_files {
             true => capabilities.enable_resources_list_changed().build(),
             false => capabilities.build(),
         };
+        if let Some(resources) = &mut capabilities.resources {
+            resources.subscribe = self.shared.has_updates().then_some(true);
+        }
         let server = Implementation::new("sandboxctl", env!("CARGO_PKG_VERSION"))
             .with_title("sandboxctl")
             .with_description("Runs scripts and commands, each in a fresh container");
@@ -300,20 +312,43 @@ impl ServerHandler for McpServer {
         &self,
         requested: &SubscriptionFilter,
     ) -> Option<SubscriptionFilter> {
-        let offered = match self.shared.has_files {
+        let mut offered = match self.shared.has_files {
             true => SubscriptionFilter::builder().resources_list_changed().build(),
             false => SubscriptionFilter::new(),
         };
+        // Of too many, none: `listen` refuses them.
+        let uris = requested.resource_subscriptions.iter().flatten();
+        if self.shared.has_updates() && uris.clone().count() <= MAX_SUBSCRIPTIONS {
+            let files = uris.filter(|uri| file(uri).is_some()).cloned();
+            offered.resource_subscriptions = Some(files.collect());
+        }
         Some(requested.intersection(&offered))
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
         let workspace = self.workspace(&context.request_context().extensions)?;
+        let requested = context.requested().resource_subscriptions.as_ref().map_or(0, Vec::len);
+        if self.shared.has_updates() && requested > MAX_SUBSCRIPTIONS {
+            return Err(too_many());
+        }
+        let subscriptions = Arc::new(Subscriptions::default());
+        for uri in context.accepted().resource_subscriptions.iter().flatten() {
+            subscriptions.add(uri)?;
+        }
+        // As of the list: earlier changes may be later than the acknowledgement.
+        if workspace.tell(&subscriptions) {
+            subscriptions.touch(None);
+        }
         let mut changes = workspace.changes();
         loop {
             tokio::select! {
                 () = context.cancelled() => return Ok(()),
                 () = workspace.closing().cancelled() => return Ok(()),
+                uri = subscriptions.updated() => {
+                    if context.sink().notify_resource_updated(uri).await.is_err() {
+                        return Ok(());
+                    }
+                }
                 changed = changes.changed() => {
                     let wanted = context.accepted().resources_list_changed == Some(true);
                     if changed.is_err()
@@ -326,6 +361,29 @@ impl ServerHandler for McpServer {
         }
     }
 
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        if !self.shared.has_updates() {
+            return Err(method_not_found("resources/subscribe"));
+        }
+        let workspace = self.workspace(&context.extensions)?;
+        self.subscriptions.add(&request.uri)?;
+        workspace.tell(&self.subscriptions);
+        Ok(())
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.subscriptions.remove(&request.uri);
+        Ok(())
+    }
+
     /// Clients of the revisions with a session are notified of changes from here on.
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         let Ok(workspace) = self.workspace(&context.extensions) else { return };
@@ -334,11 +392,18 @@ impl ServerHandler for McpServer {
         }
         let mut changes = workspace.changes();
         let (connection, peer) = (self.connection.clone(), context.peer);
+        let subscriptions = self.subscriptions.clone();
         tokio::spawn(async move {
             loop {
                 tokio::select! {
                     () = connection.cancelled() => return,
                     () = workspace.closing().cancelled() => return,
+                    uri = subscriptions.updated() => {
+                        let updated = ResourceUpdatedNotificationParam::new(uri);
+                        if peer.notify_resource_updated(updated).await.is_err() {
+                            return;
+                        }
+                    }
                     changed = changes.changed() => {
                         if changed.is_err() || peer.notify_resource_list_changed().await.is_err() {
                             return;
@@ -367,6 +432,9 @@ impl ServerHandler for McpServer {
             context.meta.protocol_version().is_some_and(|it| it >= ProtocolVersion::V_2026_07_28);
         let is_known = match &*request.method {
             "subscriptions/listen" => is_stateless,
+            "resources/subscribe" | "resources/unsubscribe" => {
+                !is_stateless && self.shared.has_updates()
+            }
             method => known.contains(&method),
         };
         Err(match is_known {

@@ -8,15 +8,15 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox_api::files::ReadData;
 use sandbox_api::operation::{OperationRequest, Read, read_result};
 use sandbox_api::service::{SandboxRef, Subject};
 use sandbox_api::{
-    CancelCause, Encoding, ErrorKind, ExecutionEvent, ExecutionResult, Failure, Input, Lifespan,
-    SandboxSpec, Workload,
+    CancelCause, Encoding, ErrorKind, ExecutionEvent, ExecutionResult, Failure, GuestPath, Input,
+    Lifespan, SandboxSpec, Workload,
 };
 use sandbox_service::{CancelHandle, Service, ServiceError};
 use serde::de::DeserializeOwned;
@@ -27,12 +27,16 @@ use tokio_util::task::TaskTracker;
 
 use crate::outputs::Outputs;
 use crate::settings::{Access, Audience, Settings};
+use crate::subscriptions::Subscriptions;
 use crate::transport::progress::Progress;
+use crate::uris;
 
 /// How many file operations of one workspace are in progress at a time: as many as an agent takes.
 const OPERATIONS: usize = 16;
 /// How long [`Workspace::close`] waits for calls in progress after it has cancelled them.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
+/// How many files of one change are told apart.
+const MAX_TOUCHED: usize = 256;
 /// The title of the sandbox of the file tools.
 const FILES: &str = "mcp files";
 
@@ -74,6 +78,7 @@ pub struct Workspace {
     runs: TaskTracker,
     /// Counts the changes of the list of files.
     changes: watch::Sender<u64>,
+    subscribers: Mutex<Subscribers>,
     outputs: Outputs,
     closing: CancellationToken,
 }
@@ -85,6 +90,14 @@ struct Processes {
     sandbox: Mutex<Option<SandboxRef>>,
     /// Held while one is started: as many as may run are counted before.
     starting: tokio::sync::Mutex<()>,
+}
+
+/// Who hears of changed files.
+#[derive(Debug, Default)]
+struct Subscribers {
+    clients: Vec<Weak<Subscriptions>>,
+    /// A call has changed files.
+    is_touched: bool,
 }
 
 /// The io dir of a workspace.
@@ -158,6 +171,7 @@ impl Workspace {
             processes: Processes::default(),
             runs: TaskTracker::new(),
             changes: watch::Sender::new(0),
+            subscribers: Mutex::default(),
             outputs: Outputs::default(),
             closing: CancellationToken::new(),
         })
@@ -257,7 +271,11 @@ impl Workspace {
             progress.send(token).await;
         }
         let result = result.map_err(|error| self.failure(&error))?;
-        if !result.files_touched.files.is_empty() {
+        let touched = &result.files_touched;
+        let names = touched.files.iter().map(|file| file.name.as_bytes());
+        let path = |name| uris::path_below(&self.settings.sandbox.mount_path, name);
+        self.files_touched((!touched.truncated).then(|| names.map(path).collect()));
+        if !touched.files.is_empty() {
             self.files_changed();
         }
         Ok(result)
@@ -322,6 +340,29 @@ impl Workspace {
             changes.mark_changed();
         }
         changes
+    }
+
+    /// Says which files a call has changed, by their guest paths; without any, each may have changed.
+    pub(crate) fn files_touched(&self, paths: Option<Vec<Vec<u8>>>) {
+        let paths = paths.filter(|paths| paths.len() <= MAX_TOUCHED);
+        let paths: Option<Vec<_>> =
+            paths.and_then(|it| it.into_iter().map(|path| GuestPath::new(path).ok()).collect());
+        if paths.as_ref().is_some_and(Vec::is_empty) {
+            return;
+        }
+        let mut subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
+        subscribers.is_touched = true;
+        let clients = subscribers.clients.iter().filter_map(Weak::upgrade);
+        clients.for_each(|client| client.touch(paths.as_deref()));
+    }
+
+    /// Tells a client of changes from now on, and says whether there were earlier ones.
+    pub(crate) fn tell(&self, client: &Arc<Subscriptions>) -> bool {
+        let mut subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
+        let client = Arc::downgrade(client);
+        subscribers.clients.retain(|it| it.strong_count() > 0 && !it.ptr_eq(&client));
+        subscribers.clients.push(client);
+        subscribers.is_touched
     }
 
     /// Cancels what is in progress, waits until scripts and commands have ended, and gives its service

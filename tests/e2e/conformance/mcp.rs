@@ -297,6 +297,19 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Waits for notifications of this method, and takes them with all that came before.
+    #[track_caller]
+    fn notified(&mut self, method: &str) -> Vec<Value> {
+        while !self.notifications.iter().any(|it| it["method"] == method) {
+            let message = self.messages.recv_timeout(TIMEOUT).expect("a notification");
+            self.notifications.push(message);
+        }
+        let all = std::mem::take(&mut self.notifications).into_iter();
+        all.filter(|it| it["method"] == method).map(|mut it| it["params"].take()).collect()
+    }
+}
+
 #[test]
 fn agent_hears_what_is_wrong_and_can_go_on() {
     let place = Fixture::new();
@@ -420,6 +433,71 @@ fn client_of_the_stateless_revision_hears_of_changes_and_how_long_answers_are_go
     client.notifications.clear();
     client.begin("subscriptions/listen", with_meta(wanted));
     client.answered_list_changed();
+    client.end();
+}
+
+#[test]
+fn client_hears_of_changes_of_the_files_that_it_has_subscribed_to() {
+    let place = Fixture::new();
+    place.write("out/a", "x");
+    let updated = "notifications/resources/updated";
+    let [a, b] = ["sandbox:///io/a", "sandbox:///io/b"];
+    let mut client = Client::silent(&place, &["--io-dir", "out", "--pool", "0"]);
+    let hello = client.ask("initialize", hello("2025-11-25"));
+    let resources = &hello["result"]["capabilities"]["resources"];
+    assert_eq!(resources, &json!({ "subscribe": true, "listChanged": true }), "{hello:#}");
+    client.notify("notifications/initialized", json!({}));
+    for uri in [a, b] {
+        let answer = client.ask("resources/subscribe", json!({ "uri": uri }));
+        assert!(answer["result"].is_object(), "{answer:#}");
+    }
+    assert_eq!(place.containers().len(), 0, "none is started for a subscription");
+    let refused = client.ask("resources/subscribe", json!({ "uri": "sandbox://output/1/stdout" }));
+    assert_eq!(refused["error"]["code"], -32602, "{refused:#}");
+
+    // An edit, which leaves the list as it is; then a script, of the other file.
+    client.data("edit_file", json!({ "path": "a", "old": "x", "new": "y" }));
+    assert_eq!(client.notified(updated), [json!({ "uri": a })]);
+    client.data("execute_script", json!({ "script": "fs.write('b', '1') fs.write('c', '1')" }));
+    assert_eq!(client.notified(updated), [json!({ "uri": b })]);
+    client.ask("resources/unsubscribe", json!({ "uri": a }));
+    client.data("write_file", json!({ "path": "a", "content": "z" }));
+    client.data("move", json!({ "from": "b", "to": "d" }));
+    assert_eq!(client.notified(updated), [json!({ "uri": b })], "no more of the other one");
+    client.end();
+
+    // The same without a session.
+    let with_meta = |mut params: Value| {
+        params["_meta"] = stateless();
+        params
+    };
+    let mut client = Client::silent(&place, &["--io-dir", "out", "--pool", "0"]);
+    let wanted = json!({ "resourceSubscriptions": [a, "skill://sandboxctl/SKILL.md"] });
+    let params = with_meta(json!({ "notifications": wanted }));
+    let id = client.begin("subscriptions/listen", params);
+    let acknowledged = client.notified("notifications/subscriptions/acknowledged");
+    let accepted = json!({ "resourceSubscriptions": [a] });
+    assert_eq!(acknowledged[0]["notifications"], accepted, "{acknowledged:?}");
+    let write = json!({ "name": "write_file", "arguments": { "path": "a", "content": "" } });
+    client.ask("tools/call", with_meta(write));
+    let told = client.notified(updated);
+    assert_eq!((&told[0]["uri"], told.len()), (&json!(a), 1));
+    let subscription = &told[0]["_meta"]["io.modelcontextprotocol/subscriptionId"];
+    assert_eq!(subscription, &json!(id), "{told:?}");
+    let many: Vec<_> = (0..65).map(|number| format!("sandbox:///io/{number}")).collect();
+    let many = json!({ "notifications": { "resourceSubscriptions": many } });
+    let refused = client.ask("subscriptions/listen", with_meta(many));
+    assert_eq!(refused["error"]["code"], -32602, "{refused:#}");
+    client.end();
+
+    // Where no call changes a file, nobody can subscribe.
+    let mut client = Client::silent(&place, &["--io-dir", "out", "--read-only", "--pool", "0"]);
+    let hello = client.ask("initialize", self::hello("2025-11-25"));
+    let resources = &hello["result"]["capabilities"]["resources"];
+    assert_eq!(resources, &json!({ "listChanged": true }), "{hello:#}");
+    client.notify("notifications/initialized", json!({}));
+    let refused = client.ask("resources/subscribe", json!({ "uri": a }));
+    assert_eq!(refused["error"]["code"], -32601, "{refused:#}");
     client.end();
 }
 

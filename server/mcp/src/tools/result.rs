@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::outputs::Kept;
-use crate::resources::uri_below;
+use crate::uris::uri_below;
 use crate::workspace::Workspace;
 
 /// The most bytes of one result of a file operation.

@@ -1,8 +1,9 @@
 //! The definition of a tool for a file operation, and how a call of one runs.
 
 use rmcp::model::{CallToolResult, JsonObject};
-use sandbox_api::{Encoding, ErrorKind, Failure, OperationRequest};
+use sandbox_api::{Encoding, ErrorKind, Failure, OperationRequest, WireString};
 use schemars::JsonSchema;
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::super::result::{MAX_RESULT_BYTES, failed, invalid, structured, too_large};
@@ -100,12 +101,16 @@ async fn run<T: FileTool>(call: Call<'_>) -> Result<CallToolResult, Failure> {
     let named = paths::named(&arguments);
     let operation = operation::<T>(arguments)?;
     let word = operation.operation.name();
+    let changes_files = T::CHANGES_LIST || word == "edit";
     let performed = tokio::select! {
         biased;
         () = token.cancelled() => {
             // It may have been done before that.
             if T::CHANGES_LIST {
                 workspace.files_changed();
+            }
+            if changes_files {
+                workspace.files_touched(None);
             }
             return Err(cancelled());
         }
@@ -114,6 +119,10 @@ async fn run<T: FileTool>(call: Call<'_>) -> Result<CallToolResult, Failure> {
     let data = match performed {
         Ok(data) => data,
         Err(failure) => {
+            // A directory may be half copied or removed.
+            if matches!(word, "copy" | "remove") {
+                workspace.files_touched(None);
+            }
             let mut failure = explained(failure, settings);
             let better = match (failure.kind, &*named) {
                 (ErrorKind::IsDirectory, _) => Some(T::DIRECTORY_HINT.to_owned()),
@@ -139,7 +148,21 @@ async fn run<T: FileTool>(call: Call<'_>) -> Result<CallToolResult, Failure> {
     let data = data.map_err(|error| {
         Failure::new(ErrorKind::Internal, format!("the result is unreadable: {error}"), None)
     })?;
+    if changes_files {
+        workspace.files_touched(Some(changed(word, &data)));
+    }
     Ok(T::result(data))
+}
+
+/// The paths of what an operation has changed, by its result.
+fn changed(word: &str, data: &Value) -> Vec<Vec<u8>> {
+    let names: &[&str] = match word {
+        "copy" => &["to"],
+        "rename" => &["from", "to"],
+        _ => &["path"],
+    };
+    let paths = names.iter().filter_map(|name| WireString::deserialize(data.get(name)?).ok());
+    paths.map(WireString::into_bytes).collect()
 }
 
 /// Arguments as an operation.
@@ -218,6 +241,14 @@ mod tests {
         for field in ["path", "lines", "encoding", "offset", "limit"] {
             assert!(error.contains(&format!("`{field}`")), "{error}");
         }
+    }
+
+    #[test]
+    fn result_says_what_was_changed() {
+        let two = json!({ "from": "/io/a", "to": { "b64": "L2lvL/8=" } });
+        assert_eq!(changed("rename", &two), [&b"/io/a"[..], b"/io/\xff"]);
+        assert_eq!(changed("copy", &two), [b"/io/\xff"]);
+        assert_eq!(changed("edit", &json!({ "path": "/io/a" })), [b"/io/a"]);
     }
 
     #[test]

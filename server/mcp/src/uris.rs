@@ -1,0 +1,76 @@
+//! URIs of files: `sandbox:///io/a.csv` is the file `/io/a.csv`.
+
+use std::fmt::Write as _;
+
+/// The scheme of the files' URIs, and the empty authority.
+const SCHEME: &str = "sandbox://";
+
+/// The URI of a file by its guest path.
+pub(crate) fn uri(path: &[u8]) -> String {
+    let mut uri = String::from(SCHEME);
+    for byte in path {
+        match byte {
+            b'/' | b'-' | b'.' | b'_' | b'~' => uri.push(char::from(*byte)),
+            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
+            byte => _ = write!(uri, "%{byte:02X}"),
+        }
+    }
+    uri
+}
+
+/// The URI of a file by its path below the io dir.
+pub(crate) fn uri_below(mount_path: &str, name: &[u8]) -> String {
+    uri(&path_below(mount_path, name))
+}
+
+/// The guest path of a file by its path below the io dir.
+pub(crate) fn path_below(mount_path: &str, name: &[u8]) -> Vec<u8> {
+    match name {
+        // It lies under another mount.
+        [b'/', ..] => name.to_vec(),
+        _ => [mount_path.trim_end_matches('/').as_bytes(), b"/", name].concat(),
+    }
+}
+
+/// The guest path of a URI; none if it is not a file's.
+pub(crate) fn path(uri: &str) -> Option<Vec<u8>> {
+    let rest = uri.strip_prefix(SCHEME)?;
+    if !rest.starts_with('/') {
+        return None;
+    }
+    let mut path = Vec::with_capacity(rest.len());
+    let mut bytes = rest.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'%' => {
+                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+                let value = digit(bytes.next())? * 16 + digit(bytes.next())?;
+                path.push(u8::try_from(value).ok()?);
+            }
+            b'?' | b'#' => return None,
+            byte => path.push(byte),
+        }
+    }
+    Some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_name_any_path_and_nothing_else() {
+        for name in [&b"/io/a.csv"[..], b"/io/a b/\xc3\xa9?#%.txt", b"/io/\xff", b"/"] {
+            let uri = uri(name);
+            assert!(uri.is_ascii() && uri.starts_with("sandbox:///"), "{uri}");
+            assert_eq!(path(&uri).as_deref(), Some(name), "{uri}");
+        }
+        assert_eq!(uri_below("/io", b"a/b"), "sandbox:///io/a/b");
+        assert_eq!(uri_below("/work", b"/in/x"), "sandbox:///in/x");
+        for wrong in
+            ["file:///io/a", "sandbox://host/a", "sandbox:///a%4", "sandbox:///a?b", "x", ""]
+        {
+            assert_eq!(path(wrong), None, "{wrong}");
+        }
+    }
+}
