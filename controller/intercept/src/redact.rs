@@ -24,7 +24,7 @@ pub const PAUSE: Duration = Duration::from_millis(250);
 /// How long a program may take to answer that a WebSocket is closed.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// The largest message of a WebSocket.
-const MAX_MESSAGE: usize = 16 << 20;
+const MAX_MESSAGE: usize = 1 << 20;
 
 pub type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 

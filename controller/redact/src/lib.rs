@@ -18,7 +18,7 @@ mod stream;
 mod tests;
 
 use std::borrow::Cow;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use sandbox_api::Secrets;
 
@@ -43,9 +43,9 @@ pub struct Redactions(RwLock<Known>);
 struct Known {
     given: Vec<Secrets>,
     injected: Vec<Secrets>,
-    /// Of all of them, of those that were given, and of those that are injected.
+    /// Of those that were given, and of those that are injected.
     patterns: Option<Arc<Patterns>>,
-    apart: Option<[Patterns; 2]>,
+    whole: Option<Arc<Patterns>>,
 }
 
 impl Redactions {
@@ -54,8 +54,8 @@ impl Redactions {
         self.add_to(|known| &mut known.given, secrets);
     }
 
-    /// Adds secrets that no guest has: where it could see what is replaced, they are replaced whole, so that
-    /// it cannot guess them in parts.
+    /// Adds secrets that no guest has. They are replaced in what is finished, and whole: what a stream holds
+    /// back, and what is replaced of a part, would say whether a guess begins with a secret.
     pub fn add_injected(&self, secrets: &Secrets) {
         self.add_to(|known| &mut known.injected, secrets);
     }
@@ -69,33 +69,55 @@ impl Redactions {
             return;
         }
         kind(&mut known).push(secrets.clone());
-        known.patterns = Some(Arc::new(Patterns::of(known.given.iter().chain(&known.injected))));
-        known.apart = Some([&known.given, &known.injected].map(Patterns::of));
+        let of =
+            |secrets: &Vec<Secrets>| (!secrets.is_empty()).then(|| Arc::new(Patterns::of(secrets)));
+        (known.patterns, known.whole) = (of(&known.given), of(&known.injected));
     }
 
-    /// Replaces the secrets in a text of a guest's that it can see again: no part of an injected one.
-    pub fn visible(&self, text: &mut String) {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some([given, injected]) = &known.apart {
-            given.text(text);
-            injected.whole(text);
-        }
-    }
-
-    /// What is looked for; `None` without any secret.
+    /// What is looked for in a stream; `None` without any secret that was given.
     pub fn patterns(&self) -> Option<Arc<Patterns>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).patterns.clone()
+        self.known().patterns.clone()
     }
 
     /// Bytes without the secrets.
     pub fn bytes<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
-        self.patterns().map_or(Cow::Borrowed(bytes), |patterns| patterns.bytes(bytes))
+        self.finished().bytes(bytes)
     }
 
     /// Replaces the secrets in a text.
     pub fn text(&self, text: &mut String) {
-        if let Some(patterns) = self.patterns() {
-            patterns.text(text);
+        self.finished().text(text);
+    }
+
+    /// What is looked for in what is finished.
+    fn finished(&self) -> Finished {
+        let known = self.known();
+        Finished { given: known.patterns.clone(), injected: known.whole.clone() }
+    }
+
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The patterns for a text that has come to its end.
+struct Finished {
+    given: Option<Arc<Patterns>>,
+    injected: Option<Arc<Patterns>>,
+}
+
+impl Finished {
+    fn bytes<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        let shown = self.given.as_ref().map_or(Cow::Borrowed(bytes), |given| given.bytes(bytes));
+        match self.injected.as_ref().and_then(|injected| injected.whole(&shown)) {
+            Some(replaced) => Cow::Owned(replaced),
+            None => shown,
+        }
+    }
+
+    fn text(&self, text: &mut String) {
+        if let Cow::Owned(replaced) = self.bytes(text.as_bytes()) {
+            *text = stream::to_text(replaced);
         }
     }
 }

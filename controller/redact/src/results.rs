@@ -8,13 +8,12 @@ use sandbox_protocol::WireString;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::Redactions;
-use crate::patterns::Patterns;
+use crate::{Finished, Redactions};
 
 impl Redactions {
     /// Replaces the secrets in how a run ended.
     pub fn outcome(&self, outcome: &mut Outcome) {
-        let Some(patterns) = self.patterns() else { return };
+        let patterns = self.finished();
         match outcome {
             Outcome::Ok { result } => json(&patterns, result),
             Outcome::ScriptError(error) | Outcome::Limit(error) | Outcome::Timeout(error) => {
@@ -33,13 +32,13 @@ impl Redactions {
 
     /// Replaces the secrets in the names of files. Names that become equal stay apart.
     pub fn files(&self, touched: &mut FilesTouched) {
-        let Some(patterns) = self.patterns() else { return };
+        let patterns = self.finished();
         touched.files.iter_mut().for_each(|file| name(&patterns, &mut file.name));
     }
 
     /// Replaces the secrets in the names of what changed, and in where links lead.
     pub fn changes(&self, changes: &mut Changes) {
-        let Some(patterns) = self.patterns() else { return };
+        let patterns = self.finished();
         changes.conflicts.iter_mut().for_each(|path| patterns.text(path));
         for change in &mut changes.manifest.changes {
             name(&patterns, &mut change.path);
@@ -50,7 +49,7 @@ impl Redactions {
 
     /// Replaces the secrets in the names of hosts, and in the rules that would allow them.
     pub fn network(&self, network: &mut Network) {
-        let replace = |text: &mut String| self.visible(text);
+        let replace = |text: &mut String| self.text(text);
         network.contacted.iter_mut().for_each(|it| replace(&mut it.host));
         for refused in &mut network.refused {
             replace(&mut refused.host);
@@ -71,7 +70,7 @@ impl Redactions {
 
     /// Replaces the secrets in notes, which name processes and hosts.
     pub fn notes(&self, notes: &mut [Note]) {
-        let Some(patterns) = self.patterns() else { return };
+        let patterns = self.finished();
         for note in notes {
             patterns.text(&mut note.message);
             note.hint.iter_mut().for_each(|hint| patterns.text(hint));
@@ -79,20 +78,20 @@ impl Redactions {
     }
 }
 
-fn name(patterns: &Patterns, name: &mut WireString) {
+fn name(patterns: &Finished, name: &mut WireString) {
     if let Cow::Owned(replaced) = patterns.bytes(name.as_bytes()) {
         *name = replaced.into();
     }
 }
 
-fn script_error(patterns: &Patterns, error: &mut ScriptError) {
+fn script_error(patterns: &Finished, error: &mut ScriptError) {
     patterns.text(&mut error.message);
     error.traceback.iter_mut().for_each(|text| patterns.text(text));
     error.value.iter_mut().for_each(|raised| value(patterns, raised));
 }
 
 /// JSON stays JSON, and what holds no secret keeps its text.
-fn json(patterns: &Patterns, result: &mut Box<RawValue>) {
+fn json(patterns: &Finished, result: &mut Box<RawValue>) {
     let Ok(parsed) = serde_json::from_str::<Value>(result.get()) else { return };
     let mut replaced = parsed.clone();
     value(patterns, &mut replaced);
@@ -104,7 +103,7 @@ fn json(patterns: &Patterns, result: &mut Box<RawValue>) {
 }
 
 /// A number in which a secret stands becomes a string. Keys that become equal get a number.
-fn value(patterns: &Patterns, at: &mut Value) {
+fn value(patterns: &Finished, at: &mut Value) {
     match at {
         Value::Null | Value::Bool(_) => {}
         Value::Number(number) => {

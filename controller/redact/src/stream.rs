@@ -130,19 +130,17 @@ impl Patterns {
         }
     }
 
-    /// Replaces whole secrets in a text, and no part of one at its end.
-    pub(crate) fn whole(&self, text: &mut String) {
+    /// Bytes without whole secrets; a part of one at the end stays. `None` if there is none.
+    pub(crate) fn whole(&self, bytes: &[u8]) -> Option<Vec<u8>> {
         let (mut stream, mut replaced) = (Stream::default(), Vec::new());
-        stream.push(self, text.as_bytes(), &mut replaced);
+        stream.push(self, bytes, &mut replaced);
         stream.pass(stream.arrived, &mut replaced);
-        if replaced != text.as_bytes() {
-            *text = to_text(replaced);
-        }
+        (replaced != bytes).then_some(replaced)
     }
 }
 
 /// A secret that is not UTF-8 may begin inside a character.
-fn to_text(bytes: Vec<u8>) -> String {
+pub(crate) fn to_text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }

@@ -306,7 +306,11 @@ fn reasons_show_nothing_about_parts_of_injected_secrets() {
         assert_eq!(network.refused[0].reason, expected);
         assert_eq!(network.refused[0].allow, [expected]);
     }
-    let mut log = "hunter22 password123".to_owned();
+    let mut log = "hunter22 password123 password12".to_owned();
     redactions.text(&mut log);
-    assert_eq!(log, "*** ***");
+    assert_eq!(log, "*** *** password12");
+    // Nor does what a stream holds back.
+    let (mut console, now) = (Console::new(redactions.patterns()), Instant::now());
+    assert_eq!(console.push(0, b"<password12".to_vec(), now), b"<password12");
+    assert_eq!(console.push(0, b"<hunter".to_vec(), now), b"<");
 }

@@ -36,7 +36,7 @@ impl Asked {
     ) -> bool {
         let Self { permission, questions, answers } = self;
         let mut shown = target.to_string();
-        redactions.visible(&mut shown);
+        redactions.text(&mut shown);
         // A name that has a secret in it is neither shown nor recorded.
         let is_secret = shown != target.to_string();
         if permission.is_none() || is_secret || !target.may_be_asked_for() {
