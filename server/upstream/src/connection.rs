@@ -234,6 +234,9 @@ impl Connection {
         let live = self.connected().await?;
         live.is_stale.store(false, Ordering::Relaxed);
         let listed = timeout(LIST_TIMEOUT, live.list(&self.name)).await;
+        if !matches!(listed, Ok(Ok(_))) {
+            live.is_stale.store(true, Ordering::Relaxed);
+        }
         let tools = listed.map_err(|_| failed("it did not list its tools in time"))?;
         let tools = tools.map_err(|error| match error {
             ServiceError::TransportSend(error) => failed(words(&error.error)),

@@ -105,10 +105,11 @@ impl Gate {
         default.into_iter().chain(rules.iter().chain(added).map(ToString::to_string)).collect()
     }
 
-    /// The rule that would give a refused tool; `None` if one names it already, whose conditions are not met.
+    /// The rule that would give a refused tool; `None` if one names it already, whose conditions are not met,
+    /// and for a name that would be another rule.
     pub fn suggested_rule(&self, tool: &str) -> Option<String> {
         let mut rules = self.grant.rules.iter().chain(&self.grant.added);
-        (!rules.any(|rule| rule.names(tool))).then(|| tool.to_owned())
+        (is_plain(tool) && !rules.any(|rule| rule.names(tool))).then(|| tool.to_owned())
     }
 
     /// The given tools that have these words.
@@ -214,9 +215,11 @@ impl Gate {
             return Err(Refusal(ToolOutcome::Refused, message));
         };
         self.wait_for_turn().await;
-        let all = self.list().await?;
+        // What it says of itself may have changed since the script began.
+        let all = timeout(limits.timeout.min(left), self.grant.tools.list()).await;
+        let all = all.unwrap_or(Err(HostToolError::Timeout))?;
         let known = all.iter().find(|tool| tool.name == name);
-        let tool = known.map_or_else(|| self.find(all, name), Ok)?;
+        let tool = known.map_or_else(|| self.find(&all, name), Ok)?;
         self.permit(tool, &arguments).await?;
         let time = limits.timeout.min(left);
         let answer = timeout(time, self.grant.tools.call(name, arguments)).await;
@@ -236,6 +239,9 @@ impl Gate {
                      {condition}{}",
                     if needs_both { ", and --allow-destructive" } else { "" }
                 ),
+                None if !is_plain(name) => {
+                    format!("the tool '{name}' was not given to this script")
+                }
                 None if needs_both => format!(
                     "the tool '{name}' was not given to this script (--tool '{name}' and \
                      --allow-destructive give it)"
@@ -244,6 +250,8 @@ impl Gate {
                     "the tool '{name}' was not given to this script (--tool '{name}' gives it)"
                 ),
             }
+        } else if needs_both && !is_plain(name) {
+            format!("the tool '{name}' may remove or overwrite something, which was not allowed")
         } else if needs_both {
             format!(
                 "the tool '{name}' may remove or overwrite something, which was not allowed \
@@ -369,3 +377,8 @@ fn named(
 
 #[cfg(test)]
 mod tests;
+
+/// Whether a tool's name is a rule for it alone, and one word of a command line.
+fn is_plain(tool: &str) -> bool {
+    tool.bytes().all(|it| it.is_ascii_alphanumeric() || b"_-.".contains(&it))
+}
