@@ -472,7 +472,7 @@ fn nothing_in_a_directory_is_a_way_to_the_host() {
     assert!(socket.accept().is_err(), "a program reached a socket of the host's");
     assert_eq!(
         programs.shell("ls /etc | sort | tr '\\n' ' '"),
-        "group hostname hosts passwd resolv.conf "
+        "group hostname hosts mtab passwd resolv.conf "
     );
 }
 

@@ -115,6 +115,15 @@ impl Root {
         made.step_at("create", path)
     }
 
+    /// A link where a process in the container looks for it, unless something is there.
+    pub fn link_there(&self, path: &str, target: &str) -> Result<(), Failed> {
+        let made = split(path).and_then(|(folder, name)| {
+            _ = rustix::fs::symlinkat(target, self.folder(folder)?, name);
+            Ok(())
+        });
+        made.step_at("create", path)
+    }
+
     /// A file of this content, where a process in the container looks for it, in place of what is there.
     pub fn write(&self, path: &str, content: &str) -> Result<(), Failed> {
         let written = split(path).and_then(|(folder, name)| {
