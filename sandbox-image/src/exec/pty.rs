@@ -3,9 +3,10 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
 use rustix::process::Pid;
-use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetpgrp, tcsetwinsize};
 use sandbox_protocol::WireError;
 use sandbox_protocol::limits::{MAX_TERM_BYTES, MAX_TERMINAL_SIZE};
@@ -42,8 +43,15 @@ impl Terminal {
         let master = openpt(flags)?;
         unlockpt(&master)?;
         tcsetwinsize(&master, size)?;
-        // By the master alone: a path could be another terminal's.
-        let slave = ioctl_tiocgptpeer(&master, flags)?;
+        let slave = match ioctl_tiocgptpeer(&master, flags) {
+            // gVisor has no such call. No program there changes what is mounted at the path.
+            Err(Errno::NOTTY) => {
+                let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+                open(ptsname(&master, Vec::new())?, flags, Mode::empty())?
+            }
+            // By the master alone: a path could be another terminal's.
+            slave => slave?,
+        };
         rustix::fs::fcntl_setfl(&master, OFlags::NONBLOCK)?;
         Ok(Self { master: Arc::new(master), slave })
     }
