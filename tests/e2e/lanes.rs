@@ -70,7 +70,8 @@ fn tests_that_have_lanes_of_their_own_exist() {
         serde_json::from_value(table.get_mut(lane).unwrap()[list].take()).unwrap()
     };
     let nightly = ["both", "docker", "embedded"].map(|engine| names("nightly", engine));
-    let nightly = nightly.into_iter().flatten().collect();
+    let nightly: BTreeSet<_> = nightly.into_iter().flatten().collect();
+    let nightly = &nightly | &names("engines", "except");
     let rootless = names("rootless", "tests");
     let walks = &names("smoke", "tests") | &rootless;
     let named = &(&walks | &nightly) | &not_rootless();

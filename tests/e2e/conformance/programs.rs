@@ -430,7 +430,11 @@ fn a_hostile_program_gets_nowhere() {
                 }
                 let errnos = match *attack {
                     "device-in-mount" if !has(Feature::SharedKernel) => &[EPERM],
-                    "netlink-take-device-down" if !has(Feature::SharedKernel) => &[EACCES],
+                    "netlink-take-device-down" | "netlink-remove-device"
+                        if !has(Feature::SharedKernel) =>
+                    {
+                        &[EACCES]
+                    }
                     _ => errnos,
                 };
                 assert!(errnos.contains(&&*outcome), "{attack} as {:?}: {outcome}", hostile.owner);
