@@ -130,7 +130,8 @@ impl Patterns {
         }
     }
 
-    /// Bytes without whole secrets; a part of one at the end stays. `None` if there is none.
+    /// The bytes with each whole secret replaced, and a cut one at their end as it is; `None` if they have no
+    /// whole secret.
     pub(crate) fn whole(&self, bytes: &[u8]) -> Option<Vec<u8>> {
         let (mut stream, mut replaced) = (Stream::default(), Vec::new());
         stream.push(self, bytes, &mut replaced);

@@ -35,7 +35,7 @@ use crate::uris;
 const OPERATIONS: usize = 16;
 /// How long [`Workspace::close`] waits for calls in progress after it has cancelled them.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
-/// How many files of one change are told apart.
+/// The most files of one change that are compared with subscriptions; of more, each file may have changed.
 const MAX_TOUCHED: usize = 256;
 /// The title of the sandbox of the file tools.
 const FILES: &str = "mcp files";
@@ -356,7 +356,7 @@ impl Workspace {
         clients.for_each(|client| client.touch(paths.as_deref()));
     }
 
-    /// Tells a client of changes from now on, and says whether there were earlier ones.
+    /// Notifies a client of changes from now on; true if calls have changed files before.
     pub(crate) fn tell(&self, client: &Arc<Subscriptions>) -> bool {
         let mut subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
         let client = Arc::downgrade(client);

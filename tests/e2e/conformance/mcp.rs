@@ -490,7 +490,7 @@ fn client_hears_of_changes_of_the_files_that_it_has_subscribed_to() {
     assert_eq!(refused["error"]["code"], -32602, "{refused:#}");
     client.end();
 
-    // Where no call changes a file, nobody can subscribe.
+    // A read-only server changes no file, and offers no subscriptions.
     let mut client = Client::silent(&place, &["--io-dir", "out", "--read-only", "--pool", "0"]);
     let hello = client.ask("initialize", self::hello("2025-11-25"));
     let resources = &hello["result"]["capabilities"]["resources"];

@@ -375,10 +375,10 @@ fn named(
     CallFile { name, mime_type, data: Base64(data) }
 }
 
-#[cfg(test)]
-mod tests;
-
 /// Whether a tool's name is a rule for it alone, and one word of a command line.
 fn is_plain(tool: &str) -> bool {
     tool.bytes().all(|it| it.is_ascii_alphanumeric() || b"_-.".contains(&it))
 }
+
+#[cfg(test)]
+mod tests;
