@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT, chmod, fstat, renameat,
+    AtFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT, fstat, renameat,
     renameat_with, statat, utimensat,
 };
 use rustix::io::{Errno, Result};
@@ -19,7 +19,7 @@ use crate::compare::Comparison;
 use crate::copy::Baseline;
 use crate::error::StageError;
 use crate::journal::{DirectoryState, Journal, Move, OldEntry, RemovedChild};
-use crate::tree::{self, walk};
+use crate::tree::{self, set_mode, walk};
 
 /// What became of a commit.
 #[derive(Debug, PartialEq, Eq)]
@@ -421,10 +421,6 @@ fn unlock(directory: BorrowedFd<'_>) -> Result<u32> {
     let mode = fstat(directory)?.st_mode & 0o7777;
     set_mode(directory, mode | 0o700)?;
     Ok(mode)
-}
-
-fn set_mode(directory: BorrowedFd<'_>, mode: u32) -> Result<()> {
-    chmod(format!("/proc/self/fd/{}", directory.as_raw_fd()), Mode::from_raw_mode(mode))
 }
 
 fn set_state(io_dir: &Root<'_>, state: &DirectoryState) -> Result<Moved> {

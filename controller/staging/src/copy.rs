@@ -13,11 +13,13 @@ use rustix::fs::{
     futimens, ioctl_ficlone, mkdirat, mknodat, openat, readlinkat, symlinkat, utimensat,
 };
 use rustix::io::Errno;
-use sandbox_dirfd::{CopyAllowance, FileStamp, KnownFiles, link_below, next_data, remove_tree};
+use sandbox_dirfd::{
+    CopyAllowance, FileStamp, KnownFiles, link_below, next_data, open_child, remove_tree,
+};
 
 use crate::error::StageError;
 use crate::tree::{
-    BirthTime, MAX_DEPTH, WalkCount, birth_time, entries, join, open, wait_for_tick,
+    BirthTime, MAX_DEPTH, WalkCount, birth_time, entries, join, open, set_mode, wait_for_tick,
 };
 
 /// How often to copy a file that changes meanwhile.
@@ -385,9 +387,12 @@ fn link(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &CStr) -> Result<bool, E
 }
 
 fn special(to: BorrowedFd<'_>, name: &CStr, kind: FileType, stat: Stat) -> Result<Stat, Errno> {
-    mknodat(to, name, kind, Mode::from_raw_mode(stat.st_mode & 0o777), 0)?;
+    mknodat(to, name, kind, Mode::RUSR | Mode::WUSR, 0)?;
     let owner = (Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)));
     _ = rustix::fs::chownat(to, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW);
+    // Whatever the umask is.
+    let made = open_child(to, name.to_bytes(), OFlags::PATH)?;
+    set_mode(made.as_fd(), stat.st_mode & 0o7777)?;
     utimensat(to, name, &times(&stat), AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(stat)
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use sandbox_api::changes::{Change, ChangeOp, ChangeType};
 use sandbox_dirfd::{DiskUsage, path_of};
 use sha2::{Digest as _, Sha256};
@@ -600,6 +601,29 @@ fn names_of_any_bytes_sparse_files_and_stages_of_others_are_copied_as_they_must_
     assert_eq!(stage.commit(&compared, |_| {}).unwrap(), Commit::Done);
     assert_eq!(fs::read(place.io().join(odd)).unwrap(), b"changed");
     assert!(place.io().join(".sandboxctl-stage-0123").exists());
+}
+
+#[test]
+fn fifos_and_sockets_are_committed_with_their_modes_whatever_the_umask_is() {
+    let modes = [("fifo", 0o666), ("d/socket", 0o777), ("narrow", 0o200)];
+    for method in methods() {
+        let place = Fixture::new();
+        let mut stage = place.run(method);
+        let files = stage.path();
+        fs::create_dir(files.join("d")).unwrap();
+        for (name, mode) in modes {
+            let path = files.join(name);
+            let kind = if name == "d/socket" { FileType::Socket } else { FileType::Fifo };
+            mknodat(CWD, &path, kind, Mode::RUSR, 0).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        }
+        let compared = stage.compare().unwrap();
+        assert_eq!(stage.commit(&compared, |_| {}).unwrap(), Commit::Done);
+        for (name, mode) in modes {
+            let found = fs::symlink_metadata(place.io().join(name)).unwrap();
+            assert_eq!(found.mode() & 0o7777, mode, "{method:?}: {name}");
+        }
+    }
 }
 
 #[test]

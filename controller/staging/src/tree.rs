@@ -1,9 +1,9 @@
 //! Trees by descriptors: their entries, and how a change is detected.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Dir, FileType, OFlags, Stat, StatxFlags, statat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, StatxFlags, chmod, statat};
 use rustix::io::{Errno, Result};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use sandbox_api::changes::ChangeType;
@@ -81,6 +81,11 @@ pub(crate) fn open(parent: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> Result
         Err(Errno::PERM) => retry(|| open_child(parent, name.to_bytes(), flags)),
         opened => opened,
     }
+}
+
+/// Sets the mode of what a descriptor names, also of one that does nothing else.
+pub(crate) fn set_mode(of: BorrowedFd<'_>, mode: u32) -> Result<()> {
+    chmod(format!("/proc/self/fd/{}", of.as_raw_fd()), Mode::from_raw_mode(mode))
 }
 
 /// The entries of a directory, sorted by name, with their metadata. One that disappears meanwhile is
