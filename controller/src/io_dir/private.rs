@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::{fs, io};
 
+use rustix::fs::{AtFlags, Mode, chmodat};
 use sandbox_dirfd::{Links, create_private_dir};
 use sandbox_engine::Source;
 use sandbox_staging::bounded::BoundedDir;
@@ -73,6 +74,14 @@ impl IoDir {
         let io_dir = Self::open_at(path, Links::Follow);
         let io_dir = io_dir.map_err(|why| refuse(io::Error::other(why)))?;
         Ok(Self { is_private: true, unbounded: wanted, ..io_dir })
+    }
+
+    /// Lets every user write to it: the sandbox's is not its owner, by an engine that does not say which
+    /// user of the host that is, by a process that may not change owners, or after another sandbox.
+    pub fn admit_every_user(&self) -> Result<(), Error> {
+        let mode = Mode::from_raw_mode(0o777);
+        chmodat(self.fd(), ".", mode, AtFlags::empty())
+            .map_err(|errno| Error::PrivateIoDir { reason: errno.to_string() })
     }
 
     /// Gives the image of a kept io dir its name: a container has it mounted.

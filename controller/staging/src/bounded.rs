@@ -140,13 +140,13 @@ impl BoundedDir {
         }
     }
 
-    /// Any user of the sandbox may write to it, and nothing else sees it.
+    /// Its owner may write to it.
     fn give(&self, owner: Option<(u32, u32)>) -> io::Result<()> {
         let root = open_root(&self.files)?;
         if let Some((uid, gid)) = owner {
             fchown(&root, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
         }
-        Ok(fchmod(&root, Mode::from_raw_mode(0o777))?)
+        Ok(fchmod(&root, Mode::from_raw_mode(0o755))?)
     }
 
     /// Gives its image its name, if it is to be [kept](crate::kept::KeptImages) and has none yet: when a

@@ -74,8 +74,7 @@ impl Drop for FreshDir {
     }
 }
 
-/// Creates a directory that any user of a sandbox may write to, for `owner`, if this process may change
-/// owners: the directories above it admit only this user.
+/// Creates a directory for `owner`, if this process may change owners, who may write to it.
 ///
 /// # Errors
 ///
@@ -91,7 +90,7 @@ pub fn make_io_dir(
     if let Some((uid, gid)) = owner {
         _ = fchown(&files, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
     }
-    Ok(fchmod(&files, Mode::from_raw_mode(0o777))?)
+    Ok(fchmod(&files, Mode::from_raw_mode(0o755))?)
 }
 
 /// Removes the directories in `scratch` that are not in use. Where there are no locks, those that

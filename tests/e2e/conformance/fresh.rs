@@ -4,11 +4,15 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
+use sandbox_api::{Status, User};
+use sandbox_controller::Command;
 use serde_json::json;
 
 use super::exec_cli::{Commands, document};
 use crate::engine::{Engine, engine};
 use crate::fixture::{eventually, finish, spawn};
+use crate::library::Guest;
+use crate::rootfs::Rootfs;
 use crate::shared::cases;
 
 /// The entries of a place's scratch directory.
@@ -102,6 +106,8 @@ fn directories_that_are_made_belong_to_the_user_who_runs() {
         (made.uid(), made.gid())
     };
     run(&[]);
+    // Programs warn of a directory that everybody may write to.
+    assert_eq!(commands.shell(&[], "stat -c %a /io").assert_code(0).stdout, "755\n");
     let kept = run(&["--keep"]);
     let kept = kept.stderr.strip_prefix("note: the files are in ").unwrap().trim_end();
     assert_eq!(owner(kept.as_ref()), (4321, 4322));
@@ -116,6 +122,21 @@ fn directories_that_are_made_belong_to_the_user_who_runs() {
     commands.shell(&["--user", "4321", "--io-dir", "there/made"], line).assert_code(0);
     assert_eq!(owner(&place.path("there")), mine);
     assert_eq!(owner(&place.path("there/made")), (4321, 4321));
+}
+
+#[test]
+fn kept_io_dir_can_be_written_to_by_users_who_do_not_own_it() {
+    let provided = Rootfs::busybox().folder("tmp", 0o1777).provide();
+    let place = tempfile::tempdir().unwrap();
+    for (name, user) in [("a", None), ("b", Some(4321)), ("c", Some(4322))] {
+        let guest = Guest::with(|spec| {
+            let user = user.map(|uid| User::new(uid, uid).unwrap());
+            spec.root(provided.root()).user(user).kept_io_dir(place.path().join("kept"))
+        });
+        let line = format!("mkdir {name}");
+        let ended = guest.wait(guest.sandbox.run(Command::shell(line))).unwrap();
+        assert_eq!(ended.outcome.status(), Status::Ok, "{user:?}: {ended:?}");
+    }
 }
 
 #[test]

@@ -195,7 +195,11 @@ impl Opened {
         };
         let private = match (&spec.io_dir, spec.private_io) {
             (None, Some(private)) => {
-                Some(private_io_dir(&shared, &spec, private, owner, allowed).await?)
+                let io_dir = private_io_dir(&shared, &spec, private, owner, allowed).await?;
+                if spec.user.is_some() && owner.map(|(uid, _)| uid) != Some(io_dir.owner().0) {
+                    io_dir.admit_every_user()?;
+                }
+                Some(io_dir)
             }
             _ => None,
         };

@@ -85,7 +85,7 @@ fn it_holds_what_it_is_made_for_and_little_more() {
     let place = Fixture::new();
     for dir in place.both() {
         let stat = fstat(dir.files()).unwrap();
-        assert_eq!((stat.st_uid, stat.st_gid, stat.st_mode & 0o7777), (1000, 100, 0o777));
+        assert_eq!((stat.st_uid, stat.st_gid, stat.st_mode & 0o7777), (1000, 100, 0o755));
         assert_eq!(
             fs::read_dir(format!("/proc/self/fd/{}", dir.files().as_raw_fd())).unwrap().count(),
             0
@@ -242,7 +242,7 @@ fn kept_image_has_its_name_once_it_is_used_and_its_files_later() {
     });
     assert_eq!((&*content(&later, "f"), &*content(&later, "g")), ("x", ""));
     let stat = fstat(later.files()).unwrap();
-    assert_eq!((stat.st_uid, stat.st_gid, stat.st_mode & 0o7777), (1000, 100, 0o777));
+    assert_eq!((stat.st_uid, stat.st_gid, stat.st_mode & 0o7777), (1000, 100, 0o755));
     // What is deleted takes no space of the disk.
     use std::os::unix::fs::MetadataExt as _;
     let taken = || fs::metadata(&path).unwrap().blocks() * 512;
