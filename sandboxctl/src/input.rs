@@ -201,6 +201,9 @@ impl InputArgument {
         };
         let found = source.and_then(|source| Ok((source.metadata()?, source)));
         let why = match found {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.source.is_symlink() => {
+                "a symbolic link to what is not there".to_owned()
+            }
             Err(error) => reason(&error),
             // It may be a FIFO by now, or have a lease: neither is waited for.
             Ok((found, source)) if found.is_file() => match open_at_once(&source) {
@@ -506,6 +509,7 @@ mod tests {
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(60), "]".repeat(60));
         std::fs::write(at("deep.json"), deep).unwrap();
         std::fs::write(at("inexact.json"), r#"{"id": 9007199254740993}"#).unwrap();
+        std::os::unix::fs::symlink("nothing", at("broken.csv")).unwrap();
         let input = |text: &str| InputArgument::parse(text.as_ref()).unwrap();
         let open = |text: String| inputs(&[input(&text)], None).unwrap_err();
         let here = folder.path().display().to_string();
@@ -521,6 +525,7 @@ mod tests {
             arguments(Some(&at("deep.json")), &[]).unwrap_err(),
             arguments(Some(&at("inexact.json")), &[]).unwrap_err(),
             open(format!("{here}/none.csv")),
+            open(format!("{here}/broken.csv")),
             open("/dev/null".to_owned()),
             inputs(&same, None).unwrap_err(),
             inputs(&stdin, Some("SCRIPT -")).unwrap_err(),

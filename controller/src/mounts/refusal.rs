@@ -95,9 +95,11 @@ impl MountRefusal {
                 let point = mount_point.display();
                 return format!("unmount {point}, or give a directory without a mount point below");
             }
-            Self::PseudoFileSystem { .. } | Self::Devices => {
-                "give a file or directory of a file system that stores files"
+            Self::PseudoFileSystem { .. } => {
+                "give a file or directory of a file system that stores files; `--in -:NAME < FILE` \
+                 gives a copy of what a file shows"
             }
+            Self::Devices => "give a file or directory of a file system that stores files",
             Self::Root => "give a directory with the files of the programs alone",
             Self::ReservedDir { .. }
             | Self::ServedDir { .. }

@@ -349,8 +349,12 @@ fn pseudo_file_systems_and_devices_are_not_mounted() {
         assert_refused(&run(&place, &["--io-dir", path]), "as the io dir: it is ");
         assert_refused(&run(&place, &["--in", &format!("{path}:x")]), "as the input 'x': it is ");
     }
-    for file in ["/proc/version", "/proc/self/environ", "innocent/version"] {
-        assert_refused(&run(&place, &["--in", &format!("{file}:x")]), "pseudo file system (proc)");
+    // As `/etc/mtab` is.
+    symlink("/proc/mounts", place.path("link")).unwrap();
+    for file in ["/proc/version", "/proc/self/environ", "innocent/version", "link"] {
+        let ended = run(&place, &["--in", &format!("{file}:x")]);
+        assert_refused(&ended, "pseudo file system (proc)");
+        ended.assert_stderr_has("`--in -:NAME < FILE` gives a copy");
     }
     drop(proc);
     // What stores files is mounted, and so is what comes by stdin.
