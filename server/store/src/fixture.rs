@@ -20,10 +20,18 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const USER: &str = "postgres";
 /// Separates the values of a row, and the rows.
 const SEPARATORS: (char, char) = ('\u{1f}', '\u{1e}');
-/// Options of every server: small, and as durable as by default.
-const OPTIONS: [&str; 8] = [
-    "listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=on", "shared_buffers=32MB",
-    "max_connections=200", "log_min_messages=log", "wal_level=replica", "hot_standby=on",
+/// Options of every server: small, as durable as by default, and with its shared memory among its data,
+/// where a server that is killed leaves it.
+const OPTIONS: [&str; 9] = [
+    "listen_addresses=127.0.0.1",
+    "unix_socket_directories=",
+    "fsync=on",
+    "shared_buffers=32MB",
+    "max_connections=200",
+    "log_min_messages=log",
+    "wal_level=replica",
+    "hot_standby=on",
+    "dynamic_shared_memory_type=mmap",
 ];
 
 /// How a server is stopped.
