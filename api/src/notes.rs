@@ -210,7 +210,9 @@ impl NoteEvidence<'_> {
         let largest = self.limits.max_write.max(self.limits.max_file_size);
         let message = format!("a file of a program can have {largest} at most");
         let is_one = self.has(Sign::FileTooLarge) || self.is_ended_by(SIGXFSZ);
-        is_one.then(|| note(NoteKind::FileSize, message, LimitKey::MaxWrite.hint()))
+        // What the kernel bounds is full before, and without an io dir it is all in memory.
+        let is_watched = self.disk.is_some_and(|disk| disk.bound == DiskBound::Watched);
+        (is_one && is_watched).then(|| note(NoteKind::FileSize, message, LimitKey::MaxWrite.hint()))
     }
 
     fn of_the_network(&self) -> Option<Note> {
@@ -257,9 +259,18 @@ mod tests {
     use super::*;
     use crate::{CancelCause, DiskBackend, RefusedHost, failure};
 
+    fn disk(bound: DiskBound, bytes: ByteSize, entries: u64) -> Disk {
+        let backend = match bound {
+            DiskBound::Kernel => DiskBackend::Ext4,
+            DiskBound::Watched => DiskBackend::Directory,
+        };
+        Disk { bound, backend, bytes: bytes.as_u64(), entries, reason: None }
+    }
+
     fn texts(outcome: &Outcome, kernel: KernelEvents, signs: &[Sign]) -> Vec<String> {
         let limits = Limits::for_programs();
         let io_dir = Some("/io".to_owned());
+        let disk = disk(DiskBound::Watched, limits.max_write, limits.entries.get().into());
         let evidence = NoteEvidence {
             outcome,
             limits: &limits,
@@ -267,7 +278,7 @@ mod tests {
             signs,
             network: None,
             io_dir,
-            disk: None,
+            disk: Some(&disk),
         };
         evidence.notes().iter().map(Note::to_string).collect()
     }
@@ -334,13 +345,7 @@ mod tests {
 
     #[test]
     fn no_space_is_where_the_kernel_bounds_it() {
-        let disk = Disk {
-            bound: DiskBound::Kernel,
-            backend: DiskBackend::Ext4,
-            bytes: 8 << 20,
-            entries: 10,
-            reason: None,
-        };
+        let disk = disk(DiskBound::Kernel, ByteSize::b(8 << 20), 10);
         let (outcome, limits) = (Outcome::Exit(Exit::Code(1)), Limits::for_programs());
         for (sign, expected) in [
             (Sign::IoFull, "the io dir is full: it holds 8MiB, and 10 files"),
@@ -350,7 +355,8 @@ mod tests {
                 outcome: &outcome,
                 limits: &limits,
                 kernel: KernelEvents::default(),
-                signs: &[sign],
+                // The space bounds the size of a file, not --max-write by itself.
+                signs: &[sign, Sign::FileTooLarge],
                 network: None,
                 io_dir: None,
                 disk: Some(&disk),

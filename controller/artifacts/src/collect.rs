@@ -375,6 +375,7 @@ pub mod tests {
         sparse.set_len(HoleAllowance::BYTES + 1).unwrap();
         let error = place.collect(&["**"], "out").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
+        assert!(error.to_string().starts_with("'b': "), "{error}");
         assert_eq!(place.names(), ["io"]);
     }
 

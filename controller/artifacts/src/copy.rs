@@ -92,7 +92,7 @@ impl Progress {
         match (self.copies.take(file), self.holes.take(file)) {
             (true, true) => Ok(()),
             (false, _) => Err(Error::TooManyNames { path: text(path) }),
-            (_, false) => Err(Error::Holes),
+            (_, false) => Err(Error::Holes { path: text(path) }),
         }
     }
 

@@ -28,8 +28,11 @@ pub enum Error {
         most: u64,
     },
     /// Files have more holes than may be copied.
-    #[error("the files contain more than {} GiB of holes in total", HoleAllowance::BYTES >> 30)]
-    Holes,
+    #[error("'{path}': the files contain more than {} GiB of holes in total", HoleAllowance::BYTES >> 30)]
+    Holes {
+        /// The first one that is too many.
+        path: String,
+    },
     /// Copies of files with several names are too large.
     #[error("'{path}': copies of files that have several names are more than {} GiB larger than these", CopyAllowance::BYTES >> 30)]
     TooManyNames {
@@ -107,7 +110,7 @@ impl Error {
             Self::Refused { kind, .. } => *kind,
             Self::Vanished { .. } => ErrorKind::NotFound,
             Self::TooMany { .. } => ErrorKind::TooManyFiles,
-            Self::Holes | Self::TooManyNames { .. } => ErrorKind::TooLarge,
+            Self::Holes { .. } | Self::TooManyNames { .. } => ErrorKind::TooLarge,
             Self::Io { source, .. } | Self::Archive { source } => match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::DiskFull,
                 io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
@@ -123,7 +126,7 @@ impl Error {
         match self {
             Self::Refused { hint, .. } => *hint,
             Self::TooMany { .. } => Some("limits.entries (--entries) bounds how many are copied"),
-            Self::Holes => {
+            Self::Holes { .. } => {
                 Some("leave sparse files out: --artifact '!GLOB'; or archive them in the run")
             }
             Self::TooManyNames { .. } => {

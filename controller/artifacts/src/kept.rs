@@ -16,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 use crate::archive::{Added, ArchiveFormat, Tar, failed, tar_gzip, tar_zstd};
 use crate::copy::{Progress, describe, open, target_of};
 use crate::cursor::{Cursor, MissingDir};
+use crate::error::text;
 use crate::{ContinueFn, Error, MAX_DEPTH};
 
 /// The files that a run left.
@@ -143,13 +144,13 @@ impl<'a> KeptFiles<'a> {
 /// An archive is written as it is read, so that what is too much must be known before.
 fn check_holes(entries: &[Entry]) -> Result<(), Error> {
     let (holes, mut known) = (HoleAllowance::default(), KnownFiles::default());
-    for (_, stat) in entries {
+    for (path, stat) in entries {
         if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
             && known.get(stat).is_none()
         {
             known.add(stat, ());
             if !holes.take(stat) {
-                return Err(Error::Holes);
+                return Err(Error::Holes { path: text(path) });
             }
         }
     }
@@ -206,7 +207,7 @@ fn change(
                     change.sha256 = Some(file.sha256);
                     change.mime = Some(file.mime);
                 }
-                Err(Error::Holes | Error::TooManyNames { .. }) => {
+                Err(Error::Holes { .. } | Error::TooManyNames { .. }) => {
                     change.bytes = u64::try_from(stat.st_size).ok()
                 }
                 Err(error) => return Err(error),
@@ -318,6 +319,6 @@ mod tests {
         assert!(check_holes(&entries()).is_ok());
         hole("other");
         let refused = kept.archive(ArchiveFormat::TarGzip, &mut nothing, &|| true);
-        assert!(matches!(refused, Err(Error::Holes)) && nothing.is_empty());
+        assert!(matches!(refused, Err(Error::Holes { .. })) && nothing.is_empty());
     }
 }

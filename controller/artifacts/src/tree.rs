@@ -74,7 +74,7 @@ pub fn digest_input(path: &Path, proceed: ContinueFn<'_>) -> Result<InputDigest,
                 FileType::RegularFile => {
                     let described = describe(&mut from, path, &mut progress, proceed);
                     let file = described.map_err(|error| match error {
-                        Error::Holes => input_holes(path),
+                        Error::Holes { .. } => input_holes(path),
                         error => error,
                     })?;
                     files += 1;
@@ -156,7 +156,7 @@ pub fn digest_files(
             FileType::RegularFile if is_known(&path) => {
                 let sha256 = match describe(&mut from, &path, &mut progress, proceed) {
                     Ok(file) => Some(file.sha256),
-                    Err(Error::Holes | Error::TooManyNames { .. }) => None,
+                    Err(Error::Holes { .. } | Error::TooManyNames { .. }) => None,
                     Err(error) => return Err(error),
                 };
                 files.push(FileDigest { path, sha256 });

@@ -23,9 +23,10 @@ const PROGRAM_DESCRIPTORS: i64 = 1024;
 /// The maximum number of files and directories in `/tmp`. The memory of each counts against the
 /// container's.
 const TMPFS_INODES: u64 = 65_536;
-/// More than a bounded io dir can hold beyond its size.
-const MORE_THAN_A_BOUND: u64 = 64 << 20;
-/// The maximum size of any file of a sandbox, as a backstop. The agent's own limit is far lower.
+/// The maximum size of a file of a command where the kernel bounds the space that files take: only one
+/// with holes is so large. .NET reserves 2 TiB by one in memory, and ext4 can hold a copy of 8 TiB.
+const MAX_SPARSE_BYTES: u64 = 8 << 40;
+/// The maximum size of a script's file, as a backstop. The agent's own limit is far lower.
 const MAX_FILE_BYTES: i64 = 64 << 30;
 
 /// The guest paths of a sandbox.
@@ -197,13 +198,13 @@ impl Plan {
         let (descriptors, file_bytes) = match self.args.mode {
             Mode::Exec => {
                 // One byte more than the write limit: that byte shows the io dir scan that a file
-                // has reached this bound. A bounded file system is full before that, but for holes.
-                let more = match self.args.disk {
-                    DiskSpace::Watched => 1,
-                    DiskSpace::Bounded => MORE_THAN_A_BOUND,
-                };
-                let beyond = limits.max_write.as_u64().saturating_add(more);
+                // has reached this bound.
+                let beyond = limits.max_write.as_u64().saturating_add(1);
                 let most = beyond.max(limits.max_file_size.as_u64());
+                let most = match self.args.disk {
+                    DiskSpace::Watched => most,
+                    DiskSpace::Bounded => most.max(MAX_SPARSE_BYTES),
+                };
                 let most = i64::try_from(most).unwrap_or(i64::MAX);
                 (scripts_need.max(PROGRAM_DESCRIPTORS), most)
             }

@@ -626,6 +626,27 @@ fn fifos_and_sockets_are_committed_with_their_modes_whatever_the_umask_is() {
     }
 }
 
+/// Neither is it read to its end, nor does it take space.
+#[test]
+fn file_of_a_huge_hole_is_committed_beside_others_without_a_digest() {
+    const HOLE: u64 = 8 << 40;
+    for method in methods() {
+        let place = Fixture::new();
+        let mut stage = place.run(method);
+        let files = stage.path();
+        File::create(files.join("hole")).unwrap().set_len(HOLE).unwrap();
+        fs::write(files.join("other"), "x").unwrap();
+        let compared = stage.compare().unwrap();
+        let listed = stage.manifest(&compared, 10).changes;
+        let listed: Vec<_> = listed.iter().map(|it| (it.bytes, it.sha256.is_some())).collect();
+        assert_eq!(listed, [(Some(HOLE), false), (Some(1), true)], "{method:?}");
+        assert_eq!(stage.commit(&compared, |_| {}).unwrap(), Commit::Done);
+        let found = fs::metadata(place.io().join("hole")).unwrap();
+        assert!((found.len(), found.blocks() < 100) == (HOLE, true), "{method:?}: {found:?}");
+        assert_eq!(fs::read(place.io().join("other")).unwrap(), b"x");
+    }
+}
+
 #[test]
 fn kept_copy_has_the_names_of_a_file_and_no_more_content() {
     let place = Fixture::new();

@@ -343,6 +343,11 @@ fn strike(attack: &str, target: &Target) -> SyscallResult {
         "open-until-refused" => loop {
             open(&c("/dev/null"), libc::O_RDONLY)?;
         },
+        // As .NET does for the code that it makes.
+        "reserve-2-tib" => {
+            let memory = call(libc::SYS_memfd_create, [ptr(&c("code")), 0])?;
+            call(libc::SYS_ftruncate, [memory, 2 << 40])
+        }
         "allocate" => allocate(usize::MAX),
         "hold-all-processes" => {
             let mut forked = Ok(0);

@@ -146,7 +146,7 @@ impl Files {
         let kept = KeptFiles::new(directory.as_fd(), MAX_ENTRIES);
         kept.archive(format, to, proceed).map_err(|error| match error {
             Error::TooMany { most } => ServiceError::too_many_files(id, most),
-            error @ Error::Holes => ServiceError::sandbox(Failure::new(
+            error @ Error::Holes { .. } => ServiceError::sandbox(Failure::new(
                 error.kind(),
                 error.to_string(),
                 Some("download its files one by one".to_owned()),

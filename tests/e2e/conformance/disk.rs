@@ -207,7 +207,7 @@ fn files_of_a_bounded_io_dir_are_kept_by_a_copy() {
     }
     let provided = rootfs();
     let guest = bounded(&provided, limits_of_an_image());
-    output(&guest, "mkdir d; echo x > d/f; ln d/f d/g; truncate -s 100M hole");
+    output(&guest, "mkdir d; echo x > d/f; ln d/f d/g; truncate -s 8796093022208 hole");
     let kept = guest.place.path("kept");
     guest.sandbox.keep_io_dir(&kept).unwrap();
     assert_eq!(std::fs::read_to_string(kept.join("d/g")).unwrap(), "x\n");
@@ -215,6 +215,20 @@ fn files_of_a_bounded_io_dir_are_kept_by_a_copy() {
     let inode = |name: &str| std::fs::metadata(kept.join(name)).unwrap().ino();
     assert_eq!(inode("d/f"), inode("d/g"));
     assert!(std::fs::metadata(kept.join("hole")).unwrap().blocks() < 100);
+}
+
+/// What is only reserved takes no memory and no space: .NET does not start without it.
+#[test]
+fn a_program_reserves_terabytes_where_the_kernel_bounds_what_it_takes() {
+    let provided = rootfs();
+    let reserve = "attacker none $(id -u) reserve-2-tib /io /in / 1 1 none";
+    let in_memory = Guest::with(|spec| spec.root(provided.root()).no_io());
+    assert_eq!(output(&in_memory, reserve), "done\n");
+    if !has(Feature::BoundedDirs) {
+        return;
+    }
+    let guest = bounded(&provided, limits());
+    assert_eq!(output(&guest, reserve), "done\n");
 }
 
 #[test]

@@ -227,6 +227,7 @@ fn programs_have_descriptors_of_their_own_and_files_as_large_as_they_may_write()
     assert_eq!(ulimits(1000, 10), all(1001));
     assert_eq!(ulimits(10, 1000), all(1000));
     assert_eq!(ulimits(u64::MAX, 1), all(i64::MAX));
-    // It is full before that, and says so without a signal.
-    assert_eq!(ulimits_on(DiskSpace::Bounded, 1000, 10), all(1000 + (64 << 20)));
+    // It is full before that, and says so without a signal; holes take no space.
+    assert_eq!(ulimits_on(DiskSpace::Bounded, 1000, 10), all(8 << 40));
+    assert_eq!(ulimits_on(DiskSpace::Bounded, 9 << 40, 10), all((9 << 40) + 1));
 }
