@@ -2,6 +2,8 @@
 
 use std::sync::OnceLock;
 
+use rustix::process::{Resource, getrlimit};
+
 use self::Kind::{Docker, Embedded, Gvisor, Podman, Rootless};
 use crate::engine::{Engine, docker, engine};
 use crate::fixture::workspace;
@@ -20,6 +22,12 @@ pub enum Kind {
     Embedded,
     /// The embedded engine, as another user, without control groups.
     Rootless,
+}
+
+/// The most descriptors that a program can ask for: none more without control groups.
+pub fn most_descriptors() -> u64 {
+    let own = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    if kind() == Rootless { 1024 } else { own.min(65_536) }
 }
 
 /// Something that not every engine can do.

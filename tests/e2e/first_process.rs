@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::agent::Actor;
 use crate::engine::first_process;
+use crate::engines::most_descriptors;
 use crate::fixture::{Fixture, eventually, finish, spawn, wait};
 use crate::rootfs::Rootfs;
 
@@ -117,8 +118,11 @@ fn namespace(link: &str) -> String {
 /// Its resource limits: those that it inherited are only named.
 fn limits(seen: &str) -> Vec<String> {
     let inherited = fs::read_to_string("/proc/self/limits").unwrap();
+    // As many as this process may have, at most.
+    let most = format!(" {} files", most_descriptors());
     let lines = seen.lines().skip(1).map(|line| {
         let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let words = words.replace(&most, " 65536 files");
         let is_inherited = inherited.lines().any(|it| it == line);
         let is_set = [
             "core file", "open files", "locked", "msgqueue", "file size", "cpu time",

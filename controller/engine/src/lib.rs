@@ -139,8 +139,8 @@ pub struct ContainerSpec {
     pub nano_cpus: i64,
     /// The limit of processes and threads.
     pub pids: u32,
-    /// Resource limits: a name and a value for both the hard and the soft limit.
-    pub ulimits: Vec<(&'static str, i64)>,
+    /// Resource limits.
+    pub ulimits: Vec<Ulimit>,
     /// What it needs to run commands; `None` for the sandbox image, which contains no programs.
     pub programs: Option<Programs>,
 }
@@ -156,6 +156,24 @@ impl ContainerSpec {
     /// The home of its commands.
     fn home(&self) -> String {
         self.args.home.as_ref().map_or_else(|| "/tmp".to_owned(), ToString::to_string)
+    }
+}
+
+/// A resource limit: a name as in `RLIMIT_…`, in small letters, and its two values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ulimit {
+    /// Its name.
+    pub name: &'static str,
+    /// What applies, until a process sets another one.
+    pub soft: i64,
+    /// The most that a process can set.
+    pub hard: i64,
+}
+
+impl Ulimit {
+    /// One that no process can raise.
+    pub const fn new(name: &'static str, value: i64) -> Self {
+        Self { name, soft: value, hard: value }
     }
 }
 
@@ -476,7 +494,10 @@ pub(crate) mod testing {
             memory: 256 << 20,
             nano_cpus: 1_500_000_000,
             pids: 64,
-            ulimits: vec![("core", 0), ("nofile", 128)],
+            ulimits: vec![
+                Ulimit::new("core", 0),
+                Ulimit { hard: 1024, ..Ulimit::new("nofile", 128) },
+            ],
             programs: None,
         }
     }

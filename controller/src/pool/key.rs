@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sandbox_api::{FileScope, PrivateIo, Processes, RootFs, SandboxSpec};
 use sandbox_dirfd::Identity;
-use sandbox_engine::{ContainerSpec, Prepared, ProgramRoot, Programs};
+use sandbox_engine::{ContainerSpec, Prepared, ProgramRoot, Programs, Ulimit};
 use sandbox_protocol::User;
 use sandbox_protocol::argv::AgentArgs;
 
@@ -70,7 +70,7 @@ struct ContainerKey {
     memory: u64,
     nano_cpus: i64,
     pids: u32,
-    ulimits: Vec<(&'static str, i64)>,
+    ulimits: Vec<Ulimit>,
     programs: Option<Programs>,
 }
 

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::agent::{Actor, attacker};
 use crate::engine::{Engine, engine};
-use crate::engines::{Feature, Kind, has, kind, out_of_memory};
+use crate::engines::{Feature, Kind, has, kind, most_descriptors, out_of_memory};
 use crate::fixture::{Fixture, finish};
 use crate::library::{Guest, NextEvent as _};
 use crate::rootfs::{Provided, Rootfs};
@@ -611,7 +611,14 @@ fn fork_bomb_is_ended_and_others_get_busy() {
 fn a_program_has_as_many_descriptors_as_it_was_given_and_the_agent_its_own() {
     let hostile = Hostile::new();
     assert_eq!(hostile.struck("open-until-refused"), EMFILE);
-    assert_eq!(hostile.prints("ulimit -n; ulimit -Hn"), "1024\n1024\n");
+    let most = most_descriptors();
+    assert_eq!(hostile.prints("ulimit -n; ulimit -Hn"), format!("1024\n{most}\n"));
+    // With all that it may ask for, too.
+    let uid = hostile.owner.0;
+    let attack = format!(
+        "ulimit -n {most}; attacker none {uid} open-until-refused /io /in /open 1 1 none; ulimit -n"
+    );
+    assert_eq!(hostile.prints(&attack), format!("{EMFILE}\n{most}\n"));
     hostile.assert_well_and_alone();
 }
 

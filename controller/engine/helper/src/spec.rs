@@ -86,11 +86,22 @@ pub struct Process {
     pub uid: u32,
     /// Its group, and its only supplementary one.
     pub gid: u32,
-    /// Resource limits: a name as in `RLIMIT_…`, in small letters, and a value for both the hard and
-    /// the soft limit.
-    pub rlimits: Vec<(String, u64)>,
+    /// Its resource limits.
+    pub rlimits: Vec<Rlimit>,
     /// Its system call filters.
     pub filters: Vec<Filter>,
+}
+
+/// A resource limit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rlimit {
+    /// A name as in `RLIMIT_…`, in small letters.
+    pub name: String,
+    /// The soft limit.
+    pub soft: u64,
+    /// The hard limit.
+    pub hard: u64,
 }
 
 /// A system call filter: instructions of classic BPF, each as its eight bytes in one number.

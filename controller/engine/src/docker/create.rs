@@ -19,7 +19,7 @@ use crate::hardening::{
     OOM_SCORE_ADJ, PROCESSOR_LISTS, READONLY_PATHS, SYSCTLS, SYSTEM_FILES,
 };
 use crate::image::variables_of_image;
-use crate::{Bind, ContainerSpec, Programs};
+use crate::{Bind, ContainerSpec, Programs, Ulimit};
 
 /// The form of a request: the settings that Podman does not accept as Docker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -289,8 +289,8 @@ fn profile(rules: Value) -> Value {
     })
 }
 
-fn ulimit(&(name, value): &(&'static str, i64)) -> ResourcesUlimits {
-    ResourcesUlimits { name: Some(name.to_owned()), soft: Some(value), hard: Some(value) }
+fn ulimit(&Ulimit { name, soft, hard }: &Ulimit) -> ResourcesUlimits {
+    ResourcesUlimits { name: Some(name.to_owned()), soft: Some(soft), hard: Some(hard) }
 }
 
 fn mount(bind: &Bind) -> Mount {
@@ -446,7 +446,7 @@ mod tests {
                 "Ulimits",
                 json!([
                     {"Name": "core", "Soft": 0, "Hard": 0},
-                    {"Name": "nofile", "Soft": 128, "Hard": 128},
+                    {"Name": "nofile", "Soft": 128, "Hard": 1024},
                 ]),
             ),
             ("MaskedPaths", json!(MASKED_PATHS)),

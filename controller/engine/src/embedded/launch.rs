@@ -3,12 +3,12 @@
 //!
 //! Descriptors, and the files that replace an image's, are not part of it.
 
-use sandbox_helper::spec::{Launch, Limits, Mount, Process, Programs};
+use sandbox_helper::spec::{Launch, Limits, Mount, Process, Programs, Rlimit};
 
 use super::seccomp;
-use crate::ContainerSpec;
 use crate::hardening::{HOSTNAME, MASKED_PATHS, READONLY_PATHS, SYSCTLS};
 use crate::image::variables_of_image;
+use crate::{ContainerSpec, Ulimit};
 
 /// The period of the CPU quota in microseconds: Docker's.
 const CPU_PERIOD: u64 = 100_000;
@@ -22,7 +22,7 @@ const DEFAULT_ENV: &[&str] = &[
 ];
 
 /// The caller's may be higher. On Docker a container has those of the daemon, which are 0.
-const NO_PRIORITY: [(&str, i64); 2] = [("nice", 0), ("rtprio", 0)];
+const NO_PRIORITY: [Ulimit; 2] = [Ulimit::new("nice", 0), Ulimit::new("rtprio", 0)];
 
 /// Whether the kernel accounts swap, so that it can be limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,10 +40,11 @@ pub(super) fn launch(
     max_descriptors: u64,
 ) -> Launch {
     let text = |text: &&str| (*text).to_owned();
-    let rlimits = spec.ulimits.iter().chain(&NO_PRIORITY).map(|&(name, value)| {
-        let value = u64::try_from(value).unwrap_or_default();
-        let value = if name == "nofile" { value.min(max_descriptors) } else { value };
-        (name.to_owned(), value)
+    let rlimits = spec.ulimits.iter().chain(&NO_PRIORITY).map(|&Ulimit { name, soft, hard }| {
+        let most = if name == "nofile" { max_descriptors } else { u64::MAX };
+        let [soft, hard] =
+            [soft, hard].map(|value| u64::try_from(value).unwrap_or_default().min(most));
+        Rlimit { name: name.to_owned(), soft, hard }
     });
     let mut env = vec!["HOME=/".to_owned()];
     if let Some(programs) = &spec.programs {
@@ -102,7 +103,10 @@ pub(super) fn without_root(launch: &mut Launch, has_no_groups: bool) {
     if has_no_groups {
         // The helper is in the same user namespace.
         let processes = u64::from(launch.limits.pids) + 1;
-        launch.process.rlimits.push(("nproc".to_owned(), processes));
+        let rlimits = &mut launch.process.rlimits;
+        rlimits.push(Rlimit { name: "nproc".to_owned(), soft: processes, hard: processes });
+        // Nothing counts the kernel's memory for open files.
+        rlimits.iter_mut().for_each(|limit| limit.hard = limit.soft);
         launch.process.filters.push(seccomp::of_bound_processors());
     }
 }
@@ -127,6 +131,10 @@ mod tests {
     use super::*;
     use crate::testing::spec;
     use crate::{ProgramRoot, Programs as ProgramsSpec};
+
+    fn rlimit(name: &str, soft: u64, hard: u64) -> Rlimit {
+        Rlimit { name: name.to_owned(), soft, hard }
+    }
 
     fn of(spec: &ContainerSpec) -> Launch {
         launch(spec, Vec::new(), Swap::Counted, u64::MAX)
@@ -168,15 +176,17 @@ mod tests {
         assert_eq!(args, ["sandbox-agent", "script", "--user", "1000:100", "--write", "/io"]);
         assert_eq!(env, ["HOME=/"]);
         assert_eq!((uid, gid), (1000, 100));
-        let expected = [("core", 0), ("nofile", 128), ("nice", 0), ("rtprio", 0)];
-        assert_eq!(rlimits, expected.map(|(name, value)| (name.to_owned(), value)));
+        let expected = [("core", 0, 0), ("nofile", 128, 1024), ("nice", 0, 0), ("rtprio", 0, 0)];
+        assert_eq!(rlimits, expected.map(|(name, soft, hard)| rlimit(name, soft, hard)));
         assert_eq!(filters, seccomp::of_scripts());
     }
 
     #[test]
     fn descriptors_are_within_the_limit_of_the_engine() {
-        let launch = launch(&spec(), Vec::new(), Swap::Counted, 100);
-        assert_eq!(launch.process.rlimits[1], ("nofile".to_owned(), 100));
+        for (most, soft) in [(100, 100), (200, 128)] {
+            let launch = launch(&spec(), Vec::new(), Swap::Counted, most);
+            assert_eq!(launch.process.rlimits[1], rlimit("nofile", soft, most));
+        }
     }
 
     #[test]
@@ -254,8 +264,10 @@ mod tests {
             assert_eq!(sysctls.len(), SYSCTLS.len());
             let (process, before) = (&launch.process, &as_root.process);
             // One more: the helper.
-            let processes = ("nproc".to_owned(), 65);
+            let processes = rlimit("nproc", 65, 65);
             assert_eq!(process.rlimits.contains(&processes), has_no_groups);
+            let hard = if has_no_groups { 128 } else { 1024 };
+            assert!(process.rlimits.contains(&rlimit("nofile", 128, hard)));
             assert_eq!(launch.has_groups, !has_no_groups);
             assert_eq!(process.filters.len(), before.filters.len() + usize::from(has_no_groups));
         }

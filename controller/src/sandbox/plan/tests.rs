@@ -168,8 +168,8 @@ fn every_input_has_descriptors_besides_those_of_open_handles() {
         let made = plan.container(&spec, name, Vec::new(), user(), &sources, None);
         made.ulimits[1]
     };
-    assert_eq!(nofile(0), ("nofile", 128));
-    assert_eq!(nofile(200), ("nofile", 528));
+    assert_eq!(nofile(0), Ulimit::new("nofile", 128));
+    assert_eq!(nofile(200), Ulimit::new("nofile", 528));
 }
 
 #[test]
@@ -194,6 +194,7 @@ fn the_container_has_every_limit() {
     assert_eq!(many.agent_args()[..3], ["script", "--user", "1000:100"]);
     let ulimits =
         [("core", 1), ("nofile", 130), ("fsize", 64 << 30), ("memlock", 0), ("msgqueue", 0)];
+    let ulimits = ulimits.map(|(name, value)| Ulimit::new(name, value));
     assert_eq!(many.ulimits, ulimits);
     assert_eq!(container(Lifespan::OneRun).ulimits, ulimits);
     let cpu =
@@ -222,8 +223,15 @@ fn programs_have_descriptors_of_their_own_and_files_as_large_as_they_may_write()
         plan.container(&spec, name, Vec::new(), user(), &sources, None).ulimits
     };
     let ulimits = |max_write, most| ulimits_on(DiskSpace::Watched, max_write, most);
-    let all =
-        |fsize| [("core", 1), ("nofile", 1024), ("fsize", fsize), ("memlock", 0), ("msgqueue", 0)];
+    let all = |fsize| {
+        [
+            Ulimit::new("core", 1),
+            Ulimit { name: "nofile", soft: 1024, hard: most_descriptors().max(1024) },
+            Ulimit::new("fsize", fsize),
+            Ulimit::new("memlock", 0),
+            Ulimit::new("msgqueue", 0),
+        ]
+    };
     assert_eq!(ulimits(1000, 10), all(1001));
     assert_eq!(ulimits(10, 1000), all(1000));
     assert_eq!(ulimits(u64::MAX, 1), all(i64::MAX));

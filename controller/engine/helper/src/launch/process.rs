@@ -9,7 +9,7 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, CpuSet};
-use sandbox_helper::spec::{Filter, Limits, Process};
+use sandbox_helper::spec::{self, Filter, Limits, Process};
 use seccompiler::{BpfProgram, sock_filter};
 
 use super::sys;
@@ -79,7 +79,7 @@ pub fn leave_session_keyring() -> Result<(), Failed> {
 
 /// Sets its resource limits, while it may raise them. Without root none can be raised.
 pub fn limit(process: &Process, rootless: Option<&Rootless>) -> Result<(), Failed> {
-    for (name, value) in &process.rlimits {
+    for spec::Rlimit { name, soft, hard } in &process.rlimits {
         let resource = match &**name {
             "core" => Resource::Core,
             "cpu" => Resource::Cpu,
@@ -93,8 +93,8 @@ pub fn limit(process: &Process, rootless: Option<&Rootless>) -> Result<(), Faile
             _ => return Err(Failed(format!("there is no resource limit {name}"))),
         };
         let most = rootless.and_then(|_| getrlimit(resource).maximum).unwrap_or(u64::MAX);
-        let value = Some((*value).min(most));
-        let limit = Rlimit { current: value, maximum: value };
+        let [current, maximum] = [*soft, *hard].map(|value| Some(value.min(most)));
+        let limit = Rlimit { current, maximum };
         setrlimit(resource, limit).step_at("set the resource limit", name)?;
     }
     Ok(())
