@@ -16,6 +16,7 @@
 
 pub mod argv;
 mod base64_bytes;
+pub mod bpf;
 mod envelope;
 mod error;
 pub mod frame;

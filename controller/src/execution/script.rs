@@ -505,6 +505,9 @@ impl Execute for ScriptExecution {
 
     async fn files_touched(&mut self, inner: &Arc<Inner>) -> FilesTouched {
         let touched = std::mem::take(&mut self.record.lock().touched);
+        if touched.is_empty() {
+            return FilesTouched::default();
+        }
         let inner = inner.clone();
         let scan = tokio::task::spawn_blocking(move || match (inner.io_dir(), inner.io_mount()) {
             (Some(io_dir), Some(mount)) => touched.scan(io_dir.view(), mount),

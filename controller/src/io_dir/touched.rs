@@ -81,6 +81,11 @@ impl TouchedPaths {
         Ok(())
     }
 
+    /// Whether nothing was announced, so that there is nothing to check.
+    pub fn is_empty(&self) -> bool {
+        self.paths.is_empty() && !self.truncated
+    }
+
     /// Checks every path. `root` is the directory mounted at `mount`. It may take long on a slow
     /// filesystem.
     pub fn scan(&self, root: impl AsFd, mount: &GuestPath) -> FilesTouched {

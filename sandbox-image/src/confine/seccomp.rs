@@ -17,11 +17,12 @@ pub mod programs;
 
 use std::collections::BTreeMap;
 
+use sandbox_protocol::bpf;
 use seccompiler::SeccompCmpArgLen::{Dword, Qword};
 use seccompiler::SeccompCmpOp::{Eq, MaskedEq};
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
-    SeccompFilter, SeccompRule, TargetArch,
+    SeccompFilter, SeccompRule, TargetArch, sock_filter,
 };
 
 use super::landlock::Tenant;
@@ -187,7 +188,12 @@ fn compile(
     let architecture = TargetArch::try_from(std::env::consts::ARCH)?;
     let filter = SeccompFilter::new(rules, mismatch, matched, architecture)?;
     let filter = BpfProgram::try_from(filter)?;
-    Ok(foreign_numbers().into_iter().chain(filter).collect())
+    let filter: Vec<_> = filter.iter().map(|it| bpf::pack(it.code, it.jt, it.jf, it.k)).collect();
+    let short = bpf::shorten(&filter).into_iter().map(|bits| {
+        let (code, jt, jf, k) = bpf::unpack(bits);
+        sock_filter { code, jt, jf, k }
+    });
+    Ok(foreign_numbers().into_iter().chain(short).collect())
 }
 
 const fn errno(number: libc::c_int) -> SeccompAction {
@@ -211,15 +217,15 @@ const fn bits(flags: libc::c_int) -> u64 {
 }
 
 /// An instruction that seccompiler cannot generate.
-fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> seccompiler::sock_filter {
+fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> sock_filter {
     let code = u16::try_from(code).expect("codes are short");
-    seccompiler::sock_filter { code, jt, jf, k }
+    sock_filter { code, jt, jf, k }
 }
 
 /// x32's calls have the same architecture as x86-64's and differ in one bit of the number, which
 /// seccompiler does not check. These instructions come before its own.
 #[cfg(target_arch = "x86_64")]
-fn foreign_numbers() -> Vec<seccompiler::sock_filter> {
+fn foreign_numbers() -> Vec<sock_filter> {
     const X32: u32 = 0x4000_0000;
     const NUMBER: u32 = 0;
     vec![
@@ -231,6 +237,6 @@ fn foreign_numbers() -> Vec<seccompiler::sock_filter> {
 
 /// No other architecture has two tables of calls.
 #[cfg(not(target_arch = "x86_64"))]
-fn foreign_numbers() -> Vec<seccompiler::sock_filter> {
+fn foreign_numbers() -> Vec<sock_filter> {
     Vec::new()
 }

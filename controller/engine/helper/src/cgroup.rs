@@ -6,8 +6,8 @@
 //! milliseconds; on version 2 one.
 //! Always directly beneath the root, or the group that is delegated to a user, so that no parent is left.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -263,7 +263,12 @@ impl Hierarchies {
             self.v1.iter().find(holds).map(|(_, point)| point.join(name))
         };
         let files = if self.is_v1() {
-            Files::V1 { memory: v1("memory"), cpuacct: v1("cpuacct"), pids: v1("pids") }
+            Files::V1 {
+                memory: v1("memory"),
+                cpuacct: v1("cpuacct"),
+                pids: v1("pids"),
+                devices: v1("devices"),
+            }
         } else {
             Files::V2 { group: self.v2.as_ref().map(|point| point.join(name)) }
         };
@@ -309,8 +314,15 @@ pub struct Groups {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Files {
-    V1 { memory: Option<PathBuf>, cpuacct: Option<PathBuf>, pids: Option<PathBuf> },
-    V2 { group: Option<PathBuf> },
+    V1 {
+        memory: Option<PathBuf>,
+        cpuacct: Option<PathBuf>,
+        pids: Option<PathBuf>,
+        devices: Option<PathBuf>,
+    },
+    V2 {
+        group: Option<PathBuf>,
+    },
 }
 
 impl Groups {
@@ -327,7 +339,7 @@ impl Groups {
             events.and_then(|events| field(&events, "max")).unwrap_or(0)
         };
         match &self.files {
-            Files::V1 { memory, cpuacct, pids } => {
+            Files::V1 { memory, cpuacct, pids, .. } => {
                 let memory = memory.as_ref()?;
                 Some(Usage {
                     oom_kills: field(&memory.join("memory.oom_control"), "oom_kill")?,
@@ -430,8 +442,9 @@ impl Groups {
             self.set("memory.memsw.limit_in_bytes", &memory.to_string())?;
         }
         // Queues of TCP connections are counted separately, and only from the first limit on.
-        if self.setting(TCP_MEMORY).is_some() {
-            self.set(TCP_MEMORY, &memory.to_string())?;
+        match self.set(TCP_MEMORY, &memory.to_string()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            set => set?,
         }
         self.set("pids.max", &pids.to_string())?;
         self.set("cpu.cfs_period_us", &cpu_period.to_string())?;
@@ -505,7 +518,7 @@ impl Groups {
         &self.views
     }
 
-    /// Writes a setting, in the hierarchy that has it.
+    /// Writes a setting.
     fn set(&self, file: &str, value: &str) -> io::Result<()> {
         self.set_each(file, [&value])
     }
@@ -516,30 +529,36 @@ impl Groups {
         file: &str,
         values: impl IntoIterator<Item = &'a &'a str>,
     ) -> io::Result<()> {
-        let found = self.setting(file);
-        let found = found.ok_or_else(|| io::Error::other(format!("there is no {file}")))?;
-        values
-            .into_iter()
-            .try_for_each(|value| fs::write(&found, value))
+        let write = || {
+            let group = self.group_of(file).ok_or(io::ErrorKind::NotFound)?;
+            // Nothing to create or cut: each write is a value.
+            let mut setting = File::options().write(true).open(group.join(file))?;
+            values.into_iter().try_for_each(|value| setting.write_all(value.as_bytes()))
+        };
+        write()
             .map_err(|error| io::Error::new(error.kind(), format!("cannot write {file}: {error}")))
     }
 
-    fn setting(&self, file: &str) -> Option<PathBuf> {
-        self.all.iter().map(|group| group.join(file)).find(|file| file.exists())
+    /// The group that has a setting: on version 1 that of the controller by whose name it begins.
+    fn group_of(&self, setting: &str) -> Option<&Path> {
+        let group = match (&self.files, setting.split('.').next()) {
+            (Files::V2 { group }, _) => group,
+            (Files::V1 { memory, .. }, Some("memory")) => memory,
+            (Files::V1 { pids, .. }, Some("pids")) => pids,
+            (Files::V1 { devices, .. }, Some("devices")) => devices,
+            (Files::V1 { .. }, _) => &self.time,
+        };
+        group.as_deref()
     }
 
     /// Lifts the CPU limit. Call it before a kill: the kernel delays the death of a process that
     /// has used more than its share, and long system calls use seconds more than the share.
     pub fn lift_cpu_limit(&self) {
-        for group in &self.all {
-            // Version 1, and version 2. A file that is not there is not made.
-            for (file, none) in [("cpu.cfs_quota_us", "-1"), ("cpu.max", "max")] {
-                let file = fs::File::options().write(true).truncate(true).open(group.join(file));
-                if let Ok(mut file) = file {
-                    _ = io::Write::write_all(&mut file, none.as_bytes());
-                }
-            }
-        }
+        let (file, none) = match self.files {
+            Files::V1 { .. } => ("cpu.cfs_quota_us", "-1"),
+            Files::V2 { .. } => ("cpu.max", "max"),
+        };
+        _ = self.set(file, none);
     }
 
     /// Freezes all processes in the groups, however they fork. On an error they go on.
@@ -653,7 +672,8 @@ impl Groups {
 }
 
 fn enter(group: &Path) -> io::Result<()> {
-    fs::write(group.join("tasks"), "0").map_err(|error| about("enter", group, &error))
+    let tasks = File::options().write(true).open(group.join("tasks"));
+    tasks.and_then(|mut tasks| tasks.write_all(b"0")).map_err(|error| about("enter", group, &error))
 }
 
 /// Freezes the processes of a group by another one, in which each is frozen as soon as it is there. A
@@ -902,12 +922,11 @@ mod tests {
              3 4 0:2 / {memory} rw - cgroup cgroup rw,memory\n",
         );
         let v2 = format!("1 2 0:1 / {} rw - cgroup2 cgroup2 rw\n", unified.display());
-        for (table, file, limit, none) in [
-            (v1, "cpu/x/cpu.cfs_quota_us", "10000", "-1"),
-            (v2, "unified/x/cpu.max", "10000 100000", "max"),
-        ] {
+        for (table, file, none) in
+            [(v1, "cpu/x/cpu.cfs_quota_us", "-1"), (v2, "unified/x/cpu.max", "max")]
+        {
             let file = root.join(file);
-            fs::write(&file, limit).unwrap();
+            fs::write(&file, "").unwrap();
             let hierarchies = Hierarchies::parse(&table);
             hierarchies.of("x").kill();
             assert_eq!(fs::read_to_string(&file).unwrap(), none);

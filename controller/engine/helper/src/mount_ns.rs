@@ -1,5 +1,5 @@
-//! The helper's own mount namespace, of which a container's is a copy. It contains only what
-//! the launch of a container needs.
+//! The helper's own namespaces. A container's mount namespace is a copy of the helper's, which contains
+//! only what the launch of a container needs; its network and IPC are the helper's.
 //!
 //! No file of a container is ever on a disk, and no mount of one is ever seen on the host: all
 //! that must be removed afterwards is its control groups. It is also faster: the host's mounts may
@@ -20,7 +20,13 @@ use sandbox_helper::delegation;
 use sandbox_helper::spec::{Descriptors, Launch};
 
 use crate::failed::{Failed, Step as _};
+use crate::launch::loopback;
 use crate::rootless::{self, Rootless};
+
+/// What a helper leaves before it has a request, because it takes half a millisecond. The network and the
+/// objects of its IPC are the container's; the helper uses neither.
+const NAMESPACES: UnshareFlags =
+    UnshareFlags::NEWNS.union(UnshareFlags::NEWNET).union(UnshareFlags::NEWIPC);
 
 /// Where a container's root is made, and the image's directory and the upper layer of an overlay.
 pub const ROOT: &str = "/root";
@@ -72,7 +78,8 @@ impl MountNamespace {
         let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let records = rustix::fs::open(data_dir.join("containers"), folder, Mode::empty());
         let records = records.step_at("open the records of", data_dir.display())?;
-        own_namespace().step("leave the host's mount namespace")?;
+        own_namespaces().step("leave the host's namespaces")?;
+        loopback::up().step("bring the loopback up")?;
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", private).step("make all mounts private")?;
         let rootless = host()?;
@@ -126,9 +133,9 @@ pub fn enter() -> Result<(), Errno> {
 }
 
 #[expect(unsafe_code, reason = "some of unshare's flags are unsafe, so it is as a whole")]
-fn own_namespace() -> Result<(), Errno> {
+fn own_namespaces() -> Result<(), Errno> {
     // SAFETY: this process has one thread, so no other thread is affected.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }
+    unsafe { rustix::thread::unshare_unsafe(NAMESPACES) }
 }
 
 /// Removes a file from the directory of records.

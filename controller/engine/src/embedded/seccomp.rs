@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use rustix::io::Errno;
 use sandbox_helper::spec::Filter;
+use sandbox_protocol::bpf;
 use sandbox_protocol::syscalls::{PERSONALITIES, container_syscall_names};
 use seccompiler::TargetArch;
 use serde_json::{Value, json};
@@ -114,13 +115,8 @@ fn program(filter: &Value, arch: TargetArch) -> Option<Filter> {
     let text = json!({NAME: filter}).to_string();
     let mut programs = seccompiler::compile_from_json(text.as_bytes(), arch).ok()?;
     let program = programs.remove(NAME)?;
-    let bits = program.iter().map(|instruction| {
-        u64::from(instruction.code)
-            | u64::from(instruction.jt) << 16
-            | u64::from(instruction.jf) << 24
-            | u64::from(instruction.k) << 32
-    });
-    Some(bits.collect())
+    let program: Vec<_> = program.iter().map(|it| bpf::pack(it.code, it.jt, it.jf, it.k)).collect();
+    Some(bpf::shorten(&program))
 }
 
 #[cfg(test)]
@@ -208,6 +204,13 @@ mod tests {
         assert_eq!(call(libc::SYS_clone, u64::try_from(libc::CLONE_NEWUSER).unwrap()), ENOSYS);
         // READ_IMPLIES_EXEC.
         assert_eq!(call(libc::SYS_personality, 0x40_0000), ENOSYS);
+    }
+
+    #[test]
+    fn filters_are_short_because_the_kernel_tries_them_with_every_call_at_each_start() {
+        for filter in of_scripts().iter().chain(&of_programs()) {
+            assert!(filter.len() < 200, "{} instructions", filter.len());
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@
 //! with the helper. So a launch that was killed at any point leaves the groups alone, which are
 //! found by the container's name.
 
-mod loopback;
+pub mod loopback;
 mod mounts;
 pub mod process;
 mod root;
@@ -64,13 +64,11 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("stderr", "/proc/self/fd/2"),
     ("ptmx", "pts/ptmx"),
 ];
-/// The namespaces that a container's process is created in. That of control groups is not among them:
-/// its root is the groups that its creator is in, so the process makes it itself.
-const NAMESPACES: UnshareFlags = UnshareFlags::NEWNS
-    .union(UnshareFlags::NEWPID)
-    .union(UnshareFlags::NEWNET)
-    .union(UnshareFlags::NEWIPC)
-    .union(UnshareFlags::NEWUTS);
+/// The namespaces that a container's process is created in; it gets others from the helper
+/// ([`mount_ns`](crate::mount_ns)). That of control groups is in neither: its root is the groups that its
+/// creator is in, so the process makes it itself.
+const NAMESPACES: UnshareFlags =
+    UnshareFlags::NEWNS.union(UnshareFlags::NEWPID).union(UnshareFlags::NEWUTS);
 
 /// The first process of a container, which executes the agent.
 pub struct Launched {
@@ -156,7 +154,6 @@ fn become_agent(
     groups.enter().step("limit the process")?;
     rustix::system::sethostname(wanted.hostname.as_bytes()).step("set the host name")?;
     rustix::system::setdomainname(DOMAIN_NAME).step("set the domain name")?;
-    loopback::up().step("bring the loopback up")?;
     failpoint::hold(At::Entered);
 
     let root = match (&wanted.programs, root) {
