@@ -341,6 +341,8 @@ const fn nonzero(count: u32) -> NonZeroU32 {
     }
 }
 
+/// A limit a row: its variant; its field and type; its configuration key, its flag, and its name in JSON; its
+/// default, its ceiling, and the smallest value that works.
 macro_rules! limits {
     ($($(#[$doc:meta])* $variant:ident, $field:ident: $kind:ty, $key:literal, $flag:expr, $json:literal,
         $default:expr, [$ceiling:expr], $smallest:expr;)+) => {

@@ -43,7 +43,7 @@ enum Trait {
     In,
     /// It changes files.
     Changes,
-    /// It may make what is stored larger.
+    /// It may make what is stored larger: a service refuses it where the quota or the disk has no room.
     Stores,
 }
 
@@ -90,8 +90,11 @@ pub trait FileReply: OperationStats + Serialize + DeserializeOwned {
     }
 }
 
-/// The members of a request are first those that are required, then those with a default, and as
-/// serde takes it. A reply with a second name is public under that name.
+/// An operation a row: its word, its request, its `Trait`s, and which members are paths; `DirectOperation` if
+/// its verified reply is its result. The members of a request are first those that are required, then, after a
+/// semicolon, those with a default: the value, and for serde the function that gives it, which an `Option` does not
+/// need. A reply with a second name is public under that name. `has` is its `OperationStats`, and `holds` what is
+/// true of it if its members agree.
 macro_rules! operations {
     ($(
         $(#[$doc:meta])*

@@ -30,7 +30,7 @@ pub trait Flush: Send {
     fn flush_best_effort(&mut self) -> Result<(), FileError>;
 }
 
-/// The announcement made by [`Files::touch_before_write`].
+/// The announcement made by [`Files::touch_before_write`]; not the operation of that name.
 #[derive(Debug, Clone, Copy)]
 pub struct Touch(TouchedEntry);
 
@@ -154,7 +154,7 @@ impl Files {
         })
     }
 
-    /// Refuses a size over `limits.file_bytes`.
+    /// Refuses a size over `filesystem.max_file_size`.
     pub(super) fn refuse_size(&self, size: u64, written: &[u8]) -> Result<(), FileError> {
         if size <= self.file_bytes {
             return Ok(());

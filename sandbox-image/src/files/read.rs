@@ -50,7 +50,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// [`FileError`]; `too_large` if the range has more than `limits.file_bytes`.
+    /// [`FileError`]; `too_large` if the range has more than `filesystem.max_file_size`.
     pub fn read(
         &self,
         written: &[u8],

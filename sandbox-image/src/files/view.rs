@@ -24,7 +24,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// [`FileError`]; `too_large` for a file over `limits.file_bytes`, `encoding` if the lines are
+    /// [`FileError`]; `too_large` for a file over `filesystem.max_file_size`, `encoding` if the lines are
     /// not UTF-8, `invalid_request` if there are none.
     pub fn view(&self, request: &View, watch: &Watch) -> Result<Viewed, FileError> {
         let written = request.path.as_bytes();
