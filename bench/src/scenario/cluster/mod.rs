@@ -29,6 +29,7 @@ use super::Scenario;
 use crate::bench::{Bench, Counts};
 use crate::error::Error;
 use crate::report::Row;
+use served::Use;
 
 pub const SCENARIO: Scenario = Scenario {
     id: "cluster",
@@ -60,10 +61,13 @@ struct Place<'a> {
     postgres: &'a Postgres,
 }
 
-const PARTS: [(&str, Part); 8] = [
+const PARTS: [(&str, Part); 11] = [
     ("S1: one node", |place| served::one_node(place).boxed_local()),
-    ("S2, S9: through another node", |place| served::through(place).boxed_local()),
+    ("S2: a request through another node", |place| served::through(place, Use::Get).boxed_local()),
+    ("S2: work through another node", |place| served::through(place, Use::Exec).boxed_local()),
+    ("S9: a file through another node", |place| served::through(place, Use::Read).boxed_local()),
     ("S3: from the queue to another node", |place| served::queued(place).boxed_local()),
+    ("S3: the same without wake-ups", |place| served::queued_and_not_heard(place).boxed_local()),
     ("S4: more nodes", |place| hollow::scaling(place).boxed_local()),
     ("S5: three nodes", |place| hollow::throughput(place).boxed_local()),
     ("S6: 200 sessions", |place| sessions::fleet(place).boxed_local()),

@@ -100,11 +100,26 @@ async fn bursts(
     Ok(times)
 }
 
+/// What is measured at a node that has to ask another one.
+#[derive(Clone, Copy)]
+pub enum Use {
+    /// S2.
+    Get,
+    /// S2.
+    Exec,
+    /// S9.
+    Read,
+}
+
 /// Two nodes: the first has what is asked for, and has it too where the second is asked.
-pub async fn through(place: Place<'_>) -> Result<Vec<Row>, Error> {
+pub async fn through(place: Place<'_>, what: Use) -> Result<Vec<Row>, Error> {
     let Place { bench, counts, postgres } = place;
     let database = database(postgres, SHORT_LEASE)?;
-    let folder = bench.folder("s2")?;
+    let folder = bench.folder(match what {
+        Use::Get => "s2-get",
+        Use::Exec => "s2-exec",
+        Use::Read => "s9",
+    })?;
     let settings = [&WIDE[..], &LARGE].concat();
     let owner =
         Service::with_settings(bench, &folder.join("owner"), 0, Some(&database.url), &settings)
@@ -112,28 +127,38 @@ pub async fn through(place: Place<'_>) -> Result<Vec<Row>, Error> {
     let done = async {
         let at_owner = Connection::open(&owner).await?;
         // While it is the only node.
-        let running = start(&at_owner, LOOP).await?;
-        until(&at_owner, &running, "running").await?;
-        let made = at_owner.ask("POST", "/v1/sandboxes", b"{}").await?;
-        let sandbox = text(&json(&made.body)?, "id");
+        let its = match what {
+            Use::Get => {
+                let running = start(&at_owner, LOOP).await?;
+                until(&at_owner, &running, "running").await?;
+                format!("/v1/executions/{running}")
+            }
+            Use::Exec | Use::Read => {
+                let made = at_owner.ask("POST", "/v1/sandboxes", b"{}").await?;
+                format!("/v1/sandboxes/{}", text(&json(&made.body)?, "id"))
+            }
+        };
         let other =
             Service::with_settings(bench, &folder.join("other"), 0, Some(&database.url), &settings)
                 .await?;
         let done = async {
-            let at_other = Connection::open(&other).await?;
-            let mut found =
-                small(bench, counts, [&at_owner, &at_other], &running, &sandbox).await?;
-            match large(bench, [&at_owner, &at_other], &sandbox).await {
-                Ok(mut rows) => found.append(&mut rows),
-                Err(Error::Interrupted) => return Err(Error::Interrupted),
-                Err(error) => found.push(Row::missing("S9", error.full_message())),
+            let connections = [&at_owner, &Connection::open(&other).await?];
+            match what {
+                Use::Get => {
+                    let what = "GET of a running execution";
+                    small(bench, counts, connections, what, ("GET", &its, "")).await
+                }
+                Use::Exec => {
+                    let (what, path) =
+                        ("POST ?wait in a kept sandbox", format!("{its}/executions?wait=60"));
+                    small(bench, counts, connections, what, ("POST", &path, QUICK)).await
+                }
+                Use::Read => large(bench, connections, &format!("{its}/files/large")).await,
             }
-            at_owner.ask("DELETE", &format!("/v1/executions/{running}"), b"").await?;
-            at_owner.ask("DELETE", &format!("/v1/sandboxes/{sandbox}"), b"").await?;
-            Ok::<_, Error>(found)
         }
         .await;
         other.stop().await;
+        _ = at_owner.request("DELETE", &its, b"").await;
         done
     }
     .await;
@@ -141,54 +166,44 @@ pub async fn through(place: Place<'_>) -> Result<Vec<Row>, Error> {
     done
 }
 
-/// S2.
+/// S2: a request by both ways.
 async fn small(
     bench: &Bench,
     counts: Counts,
     connections: [&Connection; 2],
-    running: &str,
-    sandbox: &str,
+    what: &str,
+    (method, path, body): (&str, &str, &str),
 ) -> Result<Vec<Row>, Error> {
     let counts = Counts { warm_up: 10, samples: counts.samples * 5 };
-    let mut found = Vec::new();
-    let get = format!("/v1/executions/{running}");
-    let exec = format!("/v1/sandboxes/{sandbox}/executions?wait=60");
-    for (what, method, path, body) in [
-        ("GET of a running execution", "GET", &get, ""),
-        ("POST ?wait in a kept sandbox", "POST", &exec, QUICK),
-    ] {
-        let entries = WAYS.into_iter().zip(connections).map(|(way, connection)| {
-            Entry::new(format!("S2: {what}, {way}"), move || async move {
-                Ok(connection.ask(method, path, body.as_bytes()).await?.took)
-            })
-        });
-        let mut rows = bench.by_turns(counts, Unit::Seconds, entries.collect()).await?;
-        compare(&mut rows, 1, 0, None);
-        let more = |name: &str, of: fn(&Row) -> Option<f64>| {
-            let more = of(&rows[1]).zip(of(&rows[0])).map(|(through, direct)| through - direct);
-            Row::figure(
-                format!("S2: what that adds{name}"),
-                Unit::Seconds,
-                more.into_iter().collect(),
-            )
-        };
-        let added = [
-            more("", median).target(Target::median_at_most(0.0015)),
-            more(" at p99", p99).target(Target::median_at_most(0.006)),
-        ];
-        rows.extend(added);
-        found.append(&mut rows);
-    }
-    Ok(found)
+    let entries = WAYS.into_iter().zip(connections).map(|(way, connection)| {
+        Entry::new(format!("S2: {what}, {way}"), move || async move {
+            Ok(connection.ask(method, path, body.as_bytes()).await?.took)
+        })
+    });
+    let mut rows = bench.by_turns(counts, Unit::Seconds, entries.collect()).await?;
+    compare(&mut rows, 1, 0, None);
+    let more = |name: &str, of: fn(&Row) -> Option<f64>| {
+        let more = of(&rows[1]).zip(of(&rows[0])).map(|(through, direct)| through - direct);
+        Row::figure(
+            format!("S2: what that adds{name}"),
+            Unit::Seconds,
+            more.into_iter().collect(),
+        )
+    };
+    let added = [
+        more("", median).target(Target::median_at_most(0.0015)),
+        more(" at p99", p99).target(Target::median_at_most(0.006)),
+    ];
+    rows.extend(added);
+    Ok(rows)
 }
 
 /// S9.
 async fn large(
     bench: &Bench,
     connections: [&Connection; 2],
-    sandbox: &str,
+    path: &str,
 ) -> Result<Vec<Row>, Error> {
-    let path = &format!("/v1/sandboxes/{sandbox}/files/large");
     connections[0].ask("PUT", path, &Content::of(FILE).all()).await?;
     let entries = WAYS.into_iter().zip(connections).map(|(way, connection)| {
         Entry::new(format!("S9: 1 GiB of a kept sandbox, {way}"), move || async move {
@@ -207,23 +222,25 @@ async fn large(
     Ok(rows)
 }
 
-/// S3: what a node cannot begin is begun by another one that has nothing to do, with wake-ups and without.
+/// S3: what a node cannot begin is begun by another one that has nothing to do.
 pub async fn queued(place: Place<'_>) -> Result<Vec<Row>, Error> {
     let Counts { warm_up, samples } = place.counts;
-    let many = Counts { warm_up, samples: samples * 5 / 2 };
-    let few = Counts { warm_up, samples: samples / 2 };
-    let heard = waited(place, "s3", many, &NARROW).await?;
-    let deaf = waited(place, "s3-deaf", few, &[&NARROW[..], &[DEAF]].concat()).await?;
-    let what = "S3: queued to begun on an idle other node";
-    let heard = Row::figure(what, Unit::Seconds, heard);
+    let counts = Counts { warm_up, samples: samples * 5 / 2 };
+    let heard = waited(place, "s3", counts, &NARROW).await?;
+    let heard = Row::figure("S3: queued to begun on an idle other node", Unit::Seconds, heard);
     let mut slow = heard.again("S3: the same, its p99");
     slow.aim(Target::p99_at_most(0.050));
-    Ok(vec![
-        heard.target(Target::median_at_most(0.010)),
-        slow,
-        Row::figure("S3: the same, `database_listen = false`", Unit::Seconds, deaf)
-            .target(Target::median_at_most(0.300)),
-    ])
+    Ok(vec![heard.target(Target::median_at_most(0.010)), slow])
+}
+
+/// S3 without wake-ups.
+pub async fn queued_and_not_heard(place: Place<'_>) -> Result<Vec<Row>, Error> {
+    let Counts { warm_up, samples } = place.counts;
+    let counts = Counts { warm_up, samples: samples / 2 };
+    let waits = waited(place, "s3-deaf", counts, &[&NARROW[..], &[DEAF]].concat()).await?;
+    let what = "S3: the same, `database_listen = false`";
+    let row = Row::figure(what, Unit::Seconds, waits);
+    Ok(vec![row.target(Target::median_at_most(0.300))])
 }
 
 /// The seconds that executions wait.

@@ -333,6 +333,23 @@ fn node_that_was_declared_dead_stores_no_end_and_goes_on_in_a_new_session() {
     assert_eq!(nodes.all_runs(), 2);
 }
 
+/// The database of a node may have been restored from a backup.
+#[test]
+fn files_that_the_database_does_not_know_stay_until_they_would_have_expired() {
+    let mut nodes = Nodes::new(1);
+    let unknown = nodes.dir.path().join("0/files/0123");
+    std::fs::create_dir(&unknown).unwrap();
+    let retention = nodes.service(0).core.config.retention;
+    nodes.kill(0);
+    nodes.start(0);
+    assert!(unknown.exists());
+    nodes.kill(0);
+    let long_ago = std::time::SystemTime::now() - 2 * retention;
+    std::fs::File::open(&unknown).unwrap().set_modified(long_ago).unwrap();
+    nodes.start(0);
+    assert!(!unknown.exists());
+}
+
 #[test]
 fn nobody_is_dead_because_the_database_is() {
     let mut nodes = Nodes::with(1, Postgres::start(), |_| {});

@@ -16,10 +16,14 @@ use tokio_postgres::{Client, Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
+use super::error::{QueryError, within};
 use crate::error::StoreError;
 
 /// How long a connection may take until it is made, for each host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a host may take from there to its first answer: one that has a socket may still be unable to answer, and a
+/// pooler may have no connection left.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// After so long without an answer of the other side a connection is lost.
 const SILENCE: Duration = Duration::from_secs(10);
 
@@ -88,7 +92,8 @@ pub(crate) type Messages =
 
 /// Makes connections.
 pub(crate) struct Connector {
-    config: Config,
+    /// A host each, in the order in which they are tried.
+    hosts: Vec<Config>,
     tls: MakeRustlsConnect,
 }
 
@@ -105,9 +110,6 @@ impl Connector {
         if config.get_password().is_some() {
             return Err(invalid("it has a password, which others could see"));
         }
-        if config.get_hosts().is_empty() {
-            return Err(invalid("it has no host"));
-        }
         // It would go elsewhere than the host whose certificate is checked.
         if !config.get_hostaddrs().is_empty() {
             return Err(invalid("it has a hostaddr: write the address as the host"));
@@ -117,15 +119,18 @@ impl Connector {
         }
         let is_local = config.get_hosts().iter().all(is_local);
         let is_verified = verification.unwrap_or(!is_local);
-        config
-            .ssl_mode(if is_verified { SslMode::Require } else { SslMode::Disable })
-            .target_session_attrs(TargetSessionAttrs::ReadWrite)
-            .application_name("sandboxctl")
-            .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_user_timeout(SILENCE)
-            .keepalives_idle(SILENCE / 2)
-            .keepalives_interval(SILENCE / 5)
-            .keepalives_retries(3);
+        let mut hosts = hosts(&config)?;
+        for config in &mut hosts {
+            config
+                .ssl_mode(if is_verified { SslMode::Require } else { SslMode::Disable })
+                .target_session_attrs(TargetSessionAttrs::ReadWrite)
+                .application_name("sandboxctl")
+                .connect_timeout(CONNECT_TIMEOUT)
+                .tcp_user_timeout(SILENCE)
+                .keepalives_idle(SILENCE / 2)
+                .keepalives_interval(SILENCE / 5)
+                .keepalives_retries(3);
+        }
         let roots = match is_verified {
             true => roots(database.ca.as_deref())
                 .map_err(|error| invalid(format!("no certificates to trust: {error}")))?,
@@ -137,7 +142,7 @@ impl Connector {
             .map_err(|error| invalid(error.to_string()))?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        Ok(Self { config, tls: MakeRustlsConnect::new(tls) })
+        Ok(Self { hosts, tls: MakeRustlsConnect::new(tls) })
     }
 
     /// A connection, which lasts as long as its client.
@@ -153,21 +158,69 @@ impl Connector {
 
     /// A connection whose messages the caller reads, as a listener does.
     pub async fn connect_raw(&self, purpose: Purpose) -> Result<(Client, Messages), StoreError> {
-        let mut config = self.config.clone();
-        let (given, settings) = (config.get_options().unwrap_or_default(), purpose.settings());
-        let settings = format!("-c search_path=sandboxctl {settings} {given}");
-        match config.options(settings).connect(self.tls.clone()).await {
-            // A pooler of transactions refuses settings: those of the user are used.
-            Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
-                self.config.connect(self.tls.clone()).await.map_err(refused)
+        let mut last = None;
+        for host in &self.hosts {
+            match self.connect_to(host, purpose).await {
+                Ok(connected) => return Ok(connected),
+                Err(error) => last = Some(error),
             }
-            connected => connected.map_err(refused),
+        }
+        Err(last.map_or_else(|| invalid("it has no host"), refused))
+    }
+
+    async fn connect_to(
+        &self,
+        host: &Config,
+        purpose: Purpose,
+    ) -> Result<(Client, Messages), QueryError> {
+        let (given, settings) = (host.get_options().unwrap_or_default(), purpose.settings());
+        let mut config = host.clone();
+        config.options(format!("-c search_path=sandboxctl {settings} {given}"));
+        match within(ANSWER_TIMEOUT, config.connect(self.tls.clone())).await {
+            // A pooler refuses settings: those of the user are used.
+            Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
+                within(ANSWER_TIMEOUT, host.connect(self.tls.clone())).await
+            }
+            connected => connected,
         }
     }
 }
 
+/// A configuration for each of the hosts: the driver has one time for the sockets of all, and none for what follows.
+fn hosts(all: &Config) -> Result<Vec<Config>, StoreError> {
+    let (hosts, ports) = (all.get_hosts(), all.get_ports());
+    if ports.len() > 1 && ports.len() != hosts.len() {
+        return Err(invalid("it has another number of ports than of hosts"));
+    }
+    let one = |(index, host): (usize, &Host)| {
+        let mut one = Config::new();
+        match host {
+            Host::Tcp(name) => one.host(name),
+            Host::Unix(path) => one.host_path(path),
+        };
+        if let Some(port) = ports.get(index).or(ports.first()) {
+            one.port(*port);
+        }
+        if let Some(user) = all.get_user() {
+            one.user(user);
+        }
+        if let Some(password) = all.get_password() {
+            one.password(password);
+        }
+        if let Some(name) = all.get_dbname() {
+            one.dbname(name);
+        }
+        if let Some(options) = all.get_options() {
+            one.options(options);
+        }
+        one.channel_binding(all.get_channel_binding());
+        one
+    };
+    Ok(hosts.iter().enumerate().map(one).collect())
+}
+
 /// Why there is no connection. What does not pass, such as a wrong password, is a mistake in the configuration.
-fn refused(error: tokio_postgres::Error) -> StoreError {
+fn refused(error: QueryError) -> StoreError {
     match StoreError::from(error) {
         StoreError::Database(error) => {
             let causes = iter::successors(Some(&*error as &dyn Error), |&it| it.source());

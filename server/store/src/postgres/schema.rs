@@ -59,7 +59,16 @@ pub(crate) async fn identity(client: &Client) -> Result<ClusterIdentity, StoreEr
 pub(super) async fn find(client: &Client) -> Result<Option<(ClusterIdentity, u32)>, StoreError> {
     let statement = "SELECT id, key, lease_ms, schema_version FROM cluster";
     let rows = match within(TIMEOUT, client.query_typed(statement, &[])).await {
-        Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => return Ok(None),
+        Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => {
+            return match is_made(client).await? {
+                true => Err(StoreError::refused(
+                    "the tables of the cluster are not in the search path of the database's user",
+                    "a pooler drops settings of connections, so that the user must have them: \
+                     ALTER ROLE USER SET search_path = sandboxctl",
+                )),
+                false => Ok(None),
+            };
+        }
         rows => rows?,
     };
     let Some(row) = rows.first() else { return Ok(None) };
@@ -141,12 +150,17 @@ pub(crate) fn restored(config: &DatabaseConfig) -> Result<u64, StoreError> {
 
 /// Within a transaction an error would end it: the table is looked for first.
 async fn find_in_change(client: &Client) -> Result<Option<(ClusterIdentity, u32)>, StoreError> {
+    match is_made(client).await? {
+        true => find(client).await,
+        false => Ok(None),
+    }
+}
+
+/// Whether there are the tables of a cluster, in the search path or not.
+async fn is_made(client: &Client) -> Result<bool, StoreError> {
     let statement = "SELECT to_regclass('sandboxctl.cluster') IS NOT NULL";
     let rows = within(TIMEOUT, client.query_typed(statement, &[])).await?;
-    match rows.first().map(|row| row.try_get(0)).transpose()? {
-        Some(true) => find(client).await,
-        _ => Ok(None),
-    }
+    Ok(one(&rows)?.try_get(0)?)
 }
 
 async fn update(client: &Client, found: u32) -> Result<(), StoreError> {

@@ -238,6 +238,31 @@ fn user_that_the_server_refuses_is_a_mistake_in_the_configuration() {
 }
 
 #[test]
+fn tables_that_are_not_in_the_search_path_are_not_missing() {
+    let server = Postgres::shared();
+    let url = server.database();
+    // What the user has, if a pooler drops the settings of a connection.
+    let pooled = DatabaseConfig::new(format!("{url}?options=-c%20search_path%3Dpublic"));
+    assert!(matches!(Store::connect(&pooled), Err(StoreError::NotInitialized)));
+    Store::initialize(&DatabaseConfig::new(url), None).unwrap();
+    let error = Store::connect(&pooled).unwrap_err();
+    assert!(error.hint().unwrap().contains("ALTER ROLE"), "{error}");
+    assert!(error.to_string().contains("search path"), "{error}");
+}
+
+#[test]
+fn host_that_does_not_answer_is_passed_over() {
+    let server = Postgres::shared();
+    let url = server.database();
+    let (_, name) = url.rsplit_once('/').unwrap();
+    // It takes connections, as a server does that stands still.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let [silent, port] = [silent.local_addr().unwrap().port(), server.port()];
+    let url = format!("postgres://postgres@127.0.0.1:{silent},127.0.0.1:{port}/{name}");
+    Store::initialize(&DatabaseConfig::new(url), None).unwrap();
+}
+
+#[test]
 fn too_many_connections_are_an_error_that_passes_and_says_so() {
     let server = Postgres::shared();
     let url = server.database();
