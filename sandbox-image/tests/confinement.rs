@@ -247,7 +247,7 @@ const INSIDE_OF_PROGRAMS: &[&str] = &[
     "read-etc-passwd", "list-root", "read-outside", "fork", "clone-untraced", "socket-inet",
     "socket-inet6", "socket-unix", "connect-tcp", "bind-tcp", "map-executable", "map-file",
     "map-shared", "memfd_create", "mknodat", "symlinkat", "openat-no-mode", "fchmodat-plain",
-    "prlimit64-files", "prlimit64-ask", "prlimit64-ask-another", "own-priority",
+    "mkdirat-set-gid", "prlimit64-files", "prlimit64-ask", "prlimit64-ask-another", "own-priority",
     "chown-to-oneself", "socket-netlink",
 ];
 
@@ -293,8 +293,8 @@ const FORBIDDEN: &[&str] = &[
     "io_uring_register", "userfaultfd", "keyctl", "add_key", "request_key", "bpf",
     "perf_event_open", "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise",
     "kcmp", "pidfd_getfd", "openat-set-uid", "openat-set-gid", "openat-unnamed-set-uid",
-    "mkdirat-set-gid", "mknodat-set-uid", "renameat2-whiteout", "fchmod-set-uid", "fchmod-set-gid",
-    "fchmodat", "fchmodat2", "prlimit64", "prlimit64-core-and-ask", "ioctl-type-into-terminal",
+    "mknodat-set-uid", "renameat2-whiteout", "fchmod-set-uid", "fchmod-set-gid", "fchmodat",
+    "fchmodat2", "prlimit64", "prlimit64-core-and-ask", "ioctl-type-into-terminal",
     "ioctl-linux-console", "socket-sctp", "socket-smc", "fcntl-lease", "fcntl-notify",
 ];
 
@@ -322,8 +322,7 @@ const OWNERS: &[&str] = &["chown-to-another", "chgrp-to-another", "fchown-to-ano
 
 /// The same, by the older names of this architecture.
 #[cfg(target_arch = "x86_64")]
-const FORBIDDEN_OF_X86: &[&str] =
-    &["open-set-uid", "creat-set-gid", "mkdir-set-gid", "mknod-set-uid", "chmod"];
+const FORBIDDEN_OF_X86: &[&str] = &["open-set-uid", "creat-set-gid", "mknod-set-uid", "chmod"];
 #[cfg(not(target_arch = "x86_64"))]
 const FORBIDDEN_OF_X86: &[&str] = &[];
 

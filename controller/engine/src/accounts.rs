@@ -1,5 +1,5 @@
-//! The user and the group of a sandbox in its `/etc/passwd` and `/etc/group`, where its image has
-//! no names for them: programs look up the name of their user, and some fail without one. Pure.
+//! The user and the group of a sandbox in its `/etc/passwd` and `/etc/group`: programs look up the name
+//! of their user, and some fail without one; and their home, which is where `HOME` is. Pure.
 
 use sandbox_protocol::User;
 
@@ -18,7 +18,7 @@ pub fn plain_text(content: Vec<u8>) -> Option<String> {
     (text.len() <= MAX_BYTES && text.chars().all(is_plain)).then_some(text)
 }
 
-/// The replacements of the files: path and content. None if the image has a name already.
+/// The replacements of the files: path and content. None for a file that is right already.
 ///
 /// A user of the image who has the sandbox's home is the sandbox's, whatever their number is there.
 pub fn replacements(image: &Accounts, user: User, home: &str) -> Vec<(&'static str, String)> {
@@ -28,9 +28,9 @@ pub fn replacements(image: &Accounts, user: User, home: &str) -> Vec<(&'static s
     if let Some(own) = passwd.as_deref().and_then(|file| line_of_home(file, home)) {
         return as_own(image, &own, user);
     }
-    let passwd = with_line(passwd.as_deref(), uid, |name| {
-        format!("{name}:x:{uid}:{gid}:{name}:{home}:/bin/sh")
-    });
+    let line = |name: &str| format!("{name}:x:{uid}:{gid}:{name}:{home}:/bin/sh");
+    let passwd =
+        with_home(passwd.as_deref(), uid, home).or_else(|| with_line(passwd.as_deref(), uid, line));
     let group = with_line(group.as_deref(), gid, |name| format!("{name}:x:{gid}:"));
     let files = PATHS.into_iter().zip([passwd, group]);
     files.filter_map(|(path, content)| Some((path, content?))).collect()
@@ -55,6 +55,19 @@ fn as_own(image: &Accounts, own: &[&str], user: User) -> Vec<(&'static str, Stri
     let group = first(group.as_deref(), &format!("{name}:x:{gid}:"));
     let files = [passwd, group];
     PATHS.into_iter().zip(files).filter_map(|(path, content)| Some((path, content?))).collect()
+}
+
+/// The file with this home for its user of this number; `None` if there is none, or it has it. Java and
+/// SSH look here, not at `HOME`, and cannot write to the image's.
+fn with_home(passwd: Option<&str>, uid: u32, home: &str) -> Option<String> {
+    let file = passwd?;
+    let mut lines = file.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let mut own = lines.find(|fields| fields.get(2).is_some_and(|it| it.parse() == Ok(uid)))?;
+    if own.len() != 7 || own[5] == home {
+        return None;
+    }
+    own[5] = home;
+    Some(format!("{}\n{file}", own.join(":")))
 }
 
 /// The file with a line for this id; `None` if it has one, or cannot be changed.
@@ -94,7 +107,7 @@ mod tests {
                     .to_owned()
             )]
         );
-        assert_eq!(replaced(&debian, 0, "/io"), []);
+        assert_eq!(replaced(&debian, 0, "/root"), []);
         assert_eq!(
             replaced(&debian, 7, "/io")[1],
             ("/etc/group", "root:x:0:\nann:x:1000:\nsandbox:x:7:\n".to_owned())
@@ -105,6 +118,22 @@ mod tests {
         let taken = replaced(&image("sandbox:x:1:1::/:\n", "sandbox:x:7:\n"), 7, "/io");
         assert_eq!(taken.len(), 1);
         assert!(taken[0].1.ends_with("\nsandbox7:x:7:7:sandbox7:/io:/bin/sh\n"), "{taken:?}");
+    }
+
+    #[test]
+    fn user_of_the_image_with_another_home_has_the_sandboxs() {
+        let debian = image(
+            "root:x:0:0:root:/root:/bin/bash\nann:x:1000:100::/home/ann:/bin/zsh\n",
+            "root:x:0:\nann:x:1000:\n",
+        );
+        for (uid, line) in
+            [(0, "root:x:0:0:root:/io:/bin/bash"), (1000, "ann:x:1000:100::/io:/bin/zsh")]
+        {
+            let [(path, content)] = &replaced(&debian, uid, "/io")[..] else { panic!("{uid}") };
+            let of_image = debian[0].as_deref().unwrap();
+            assert_eq!((*path, content.as_str()), ("/etc/passwd", &*format!("{line}\n{of_image}")));
+        }
+        assert_eq!(replaced(&image("root:x:0\n", "root:x:0:\n"), 0, "/io"), []);
     }
 
     #[test]

@@ -774,7 +774,6 @@ mod x86 {
                 call(libc::SYS_open, [ptr(new), create, 0o4755])
             }
             "creat-set-gid" => call(libc::SYS_creat, [ptr(new), 0o2755]),
-            "mkdir-set-gid" => call(libc::SYS_mkdir, [ptr(new), 0o2755]),
             "mknod-set-uid" => call(libc::SYS_mknod, [ptr(new), 0o104_755, 0]),
             "chmod" => call(libc::SYS_chmod, [ptr(file), 0o4755]),
             "chown" => call(libc::SYS_chown, [BAD, 0, 0]),

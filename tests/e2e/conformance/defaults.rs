@@ -207,7 +207,7 @@ fn user_has_a_name_whether_the_image_has_one_or_not() {
     for (rootfs, uid, expected) in [
         (busybox(), 1234, "sandbox sandbox sandbox sandbox /io\n"),
         (busybox(), 0, "root root root root /io\n"),
-        (listed.clone(), 1234, "ann ann ann ann /home/ann\n"),
+        (listed.clone(), 1234, "ann ann ann ann /io\n"),
         (listed.clone(), 4321, "sandbox sandbox sandbox sandbox /io\n"),
     ] {
         let programs = Programs::new(&rootfs, user(uid));

@@ -47,6 +47,8 @@ fn rootfs() -> Rootfs {
         .file("open/secret", 0o666, "content")
         .folder("open/dir", 0o777)
         .file("bin/rooted", 0o6755, "#!/bin/sh\n")
+        .folder("grouped", 0o2755)
+        .file("grouped/file", 0o644, "content")
         .folder("tmp", 0o1777)
 }
 
@@ -463,7 +465,7 @@ fn no_program_plants_a_set_id_file_whatever_it_tries() {
         let attempts = "
             cp /bin/busybox sh; chmod 4755 sh; chmod u+s sh; chmod 2755 sh; chmod g+s sh
             cp -p /bin/rooted kept; install -m 6755 /bin/busybox installed
-            mkdir -m 2755 folder; mkdir plain; chmod g+s plain; mknod -m 4755 fifo p
+            cp -r /grouped tree; mkdir -m 2755 folder; mkdir plain; chmod g+s plain; mknod -m 4755 fifo p
             (umask 0; cp -a /bin/rooted archived; tar -c -C /bin rooted | tar -x -p)
             cat /bin/rooted >content; mv content moved; ln moved linked
             ln -s /bin/rooted link; chmod 6755 link
@@ -472,7 +474,7 @@ fn no_program_plants_a_set_id_file_whatever_it_tries() {
         let result = hostile.exec(Command::shell(attempts));
         assert!(matches!(result.outcome, Outcome::Ok { .. }), "{result:#?}");
         let io_dir = hostile.guest.place.path("sandbox-files");
-        let entries = std::fs::read_dir(io_dir).unwrap().map(|entry| entry.unwrap());
+        let entries = std::fs::read_dir(&io_dir).unwrap().map(|entry| entry.unwrap());
         let mut names = Vec::new();
         for entry in entries {
             let metadata = entry.metadata().unwrap();
@@ -482,9 +484,11 @@ fn no_program_plants_a_set_id_file_whatever_it_tries() {
             names.push(name.into_string().unwrap());
         }
         names.sort();
-        for made in ["link", "linked", "moved", "plain", "sh"] {
+        for made in ["folder", "link", "linked", "moved", "plain", "sh", "tree"] {
             assert!(names.iter().any(|name| name == made), "{made} is not in {names:?}");
         }
+        // Copied with all in it.
+        assert!(io_dir.join("tree/file").exists());
     }
 }
 

@@ -87,19 +87,17 @@ const FAMILIES: [libc::c_int; 3] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX
 const PROTOCOLS: [libc::c_int; 5] =
     [0, libc::IPPROTO_ICMP, libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_ICMPV6];
 
-/// Calls that create a file or set its mode, and the index of the mode argument.
+/// Calls that create a file or set its mode, and the index of the mode argument. Not `mkdir`: the kernel
+/// ignores these bits there, and `cp -r` passes them on from the folder that it copies.
 const MODES: &[(libc::c_long, u8)] = &[
     (libc::SYS_fchmod, 1),
     (libc::SYS_fchmodat, 2),
     (number::SYS_fchmodat2, 2),
-    (libc::SYS_mkdirat, 2),
     (libc::SYS_mknodat, 2),
     #[cfg(target_arch = "x86_64")]
     (libc::SYS_chmod, 1),
     #[cfg(target_arch = "x86_64")]
     (libc::SYS_creat, 1),
-    #[cfg(target_arch = "x86_64")]
-    (libc::SYS_mkdir, 1),
     #[cfg(target_arch = "x86_64")]
     (libc::SYS_mknod, 1),
 ];
