@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use sandbox_api::{ByteSize, HostTool, ToolEffect, ToolRule};
 use serde_json::{Map, Value};
 
-pub use self::luau::describe;
+pub use self::luau::{declare, describe};
 use crate::permission::Permission;
 
 /// Tools of the host, as their provider implements them.
