@@ -77,7 +77,7 @@ const CRATES: &[Row] = &[
     (
         "sandbox-upstream",
         "tools of other MCP servers",
-        &["sandbox-api", "sandbox-client", "sandbox-controller"],
+        &["sandbox-api", "sandbox-client", "sandbox-controller", "sandbox-protocol"],
     ),
     (
         "sandbox-mcp",

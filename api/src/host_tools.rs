@@ -53,8 +53,8 @@ impl HostTool {
 }
 
 sandbox_protocol::words! {
-    /// What a tool does to the world, as far as it says so.
-    #[derive(Default, JsonSchema)]
+    /// What a tool does to the world, as far as it says so: each is more than the one before.
+    #[derive(Default, PartialOrd, Ord, JsonSchema)]
     pub enum ToolEffect {
         /// It changes nothing: `readOnlyHint` of the Model Context Protocol.
         ReadOnly = "read_only",
@@ -119,6 +119,13 @@ impl ToolRule {
     /// Gives every tool.
     pub fn all() -> Self {
         Self { text: "*".to_owned(), tool: "*".to_owned(), conditions: Vec::new() }
+    }
+
+    /// The rule for this tool alone, whatever its arguments; `None` if its name would be another rule, or is not one
+    /// word of a command line.
+    pub fn suggested(tool: &str) -> Option<&str> {
+        let is_plain = |it: u8| it.is_ascii_alphanumeric() || b"_-.".contains(&it);
+        tool.bytes().all(is_plain).then_some(tool)
     }
 
     /// Whether some call of this tool is given.

@@ -35,6 +35,7 @@ impl HostTools for People {
         &self,
         _tool: &str,
         arguments: Map<String, Value>,
+        _permitted: ToolEffect,
     ) -> Result<HostAnswer, HostToolError> {
         match arguments.get("name").and_then(Value::as_str) {
             Some("ada") => Ok(HostAnswer { value: json!("engineer"), files: Vec::new() }),

@@ -149,8 +149,8 @@ fn without_end(name: &[u8]) -> &[u8] {
     }
 }
 
-/// Unicode's `Default_Ignorable_Code_Point`, which ext4, F2FS and HFS+ ignore when they fold.
-const fn is_ignorable(character: char) -> bool {
+/// Unicode's `Default_Ignorable_Code_Point`, which is not seen, and which ext4, F2FS and HFS+ ignore when they fold.
+pub const fn is_ignorable(character: char) -> bool {
     matches!(
         character,
         '\u{ad}'

@@ -178,6 +178,7 @@ impl HostTools for Tools {
         &self,
         tool: &str,
         _arguments: Map<String, Value>,
+        _permitted: ToolEffect,
     ) -> Result<HostAnswer, HostToolError> {
         self.calls.lock().unwrap().push(tool.to_owned());
         if tool == "t.hang" {

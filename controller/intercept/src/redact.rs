@@ -17,7 +17,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
-use crate::forms::Forms;
+use crate::forms::{Forms, Progress};
 
 /// How long the end of what a host has sent is held back while it sends nothing more.
 pub const PAUSE: Duration = Duration::from_millis(250);
@@ -50,38 +50,36 @@ pub fn headers(headers: &mut HeaderMap, forms: &Forms) {
 /// whatever they are: neither what is passed on nor when depends on a part of a secret.
 struct Redactor {
     forms: Arc<Forms>,
-    longest: usize,
-    /// The end of what has arrived.
+    progress: Progress,
+    /// The end of what has arrived, and the same without secrets.
     tail: Vec<u8>,
+    shown: Vec<u8>,
     /// How many bytes of it were passed on.
     sent: usize,
-    /// Where the last secret that begins before it ends.
-    masked: usize,
 }
 
 impl Redactor {
     fn new(forms: Arc<Forms>) -> Self {
-        Self { longest: forms.longest(), forms, tail: Vec::new(), sent: 0, masked: 0 }
+        let (progress, tail, shown) = (forms.progress(), Vec::new(), Vec::new());
+        Self { forms, progress, tail, shown, sent: 0 }
     }
 
     fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let from = self.tail.len();
         self.tail.extend_from_slice(bytes);
-        let decided = self.tail.len().saturating_sub(self.longest.saturating_sub(1));
-        let mut output = Vec::with_capacity(decided);
-        self.forms.pass(&self.tail, [self.sent, decided], &mut self.masked, &mut output);
+        self.shown.extend_from_slice(bytes);
+        self.forms.mask(&mut self.progress, &self.tail, from, &mut self.shown);
+        let decided = self.tail.len().saturating_sub(self.forms.longest().saturating_sub(1));
         self.tail.drain(..decided);
-        self.sent = self.sent.saturating_sub(decided);
-        self.masked = self.masked.saturating_sub(decided);
-        output
+        let sent = self.sent.min(decided);
+        self.sent -= sent;
+        self.shown.drain(..decided).skip(sent).collect()
     }
 
     /// All that is held back. What of it is the beginning of a secret is remembered: the rest is still replaced.
     fn flush(&mut self) -> Vec<u8> {
-        let (mut output, mut masked) = (Vec::new(), self.masked);
-        let all = [self.sent, self.tail.len()];
-        self.forms.pass(&self.tail, all, &mut masked, &mut output);
-        self.sent = self.tail.len();
-        output
+        let sent = std::mem::replace(&mut self.sent, self.tail.len());
+        self.shown[sent..].to_vec()
     }
 
     /// What comes next; `None` if nothing does for so long that what is held back is passed on.

@@ -61,7 +61,8 @@ pub enum UpstreamCommand {
     /// them fails.
     #[command(after_long_help = "\
 sandboxctl mcp upstream check
-sandboxctl mcp upstream check --upstream 'time=uvx mcp-server-time' --tool 'time.*'")]
+sandboxctl mcp upstream check --upstream 'time=uvx mcp-server-time' --tool 'time.*'
+sandboxctl mcp upstream check --types > sandbox.d.luau")]
     Check(UpstreamCheckArgs),
 }
 
@@ -75,4 +76,8 @@ pub struct UpstreamCheckArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+
+    /// Print the script API as `types` does, with the tools that scripts are given
+    #[arg(long, conflicts_with = "json")]
+    pub types: bool,
 }

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{QueueSelector, tcflush};
 use sandbox_api::hosts::AllowRule;
-use sandbox_api::{InjectRule, ToolEffect};
+use sandbox_api::{InjectRule, ToolEffect, ToolRule};
 use sandbox_controller::permission::{Answer, Ask, Permission};
 use serde_json::json;
 
@@ -184,8 +184,7 @@ impl Recorder {
             }
             // A name with a star would be a pattern.
             Ask::Tool { tool, .. } => {
-                let is_plain = |it: char| it.is_ascii_alphanumeric() || "_-.".contains(it);
-                let is_rule = tool.len() <= MAX_TEXT && tool.chars().all(is_plain);
+                let is_rule = tool.len() <= MAX_TEXT && ToolRule::suggested(tool).is_some();
                 (List::Tools, tool.chars().take(MAX_TEXT).collect(), is_rule)
             }
         };

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use sandbox_api::{HostTool, ToolRule};
+use sandbox_api::{HostTool, ToolEffect, ToolRule};
 use sandbox_controller::host_tools::{
     Destructive, HostAnswer, HostToolError, HostTools, ToolGrant,
 };
@@ -143,7 +143,7 @@ impl HostTools for Functions {
         Ok(self.functions.clone())
     }
 
-    async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Answer {
+    async fn call(&self, tool: &str, arguments: Map<String, Value>, _: ToolEffect) -> Answer {
         let gone = || HostToolError::Unavailable("the program answers no calls".to_owned());
         let (sender, answer) = oneshot::channel();
         let (lines, waiter) = {

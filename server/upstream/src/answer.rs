@@ -6,6 +6,7 @@ use base64::prelude::BASE64_STANDARD;
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, ResourceContents, Tool};
 use sandbox_api::{HostTool, ToolEffect};
 use sandbox_controller::host_tools::{HostAnswer, HostFile, HostToolError};
+use sandbox_protocol::protected::is_ignorable;
 use serde_json::Value;
 
 /// The longest name of a tool.
@@ -20,15 +21,8 @@ pub(crate) const MAX_FAILURE: usize = 16 << 10;
 /// Whether a character is not seen: one of control but line breaks, or one that changes the direction of what
 /// follows, or hides words.
 fn is_hidden(it: char) -> bool {
-    let is_format = matches!(
-        it,
-        '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}'
-            | '\u{feff}'
-            | '\u{e0000}'..='\u{e007f}'
-    );
-    is_format || (it.is_control() && !matches!(it, '\n' | '\t'))
+    let is_break = matches!(it, '\u{2028}' | '\u{2029}');
+    is_ignorable(it) || is_break || (it.is_control() && !matches!(it, '\n' | '\t'))
 }
 
 /// At most so many bytes of a text, without what is not seen.
@@ -123,6 +117,9 @@ mod tests {
     fn what_is_not_seen_is_no_part_of_a_text() {
         let text = "a\u{202e}b\u{200b}c\u{2028}d\u{e0041}e\u{feff}f\u{1b}g\nh\ti é…";
         assert_eq!(clean(text, 1000), "abcdefg\nh\ti é…");
+        // Bytes can be hidden in variation selectors and tags.
+        let text = "a\u{fe00}b\u{fe0f}c\u{e0100}\u{e01ef}d\u{180b}e\u{ad}f\u{3164}g";
+        assert_eq!(clean(text, 1000), "abcdefg");
         assert_eq!(clean("aé", 2), "a…");
     }
 }

@@ -60,7 +60,7 @@ fn program(script: &str, env: &[(&str, &str)]) -> Upstreams {
 }
 
 async fn call(upstreams: &Upstreams, tool: &str) -> Result<HostAnswer, HostToolError> {
-    let called = upstreams.call(tool, serde_json::Map::new());
+    let called = upstreams.call(tool, serde_json::Map::new(), ToolEffect::Destructive);
     timeout(Duration::from_secs(20), called).await.unwrap_or(Err(HostToolError::Timeout))
 }
 
@@ -149,7 +149,7 @@ async fn call_that_is_given_up_costs_no_other() {
     let file = pids.file();
     let upstreams = program(&SERVER.replace("a-b", "hang"), &[("PIDS", file.to_str().unwrap())]);
     upstreams.list().await.unwrap();
-    let hanging = upstreams.call("s.hang", serde_json::Map::new());
+    let hanging = upstreams.call("s.hang", serde_json::Map::new(), ToolEffect::Changes);
     assert!(timeout(Duration::from_millis(300), hanging).await.is_err());
     call(&upstreams, "s.env").await.unwrap();
     assert_eq!(pids.read().len(), 1);
@@ -321,6 +321,8 @@ async fn url_is_called_by_both_eras_of_the_protocol() {
             (&*answer.files[0].mime_type, &*answer.files[0].data),
             ("image/png", &b"hi"[..])
         );
+        let called = upstreams.call("web.image", serde_json::Map::new(), ToolEffect::Changes);
+        assert_eq!(called.await.unwrap_err(), HostToolError::NotPermitted);
         let error = call(&upstreams, "web.large").await.unwrap_err();
         assert_eq!(error, HostToolError::TooLarge);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use sandbox_api::HostTool;
+use sandbox_api::{HostTool, ToolEffect};
 use sandbox_controller::host_tools::{HostAnswer, HostToolError, HostTools};
 use serde_json::{Map, Value};
 use tokio::time::timeout;
@@ -100,12 +100,14 @@ impl HostTools for Upstreams {
         &self,
         tool: &str,
         arguments: Map<String, Value>,
+        permitted: ToolEffect,
     ) -> Result<HostAnswer, HostToolError> {
         let (upstream, name) = tool.split_once('.').ok_or(HostToolError::Unknown)?;
         let connection = self.0.get(upstream).ok_or(HostToolError::Unknown)?;
         let known = connection.tools().await?;
-        if !known.iter().any(|it| it.name == tool) {
-            return Err(HostToolError::Unknown);
+        let known = known.iter().find(|it| it.name == tool).ok_or(HostToolError::Unknown)?;
+        if known.effect > permitted {
+            return Err(HostToolError::NotPermitted);
         }
         connection.connected().await?.call(name, arguments).await
     }

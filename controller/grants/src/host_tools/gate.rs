@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sandbox_api::{HostTool, ToolCall, ToolOutcome, millis};
+use sandbox_api::{HostTool, ToolCall, ToolEffect, ToolOutcome, ToolRule, millis};
 use sandbox_protocol::limits::{
     MAX_MESSAGE_BYTES, MAX_TOOL_FILE_BYTES, MAX_TOOL_FILE_NAME_BYTES, MAX_TOOL_FILES,
     MAX_TOOL_VALUE_BYTES, MAX_VALUE_DEPTH, cut_encoded,
@@ -13,7 +13,6 @@ use sandbox_protocol::{Base64, ErrorKind};
 use sandbox_receipts::sha256;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Asks, HostAnswer, HostFile, HostToolError, ToolGrant};
@@ -29,7 +28,8 @@ const MAX_SUMMARY_BYTES: usize = 200;
 #[derive(Debug)]
 pub struct Gate {
     grant: ToolGrant,
-    listed: OnceCell<Arc<[HostTool]>>,
+    /// As they were listed last.
+    listed: tokio::sync::Mutex<Option<Arc<[HostTool]>>>,
     state: Mutex<State>,
 }
 
@@ -71,6 +71,7 @@ impl From<HostToolError> for Refusal {
         let outcome = match error {
             HostToolError::Failed(_) => ToolOutcome::Failed,
             HostToolError::Unknown => ToolOutcome::Unknown,
+            HostToolError::NotPermitted => ToolOutcome::Refused,
             HostToolError::Timeout => ToolOutcome::Timeout,
             HostToolError::TooLarge => ToolOutcome::TooLarge,
             HostToolError::Unavailable(_) => ToolOutcome::Unavailable,
@@ -90,7 +91,7 @@ impl Gate {
             done: Vec::new(),
             is_truncated: false,
         };
-        Self { grant, listed: OnceCell::new(), state: Mutex::new(state) }
+        Self { grant, listed: tokio::sync::Mutex::default(), state: Mutex::new(state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -109,13 +110,14 @@ impl Gate {
     /// and for a name that would be another rule.
     pub fn suggested_rule(&self, tool: &str) -> Option<String> {
         let mut rules = self.grant.rules.iter().chain(&self.grant.added);
-        (is_plain(tool) && !rules.any(|rule| rule.names(tool))).then(|| tool.to_owned())
+        let suggested = ToolRule::suggested(tool).filter(|_| !rules.any(|rule| rule.names(tool)));
+        suggested.map(str::to_owned)
     }
 
     /// The given tools that have these words.
     pub async fn search(&self, words: &str) -> Answered {
         self.wait_for_turn().await;
-        let found = self.list().await.map(|all| {
+        let found = self.list(None, Duration::MAX).await.map(|all| {
             let found = search::search(all.iter().filter(|tool| self.grant.gives(tool)), words);
             let entry = |tool: &HostTool| {
                 let first = tool.description.lines().next().unwrap_or_default();
@@ -130,10 +132,9 @@ impl Gate {
     /// The types of a given tool.
     pub async fn describe(&self, name: &str) -> Answered {
         self.wait_for_turn().await;
-        let described = match self.list().await {
-            Ok(all) => self.find(all, name).map(|tool| luau::describe(tool).into()),
-            Err(refusal) => Err(refusal),
-        };
+        let all = self.list(Some(name), Duration::MAX).await;
+        let described =
+            all.and_then(|all| self.find(&all, name).map(|tool| luau::describe(tool).into()));
         (described.map_or_else(Refusal::end, CallEnd::Value), Vec::new())
     }
 
@@ -215,57 +216,51 @@ impl Gate {
             return Err(Refusal(ToolOutcome::Refused, message));
         };
         self.wait_for_turn().await;
-        // What it says of itself may have changed since the script began.
-        let all = timeout(limits.timeout.min(left), self.grant.tools.list()).await;
-        let all = all.unwrap_or(Err(HostToolError::Timeout))?;
+        let all = self.list(Some(name), left).await?;
         let known = all.iter().find(|tool| tool.name == name);
         let tool = known.map_or_else(|| self.find(&all, name), Ok)?;
-        self.permit(tool, &arguments).await?;
-        let time = limits.timeout.min(left);
-        let answer = timeout(time, self.grant.tools.call(name, arguments)).await;
+        let permitted = self.permit(tool, &arguments).await?;
+        // What it says of itself may have changed since.
+        let called = self.grant.tools.call(name, arguments, permitted);
+        let answer = timeout(limits.timeout.min(left), called).await;
         self.take(tool, number, answer.unwrap_or(Err(HostToolError::Timeout))?)
     }
 
-    /// Whether this call is given, or somebody permits it.
-    async fn permit(&self, tool: &HostTool, arguments: &Map<String, Value>) -> Result<(), Refusal> {
-        let ToolGrant { permission, asks, .. } = &self.grant;
+    /// What the tool may do in this call, which is given or which somebody permits.
+    async fn permit(
+        &self,
+        tool: &HostTool,
+        arguments: &Map<String, Value>,
+    ) -> Result<ToolEffect, Refusal> {
         let (name, effect) = (&tool.name, tool.effect);
-        let is_given = self.grant.allows(tool, arguments);
-        let needs_both = self.grant.needs_permission(tool);
-        let refusal = if !is_given {
-            match self.grant.unmet(tool, arguments) {
-                Some((rule, condition)) => format!(
-                    "the tool '{name}' was not given with these arguments: the rule '{rule}' needs \
-                     {condition}{}",
-                    if needs_both { ", and --allow-destructive" } else { "" }
-                ),
-                None if !is_plain(name) => {
-                    format!("the tool '{name}' was not given to this script")
-                }
-                None if needs_both => format!(
-                    "the tool '{name}' was not given to this script (--tool '{name}' and \
-                     --allow-destructive give it)"
-                ),
-                None => format!(
-                    "the tool '{name}' was not given to this script (--tool '{name}' gives it)"
-                ),
-            }
-        } else if needs_both && !is_plain(name) {
-            format!("the tool '{name}' may remove or overwrite something, which was not allowed")
-        } else if needs_both {
-            format!(
-                "the tool '{name}' may remove or overwrite something, which was not allowed \
-                 (--allow-destructive beside --tool '{name}')"
-            )
-        } else {
-            return Ok(());
-        };
-        let asked = is_given || *asks == Asks::Anything;
-        let question = Ask::Tool { tool: name, arguments, effect };
-        match asked && ask(permission.as_ref(), &question).await == Answer::Allowed {
-            true => Ok(()),
-            false => Err(Refusal(ToolOutcome::Refused, refusal)),
+        let given = self.grant.given(tool, |rule| rule.allows(name, arguments));
+        if let Some(most) = given.filter(|most| effect <= *most) {
+            return Ok(most);
         }
+        let asked = given.is_some() || self.grant.asks == Asks::Anything;
+        let question = Ask::Tool { tool: name, arguments, effect };
+        if asked && ask(self.grant.permission.as_ref(), &question).await == Answer::Allowed {
+            return Ok(effect);
+        }
+        let word = self.grant.needs_permission(tool).then(|| "--allow-destructive".to_owned());
+        let rule = ToolRule::suggested(name).map(|rule| format!("--tool '{rule}'"));
+        let (why, needed) = match (given, self.grant.unmet(tool, arguments)) {
+            (Some(_), _) => (
+                "may remove or overwrite something, which was not allowed".to_owned(),
+                [None, word],
+            ),
+            (None, Some((rule, condition))) => {
+                let why = "was not given with these arguments";
+                (format!("{why}: the rule '{rule}' needs {condition}"), [None, word])
+            }
+            (None, None) => {
+                let word = word.filter(|_| rule.is_some());
+                ("was not given to this script".to_owned(), [rule, word])
+            }
+        };
+        let needed = Vec::from_iter(needed.into_iter().flatten()).join(" and ");
+        let end = if needed.is_empty() { needed } else { format!("; it needs {needed}") };
+        Err(Refusal(ToolOutcome::Refused, format!("the tool '{name}' {why}{end}")))
     }
 
     /// The given tool of this name; the refusal has the names that are like it.
@@ -281,10 +276,17 @@ impl Gate {
         })
     }
 
-    async fn list(&self) -> Result<&Arc<[HostTool]>, Refusal> {
-        let listed = self.listed.get_or_try_init(|| self.grant.tools.list());
-        let listed = timeout(self.grant.limits.timeout, listed).await;
-        Ok(listed.unwrap_or(Err(HostToolError::Timeout))?)
+    /// The tools, listed again where one of that name is looked for that was not there before.
+    async fn list(&self, name: Option<&str>, left: Duration) -> Result<Arc<[HostTool]>, Refusal> {
+        let mut listed = self.listed.lock().await;
+        let has_it = |all: &&Arc<[HostTool]>| {
+            name.is_none_or(|name| all.iter().any(|tool| tool.name == name))
+        };
+        if let Some(known) = listed.as_ref().filter(has_it) {
+            return Ok(known.clone());
+        }
+        let all = timeout(self.grant.limits.timeout.min(left), self.grant.tools.list()).await;
+        Ok(listed.insert(all.unwrap_or(Err(HostToolError::Timeout))?).clone())
     }
 
     /// Waits until another call may be made in this second.
@@ -373,11 +375,6 @@ fn named(
     let stem = stem.trim_start_matches('.');
     let name = format!("{stem}-{number}-{}.{end}", index + 1);
     CallFile { name, mime_type, data: Base64(data) }
-}
-
-/// Whether a tool's name is a rule for it alone, and one word of a command line.
-fn is_plain(tool: &str) -> bool {
-    tool.bytes().all(|it| it.is_ascii_alphanumeric() || b"_-.".contains(&it))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! The providers of tools write the schemas: references, depth and length are bounded.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 
 use sandbox_api::HostTool;
 use sandbox_protocol::limits::{MAX_TOOL_NAME_BYTES, cut_encoded};
@@ -28,13 +29,40 @@ const KEYWORDS: [&str; 21] = [
 
 /// How a tool is called, with the types of its arguments and its result, and what it does.
 pub fn describe(tool: &HostTool) -> String {
-    let arguments = type_of(&tool.input, None);
+    let ([group, name], [arguments, result]) = (names(tool), types(tool));
+    let called = format!("tools{}{}", member(group, "."), member(name, "."));
+    format!("{called}(arguments: {arguments}) -> {result}\n{}", does(tool)).trim_end().to_owned()
+}
+
+/// The groups of these tools, as members in the declaration of `tools`.
+pub fn declare<'a>(tools: impl IntoIterator<Item = &'a HostTool>) -> String {
+    let mut groups = BTreeMap::<_, String>::new();
+    for tool in tools {
+        let ([group, name], [arguments, result]) = (names(tool), types(tool));
+        let text = groups.entry(group).or_default();
+        does(tool).lines().for_each(|line| *text += &format!("\t\t--- {line}\n"));
+        let called = member(name, "");
+        *text +=
+            &format!("\t\t{called}: (arguments: {arguments}) -> ({result}, {{ ToolFile }}?),\n");
+    }
+    let group = |(name, text)| format!("\t{}: {{\n{text}\t}},\n", member(name, ""));
+    groups.into_iter().map(group).collect()
+}
+
+/// A tool's group, and its own name.
+fn names(tool: &HostTool) -> [&str; 2] {
+    tool.name.split_once('.').unwrap_or((&tool.name, "")).into()
+}
+
+/// The types of its arguments and its result.
+fn types(tool: &HostTool) -> [String; 2] {
     let result = tool.output.as_ref();
     let result = result.map_or("any".to_owned(), |it| type_of(it, result_member(tool)));
-    let does = cut_encoded(&tool.description, MAX_DESCRIPTION_BYTES);
-    let (group, name) = tool.name.split_once('.').unwrap_or((&tool.name, ""));
-    let called = format!("tools{}{}", member(group, "."), member(name, "."));
-    format!("{called}(arguments: {arguments}) -> {result}\n{does}").trim_end().to_owned()
+    [type_of(&tool.input, None), result]
+}
+
+fn does(tool: &HostTool) -> &str {
+    cut_encoded(&tool.description, MAX_DESCRIPTION_BYTES)
 }
 
 /// The schema of the member `result`, if results of the tool have no other one.
@@ -271,5 +299,10 @@ mod tests {
             describe(&tool),
             "tools[\"my-server\"][\"list.all\"](arguments: any) -> number\nLists.\nAll of them."
         );
+        let other = HostTool { name: "a.b".to_owned(), description: String::new(), ..tool.clone() };
+        let declared = "\ta: {\n\t\tb: (arguments: any) -> (number, { ToolFile }?),\n\t},\n\
+                        \t[\"my-server\"]: {\n\t\t--- Lists.\n\t\t--- All of them.\n\
+                        \t\t[\"list.all\"]: (arguments: any) -> (number, { ToolFile }?),\n\t},\n";
+        assert_eq!(declare([&tool, &other]), declared);
     }
 }

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use sandbox_api::{ByteSize, HostTool, ToolEffect, ToolRule};
 use serde_json::{Map, Value};
 
-pub use self::luau::describe;
+pub use self::luau::{declare, describe};
 use crate::permission::Permission;
 
 /// Tools of the host, as their provider implements them.
@@ -25,12 +25,14 @@ pub trait HostTools: Send + Sync + Debug {
     /// All of them.
     async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError>;
 
-    /// Calls one, which the run was given. The call is cancelled by dropping the future, as when its time is
-    /// up.
+    /// Calls one, which the run was given if it does no more than `permitted`: where tools change what they say
+    /// of themselves, the call is refused if it does by now. It is cancelled by dropping the future, as when its
+    /// time is up.
     async fn call(
         &self,
         tool: &str,
         arguments: Map<String, Value>,
+        permitted: ToolEffect,
     ) -> Result<HostAnswer, HostToolError>;
 }
 
@@ -62,6 +64,9 @@ pub enum HostToolError {
     /// There is no such tool.
     #[error("there is no such tool")]
     Unknown,
+    /// It does more than what was permitted.
+    #[error("the tool says by now that it does more than this script was given")]
+    NotPermitted,
     /// It took longer than it may.
     #[error("the tool took too long")]
     Timeout,
@@ -108,18 +113,18 @@ impl ToolGrant {
 
     /// Whether some call of a tool may be given.
     pub fn gives(&self, tool: &HostTool) -> bool {
-        let is_named = self.has(tool, |rule| rule.names(&tool.name));
-        is_named && (!self.needs_permission(tool) || self.permission.is_some())
+        let given = self.given(tool, |rule| rule.names(&tool.name));
+        given.is_some_and(|most| tool.effect <= most || self.permission.is_some())
     }
 
-    /// Whether the rules give a call.
-    fn allows(&self, tool: &HostTool, arguments: &Map<String, Value>) -> bool {
-        self.has(tool, |rule| rule.allows(&tool.name, arguments))
-    }
-
-    fn has(&self, tool: &HostTool, is_it: impl Fn(&ToolRule) -> bool) -> bool {
-        let is_default = self.rules.is_empty() && tool.effect == ToolEffect::ReadOnly;
-        is_default || self.rules.iter().chain(&self.added).any(is_it)
+    /// The most that a tool may do, if a rule or the lack of one gives it.
+    fn given(&self, tool: &HostTool, is_it: impl Fn(&ToolRule) -> bool) -> Option<ToolEffect> {
+        let reads = self.rules.is_empty() && tool.effect == ToolEffect::ReadOnly;
+        match self.rules.iter().chain(&self.added).any(is_it) {
+            true if self.destructive == Destructive::Allowed => Some(ToolEffect::Destructive),
+            true => Some(ToolEffect::Changes),
+            false => reads.then_some(ToolEffect::ReadOnly),
+        }
     }
 
     /// The first rule that names a tool but not this call, and the condition that is not met.

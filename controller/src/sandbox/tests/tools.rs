@@ -48,6 +48,7 @@ impl HostTools for Fakes {
         &self,
         tool: &str,
         arguments: Map<String, Value>,
+        _permitted: ToolEffect,
     ) -> Result<HostAnswer, HostToolError> {
         self.calls.lock().unwrap().push(tool.to_owned());
         let _dropped = SetOnDrop(self.is_dropped.clone());

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use sandbox_api::{HostTool, ToolEffect, ToolRule};
-use sandbox_controller::host_tools::ToolGrant;
+use sandbox_controller::host_tools::{ToolGrant, declare};
 use serde::Serialize;
 
 use crate::cli::upstream::UpstreamCheckArgs;
@@ -17,6 +17,9 @@ use crate::signals::Signals;
 
 /// The exit code if a server fails: that of `doctor`.
 const FAILED: u8 = 125;
+/// What the script API has for tools that it does not know.
+const ANY_TOOL: &str =
+    "\t[string]: { [string]: (arguments: { [string]: any }?) -> (any, { ToolFile }?) },\n";
 
 /// What is printed.
 #[derive(Debug, Serialize)]
@@ -69,13 +72,22 @@ pub fn check(context: &Context<'_>, args: &UpstreamCheckArgs) -> Result<u8, Erro
         upstreams.close().await;
         checked
     })?;
+    let types = args.types.then(|| types(&checked, &grant));
     let document = Document {
         unmatched_rules: unmatched_rules(&checked, &grant),
         servers: checked.into_iter().map(|(name, tools)| listed(name, tools, &grant)).collect(),
     };
-    match args.json {
-        true => context.output.document(&document)?,
-        false => context.output.text(&shown(&document.servers))?,
+    match types {
+        Some(types) => {
+            context.output.text(&types)?;
+            for Listed { name, error, .. } in &document.servers {
+                if let Some(error) = error {
+                    context.output.warning(&format!("{name}: failed: {}", escaped_line(error)));
+                }
+            }
+        }
+        None if args.json => context.output.document(&document)?,
+        None => context.output.text(&shown(&document.servers))?,
     }
     for rule in &document.unmatched_rules {
         let rule = escaped_line(rule);
@@ -118,6 +130,13 @@ fn unmatched_rules(checked: &[Checked], grant: &ToolGrant) -> Vec<String> {
     rules(grant).filter(|rule| !matches(rule)).map(ToString::to_string).collect()
 }
 
+/// The script API with the given tools in place of any.
+fn types(checked: &[Checked], grant: &ToolGrant) -> String {
+    let tools = checked.iter().filter_map(|(_, tools)| tools.as_ref().ok());
+    let given = tools.flat_map(|tools| tools.iter()).filter(|tool| grant.gives(tool));
+    sandbox_mcp::SCRIPT_API.replace(ANY_TOOL, &declare(given))
+}
+
 fn shown(listed: &[Listed]) -> String {
     let mut text = String::new();
     for Listed { name, error, tools } in listed {
@@ -140,6 +159,11 @@ fn shown(listed: &[Listed]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn script_api_has_a_place_for_tools() {
+        assert_eq!(sandbox_mcp::SCRIPT_API.matches(ANY_TOOL).count(), 1);
+    }
 
     #[test]
     fn servers_are_listed_with_what_is_given() {

@@ -223,7 +223,7 @@ fn root_of_programs(
     }
     programs.files.iter().try_for_each(|(path, content)| root.write(path, content))?;
     // As Docker has it: programs and JVMs find their file systems there.
-    root.link_there("/etc/mtab", "/proc/mounts")?;
+    root.link("/etc/mtab", "/proc/mounts")?;
     let Programs { tmp_bytes, tmp_inodes, .. } = programs;
     let options = [
         ("mode", "1777".to_owned()),

@@ -106,17 +106,8 @@ impl Root {
         self.open_folder(target).and_then(|at| Ok(attach(mount, at)?)).step_at("cover", target)
     }
 
-    /// A link, unless its name is taken. The path to it is real.
-    pub fn link(&self, path: &str, target: &str) -> Result<(), Failed> {
-        let made = split(path).and_then(|(folder, name)| {
-            _ = rustix::fs::symlinkat(target, self.real_folder(folder)?, name);
-            Ok(())
-        });
-        made.step_at("create", path)
-    }
-
     /// A link where a process in the container looks for it, unless something is there.
-    pub fn link_there(&self, path: &str, target: &str) -> Result<(), Failed> {
+    pub fn link(&self, path: &str, target: &str) -> Result<(), Failed> {
         let made = split(path).and_then(|(folder, name)| {
             _ = rustix::fs::symlinkat(target, self.folder(folder)?, name);
             Ok(())

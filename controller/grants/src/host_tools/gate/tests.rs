@@ -9,7 +9,10 @@ use sandbox_api::{ByteSize, ToolEffect};
 /// Tools `a.…` whose arguments say what they answer.
 #[derive(Debug, Default)]
 struct Fake {
-    calls: Mutex<Vec<(String, Map<String, Value>)>>,
+    /// How often they were listed: `a.new` is there from the second time on.
+    lists: Mutex<usize>,
+    /// The calls, and the most that the tool may do in each.
+    calls: Mutex<Vec<(String, ToolEffect)>>,
 }
 
 fn tool(name: &str, effect: ToolEffect) -> HostTool {
@@ -26,23 +29,28 @@ fn tool(name: &str, effect: ToolEffect) -> HostTool {
 #[async_trait]
 impl HostTools for Fake {
     async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError> {
-        Ok([
+        let mut lists = self.lists.lock().unwrap();
+        *lists += 1;
+        let all = [
             tool("a.read", ToolEffect::ReadOnly),
             tool("a.wrapped", ToolEffect::ReadOnly),
             tool("a.write", ToolEffect::Changes),
             tool("a.remove", ToolEffect::Destructive),
-        ]
-        .into())
+            tool("a.new", ToolEffect::ReadOnly),
+        ];
+        Ok(all[..if *lists > 1 { 5 } else { 4 }].into())
     }
 
     async fn call(
         &self,
         tool: &str,
         arguments: Map<String, Value>,
+        permitted: ToolEffect,
     ) -> Result<HostAnswer, HostToolError> {
-        self.calls.lock().unwrap().push((tool.to_owned(), arguments.clone()));
+        self.calls.lock().unwrap().push((tool.to_owned(), permitted));
         let value = match arguments.get("do").and_then(Value::as_str) {
             Some("hang") => std::future::pending().await,
+            Some("more") => return Err(HostToolError::NotPermitted),
             Some("fail") => return Err(HostToolError::Failed("no such issue".to_owned())),
             Some("long") => json!("x".repeat(MAX_TOOL_VALUE_BYTES)),
             Some("deep") => (0..MAX_VALUE_DEPTH + 1).fold(Value::Null, |inner, _| json!([inner])),
@@ -156,6 +164,28 @@ async fn destructive_tool_needs_a_word_for_it_or_a_permission() {
     });
     assert!(call(&learning, "a.write", json!({ "yes": 1 })).await.is_ok());
     assert!(call(&learning, "a.write", json!({})).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_says_what_its_tool_may_do_and_lists_only_what_is_not_known() {
+    use ToolEffect::{Changes, Destructive as Removes, ReadOnly};
+    let allowed = |grant: &mut ToolGrant| grant.destructive = Destructive::Allowed;
+    let asked = |grant: &mut ToolGrant| grant.permission = Some(Arc::new(Asked));
+    for (rules, change, name, permitted) in [
+        (&[][..], &(|_: &mut ToolGrant| ()) as &dyn Fn(&mut ToolGrant), "a.read", ReadOnly),
+        (&["a.*"], &|_| (), "a.read", Changes),
+        (&["a.*"], &allowed, "a.read", Removes),
+        (&["a.*"], &asked, "a.remove", Removes),
+    ] {
+        let (gate, tools) = gate(rules, change);
+        call(&gate, name, json!({ "yes": 1 })).await.unwrap();
+        assert_eq!(tools.calls.lock().unwrap()[0], (name.to_owned(), permitted));
+        let error = call(&gate, "a.read", json!({ "do": "more" })).await.unwrap_err();
+        assert!(error.starts_with("policy: the tool says by now"), "{error}");
+        assert_eq!(*tools.lists.lock().unwrap(), 1);
+        call(&gate, "a.new", json!({})).await.unwrap();
+        assert_eq!(*tools.lists.lock().unwrap(), 2);
+    }
 }
 
 #[tokio::test(start_paused = true)]
