@@ -153,7 +153,7 @@ pub async fn through(place: Place<'_>, what: Use) -> Result<Vec<Row>, Error> {
                         ("POST ?wait in a kept sandbox", format!("{its}/executions?wait=60"));
                     small(bench, counts, connections, what, ("POST", &path, QUICK)).await
                 }
-                Use::Read => large(bench, connections, &format!("{its}/files/large")).await,
+                Use::Read => large(bench, [&owner, &other], &format!("{its}/files/large")).await,
             }
         }
         .await;
@@ -184,11 +184,7 @@ async fn small(
     compare(&mut rows, 1, 0, None);
     let more = |name: &str, of: fn(&Row) -> Option<f64>| {
         let more = of(&rows[1]).zip(of(&rows[0])).map(|(through, direct)| through - direct);
-        Row::figure(
-            format!("S2: what that adds{name}"),
-            Unit::Seconds,
-            more.into_iter().collect(),
-        )
+        Row::figure(format!("S2: what that adds{name}"), Unit::Seconds, more.into_iter().collect())
     };
     let added = [
         more("", median).target(Target::median_at_most(0.0015)),
@@ -199,14 +195,13 @@ async fn small(
 }
 
 /// S9.
-async fn large(
-    bench: &Bench,
-    connections: [&Connection; 2],
-    path: &str,
-) -> Result<Vec<Row>, Error> {
-    connections[0].ask("PUT", path, &Content::of(FILE).all()).await?;
-    let entries = WAYS.into_iter().zip(connections).map(|(way, connection)| {
+async fn large(bench: &Bench, services: [&Service; 2], path: &str) -> Result<Vec<Row>, Error> {
+    let connection = Connection::open(services[0]).await?;
+    connection.ask("PUT", path, &Content::of(FILE).all()).await?;
+    let entries = WAYS.into_iter().zip(services).map(|(way, service)| {
         Entry::new(format!("S9: 1 GiB of a kept sandbox, {way}"), move || async move {
+            // One that is not used while the other way is measured is closed after a minute.
+            let connection = Connection::open(service).await?;
             // In parts: what a sandbox writes is bounded.
             let mut took = 0.0;
             for _ in 0..(1 << 30) / FILE {
