@@ -446,6 +446,7 @@ impl Supervisor {
             if let Some(watches) = watches {
                 self.report(asked, watches);
             }
+            self.shared.outbox.flush();
         }
     }
 
@@ -570,7 +571,7 @@ impl WireConsole {
 
     fn notify(&self, message: &FromAgent<'_>) {
         if self.entry.left == Left::Kept {
-            self.shared.outbox.notify(message);
+            self.shared.outbox.queue(message);
         }
     }
 }
