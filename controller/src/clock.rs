@@ -35,6 +35,8 @@ impl Clock {
             let changed = states.changed();
             match paused_at {
                 Some(_) => _ = changed.await,
+                // A timer counts whole milliseconds: it would make this wait for the next one.
+                None if at + paused <= Instant::now() => return,
                 None if timeout_at(at + paused, changed).await.is_err() => return,
                 None => {}
             }
@@ -103,6 +105,15 @@ mod tests {
         tokio::join!(clock.sleep_until(limit), pauses);
         assert_eq!(began.elapsed(), 130 * SECOND);
         assert_eq!(clock.now(), limit);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_time_that_has_come_is_not_waited_for() {
+        let clock = Clock::default();
+        tokio::time::advance(Duration::from_micros(100)).await;
+        let began = Instant::now();
+        clock.sleep_until(clock.now()).await;
+        assert_eq!(began.elapsed(), Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,11 +1,12 @@
-//! Sends the agent's messages: one writer behind a lock, one write per frame.
+//! Sends the agent's messages: one writer behind a lock, one write per frame, or for all frames of a turn of
+//! the thread that serves commands.
 //!
 //! The thread that does the work also sends, so that an announcement is in the pipe before the
 //! change it announces, and a log entry before what follows it. The thread that reads requests must
 //! never wait for the controller to read: its answers are sent by a [`Replier`].
 
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 
@@ -23,10 +24,14 @@ use crate::{Exit, die};
 /// The most answers that the controller has not read yet. It has at most [`MAX_IN_FLIGHT`] requests
 /// and as many control requests open; the rest is for refusals.
 const MAX_WAITING_ANSWERS: usize = 256;
+/// From this size on, a frame is worth a write of its own.
+const ONE_WRITE: usize = 8 << 10;
 
 /// The agent's end of stdout.
 pub struct Outbox {
     writer: Mutex<FrameWriter>,
+    /// Something was queued since the last flush.
+    is_queued: AtomicBool,
     /// Requests that were admitted and are not yet answered.
     in_flight: AtomicUsize,
 }
@@ -35,23 +40,47 @@ struct FrameWriter {
     writer: Box<dyn Write + Send>,
     /// Set after the last message of a run whose thread may never return.
     silenced: bool,
+    /// Frames that go with the next one.
+    queued: Vec<u8>,
 }
 
 impl Outbox {
-    /// An outbox over `writer`, which gets every frame in one `write_all`.
+    /// An outbox over `writer`, which gets every frame in one `write_all`, and what was queued before it.
     pub fn new(writer: impl Write + Send + 'static) -> Self {
-        let writer = FrameWriter { writer: Box::new(writer), silenced: false };
-        Self { writer: Mutex::new(writer), in_flight: AtomicUsize::new(0) }
+        let writer = FrameWriter { writer: Box::new(writer), silenced: false, queued: Vec::new() };
+        Self {
+            writer: Mutex::new(writer),
+            is_queued: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
+        }
     }
 
     /// Sends a notification.
     pub fn notify(&self, message: &FromAgent<'_>) {
+        self.pass(message, FrameWriter::write);
+    }
+
+    /// Sends a notification with the next message, or by [`flush`](Self::flush), which the caller calls
+    /// before it waits for anything.
+    pub fn queue(&self, message: &FromAgent<'_>) {
+        self.is_queued.store(true, Ordering::Relaxed);
+        self.pass(message, FrameWriter::queue);
+    }
+
+    /// Sends what is queued. Who has queued nothing does not wait for the controller to read.
+    pub fn flush(&self) {
+        if self.is_queued.swap(false, Ordering::Relaxed) {
+            self.writer.lock().unwrap().flush();
+        }
+    }
+
+    fn pass(&self, message: &FromAgent<'_>, write: fn(&mut FrameWriter, &[u8])) {
         let frame = message.encode().unwrap_or_else(|error| {
             die(Exit::Internal, &format!("cannot send a notification: {error}"))
         });
         let mut writer = self.writer.lock().unwrap();
         if !writer.silenced {
-            writer.write(&frame);
+            write(&mut writer, &frame);
         }
     }
 
@@ -141,7 +170,33 @@ impl FrameSender for Outbox {
 
 impl FrameWriter {
     fn write(&mut self, frame: &[u8]) {
-        if let Err(error) = self.writer.write_all(frame) {
+        if frame.len() < ONE_WRITE && !self.queued.is_empty() {
+            self.queued.extend_from_slice(frame);
+            return self.flush();
+        }
+        self.flush();
+        self.write_all(frame);
+    }
+
+    fn queue(&mut self, frame: &[u8]) {
+        if self.queued.len() + frame.len() < ONE_WRITE {
+            self.queued.extend_from_slice(frame);
+        } else {
+            self.write(frame);
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.queued.is_empty() {
+            let mut queued = std::mem::take(&mut self.queued);
+            self.write_all(&queued);
+            queued.clear();
+            self.queued = queued;
+        }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) {
+        if let Err(error) = self.writer.write_all(bytes) {
             die(Exit::Lost, &format!("the controller is gone: {error}"));
         }
     }
@@ -257,8 +312,9 @@ impl Write for Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sandbox_protocol::Base64;
     use sandbox_protocol::limits::MAX_FRAME_BYTES;
-    use sandbox_protocol::message::{CancelReply, Change};
+    use sandbox_protocol::message::{CancelReply, Change, Chunk, ExecEnd, Exited};
 
     fn touched() -> Touched {
         Touched { request: 1, path: "/io/a".into(), existed: false, change: Change::Write }
@@ -276,6 +332,45 @@ mod tests {
             panic!("{}", lines[0])
         };
         assert_eq!(error.kind(), ErrorKind::Internal);
+    }
+
+    #[test]
+    fn what_is_queued_is_one_write_before_all_that_follows() {
+        /// Stores each write.
+        #[derive(Clone, Default)]
+        struct Writes(Arc<Mutex<Vec<usize>>>, Recorder);
+        impl Write for Writes {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                let lines = bytes.iter().filter(|&&byte| byte == b'\n').count();
+                self.0.lock().unwrap().push(lines);
+                self.1.write(bytes)
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let writes = Writes::default();
+        let outbox = Outbox::new(writes.clone());
+        let exited =
+            |request| FromAgent::Exited(Exited { request, end: ExecEnd::Exited(0), stopped: None });
+        (0..3).for_each(|request| outbox.queue(&exited(request)));
+        assert!(writes.0.lock().unwrap().is_empty());
+        outbox.flush();
+        outbox.flush();
+        outbox.queue(&exited(3));
+        outbox.notify(&exited(4));
+        outbox.flush();
+        // What is long waits for nothing, and overtakes nothing.
+        outbox.queue(&exited(5));
+        let data = Base64(vec![0; ONE_WRITE]);
+        outbox.queue(&FromAgent::Chunk(Chunk { stream: 6, seq: 0, data, last: false }));
+        assert_eq!(*writes.0.lock().unwrap(), [3, 2, 1, 1]);
+        let lines = writes.1.lines();
+        for (number, line) in lines.iter().enumerate() {
+            assert!(line.contains(&format!(":{number},")), "{line}");
+        }
+        assert_eq!(lines.len(), 7);
     }
 
     #[test]

@@ -149,20 +149,20 @@ impl Stream {
         }
     }
 
-    /// Sends a piece that fits into the [room](Self::room).
+    /// Queues a piece that fits into the [room](Self::room).
     pub fn send_now(&self, outbox: &Outbox, data: Vec<u8>, last: bool) {
         let chunk = match &mut *self.end.lock().unwrap() {
             End::Sending(window) => window.chunk(data, last),
             End::Receiving { .. } => Err(StreamError::CreditOverrun),
         };
-        outbox.notify(&FromAgent::Chunk(chunk.expect("a chunk within its window")));
+        outbox.queue(&FromAgent::Chunk(chunk.expect("a chunk within its window")));
     }
 
-    /// The next piece, if one has arrived: `Some(None)` after the last one.
+    /// The next piece, if one has arrived: `Some(None)` after the last one. Credit for it is queued.
     pub fn receive_now(&self, outbox: &Outbox) -> Option<Option<Vec<u8>>> {
         let (chunk, credit) = next_chunk(&mut self.end.lock().unwrap())?;
         if let Some(credit) = credit {
-            outbox.notify(&FromAgent::Credit(credit));
+            outbox.queue(&FromAgent::Credit(credit));
         }
         Some(chunk)
     }

@@ -35,7 +35,8 @@ impl Source {
 }
 
 /// Descriptors, each with the number of its command. An event is a change: what is ready stays so, without
-/// another event, until a call on it would block.
+/// another event, until a call on it would block. Of a [`Wake`](crate::wake::Wake) each wake-up is one,
+/// whether or not it is [seen](crate::wake::Wake::see).
 #[derive(Debug)]
 pub struct Poller(OwnedFd);
 

@@ -365,10 +365,10 @@ impl Shared {
         let poller = Poller::new().map_err(no_descriptor)?;
         poller.add(OWN, Source::Wake, &*wake).map_err(no_descriptor)?;
         let thread = std::thread::Builder::new().name("exec".to_owned()).stack_size(STACK_BYTES);
-        let (shared, own) = (self.clone(), wake.clone());
+        let shared = self.clone();
         let run = move || {
             let watched = BTreeMap::new();
-            Supervisor { shared, wake: own, poller, watched, last: OWN, reading: None }.run()
+            Supervisor { shared, poller, watched, last: OWN, reading: None }.run()
         };
         thread.spawn(run).map_err(no_thread)?;
         Ok(wake)
@@ -406,7 +406,6 @@ impl Shared {
 /// The thread.
 struct Supervisor {
     shared: Arc<Shared>,
-    wake: Arc<Wake>,
     poller: Poller,
     /// By their numbers.
     watched: BTreeMap<u64, Watched>,
@@ -438,7 +437,6 @@ impl Supervisor {
                     watched.due = Some(now);
                 }
             }
-            self.wake.see();
             let mut state = self.shared.state.lock().unwrap();
             let accepted = std::mem::take(&mut state.accepted);
             let (asked, watches) = (std::mem::take(&mut state.asked), state.watches.clone());
@@ -448,6 +446,7 @@ impl Supervisor {
             if let Some(watches) = watches {
                 self.report(asked, watches);
             }
+            self.shared.outbox.flush();
         }
     }
 
@@ -572,7 +571,7 @@ impl WireConsole {
 
     fn notify(&self, message: &FromAgent<'_>) {
         if self.entry.left == Left::Kept {
-            self.shared.outbox.notify(message);
+            self.shared.outbox.queue(message);
         }
     }
 }

@@ -333,7 +333,6 @@ impl<C: Console> Watch<C> {
 
     /// Goes on as far as it can without waiting.
     pub fn step(&mut self, poller: &Poller) -> Step {
-        self.wake.see();
         loop {
             let turn = match mem::replace(&mut self.phase, Phase::Over) {
                 Phase::Launching(launch) => self.launching(launch),
