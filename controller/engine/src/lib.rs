@@ -477,7 +477,7 @@ pub(crate) mod testing {
     use sandbox_protocol::User;
     use sandbox_protocol::argv::AgentArgs;
 
-    use super::{Bind, ContainerSpec};
+    use super::{Bind, ContainerSpec, Ulimit};
 
     /// A container with a value in every field.
     pub fn spec() -> ContainerSpec {
