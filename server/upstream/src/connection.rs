@@ -30,7 +30,7 @@ use crate::http::HttpClient;
 use crate::settings::Target;
 
 /// How long a server may take until it answers: it may have to be installed first.
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long it may take for the list of its tools.
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long its stderr is read when it has ended.

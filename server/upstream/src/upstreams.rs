@@ -11,10 +11,10 @@ use sandbox_controller::host_tools::{HostAnswer, HostToolError, HostTools};
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, START_TIMEOUT};
 use crate::settings::Target;
 
-/// How long a list waits for an upstream that is being started.
+/// How long a list that has tools waits for an upstream that is being started.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Upstreams by their names. Clones share the connections.
@@ -73,11 +73,10 @@ impl Upstreams {
     }
 }
 
-#[async_trait]
-impl HostTools for Upstreams {
-    /// The tools of those that can be reached. An error only if there is none of any.
-    async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError> {
-        let listed = join_all(self.0.values().map(|it| timeout(LIST_TIMEOUT, it.tools()))).await;
+impl Upstreams {
+    /// The tools of those that answer within this time, and why the first other one has none.
+    async fn listed(&self, time: Duration) -> (Vec<HostTool>, Option<String>) {
+        let listed = join_all(self.0.values().map(|it| timeout(time, it.tools()))).await;
         let (mut tools, mut failed) = (Vec::new(), None);
         for ((name, connection), listed) in self.0.iter().zip(listed) {
             let why = match (listed, connection.known()) {
@@ -90,10 +89,30 @@ impl HostTools for Upstreams {
             };
             _ = failed.get_or_insert(format!("{name}: {why}"));
         }
+        (tools, failed)
+    }
+}
+
+#[async_trait]
+impl HostTools for Upstreams {
+    /// The tools of those that can be reached. An error only if there is none of any.
+    async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError> {
+        let (mut tools, mut failed) = self.listed(LIST_TIMEOUT).await;
+        if tools.is_empty() && failed.is_some() {
+            (tools, failed) = self.listed(START_TIMEOUT).await;
+        }
         match failed {
             Some(error) if tools.is_empty() => Err(HostToolError::Unavailable(error)),
             _ => Ok(tools.into()),
         }
+    }
+
+    /// Waits for its upstream alone.
+    async fn find(&self, tool: &str) -> Result<HostTool, HostToolError> {
+        let (upstream, _) = tool.split_once('.').ok_or(HostToolError::Unknown)?;
+        let connection = self.0.get(upstream).ok_or(HostToolError::Unknown)?;
+        let known = connection.tools().await?;
+        known.iter().find(|it| it.name == tool).cloned().ok_or(HostToolError::Unknown)
     }
 
     async fn call(

@@ -13,6 +13,7 @@ use sandbox_protocol::{Base64, ErrorKind};
 use sandbox_receipts::sha256;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Asks, HostAnswer, HostFile, HostToolError, ToolGrant};
@@ -28,8 +29,7 @@ const MAX_SUMMARY_BYTES: usize = 200;
 #[derive(Debug)]
 pub struct Gate {
     grant: ToolGrant,
-    /// As they were listed last.
-    listed: tokio::sync::Mutex<Option<Arc<[HostTool]>>>,
+    listed: OnceCell<Arc<[HostTool]>>,
     state: Mutex<State>,
 }
 
@@ -91,7 +91,7 @@ impl Gate {
             done: Vec::new(),
             is_truncated: false,
         };
-        Self { grant, listed: tokio::sync::Mutex::default(), state: Mutex::new(state) }
+        Self { grant, listed: OnceCell::new(), state: Mutex::new(state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -117,7 +117,7 @@ impl Gate {
     /// The given tools that have these words.
     pub async fn search(&self, words: &str) -> Answered {
         self.wait_for_turn().await;
-        let found = self.list(None, Duration::MAX).await.map(|all| {
+        let found = self.list().await.map(|all| {
             let found = search::search(all.iter().filter(|tool| self.grant.gives(tool)), words);
             let entry = |tool: &HostTool| {
                 let first = tool.description.lines().next().unwrap_or_default();
@@ -132,9 +132,11 @@ impl Gate {
     /// The types of a given tool.
     pub async fn describe(&self, name: &str) -> Answered {
         self.wait_for_turn().await;
-        let all = self.list(Some(name), Duration::MAX).await;
-        let described =
-            all.and_then(|all| self.find(&all, name).map(|tool| luau::describe(tool).into()));
+        let described = match self.find(name, Duration::MAX).await {
+            Ok(tool) if self.grant.gives(&tool) => Ok(luau::describe(&tool).into()),
+            Ok(_) => Err(self.unknown(name).await),
+            Err(refusal) => Err(refusal),
+        };
         (described.map_or_else(Refusal::end, CallEnd::Value), Vec::new())
     }
 
@@ -216,14 +218,12 @@ impl Gate {
             return Err(Refusal(ToolOutcome::Refused, message));
         };
         self.wait_for_turn().await;
-        let all = self.list(Some(name), left).await?;
-        let known = all.iter().find(|tool| tool.name == name);
-        let tool = known.map_or_else(|| self.find(&all, name), Ok)?;
-        let permitted = self.permit(tool, &arguments).await?;
+        let tool = self.find(name, left).await?;
+        let permitted = self.permit(&tool, &arguments).await?;
         // What it says of itself may have changed since.
         let called = self.grant.tools.call(name, arguments, permitted);
         let answer = timeout(limits.timeout.min(left), called).await;
-        self.take(tool, number, answer.unwrap_or(Err(HostToolError::Timeout))?)
+        self.take(&tool, number, answer.unwrap_or(Err(HostToolError::Timeout))?)
     }
 
     /// What the tool may do in this call, which is given or which somebody permits.
@@ -263,30 +263,30 @@ impl Gate {
         Err(Refusal(ToolOutcome::Refused, format!("the tool '{name}' {why}{end}")))
     }
 
-    /// The given tool of this name; the refusal has the names that are like it.
-    fn find<'a>(&self, all: &'a [HostTool], name: &str) -> Result<&'a HostTool, Refusal> {
-        let given = || all.iter().filter(|tool| self.grant.gives(tool));
-        given().find(|tool| tool.name == name).ok_or_else(|| {
-            let nearest = search::nearest(given(), name);
-            let hint = match nearest.is_empty() {
-                true => "tools.search(words) finds tools".to_owned(),
-                false => format!("did you mean '{}'?", nearest.join("', '")),
-            };
-            Refusal(ToolOutcome::Unknown, format!("there is no tool '{name}': {hint}"))
-        })
+    /// The tool of this name, given or not.
+    async fn find(&self, name: &str, left: Duration) -> Result<HostTool, Refusal> {
+        let found = timeout(self.grant.limits.timeout.min(left), self.grant.tools.find(name)).await;
+        match found.unwrap_or(Err(HostToolError::Timeout)) {
+            Err(HostToolError::Unknown) => Err(self.unknown(name).await),
+            found => Ok(found?),
+        }
     }
 
-    /// The tools, listed again where one of that name is looked for that was not there before.
-    async fn list(&self, name: Option<&str>, left: Duration) -> Result<Arc<[HostTool]>, Refusal> {
-        let mut listed = self.listed.lock().await;
-        let has_it = |all: &&Arc<[HostTool]>| {
-            name.is_none_or(|name| all.iter().any(|tool| tool.name == name))
+    /// The refusal of a name that no given tool has: with the names that are like it.
+    async fn unknown(&self, name: &str) -> Refusal {
+        let all = self.list().await.cloned().unwrap_or_default();
+        let nearest = search::nearest(all.iter().filter(|tool| self.grant.gives(tool)), name);
+        let hint = match nearest.is_empty() {
+            true => "tools.search(words) finds tools".to_owned(),
+            false => format!("did you mean '{}'?", nearest.join("', '")),
         };
-        if let Some(known) = listed.as_ref().filter(has_it) {
-            return Ok(known.clone());
-        }
-        let all = timeout(self.grant.limits.timeout.min(left), self.grant.tools.list()).await;
-        Ok(listed.insert(all.unwrap_or(Err(HostToolError::Timeout))?).clone())
+        Refusal(ToolOutcome::Unknown, format!("there is no tool '{name}': {hint}"))
+    }
+
+    async fn list(&self) -> Result<&Arc<[HostTool]>, Refusal> {
+        let listed = self.listed.get_or_try_init(|| self.grant.tools.list());
+        let listed = timeout(self.grant.limits.timeout, listed).await;
+        Ok(listed.unwrap_or(Err(HostToolError::Timeout))?)
     }
 
     /// Waits until another call may be made in this second.

@@ -25,6 +25,12 @@ pub trait HostTools: Send + Sync + Debug {
     /// All of them.
     async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError>;
 
+    /// One of them, which may be there before all of them can be listed.
+    async fn find(&self, tool: &str) -> Result<HostTool, HostToolError> {
+        let all = self.list().await?;
+        all.iter().find(|it| it.name == tool).cloned().ok_or(HostToolError::Unknown)
+    }
+
     /// Calls one, which the run was given if it does no more than `permitted`: where tools change what they say
     /// of themselves, the call is refused if it does by now. It is cancelled by dropping the future, as when its
     /// time is up.
