@@ -829,6 +829,7 @@ mod tests {
                 memory: Some("/sys/fs/cgroup/memory/sandboxctl-1".into()),
                 cpuacct: Some("/sys/fs/cgroup/cpu,cpuacct/sandboxctl-1".into()),
                 pids: Some("/sys/fs/cgroup/pids/sandboxctl-1".into()),
+                devices: None,
             }
         );
     }
