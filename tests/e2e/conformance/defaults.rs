@@ -104,10 +104,10 @@ fn sandbox_with_programs_has_the_limits_of_exec_at_every_door() {
 fn where_a_limit_bites_inside_a_note_names_its_flag_unless_the_command_ends_well() {
     type Change = fn(&mut Limits);
     let small: Change = |limits| {
-        // A kernel of the sandbox's own is in this memory too.
-        let memory = if has(Feature::SharedKernel) { 64 << 20 } else { 256 << 20 };
-        limits.memory = ByteSize::b(memory);
-        limits.pids = NonZeroU32::new(24).unwrap();
+        // A kernel of the sandbox's own is in this memory too, and its threads are among the processes.
+        let (memory, pids) = if has(Feature::SharedKernel) { (64, 24) } else { (256, 64) };
+        limits.memory = ByteSize::mib(memory);
+        limits.pids = NonZeroU32::new(pids).unwrap();
         limits.tmpfs = ByteSize::b(1 << 20);
         limits.shm = ByteSize::b(1 << 20);
         limits.max_write = ByteSize::b(500_000);
