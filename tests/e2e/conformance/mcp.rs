@@ -610,8 +610,9 @@ fn agent_runs_commands_of_an_image_on_files_that_end_with_the_server() {
     let expected = (&json!("error\n"), &json!(3), &json!(true));
     assert_eq!((&failed["stderr"], &failed["exit_code"], &failed["failed"]), expected);
     assert_eq!(failed["files_touched"][0]["name"], "made.txt", "{failed:#}");
-    let noted = client.data("exec", json!({ "shell": "echo EFBIG; exit 3" }));
-    let note = "a file of a program can have 1GiB at most; --max-write raises the limit";
+    let noted = client.data("exec", json!({ "shell": "echo EROFS; exit 3" }));
+    let note = "programs can write to /io and /tmp only: the rest is read-only; --io-dir DIR \
+                gives it a directory of the host to write to";
     assert_eq!(noted["notes"], json!([note]), "{noted:#}");
     let read = client.data("execute_script", json!({ "script": "return fs.read('made.txt')" }));
     assert_eq!(read["result"], "x\n");

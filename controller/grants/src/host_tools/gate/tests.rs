@@ -167,7 +167,7 @@ async fn destructive_tool_needs_a_word_for_it_or_a_permission() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_says_what_its_tool_may_do_and_lists_only_what_is_not_known() {
+async fn call_says_what_its_tool_may_do() {
     use ToolEffect::{Changes, Destructive as Removes, ReadOnly};
     let allowed = |grant: &mut ToolGrant| grant.destructive = Destructive::Allowed;
     let asked = |grant: &mut ToolGrant| grant.permission = Some(Arc::new(Asked));
@@ -182,9 +182,6 @@ async fn call_says_what_its_tool_may_do_and_lists_only_what_is_not_known() {
         assert_eq!(tools.calls.lock().unwrap()[0], (name.to_owned(), permitted));
         let error = call(&gate, "a.read", json!({ "do": "more" })).await.unwrap_err();
         assert!(error.starts_with("policy: the tool says by now"), "{error}");
-        assert_eq!(*tools.lists.lock().unwrap(), 1);
-        call(&gate, "a.new", json!({})).await.unwrap();
-        assert_eq!(*tools.lists.lock().unwrap(), 2);
     }
 }
 
