@@ -37,6 +37,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
 use futures_util::stream::BoxStream;
+use rustix::process::{Resource, getrlimit};
 use sandbox_api::{EngineInfo, GcMode, ImageInfo, ProgramImage, RootFs, generation_of};
 use sandbox_dirfd::is_random_hex;
 use sandbox_protocol::User;
@@ -174,6 +175,15 @@ impl Ulimit {
     /// One that no process can raise.
     pub const fn new(name: &'static str, value: i64) -> Self {
         Self { name, soft: value, hard: value }
+    }
+
+    /// Open files, of which a program can ask for more: their memory counts against the container's. An engine
+    /// that may not raise limits has this process's, as far as can be known.
+    pub fn descriptors(soft: i64) -> Self {
+        const MOST: u64 = 65_536;
+        let own = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+        let most = i64::try_from(own.min(MOST)).unwrap_or(i64::MAX);
+        Self { hard: soft.max(most), ..Self::new("nofile", soft) }
     }
 }
 

@@ -1,7 +1,5 @@
-//! Translates a spec into the configurations of the container and the agent. Pure, but for this
-//! process's own limit of descriptors.
+//! Translates a spec into the configurations of the container and the agent. Pure.
 
-use rustix::process::{Resource, getrlimit};
 use sandbox_api::hosts::Allowlist;
 use sandbox_api::{Lifespan, SandboxSpec};
 use sandbox_engine::{Bind, ContainerSpec, Prepared, Programs, Source, Ulimit};
@@ -22,8 +20,6 @@ const SPARE_DESCRIPTORS: i64 = 62;
 const MOUNT_DESCRIPTORS: usize = 2;
 /// Descriptors of a command: the default of most systems, which programs that call `select` need.
 const PROGRAM_DESCRIPTORS: i64 = 1024;
-/// As many as a command can ask for. The memory of open files counts against the container's.
-const MOST_DESCRIPTORS: u64 = 65_536;
 /// The maximum number of files and directories in `/tmp`. The memory of each counts against the
 /// container's.
 const TMPFS_INODES: u64 = 65_536;
@@ -199,7 +195,7 @@ impl Plan {
         let scripts_need = i64::from(limits.open_handles.get())
             .saturating_add(i64::try_from(mounts_need).unwrap_or(i64::MAX))
             .saturating_add(SPARE_DESCRIPTORS);
-        let (descriptors, most_descriptors, file_bytes) = match self.args.mode {
+        let (descriptors, file_bytes) = match self.args.mode {
             Mode::Exec => {
                 // One byte more than the write limit: that byte shows the io dir scan that a file
                 // has reached this bound.
@@ -210,16 +206,15 @@ impl Plan {
                     DiskSpace::Bounded => most.max(MAX_SPARSE_BYTES),
                 };
                 let most = i64::try_from(most).unwrap_or(i64::MAX);
-                let descriptors = scripts_need.max(PROGRAM_DESCRIPTORS);
-                (descriptors, descriptors.max(most_descriptors()), most)
+                (Ulimit::descriptors(scripts_need.max(PROGRAM_DESCRIPTORS)), most)
             }
-            Mode::Script | Mode::Check => (scripts_need, scripts_need, MAX_FILE_BYTES),
+            Mode::Script | Mode::Check => (Ulimit::new("nofile", scripts_need), MAX_FILE_BYTES),
         };
         let ulimits = vec![
             // One byte, not zero: the kernel ignores a limit of 0 when it pipes core dumps to a
             // program.
             Ulimit::new("core", 1),
-            Ulimit { name: "nofile", soft: descriptors, hard: most_descriptors },
+            descriptors,
             Ulimit::new("fsize", file_bytes),
             Ulimit::new("memlock", 0),
             Ulimit::new("msgqueue", 0),
@@ -244,12 +239,6 @@ impl Plan {
             }),
         }
     }
-}
-
-/// An engine that may not raise limits has this process's, as far as can be known.
-fn most_descriptors() -> i64 {
-    let own = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-    i64::try_from(own.min(MOST_DESCRIPTORS)).unwrap_or(i64::MAX)
 }
 
 /// The path of the sandbox that a mount at `path` would cover, or that covers it. An io dir below

@@ -106,7 +106,7 @@ fn where_a_limit_bites_inside_a_note_names_its_flag_unless_the_command_ends_well
     let small: Change = |limits| {
         // A kernel of the sandbox's own is in this memory too, and its threads are among the processes.
         let (memory, pids) = if has(Feature::SharedKernel) { (64, 24) } else { (256, 64) };
-        limits.memory = ByteSize::mib(memory);
+        limits.memory = ByteSize::b(memory << 20);
         limits.pids = NonZeroU32::new(pids).unwrap();
         limits.tmpfs = ByteSize::b(1 << 20);
         limits.shm = ByteSize::b(1 << 20);

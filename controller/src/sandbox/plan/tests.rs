@@ -226,7 +226,7 @@ fn programs_have_descriptors_of_their_own_and_files_as_large_as_they_may_write()
     let all = |fsize| {
         [
             Ulimit::new("core", 1),
-            Ulimit { name: "nofile", soft: 1024, hard: most_descriptors().max(1024) },
+            Ulimit::descriptors(1024),
             Ulimit::new("fsize", fsize),
             Ulimit::new("memlock", 0),
             Ulimit::new("msgqueue", 0),
