@@ -76,11 +76,9 @@ impl IoDir {
         Ok(Self { is_private: true, unbounded: wanted, ..io_dir })
     }
 
-    /// Lets every user write to it: the sandbox's is not its owner, by an engine that does not say which
-    /// user of the host that is, by a process that may not change owners, or after another sandbox.
+    /// Lets every user write to it: the sandbox's cannot be made its owner.
     pub fn admit_every_user(&self) -> Result<(), Error> {
-        let mode = Mode::from_raw_mode(0o777);
-        chmodat(self.fd(), ".", mode, AtFlags::empty())
+        chmodat(self.fd(), ".", Mode::from_raw_mode(0o777), AtFlags::empty())
             .map_err(|errno| Error::PrivateIoDir { reason: errno.to_string() })
     }
 

@@ -24,9 +24,8 @@ impl Sandbox {
     /// [fresh one](sandbox_api::SandboxSpec::fresh_io_dir) and wants its files. They are copied out of
     /// one that the kernel bounds, which may take long; a directory is moved. `to` must not exist,
     /// and be on the file system of [`Config::scratch_dir`](crate::Config::scratch_dir). It belongs
-    /// to the caller. Its parent must admit only this user: if the sandbox's user cannot be made its
-    /// owner, every user may write to it. Call it when nothing runs in the sandbox any more: what does
-    /// may still change the files.
+    /// to the caller. Its parent must admit only this user: every user may write to it at times. Call
+    /// it when nothing runs in the sandbox any more: what does may still change the files.
     ///
     /// # Errors
     ///
