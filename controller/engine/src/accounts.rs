@@ -57,8 +57,8 @@ fn as_own(image: &Accounts, own: &[&str], user: User) -> Vec<(&'static str, Stri
     PATHS.into_iter().zip(files).filter_map(|(path, content)| Some((path, content?))).collect()
 }
 
-/// The file with this home for its user of this number; `None` if there is none, or it has it. Java and
-/// SSH look here, not at `HOME`, and cannot write to the image's.
+/// The file with this home for its user of this number; `None` if it has no such user, or the user has this
+/// home already. Java and SSH look here, not at `HOME`, and cannot write to the image's.
 fn with_home(passwd: Option<&str>, uid: u32, home: &str) -> Option<String> {
     let file = passwd?;
     let mut lines = file.lines().map(|line| line.split(':').collect::<Vec<_>>());

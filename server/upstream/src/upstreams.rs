@@ -91,11 +91,20 @@ impl Upstreams {
         }
         (tools, failed)
     }
+
+    /// The upstream of a tool, whose start is waited for, and the tool as it is now.
+    async fn lookup(&self, tool: &str) -> Result<(&Arc<Connection>, HostTool), HostToolError> {
+        let (upstream, _) = tool.split_once('.').ok_or(HostToolError::Unknown)?;
+        let connection = self.0.get(upstream).ok_or(HostToolError::Unknown)?;
+        let known = connection.tools().await?;
+        let known = known.iter().find(|it| it.name == tool).ok_or(HostToolError::Unknown)?;
+        Ok((connection, known.clone()))
+    }
 }
 
 #[async_trait]
 impl HostTools for Upstreams {
-    /// The tools of those that can be reached. An error only if there is none of any.
+    /// The tools of the upstreams that can be reached; an error if one failed and none has listed a tool.
     async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError> {
         let (mut tools, mut failed) = self.listed(LIST_TIMEOUT).await;
         if tools.is_empty() && failed.is_some() {
@@ -107,12 +116,8 @@ impl HostTools for Upstreams {
         }
     }
 
-    /// Waits for its upstream alone.
     async fn find(&self, tool: &str) -> Result<HostTool, HostToolError> {
-        let (upstream, _) = tool.split_once('.').ok_or(HostToolError::Unknown)?;
-        let connection = self.0.get(upstream).ok_or(HostToolError::Unknown)?;
-        let known = connection.tools().await?;
-        known.iter().find(|it| it.name == tool).cloned().ok_or(HostToolError::Unknown)
+        Ok(self.lookup(tool).await?.1)
     }
 
     async fn call(
@@ -121,13 +126,11 @@ impl HostTools for Upstreams {
         arguments: Map<String, Value>,
         permitted: ToolEffect,
     ) -> Result<HostAnswer, HostToolError> {
-        let (upstream, name) = tool.split_once('.').ok_or(HostToolError::Unknown)?;
-        let connection = self.0.get(upstream).ok_or(HostToolError::Unknown)?;
-        let known = connection.tools().await?;
-        let known = known.iter().find(|it| it.name == tool).ok_or(HostToolError::Unknown)?;
+        let (connection, known) = self.lookup(tool).await?;
         if known.effect > permitted {
             return Err(HostToolError::NotPermitted);
         }
+        let (_, name) = tool.split_once('.').ok_or(HostToolError::Unknown)?;
         connection.connected().await?.call(name, arguments).await
     }
 }

@@ -26,19 +26,24 @@ fn tool(name: &str, effect: ToolEffect) -> HostTool {
     }
 }
 
+fn all() -> [HostTool; 4] {
+    [
+        tool("a.read", ToolEffect::ReadOnly),
+        tool("a.wrapped", ToolEffect::ReadOnly),
+        tool("a.write", ToolEffect::Changes),
+        tool("a.remove", ToolEffect::Destructive),
+    ]
+}
+
 #[async_trait]
 impl HostTools for Fake {
     async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError> {
-        let mut lists = self.lists.lock().unwrap();
-        *lists += 1;
-        let all = [
-            tool("a.read", ToolEffect::ReadOnly),
-            tool("a.wrapped", ToolEffect::ReadOnly),
-            tool("a.write", ToolEffect::Changes),
-            tool("a.remove", ToolEffect::Destructive),
-            tool("a.new", ToolEffect::ReadOnly),
-        ];
-        Ok(all[..if *lists > 1 { 5 } else { 4 }].into())
+        *self.lists.lock().unwrap() += 1;
+        Ok(all().into())
+    }
+
+    async fn find(&self, tool: &str) -> Result<HostTool, HostToolError> {
+        all().into_iter().find(|it| it.name == tool).ok_or(HostToolError::Unknown)
     }
 
     async fn call(
@@ -167,7 +172,7 @@ async fn destructive_tool_needs_a_word_for_it_or_a_permission() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_says_what_its_tool_may_do() {
+async fn call_says_what_its_tool_may_do_and_lists_only_for_an_unknown_name() {
     use ToolEffect::{Changes, Destructive as Removes, ReadOnly};
     let allowed = |grant: &mut ToolGrant| grant.destructive = Destructive::Allowed;
     let asked = |grant: &mut ToolGrant| grant.permission = Some(Arc::new(Asked));
@@ -182,6 +187,9 @@ async fn call_says_what_its_tool_may_do() {
         assert_eq!(tools.calls.lock().unwrap()[0], (name.to_owned(), permitted));
         let error = call(&gate, "a.read", json!({ "do": "more" })).await.unwrap_err();
         assert!(error.starts_with("policy: the tool says by now"), "{error}");
+        assert_eq!(*tools.lists.lock().unwrap(), 0);
+        call(&gate, "a.new", json!({})).await.unwrap_err();
+        assert_eq!(*tools.lists.lock().unwrap(), 1);
     }
 }
 
