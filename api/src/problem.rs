@@ -161,6 +161,7 @@ const fn sandbox_status(kind: ErrorKind) -> u16 {
         | Kind::NotADirectory
         | Kind::NotEmpty
         | Kind::Busy
+        | Kind::TooManyHandles
         | Kind::Cancelled
         | Kind::Killed => 409,
         Kind::WriteLimit | Kind::TooManyFiles | Kind::SourceTooLarge => 413,

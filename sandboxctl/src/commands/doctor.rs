@@ -7,19 +7,26 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 use sandbox_api::PrivateIo;
 use sandbox_controller::{Check, CheckStatus};
-use sandbox_store::{DatabaseConfig, DatabaseReport, Standbys, Store};
+use sandbox_store::{DatabaseConfig, DatabaseReport, Standbys, Store, StoreError};
 
 use super::{Context, block_on, database};
 use crate::ci::{CiMode, Runner};
 use crate::cli::DoctorArgs;
-use crate::error::Error;
+use crate::error::{Error, causes};
 use crate::input;
 use crate::render::{self, escaped_line};
 use crate::signals::Signals;
 
 pub fn doctor(context: &Context<'_>, args: &DoctorArgs) -> Result<u8, Error> {
     if args.database.is_named() {
-        let report = Store::report(&database::required(context, &args.database)?)?;
+        let report = match Store::report(&database::required(context, &args.database)?) {
+            // Its own hint is this command.
+            Err(error @ StoreError::Unavailable(_)) => {
+                let fix = "try the same URL with psql; look at the server, its pg_hba.conf and the network";
+                return show(context, args, &[fail("connection", causes(&error), fix)]);
+            }
+            report => report?,
+        };
         return show(context, args, &database_checks(&report));
     }
     let settings = context.settings()?;

@@ -72,6 +72,10 @@ impl From<tokio_postgres::Error> for StoreError {
             SqlState::DISK_FULL => Self::Full,
             // That of a server that has become a standby.
             SqlState::READ_ONLY_SQL_TRANSACTION => Self::unavailable(error),
+            SqlState::INSUFFICIENT_PRIVILEGE => Self::refused(
+                format!("the database refuses this user: {}", answer.message()),
+                "give it the privileges of the cluster guide, or use the owner of the tables",
+            ),
             SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
                 Self::database(error)
             }
