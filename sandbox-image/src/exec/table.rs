@@ -29,6 +29,10 @@ use crate::wake::Wake;
 
 /// Stack size of the thread.
 const STACK_BYTES: usize = 256 << 10;
+/// From this many commands on, a turn of the thread lasts at least [`TURN`]: the agent and the controller wake about
+/// once for all that has come meanwhile, and not for each line of each command.
+const MANY: usize = 8;
+const TURN: Duration = Duration::from_millis(1);
 /// The thread's own number in its poller: that of no command.
 const OWN: u64 = 0;
 
@@ -447,6 +451,9 @@ impl Supervisor {
                 self.report(asked, watches);
             }
             self.shared.outbox.flush();
+            if self.watched.len() >= MANY {
+                std::thread::sleep(TURN.saturating_sub(now.elapsed()));
+            }
         }
     }
 
