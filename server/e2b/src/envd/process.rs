@@ -171,6 +171,8 @@ impl Call {
         for (name, value) in [
             ("USER", user),
             ("LOGNAME", user),
+            // That of the template; bash would look it up in the accounts, by way of the name service.
+            ("SHELL", "/bin/bash"),
             ("E2B_SANDBOX", "true"),
             ("E2B_SANDBOX_ID", &self.sandbox.id),
             ("E2B_TEMPLATE_ID", &template),
