@@ -196,7 +196,7 @@ fn scan(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::testing::Setup;
+    use crate::files::tests::setup::Setup;
 
     #[test]
     fn close_matches_are_written_together() {

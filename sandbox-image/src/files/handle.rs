@@ -452,7 +452,7 @@ fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Recorded, Setup};
+    use super::super::tests::setup::{Recorded, Setup};
     use super::*;
     use sandbox_protocol::ErrorKind;
     use sandbox_protocol::message::Change;

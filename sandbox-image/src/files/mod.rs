@@ -32,17 +32,13 @@ mod path_locks;
 mod pattern;
 mod policy;
 mod quota;
-#[cfg(test)]
-mod races;
 mod read;
 mod remove;
 mod search;
 mod selection;
 mod temporary;
 #[cfg(test)]
-pub(crate) mod testing;
-#[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text;
 mod top;
 mod touched;

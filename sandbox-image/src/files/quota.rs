@@ -203,7 +203,7 @@ mod tests {
             now.f_bavail * now.f_frsize
         };
         let quota = |disk_reserve_bytes| {
-            let limits = Limits { disk_reserve_bytes, ..crate::files::testing::LIMITS };
+            let limits = Limits { disk_reserve_bytes, ..crate::files::tests::setup::LIMITS };
             Quota::new(&limits, Arc::new(Lifetime::new(&limits)))
         };
         let full = quota(left + (64 << 30));

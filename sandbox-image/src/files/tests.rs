@@ -2,7 +2,9 @@
 
 mod container;
 mod operations;
+mod races;
 mod search;
+pub(crate) mod setup;
 mod slashes;
 mod trees;
 
@@ -17,8 +19,8 @@ use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Access, Change, EntryKind, Limits};
 
 use self::operations::watch;
+use self::setup::{EVERY_MODE, LIMITS, RESOLVERS, Setup};
 use super::open::OpenFile;
-use super::testing::{EVERY_MODE, LIMITS, RESOLVERS, Setup};
 use super::{FileError, Files, OpenMode};
 
 /// A fresh directory and its files, once with each resolver.

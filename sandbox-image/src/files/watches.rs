@@ -515,7 +515,7 @@ mod tests {
 
     use sandbox_protocol::message::{Write, WriteMode};
 
-    use crate::files::testing::Setup;
+    use crate::files::tests::setup::Setup;
 
     struct Observer {
         watches: Watches,

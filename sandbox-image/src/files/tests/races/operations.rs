@@ -2,8 +2,8 @@
 
 use sandbox_protocol::message::{Edit, EntryKind, List, Mkdir, View, Write, WriteMode};
 
-use super::super::{Absent, Existing, RemoveScope, Viewed};
 use super::*;
+use crate::files::{Absent, Existing, RemoveScope, Viewed};
 
 fn put(files: &Files, path: &[u8], mode: WriteMode, atomic: bool) -> Result<(), FileError> {
     let request = Write { mode, atomic, ..Write::new(path) };
