@@ -9,16 +9,15 @@ use std::time::Duration;
 
 use sandbox_protocol::limits::{LIST_PAGE, LIST_PAGE_BYTES};
 use sandbox_protocol::message::{
-    ChmodReply, Copy, CopyReply, EditReply, Entry, EntryDetails, Exists, ExistsReply, GlobReply,
-    GrepReply, ImageContent, List, ListReply, MkdirReply, Operation, Page, Read, ReadLink,
-    ReadLinkReply, ReadReply, Remove, RemoveReply, Rename, RenameReply, SetMetadataReply, Stat,
-    StatReply, SymlinkReply, TouchReply, View, ViewContent, ViewReply, Write, WriteReply,
+    Copy, Entry, EntryDetails, Exists, ExistsReply, ImageContent, List, ListReply, Operation, Page,
+    Read, ReadLink, ReadReply, Remove, Rename, Stat, View, ViewContent, ViewReply, Write,
+    WriteReply,
 };
 use sandbox_protocol::operation::OperationReply;
 use sandbox_protocol::{FromAgent, WireError, WireString};
 
 use crate::files::{
-    Absent, Existing, FileError, Files, LastLink, ListedEntry, Reading, RemoveScope, Viewed, Watch,
+    Absent, Existing, FileError, Files, LastLink, Reading, RemoveScope, Viewed, Watch,
 };
 use crate::outbox::Outbox;
 use crate::stop::{StopFlag, StopReason};
@@ -198,39 +197,16 @@ impl Task<'_> {
             Operation::Read(request) => self.read(&request)?.into(),
             Operation::View(request) => self.view(&request)?.into(),
             Operation::Write(request) => self.write(request)?.into(),
-            Operation::Edit(request) => {
-                let path = self.files.edit(&request, self.watch)?;
-                EditReply { path: (&path).into(), replacements: request.count.get() }.into()
-            }
+            Operation::Edit(request) => self.files.edit(&request, self.watch)?.into(),
             Operation::List(request) => self.list(&request)?.into(),
-            Operation::Glob(request) => {
-                let found = self.files.glob(&request, self.watch)?;
-                let names = found.found.into_iter().map(WireString::from).collect();
-                GlobReply { path: (&found.path).into(), names, cut: found.cut }.into()
-            }
-            Operation::Grep(request) => {
-                let found = self.files.grep(&request, self.watch)?;
-                let path = (&found.path).into();
-                GrepReply { path, lines: found.found, files: found.files, cut: found.cut }.into()
-            }
-            Operation::Mkdir(request) => {
-                let (path, created) = self.files.mkdir(&request)?;
-                MkdirReply { path: (&path).into(), created }.into()
-            }
-            Operation::Touch(request) => {
-                let (path, created) = self.files.touch(&request)?;
-                TouchReply { path: (&path).into(), created }.into()
-            }
+            Operation::Glob(request) => self.files.glob(&request, self.watch)?.into(),
+            Operation::Grep(request) => self.files.grep(&request, self.watch)?.into(),
+            Operation::Mkdir(request) => self.files.mkdir(&request)?.into(),
+            Operation::Touch(request) => self.files.touch(&request)?.into(),
             Operation::Remove(Remove { path, recursive, force }) => {
+                let (path, scope) = (path.as_bytes(), scope(recursive));
                 let absent = if force { Absent::Accept } else { Absent::Refuse };
-                let removed = self.files.remove_entry(
-                    path.as_bytes(),
-                    scope(recursive),
-                    absent,
-                    self.watch,
-                )?;
-                let (path, entries) = ((&removed.path).into(), removed.entries);
-                RemoveReply { path, removed: entries > 0, entries }.into()
+                self.files.remove_entry(path, scope, absent, self.watch)?.into()
             }
             Operation::Exists(Exists { path }) => {
                 let (path, kind) = self.files.exists(path.as_bytes())?;
@@ -238,59 +214,24 @@ impl Task<'_> {
             }
             Operation::Stat(Stat { path, follow }) => {
                 let last = if follow { LastLink::Follow } else { LastLink::Keep };
-                let facts = self.files.stat_at(path.as_bytes(), last)?;
-                let (owner, group, target, metadata) = match facts.details {
-                    Some(it) => (it.owner, it.group, it.target, it.metadata),
-                    None => Default::default(),
-                };
-                StatReply {
-                    path: (&facts.path).into(),
-                    kind: facts.kind,
-                    size: facts.size,
-                    permissions: facts.permissions,
-                    uid: facts.uid,
-                    gid: facts.gid,
-                    modified: facts.modified,
-                    accessed: facts.accessed,
-                    created: facts.created,
-                    owner,
-                    group,
-                    target,
-                    metadata,
-                }
-                .into()
+                self.files.stat_at(path.as_bytes(), last)?.into()
             }
             Operation::Rename(Rename { from, to, overwrite, parents }) => {
                 let (from, to, existing) = (from.as_bytes(), to.as_bytes(), existing(overwrite));
                 if parents {
                     self.files.make_parents_for(from, to)?;
                 }
-                let (from, to) = self.files.rename_entry(from, to, existing, self.watch)?;
-                RenameReply { from: (&from).into(), to: (&to).into() }.into()
+                self.files.rename_entry(from, to, existing, self.watch)?.into()
             }
             Operation::Copy(Copy { from, to, recursive, overwrite }) => {
                 let (from, to) = (from.as_bytes(), to.as_bytes());
                 let (scope, existing) = (scope(recursive), existing(overwrite));
-                let copied = self.files.copy(from, to, scope, existing, self.watch)?;
-                let (from, to) = ((&copied.from).into(), (&copied.to).into());
-                CopyReply { from, to, entries: copied.entries, bytes: copied.bytes }.into()
+                self.files.copy(from, to, scope, existing, self.watch)?.into()
             }
-            Operation::Chmod(request) => {
-                let (path, entries) = self.files.chmod(&request, self.watch)?;
-                ChmodReply { path: (&path).into(), entries }.into()
-            }
-            Operation::Symlink(request) => {
-                let path = self.files.symlink(&request)?;
-                SymlinkReply { path: (&path).into() }.into()
-            }
-            Operation::ReadLink(ReadLink { path }) => {
-                let (path, target) = self.files.read_link(path.as_bytes())?;
-                ReadLinkReply { path: (&path).into(), target }.into()
-            }
-            Operation::SetMetadata(request) => {
-                let path = self.files.set_metadata(&request)?;
-                SetMetadataReply { path: (&path).into() }.into()
-            }
+            Operation::Chmod(request) => self.files.chmod(&request, self.watch)?.into(),
+            Operation::Symlink(request) => self.files.symlink(&request)?.into(),
+            Operation::ReadLink(ReadLink { path }) => self.files.read_link(path.as_bytes())?.into(),
+            Operation::SetMetadata(request) => self.files.set_metadata(&request)?.into(),
         })
     }
 
@@ -340,12 +281,10 @@ impl Task<'_> {
     fn list(&self, request: &List) -> Result<ListReply, FileError> {
         let mut page = Vec::new();
         let mut bytes = 0;
-        let end = self.files.list_entries(request, self.watch, |listed| {
-            let ListedEntry { path, kind, size, modified, details } = listed;
-            let name = WireString::from(path);
-            bytes += name.encoded_len();
-            bytes += details.as_ref().map_or(0, EntryDetails::encoded_len);
-            page.push(Entry { name, kind, size, modified, details });
+        let reply = self.files.list_entries(request, self.watch, |entry| {
+            bytes += entry.name.encoded_len();
+            bytes += entry.details.as_ref().map_or(0, EntryDetails::encoded_len);
+            page.push(entry);
             if page.len() == LIST_PAGE || bytes >= LIST_PAGE_BYTES {
                 self.send_page(&mut page);
                 bytes = 0;
@@ -355,7 +294,7 @@ impl Task<'_> {
         if !page.is_empty() {
             self.send_page(&mut page);
         }
-        Ok(ListReply { path: (&end.path).into(), entries: end.entries, cut: end.cut })
+        Ok(reply)
     }
 
     fn send_page(&self, page: &mut Vec<Entry>) {

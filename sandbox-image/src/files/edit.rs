@@ -6,8 +6,7 @@ use std::borrow::Cow;
 
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
-use sandbox_protocol::message::{Edit, Write};
-use sandbox_protocol::path::GuestPath;
+use sandbox_protocol::message::{Edit, EditReply, Write};
 
 use super::access::Files;
 use super::error::FileError;
@@ -34,7 +33,7 @@ impl Files {
     ///
     /// [`FileError`], and the file is unchanged: `invalid_request` if `old` is empty or occurs
     /// another number of times, `encoding` if the file is not UTF-8.
-    pub fn edit(&self, request: &Edit, watch: &Watch) -> Result<GuestPath, FileError> {
+    pub fn edit(&self, request: &Edit, watch: &Watch) -> Result<EditReply, FileError> {
         let Edit { path, old, new, count } = request;
         let (written, count) = (path.as_bytes(), count.get());
         let refuse = |reason: &str| FileError::invalid(reason, written);
@@ -73,7 +72,8 @@ impl Files {
         if again != found || reading.version()? != version {
             return Err(FileError::changing(written));
         }
-        writing.commit_over(version, lock, watch).map(|written| written.path)
+        let edited = writing.commit_over(version, lock, watch)?;
+        Ok(EditReply { path: (&edited.path).into(), replacements: count })
     }
 }
 

@@ -10,7 +10,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::ONLY_EMPTY;
-use sandbox_protocol::message::Change;
+use sandbox_protocol::message::{Change, RenameReply};
 use sandbox_protocol::path::{GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, join_written};
 
 use super::access::Files;
@@ -127,7 +127,7 @@ impl Files {
         self.rename_entry(from, to, Existing::Replace, watch).map(drop)
     }
 
-    /// The same with options; returns the two paths.
+    /// The same with options.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl Files {
         to: &[u8],
         existing: Existing,
         watch: &Watch,
-    ) -> Result<(GuestPath, GuestPath), FileError> {
+    ) -> Result<RenameReply, FileError> {
         let source = self.locate_to_write(from, LastLink::Keep)?;
         let target = self.locate_to_write(to, LastLink::Keep)?;
         for (located, written) in [(&source, from), (&target, to)] {
@@ -180,10 +180,11 @@ impl Files {
         if replaced.is_some() && existing == Existing::Refuse {
             return Err(FileError::system(Errno::EXIST, to));
         }
+        let reply = || RenameReply { from: (&source.path).into(), to: (&target.path).into() };
         let same = |other: &Stat| (other.st_dev, other.st_ino) == (stat.st_dev, stat.st_ino);
         if replaced.as_ref().is_some_and(same) {
             // Two names of the same file: POSIX changes nothing, so there is nothing to announce.
-            return Ok((source.path, target.path));
+            return Ok(reply());
         }
         let (moved, longest) = if is_directory {
             self.files_below(&old, &source.path, "rename", from, watch)?
@@ -236,8 +237,7 @@ impl Files {
         match renamed {
             Ok(()) => {
                 pending.into_iter().for_each(|it| it.end(true));
-                drop((old, new, paths));
-                Ok((source.path, target.path))
+                Ok(reply())
             }
             Err(errno) if in_part => {
                 // Each entry is at one of its two paths, which the controller looks at.

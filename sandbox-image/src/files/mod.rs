@@ -50,7 +50,6 @@ mod write;
 pub use access::{Files, Flush};
 pub use error::FileError;
 pub use follow::LastLink;
-pub use list::ListedEntry;
 pub use mounts::{MountError, Mounts};
 pub use open::Absent;
 pub use open_mode::OpenMode;

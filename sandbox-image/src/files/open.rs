@@ -7,7 +7,7 @@ use rustix::fs::{
     futimens, mkdirat, openat,
 };
 use rustix::io::Errno;
-use sandbox_protocol::message::{Access, Change, Timestamp, Touch};
+use sandbox_protocol::message::{Access, Change, Timestamp, Touch, TouchReply};
 use sandbox_protocol::path::GuestPath;
 
 use super::access::Files;
@@ -118,9 +118,10 @@ impl Files {
     /// # Errors
     ///
     /// [`FileError`], and nothing has changed, except that a file or parents may have been created.
-    pub fn touch(&self, request: &Touch) -> Result<(GuestPath, bool), FileError> {
+    pub fn touch(&self, request: &Touch) -> Result<TouchReply, FileError> {
         let written = request.path.as_bytes();
         let located = self.locate_to_write(written, LastLink::Follow)?;
+        let reply = |created| TouchReply { path: (&located.path).into(), created };
         // Enough to set times, of directories too.
         let flags = OpenMode::Read.flags();
         for _ in 0..RACES {
@@ -141,7 +142,7 @@ impl Files {
                             set_modified(&fd, request.mtime)
                                 .map_err(|errno| FileError::system(errno, written))?;
                         }
-                        return Ok((located.path, true));
+                        return Ok(reply(true));
                     }
                     Err(errno) => return Err(explain(errno, root, relative, written)),
                 },
@@ -160,7 +161,7 @@ impl Files {
             let set = set_modified(&fd, request.mtime);
             pending.into_iter().for_each(|it| it.end(set.is_ok()));
             set.map_err(|errno| FileError::system(errno, written))?;
-            return Ok((located.path, false));
+            return Ok(reply(false));
         }
         Err(FileError::system(Errno::AGAIN, written))
     }

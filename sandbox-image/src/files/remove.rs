@@ -27,7 +27,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::Change;
+use sandbox_protocol::message::{Change, RemoveReply};
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 
 use super::access::Files;
@@ -60,15 +60,6 @@ pub enum RemoveScope {
     Tree,
 }
 
-/// What was removed.
-#[derive(Debug, Clone)]
-pub struct Removed {
-    /// The path that was given.
-    pub path: GuestPath,
-    /// Number of entries removed; 0 if nothing existed.
-    pub entries: u64,
-}
-
 impl Files {
     /// Removes a file, a symbolic link itself, or a directory.
     ///
@@ -81,7 +72,7 @@ impl Files {
         scope: RemoveScope,
         absent: Absent,
         watch: &Watch,
-    ) -> Result<Removed, FileError> {
+    ) -> Result<RemoveReply, FileError> {
         let located = self.locate_to_write(written, LastLink::Keep)?;
         let entries = match self.remove_located(&located, written, scope, absent, watch) {
             // It was removed after its lookup.
@@ -92,7 +83,7 @@ impl Files {
             }
             removed => removed?,
         };
-        Ok(Removed { path: located.path, entries })
+        Ok(RemoveReply { path: (&located.path).into(), removed: entries > 0, entries })
     }
 
     /// Refuses to remove a directory that contains a protected name, before anything is removed. In

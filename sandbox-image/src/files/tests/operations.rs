@@ -6,11 +6,11 @@ use std::time::Duration;
 use sandbox_protocol::WireString;
 use sandbox_protocol::media::image_type;
 use sandbox_protocol::message::{
-    Cut, CutBy, Edit, EntryKind, List, Mkdir, TextWindow, Timestamp, Touch, View, ViewLines, Write,
-    WriteMode,
+    Cut, CutBy, Edit, Entry, EntryKind, List, Mkdir, TextWindow, Timestamp, Touch, View, ViewLines,
+    Write, WriteMode,
 };
 
-use super::super::{Absent, Existing, ListedEntry, RemoveScope, Viewed, Watch};
+use super::super::{Absent, Existing, RemoveScope, Viewed, Watch};
 use super::*;
 use crate::stop::{StopFlag, StopReason};
 
@@ -67,7 +67,7 @@ pub(super) fn list(
     path: &str,
     depth: Option<u64>,
     limit: Option<u64>,
-) -> Result<(Vec<ListedEntry>, bool), FileError> {
+) -> Result<(Vec<Entry>, bool), FileError> {
     let mut entries = Vec::new();
     let request = List { recursive: true, max_depth: depth, limit, ..List::new(path) };
     let end = files.list_entries(&request, &watch(), |entry| {
@@ -78,8 +78,8 @@ pub(super) fn list(
     Ok((entries, end.cut.is_some()))
 }
 
-pub(super) fn paths(entries: &[ListedEntry]) -> Vec<&str> {
-    entries.iter().map(|entry| std::str::from_utf8(&entry.path).unwrap()).collect()
+pub(super) fn paths(entries: &[Entry]) -> Vec<&str> {
+    entries.iter().map(|entry| std::str::from_utf8(entry.name.as_bytes()).unwrap()).collect()
 }
 
 pub(super) fn remove(files: &Files, path: &str, scope: RemoveScope) -> Result<u64, FileError> {
@@ -795,8 +795,8 @@ fn names_that_are_not_utf8_are_names_like_others() {
         assert_eq!(writing.commit(&watch()).unwrap().path.as_bytes(), b"/io/d\xff/f\xfe");
         let mut found = Vec::new();
         let all = List { recursive: true, ..List::new(".") };
-        let each = |entry: ListedEntry| {
-            found.push(entry.path);
+        let each = |entry: Entry| {
+            found.push(entry.name.into_bytes());
             Ok(())
         };
         files.list_entries(&all, &watch(), each).unwrap();
@@ -812,7 +812,7 @@ fn a_directory_is_made_once() {
     on_both(|io, setup| {
         let (files, announced) = setup().open();
         let make = |path: &str, parents| {
-            files.mkdir(&Mkdir { parents, ..Mkdir::new(path) }).map(|made| made.1)
+            files.mkdir(&Mkdir { parents, ..Mkdir::new(path) }).map(|made| made.created)
         };
         assert_eq!(make("a/b/c", true), Ok(true));
         assert_eq!(make("a/b/c/", true), Ok(false));
@@ -838,7 +838,7 @@ fn a_touch_makes_an_empty_file_or_sets_times_and_keeps_content() {
         let (files, announced) = Setup { limits, ..setup() }.open();
         let time = |seconds| Some(Timestamp { seconds, nanoseconds: 250_000_000 });
         let touch = |path: &str, mtime| {
-            files.touch(&Touch { mtime, ..Touch::new(path) }).map(|touched| touched.1)
+            files.touch(&Touch { mtime, ..Touch::new(path) }).map(|touched| touched.created)
         };
         let modified = |path: &str| files.stat(path.as_bytes()).unwrap().modified;
         fs::write(io.join("f"), b"kept").unwrap();
@@ -995,8 +995,8 @@ fn a_rename_that_may_not_replace_does_not() {
             assert_eq!(text(refused), format!("{to}: File exists"));
         }
         assert_eq!(announced.take(), []);
-        let (from, to) = files.rename_entry(b"a", b"~/c", Existing::Refuse, &watch()).unwrap();
-        assert_eq!((from.to_string(), to.to_string()), ("/io/a".into(), "/io/c".into()));
+        let renamed = files.rename_entry(b"a", b"~/c", Existing::Refuse, &watch()).unwrap();
+        assert_eq!((renamed.from, renamed.to), ("/io/a".into(), "/io/c".into()));
         files.rename_entry(b"d", b"e", Existing::Refuse, &watch()).unwrap();
         files.rename_entry(b"c", b"b", Existing::Replace, &watch()).unwrap();
         fs::create_dir(io.join("full")).unwrap();

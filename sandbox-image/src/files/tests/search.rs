@@ -4,6 +4,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::Arc;
 
+use sandbox_protocol::WireString;
 use sandbox_protocol::message::{Cut, CutBy, Glob, Grep};
 use sandbox_protocol::path::join_written;
 
@@ -25,20 +26,20 @@ pub(super) fn glob(files: &Files, path: &str, pattern: &str) -> Result<Vec<Strin
     let request = Glob { path: path.into(), ..Glob::new(pattern) };
     let found = files.glob(&request, &watch())?;
     assert_eq!(found.cut, None);
-    Ok(written(&request, &found.found))
+    Ok(written(&request, &found.names))
 }
 
 /// What a glob has found, as its pattern begins.
-fn written(request: &Glob, found: &[Vec<u8>]) -> Vec<String> {
+fn written(request: &Glob, found: &[WireString]) -> Vec<String> {
     let directory = request.split().1.as_bytes();
-    let found = found.iter().map(|below| join_written(directory, below));
+    let found = found.iter().map(|below| join_written(directory, below.as_bytes()));
     found.map(|path| String::from_utf8(path).unwrap()).collect()
 }
 
 /// Lines as `fs grep` prints them.
 fn grep(files: &Files, path: &str, request: &Grep) -> Result<Vec<String>, FileError> {
     let found = files.grep(&Grep { path: path.into(), ..request.clone() }, &watch())?;
-    let lines = found.found.iter().map(|line| {
+    let lines = found.lines.iter().map(|line| {
         let mark = if line.context { '-' } else { ':' };
         format!("{}{mark}{}{mark}{}", line.name.to_string_lossy(), line.line, line.text)
     });
@@ -66,11 +67,11 @@ fn glob_returns_matching_paths_in_order() {
         assert_eq!(glob(&files, "none", "*").unwrap(), [""; 0]);
         assert_eq!(glob(&files, "a.txt", "*").unwrap(), [""; 0]);
         let hidden = Glob { hidden: true, ..Glob::new("**/*.txt") };
-        let found = files.glob(&hidden, &watch()).unwrap().found;
+        let found = files.glob(&hidden, &watch()).unwrap().names;
         assert_eq!(found.len(), 6, "{found:?}");
         let first = Glob { limit: Some(1), ..Glob::new("**/*.txt") };
         let found = files.glob(&first, &watch()).unwrap();
-        assert_eq!((found.found, found.cut.is_some()), (vec![b"a.txt".to_vec()], true));
+        assert_eq!((found.names, found.cut.is_some()), (vec!["a.txt".into()], true));
         for pattern in ["", "/", "[", "{a", &"x".repeat(5000), &"{a,".repeat(1000)] {
             let error = glob(&files, ".", pattern).unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidRequest, "{pattern}");
@@ -104,8 +105,8 @@ fn globs_match_characters_leading_dots_and_empty_alternatives_as_shells_do() {
         assert_eq!(of("a}.tx?"), ["a}.txt"]);
         for pattern in ["*.bin", "?.bin"] {
             let options = Glob::new(pattern);
-            let found = files.glob(&options, &watch()).unwrap().found;
-            assert_eq!(found, [b"\xff.bin"], "{pattern}");
+            let found = files.glob(&options, &watch()).unwrap().names;
+            assert_eq!(found, [WireString::from(b"\xff.bin")], "{pattern}");
         }
         let needle = Grep { globs: vec!["[é日]*".to_owned()], ..Grep::new("needle") };
         let found = ["é.txt:1:needle", "日本.md:1:needle"];
@@ -200,7 +201,7 @@ fn glob_enters_only_directories_that_may_have_a_match() {
         let of = |pattern: &str| {
             let options = Glob::new(pattern);
             let found = files.glob(&options, &watch()).unwrap();
-            (written(&options, &found.found), found.cut.is_some())
+            (written(&options, &found.names), found.cut.is_some())
         };
         let whole = |paths: &[&str]| (paths.iter().map(|&it| it.to_owned()).collect(), false);
         assert_eq!(of("*.txt"), whole(&["a.txt"]));
@@ -281,7 +282,7 @@ fn grep_returns_matching_lines_and_their_context() {
         let found_alone = Grep { context: 0, ..context.clone() };
         assert_eq!(grep(&files, "a.txt", &found_alone).unwrap(), found);
         let first = files.grep(&Grep { limit: Some(1), ..two.clone() }, &watch()).unwrap();
-        assert_eq!((first.found.len(), first.cut.is_some()), (1, true));
+        assert_eq!((first.lines.len(), first.cut.is_some()), (1, true));
         let refused = [
             Grep::new("("),
             Grep::new(r"(a)\1"),
@@ -306,8 +307,8 @@ fn grep_is_bounded_in_bytes_and_ends_when_it_is_stopped() {
         let (files, _) = setup().open();
         let options = Grep { path: "a".into(), ..Grep::new("x") };
         let found = files.grep(&options, &watch()).unwrap();
-        assert!(found.cut.is_some() && found.found.len() > 400, "{}", found.found.len());
-        assert!(found.found.iter().all(|line| line.cut && line.text.len() == 2048));
+        assert!(found.cut.is_some() && found.lines.len() > 400, "{}", found.lines.len());
+        assert!(found.lines.iter().all(|line| line.cut && line.text.len() == 2048));
         let stop = Arc::new(StopFlag::default());
         stop.stop(StopReason::Cancelled);
         let stopped = Watch::new(stop, std::time::Duration::from_secs(60));
@@ -462,7 +463,10 @@ fn directories_do_not_take_the_places_of_what_matches() {
         let options = Glob::new("**/*.txt");
         let found = files.glob(&options, &watch()).unwrap();
         let first = ["t/d03/b.txt", "t/d07/a.txt", "t/d09/c.txt", "t/zz.txt"];
-        assert_eq!((found.found, found.cut.is_some()), (first.map(Vec::from).to_vec(), true));
+        assert_eq!(
+            (found.names, found.cut.is_some()),
+            (first.map(WireString::from).to_vec(), true)
+        );
     });
 }
 
@@ -478,7 +482,7 @@ fn search_of_more_directories_than_may_wait_says_that_it_is_not_whole() {
         let options = Glob { path: "t".into(), ..Glob::new("**/*.txt") };
         let found = || {
             let found = files.glob(&options, &watch()).unwrap();
-            (found.found.len(), found.cut.is_some())
+            (found.names.len(), found.cut.is_some())
         };
         assert_eq!(found(), (2, true));
         fs::remove_dir_all(io.join("t/d20")).unwrap();
@@ -503,8 +507,8 @@ fn search_goes_as_deep_as_paths_and_is_cut_at_the_deep_end() {
         let limits = Limits { list_entries: 4, ..LIMITS };
         let (files, _) = Setup { limits, ..setup() }.open();
         let found = files.grep(&order, &watch()).unwrap();
-        assert_eq!((found.files, found.found.len()), (4, 4));
-        assert_eq!(found.found[0].name.as_bytes(), b"Order.java");
+        assert_eq!((found.files, found.lines.len()), (4, 4));
+        assert_eq!(found.lines[0].name.as_bytes(), b"Order.java");
         let at = "node_modules/3/x.js".into();
         assert_eq!(found.cut, Some(Cut { by: CutBy::Files, at }));
         let globs = vec!["!node_modules/**".to_owned()];
@@ -512,17 +516,17 @@ fn search_goes_as_deep_as_paths_and_is_cut_at_the_deep_end() {
         assert_eq!((found.files, found.cut), (2, None));
         let two = Glob { limit: Some(2), ..Glob::new("**/*.j*") };
         let found = files.glob(&two, &watch()).unwrap();
-        assert_eq!(found.found, [&b"Order.java"[..], b"node_modules/0/x.js"]);
+        assert_eq!(found.names, ["Order.java", "node_modules/0/x.js"]);
         let at = "node_modules/1/x.js".into();
         assert_eq!(found.cut, Some(Cut { by: CutBy::Entries, at }));
         let options = Glob { globs: globs.clone(), ..two.clone() };
         let found = files.glob(&options, &watch()).unwrap();
-        assert_eq!((found.found.len(), found.cut), (2, None));
+        assert_eq!((found.names.len(), found.cut), (2, None));
         // A pattern's own directory stands before what it finds.
         let of = |glob: &str| {
             let globs = vec![glob.to_owned()];
             let options = Glob { globs, limit: Some(2), ..Glob::new("node_modules/**/*.js") };
-            files.glob(&options, &watch()).unwrap().found.len()
+            files.glob(&options, &watch()).unwrap().names.len()
         };
         assert_eq!([of("!node_modules/**"), of("!*.ts"), of("!**/x.js")], [0, 2, 0]);
     });

@@ -5,10 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sandbox_dirfd::split;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::MAX_PATTERN_BYTES;
 use sandbox_protocol::message::{
-    Cut, CutBy, Glob, Grep, List, Mkdir, OperationName, Timestamp, Touch, Write, WriteMode,
+    Cut, CutBy, Entry, Glob, Grep, List, Mkdir, OperationName, Timestamp, Touch, Write, WriteMode,
     permissions_text,
 };
 use sandbox_protocol::path::join_written;
@@ -16,7 +17,7 @@ use sandbox_protocol::time::parse_rfc3339;
 
 use super::arguments::{path, perform};
 use super::failure::{Failure, raise, raised};
-use crate::files::{Absent, Existing, FileError, ListedEntry, RemoveScope, Watch};
+use crate::files::{Absent, Existing, FileError, RemoveScope, Watch};
 use crate::luau::ffi::{Call, Kind, Raise, Results, Slot};
 use crate::luau::options::{count, flag, option, options};
 
@@ -121,19 +122,10 @@ fn list(call: &mut Call<'_>) -> Results {
         return Err(raised(&FileError::rule(ErrorKind::TooLarge, reason, &directory)));
     }
     let array = call.push_table(entries.len(), 0);
-    for (index, ListedEntry { path, kind, size, .. }) in entries.iter().enumerate() {
+    for (index, Entry { name, kind, size, .. }) in entries.iter().enumerate() {
         let entry = call.push_table(0, 4);
-        call.set_string(
-            entry,
-            c"name",
-            path.rsplit(|&byte| byte == b'/').next().unwrap_or_default(),
-        );
-        let above = end.path.as_bytes();
-        call.set_string(
-            entry,
-            c"path",
-            [above, if above == b"/" { b"" } else { b"/" }, path].concat(),
-        );
+        call.set_string(entry, c"name", split(name.as_bytes()).1);
+        call.set_string(entry, c"path", join_written(end.path.as_bytes(), name.as_bytes()));
         call.set_string(entry, c"type", kind.as_str());
         push_integer(call, *size);
         call.set_field(entry, c"size");
@@ -148,8 +140,8 @@ fn mkdir(call: &mut Call<'_>) -> Results {
     options(call, table, "mkdir", &["parents"])?;
     let parents = flag(call, table, "parents", true)?;
     let request = Mkdir { parents, ..Mkdir::new(path) };
-    let (_, created) = perform(call, OperationName::Mkdir, |files| files.mkdir(&request))?;
-    answer(call, created)
+    let made = perform(call, OperationName::Mkdir, |files| files.mkdir(&request))?;
+    answer(call, made.created)
 }
 
 fn touch(call: &mut Call<'_>) -> Results {
@@ -164,8 +156,8 @@ fn touch(call: &mut Call<'_>) -> Results {
         Some(Timestamp { seconds, nanoseconds })
     })?;
     let request = Touch { mtime, ..Touch::new(path) };
-    let (_, created) = perform(call, OperationName::Touch, |files| files.touch(&request))?;
-    answer(call, created)
+    let touched = perform(call, OperationName::Touch, |files| files.touch(&request))?;
+    answer(call, touched.created)
 }
 
 fn remove(call: &mut Call<'_>) -> Results {
@@ -224,9 +216,9 @@ fn glob(call: &mut Call<'_>) -> Results {
     let found = perform(call, OperationName::Glob, |files| files.glob(&request, &watch))?;
     let (top, directory, _) = request.split();
     let note = part(call, found.cut, request.limit, &top)?;
-    let array = call.push_table(found.found.len(), 0);
-    for (index, name) in found.found.iter().enumerate() {
-        call.push_string(join_written(directory.as_bytes(), name));
+    let array = call.push_table(found.names.len(), 0);
+    for (index, name) in found.names.iter().enumerate() {
+        call.push_string(join_written(directory.as_bytes(), name.as_bytes()));
         call.set_element(array, index + 1)?;
     }
     push_part(call, note);
@@ -259,8 +251,8 @@ fn grep(call: &mut Call<'_>) -> Results {
     let watch = watch(call);
     let found = perform(call, OperationName::Grep, |files| files.grep(&request, &watch))?;
     let note = part(call, found.cut, request.limit, begin)?;
-    let array = call.push_table(found.found.len(), 0);
-    for (index, line) in found.found.iter().enumerate() {
+    let array = call.push_table(found.lines.len(), 0);
+    for (index, line) in found.lines.iter().enumerate() {
         let entry = call.push_table(0, 3);
         call.set_string(entry, c"path", join_written(&top, line.name.as_bytes()));
         push_integer(call, line.line);
