@@ -9,16 +9,13 @@ use std::time::Duration;
 
 use sandbox_protocol::limits::{LIST_PAGE, LIST_PAGE_BYTES};
 use sandbox_protocol::message::{
-    Copy, Entry, EntryDetails, Exists, ExistsReply, ImageContent, List, ListReply, Operation, Page,
-    Read, ReadLink, ReadReply, Remove, Rename, Stat, View, ViewContent, ViewReply, Write,
-    WriteReply,
+    Entry, EntryDetails, Exists, ExistsReply, ImageContent, List, ListReply, Operation, Page, Read,
+    ReadLink, ReadReply, Stat, View, ViewContent, ViewReply, Write, WriteReply,
 };
 use sandbox_protocol::operation::OperationReply;
 use sandbox_protocol::{FromAgent, WireError, WireString};
 
-use crate::files::{
-    Absent, Existing, FileError, Files, LastLink, Reading, RemoveScope, Viewed, Watch,
-};
+use crate::files::{Absent, FileError, Files, LastLink, Reading, Viewed, Watch};
 use crate::outbox::Outbox;
 use crate::stop::{StopFlag, StopReason};
 use crate::stream::{Stream, Streams};
@@ -203,11 +200,7 @@ impl Task<'_> {
             Operation::Grep(request) => self.files.grep(&request, self.watch)?.into(),
             Operation::Mkdir(request) => self.files.mkdir(&request)?.into(),
             Operation::Touch(request) => self.files.touch(&request)?.into(),
-            Operation::Remove(Remove { path, recursive, force }) => {
-                let (path, scope) = (path.as_bytes(), scope(recursive));
-                let absent = if force { Absent::Accept } else { Absent::Refuse };
-                self.files.remove_entry(path, scope, absent, self.watch)?.into()
-            }
+            Operation::Remove(request) => self.files.remove_entry(&request, self.watch)?.into(),
             Operation::Exists(Exists { path }) => {
                 let (path, kind) = self.files.exists(path.as_bytes())?;
                 ExistsReply { path: (&path).into(), exists: kind.is_some(), kind }.into()
@@ -216,18 +209,8 @@ impl Task<'_> {
                 let last = if follow { LastLink::Follow } else { LastLink::Keep };
                 self.files.stat_at(path.as_bytes(), last)?.into()
             }
-            Operation::Rename(Rename { from, to, overwrite, parents }) => {
-                let (from, to, existing) = (from.as_bytes(), to.as_bytes(), existing(overwrite));
-                if parents {
-                    self.files.make_parents_for(from, to)?;
-                }
-                self.files.rename_entry(from, to, existing, self.watch)?.into()
-            }
-            Operation::Copy(Copy { from, to, recursive, overwrite }) => {
-                let (from, to) = (from.as_bytes(), to.as_bytes());
-                let (scope, existing) = (scope(recursive), existing(overwrite));
-                self.files.copy(from, to, scope, existing, self.watch)?.into()
-            }
+            Operation::Rename(request) => self.files.rename_entry(&request, self.watch)?.into(),
+            Operation::Copy(request) => self.files.copy(&request, self.watch)?.into(),
             Operation::Chmod(request) => self.files.chmod(&request, self.watch)?.into(),
             Operation::Symlink(request) => self.files.symlink(&request)?.into(),
             Operation::ReadLink(ReadLink { path }) => self.files.read_link(path.as_bytes())?.into(),
@@ -301,12 +284,4 @@ impl Task<'_> {
         let page = Page { request: self.id, entries: std::mem::take(page) };
         self.watch.wait(|| self.outbox.notify(&FromAgent::Page(page)));
     }
-}
-
-const fn scope(recursive: bool) -> RemoveScope {
-    if recursive { RemoveScope::Tree } else { RemoveScope::Entry }
-}
-
-const fn existing(overwrite: bool) -> Existing {
-    if overwrite { Existing::Replace } else { Existing::Refuse }
 }

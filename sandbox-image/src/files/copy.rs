@@ -4,7 +4,7 @@ use rustix::fs::{FileType, Mode, fchmod, fstat};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{
-    CopyReply, CutBy, Entry, EntryKind, List, Mkdir, Write, WriteMode,
+    Copy, CopyReply, CutBy, Entry, EntryKind, List, Mkdir, Write, WriteMode,
 };
 use sandbox_protocol::path::join_written;
 
@@ -15,28 +15,24 @@ use super::list::Depth;
 use super::names::kind_of;
 use super::open::Absent;
 use super::open_mode::OpenMode;
-use super::remove::RemoveScope;
-use super::temporary::Existing;
 use super::watch::Watch;
 
 impl Files {
-    /// Copies a file with its permissions; with the scope [`RemoveScope::Tree`] also a directory with
-    /// its permissions and its content, into an existing one only with [`Existing::Replace`]. Each file
-    /// of it is written whole or not at all.
+    /// Copies a file with its permissions; if the request is recursive also a directory with its
+    /// permissions and its content, into an existing one only if it overwrites. Each file of it is written
+    /// whole or not at all.
     ///
     /// # Errors
     ///
     /// [`FileError`]; `symlink` for a link, which is not copied, and `special_file` for what is
     /// neither a file nor a directory. A tree is checked before anything is copied; an error later
     /// leaves what has been copied.
-    pub fn copy(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        scope: RemoveScope,
-        existing: Existing,
-        watch: &Watch,
-    ) -> Result<CopyReply, FileError> {
+    pub fn copy(&self, request: &Copy, watch: &Watch) -> Result<CopyReply, FileError> {
+        let (from, to) = (request.from.as_bytes(), request.to.as_bytes());
+        let mode = match request.overwrite {
+            true => WriteMode::Overwrite,
+            false => WriteMode::CreateNew,
+        };
         let (source, stat, _) = self.look(from, LastLink::Follow)?;
         let kind = kind_of(FileType::from_raw_mode(stat.st_mode));
         let target = self.locate_to_write(to, LastLink::Follow)?;
@@ -51,10 +47,8 @@ impl Files {
             return Err(FileError::invalid(reason, to));
         }
         let (entries, bytes) = match kind {
-            EntryKind::File => (1, self.copy_file(from, to, existing, watch)?),
-            EntryKind::Directory if scope == RemoveScope::Tree => {
-                self.copy_tree(from, to, existing, watch)?
-            }
+            EntryKind::File => (1, self.copy_file(from, to, mode, watch)?),
+            EntryKind::Directory if request.recursive => self.copy_tree(from, to, mode, watch)?,
             EntryKind::Directory => return Err(FileError::system(Errno::ISDIR, from)),
             EntryKind::Symlink => return Err(beneath(Errno::LOOP, from)),
             EntryKind::Other => return Err(special(from)),
@@ -66,12 +60,12 @@ impl Files {
         &self,
         from: &[u8],
         to: &[u8],
-        existing: Existing,
+        mode: WriteMode,
         watch: &Watch,
     ) -> Result<(u64, u64), FileError> {
         let (_, found) = self.exists(to)?;
         match found {
-            Some(EntryKind::Directory) if existing == Existing::Replace => {}
+            Some(EntryKind::Directory) if mode == WriteMode::Overwrite => {}
             Some(_) => return Err(FileError::system(Errno::EXIST, to)),
             None => {}
         }
@@ -126,7 +120,7 @@ impl Files {
             let [from, to] = [from, to].map(|top| join_written(top, name.as_bytes()));
             match kind {
                 EntryKind::Directory => mkdir(&from, to, false)?,
-                _ => bytes += self.copy_file(&from, &to, existing, watch)?,
+                _ => bytes += self.copy_file(&from, &to, mode, watch)?,
             }
         }
         // The inner ones first, while they can be reached.
@@ -140,16 +134,12 @@ impl Files {
         &self,
         from: &[u8],
         to: &[u8],
-        existing: Existing,
+        mode: WriteMode,
         watch: &Watch,
     ) -> Result<u64, FileError> {
         let source = self.open(from, OpenMode::Read)?;
         let stat = fstat(&source.fd).map_err(|errno| FileError::system(errno, from))?;
         self.refuse_size(source.size, from)?;
-        let mode = match existing {
-            Existing::Replace => WriteMode::Overwrite,
-            Existing::Refuse => WriteMode::CreateNew,
-        };
         let mut writing = self.write(Write { mode, ..Write::new(to) }, Absent::Accept)?;
         writing.permissions(copied_mode(stat.st_mode));
         writing.put_file(&source.fd, source.size, watch)?;

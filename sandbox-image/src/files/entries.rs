@@ -10,7 +10,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::ONLY_EMPTY;
-use sandbox_protocol::message::{Change, RenameReply};
+use sandbox_protocol::message::{Change, Rename, RenameReply};
 use sandbox_protocol::path::{GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, join_written};
 
 use super::access::Files;
@@ -124,7 +124,8 @@ impl Files {
     /// [`FileError`], and nothing was moved; of a directory on an overlay perhaps a part, as the error
     /// then says.
     pub fn rename(&self, from: &[u8], to: &[u8], watch: &Watch) -> Result<(), FileError> {
-        self.rename_entry(from, to, Existing::Replace, watch).map(drop)
+        let request = Rename { overwrite: true, ..Rename::new(from, to) };
+        self.rename_entry(&request, watch).map(drop)
     }
 
     /// The same with options.
@@ -132,13 +133,12 @@ impl Files {
     /// # Errors
     ///
     /// The same.
-    pub fn rename_entry(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        existing: Existing,
-        watch: &Watch,
-    ) -> Result<RenameReply, FileError> {
+    pub fn rename_entry(&self, request: &Rename, watch: &Watch) -> Result<RenameReply, FileError> {
+        let (from, to) = (request.from.as_bytes(), request.to.as_bytes());
+        let existing = if request.overwrite { Existing::Replace } else { Existing::Refuse };
+        if request.parents {
+            self.make_parents_for(from, to)?;
+        }
         let source = self.locate_to_write(from, LastLink::Keep)?;
         let target = self.locate_to_write(to, LastLink::Keep)?;
         for (located, written) in [(&source, from), (&target, to)] {

@@ -198,7 +198,7 @@ impl Files {
     /// # Errors
     ///
     /// [`FileError`]; some of them may have been created.
-    pub fn make_parents_for(&self, from: &[u8], to: &[u8]) -> Result<(), FileError> {
+    pub(super) fn make_parents_for(&self, from: &[u8], to: &[u8]) -> Result<(), FileError> {
         if self.exists(from)?.1.is_none() {
             return Err(FileError::system(Errno::NOENT, from));
         }

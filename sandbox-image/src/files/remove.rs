@@ -27,7 +27,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::{Change, RemoveReply};
+use sandbox_protocol::message::{Change, Remove, RemoveReply};
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 
 use super::access::Files;
@@ -36,7 +36,6 @@ use super::entries::{Entry, entry, refuse_special};
 use super::error::{FileError, beneath, not_allowed, protected};
 use super::follow::LastLink;
 use super::mounts::LocatedPath;
-use super::open::Absent;
 use super::temporary::{is_temporary, random_name};
 use super::watch::Watch;
 use sandbox_dirfd::{Root, again, retry};
@@ -51,36 +50,17 @@ const MOVED_DEPTH: usize = 32;
 /// The suffix of a directory's name in the top while it is emptied there.
 const MOVED_SUFFIX: &str = ".rm";
 
-/// What may be removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RemoveScope {
-    /// A file, a link, an empty directory.
-    Entry,
-    /// Also a directory with all its content.
-    Tree,
-}
-
 impl Files {
     /// Removes a file, a symbolic link itself, or a directory.
     ///
     /// # Errors
     ///
     /// [`FileError`]. Part of a tree may have been removed.
-    pub fn remove_entry(
-        &self,
-        written: &[u8],
-        scope: RemoveScope,
-        absent: Absent,
-        watch: &Watch,
-    ) -> Result<RemoveReply, FileError> {
-        let located = self.locate_to_write(written, LastLink::Keep)?;
-        let entries = match self.remove_located(&located, written, scope, absent, watch) {
+    pub fn remove_entry(&self, request: &Remove, watch: &Watch) -> Result<RemoveReply, FileError> {
+        let located = self.locate_to_write(request.path.as_bytes(), LastLink::Keep)?;
+        let entries = match self.remove_located(&located, request, watch) {
             // It was removed after its lookup.
-            Err(error)
-                if absent == Absent::Accept && error.errno == Some(Errno::NOENT.raw_os_error()) =>
-            {
-                0
-            }
+            Err(error) if request.force && error.errno == Some(Errno::NOENT.raw_os_error()) => 0,
             removed => removed?,
         };
         Ok(RemoveReply { path: (&located.path).into(), removed: entries > 0, entries })
@@ -107,11 +87,10 @@ impl Files {
     fn remove_located(
         &self,
         located: &LocatedPath<'_>,
-        written: &[u8],
-        scope: RemoveScope,
-        absent: Absent,
+        request: &Remove,
         watch: &Watch,
     ) -> Result<u64, FileError> {
+        let written = request.path.as_bytes();
         let fail = |errno| FileError::system(errno, written);
         let found = entry(located, written).and_then(|entry| {
             let entry = entry.ok_or_else(|| FileError {
@@ -122,7 +101,7 @@ impl Files {
             Ok((entry, kind))
         });
         let (entry, kind) = match found {
-            Err(error) if absent == Absent::Accept && error.is_absence() => return Ok(0),
+            Err(error) if request.force && error.is_absence() => return Ok(0),
             found => found?,
         };
         located.expect_directory(kind, written)?;
@@ -139,14 +118,13 @@ impl Files {
         if self.policy.is_narrower_below(&located.path) {
             return Err(not_allowed(written));
         }
-        let below = match scope {
-            RemoveScope::Entry => 0,
-            RemoveScope::Tree => {
-                self.refuse_protected_below(&entry, &located.path, written, watch)?;
-                let root = entry.root;
-                Tree { files: self, root, path: &located.path, written, watch, removed: 0, held: 0 }
-                    .empty(&entry)?
-            }
+        let below = if request.recursive {
+            self.refuse_protected_below(&entry, &located.path, written, watch)?;
+            let root = entry.root;
+            Tree { files: self, root, path: &located.path, written, watch, removed: 0, held: 0 }
+                .empty(&entry)?
+        } else {
+            0
         };
         let removed = retry(|| unlinkat(&entry.directory, entry.name, AtFlags::REMOVEDIR));
         removed.map(|()| below + 1).map_err(fail)

@@ -54,7 +54,7 @@ struct Name(String);
 
 /// What to do if the new name exists already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Existing {
+pub(super) enum Existing {
     /// Replace it.
     Replace,
     /// Return `EEXIST`.

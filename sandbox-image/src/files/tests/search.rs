@@ -5,13 +5,13 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::Arc;
 
 use sandbox_protocol::WireString;
-use sandbox_protocol::message::{Cut, CutBy, Glob, Grep};
+use sandbox_protocol::message::{Copy, Cut, CutBy, Glob, Grep};
 use sandbox_protocol::path::join_written;
 
 use super::operations::watch;
 use super::*;
+use crate::files::Watch;
 use crate::files::breadth::Visit;
-use crate::files::{Existing, RemoveScope, Watch};
 use crate::stop::{StopFlag, StopReason};
 
 fn fill(io: &Path, names: &[(&str, &[u8])]) {
@@ -243,7 +243,7 @@ fn search_follows_no_link_and_obeys_path_rules() {
         assert_eq!(glob(&files, ".", "*").unwrap_err().kind, ErrorKind::NotAllowed);
         assert_eq!(grep(&files, ".", &needle).unwrap_err().kind, ErrorKind::NotAllowed);
         assert_eq!(grep(&files, "no", &needle).unwrap(), ["b.txt:1:needle"]);
-        let copied = files.copy(b"no/b.txt", b"c", RemoveScope::Entry, Existing::Refuse, &watch());
+        let copied = files.copy(&Copy::new("no/b.txt", "c"), &watch());
         assert_eq!(copied.unwrap_err().kind, ErrorKind::NotAllowed);
     });
 }
@@ -315,7 +315,7 @@ fn grep_is_bounded_in_bytes_and_ends_when_it_is_stopped() {
         assert_eq!(files.grep(&options, &stopped).unwrap_err().kind, ErrorKind::Cancelled);
         let every = Glob::new("*");
         assert_eq!(files.glob(&every, &stopped).unwrap_err().kind, ErrorKind::Cancelled);
-        let copied = files.copy(b"a", b"b", RemoveScope::Entry, Existing::Refuse, &stopped);
+        let copied = files.copy(&Copy::new("a", "b"), &stopped);
         assert_eq!(copied.unwrap_err().kind, ErrorKind::Cancelled);
         assert!(!io.join("b").exists());
     });
@@ -327,31 +327,30 @@ fn copy_gives_a_file_its_content_and_permissions() {
         fill(io, &[("a", &[7; 600 << 10]), ("old", b"old"), ("empty", b"")]);
         fs::set_permissions(io.join("a"), fs::Permissions::from_mode(0o4750)).unwrap();
         let (files, recorded) = setup().open();
-        let copy = |from: &str, to: &str, existing| {
-            let (from, to) = (from.as_bytes(), to.as_bytes());
-            files.copy(from, to, RemoveScope::Entry, existing, &watch())
+        let copy = |from: &str, to: &str, overwrite| {
+            files.copy(&Copy { overwrite, ..Copy::new(from, to) }, &watch())
         };
-        let copied = copy("a", "new/b", Existing::Refuse).unwrap();
+        let copied = copy("a", "new/b", false).unwrap();
         assert_eq!((copied.entries, copied.bytes), (1, 600 << 10));
         assert_eq!(fs::read(io.join("new/b")).unwrap(), [7; 600 << 10]);
         assert_eq!(mode(&io.join("new/b")), 0o750);
         assert_eq!(recorded.take(), [("/io/new/b".to_owned(), false, Change::Write)]);
-        assert_eq!(copy("empty", "empty2", Existing::Refuse).unwrap().bytes, 0);
+        assert_eq!(copy("empty", "empty2", false).unwrap().bytes, 0);
         let kind = |result: Result<_, FileError>| result.map(drop).unwrap_err().kind;
-        assert_eq!(kind(copy("a", "old", Existing::Refuse)), ErrorKind::AlreadyExists);
+        assert_eq!(kind(copy("a", "old", false)), ErrorKind::AlreadyExists);
         assert_eq!(fs::read(io.join("old")).unwrap(), b"old");
-        copy("a", "old", Existing::Replace).unwrap();
+        copy("a", "old", true).unwrap();
         assert_eq!(fs::metadata(io.join("old")).unwrap().len(), 600 << 10);
         assert_eq!(mode(&io.join("old")), 0o750, "the source's in place of an old file, too");
-        assert_eq!(kind(copy("a", "a", Existing::Replace)), ErrorKind::InvalidRequest);
-        assert_eq!(kind(copy("none", "x", Existing::Replace)), ErrorKind::NotFound);
-        assert_eq!(kind(copy("new", "x", Existing::Replace)), ErrorKind::IsDirectory);
-        assert_eq!(kind(copy("a", "new", Existing::Replace)), ErrorKind::IsDirectory);
-        assert_eq!(kind(copy("a", "x/", Existing::Replace)), ErrorKind::NotADirectory);
-        assert_eq!(kind(copy("a", "/etc/x", Existing::Replace)), ErrorKind::PathEscape);
+        assert_eq!(kind(copy("a", "a", true)), ErrorKind::InvalidRequest);
+        assert_eq!(kind(copy("none", "x", true)), ErrorKind::NotFound);
+        assert_eq!(kind(copy("new", "x", true)), ErrorKind::IsDirectory);
+        assert_eq!(kind(copy("a", "new", true)), ErrorKind::IsDirectory);
+        assert_eq!(kind(copy("a", "x/", true)), ErrorKind::NotADirectory);
+        assert_eq!(kind(copy("a", "/etc/x", true)), ErrorKind::PathEscape);
         symlink("a", io.join("link")).unwrap();
-        assert_eq!(kind(copy("link", "x", Existing::Replace)), ErrorKind::Symlink);
-        assert_eq!(kind(copy("a", "link", Existing::Replace)), ErrorKind::Symlink);
+        assert_eq!(kind(copy("link", "x", true)), ErrorKind::Symlink);
+        assert_eq!(kind(copy("a", "link", true)), ErrorKind::Symlink);
         assert!(!io.join("x").exists());
     });
 }
@@ -376,15 +375,18 @@ fn copy_gives_directories_the_permissions_of_theirs() {
             fs::set_permissions(io.join("t").join(name), of_source).unwrap();
         }
         let (files, _) = setup().open();
-        let copy = |to: &[u8]| files.copy(b"t", to, RemoveScope::Tree, Existing::Replace, &watch());
-        assert_eq!(copy(b"new/u").unwrap().bytes, 3);
+        let copy = |to: &str| {
+            let request = Copy { recursive: true, overwrite: true, ..Copy::new("t", to) };
+            files.copy(&request, &watch())
+        };
+        assert_eq!(copy("new/u").unwrap().bytes, 3);
         for (name, _, of_copy) in modes {
             assert_eq!(mode(&io.join("new/u").join(name)), of_copy, "{name}");
         }
         // One that is there keeps its own.
         fs::create_dir_all(io.join("v/private")).unwrap();
         fs::set_permissions(io.join("v/private"), fs::Permissions::from_mode(0o750)).unwrap();
-        copy(b"v").unwrap();
+        copy("v").unwrap();
         assert_eq!((mode(&io.join("v/private")), mode(&io.join("v/fixed"))), (0o750, 0o555));
         for tree in ["t", "new/u", "v"] {
             for name in ["fixed", "fixed/in"] {
@@ -401,25 +403,25 @@ fn copy_of_a_tree_checks_it_before_it_begins() {
         fill(io, &[("t/a", b"aa"), ("t/s/b", b"bbb"), ("t/s/c/d", b"d"), ("in/t/a", b"old")]);
         let protected = Setup { protected: vec!["keep"], ..setup() };
         let (files, _) = protected.open();
-        let copy = |from: &str, to: &str, existing| {
-            let (from, to) = (from.as_bytes(), to.as_bytes());
-            files.copy(from, to, RemoveScope::Tree, existing, &watch())
+        let copy = |from: &str, to: &str, overwrite| {
+            let request = Copy { recursive: true, overwrite, ..Copy::new(from, to) };
+            files.copy(&request, &watch())
         };
-        let copied = copy("t", "u", Existing::Refuse).unwrap();
+        let copied = copy("t", "u", false).unwrap();
         assert_eq!((copied.entries, copied.bytes), (6, 6));
         assert_eq!(fs::read(io.join("u/s/c/d")).unwrap(), b"d");
         let kind = |result: Result<_, FileError>| result.map(drop).unwrap_err().kind;
-        assert_eq!(kind(copy("t", "in/t", Existing::Refuse)), ErrorKind::AlreadyExists);
+        assert_eq!(kind(copy("t", "in/t", false)), ErrorKind::AlreadyExists);
         assert_eq!(fs::read(io.join("in/t/a")).unwrap(), b"old");
-        copy("t", "in/t", Existing::Replace).unwrap();
+        copy("t", "in/t", true).unwrap();
         assert_eq!(fs::read(io.join("in/t/a")).unwrap(), b"aa");
         for into in ["t", "t/x", "t/s/c/x", "./t//y"] {
-            assert_eq!(kind(copy("t", into, Existing::Replace)), ErrorKind::InvalidRequest);
+            assert_eq!(kind(copy("t", into, true)), ErrorKind::InvalidRequest);
         }
         fill(io, &[("p/a", b""), ("p/keep/b", b"")]);
-        assert_eq!(kind(copy("p", "q", Existing::Refuse)), ErrorKind::Protected);
+        assert_eq!(kind(copy("p", "q", false)), ErrorKind::Protected);
         symlink("a", io.join("t/z")).unwrap();
-        assert_eq!(kind(copy("t", "q", Existing::Refuse)), ErrorKind::Symlink);
+        assert_eq!(kind(copy("t", "q", false)), ErrorKind::Symlink);
         assert!(!io.join("q").exists());
     });
 }
@@ -431,8 +433,8 @@ fn copy_counts_towards_the_quotas() {
         let limits = Limits { write_bytes: 1500, entries: 3, ..LIMITS };
         let (files, _) = Setup { limits, ..setup() }.open();
         let copy = |from: &str, to: &str| {
-            let (from, to) = (from.as_bytes(), to.as_bytes());
-            files.copy(from, to, RemoveScope::Tree, Existing::Refuse, &watch()).map(drop)
+            let request = Copy { recursive: true, ..Copy::new(from, to) };
+            files.copy(&request, &watch()).map(drop)
         };
         copy("a", "b").unwrap();
         assert_eq!(copy("a", "c").unwrap_err().kind, ErrorKind::WriteLimit);
@@ -440,7 +442,7 @@ fn copy_counts_towards_the_quotas() {
         assert_eq!(copy("t", "u").unwrap_err().kind, ErrorKind::TooManyFiles);
         let limits = Limits { file_bytes: 999, ..LIMITS };
         let (files, _) = Setup { limits, ..setup() }.open();
-        let large = files.copy(b"a", b"d", RemoveScope::Entry, Existing::Refuse, &watch());
+        let large = files.copy(&Copy::new("a", "d"), &watch());
         assert_eq!(large.unwrap_err().kind, ErrorKind::TooLarge);
         assert_eq!(names(io), ["a", "b", "t", "u"]);
     });

@@ -9,15 +9,15 @@ use sandbox_dirfd::split;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::MAX_PATTERN_BYTES;
 use sandbox_protocol::message::{
-    Cut, CutBy, Entry, Glob, Grep, List, Mkdir, OperationName, Timestamp, Touch, Write, WriteMode,
-    permissions_text,
+    Copy, Cut, CutBy, Entry, Glob, Grep, List, Mkdir, OperationName, Remove, Rename, Timestamp,
+    Touch, Write, WriteMode, permissions_text,
 };
 use sandbox_protocol::path::join_written;
 use sandbox_protocol::time::parse_rfc3339;
 
 use super::arguments::{path, perform};
 use super::failure::{Failure, raise, raised};
-use crate::files::{Absent, Existing, FileError, RemoveScope, Watch};
+use crate::files::{FileError, Watch};
 use crate::luau::ffi::{Call, Kind, Raise, Results, Slot};
 use crate::luau::options::{count, flag, option, options};
 
@@ -164,11 +164,10 @@ fn remove(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "remove")?;
     let table = Slot::arg(2);
     options(call, table, "remove", &["recursive"])?;
-    let scope = scope(call, table)?;
+    let recursive = flag(call, table, "recursive", false)?;
+    let request = Remove { recursive, ..Remove::new(path) };
     let watch = watch(call);
-    perform(call, OperationName::Remove, |files| {
-        files.remove_entry(&path, scope, Absent::Refuse, &watch)
-    })?;
+    perform(call, OperationName::Remove, |files| files.remove_entry(&request, &watch))?;
     answer(call, true)
 }
 
@@ -274,10 +273,11 @@ fn copy(call: &mut Call<'_>) -> Results {
     let to = path(call, Slot::arg(2), "copy")?;
     let table = Slot::arg(3);
     options(call, table, "copy", &["recursive", "overwrite"])?;
-    let scope = scope(call, table)?;
-    let existing = existing(call, table)?;
+    let recursive = flag(call, table, "recursive", false)?;
+    let overwrite = flag(call, table, "overwrite", false)?;
+    let request = Copy { recursive, overwrite, ..Copy::new(from, to) };
     let watch = watch(call);
-    perform(call, OperationName::Copy, |files| files.copy(&from, &to, scope, existing, &watch))?;
+    perform(call, OperationName::Copy, |files| files.copy(&request, &watch))?;
     answer(call, true)
 }
 
@@ -286,22 +286,11 @@ fn rename(call: &mut Call<'_>) -> Results {
     let to = path(call, Slot::arg(2), "rename")?;
     let table = Slot::arg(3);
     options(call, table, "rename", &["overwrite"])?;
-    let existing = existing(call, table)?;
+    let overwrite = flag(call, table, "overwrite", false)?;
+    let request = Rename { overwrite, ..Rename::new(from, to) };
     let watch = watch(call);
-    perform(call, OperationName::Rename, |files| {
-        files.rename_entry(&from, &to, existing, &watch).map(drop)
-    })?;
+    perform(call, OperationName::Rename, |files| files.rename_entry(&request, &watch))?;
     answer(call, true)
-}
-
-/// The option `overwrite`.
-fn existing(call: &mut Call<'_>, table: Slot) -> Result<Existing, Raise> {
-    Ok(if flag(call, table, "overwrite", false)? { Existing::Replace } else { Existing::Refuse })
-}
-
-/// What to remove or copy, by the option `recursive`.
-fn scope(call: &mut Call<'_>, table: Slot) -> Result<RemoveScope, Raise> {
-    Ok(if flag(call, table, "recursive", false)? { RemoveScope::Tree } else { RemoveScope::Entry })
 }
 
 fn answer(call: &mut Call<'_>, is_so: bool) -> Results {
