@@ -12,10 +12,11 @@ mod read;
 use sandbox_protocol::message::{OperationName, Write};
 
 use super::ffi::{Call, Kind, LOCKED, Raise, Results, Slot};
+use super::options::optional_text;
 use crate::files::handle::Whence;
 use crate::files::{FileError, Files, OpenMode};
 
-use arguments::{audited, invalid, optional_text, path, perform};
+use arguments::{audited, invalid, path, perform};
 use failure::{Failure, raised, settle};
 pub(super) use fs::NAMES as FS_NAMES;
 use handles::{close_handle, open_handle, push_open, shared_handle};
@@ -117,10 +118,7 @@ fn io_type(call: &mut Call<'_>) -> Results {
 }
 
 fn io_list(call: &mut Call<'_>) -> Results {
-    let directory = match call.is_nil(Slot::arg(1)) {
-        true => b".".to_vec(),
-        false => path(call, Slot::arg(1), "list")?,
-    };
+    let directory = optional_text(call, Slot::arg(1), "list")?.unwrap_or(b".").to_vec();
     let names = perform(call, OperationName::List, |files| files.list(&directory))?;
     let table = call.push_table(names.len(), 0);
     for (index, name) in names.iter().enumerate() {

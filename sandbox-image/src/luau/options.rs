@@ -1,6 +1,19 @@
-//! The option tables of our functions.
+//! The optional arguments and the option tables of our functions.
 
 use super::ffi::{Call, Kind, Raise, Slot};
+
+/// An optional string.
+pub(super) fn optional_text<'c>(
+    call: &'c mut Call<'_>,
+    slot: Slot,
+    function: &str,
+) -> Result<Option<&'c [u8]>, Raise> {
+    match call.kind(slot) {
+        Kind::None | Kind::Nil => Ok(None),
+        Kind::String | Kind::Number => Ok(call.text(slot)),
+        _ => Err(Raise::expected(call, slot, function, "string")),
+    }
+}
 
 /// Checks that an option table has no other keys than these.
 pub(super) fn options(

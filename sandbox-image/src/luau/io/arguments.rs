@@ -6,7 +6,7 @@ use sandbox_protocol::message::OperationName;
 
 use super::failure::raised;
 use crate::files::{FileError, Files};
-use crate::luau::ffi::{Call, Kind, Raise, Slot};
+use crate::luau::ffi::{Call, Raise, Slot};
 
 pub(super) fn files<'a>(call: &Call<'a>) -> Result<&'a Arc<Files>, Raise> {
     let none = || Raise::Error("io is off in this run".to_owned());
@@ -36,19 +36,6 @@ pub(super) fn path(call: &mut Call<'_>, slot: Slot, function: &str) -> Result<Ve
     match call.text(slot) {
         Some(path) => Ok(path.to_vec()),
         None => Err(Raise::expected(call, slot, function, "string")),
-    }
-}
-
-/// An optional string.
-pub(super) fn optional_text<'c>(
-    call: &'c mut Call<'_>,
-    slot: Slot,
-    function: &str,
-) -> Result<Option<&'c [u8]>, Raise> {
-    match call.kind(slot) {
-        Kind::None | Kind::Nil => Ok(None),
-        Kind::String | Kind::Number => Ok(call.text(slot)),
-        _ => Err(Raise::expected(call, slot, function, "string")),
     }
 }
 

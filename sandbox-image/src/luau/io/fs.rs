@@ -2,6 +2,7 @@
 //! same rules. Failures always raise, also with `io.errors = "return"`: standard Lua has no such
 //! functions whose behaviour a script could expect.
 
+use std::ffi::CStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use super::arguments::{path, perform};
 use super::failure::{Failure, raise, raised};
 use crate::files::{FileError, Watch};
 use crate::luau::ffi::{Call, Kind, Raise, Results, Slot};
-use crate::luau::options::{count, flag, option, options};
+use crate::luau::options::{count, flag, option, optional_text, options};
 
 /// The functions of `fs`. A test holds that the VM has exactly these.
 pub(in crate::luau) const NAMES: &str =
@@ -96,10 +97,7 @@ fn write(call: &mut Call<'_>) -> Results {
 }
 
 fn list(call: &mut Call<'_>) -> Results {
-    let directory = match call.is_nil(Slot::arg(1)) {
-        true => b".".to_vec(),
-        false => path(call, Slot::arg(1), "list")?,
-    };
+    let directory = optional_text(call, Slot::arg(1), "list")?.unwrap_or(b".").to_vec();
     let table = Slot::arg(2);
     options(call, table, "list", &["recursive", "max_depth"])?;
     let recursive = flag(call, table, "recursive", false)?;
@@ -127,8 +125,7 @@ fn list(call: &mut Call<'_>) -> Results {
         call.set_string(entry, c"name", split(name.as_bytes()).1);
         call.set_string(entry, c"path", join_written(end.path.as_bytes(), name.as_bytes()));
         call.set_string(entry, c"type", kind.as_str());
-        push_integer(call, *size);
-        call.set_field(entry, c"size");
+        set_integer(call, entry, c"size", *size);
         call.set_element(array, index + 1)?;
     }
     Ok(call.results(1))
@@ -187,17 +184,13 @@ fn stat(call: &mut Call<'_>) -> Results {
     let table = call.push_table(0, 9);
     call.set_string(table, c"path", facts.path.as_bytes());
     call.set_string(table, c"type", facts.kind.as_str());
-    push_integer(call, facts.size);
-    call.set_field(table, c"size");
+    set_integer(call, table, c"size", facts.size);
     call.set_string(table, c"permissions", permissions_text(facts.permissions));
     call.set_number(table, c"uid", facts.uid.into());
     call.set_number(table, c"gid", facts.gid.into());
-    push_time(call, facts.modified);
-    call.set_field(table, c"modified");
-    push_time(call, facts.accessed);
-    call.set_field(table, c"accessed");
-    push_time(call, facts.created);
-    call.set_field(table, c"created");
+    set_time(call, table, c"modified", facts.modified);
+    set_time(call, table, c"accessed", facts.accessed);
+    set_time(call, table, c"created", facts.created);
     Ok(call.results(1))
 }
 
@@ -226,10 +219,7 @@ fn glob(call: &mut Call<'_>) -> Results {
 
 fn grep(call: &mut Call<'_>) -> Results {
     let pattern = text(call, Slot::arg(1), "grep")?;
-    let top = match call.is_nil(Slot::arg(2)) {
-        true => Vec::new(),
-        false => path(call, Slot::arg(2), "grep")?,
-    };
+    let top = optional_text(call, Slot::arg(2), "grep")?.unwrap_or_default().to_vec();
     let table = Slot::arg(3);
     let known = ["glob", "exclude", "context", "ignore_case", "hidden", "limit"];
     options(call, table, "grep", &known)?;
@@ -254,8 +244,7 @@ fn grep(call: &mut Call<'_>) -> Results {
     for (index, line) in found.lines.iter().enumerate() {
         let entry = call.push_table(0, 3);
         call.set_string(entry, c"path", join_written(&top, line.name.as_bytes()));
-        push_integer(call, line.line);
-        call.set_field(entry, c"line");
+        set_integer(call, entry, c"line", line.line);
         call.set_string(entry, c"text", &line.text);
         for (name, is_set) in [(c"context", line.context), (c"cut", line.cut)] {
             if is_set {
@@ -378,8 +367,8 @@ fn push_part(call: &mut Call<'_>, note: Option<String>) {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "the VM's numbers are doubles")]
-fn push_integer(call: &mut Call<'_>, value: u64) {
-    call.push_number(value as f64);
+fn set_integer(call: &mut Call<'_>, table: Slot, name: &CStr, value: u64) {
+    call.set_number(table, name, value as f64);
 }
 
 /// A time that RFC 3339 can represent, from seconds as `os.time` counts them.
@@ -393,13 +382,10 @@ fn timestamp(seconds: f64) -> Option<Timestamp> {
     Some(Timestamp { seconds: whole, nanoseconds })
 }
 
-/// Seconds, as `os.time` counts them, or nil.
+/// Sets the field `name` to seconds, as `os.time` counts them, if the time is known.
 #[expect(clippy::cast_precision_loss, reason = "the VM's numbers are doubles")]
-fn push_time(call: &mut Call<'_>, time: Option<Timestamp>) {
-    match time {
-        Some(Timestamp { seconds, nanoseconds }) => {
-            call.push_number(seconds as f64 + f64::from(nanoseconds) / 1e9);
-        }
-        None => call.push_nil(),
+fn set_time(call: &mut Call<'_>, table: Slot, name: &CStr, time: Option<Timestamp>) {
+    if let Some(Timestamp { seconds, nanoseconds }) = time {
+        call.set_number(table, name, seconds as f64 + f64::from(nanoseconds) / 1e9);
     }
 }
