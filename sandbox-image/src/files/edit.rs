@@ -72,7 +72,7 @@ impl Files {
         if again != found || reading.version()? != version {
             return Err(FileError::changing(written));
         }
-        let edited = writing.commit_over(version, lock, watch)?;
+        let edited = writing.commit_locked(Some(version), None, lock, watch)?;
         Ok(EditReply { path: (&edited.path).into(), replacements: count })
     }
 }

@@ -28,10 +28,9 @@ use super::modes::mode_of;
 use super::mounts::{LocatedPath, MountTarget};
 use super::open::{Absent, ParentDir, explain, make_parents, no_file};
 use super::path_locks::PathLock;
-use super::read::Version;
 use super::temporary::{Existing, Temporary};
 use super::watch::Watch;
-use sandbox_dirfd::{Root, retry, split};
+use sandbox_dirfd::{FileStamp, Root, retry, split};
 
 /// How often a commit is retried because the file appeared or vanished in between.
 const RACES: usize = 8;
@@ -82,7 +81,7 @@ enum Stage<'f> {
 }
 
 /// An existing file.
-struct Target {
+pub(super) struct Target {
     fd: OwnedFd,
     stat: Stat,
 }
@@ -336,29 +335,20 @@ impl<'f> Writing<'f> {
         self.commit_locked(None, None, lock, watch)
     }
 
-    /// The same if the content was derived from this version of the file: another version is not
-    /// overwritten.
-    ///
-    /// # Errors
-    ///
-    /// The same, and `busy` if the file has another version.
-    pub(super) fn commit_over(
-        self,
-        version: Version,
-        lock: PathLock<'_>,
-        watch: &Watch,
-    ) -> Result<Written, FileError> {
-        self.commit_locked(Some(version), None, lock, watch)
-    }
-
     /// Waits until this operation may change the file.
     pub(super) fn lock(&self, watch: &Watch) -> Result<PathLock<'f>, FileError> {
         self.files.mounts.path_locks().lock(&self.located.path, watch)
     }
 
-    fn commit_locked(
+    /// The same for a caller that holds the lock. If the content was derived from a version of the file,
+    /// another version is not overwritten; `found_before` is what was there since the lock is held.
+    ///
+    /// # Errors
+    ///
+    /// The same, and `busy` if the file has another version.
+    pub(super) fn commit_locked(
         self,
-        version: Option<Version>,
+        version: Option<FileStamp>,
         mut found_before: Option<Option<Target>>,
         _lock: PathLock<'_>,
         watch: &Watch,
@@ -369,7 +359,7 @@ impl<'f> Writing<'f> {
                 Some(target) => target,
                 None => find(&self.located, self.request.mode, self.absent, self.written())?,
             };
-            let found = target.as_ref().map(|target| Version::of(&target.stat));
+            let found = target.as_ref().map(|target| FileStamp::of(&target.stat));
             if version.is_some() && found != version {
                 return Err(FileError::changing(self.written()));
             }

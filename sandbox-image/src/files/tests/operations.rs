@@ -762,7 +762,8 @@ fn an_edit_overwrites_nothing_that_it_has_not_read() {
             writing.put(b"edited").unwrap();
             change();
             let before = fs::symlink_metadata(io.join("f")).ok().map(|found| found.ino());
-            let error = writing.commit_over(version, lock, &watch()).map(drop).unwrap_err();
+            let error =
+                writing.commit_locked(Some(version), None, lock, &watch()).map(drop).unwrap_err();
             assert!(matches!(error.kind, ErrorKind::Busy | ErrorKind::Symlink), "{error}");
             let after = fs::symlink_metadata(io.join("f")).ok().map(|found| found.ino());
             assert_eq!(after, before);
