@@ -9,7 +9,7 @@ mod numeral;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::{fs, io};
 
 use super::access::{Files, Flush, Touch};
@@ -153,10 +153,7 @@ impl Handle {
         }
         match self.file()?.mode {
             OpenMode::Write | OpenMode::Append => Err(self.error(Errno::BADF)),
-            OpenMode::Read
-            | OpenMode::ReadUpdate
-            | OpenMode::WriteUpdate
-            | OpenMode::AppendUpdate => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -192,7 +189,7 @@ impl Handle {
         let space_end = BUFFER_BYTES.min(self.end + self.ahead);
         self.ahead = BUFFER_BYTES.min(self.ahead * 2);
         let space = &mut self.buffer[self.end..space_end];
-        let read = retry(|| io::pread(&file.fd, &mut *space, offset));
+        let read = retry_on_intr(|| io::pread(&file.fd, &mut *space, offset));
         let count = read.map_err(|errno| self.error(errno))?;
         self.end += count;
         Ok(count)
@@ -356,7 +353,7 @@ impl Handle {
             while done < bytes.len() {
                 let rest = &bytes[done..];
                 let offset = self.base + done as u64;
-                let written = retry(|| {
+                let written = retry_on_intr(|| {
                     if append {
                         io::write(&file.fd, rest)
                     } else {
@@ -439,16 +436,6 @@ impl Drop for Handle {
 
 /// The kernel's offsets are signed.
 const OFFSET_MAX: u64 = i64::MAX.cast_unsigned();
-
-/// Retries on EINTR.
-fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            result => return result,
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -274,7 +274,7 @@ impl Tree<'_> {
         if self.files.policy.has_protected() {
             return None;
         }
-        let moved = random_name(MOVED_SUFFIX).ok()?;
+        let moved = random_name(MOVED_SUFFIX);
         count_call(at.depth());
         retry(|| renameat(&at.here, name, &at.top, moved.as_str())).is_ok().then_some(moved)
     }
