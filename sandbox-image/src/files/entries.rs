@@ -21,7 +21,7 @@ use super::mounts::{LocatedPath, MountTarget};
 use super::temporary::{Existing, is_temporary, rename_to_nothing};
 use super::touched::Pending;
 use super::watch::Watch;
-use sandbox_dirfd::{Directory, Root, retry, split};
+use sandbox_dirfd::{Directory, Identity, Root, retry, split};
 
 /// How deep a directory is searched before it is moved or removed.
 const LOOKED_DEPTH: usize = 64;
@@ -41,7 +41,7 @@ impl Entry<'_> {
 
 /// A directory on the path to the one that is being searched.
 struct LookedLevel {
-    id: (u64, u64),
+    id: Identity,
     /// Subdirectories that are still to be searched.
     inner: Vec<Vec<u8>>,
 }
@@ -57,8 +57,8 @@ impl LookedLevel {
     }
 }
 
-fn identity(directory: &OwnedFd) -> rustix::io::Result<(u64, u64)> {
-    fstat(directory).map(|stat| (stat.st_dev, stat.st_ino))
+pub(super) fn identity(directory: &OwnedFd) -> rustix::io::Result<Identity> {
+    fstat(directory).map(|stat| Identity::of(&stat))
 }
 
 impl Files {
@@ -181,7 +181,7 @@ impl Files {
             return Err(FileError::system(Errno::EXIST, to));
         }
         let reply = || RenameReply { from: (&source.path).into(), to: (&target.path).into() };
-        let same = |other: &Stat| (other.st_dev, other.st_ino) == (stat.st_dev, stat.st_ino);
+        let same = |other: &Stat| Identity::of(other) == Identity::of(&stat);
         if replaced.as_ref().is_some_and(same) {
             // Two names of the same file: POSIX changes nothing, so there is nothing to announce.
             return Ok(reply());

@@ -17,7 +17,7 @@ use super::error::{FileError, OUTSIDE, beneath};
 use super::follow::{LastLink, follow, is_kernels};
 use super::path_locks::PathLocks;
 use crate::confine::landlock::{Grant, GrantKind};
-use sandbox_dirfd::{Resolver, Root, Within};
+use sandbox_dirfd::{Identity, Resolver, Root, Within};
 
 /// Longest nonce.
 const NONCE_BYTES: u64 = 4 << 10;
@@ -57,8 +57,7 @@ pub struct Mount {
     path: GuestPath,
     access: Access,
     target: Target,
-    dev: u64,
-    ino: u64,
+    id: Identity,
 }
 
 #[derive(Debug)]
@@ -202,8 +201,8 @@ impl Mounts {
         let others: Vec<_> = self.mounts.iter().chain(root).collect();
         container
             .filter(|mount| mount.access == Access::Write)
-            .map(|mount| mount.dev)
-            .filter(|device| others.iter().all(|other| other.dev != *device))
+            .map(|mount| mount.id.dev)
+            .filter(|device| others.iter().all(|other| other.id.dev != *device))
             .collect()
     }
 
@@ -241,8 +240,8 @@ impl Mounts {
     pub fn identities<'a>(&'a self) -> impl Iterator<Item = MountIdentity> + 'a {
         self.mounts.iter().map(|mount| MountIdentity {
             path: mount.path.to_string(),
-            dev: mount.dev,
-            ino: mount.ino,
+            dev: mount.id.dev,
+            ino: mount.id.ino,
         })
     }
 
@@ -337,7 +336,7 @@ impl Mounts {
             Target::Directory(fd) => {
                 let is_of_container = more.iter().any(|other| std::ptr::eq(other, mount));
                 let within = if is_of_container { Within::Mount } else { Within::Device };
-                let (dev, resolver) = (mount.dev, self.resolver);
+                let (dev, resolver) = (mount.id.dev, self.resolver);
                 let root = Root { fd: fd.as_fd(), dev, resolver, within };
                 MountTarget::Beneath(root, relative.to_vec())
             }
@@ -407,7 +406,7 @@ impl Mount {
             FileType::Symlink => return Err(Errno::LOOP),
             _ => return Err(Errno::INVAL),
         };
-        Ok(Self { path: path.clone(), access, target, dev: stat.st_dev, ino: stat.st_ino })
+        Ok(Self { path: path.clone(), access, target, id: Identity::of(&stat) })
     }
 
     /// The access allowed in it.
@@ -429,7 +428,7 @@ impl Mount {
         match FileType::from_raw_mode(stat.st_mode) {
             // With O_PATH a symbolic link is opened itself.
             FileType::Symlink => Err(Errno::LOOP),
-            _ if (stat.st_dev, stat.st_ino) != (self.dev, self.ino) => Err(Errno::XDEV),
+            _ if Identity::of(&stat) != self.id => Err(Errno::XDEV),
             _ => Ok(fd),
         }
     }

@@ -22,9 +22,7 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RawDir, fstat, openat, renameat, statat, unlinkat,
-};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Change, Remove, RemoveReply};
@@ -32,13 +30,13 @@ use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 
 use super::access::Files;
 use super::calls::count_call;
-use super::entries::{Entry, entry, refuse_special};
+use super::entries::{Entry, entry, identity, refuse_special};
 use super::error::{FileError, beneath, not_allowed, protected};
 use super::follow::LastLink;
 use super::mounts::LocatedPath;
 use super::temporary::{is_temporary, random_name};
 use super::watch::Watch;
-use sandbox_dirfd::{Root, again, retry};
+use sandbox_dirfd::{Identity, Root, again, retry};
 
 /// Number of entries read from a directory at a time.
 const BATCH: usize = 2048;
@@ -146,8 +144,7 @@ struct Tree<'a> {
 
 /// A directory on the path to the current one.
 struct Level {
-    dev: u64,
-    ino: u64,
+    id: Identity,
     /// Its name in its parent.
     name: Vec<u8>,
     /// Its name in the top, if it was moved there.
@@ -167,14 +164,8 @@ impl Level {
         moved: Option<String>,
         depth: usize,
     ) -> rustix::io::Result<Self> {
-        let stat = fstat(fd)?;
-        let (dev, ino, name) = (stat.st_dev, stat.st_ino, name.to_vec());
-        Ok(Self { dev, ino, name, moved, depth, inner: Vec::new(), is_done: false })
-    }
-
-    fn is(&self, fd: &OwnedFd) -> rustix::io::Result<bool> {
-        let stat = fstat(fd)?;
-        Ok((stat.st_dev, stat.st_ino) == (self.dev, self.ino))
+        let (id, name) = (identity(fd)?, name.to_vec());
+        Ok(Self { id, name, moved, depth, inner: Vec::new(), is_done: false })
     }
 }
 
@@ -362,10 +353,10 @@ impl Tree<'_> {
     /// Refuses any directory but that of the last level.
     fn expect_last(&self, at: &Position, found: OwnedFd) -> Result<OwnedFd, FileError> {
         let level = at.levels.last().expect("the walk ends at the top");
-        match level.is(&found) {
-            Ok(true) => Ok(found),
+        match identity(&found) {
+            Ok(id) if id == level.id => Ok(found),
             // The directory was moved while the walk was below it.
-            Ok(false) => Err(self.fail(&at.levels, b"", Errno::AGAIN)),
+            Ok(_) => Err(self.fail(&at.levels, b"", Errno::AGAIN)),
             Err(errno) => Err(self.fail(&at.levels, b"", errno)),
         }
     }
