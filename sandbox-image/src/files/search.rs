@@ -22,6 +22,7 @@ use super::expression::Expression;
 use super::open_mode::OpenMode;
 use super::pattern::Pattern;
 use super::selection::{Selection, is_repository};
+use super::text::beginning;
 use super::watch::Watch;
 use sandbox_dirfd::retry;
 
@@ -219,9 +220,7 @@ fn expect_some(
 }
 
 fn selection(globs: &[String], written: &[u8]) -> Result<Selection, FileError> {
-    if globs.iter().map(|glob| glob.len() + 1).sum::<usize>() > MAX_PATTERN_BYTES {
-        return Err(too_long(written));
-    }
+    expect_short(globs.iter().map(|glob| glob.len() + 1).sum(), written)?;
     Selection::new(globs).map_err(|(glob, reason)| {
         FileError::invalid(format!("not a glob: {reason}"), glob.as_bytes())
     })
@@ -261,22 +260,22 @@ impl Reach {
 }
 
 fn glob_pattern(pattern: &str, hidden: bool, written: &[u8]) -> Result<Pattern, FileError> {
-    if pattern.len() > MAX_PATTERN_BYTES {
-        return Err(too_long(written));
-    }
+    expect_short(pattern.len(), written)?;
     let fail =
         |reason: String| FileError::invalid(format!("not a glob: {reason}"), pattern.as_bytes());
     Pattern::new(pattern, hidden).map_err(fail)
 }
 
-fn too_long(written: &[u8]) -> FileError {
-    FileError::invalid(format!("a pattern has more than {MAX_PATTERN_BYTES} bytes"), written)
+fn expect_short(pattern: usize, written: &[u8]) -> Result<(), FileError> {
+    if pattern <= MAX_PATTERN_BYTES {
+        return Ok(());
+    }
+    let reason = format!("a pattern has more than {MAX_PATTERN_BYTES} bytes");
+    Err(FileError::invalid(reason, written))
 }
 
 fn expression(options: &Grep, written: &[u8]) -> Result<Expression, FileError> {
-    if options.pattern.len() > MAX_PATTERN_BYTES {
-        return Err(too_long(written));
-    }
+    expect_short(options.pattern.len(), written)?;
     Expression::new(&options.pattern, options.ignore_case).map_err(|cause| {
         let reason = format!("not a regular expression: {cause}");
         FileError::invalid(reason, options.pattern.as_bytes())
@@ -335,15 +334,7 @@ impl Search<'_> {
 
     fn add(&mut self, name: &WireString, number: u64, line: &[u8], context: bool) {
         let cut = line.len() > MAX_GREP_LINE_BYTES;
-        let text = match cut {
-            // Not in the middle of a character.
-            true => match std::str::from_utf8(&line[..MAX_GREP_LINE_BYTES]) {
-                Err(error) if error.error_len().is_none() => &line[..error.valid_up_to()],
-                _ => &line[..MAX_GREP_LINE_BYTES],
-            },
-            false => line,
-        };
-        let text = String::from_utf8_lossy(text).into_owned();
+        let text = String::from_utf8_lossy(beginning(line, MAX_GREP_LINE_BYTES)).into_owned();
         self.bytes += encoded_len(&text) + name.encoded_len() + LINE_BYTES;
         if self.bytes > MAX_GREP_BYTES {
             self.cut = Some(CutBy::Bytes);

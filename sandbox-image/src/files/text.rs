@@ -41,6 +41,15 @@ impl Utf8Check {
     }
 }
 
+/// A text, or at most `max` bytes of its beginning, which do not end in the middle of a character.
+pub(super) fn beginning(text: &[u8], max: usize) -> &[u8] {
+    let Some((head, [_, ..])) = text.split_at_checked(max) else { return text };
+    match std::str::from_utf8(head) {
+        Err(error) if error.error_len().is_none() => &head[..error.valid_up_to()],
+        _ => head,
+    }
+}
+
 /// A file that is not UTF-8 text.
 pub(super) fn not_utf8(written: &[u8]) -> FileError {
     FileError::rule(ErrorKind::Encoding, "not UTF-8 text", written)
