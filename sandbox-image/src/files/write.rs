@@ -244,7 +244,7 @@ impl<'f> Writing<'f> {
     fn store(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         match &mut self.stage {
             Stage::TempFile(temporary) => write_at(temporary.fd(), bytes, self.bytes)
-                .map_err(|(errno, _)| FileError::system(errno, self.written()))?,
+                .map_err(|error| FileError::system(error.errno, self.written()))?,
             Stage::Memory(content) => content.extend_from_slice(bytes),
         }
         self.bytes += bytes.len() as u64;
@@ -426,7 +426,7 @@ impl<'f> Writing<'f> {
         let mut made = 0;
         let published = make_parents(root, directory, &missing, &mut made).and_then(|directory| {
             temporary.publish(&directory, name, existing, |from, to| {
-                copy(from, to, 0, self.bytes, watch).map_err(CopyError::errno)
+                copy(from, to, 0, self.bytes, watch).map_err(|error| error.errno)
             })
         });
         pending.end(published.is_ok());
@@ -456,14 +456,13 @@ impl<'f> Writing<'f> {
             Stage::TempFile(temporary) => {
                 copy(temporary.fd(), &target.fd, start, self.bytes, watch)
             }
-            Stage::Memory(content) => write_at(&target.fd, content, start)
-                .map_err(|(errno, copied)| CopyError::System { errno, copied }),
+            Stage::Memory(content) => write_at(&target.fd, content, start),
         };
         let result = copied.and_then(|()| {
             let end = start + self.bytes;
             let shrinks = change == Change::Write && end < size;
             let shrunk = if shrinks { retry(|| ftruncate(&target.fd, end)) } else { Ok(()) };
-            shrunk.map_err(|errno| CopyError::System { errno, copied: self.bytes })
+            shrunk.map_err(|errno| CopyError { errno, stopped: None, copied: self.bytes })
         });
         let Err(error) = result else {
             pending.end(true);
@@ -472,40 +471,24 @@ impl<'f> Writing<'f> {
         // Removes what was appended, unless something else was appended since.
         let restored = match change {
             Change::Append => {
-                let end = size + error.copied();
+                let end = size + error.copied;
                 fstat(&target.fd).is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(end))
                     && ftruncate(&target.fd, size).is_ok()
             }
-            Change::Write | Change::Remove | Change::Failed => error.copied() == 0,
+            Change::Write | Change::Remove | Change::Failed => error.copied == 0,
         };
         pending.end(!restored);
-        Err(match error {
-            CopyError::System { errno, .. } => fail(errno),
-            CopyError::Stopped { error, .. } => error,
-        })
+        Err(error.stopped.unwrap_or_else(|| fail(error.errno)))
     }
 }
 
-/// Why a copy is incomplete, and how much was copied at least.
-enum CopyError {
-    System { errno: Errno, copied: u64 },
-    Stopped { error: FileError, copied: u64 },
-}
-
-impl CopyError {
-    const fn copied(&self) -> u64 {
-        match self {
-            Self::System { copied, .. } | Self::Stopped { copied, .. } => *copied,
-        }
-    }
-
-    /// For a caller that handles only OS error numbers.
-    fn errno(self) -> Errno {
-        match self {
-            Self::System { errno, .. } => errno,
-            Self::Stopped { .. } => Errno::TIMEDOUT,
-        }
-    }
+/// Why a copy is incomplete.
+struct CopyError {
+    errno: Errno,
+    /// The watch's error, if it stopped the copy.
+    stopped: Option<FileError>,
+    /// How much was copied at least.
+    copied: u64,
 }
 
 /// Copies the first `bytes` of one file to offset `start` of another, or to the end of an
@@ -520,8 +503,10 @@ fn copy(
     let mut buffer = vec![0; COPY_BYTES.min(usize::try_from(bytes).unwrap_or(COPY_BYTES))];
     let mut copied = 0;
     while copied < bytes {
-        watch.check().map_err(|error| CopyError::Stopped { error, copied })?;
-        let failed = |errno| CopyError::System { errno, copied };
+        let failed = |errno| CopyError { errno, stopped: None, copied };
+        watch
+            .check()
+            .map_err(|error| CopyError { stopped: Some(error), ..failed(Errno::TIMEDOUT) })?;
         let length = buffer.len().min(usize::try_from(bytes - copied).unwrap_or(buffer.len()));
         let read = retry(|| rustix::io::pread(from, &mut buffer[..length], copied));
         let read = read.map_err(failed)?;
@@ -529,22 +514,21 @@ fn copy(
             return Err(failed(Errno::IO));
         }
         write_at(to, &buffer[..read], start + copied)
-            .map_err(|(errno, done)| CopyError::System { errno, copied: copied + done })?;
+            .map_err(|error| CopyError { copied: copied + error.copied, ..error })?;
         copied += read as u64;
     }
     Ok(())
 }
 
-/// Writes all of `bytes`; otherwise returns how many it wrote. An append-only file adds them at its
-/// end, whatever `offset` is.
-fn write_at(to: &OwnedFd, bytes: &[u8], offset: u64) -> Result<(), (Errno, u64)> {
+/// Writes all of `bytes`. An append-only file adds them at its end, whatever `offset` is.
+fn write_at(to: &OwnedFd, bytes: &[u8], offset: u64) -> Result<(), CopyError> {
     let mut done = 0;
     while done < bytes.len() {
+        let failed = |errno| CopyError { errno, stopped: None, copied: done as u64 };
         let at = offset + done as u64;
-        match retry(|| rustix::io::pwrite(to, &bytes[done..], at)) {
-            Ok(0) => return Err((Errno::IO, done as u64)),
-            Ok(count) => done += count,
-            Err(errno) => return Err((errno, done as u64)),
+        match retry(|| rustix::io::pwrite(to, &bytes[done..], at)).map_err(failed)? {
+            0 => return Err(failed(Errno::IO)),
+            count => done += count,
         }
     }
     Ok(())
