@@ -98,12 +98,11 @@ fn date_in_utc(call: &mut Call<'_>) -> Results {
         call.push_nil();
         return Ok(call.results(1));
     }
-    let utc = match (call.is_nil(format), call.text(format)) {
-        (false, Some(text)) if text.starts_with(b"!") => Some(text.to_vec()),
-        (true, _) => Some(b"!%c".to_vec()),
-        (false, Some(text)) => Some([b"!", text].concat()),
+    let utc = match call.text(format) {
+        Some(text) if is_utc => Some(text.to_vec()),
+        Some(text) => Some([b"!", text].concat()),
         // Invalid format: the library reports it.
-        (false, None) => None,
+        None => call.is_nil(format).then(|| b"!%c".to_vec()),
     };
     call.push(Slot::upvalue(1));
     match utc {

@@ -137,9 +137,7 @@ fn line_of(message: &[u8]) -> Option<u32> {
     split_position(message).map(|(line, _)| line)
 }
 
-fn cut(text: String) -> String {
-    let len = cut_encoded(&text, MAX_MESSAGE_BYTES).len();
-    let mut text = text;
-    text.truncate(len);
+fn cut(mut text: String) -> String {
+    text.truncate(cut_encoded(&text, MAX_MESSAGE_BYTES).len());
     text
 }

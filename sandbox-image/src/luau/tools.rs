@@ -2,8 +2,6 @@
 //!
 //! Nothing is listed here. Any `tools.NAME.TOOL` is a function that asks the host, which decides.
 
-use std::ffi::CStr;
-
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::MAX_TOOL_NAME_BYTES;
 use sandbox_protocol::message::{CallEnd, CallFile, CallResult, CallTarget};
@@ -85,21 +83,20 @@ fn call_tool(call: &mut Call<'_>) -> Results {
 }
 
 fn search(call: &mut Call<'_>) -> Results {
-    ask_about(call, CallTarget::Search, c"search")
+    ask_about(call, CallTarget::Search, "search")
 }
 
 fn describe(call: &mut Call<'_>) -> Results {
-    ask_about(call, CallTarget::Describe, c"describe")
+    ask_about(call, CallTarget::Describe, "describe")
 }
 
 fn policy(call: &mut Call<'_>) -> Results {
     ask(call, CallTarget::Policy, String::new(), Box::default())
 }
 
-fn ask_about(call: &mut Call<'_>, target: CallTarget, function: &CStr) -> Results {
+fn ask_about(call: &mut Call<'_>, target: CallTarget, function: &str) -> Results {
     if call.kind(Slot::arg(1)) != Kind::String {
-        let function = function.to_string_lossy();
-        return Err(Raise::expected(call, Slot::arg(1), &function, "string"));
+        return Err(Raise::expected(call, Slot::arg(1), function, "string"));
     }
     let name = name(call, Slot::arg(1), "a tool")?;
     ask(call, target, name, Box::default())
