@@ -141,7 +141,7 @@ impl Files {
         let stat = fstat(&source.fd).map_err(|errno| FileError::system(errno, from))?;
         self.refuse_size(source.size, from)?;
         let mut writing = self.write(Write { mode, ..Write::new(to) }, Absent::Accept)?;
-        writing.permissions(copied_mode(stat.st_mode));
+        writing.permissions = Some(copied_mode(stat.st_mode));
         writing.put_file(&source.fd, source.size, watch)?;
         Ok(writing.commit(watch)?.bytes)
     }

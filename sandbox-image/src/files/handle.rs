@@ -350,7 +350,7 @@ impl Handle {
         self.announce();
         if let Some(file) = &self.file {
             let append = matches!(file.mode, OpenMode::Append | OpenMode::AppendUpdate);
-            while done < bytes.len() {
+            while done < bytes.len() && failure.is_none() {
                 let rest = &bytes[done..];
                 let offset = self.base + done as u64;
                 let written = retry_on_intr(|| {
@@ -364,9 +364,6 @@ impl Handle {
                     Ok(0) => failure = Some(self.error(Errno::IO)),
                     Ok(count) => done += count,
                     Err(errno) => failure = Some(self.error(errno)),
-                }
-                if failure.is_some() {
-                    break;
                 }
             }
             self.changed |= done > 0;

@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(full.take_entries(&file, 1).unwrap_err().kind, ErrorKind::DiskFull);
         assert_eq!(full.entries.used.load(Ordering::Relaxed), 0);
         let error = full.charge(&file, 1).unwrap_err();
-        assert_eq!((error.kind, error.errno), (ErrorKind::DiskFull, Some(28)));
+        assert_eq!((error.kind, error.errno), (ErrorKind::DiskFull, Some(Errno::NOSPC)));
         assert!(error.reason.ends_with("(limits.disk_reserve)"), "{error}");
         assert_eq!(full.written(), 0);
         for reserve in [0, left / 2] {

@@ -58,7 +58,7 @@ impl Files {
         let located = self.locate_to_write(request.path.as_bytes(), LastLink::Keep)?;
         let entries = match self.remove_located(&located, request, watch) {
             // It was removed after its lookup.
-            Err(error) if request.force && error.errno == Some(Errno::NOENT.raw_os_error()) => 0,
+            Err(error) if request.force && error.errno == Some(Errno::NOENT) => 0,
             removed => removed?,
         };
         Ok(RemoveReply { path: (&located.path).into(), removed: entries > 0, entries })

@@ -14,6 +14,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::io::Errno;
 use sandbox_dirfd::Resolver;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Access, Change, EntryKind, Limits};
@@ -243,7 +244,7 @@ fn directories_are_no_files() {
             }
             let error = files.remove(written.as_bytes()).unwrap_err();
             assert_eq!(error.to_string(), format!("cannot remove directory '{written}'"));
-            assert_eq!((error.kind, error.errno), (ErrorKind::IsDirectory, Some(21)));
+            assert_eq!((error.kind, error.errno), (ErrorKind::IsDirectory, Some(Errno::ISDIR)));
         }
         for mode in EVERY_MODE {
             assert_eq!(text(files.open(b"f/", mode)), "f/: Not a directory");
@@ -513,7 +514,7 @@ fn each_mount_is_a_root_of_its_own() {
                 error.to_string(),
                 format!("{written}: no input is called 'letter.txt' (--in SRC:letter.txt)")
             );
-            assert_eq!((error.kind, error.errno), (ErrorKind::NotFound, Some(2)));
+            assert_eq!((error.kind, error.errno), (ErrorKind::NotFound, Some(Errno::NOENT)));
         }
         for mode in EVERY_MODE.into_iter().skip(1) {
             for written in ["/in/data/f", "/in/data/new", "/in/single", "/in/letter.txt"] {
@@ -632,7 +633,7 @@ fn abandoned_handles_are_flushed_unless_in_use() {
     impl super::Flush for Buffered {
         fn flush_best_effort(&mut self) -> Result<(), FileError> {
             self.0.send(self.1).unwrap();
-            Err(FileError::system(rustix::io::Errno::NOSPC, &[b'0' + self.1]))
+            Err(FileError::system(Errno::NOSPC, &[b'0' + self.1]))
         }
     }
     let directory = tempfile::tempdir().unwrap();
@@ -692,12 +693,12 @@ fn the_nonce_is_read_once() {
 #[test]
 fn strerror_is_what_lua_prints() {
     for (errno, words) in [
-        (libc::ENOENT, "No such file or directory"),
-        (libc::EROFS, "Read-only file system"),
-        (libc::ENOSPC, "No space left on device"),
-        (libc::EBADF, "Bad file descriptor"),
+        (Errno::NOENT, "No such file or directory"),
+        (Errno::ROFS, "Read-only file system"),
+        (Errno::NOSPC, "No space left on device"),
+        (Errno::BADF, "Bad file descriptor"),
     ] {
-        let error = FileError::system(rustix::io::Errno::from_raw_os_error(errno), b"f");
+        let error = FileError::system(errno, b"f");
         assert_eq!(error.to_string(), format!("f: {words}"));
         assert_eq!(error.errno, Some(errno));
     }

@@ -68,8 +68,9 @@ pub struct Writing<'f> {
     bytes: u64,
     /// The size of the existing file, if it is appended to.
     before: u64,
-    /// The permissions of the file, if they are not the old one's or the usual ones.
-    permissions: Option<Mode>,
+    /// The permissions of the file, also in place of an old one, if they are not the old one's or the usual
+    /// ones; not if its content is replaced.
+    pub(super) permissions: Option<Mode>,
     /// Those of a file that is created.
     permissions_of_new: Option<Mode>,
 }
@@ -302,11 +303,6 @@ impl<'f> Writing<'f> {
         Ok(())
     }
 
-    /// Gives the file these permissions, also in place of an old one; not if its content is replaced.
-    pub const fn permissions(&mut self, permissions: Mode) {
-        self.permissions = Some(permissions);
-    }
-
     /// Whether the file would be too large with `more` bytes of content.
     fn refuse_size(&self, more: u64) -> Result<(), FileError> {
         let size = self.before.saturating_add(self.bytes).saturating_add(more);
@@ -369,9 +365,7 @@ impl<'f> Writing<'f> {
             let in_place = match (self.request.mode, self.request.atomic) {
                 (WriteMode::CreateNew, _) => false,
                 (WriteMode::Append, _) | (WriteMode::Overwrite, false) => true,
-                (WriteMode::Overwrite, true) => {
-                    matches!(self.stage, Stage::Memory(_))
-                }
+                (WriteMode::Overwrite, true) => matches!(self.stage, Stage::Memory(_)),
             };
             let created = target.is_none();
             let (done, replaced) = match target {
@@ -412,13 +406,9 @@ impl<'f> Writing<'f> {
         if let Some(mode) = self.permissions.or(target.map(of_target)).or(self.permissions_of_new) {
             retry(|| fchmod(temporary.fd(), mode)).map_err(fail)?;
         }
-        let wanted = match target {
-            Some(_) => 0,
-            None => missing.len() as u64 + 1,
-        };
-        let existing = match target {
-            Some(_) => Existing::Replace,
-            None => Existing::Refuse,
+        let (wanted, existing) = match target {
+            Some(_) => (0, Existing::Replace),
+            None => (missing.len() as u64 + 1, Existing::Refuse),
         };
         self.files.quota.take_entries(self.located.mount.fd(), wanted)?;
         let pending =
