@@ -1,6 +1,5 @@
 //! The files of one run or operation: which paths it may use, and what it has used.
 
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, Weak};
 
 use rustix::io::Errno;
@@ -78,16 +77,6 @@ impl Files {
         self.follows = true;
         self.quota.spare(self.mounts.in_memory());
         self
-    }
-
-    /// Counts bytes that are about to be written to `file`.
-    ///
-    /// # Errors
-    ///
-    /// `write_limit`; `disk_full` if less than the disk reserve would be left. Then nothing is
-    /// counted.
-    pub fn charge(&self, file: impl AsFd, bytes: u64) -> Result<(), FileError> {
-        self.quota.charge(file, bytes)
     }
 
     /// Bytes written in this run, as counted towards the limit.

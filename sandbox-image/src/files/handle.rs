@@ -286,7 +286,7 @@ impl Handle {
         {
             return Err(self.error(Errno::FBIG));
         }
-        self.files.charge(&self.file()?.fd, charge)?;
+        self.files.quota.charge(&self.file()?.fd, charge)?;
         self.announce();
         Ok(())
     }

@@ -57,18 +57,6 @@ impl Reserve {
         Self { bytes, known_free: AtomicU64::new(0) }
     }
 
-    /// Refuses what would use the reserve.
-    fn keep(&self, file: impl AsFd, n: u64) -> Result<(), FileError> {
-        if self.is_kept(file, n) {
-            return Ok(());
-        }
-        let reason = format!(
-            "No space left on device: {} stay free (limits.disk_reserve)",
-            size_text(self.bytes)
-        );
-        Err(FileError { reason, ..FileError::system(Errno::NOSPC, b"") })
-    }
-
     /// Whether `n` more bytes in `file`, or one more entry, leave the reserve free: a byte may
     /// occupy one block, and two if it starts in a half-full one. If a file system does not report
     /// its free space, it is assumed to be sufficient.
@@ -131,15 +119,27 @@ impl Quota {
         self.spared = devices;
     }
 
+    /// Refuses what would use the reserve.
     fn keep(&self, file: impl AsFd, n: u64) -> Result<(), FileError> {
         let is_spared = |device| self.spared.contains(&device);
-        if !self.spared.is_empty() && fstat(&file).is_ok_and(|stat| is_spared(stat.st_dev)) {
+        if !self.spared.is_empty() && fstat(&file).is_ok_and(|stat| is_spared(stat.st_dev))
+            || self.reserve.is_kept(file, n)
+        {
             return Ok(());
         }
-        self.reserve.keep(file, n)
+        let reason = format!(
+            "No space left on device: {} stay free (limits.disk_reserve)",
+            size_text(self.reserve.bytes)
+        );
+        Err(FileError { reason, ..FileError::system(Errno::NOSPC, b"") })
     }
 
     /// Counts bytes before they are written to `file`.
+    ///
+    /// # Errors
+    ///
+    /// `write_limit`; `disk_full` if less than the disk reserve would be left. Then nothing is
+    /// counted.
     pub fn charge(&self, file: impl AsFd, bytes: u64) -> Result<(), FileError> {
         take_both(&self.bytes, &self.lifetime.bytes, bytes).map_err(|max| {
             let reason = format!("write limit exceeded ({})", size_text(max));

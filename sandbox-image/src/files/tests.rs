@@ -457,11 +457,11 @@ fn the_write_limit_is_all_or_nothing() {
     let limits = Limits { write_bytes: 10, ..LIMITS };
     let (files, _) = Setup { limits, ..Setup::io(directory.path()) }.open();
     let file = fs::File::open(directory.path()).unwrap();
-    files.charge(&file, 8).unwrap();
-    let error = files.charge(&file, 3).unwrap_err();
+    files.quota.charge(&file, 8).unwrap();
+    let error = files.quota.charge(&file, 3).unwrap_err();
     assert_eq!(error.to_string(), "write limit exceeded (10 bytes)");
     assert_eq!((error.kind, error.errno.is_some()), (ErrorKind::WriteLimit, false));
-    files.charge(&file, 2).unwrap();
+    files.quota.charge(&file, 2).unwrap();
     assert_eq!(files.written(), 10);
 }
 

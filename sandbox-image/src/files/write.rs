@@ -237,7 +237,7 @@ impl<'f> Writing<'f> {
     /// `too_large`, `write_limit`, `disk_full`; nothing has changed.
     pub fn put(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         self.refuse_size(bytes.len() as u64)?;
-        self.files.charge(self.located.mount.fd(), bytes.len() as u64)?;
+        self.files.quota.charge(self.located.mount.fd(), bytes.len() as u64)?;
         self.store(bytes)
     }
 
@@ -260,7 +260,7 @@ impl<'f> Writing<'f> {
     /// Those of [`put`](Self::put), and those of reading.
     pub fn put_file(&mut self, from: &OwnedFd, size: u64, watch: &Watch) -> Result<(), FileError> {
         self.refuse_size(size)?;
-        self.files.charge(self.located.mount.fd(), size)?;
+        self.files.quota.charge(self.located.mount.fd(), size)?;
         let mut by_kernel = matches!(self.stage, Stage::TempFile(_));
         let mut offset = 0;
         while offset < size {
