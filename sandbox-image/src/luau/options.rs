@@ -15,15 +15,15 @@ pub(super) fn optional_text<'c>(
     }
 }
 
-/// Checks that an option table has no other keys than these.
+/// Checks that an option table has no other keys than these, and returns where it is.
 pub(super) fn options(
     call: &mut Call<'_>,
     table: Slot,
     function: &str,
     known: &[&str],
-) -> Result<(), Raise> {
+) -> Result<Slot, Raise> {
     match call.kind(table) {
-        Kind::None | Kind::Nil => return Ok(()),
+        Kind::None | Kind::Nil => return Ok(table),
         Kind::Table => {}
         _ => return Err(Raise::expected(call, table, function, "table")),
     }
@@ -41,7 +41,7 @@ pub(super) fn options(
         }
         call.truncate(top);
     }
-    Ok(())
+    Ok(table)
 }
 
 /// Reads an option with `take`, from a table that may be missing.

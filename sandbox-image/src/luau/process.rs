@@ -23,7 +23,7 @@ pub(super) fn install(call: &mut Call<'_>) {
 type Variables = Vec<(Vec<u8>, Vec<u8>)>;
 
 fn exec(call: &mut Call<'_>) -> Results {
-    let (program, args, table) = (Slot::arg(1), Slot::arg(2), Slot::arg(3));
+    let (program, args) = (Slot::arg(1), Slot::arg(2));
     let Some(program) = call.string(program).map(WireString::new) else {
         return Err(Raise::expected(call, program, "exec", "string"));
     };
@@ -32,7 +32,7 @@ fn exec(call: &mut Call<'_>) -> Results {
         Kind::Table => words(call, args)?,
         _ => return Err(Raise::expected(call, args, "exec", "table")),
     };
-    options(call, table, "exec", &["cwd", "env", "stdin", "timeout"])?;
+    let table = options(call, Slot::arg(3), "exec", &["cwd", "env", "stdin", "timeout"])?;
     let text = |call: &Call<'_>, value| call.string(value).map(<[u8]>::to_vec);
     let cwd = option(call, table, "cwd", "string", text)?;
     let stdin = option(call, table, "stdin", "string", text)?;

@@ -1,11 +1,12 @@
 //! The arguments of the file functions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sandbox_protocol::message::OperationName;
 
 use super::failure::raised;
-use crate::files::{FileError, Files};
+use crate::files::{FileError, Files, Watch};
 use crate::luau::ffi::{Call, Raise, Slot};
 
 pub(super) fn files<'a>(call: &Call<'a>) -> Result<&'a Arc<Files>, Raise> {
@@ -13,21 +14,28 @@ pub(super) fn files<'a>(call: &Call<'a>) -> Result<&'a Arc<Files>, Raise> {
     call.host().files.as_ref().ok_or_else(none)
 }
 
+/// Ends with the run, or when the operation times out.
+pub(super) fn watch(call: &Call<'_>) -> Watch {
+    let host = call.host();
+    let limit = Duration::from_millis(host.limits.operation_timeout_ms);
+    Watch::new(Arc::clone(&host.stop), limit)
+}
+
 /// Performs a file operation, and reports a refusal by a rule to the controller.
 pub(super) fn audited<T>(
     call: &Call<'_>,
     operation: OperationName,
-    act: impl FnOnce(&Files) -> Result<T, FileError>,
+    act: impl FnOnce(&Files, &Watch) -> Result<T, FileError>,
 ) -> Result<Result<T, FileError>, Raise> {
     let files = files(call)?;
-    Ok(files.report_refusal(operation, act(files)))
+    Ok(files.report_refusal(operation, act(files, &watch(call))))
 }
 
 /// The same, and raises an error of it.
 pub(super) fn perform<T>(
     call: &Call<'_>,
     operation: OperationName,
-    act: impl FnOnce(&Files) -> Result<T, FileError>,
+    act: impl FnOnce(&Files, &Watch) -> Result<T, FileError>,
 ) -> Result<T, Raise> {
     audited(call, operation, act)?.map_err(|error| raised(&error))
 }

@@ -3,8 +3,6 @@
 //! functions whose behaviour a script could expect.
 
 use std::ffi::CStr;
-use std::sync::Arc;
-use std::time::Duration;
 
 use sandbox_dirfd::split;
 use sandbox_protocol::ErrorKind;
@@ -16,9 +14,9 @@ use sandbox_protocol::message::{
 use sandbox_protocol::path::join_written;
 use sandbox_protocol::time::parse_rfc3339;
 
-use super::arguments::{path, perform};
+use super::arguments::{path, perform, watch};
 use super::failure::{Failure, raise, raised};
-use crate::files::{FileError, Watch};
+use crate::files::FileError;
 use crate::luau::ffi::{Call, Kind, Raise, Results, Slot};
 use crate::luau::options::{count, flag, option, optional_text, options};
 
@@ -44,19 +42,12 @@ pub(super) fn install(call: &mut Call<'_>) {
     call.set_global(c"fs");
 }
 
-/// Ends with the run, or when the operation times out.
-pub(super) fn watch(call: &Call<'_>) -> Watch {
-    let host = call.host();
-    let limit = Duration::from_millis(host.limits.operation_timeout_ms);
-    Watch::new(Arc::clone(&host.stop), limit)
-}
-
 // --- functions -------------------------------------------------------------------------------
 
 fn read(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "read")?;
     let watch = watch(call);
-    let mut reading = perform(call, OperationName::Read, |files| files.read(&path, 0, None))?;
+    let mut reading = perform(call, OperationName::Read, |files, _| files.read(&path, 0, None))?;
     call.push_text(|text| {
         // Reserved at once: a string that is too large fails before it is read.
         text.reserve(usize::try_from(reading.left()).unwrap_or(usize::MAX))?;
@@ -71,11 +62,11 @@ fn read(call: &mut Call<'_>) -> Results {
 
 fn write(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "write")?;
-    let (data, table) = (Slot::arg(2), Slot::arg(3));
+    let data = Slot::arg(2);
     if call.text(data).is_none() {
         return Err(Raise::expected(call, data, "write", "string"));
     }
-    options(call, table, "write", &["append", "create_new"])?;
+    let table = options(call, Slot::arg(3), "write", &["append", "create_new"])?;
     let append = flag(call, table, "append", false)?;
     let create_new = flag(call, table, "create_new", false)?;
     let mode = match (append, create_new) {
@@ -88,18 +79,16 @@ fn write(call: &mut Call<'_>) -> Results {
         }
     };
     let request = Write { mode, ..Write::new(path) };
-    let watch = watch(call);
-    perform(call, OperationName::Write, |files| {
+    perform(call, OperationName::Write, |files, watch| {
         let content = call.string(data).unwrap_or_default();
-        files.write_all(request, content, &watch).map(drop)
+        files.write_all(request, content, watch).map(drop)
     })?;
     answer(call, true)
 }
 
 fn list(call: &mut Call<'_>) -> Results {
     let directory = optional_text(call, Slot::arg(1), "list")?.unwrap_or(b".").to_vec();
-    let table = Slot::arg(2);
-    options(call, table, "list", &["recursive", "max_depth"])?;
+    let table = options(call, Slot::arg(2), "list", &["recursive", "max_depth"])?;
     let recursive = flag(call, table, "recursive", false)?;
     let max_depth = count(call, table, "max_depth", 1)?;
     if max_depth.is_some() && !recursive {
@@ -107,10 +96,9 @@ fn list(call: &mut Call<'_>) -> Results {
         return Err(Raise::Error(message.to_owned()));
     }
     let request = List { recursive, max_depth, ..List::new(&*directory) };
-    let watch = watch(call);
     let mut entries = Vec::new();
-    let end = perform(call, OperationName::List, |files| {
-        files.list_entries(&request, &watch, |entry| {
+    let end = perform(call, OperationName::List, |files, watch| {
+        files.list_entries(&request, watch, |entry| {
             entries.push(entry);
             Ok(())
         })
@@ -133,18 +121,16 @@ fn list(call: &mut Call<'_>) -> Results {
 
 fn mkdir(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "mkdir")?;
-    let table = Slot::arg(2);
-    options(call, table, "mkdir", &["parents"])?;
+    let table = options(call, Slot::arg(2), "mkdir", &["parents"])?;
     let parents = flag(call, table, "parents", true)?;
     let request = Mkdir { parents, ..Mkdir::new(path) };
-    let made = perform(call, OperationName::Mkdir, |files| files.mkdir(&request))?;
+    let made = perform(call, OperationName::Mkdir, |files, _| files.mkdir(&request))?;
     answer(call, made.created)
 }
 
 fn touch(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "touch")?;
-    let table = Slot::arg(2);
-    options(call, table, "touch", &["mtime"])?;
+    let table = options(call, Slot::arg(2), "touch", &["mtime"])?;
     let mtime = option(call, table, "mtime", "seconds or RFC 3339", |call, value| {
         if let Some(seconds) = call.number(value) {
             return timestamp(seconds);
@@ -153,24 +139,22 @@ fn touch(call: &mut Call<'_>) -> Results {
         Some(Timestamp { seconds, nanoseconds })
     })?;
     let request = Touch { mtime, ..Touch::new(path) };
-    let touched = perform(call, OperationName::Touch, |files| files.touch(&request))?;
+    let touched = perform(call, OperationName::Touch, |files, _| files.touch(&request))?;
     answer(call, touched.created)
 }
 
 fn remove(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "remove")?;
-    let table = Slot::arg(2);
-    options(call, table, "remove", &["recursive"])?;
+    let table = options(call, Slot::arg(2), "remove", &["recursive"])?;
     let recursive = flag(call, table, "recursive", false)?;
     let request = Remove { recursive, ..Remove::new(path) };
-    let watch = watch(call);
-    perform(call, OperationName::Remove, |files| files.remove_entry(&request, &watch))?;
+    perform(call, OperationName::Remove, |files, watch| files.remove_entry(&request, watch))?;
     answer(call, true)
 }
 
 fn exists(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "exists")?;
-    let (_, kind) = perform(call, OperationName::Exists, |files| files.exists(&path))?;
+    let (_, kind) = perform(call, OperationName::Exists, |files, _| files.exists(&path))?;
     match kind {
         Some(kind) => call.push_string(kind.as_str()),
         None => call.push_boolean(false),
@@ -180,7 +164,7 @@ fn exists(call: &mut Call<'_>) -> Results {
 
 fn stat(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "stat")?;
-    let facts = perform(call, OperationName::Stat, |files| files.stat(&path))?;
+    let facts = perform(call, OperationName::Stat, |files, _| files.stat(&path))?;
     let table = call.push_table(0, 9);
     call.set_string(table, c"path", facts.path.as_bytes());
     call.set_string(table, c"type", facts.kind.as_str());
@@ -196,16 +180,14 @@ fn stat(call: &mut Call<'_>) -> Results {
 
 fn glob(call: &mut Call<'_>) -> Results {
     let pattern = text(call, Slot::arg(1), "glob")?;
-    let table = Slot::arg(2);
-    options(call, table, "glob", &["exclude", "hidden", "limit"])?;
+    let table = options(call, Slot::arg(2), "glob", &["exclude", "hidden", "limit"])?;
     let request = Glob {
         exclude: exclude(call, table)?,
         hidden: flag(call, table, "hidden", false)?,
         limit: count(call, table, "limit", 1)?,
         ..Glob::new(pattern)
     };
-    let watch = watch(call);
-    let found = perform(call, OperationName::Glob, |files| files.glob(&request, &watch))?;
+    let found = perform(call, OperationName::Glob, |files, watch| files.glob(&request, watch))?;
     let (top, directory, _) = request.split();
     let note = part(call, found.cut, request.limit, &top)?;
     let array = call.push_table(found.names.len(), 0);
@@ -220,9 +202,8 @@ fn glob(call: &mut Call<'_>) -> Results {
 fn grep(call: &mut Call<'_>) -> Results {
     let pattern = text(call, Slot::arg(1), "grep")?;
     let top = optional_text(call, Slot::arg(2), "grep")?.unwrap_or_default().to_vec();
-    let table = Slot::arg(3);
     let known = ["glob", "exclude", "context", "ignore_case", "hidden", "limit"];
-    options(call, table, "grep", &known)?;
+    let table = options(call, Slot::arg(3), "grep", &known)?;
     let glob = option(call, table, "glob", "string", |call, value| {
         String::from_utf8(call.string(value)?.to_vec()).ok()
     })?;
@@ -237,8 +218,7 @@ fn grep(call: &mut Call<'_>) -> Results {
         limit: count(call, table, "limit", 1)?,
         ..Grep::new(pattern)
     };
-    let watch = watch(call);
-    let found = perform(call, OperationName::Grep, |files| files.grep(&request, &watch))?;
+    let found = perform(call, OperationName::Grep, |files, watch| files.grep(&request, watch))?;
     let note = part(call, found.cut, request.limit, begin)?;
     let array = call.push_table(found.lines.len(), 0);
     for (index, line) in found.lines.iter().enumerate() {
@@ -260,25 +240,21 @@ fn grep(call: &mut Call<'_>) -> Results {
 fn copy(call: &mut Call<'_>) -> Results {
     let from = path(call, Slot::arg(1), "copy")?;
     let to = path(call, Slot::arg(2), "copy")?;
-    let table = Slot::arg(3);
-    options(call, table, "copy", &["recursive", "overwrite"])?;
+    let table = options(call, Slot::arg(3), "copy", &["recursive", "overwrite"])?;
     let recursive = flag(call, table, "recursive", false)?;
     let overwrite = flag(call, table, "overwrite", false)?;
     let request = Copy { recursive, overwrite, ..Copy::new(from, to) };
-    let watch = watch(call);
-    perform(call, OperationName::Copy, |files| files.copy(&request, &watch))?;
+    perform(call, OperationName::Copy, |files, watch| files.copy(&request, watch))?;
     answer(call, true)
 }
 
 fn rename(call: &mut Call<'_>) -> Results {
     let from = path(call, Slot::arg(1), "rename")?;
     let to = path(call, Slot::arg(2), "rename")?;
-    let table = Slot::arg(3);
-    options(call, table, "rename", &["overwrite"])?;
+    let table = options(call, Slot::arg(3), "rename", &["overwrite"])?;
     let overwrite = flag(call, table, "overwrite", false)?;
     let request = Rename { overwrite, ..Rename::new(from, to) };
-    let watch = watch(call);
-    perform(call, OperationName::Rename, |files| files.rename_entry(&request, &watch))?;
+    perform(call, OperationName::Rename, |files, watch| files.rename_entry(&request, watch))?;
     answer(call, true)
 }
 
