@@ -46,15 +46,15 @@ struct LookedLevel {
     inner: Vec<Vec<u8>>,
 }
 
-impl LookedLevel {
-    /// Opens it again from the subdirectory that the walk has entered.
-    fn reach_from(&self, inner: &OwnedFd) -> rustix::io::Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        count_call(1);
-        let above = retry(|| openat(inner, "..", flags, Mode::empty()))?;
-        // Another directory: the tree is being moved meanwhile.
-        if identity(&above)? == self.id { Ok(above) } else { Err(Errno::AGAIN) }
-    }
+/// Opens the directory above one that a walk has entered, which is this one.
+pub(super) fn above(inner: &OwnedFd, id: Identity) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    expect_same(retry(|| openat(inner, "..", flags, Mode::empty()))?, id)
+}
+
+/// Refuses another directory: the tree is being moved meanwhile.
+pub(super) fn expect_same(found: OwnedFd, id: Identity) -> rustix::io::Result<OwnedFd> {
+    if identity(&found)? == id { Ok(found) } else { Err(Errno::AGAIN) }
 }
 
 pub(super) fn identity(directory: &OwnedFd) -> rustix::io::Result<Identity> {
@@ -327,8 +327,9 @@ impl Files {
             levels.push(level);
             while levels.last().is_some_and(|level| level.inner.is_empty()) {
                 levels.pop();
-                let Some(above) = levels.last() else { return Ok((files, longest)) };
-                here = above.reach_from(&here).map_err(fail)?;
+                let Some(level) = levels.last() else { return Ok((files, longest)) };
+                count_call(1);
+                here = above(&here, level.id).map_err(fail)?;
                 below.truncate(split(&below).0.len());
             }
             let Some(name) = levels.last_mut().and_then(|level| level.inner.pop()) else {

@@ -22,7 +22,7 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, openat, renameat, statat, unlinkat};
+use rustix::fs::{AtFlags, FileType, OFlags, RawDir, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Change, Remove, RemoveReply};
@@ -30,7 +30,7 @@ use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 
 use super::access::Files;
 use super::calls::count_call;
-use super::entries::{Entry, entry, identity, refuse_special};
+use super::entries::{Entry, above, entry, expect_same, identity, refuse_special};
 use super::error::{FileError, beneath, not_allowed, protected};
 use super::follow::LastLink;
 use super::mounts::LocatedPath;
@@ -186,6 +186,11 @@ impl Position {
         self.levels.last_mut().expect("the walk ends at the top")
     }
 
+    /// The directory of the last level.
+    fn id(&self) -> Identity {
+        self.levels.last().expect("the walk ends at the top").id
+    }
+
     /// The depth of names in `here`.
     fn depth(&self) -> usize {
         self.levels.last().map_or(0, |level| level.depth + 1)
@@ -324,11 +329,8 @@ impl Tree<'_> {
 
     /// Opens the directory that the walk came from.
     fn up(&self, at: &Position) -> Result<OwnedFd, FileError> {
-        let flags = DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         count_call(at.depth());
-        let above = retry(|| openat(&at.here, "..", flags, Mode::empty()))
-            .map_err(|errno| self.fail(&at.levels, b"", errno))?;
-        self.expect_last(at, above)
+        above(&at.here, at.id()).map_err(|errno| self.fail(&at.levels, b"", errno))
     }
 
     /// The same if the walk came from a directory that is not the parent: by its path from the top.
@@ -347,18 +349,7 @@ impl Tree<'_> {
             count_call(level.depth);
             here = self.root.child(here.as_fd(), name, DIRECTORY).map_err(fail)?;
         }
-        self.expect_last(at, here)
-    }
-
-    /// Refuses any directory but that of the last level.
-    fn expect_last(&self, at: &Position, found: OwnedFd) -> Result<OwnedFd, FileError> {
-        let level = at.levels.last().expect("the walk ends at the top");
-        match identity(&found) {
-            Ok(id) if id == level.id => Ok(found),
-            // The directory was moved while the walk was below it.
-            Ok(_) => Err(self.fail(&at.levels, b"", Errno::AGAIN)),
-            Err(errno) => Err(self.fail(&at.levels, b"", errno)),
-        }
+        expect_same(here, at.id()).map_err(fail)
     }
 
     /// The components of a path, in reverse order.

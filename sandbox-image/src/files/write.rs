@@ -26,6 +26,7 @@ use super::error::{FileError, beneath, special};
 use super::follow::LastLink;
 use super::modes::mode_of;
 use super::mounts::{LocatedPath, MountTarget};
+use super::names::size_of;
 use super::open::{Absent, ParentDir, explain, make_parents, no_file};
 use super::path_locks::PathLock;
 use super::temporary::{Existing, Temporary};
@@ -87,12 +88,6 @@ pub(super) struct Target {
     stat: Stat,
 }
 
-impl Target {
-    fn size(&self) -> u64 {
-        u64::try_from(self.stat.st_size).unwrap_or(0)
-    }
-}
-
 impl Files {
     /// Starts to write a file.
     ///
@@ -142,7 +137,7 @@ impl Files {
             return Err(FileError::system(Errno::EXIST, written));
         }
         let before = match (&target, mode) {
-            (Some(target), WriteMode::Append) => target.size(),
+            (Some(target), WriteMode::Append) => size_of(&target.stat),
             _ => 0,
         };
         let stage = match &located.target {
@@ -375,7 +370,7 @@ impl<'f> Writing<'f> {
                 }
                 target => {
                     let done = self.publish(target.as_ref(), watch)?;
-                    (done, target.filter(|old| old.size() <= KEPT_BYTES).map(|old| old.fd))
+                    (done, target.filter(|old| size_of(&old.stat) <= KEPT_BYTES).map(|old| old.fd))
                 }
             };
             if done {
@@ -431,9 +426,10 @@ impl<'f> Writing<'f> {
     /// Copies the content into an existing file: appended, or in place of its content.
     fn fill(&self, target: &Target, watch: &Watch) -> Result<(), FileError> {
         let fail = |errno| FileError::system(errno, self.written());
-        let (size, start, change) = match self.request.mode {
-            WriteMode::Append => (target.size(), target.size(), Change::Append),
-            WriteMode::Overwrite | WriteMode::CreateNew => (target.size(), 0, Change::Write),
+        let size = size_of(&target.stat);
+        let (start, change) = match self.request.mode {
+            WriteMode::Append => (size, Change::Append),
+            WriteMode::Overwrite | WriteMode::CreateNew => (0, Change::Write),
         };
         self.files.refuse_size(start.saturating_add(self.bytes), self.written())?;
         // A full device fails here, before anything has changed.
