@@ -10,7 +10,7 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketType};
 
 use super::listener::{Listener, Request};
-use super::paths::proc_of;
+use super::paths::{last_error, proc_of};
 
 /// Interval at which a pending connection of a command is checked.
 const SLICE: Duration = Duration::from_millis(50);
@@ -115,11 +115,9 @@ pub fn connect(
     address: Address,
     named: Option<OwnedFd>,
 ) -> Result<Option<Connecting>, Errno> {
-    if fcntl_getfl(&socket)?.contains(OFlags::NONBLOCK) {
-        return connect_once(&socket, &address).map(|()| None);
-    }
-    let kind = sockopt::socket_type(&socket)?;
-    if !matches!(kind, SocketType::STREAM | SocketType::SEQPACKET) {
+    let is_blocking = !fcntl_getfl(&socket)?.contains(OFlags::NONBLOCK);
+    let may_wait = [SocketType::STREAM, SocketType::SEQPACKET];
+    if !is_blocking || !may_wait.contains(&sockopt::socket_type(&socket)?) {
         return connect_once(&socket, &address).map(|()| None);
     }
     let started = Instant::now();
@@ -232,8 +230,7 @@ fn connect_once(socket: &OwnedFd, address: &Address) -> Result<(), Errno> {
     if result == 0 {
         return Ok(());
     }
-    let error = std::io::Error::last_os_error();
-    Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    Err(last_error())
 }
 
 /// Whether a signal is pending that would interrupt the thread's call.
