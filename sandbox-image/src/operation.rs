@@ -22,12 +22,7 @@ use crate::stream::{Stream, Streams};
 use crate::threads::ThreadJob;
 
 /// The operations in progress.
-#[derive(Clone)]
 pub struct Operations {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
     state: Mutex<State>,
     outbox: Arc<Outbox>,
     streams: Arc<Streams>,
@@ -57,9 +52,8 @@ impl Running {
 
 impl Operations {
     /// Starts without operations.
-    pub fn new(outbox: Arc<Outbox>, streams: Arc<Streams>) -> Self {
-        let shared = Shared { state: Mutex::default(), outbox, streams };
-        Self { shared: Arc::new(shared) }
+    pub fn new(outbox: Arc<Outbox>, streams: Arc<Streams>) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), outbox, streams })
     }
 
     /// Accepts the operation `id`, and returns the work that performs and answers it. Its timeout is
@@ -69,30 +63,30 @@ impl Operations {
     ///
     /// `invalid_request` if its stream is already open, `busy` if the session ends.
     pub fn accept(
-        &self,
+        self: &Arc<Self>,
         id: u64,
         operation: Operation,
         stream: Option<u32>,
         files: Files,
         time: Duration,
     ) -> Result<ThreadJob, WireError> {
-        let mut state = self.shared.state.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
         if state.closing {
             return Err(WireError::busy("the session ends"));
         }
-        let open = |(number, way)| self.shared.streams.open(number, way, None);
+        let open = |(number, way)| self.streams.open(number, way, None);
         let stream = stream.zip(operation.stream()).map(open).transpose()?;
         let stop = Arc::new(StopFlag::default());
         let running = Running { stop: stop.clone(), stream: stream.clone() };
         state.running.insert(id, running);
-        let shared = self.shared.clone();
+        let operations = self.clone();
         Ok(Box::new(move || {
-            let (watch, outbox) = (&Watch::new(stop, time), &shared.outbox);
+            let (watch, outbox) = (&Watch::new(stop, time), &operations.outbox);
             let task = Task { id, files: &files, watch, outbox, stream, replaced: Cell::default() };
-            shared.answer(&task, task.perform(operation));
+            operations.answer(&task, task.perform(operation));
             if let Some(replaced) = task.replaced.take() {
                 // To free its space takes as long as all the rest.
-                shared.streams.hand_over();
+                operations.streams.hand_over();
                 drop(replaced);
             }
         }))
@@ -100,13 +94,13 @@ impl Operations {
 
     /// Ends the operation with this id early; returns whether there was one.
     pub fn cancel(&self, id: u64) -> bool {
-        let state = self.shared.state.lock().unwrap();
+        let state = self.state.lock().unwrap();
         state.running.get(&id).map(Running::cancel).is_some()
     }
 
     /// Ends all operations early, refuses new ones, and calls `then` when all are answered.
     pub fn end(&self, then: impl FnOnce() + Send + 'static) {
-        let mut state = self.shared.state.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
         state.closing = true;
         state.running.values().for_each(Running::cancel);
         if state.running.is_empty() {
@@ -116,9 +110,7 @@ impl Operations {
             state.last.push(Box::new(then));
         }
     }
-}
 
-impl Shared {
     fn answer(&self, task: &Task<'_>, result: Result<OperationReply, FileError>) {
         let result = result.map_err(|error| WireError::new(error.kind, error.to_string()));
         if let Some(stream) = &task.stream {
