@@ -11,7 +11,7 @@ use sandbox_protocol::path::join_written;
 use super::access::Files;
 use super::error::{FileError, beneath, special};
 use super::follow::LastLink;
-use super::list::Depth;
+use super::list::DEPTH_OF_PATHS;
 use super::names::kind_of;
 use super::open::Absent;
 use super::open_mode::OpenMode;
@@ -71,7 +71,7 @@ impl Files {
         }
         let mut listed = Vec::new();
         let every = List { recursive: true, ..List::new(from) };
-        let end = self.walk(&every, Depth::OfPaths, watch, |entry| {
+        let end = self.walk(&every, DEPTH_OF_PATHS, watch, |entry| {
             match entry.kind {
                 EntryKind::File | EntryKind::Directory => listed.push(entry),
                 EntryKind::Symlink => {

@@ -43,15 +43,6 @@ enum BufferMode {
     Write,
 }
 
-/// The result of skipping spaces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spaces {
-    /// The next byte is not a space.
-    Skipped,
-    /// There may be more: call again.
-    More,
-}
-
 /// An open file with a buffer. Dropped, it is flushed and closed.
 pub struct Handle {
     files: Arc<Files>,
@@ -228,17 +219,18 @@ impl Handle {
         Ok(self.size()?.saturating_sub(self.position()))
     }
 
-    /// Consumes the buffered spaces, and reads ahead if nothing else is buffered.
+    /// Consumes the buffered spaces, and reads ahead if nothing else is buffered. Returns whether there may
+    /// be more, for which it is to be called again.
     ///
     /// # Errors
     ///
     /// OS errors.
-    pub fn skip_spaces(&mut self) -> Result<Spaces, FileError> {
+    pub fn skip_spaces(&mut self) -> Result<bool, FileError> {
         let buffered = self.buffered();
         let spaces = buffered.iter().take_while(|&&byte| numeral::is_space(byte)).count();
         let all = spaces == buffered.len();
         self.consume(spaces);
-        if all && self.fill()? > 0 { Ok(Spaces::More) } else { Ok(Spaces::Skipped) }
+        Ok(all && self.fill()? > 0)
     }
 
     /// Reads a number if there is one, and otherwise what looked like the beginning of one, as Lua

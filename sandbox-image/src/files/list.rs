@@ -24,14 +24,8 @@ use super::top::{First, Top};
 use super::watch::Watch;
 use sandbox_dirfd::{retry, split};
 
-/// How deep a walk of directories goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Depth {
-    /// As deep as a list may.
-    OfLists,
-    /// As deep as paths may be.
-    OfPaths,
-}
+/// As deep as paths may be.
+pub(super) const DEPTH_OF_PATHS: u64 = u64::MAX;
 
 /// An entry that is still to be visited.
 #[derive(Debug)]
@@ -55,10 +49,10 @@ impl Files {
         watch: &Watch,
         each: impl FnMut(Entry) -> Result<(), FileError>,
     ) -> Result<ListReply, FileError> {
-        self.walk(request, Depth::OfLists, watch, each)
+        self.walk(request, self.list_depth, watch, each)
     }
 
-    /// The same, to another depth.
+    /// The same, at most to another depth.
     ///
     /// # Errors
     ///
@@ -66,7 +60,7 @@ impl Files {
     pub(super) fn walk(
         &self,
         request: &List,
-        reach: Depth,
+        bound: u64,
         watch: &Watch,
         mut each: impl FnMut(Entry) -> Result<(), FileError>,
     ) -> Result<ListReply, FileError> {
@@ -79,14 +73,10 @@ impl Files {
             Ok(located) => located,
             Err(error) => {
                 let inputs = self.inputs(written).ok_or(error)?;
-                return self.walk_inputs(inputs, request, reach, watch, &mut each);
+                return self.walk_inputs(inputs, request, bound, watch, &mut each);
             }
         };
         let top = Top::new(&located, (written, watch), false)?;
-        let bound = match reach {
-            Depth::OfLists => self.list_depth,
-            Depth::OfPaths => u64::MAX,
-        };
         let max_depth = depth.unwrap_or(u64::MAX).min(bound);
         let limit = limit.unwrap_or(u64::MAX).min(self.list_entries as u64);
         // Whether the depth is bounded by the sandbox's limit, not by the caller's.
@@ -137,7 +127,7 @@ impl Files {
         &self,
         (path, inputs): Inputs<'_>,
         request: &List,
-        reach: Depth,
+        bound: u64,
         watch: &Watch,
         each: &mut dyn FnMut(Entry) -> Result<(), FileError>,
     ) -> Result<ListReply, FileError> {
@@ -170,7 +160,7 @@ impl Files {
                 details: request.details,
                 ..List::new(mount.path().as_bytes())
             };
-            let inner = self.walk(&below, reach, watch, |entry| match room {
+            let inner = self.walk(&below, bound, watch, |entry| match room {
                 0 => Ok(()),
                 _ => {
                     each(Entry { name: join_written(name, entry.name.as_bytes()).into(), ..entry })

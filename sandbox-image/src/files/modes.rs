@@ -13,7 +13,7 @@ use super::access::Files;
 use super::entries::entry;
 use super::error::{FileError, beneath};
 use super::follow::LastLink;
-use super::list::Depth;
+use super::list::DEPTH_OF_PATHS;
 use super::mounts::MountTarget;
 use super::watch::Watch;
 
@@ -45,7 +45,7 @@ impl Files {
         let mut below = Vec::new();
         if request.recursive && kind == FileType::Directory {
             let every = List { recursive: true, ..List::new(written) };
-            let end = self.walk(&every, Depth::OfPaths, watch, |entry| {
+            let end = self.walk(&every, DEPTH_OF_PATHS, watch, |entry| {
                 if matches!(entry.kind, EntryKind::File | EntryKind::Directory) {
                     below.push(entry.name);
                 }

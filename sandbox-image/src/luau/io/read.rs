@@ -7,7 +7,7 @@ use super::arguments::{invalid, path};
 use super::failure::{Failure, raise, raised, settle};
 use super::handles::{close_handle, open_handle, push_open, shared_handle};
 use crate::files::OpenMode;
-use crate::files::handle::{BUFFER_BYTES, Handle, Spaces};
+use crate::files::handle::{BUFFER_BYTES, Handle};
 
 /// Most arguments of one `lines` call, which become upvalues; the same as Lua's limit.
 const MAX_LINES_UPVALUES: u8 = 251;
@@ -128,7 +128,7 @@ fn nothing(call: &mut Call<'_>) -> ReadOutcome {
 }
 
 fn push_numeral(call: &mut Call<'_>, handle: &mut Handle) -> Result<ReadOutcome, Failure> {
-    while handle.skip_spaces()? == Spaces::More {
+    while handle.skip_spaces()? {
         call.check_stop()?;
     }
     match handle.read_number()? {
