@@ -56,7 +56,7 @@ pub(super) fn not_utf8(written: &[u8]) -> FileError {
 }
 
 /// A window of lines of a text that is read in pieces, and a count of all lines.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LineWindow {
     first: u64,
     lines: u64,
@@ -78,17 +78,8 @@ pub(super) struct LineWindow {
 impl LineWindow {
     /// At most `limit` lines, starting with line `first`.
     pub fn new(first: u64, limit: Option<u64>) -> Self {
-        Self {
-            first,
-            lines: limit.unwrap_or(MAX_VIEW_LINES).min(MAX_VIEW_LINES),
-            skipped: 0,
-            text: Vec::new(),
-            line_start: 0,
-            taken: 0,
-            closed: None,
-            ends: 0,
-            inside: false,
-        }
+        let lines = limit.unwrap_or(MAX_VIEW_LINES).min(MAX_VIEW_LINES);
+        Self { first, lines, ..Self::default() }
     }
 
     /// Adds the next piece.
