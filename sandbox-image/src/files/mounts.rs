@@ -116,6 +116,14 @@ impl<'a> LocatedPath<'a> {
         }
     }
 
+    /// Opens it, in a mount of a directory or as a mount that is a single file.
+    pub(super) fn open(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        match &self.target {
+            MountTarget::Beneath(root, relative) => root.open(relative, flags),
+            MountTarget::File => self.mount.open_file(flags),
+        }
+    }
+
     /// Opens it as a directory, to be read.
     pub(super) fn open_directory(&self, written: &[u8]) -> Result<OwnedFd, FileError> {
         let (root, relative) = self.beneath(written)?;

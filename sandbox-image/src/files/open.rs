@@ -83,30 +83,17 @@ impl Files {
         } else {
             self.locate_to_read(written, LastLink::Follow)?
         };
-        let (root, relative) = match &located.target {
-            MountTarget::File if located.wants_directory => {
-                return Err(FileError::system(Errno::NOTDIR, written));
-            }
-            MountTarget::File => {
-                let opened = located.mount.open_file(mode.flags());
-                let fd = opened.map_err(|errno| beneath(errno, written))?;
-                return self.accept(fd, located.path, mode, written);
-            }
-            MountTarget::Beneath(root, relative) => (root, relative),
-        };
-        if located.wants_directory || relative.is_empty() {
-            let absent = if mode.creates() { Absent::Accept } else { Absent::Refuse };
-            return Err(no_file(root, relative, absent, written));
-        }
+        let absent = if mode.creates() { Absent::Accept } else { Absent::Refuse };
+        expect_file(&located, absent, written)?;
         for _ in 0..RACES {
-            match root.open(relative, mode.flags()) {
-                Ok(fd) => return self.accept(fd, located.path, mode, written),
-                Err(Errno::NOENT) if mode.creates() => {
+            match (located.open(mode.flags()), &located.target) {
+                (Ok(fd), _) => return self.accept(fd, located.path, mode, written),
+                (Err(Errno::NOENT), MountTarget::Beneath(root, relative)) if mode.creates() => {
                     if let Some(fd) = self.create(&located, root, relative, mode, written)? {
                         return Ok(OpenFile { fd, path: located.path, mode, size: 0 });
                     }
                 }
-                Err(errno) => return Err(explain(errno, root, relative, written)),
+                (Err(errno), _) => return Err(explain(errno, &located, written)),
             }
         }
         Err(FileError::system(Errno::AGAIN, written))
@@ -125,27 +112,22 @@ impl Files {
         // Enough to set times, of directories too.
         let flags = OpenMode::Read.flags();
         for _ in 0..RACES {
-            let fd = match &located.target {
-                MountTarget::File => {
-                    located.mount.open_file(flags).map_err(|errno| beneath(errno, written))?
-                }
-                MountTarget::Beneath(root, relative) => match root.open(relative, flags) {
-                    Ok(fd) => fd,
-                    Err(Errno::NOENT) if located.wants_directory => {
+            let fd = match (located.open(flags), &located.target) {
+                (Ok(fd), _) => fd,
+                (Err(Errno::NOENT), MountTarget::Beneath(root, relative)) => {
+                    if located.wants_directory {
                         return Err(no_file(root, relative, Absent::Accept, written));
                     }
-                    Err(Errno::NOENT) => {
-                        let created =
-                            self.create(&located, root, relative, OpenMode::Write, written)?;
-                        let Some(fd) = created else { continue };
-                        if request.mtime.is_some() {
-                            set_modified(&fd, request.mtime)
-                                .map_err(|errno| FileError::system(errno, written))?;
-                        }
-                        return Ok(reply(true));
+                    let created =
+                        self.create(&located, root, relative, OpenMode::Write, written)?;
+                    let Some(fd) = created else { continue };
+                    if request.mtime.is_some() {
+                        set_modified(&fd, request.mtime)
+                            .map_err(|errno| FileError::system(errno, written))?;
                     }
-                    Err(errno) => return Err(explain(errno, root, relative, written)),
-                },
+                    return Ok(reply(true));
+                }
+                (Err(errno), _) => return Err(explain(errno, &located, written)),
             };
             let stat = fstat(&fd).map_err(|errno| FileError::system(errno, written))?;
             let kind = FileType::from_raw_mode(stat.st_mode);
@@ -172,18 +154,14 @@ impl Files {
         located: &LocatedPath<'_>,
         written: &[u8],
     ) -> Result<(OwnedFd, FileType), FileError> {
-        let flags = OpenMode::Read.flags();
-        let opened = match &located.target {
-            MountTarget::File => {
-                located.mount.open_file(flags).map_err(|errno| beneath(errno, written))
+        let opened = match (located.open(OpenMode::Read.flags()), &located.target) {
+            // Its owner may perhaps write it and not read it.
+            (Err(Errno::ACCESS), MountTarget::Beneath(root, relative)) => {
+                root.open(relative, OpenMode::Append.flags())
             }
-            MountTarget::Beneath(root, relative) => match root.open(relative, flags) {
-                // Its owner may perhaps write it and not read it.
-                Err(Errno::ACCESS) => root.open(relative, OpenMode::Append.flags()),
-                opened => opened,
-            }
-            .map_err(|errno| explain(errno, root, relative, written)),
-        }?;
+            (opened, _) => opened,
+        };
+        let opened = opened.map_err(|errno| explain(errno, located, written))?;
         let stat = fstat(&opened).map_err(|errno| FileError::system(errno, written))?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         located.expect_directory(kind, written)?;
@@ -358,14 +336,26 @@ fn deepest<'a>(root: &Root<'a>, parents: &[&[u8]]) -> rustix::io::Result<(Direct
     Ok((directory, parents.len()))
 }
 
-/// Why `a/`, or the root, cannot be opened as a file; if nothing exists there, no file can be
-/// created.
-pub(super) fn no_file(
-    root: &Root<'_>,
-    relative: &[u8],
+/// Refuses a path that is written as a directory's, and the root of a mount.
+pub(super) fn expect_file(
+    located: &LocatedPath<'_>,
     absent: Absent,
     written: &[u8],
-) -> FileError {
+) -> Result<(), FileError> {
+    match &located.target {
+        MountTarget::Beneath(root, relative) if located.wants_directory || relative.is_empty() => {
+            Err(no_file(root, relative, absent, written))
+        }
+        MountTarget::File if located.wants_directory => {
+            Err(FileError::system(Errno::NOTDIR, written))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Why `a/`, or the root, cannot be opened as a file; if nothing exists there, no file can be
+/// created.
+fn no_file(root: &Root<'_>, relative: &[u8], absent: Absent, written: &[u8]) -> FileError {
     match root.directory(relative) {
         Ok(_) => FileError::system(Errno::ISDIR, written),
         Err(Errno::NOENT) if absent == Absent::Accept => FileError::system(Errno::ISDIR, written),
@@ -375,13 +365,13 @@ pub(super) fn no_file(
 
 /// Improves the error of a failed open. A socket, a FIFO without a reader or a device whose driver
 /// or control group refuses give unclear error numbers, so look up the type, only to name it.
-pub(super) fn explain(errno: Errno, root: &Root<'_>, relative: &[u8], written: &[u8]) -> FileError {
+pub(super) fn explain(errno: Errno, located: &LocatedPath<'_>, written: &[u8]) -> FileError {
     let unclear = matches!(
         errno,
         Errno::NXIO | Errno::NODEV | Errno::ACCESS | Errno::PERM | Errno::OPNOTSUPP
     );
     if unclear
-        && let Ok(fd) = root.open(relative, OFlags::PATH)
+        && let Ok(fd) = located.open(OFlags::PATH)
         && let Ok(stat) = fstat(&fd)
         && !matches!(
             FileType::from_raw_mode(stat.st_mode),

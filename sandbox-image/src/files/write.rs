@@ -27,7 +27,7 @@ use super::follow::LastLink;
 use super::modes::mode_of;
 use super::mounts::{LocatedPath, MountTarget};
 use super::names::size_of;
-use super::open::{Absent, ParentDir, explain, make_parents, no_file};
+use super::open::{Absent, ParentDir, expect_file, explain, make_parents};
 use super::path_locks::PathLock;
 use super::temporary::{Existing, Temporary};
 use super::watch::Watch;
@@ -177,25 +177,17 @@ fn find(
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = if mode == WriteMode::Append { flags | OFlags::APPEND } else { flags };
     let fail = |errno| FileError::system(errno, written);
-    let fd = match &located.target {
-        MountTarget::File if located.wants_directory => return Err(fail(Errno::NOTDIR)),
-        MountTarget::File => {
-            located.mount.open_file(flags).map_err(|errno| beneath(errno, written))?
+    expect_file(located, absent, written)?;
+    let fd = match (located.open(flags), &located.target) {
+        (Ok(fd), _) => fd,
+        (Err(Errno::NOENT), MountTarget::Beneath(..)) => return Ok(None),
+        // Whatever it is, it is in the way of a new file.
+        (Err(_), MountTarget::Beneath(root, relative))
+            if mode == WriteMode::CreateNew && is_there(root, relative) =>
+        {
+            return Err(fail(Errno::EXIST));
         }
-        MountTarget::Beneath(root, relative) => {
-            if located.wants_directory || relative.is_empty() {
-                return Err(no_file(root, relative, absent, written));
-            }
-            match root.open(relative, flags) {
-                Ok(fd) => fd,
-                Err(Errno::NOENT) => return Ok(None),
-                // Whatever it is, it is in the way of a new file.
-                Err(_) if mode == WriteMode::CreateNew && is_there(root, relative) => {
-                    return Err(fail(Errno::EXIST));
-                }
-                Err(errno) => return Err(explain(errno, root, relative, written)),
-            }
-        }
+        (Err(errno), _) => return Err(explain(errno, located, written)),
     };
     let stat = fstat(&fd).map_err(fail)?;
     match FileType::from_raw_mode(stat.st_mode) {
