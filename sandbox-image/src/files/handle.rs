@@ -12,10 +12,11 @@ use std::sync::Arc;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::{fs, io};
 
-use super::access::{Files, Flush, Touch};
+use super::access::{Files, Flush};
 use super::error::FileError;
 use super::open::OpenFile;
 use super::open_mode::OpenMode;
+use super::touched::TouchedEntry;
 
 /// Bytes per system call.
 pub const BUFFER_BYTES: usize = 64 << 10;
@@ -60,7 +61,7 @@ pub struct Handle {
     /// The size of the next read.
     ahead: usize,
     /// The first write was announced.
-    touch: Option<Touch>,
+    touch: Option<TouchedEntry>,
     /// A byte has reached the file.
     changed: bool,
     /// The last attempt to write failed. Its caller has the error.
@@ -286,7 +287,8 @@ impl Handle {
     /// Announces the change, unless that is done.
     fn announce(&mut self) {
         if let (None, Some(file)) = (&self.touch, &self.file) {
-            self.touch = Some(self.files.touch_before_write(&file.path, file.mode));
+            let change = file.mode.change();
+            self.touch = Some(self.files.announced.announce(&file.path, true, change).into_entry());
         }
     }
 
@@ -364,7 +366,7 @@ impl Handle {
                 && !self.changed
                 && let Some(touch) = self.touch.take()
             {
-                self.files.first_write_failed(&file.path, touch);
+                self.files.announced.take_back(&file.path, true, touch);
             }
         }
         (done, failure)

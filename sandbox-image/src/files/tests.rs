@@ -410,13 +410,14 @@ fn changes_are_announced_before_they_happen_and_failures_taken_back() {
         files.open(b"old", OpenMode::Append).unwrap();
         let file = files.open(b"old", OpenMode::ReadUpdate).unwrap();
         assert_eq!(seen(), [], "nothing has changed yet");
-        let touch = files.touch_before_write(&file.path, OpenMode::Append);
+        let announce = || files.announced.announce(&file.path, true, Change::Append).into_entry();
+        let touch = announce();
         assert_eq!(seen(), one("/io/old", true, Change::Append));
-        files.first_write_failed(&file.path, touch);
+        files.announced.take_back(&file.path, true, touch);
         assert_eq!(seen(), one("/io/old", true, Change::Failed));
-        _ = files.touch_before_write(&file.path, OpenMode::Append);
-        let touch = files.touch_before_write(&file.path, OpenMode::Append);
-        files.first_write_failed(&file.path, touch);
+        _ = announce();
+        let touch = announce();
+        files.announced.take_back(&file.path, true, touch);
         assert_eq!(seen(), one("/io/old", true, Change::Append), "the first change stands");
 
         files.open(b"new", OpenMode::Append).unwrap();

@@ -140,18 +140,15 @@ fn ask(call: &mut Call<'_>, target: CallTarget, name: String, arguments: Box<Raw
 fn push_files(call: &mut Call<'_>, files: &[CallFile]) -> Result<(), Raise> {
     let list = call.push_table(files.len(), 0);
     for (index, CallFile { name, mime_type, data }) in files.iter().enumerate() {
-        let path = match &call.host().files {
-            Some(_) => Some(io::write_file(call, &format!("{FILES}{name}"), &data.0)?),
-            None => None,
+        let (field, value) = match &call.host().files {
+            Some(_) => (c"path", io::write_file(call, &format!("{FILES}{name}"), &data.0)?),
+            None => (c"omitted", b"io is off in this run".to_vec()),
         };
         let entry = call.push_table(0, 3);
         call.set_string(entry, c"type", mime_type);
         #[expect(clippy::cast_precision_loss, reason = "a frame is shorter than 2^53")]
         call.set_number(entry, c"bytes", data.0.len() as f64);
-        match path {
-            Some(path) => call.set_string(entry, c"path", path),
-            None => call.set_string(entry, c"omitted", "io is off in this run"),
-        }
+        call.set_string(entry, field, value);
         call.set_element(list, index + 1)?;
     }
     Ok(())
