@@ -125,7 +125,9 @@ impl Files {
         }
         // The inner ones first, while they can be reached.
         for (directory, mode) in narrow.into_iter().rev() {
-            self.set_mode(&directory, mode)?;
+            let located = self.locate_to_write(&directory, LastLink::Follow)?;
+            let opened = located.open_directory(&directory)?;
+            fchmod(&opened, mode).map_err(|errno| beneath(errno, &directory))?;
         }
         Ok((listed.len() as u64 + 1, bytes))
     }
@@ -144,12 +146,6 @@ impl Files {
         writing.permissions = Some(copied_mode(stat.st_mode));
         writing.put_file(&source.fd, source.size, watch)?;
         Ok(writing.commit(watch)?.bytes)
-    }
-
-    fn set_mode(&self, directory: &[u8], mode: Mode) -> Result<(), FileError> {
-        let located = self.locate_to_write(directory, LastLink::Follow)?;
-        let opened = located.open_directory(directory)?;
-        fchmod(&opened, mode).map_err(|errno| beneath(errno, directory))
     }
 }
 

@@ -43,16 +43,8 @@ pub enum Absent {
 }
 
 impl OpenMode {
-    const fn writes(self) -> bool {
-        !matches!(self, Self::Read)
-    }
-
     const fn creates(self) -> bool {
         !matches!(self, Self::Read | Self::ReadUpdate)
-    }
-
-    const fn truncates(self) -> bool {
-        matches!(self, Self::Write | Self::WriteUpdate)
     }
 
     /// Never O_TRUNC: the opened file is checked first. O_NONBLOCK, so that a FIFO or a device is
@@ -78,10 +70,9 @@ impl Files {
     /// [`FileError`], and nothing has changed (except for parents that were created before the disk
     /// was full).
     pub fn open(&self, written: &[u8], mode: OpenMode) -> Result<OpenFile, FileError> {
-        let located = if mode.writes() {
-            self.locate_to_write(written, LastLink::Follow)?
-        } else {
-            self.locate_to_read(written, LastLink::Follow)?
+        let located = match mode {
+            OpenMode::Read => self.locate_to_read(written, LastLink::Follow)?,
+            _ => self.locate_to_write(written, LastLink::Follow)?,
         };
         let absent = if mode.creates() { Absent::Accept } else { Absent::Refuse };
         expect_file(&located, absent, written)?;
@@ -206,7 +197,7 @@ impl Files {
             _ => return Err(special(written)),
         }
         let mut size = u64::try_from(stat.st_size).unwrap_or(0);
-        if mode.truncates() {
+        if matches!(mode, OpenMode::Write | OpenMode::WriteUpdate) {
             let pending = self.announced.announce(&path, true, mode.change());
             let truncated = if size > 0 { retry(|| ftruncate(&fd, 0)) } else { Ok(()) };
             pending.end(truncated.is_ok());

@@ -64,24 +64,6 @@ impl Files {
         Ok(RemoveReply { path: (&located.path).into(), removed: entries > 0, entries })
     }
 
-    /// Refuses to remove a directory that contains a protected name, before anything is removed. In
-    /// a tree too large to be searched first, the removal itself finds it.
-    fn refuse_protected_below(
-        &self,
-        entry: &Entry<'_>,
-        path: &GuestPath,
-        written: &[u8],
-        watch: &Watch,
-    ) -> Result<(), FileError> {
-        if !self.policy.has_protected() {
-            return Ok(());
-        }
-        match self.files_below(entry, path, "remove", written, watch) {
-            Err(error) if error.kind != ErrorKind::TooLarge => Err(error),
-            Ok(_) | Err(_) => Ok(()),
-        }
-    }
-
     fn remove_located(
         &self,
         located: &LocatedPath<'_>,
@@ -117,7 +99,15 @@ impl Files {
             return Err(not_allowed(written));
         }
         let below = if request.recursive {
-            self.refuse_protected_below(&entry, &located.path, written, watch)?;
+            // A protected name is found before anything is removed. In a tree too large to be searched
+            // first, the removal itself finds it.
+            if self.policy.has_protected()
+                && let Err(error) =
+                    self.files_below(&entry, &located.path, "remove", written, watch)
+                && error.kind != ErrorKind::TooLarge
+            {
+                return Err(error);
+            }
             let root = entry.root;
             Tree { files: self, root, path: &located.path, written, watch, removed: 0, held: 0 }
                 .empty(&entry)?

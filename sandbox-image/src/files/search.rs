@@ -48,7 +48,9 @@ impl Files {
             "" => return Err(FileError::invalid("the pattern names nothing", written)),
             pattern => (pattern, pattern.len() < below.len()),
         };
-        let glob = glob_pattern(pattern, request.hidden, written)?;
+        expect_short(pattern.len(), written)?;
+        let glob = Pattern::new(pattern, request.hidden);
+        let glob = glob.map_err(|reason| no_glob(pattern, &reason))?;
         let selection = selection(&request.selection(), written)?;
         let reach = Reach::of(pattern, request.hidden);
         let hidden = request.hidden || glob.names_hidden;
@@ -120,7 +122,12 @@ impl Files {
     /// `invalid_request` for a pattern that is not a regular expression, `timeout` as for a glob.
     pub fn grep(&self, options: &Grep, watch: &Watch) -> Result<GrepReply, FileError> {
         let written = options.path.as_bytes();
-        let expression = expression(options, written)?;
+        expect_short(options.pattern.len(), written)?;
+        let expression = Expression::new(&options.pattern, options.ignore_case);
+        let expression = expression.map_err(|cause| {
+            let reason = format!("not a regular expression: {cause}");
+            FileError::invalid(reason, options.pattern.as_bytes())
+        })?;
         if options.context > MAX_GREP_CONTEXT {
             let reason = format!("the context has more than {MAX_GREP_CONTEXT} lines");
             return Err(FileError::invalid(reason, written));
@@ -221,9 +228,7 @@ fn expect_some(
 
 fn selection(globs: &[String], written: &[u8]) -> Result<Selection, FileError> {
     expect_short(globs.iter().map(|glob| glob.len() + 1).sum(), written)?;
-    Selection::new(globs).map_err(|(glob, reason)| {
-        FileError::invalid(format!("not a glob: {reason}"), glob.as_bytes())
-    })
+    Selection::new(globs).map_err(|(glob, reason)| no_glob(glob, &reason))
 }
 
 /// Where the paths are that a glob may match: a directory elsewhere is not entered.
@@ -259,11 +264,8 @@ impl Reach {
     }
 }
 
-fn glob_pattern(pattern: &str, hidden: bool, written: &[u8]) -> Result<Pattern, FileError> {
-    expect_short(pattern.len(), written)?;
-    let fail =
-        |reason: String| FileError::invalid(format!("not a glob: {reason}"), pattern.as_bytes());
-    Pattern::new(pattern, hidden).map_err(fail)
+fn no_glob(glob: &str, reason: &str) -> FileError {
+    FileError::invalid(format!("not a glob: {reason}"), glob.as_bytes())
 }
 
 fn expect_short(pattern: usize, written: &[u8]) -> Result<(), FileError> {
@@ -272,14 +274,6 @@ fn expect_short(pattern: usize, written: &[u8]) -> Result<(), FileError> {
     }
     let reason = format!("a pattern has more than {MAX_PATTERN_BYTES} bytes");
     Err(FileError::invalid(reason, written))
-}
-
-fn expression(options: &Grep, written: &[u8]) -> Result<Expression, FileError> {
-    expect_short(options.pattern.len(), written)?;
-    Expression::new(&options.pattern, options.ignore_case).map_err(|cause| {
-        let reason = format!("not a regular expression: {cause}");
-        FileError::invalid(reason, options.pattern.as_bytes())
-    })
 }
 
 /// The lines that a search has found so far.
