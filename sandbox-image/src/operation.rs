@@ -219,18 +219,16 @@ impl Task<'_> {
     }
 
     fn view(&self, request: &View) -> Result<ViewReply, FileError> {
-        match self.files.view(request, self.watch)? {
-            Viewed::Text(path, window) => {
-                let path = (&path).into();
-                Ok(ViewReply { path, content: ViewContent::Text(window) })
-            }
+        let (path, content) = match self.files.view(request, self.watch)? {
+            Viewed::Text(path, window) => ((&path).into(), ViewContent::Text(window)),
             Viewed::Image(mime_type, first, reading) => {
                 let path = (&reading.path).into();
                 let mime_type = mime_type.to_owned();
                 let image = ImageContent { mime_type, bytes: self.send(first, reading)? };
-                Ok(ViewReply { path, content: ViewContent::Image(image) })
+                (path, ViewContent::Image(image))
             }
-        }
+        };
+        Ok(ViewReply { path, content })
     }
 
     fn write(&self, request: Write) -> Result<WriteReply, FileError> {

@@ -53,10 +53,6 @@ struct Reserve {
 }
 
 impl Reserve {
-    const fn new(bytes: u64) -> Self {
-        Self { bytes, known_free: AtomicU64::new(0) }
-    }
-
     /// Whether `n` more bytes in `file`, or one more entry, leave the reserve free: a byte may
     /// occupy one block, and two if it starts in a half-full one. If a file system does not report
     /// its free space, it is assumed to be sufficient.
@@ -109,7 +105,7 @@ impl Quota {
             bytes: Counter::new(limits.write_bytes),
             entries: Counter::new(limits.entries),
             lifetime,
-            reserve: Reserve::new(limits.disk_reserve_bytes),
+            reserve: Reserve { bytes: limits.disk_reserve_bytes, known_free: AtomicU64::new(0) },
             spared: Vec::new(),
         }
     }

@@ -292,7 +292,7 @@ struct Search<'a> {
 impl Search<'_> {
     /// Searches a file.
     fn file(&mut self, name: &WireString, file: OwnedFd, written: &[u8]) -> Result<(), FileError> {
-        let mut lines = Lines::of(file);
+        let mut lines = Lines { file, buffer: Vec::new(), left: 0..0, ended: false };
         // Lines before the next match, and how many are to follow the last one.
         let mut before: Vec<(u64, Vec<u8>)> = Vec::new();
         let mut after = 0;
@@ -348,10 +348,6 @@ struct Lines {
 }
 
 impl Lines {
-    fn of(file: OwnedFd) -> Self {
-        Self { file, buffer: Vec::new(), left: 0..0, ended: false }
-    }
-
     /// The next line; `None` at the end, and where the file is not text.
     fn next(&mut self) -> rustix::io::Result<Option<&[u8]>> {
         loop {
