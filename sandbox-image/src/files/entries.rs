@@ -78,17 +78,17 @@ impl Files {
         let directory = located.open_directory(written)?;
         let above = located.path.as_bytes().len() + 1;
         let mut names = Vec::new();
-        read_directory(&directory, |name, _| {
+        let fail = |errno| beneath(errno, written);
+        read_directory(&directory, fail, |name, _| {
             if is_temporary(name) || !has_path(above, name) {
                 return Ok(());
             }
             if names.len() == self.list_entries {
-                return Err(Errno::OVERFLOW);
+                return Err(self.too_many("list", written));
             }
             names.push(name.to_vec());
             Ok(())
-        })
-        .map_err(|errno| self.too_many(errno, "list", written))?;
+        })?;
         names.sort_unstable();
         Ok(names)
     }
@@ -290,13 +290,11 @@ impl Files {
             watch.check()?;
             let mut level = LookedLevel { id: identity(&here).map_err(fail)?, inner: Vec::new() };
             let depth = levels.len() + 1;
-            let mut found = None;
-            let read = read_directory(&here, |name, kind| {
+            read_directory(&here, fail, |name, kind| {
                 let inner = join_written(&below, name);
                 let names = inner.rsplit(|&byte| byte == b'/');
                 if self.policy.is_protected_end(names.chain(path.components().rev())) {
-                    found = Some(protected(&join_written(written, &inner)));
-                    return Err(Errno::PERM);
+                    return Err(protected(&join_written(written, &inner)));
                 }
                 let is_directory = kind == FileType::Directory;
                 if is_temporary(name) && !is_directory {
@@ -304,7 +302,7 @@ impl Files {
                 }
                 seen += 1;
                 if seen > self.list_entries {
-                    return Err(Errno::OVERFLOW);
+                    return Err(self.too_many(verb, written));
                 }
                 longest = longest.max(1 + inner.len());
                 if !is_directory {
@@ -315,15 +313,10 @@ impl Files {
                     let reason = format!(
                         "directories are nested deeper than {LOOKED_DEPTH}: too deep to {verb}"
                     );
-                    found = Some(FileError::rule(ErrorKind::TooLarge, reason, written));
-                    return Err(Errno::PERM);
+                    return Err(FileError::rule(ErrorKind::TooLarge, reason, written));
                 }
                 Ok(())
-            });
-            match found {
-                Some(error) => return Err(error),
-                None => read.map_err(|errno| self.too_many(errno, verb, written))?,
-            }
+            })?;
             levels.push(level);
             while levels.last().is_some_and(|level| level.inner.is_empty()) {
                 levels.pop();
@@ -341,14 +334,9 @@ impl Files {
         }
     }
 
-    fn too_many(&self, errno: Errno, verb: &str, written: &[u8]) -> FileError {
-        match errno {
-            Errno::OVERFLOW => {
-                let reason = format!("too many entries to {verb} (max {})", self.list_entries);
-                FileError::rule(ErrorKind::TooLarge, reason, written)
-            }
-            errno => beneath(errno, written),
-        }
+    fn too_many(&self, verb: &str, written: &[u8]) -> FileError {
+        let reason = format!("too many entries to {verb} (max {})", self.list_entries);
+        FileError::rule(ErrorKind::TooLarge, reason, written)
     }
 }
 
@@ -383,7 +371,7 @@ fn move_directory(
     *in_part = true;
     let to = retry(|| openat(target, new_name, flags, Mode::empty()))?;
     let mut names = Vec::new();
-    read_directory(&from, |name, _| {
+    read_directory(&from, std::convert::identity, |name, _| {
         names.push(name.to_vec());
         Ok(())
     })?;
@@ -437,17 +425,19 @@ pub(super) fn has_path(above: usize, name: &[u8]) -> bool {
     name.len() <= MAX_COMPONENT_BYTES && above + name.len() <= MAX_PATH_BYTES
 }
 
-/// Calls `each` with the name and type of every entry except `.` and `..`.
-pub(super) fn read_directory(
+/// Calls `each` with the name and type of every entry except `.` and `..`, until it fails; `fail` makes the
+/// error of reading.
+pub(super) fn read_directory<E>(
     directory: &OwnedFd,
-    mut each: impl FnMut(&[u8], FileType) -> rustix::io::Result<()>,
-) -> rustix::io::Result<()> {
+    fail: impl Fn(Errno) -> E,
+    mut each: impl FnMut(&[u8], FileType) -> Result<(), E>,
+) -> Result<(), E> {
     let mut buffer = [MaybeUninit::uninit(); 32 << 10];
     let mut entries = RawDir::new(directory, &mut buffer);
     while let Some(entry) = entries.next() {
         let entry = match entry {
             Err(Errno::INTR) => continue,
-            entry => entry?,
+            entry => entry.map_err(&fail)?,
         };
         let name = entry.file_name().to_bytes();
         if name == b"." || name == b".." {
@@ -470,7 +460,7 @@ pub(super) fn read_watched(
     mut each: impl FnMut(&[u8], FileType),
 ) -> Result<rustix::io::Result<()>, FileError> {
     let mut stopped = Ok(());
-    let read = read_directory(directory, |name, kind| {
+    let read = read_directory(directory, std::convert::identity, |name, kind| {
         stopped = watch.check();
         if stopped.is_err() {
             return Err(Errno::INTR);

@@ -201,7 +201,7 @@ impl Walk<'_> {
     fn has_entries(&mut self, below: &[u8]) -> Result<bool, FileError> {
         let Some(directory) = self.top.open(below)? else { return Ok(false) };
         let mut found = false;
-        let read = read_directory(&directory, |name, _| {
+        let read = read_directory(&directory, std::convert::identity, |name, _| {
             found = !is_temporary(name);
             if found { Err(Errno::INTR) } else { Ok(()) }
         });
