@@ -17,9 +17,9 @@ pub(super) fn install(call: &mut Call<'_>, args: &Map<String, Value>) -> Result<
         call.push_nil();
         call.set_global(name);
     }
-    call.push_function(c"print", print, 0);
+    call.push_function(c"print", |call| log(call, LogLevel::Print), 0);
     call.set_global(c"print");
-    call.push_function(c"warn", warn, 0);
+    call.push_function(c"warn", |call| log(call, LogLevel::Warn), 0);
     call.set_global(c"warn");
 
     let os = call.push_global(c"os");
@@ -59,14 +59,6 @@ pub(super) fn install(call: &mut Call<'_>, args: &Map<String, Value>) -> Result<
         process::install(call);
     }
     Ok(())
-}
-
-fn print(call: &mut Call<'_>) -> Results {
-    log(call, LogLevel::Print)
-}
-
-fn warn(call: &mut Call<'_>) -> Results {
-    log(call, LogLevel::Warn)
 }
 
 fn log(call: &mut Call<'_>, level: LogLevel) -> Results {

@@ -19,7 +19,8 @@ pub(super) fn install(call: &mut Call<'_>) {
     call.set_global(c"policy");
     if call.host().has_tools {
         let tools = call.push_table(0, 2);
-        call.set_function(tools, c"search", search);
+        call.set_function(tools, c"search", |call| ask_about(call, CallTarget::Search, "search"));
+        let describe = |call: &mut Call<'_>| ask_about(call, CallTarget::Describe, "describe");
         call.set_function(tools, c"describe", describe);
         call.push_function(c"tools", group, 0);
         seal(call, tools);
@@ -80,14 +81,6 @@ fn call_tool(call: &mut Call<'_>) -> Results {
         return Err(Raise::Error(format!("tools.{name}: {why}")));
     };
     ask(call, CallTarget::Tool, name, arguments)
-}
-
-fn search(call: &mut Call<'_>) -> Results {
-    ask_about(call, CallTarget::Search, "search")
-}
-
-fn describe(call: &mut Call<'_>) -> Results {
-    ask_about(call, CallTarget::Describe, "describe")
 }
 
 fn policy(call: &mut Call<'_>) -> Results {
