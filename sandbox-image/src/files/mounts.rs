@@ -1,8 +1,10 @@
 //! The mounts of the sandbox, opened once, before any user input is read.
 
+use std::ffi::OsStr;
 use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::sync::OnceLock;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, openat, unlinkat};
@@ -154,11 +156,10 @@ impl Mounts {
     ///
     /// [`MountError`] for the first one that is missing, or is neither directory nor file.
     pub fn open(args: &AgentArgs) -> Result<Self, MountError> {
-        let path_of = |mount: &argv::Mount| {
-            use std::os::unix::ffi::OsStrExt;
-            PathBuf::from(std::ffi::OsStr::from_bytes(mount.path.as_bytes()))
-        };
-        let mounts = args.mounts.iter().map(|mount| Mount::open(mount, &path_of(mount)));
+        let mounts = args
+            .mounts
+            .iter()
+            .map(|mount| Mount::open(mount, Path::new(OsStr::from_bytes(mount.path.as_bytes()))));
         Ok(Self::new(mounts.collect::<Result<_, _>>()?, args.home.clone(), args.base()))
     }
 
@@ -231,11 +232,11 @@ impl Mounts {
     /// What the agent must be allowed to do.
     pub fn grants(&self) -> impl Iterator<Item = Grant<'_>> {
         self.mounts.iter().map(|mount| {
-            let (fd, kind) = match &mount.target {
-                Target::Directory(fd) => (fd, GrantKind::Directory),
-                Target::File { file, .. } => (file, GrantKind::File),
+            let kind = match mount.target {
+                Target::Directory(_) => GrantKind::Directory,
+                Target::File { .. } => GrantKind::File,
             };
-            Grant { fd: fd.as_fd(), access: mount.access, kind }
+            Grant { fd: mount.fd(), access: mount.access, kind }
         })
     }
 
@@ -404,7 +405,6 @@ impl Mount {
         let target = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => Target::Directory(fd),
             FileType::RegularFile => {
-                use std::os::unix::ffi::OsStrExt;
                 let (Some(parent), Some(name)) = (at.parent(), at.file_name()) else {
                     return Err(Errno::INVAL);
                 };
