@@ -55,30 +55,27 @@ impl DiskMeter {
         Self { is_xfs: kind == XFS_MAGIC }
     }
 
-    /// The disk usage of a file.
+    /// The disk usage of a file: the allocated part of its size, or all that is allocated if that is more
+    /// than its size, and what XFS allocates ahead of writes, explain. Programs cannot allocate space
+    /// without writing.
     #[must_use]
     pub fn bytes_of(self, stat: &Stat) -> u64 {
-        bytes_of(stat, self.is_xfs)
+        // Their types depend on the platform.
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let allocated = allocated(stat);
+        let block = u64::try_from(stat.st_blksize).unwrap_or(0).clamp(512, LARGEST_BLOCK);
+        let ahead = match self.is_xfs && size >= LEAST_AHEAD {
+            true => size.saturating_mul(2).saturating_add(LEAST_AHEAD),
+            false => 0,
+        };
+        let is_explained = allocated < size.saturating_add(block.max(ahead));
+        if is_explained { size.min(allocated) } else { allocated }
     }
 }
 
-fn allocated(stat: &Stat) -> u64 {
+/// What is allocated for a file.
+pub(crate) fn allocated(stat: &Stat) -> u64 {
     u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512)
-}
-
-/// The allocated part of a file's size, or all that is allocated if that is more than its size, and what
-/// XFS allocates ahead of writes, explain. Programs cannot allocate space without writing.
-fn bytes_of(stat: &Stat, is_xfs: bool) -> u64 {
-    // Their types depend on the platform.
-    let size = u64::try_from(stat.st_size).unwrap_or(0);
-    let allocated = allocated(stat);
-    let block = u64::try_from(stat.st_blksize).unwrap_or(0).clamp(512, LARGEST_BLOCK);
-    let ahead = if !is_xfs || size < LEAST_AHEAD {
-        0
-    } else {
-        size.saturating_mul(2).saturating_add(LEAST_AHEAD)
-    };
-    if allocated < size.saturating_add(block.max(ahead)) { size.min(allocated) } else { allocated }
 }
 
 #[cfg(test)]

@@ -60,28 +60,15 @@ impl FreeSpace {
     }
 }
 
-/// Whether a filesystem's free space is known locally, in this kernel's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Locality {
-    /// It is.
-    Local,
-    /// It may have to ask another machine, or another process.
-    Unknown,
+/// Whether the free space of the filesystem that `file` is on is known locally, in this kernel's memory.
+/// Otherwise it may have to ask another machine, or another process.
+#[must_use]
+pub fn is_local(file: impl AsFd) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|stat| is_local_type(stat.f_type as u32))
 }
 
-impl Locality {
-    /// The locality of the filesystem that `file` is on.
-    #[must_use]
-    pub fn of(file: impl AsFd) -> Self {
-        rustix::fs::fstatfs(file).map_or(Self::Unknown, |stat| Self::of_type(stat.f_type as u32))
-    }
-
-    const fn of_type(magic: u32) -> Self {
-        match magic {
-            EXT_MAGIC | XFS_MAGIC | BTRFS_MAGIC | TMPFS_MAGIC => Self::Local,
-            _ => Self::Unknown,
-        }
-    }
+const fn is_local_type(magic: u32) -> bool {
+    matches!(magic, EXT_MAGIC | XFS_MAGIC | BTRFS_MAGIC | TMPFS_MAGIC)
 }
 
 #[cfg(test)]
@@ -90,9 +77,9 @@ mod tests {
 
     #[test]
     fn free_space_of_network_and_user_space_file_systems_is_not_known_locally() {
-        assert_eq!([0xef53, 0x0102_1994].map(Locality::of_type), [Locality::Local; 2]);
+        assert_eq!([0xef53, 0x0102_1994].map(is_local_type), [true; 2]);
         // NFS, FUSE, SMB 2, 9P.
         let others = [0x6969, 0x6573_5546, 0xfe53_4d42, 0x0102_1997];
-        assert_eq!(others.map(Locality::of_type), [Locality::Unknown; 4]);
+        assert_eq!(others.map(is_local_type), [false; 4]);
     }
 }

@@ -21,7 +21,7 @@ mod walk;
 
 pub use access::{Access, check_access};
 pub use disk_usage::{DiskMeter, DiskUsage};
-pub use free_space::{FreeSpace, Locality};
+pub use free_space::{FreeSpace, is_local};
 pub use identity::Identity;
 pub use lock::{create_locked_dir, is_locked_file, lock_directory};
 pub use names::{CopyAllowance, KnownFiles, link_below};

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::{AtFlags, Stat, linkat};
 use rustix::io::{Errno, Result};
 
+use crate::disk_usage::allocated;
 use crate::resolve::{Resolver, Root, split};
 use crate::stamp::FileStamp;
 
@@ -59,8 +60,7 @@ impl CopyAllowance {
         if file.st_nlink < 2 || self.copied.insert((file.st_dev, file.st_ino)) {
             return true;
         }
-        let allocated = u64::try_from(file.st_blocks).unwrap_or(0).saturating_mul(512);
-        let left = self.left.checked_sub(allocated);
+        let left = self.left.checked_sub(allocated(file));
         self.left = left.unwrap_or(self.left);
         left.is_some()
     }

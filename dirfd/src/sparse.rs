@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{SeekFrom, Stat, fstat, seek};
 use rustix::io::{Errno, Result};
 
+use crate::disk_usage::allocated;
+
 /// The next range of a file that has data, at or after `at` and before `size`. On a filesystem that
 /// does not report holes, everything is data.
 pub fn next_data(file: BorrowedFd<'_>, at: u64, size: u64) -> Result<Option<Range<u64>>> {
@@ -100,8 +102,7 @@ impl HoleAllowance {
     /// Takes what a file has that is on no disk. `false` if that is more than what is left.
     pub fn take(&self, file: &Stat) -> bool {
         let size = u64::try_from(file.st_size).unwrap_or(0);
-        let allocated = u64::try_from(file.st_blocks).unwrap_or(0).saturating_mul(512);
-        let take = |left: u64| left.checked_sub(size.saturating_sub(allocated));
+        let take = |left: u64| left.checked_sub(size.saturating_sub(allocated(file)));
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 }

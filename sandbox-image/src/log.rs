@@ -116,7 +116,7 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::testing::LIMITS;
+    use crate::files::tests::setup::LIMITS;
     use crate::outbox::Recorder;
     use proptest::prelude::*;
 

@@ -9,29 +9,20 @@ use std::time::Duration;
 
 use sandbox_protocol::limits::{LIST_PAGE, LIST_PAGE_BYTES};
 use sandbox_protocol::message::{
-    ChmodReply, Copy, CopyReply, EditReply, Entry, EntryDetails, Exists, ExistsReply, GlobReply,
-    GrepReply, ImageContent, List, ListReply, MkdirReply, Operation, Page, Read, ReadLink,
-    ReadLinkReply, ReadReply, Remove, RemoveReply, Rename, RenameReply, SetMetadataReply, Stat,
-    StatReply, SymlinkReply, TouchReply, View, ViewContent, ViewReply, Write, WriteReply,
+    Entry, EntryDetails, Exists, ExistsReply, ImageContent, List, ListReply, Operation, Page, Read,
+    ReadLink, ReadReply, Stat, View, ViewContent, ViewReply, Write, WriteReply,
 };
 use sandbox_protocol::operation::OperationReply;
 use sandbox_protocol::{FromAgent, WireError, WireString};
 
-use crate::files::{
-    Absent, Existing, FileError, Files, LastLink, ListedEntry, Reading, RemoveScope, Viewed, Watch,
-};
+use crate::files::{Absent, FileError, Files, LastLink, Reading, Viewed, Watch};
 use crate::outbox::Outbox;
 use crate::stop::{StopFlag, StopReason};
 use crate::stream::{Stream, Streams};
 use crate::threads::ThreadJob;
 
 /// The operations in progress.
-#[derive(Clone)]
 pub struct Operations {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
     state: Mutex<State>,
     outbox: Arc<Outbox>,
     streams: Arc<Streams>,
@@ -61,9 +52,8 @@ impl Running {
 
 impl Operations {
     /// Starts without operations.
-    pub fn new(outbox: Arc<Outbox>, streams: Arc<Streams>) -> Self {
-        let shared = Shared { state: Mutex::default(), outbox, streams };
-        Self { shared: Arc::new(shared) }
+    pub fn new(outbox: Arc<Outbox>, streams: Arc<Streams>) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), outbox, streams })
     }
 
     /// Accepts the operation `id`, and returns the work that performs and answers it. Its timeout is
@@ -73,30 +63,30 @@ impl Operations {
     ///
     /// `invalid_request` if its stream is already open, `busy` if the session ends.
     pub fn accept(
-        &self,
+        self: &Arc<Self>,
         id: u64,
         operation: Operation,
         stream: Option<u32>,
         files: Files,
         time: Duration,
     ) -> Result<ThreadJob, WireError> {
-        let mut state = self.shared.state.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
         if state.closing {
             return Err(WireError::busy("the session ends"));
         }
-        let open = |(number, way)| self.shared.streams.open(number, way, None);
+        let open = |(number, way)| self.streams.open(number, way, None);
         let stream = stream.zip(operation.stream()).map(open).transpose()?;
         let stop = Arc::new(StopFlag::default());
         let running = Running { stop: stop.clone(), stream: stream.clone() };
         state.running.insert(id, running);
-        let shared = self.shared.clone();
+        let operations = self.clone();
         Ok(Box::new(move || {
-            let (watch, outbox) = (&Watch::new(stop, time), &shared.outbox);
+            let (watch, outbox) = (&Watch::new(stop, time), &operations.outbox);
             let task = Task { id, files: &files, watch, outbox, stream, replaced: Cell::default() };
-            shared.answer(&task, task.perform(operation));
+            operations.answer(&task, task.perform(operation));
             if let Some(replaced) = task.replaced.take() {
                 // To free its space takes as long as all the rest.
-                shared.streams.hand_over();
+                operations.streams.hand_over();
                 drop(replaced);
             }
         }))
@@ -104,13 +94,13 @@ impl Operations {
 
     /// Ends the operation with this id early; returns whether there was one.
     pub fn cancel(&self, id: u64) -> bool {
-        let state = self.shared.state.lock().unwrap();
+        let state = self.state.lock().unwrap();
         state.running.get(&id).map(Running::cancel).is_some()
     }
 
     /// Ends all operations early, refuses new ones, and calls `then` when all are answered.
     pub fn end(&self, then: impl FnOnce() + Send + 'static) {
-        let mut state = self.shared.state.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
         state.closing = true;
         state.running.values().for_each(Running::cancel);
         if state.running.is_empty() {
@@ -120,9 +110,7 @@ impl Operations {
             state.last.push(Box::new(then));
         }
     }
-}
 
-impl Shared {
     fn answer(&self, task: &Task<'_>, result: Result<OperationReply, FileError>) {
         let result = result.map_err(|error| WireError::new(error.kind, error.to_string()));
         if let Some(stream) = &task.stream {
@@ -198,99 +186,27 @@ impl Task<'_> {
             Operation::Read(request) => self.read(&request)?.into(),
             Operation::View(request) => self.view(&request)?.into(),
             Operation::Write(request) => self.write(request)?.into(),
-            Operation::Edit(request) => {
-                let path = self.files.edit(&request, self.watch)?;
-                EditReply { path: (&path).into(), replacements: request.count.get() }.into()
-            }
+            Operation::Edit(request) => self.files.edit(&request, self.watch)?.into(),
             Operation::List(request) => self.list(&request)?.into(),
-            Operation::Glob(request) => {
-                let found = self.files.glob(&request, self.watch)?;
-                let names = found.found.into_iter().map(WireString::from).collect();
-                GlobReply { path: (&found.path).into(), names, cut: found.cut }.into()
-            }
-            Operation::Grep(request) => {
-                let found = self.files.grep(&request, self.watch)?;
-                let path = (&found.path).into();
-                GrepReply { path, lines: found.found, files: found.files, cut: found.cut }.into()
-            }
-            Operation::Mkdir(request) => {
-                let (path, created) = self.files.mkdir(&request)?;
-                MkdirReply { path: (&path).into(), created }.into()
-            }
-            Operation::Touch(request) => {
-                let (path, created) = self.files.touch(&request)?;
-                TouchReply { path: (&path).into(), created }.into()
-            }
-            Operation::Remove(Remove { path, recursive, force }) => {
-                let absent = if force { Absent::Accept } else { Absent::Refuse };
-                let removed = self.files.remove_entry(
-                    path.as_bytes(),
-                    scope(recursive),
-                    absent,
-                    self.watch,
-                )?;
-                let (path, entries) = ((&removed.path).into(), removed.entries);
-                RemoveReply { path, removed: entries > 0, entries }.into()
-            }
+            Operation::Glob(request) => self.files.glob(&request, self.watch)?.into(),
+            Operation::Grep(request) => self.files.grep(&request, self.watch)?.into(),
+            Operation::Mkdir(request) => self.files.mkdir(&request)?.into(),
+            Operation::Touch(request) => self.files.touch(&request)?.into(),
+            Operation::Remove(request) => self.files.remove_entry(&request, self.watch)?.into(),
             Operation::Exists(Exists { path }) => {
                 let (path, kind) = self.files.exists(path.as_bytes())?;
                 ExistsReply { path: (&path).into(), exists: kind.is_some(), kind }.into()
             }
             Operation::Stat(Stat { path, follow }) => {
                 let last = if follow { LastLink::Follow } else { LastLink::Keep };
-                let facts = self.files.stat_at(path.as_bytes(), last)?;
-                let (owner, group, target, metadata) = match facts.details {
-                    Some(it) => (it.owner, it.group, it.target, it.metadata),
-                    None => Default::default(),
-                };
-                StatReply {
-                    path: (&facts.path).into(),
-                    kind: facts.kind,
-                    size: facts.size,
-                    permissions: facts.permissions,
-                    uid: facts.uid,
-                    gid: facts.gid,
-                    modified: facts.modified,
-                    accessed: facts.accessed,
-                    created: facts.created,
-                    owner,
-                    group,
-                    target,
-                    metadata,
-                }
-                .into()
+                self.files.stat_at(path.as_bytes(), last)?.into()
             }
-            Operation::Rename(Rename { from, to, overwrite, parents }) => {
-                let (from, to, existing) = (from.as_bytes(), to.as_bytes(), existing(overwrite));
-                if parents {
-                    self.files.make_parents_for(from, to)?;
-                }
-                let (from, to) = self.files.rename_entry(from, to, existing, self.watch)?;
-                RenameReply { from: (&from).into(), to: (&to).into() }.into()
-            }
-            Operation::Copy(Copy { from, to, recursive, overwrite }) => {
-                let (from, to) = (from.as_bytes(), to.as_bytes());
-                let (scope, existing) = (scope(recursive), existing(overwrite));
-                let copied = self.files.copy(from, to, scope, existing, self.watch)?;
-                let (from, to) = ((&copied.from).into(), (&copied.to).into());
-                CopyReply { from, to, entries: copied.entries, bytes: copied.bytes }.into()
-            }
-            Operation::Chmod(request) => {
-                let (path, entries) = self.files.chmod(&request, self.watch)?;
-                ChmodReply { path: (&path).into(), entries }.into()
-            }
-            Operation::Symlink(request) => {
-                let path = self.files.symlink(&request)?;
-                SymlinkReply { path: (&path).into() }.into()
-            }
-            Operation::ReadLink(ReadLink { path }) => {
-                let (path, target) = self.files.read_link(path.as_bytes())?;
-                ReadLinkReply { path: (&path).into(), target }.into()
-            }
-            Operation::SetMetadata(request) => {
-                let path = self.files.set_metadata(&request)?;
-                SetMetadataReply { path: (&path).into() }.into()
-            }
+            Operation::Rename(request) => self.files.rename_entry(&request, self.watch)?.into(),
+            Operation::Copy(request) => self.files.copy(&request, self.watch)?.into(),
+            Operation::Chmod(request) => self.files.chmod(&request, self.watch)?.into(),
+            Operation::Symlink(request) => self.files.symlink(&request)?.into(),
+            Operation::ReadLink(ReadLink { path }) => self.files.read_link(path.as_bytes())?.into(),
+            Operation::SetMetadata(request) => self.files.set_metadata(&request)?.into(),
         })
     }
 
@@ -303,18 +219,16 @@ impl Task<'_> {
     }
 
     fn view(&self, request: &View) -> Result<ViewReply, FileError> {
-        match self.files.view(request, self.watch)? {
-            Viewed::Text(path, window) => {
-                let path = (&path).into();
-                Ok(ViewReply { path, content: ViewContent::Text(window) })
-            }
+        let (path, content) = match self.files.view(request, self.watch)? {
+            Viewed::Text(path, window) => ((&path).into(), ViewContent::Text(window)),
             Viewed::Image(mime_type, first, reading) => {
                 let path = (&reading.path).into();
                 let mime_type = mime_type.to_owned();
                 let image = ImageContent { mime_type, bytes: self.send(first, reading)? };
-                Ok(ViewReply { path, content: ViewContent::Image(image) })
+                (path, ViewContent::Image(image))
             }
-        }
+        };
+        Ok(ViewReply { path, content })
     }
 
     fn write(&self, request: Write) -> Result<WriteReply, FileError> {
@@ -340,12 +254,10 @@ impl Task<'_> {
     fn list(&self, request: &List) -> Result<ListReply, FileError> {
         let mut page = Vec::new();
         let mut bytes = 0;
-        let end = self.files.list_entries(request, self.watch, |listed| {
-            let ListedEntry { path, kind, size, modified, details } = listed;
-            let name = WireString::from(path);
-            bytes += name.encoded_len();
-            bytes += details.as_ref().map_or(0, EntryDetails::encoded_len);
-            page.push(Entry { name, kind, size, modified, details });
+        let reply = self.files.list_entries(request, self.watch, |entry| {
+            bytes += entry.name.encoded_len();
+            bytes += entry.details.as_ref().map_or(0, EntryDetails::encoded_len);
+            page.push(entry);
             if page.len() == LIST_PAGE || bytes >= LIST_PAGE_BYTES {
                 self.send_page(&mut page);
                 bytes = 0;
@@ -355,19 +267,11 @@ impl Task<'_> {
         if !page.is_empty() {
             self.send_page(&mut page);
         }
-        Ok(ListReply { path: (&end.path).into(), entries: end.entries, cut: end.cut })
+        Ok(reply)
     }
 
     fn send_page(&self, page: &mut Vec<Entry>) {
         let page = Page { request: self.id, entries: std::mem::take(page) };
         self.watch.wait(|| self.outbox.notify(&FromAgent::Page(page)));
     }
-}
-
-const fn scope(recursive: bool) -> RemoveScope {
-    if recursive { RemoveScope::Tree } else { RemoveScope::Entry }
-}
-
-const fn existing(overwrite: bool) -> Existing {
-    if overwrite { Existing::Replace } else { Existing::Refuse }
 }

@@ -175,7 +175,7 @@ struct Session {
     replier: Replier,
     runner: Arc<Runner>,
     streams: Arc<Streams>,
-    operations: Operations,
+    operations: Arc<Operations>,
     threads: Arc<Threads>,
     /// What was accepted and is not performed by a thread yet.
     accepted: VecDeque<ThreadJob>,

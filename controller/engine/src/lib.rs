@@ -13,8 +13,6 @@ mod connect;
 mod docker;
 mod embedded;
 mod error;
-#[cfg(test)]
-mod exhausted;
 mod exit;
 pub mod failpoint;
 mod hardening;
@@ -26,6 +24,8 @@ pub mod own_address;
 mod program;
 mod sealed;
 mod store;
+#[cfg(test)]
+mod tests;
 
 use std::os::fd::OwnedFd;
 use std::pin::Pin;

@@ -100,7 +100,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::exhausted::without_descriptors;
+    use crate::tests::without_descriptors;
 
     #[test]
     fn addresses_of_the_loopback_are_own_and_others_are_not() {

@@ -26,9 +26,10 @@ fn what_a_file_system_allocates_ahead_of_writes_does_not_count() {
     ];
     for (size, allocated, bytes) in counted {
         let stat = stat(size, allocated);
-        assert_eq!(bytes_of(&stat, true), bytes as u64, "{size} {allocated}");
+        let counted_by = |is_xfs| DiskMeter { is_xfs }.bytes_of(&stat);
+        assert_eq!(counted_by(true), bytes as u64, "{size} {allocated}");
         // On no other file system.
         let counted = if allocated >= size + 4096 { allocated } else { size.min(allocated) };
-        assert_eq!(bytes_of(&stat, false), counted as u64, "{size} {allocated}");
+        assert_eq!(counted_by(false), counted as u64, "{size} {allocated}");
     }
 }

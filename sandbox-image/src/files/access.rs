@@ -1,6 +1,5 @@
 //! The files of one run or operation: which paths it may use, and what it has used.
 
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, Weak};
 
 use rustix::io::Errno;
@@ -12,10 +11,9 @@ use sandbox_protocol::path::GuestPath;
 use super::error::{FileError, not_allowed, protected, read_only_inputs};
 use super::follow::LastLink;
 use super::mounts::{LocatedPath, Mounts, below_inputs, no_mount};
-use super::open_mode::OpenMode;
 use super::policy::PathPolicy;
 use super::quota::{Lifetime, Quota};
-use super::touched::{Announce, TouchedEntry, TouchedPaths};
+use super::touched::{Announce, TouchedPaths};
 
 /// How often an operation is tried while links appear in its paths.
 const TRIES: usize = 8;
@@ -29,10 +27,6 @@ pub trait Flush: Send {
     /// OS errors that were not returned before.
     fn flush_best_effort(&mut self) -> Result<(), FileError>;
 }
-
-/// The announcement made by [`Files::touch_before_write`]; not the operation of that name.
-#[derive(Debug, Clone, Copy)]
-pub struct Touch(TouchedEntry);
 
 /// The files of one run, or of one file operation.
 pub struct Files {
@@ -80,30 +74,9 @@ impl Files {
         self
     }
 
-    /// Counts bytes that are about to be written to `file`.
-    ///
-    /// # Errors
-    ///
-    /// `write_limit`; `disk_full` if less than the disk reserve would be left. Then nothing is
-    /// counted.
-    pub fn charge(&self, file: impl AsFd, bytes: u64) -> Result<(), FileError> {
-        self.quota.charge(file, bytes)
-    }
-
     /// Bytes written in this run, as counted towards the limit.
     pub fn written(&self) -> u64 {
         self.quota.written()
-    }
-
-    /// Must be called once per handle, before its first write reaches the file.
-    pub fn touch_before_write(&self, path: &GuestPath, mode: OpenMode) -> Touch {
-        Touch(self.announced.announce(path, true, mode.change()).into_entry())
-    }
-
-    /// Must be called if that first write failed and wrote nothing; announce again before the next
-    /// one.
-    pub fn first_write_failed(&self, path: &GuestPath, touch: Touch) {
-        self.announced.take_back(path, true, touch.0);
     }
 
     /// Registers a handle, so that an abandoned run can still flush it.

@@ -17,9 +17,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use sandbox_dirfd::{Root, retry, split};
 use sandbox_protocol::WireString;
-use sandbox_protocol::message::{EntryDetails, SetMetadata};
+use sandbox_protocol::message::{EntryDetails, SetMetadata, SetMetadataReply};
 use sandbox_protocol::operation::{MAX_METADATA_BYTES, MAX_METADATA_KEYS, METADATA_NAMESPACES};
-use sandbox_protocol::path::GuestPath;
 
 use super::access::Files;
 use super::error::FileError;
@@ -147,6 +146,7 @@ impl Files {
     pub(super) fn details_of(&self, located: &LocatedPath<'_>, stat: &Stat) -> EntryDetails {
         let owners = self.owners();
         match &located.target {
+            _ if !self.follows => self.details(stat, &owners),
             MountTarget::File => {
                 let opened = located.mount.open_file(FLAGS);
                 let metadata = opened.map(|opened| metadata(&opened)).unwrap_or_default();
@@ -169,7 +169,7 @@ impl Files {
     ///
     /// [`FileError`]; `invalid_request` for what is no key, for too much, and on a file system without
     /// extended attributes. Some may have been replaced if the disk is full.
-    pub fn set_metadata(&self, request: &SetMetadata) -> Result<GuestPath, FileError> {
+    pub fn set_metadata(&self, request: &SetMetadata) -> Result<SetMetadataReply, FileError> {
         let written = request.path.as_bytes();
         self.expect_following(written)?;
         let refuse = |reason: String| FileError::invalid(reason, written);
@@ -216,7 +216,7 @@ impl Files {
             let set = || fsetxattr(&file, attribute(key), value.as_bytes(), XattrFlags::empty());
             retry(set).map_err(fail)?;
         }
-        Ok(located.path)
+        Ok(SetMetadataReply { path: (&located.path).into() })
     }
 }
 

@@ -6,8 +6,7 @@ use std::borrow::Cow;
 
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
-use sandbox_protocol::message::{Edit, Write};
-use sandbox_protocol::path::GuestPath;
+use sandbox_protocol::message::{Edit, EditReply, Write};
 
 use super::access::Files;
 use super::error::FileError;
@@ -19,14 +18,6 @@ use super::watch::Watch;
 /// How much of the edited text is written at once: matches may be close together.
 const WRITTEN_BYTES: usize = 128 << 10;
 
-/// A piece of an edited text.
-enum Piece<'a> {
-    /// Unchanged text.
-    Kept(&'a [u8]),
-    /// A match, to be replaced.
-    Match,
-}
-
 impl Files {
     /// Replaces `old`, which must occur in the file exactly `count` times, by `new`.
     ///
@@ -34,7 +25,7 @@ impl Files {
     ///
     /// [`FileError`], and the file is unchanged: `invalid_request` if `old` is empty or occurs
     /// another number of times, `encoding` if the file is not UTF-8.
-    pub fn edit(&self, request: &Edit, watch: &Watch) -> Result<GuestPath, FileError> {
+    pub fn edit(&self, request: &Edit, watch: &Watch) -> Result<EditReply, FileError> {
         let Edit { path, old, new, count } = request;
         let (written, count) = (path.as_bytes(), count.get());
         let refuse = |reason: &str| FileError::invalid(reason, written);
@@ -73,7 +64,8 @@ impl Files {
         if again != found || reading.version()? != version {
             return Err(FileError::changing(written));
         }
-        writing.commit_over(version, lock, watch).map(|written| written.path)
+        let edited = writing.commit_locked(Some(version), None, lock, watch)?;
+        Ok(EditReply { path: (&edited.path).into(), replacements: count })
     }
 }
 
@@ -142,10 +134,7 @@ fn replace(
 ) -> Result<u64, FileError> {
     let mut edited = Vec::with_capacity(WRITTEN_BYTES);
     let found = scan(reading, finder, watch, None, |piece| {
-        edited.extend_from_slice(match piece {
-            Piece::Kept(bytes) => bytes,
-            Piece::Match => new,
-        });
+        edited.extend_from_slice(piece.unwrap_or(new));
         if edited.len() >= WRITTEN_BYTES {
             watch.check()?;
             put(&edited)?;
@@ -157,14 +146,14 @@ fn replace(
     Ok(found)
 }
 
-/// Splits a file into matches and the text between them, and counts the matches. Holds one piece
-/// and the length of the search text.
+/// Splits a file into matches, for which `each` gets nothing, and the text between them, and counts the
+/// matches. Holds one piece and the length of the search text.
 fn scan(
     reading: &mut Reading,
     finder: &Finder<'_>,
     watch: &Watch,
     mut text: Option<&mut Text>,
-    mut each: impl FnMut(Piece<'_>) -> Result<(), FileError>,
+    mut each: impl FnMut(Option<&[u8]>) -> Result<(), FileError>,
 ) -> Result<u64, FileError> {
     let needle = finder.needle().len();
     let mut held = Vec::new();
@@ -178,14 +167,14 @@ fn scan(
         held.extend_from_slice(&piece);
         let mut done = 0;
         while let Some(at) = finder.find(&held[done..]) {
-            each(Piece::Kept(&held[done..done + at]))?;
-            each(Piece::Match)?;
+            each(Some(&held[done..done + at]))?;
+            each(None)?;
             found += 1;
             done += at + needle;
         }
         // The piece may end with the beginning of another match.
         let keep = if is_last { 0 } else { (needle - 1).min(held.len() - done) };
-        each(Piece::Kept(&held[done..held.len() - keep]))?;
+        each(Some(&held[done..held.len() - keep]))?;
         held.drain(..held.len() - keep);
         if is_last {
             return Ok(found);
@@ -196,7 +185,7 @@ fn scan(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::testing::Setup;
+    use crate::files::tests::setup::Setup;
 
     #[test]
     fn close_matches_are_written_together() {

@@ -10,7 +10,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::ONLY_EMPTY;
-use sandbox_protocol::message::Change;
+use sandbox_protocol::message::{Change, Rename, RenameReply};
 use sandbox_protocol::path::{GuestPath, MAX_COMPONENT_BYTES, MAX_PATH_BYTES, join_written};
 
 use super::access::Files;
@@ -21,7 +21,7 @@ use super::mounts::{LocatedPath, MountTarget};
 use super::temporary::{Existing, is_temporary, rename_to_nothing};
 use super::touched::Pending;
 use super::watch::Watch;
-use sandbox_dirfd::{Directory, Root, retry, split};
+use sandbox_dirfd::{Directory, Identity, Root, retry, split};
 
 /// How deep a directory is searched before it is moved or removed.
 const LOOKED_DEPTH: usize = 64;
@@ -41,24 +41,24 @@ impl Entry<'_> {
 
 /// A directory on the path to the one that is being searched.
 struct LookedLevel {
-    id: (u64, u64),
+    id: Identity,
     /// Subdirectories that are still to be searched.
     inner: Vec<Vec<u8>>,
 }
 
-impl LookedLevel {
-    /// Opens it again from the subdirectory that the walk has entered.
-    fn reach_from(&self, inner: &OwnedFd) -> rustix::io::Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        count_call(1);
-        let above = retry(|| openat(inner, "..", flags, Mode::empty()))?;
-        // Another directory: the tree is being moved meanwhile.
-        if identity(&above)? == self.id { Ok(above) } else { Err(Errno::AGAIN) }
-    }
+/// Opens the directory above one that a walk has entered, which is this one.
+pub(super) fn above(inner: &OwnedFd, id: Identity) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    expect_same(retry(|| openat(inner, "..", flags, Mode::empty()))?, id)
 }
 
-fn identity(directory: &OwnedFd) -> rustix::io::Result<(u64, u64)> {
-    fstat(directory).map(|stat| (stat.st_dev, stat.st_ino))
+/// Refuses another directory: the tree is being moved meanwhile.
+pub(super) fn expect_same(found: OwnedFd, id: Identity) -> rustix::io::Result<OwnedFd> {
+    if identity(&found)? == id { Ok(found) } else { Err(Errno::AGAIN) }
+}
+
+pub(super) fn identity(directory: &OwnedFd) -> rustix::io::Result<Identity> {
+    fstat(directory).map(|stat| Identity::of(&stat))
 }
 
 impl Files {
@@ -78,17 +78,17 @@ impl Files {
         let directory = located.open_directory(written)?;
         let above = located.path.as_bytes().len() + 1;
         let mut names = Vec::new();
-        read_directory(&directory, |name, _| {
+        let fail = |errno| beneath(errno, written);
+        read_directory(&directory, fail, |name, _| {
             if is_temporary(name) || !has_path(above, name) {
                 return Ok(());
             }
             if names.len() == self.list_entries {
-                return Err(Errno::OVERFLOW);
+                return Err(self.too_many("list", written));
             }
             names.push(name.to_vec());
             Ok(())
-        })
-        .map_err(|errno| self.too_many(errno, "list", written))?;
+        })?;
         names.sort_unstable();
         Ok(names)
     }
@@ -124,21 +124,21 @@ impl Files {
     /// [`FileError`], and nothing was moved; of a directory on an overlay perhaps a part, as the error
     /// then says.
     pub fn rename(&self, from: &[u8], to: &[u8], watch: &Watch) -> Result<(), FileError> {
-        self.rename_entry(from, to, Existing::Replace, watch).map(drop)
+        let request = Rename { overwrite: true, ..Rename::new(from, to) };
+        self.rename_entry(&request, watch).map(drop)
     }
 
-    /// The same with options; returns the two paths.
+    /// The same with options.
     ///
     /// # Errors
     ///
     /// The same.
-    pub fn rename_entry(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        existing: Existing,
-        watch: &Watch,
-    ) -> Result<(GuestPath, GuestPath), FileError> {
+    pub fn rename_entry(&self, request: &Rename, watch: &Watch) -> Result<RenameReply, FileError> {
+        let (from, to) = (request.from.as_bytes(), request.to.as_bytes());
+        let existing = if request.overwrite { Existing::Replace } else { Existing::Refuse };
+        if request.parents {
+            self.make_parents_for(from, to)?;
+        }
         let source = self.locate_to_write(from, LastLink::Keep)?;
         let target = self.locate_to_write(to, LastLink::Keep)?;
         for (located, written) in [(&source, from), (&target, to)] {
@@ -180,10 +180,11 @@ impl Files {
         if replaced.is_some() && existing == Existing::Refuse {
             return Err(FileError::system(Errno::EXIST, to));
         }
-        let same = |other: &Stat| (other.st_dev, other.st_ino) == (stat.st_dev, stat.st_ino);
+        let reply = || RenameReply { from: (&source.path).into(), to: (&target.path).into() };
+        let same = |other: &Stat| Identity::of(other) == Identity::of(&stat);
         if replaced.as_ref().is_some_and(same) {
             // Two names of the same file: POSIX changes nothing, so there is nothing to announce.
-            return Ok((source.path, target.path));
+            return Ok(reply());
         }
         let (moved, longest) = if is_directory {
             self.files_below(&old, &source.path, "rename", from, watch)?
@@ -236,8 +237,7 @@ impl Files {
         match renamed {
             Ok(()) => {
                 pending.into_iter().for_each(|it| it.end(true));
-                drop((old, new, paths));
-                Ok((source.path, target.path))
+                Ok(reply())
             }
             Err(errno) if in_part => {
                 // Each entry is at one of its two paths, which the controller looks at.
@@ -290,13 +290,11 @@ impl Files {
             watch.check()?;
             let mut level = LookedLevel { id: identity(&here).map_err(fail)?, inner: Vec::new() };
             let depth = levels.len() + 1;
-            let mut found = None;
-            let read = read_directory(&here, |name, kind| {
+            read_directory(&here, fail, |name, kind| {
                 let inner = join_written(&below, name);
                 let names = inner.rsplit(|&byte| byte == b'/');
                 if self.policy.is_protected_end(names.chain(path.components().rev())) {
-                    found = Some(protected(&join_written(written, &inner)));
-                    return Err(Errno::PERM);
+                    return Err(protected(&join_written(written, &inner)));
                 }
                 let is_directory = kind == FileType::Directory;
                 if is_temporary(name) && !is_directory {
@@ -304,7 +302,7 @@ impl Files {
                 }
                 seen += 1;
                 if seen > self.list_entries {
-                    return Err(Errno::OVERFLOW);
+                    return Err(self.too_many(verb, written));
                 }
                 longest = longest.max(1 + inner.len());
                 if !is_directory {
@@ -315,20 +313,16 @@ impl Files {
                     let reason = format!(
                         "directories are nested deeper than {LOOKED_DEPTH}: too deep to {verb}"
                     );
-                    found = Some(FileError::rule(ErrorKind::TooLarge, reason, written));
-                    return Err(Errno::PERM);
+                    return Err(FileError::rule(ErrorKind::TooLarge, reason, written));
                 }
                 Ok(())
-            });
-            match found {
-                Some(error) => return Err(error),
-                None => read.map_err(|errno| self.too_many(errno, verb, written))?,
-            }
+            })?;
             levels.push(level);
             while levels.last().is_some_and(|level| level.inner.is_empty()) {
                 levels.pop();
-                let Some(above) = levels.last() else { return Ok((files, longest)) };
-                here = above.reach_from(&here).map_err(fail)?;
+                let Some(level) = levels.last() else { return Ok((files, longest)) };
+                count_call(1);
+                here = above(&here, level.id).map_err(fail)?;
                 below.truncate(split(&below).0.len());
             }
             let Some(name) = levels.last_mut().and_then(|level| level.inner.pop()) else {
@@ -340,14 +334,9 @@ impl Files {
         }
     }
 
-    fn too_many(&self, errno: Errno, verb: &str, written: &[u8]) -> FileError {
-        match errno {
-            Errno::OVERFLOW => {
-                let reason = format!("too many entries to {verb} (max {})", self.list_entries);
-                FileError::rule(ErrorKind::TooLarge, reason, written)
-            }
-            errno => beneath(errno, written),
-        }
+    fn too_many(&self, verb: &str, written: &[u8]) -> FileError {
+        let reason = format!("too many entries to {verb} (max {})", self.list_entries);
+        FileError::rule(ErrorKind::TooLarge, reason, written)
     }
 }
 
@@ -382,7 +371,7 @@ fn move_directory(
     *in_part = true;
     let to = retry(|| openat(target, new_name, flags, Mode::empty()))?;
     let mut names = Vec::new();
-    read_directory(&from, |name, _| {
+    read_directory(&from, std::convert::identity, |name, _| {
         names.push(name.to_vec());
         Ok(())
     })?;
@@ -436,17 +425,19 @@ pub(super) fn has_path(above: usize, name: &[u8]) -> bool {
     name.len() <= MAX_COMPONENT_BYTES && above + name.len() <= MAX_PATH_BYTES
 }
 
-/// Calls `each` with the name and type of every entry except `.` and `..`.
-pub(super) fn read_directory(
+/// Calls `each` with the name and type of every entry except `.` and `..`, until it fails; `fail` makes the
+/// error of reading.
+pub(super) fn read_directory<E>(
     directory: &OwnedFd,
-    mut each: impl FnMut(&[u8], FileType) -> rustix::io::Result<()>,
-) -> rustix::io::Result<()> {
+    fail: impl Fn(Errno) -> E,
+    mut each: impl FnMut(&[u8], FileType) -> Result<(), E>,
+) -> Result<(), E> {
     let mut buffer = [MaybeUninit::uninit(); 32 << 10];
     let mut entries = RawDir::new(directory, &mut buffer);
     while let Some(entry) = entries.next() {
         let entry = match entry {
             Err(Errno::INTR) => continue,
-            entry => entry?,
+            entry => entry.map_err(&fail)?,
         };
         let name = entry.file_name().to_bytes();
         if name == b"." || name == b".." {
@@ -469,7 +460,7 @@ pub(super) fn read_watched(
     mut each: impl FnMut(&[u8], FileType),
 ) -> Result<rustix::io::Result<()>, FileError> {
     let mut stopped = Ok(());
-    let read = read_directory(directory, |name, kind| {
+    let read = read_directory(directory, std::convert::identity, |name, kind| {
         stopped = watch.check();
         if stopped.is_err() {
             return Err(Errno::INTR);

@@ -14,7 +14,7 @@ pub struct FileError {
     pub kind: ErrorKind,
     /// The OS error number, which `io.errors = "return"` returns as `nil, message, errno` unless a
     /// rule of the sandbox was broken, which always raises.
-    pub errno: Option<i32>,
+    pub errno: Option<Errno>,
     /// The text of strerror, or our own.
     pub reason: String,
     /// The path as the caller wrote it; empty if the reason is displayed alone.
@@ -28,8 +28,7 @@ impl FileError {
         match self.errno {
             None => self.kind.is_sandbox_rule(),
             Some(errno) => {
-                let refusals = [Errno::ROFS, Errno::LOOP, Errno::NXIO, Errno::NODEV];
-                refusals.iter().any(|refusal| refusal.raw_os_error() == errno)
+                matches!(errno, Errno::ROFS | Errno::LOOP | Errno::NXIO | Errno::NODEV)
             }
         }
     }
@@ -37,14 +36,14 @@ impl FileError {
     /// Whether a lookup failed because nothing exists. Nothing exists below a path that is not a
     /// directory.
     pub(super) fn is_absence(&self) -> bool {
-        [Errno::NOENT, Errno::NOTDIR].iter().any(|errno| self.errno == Some(errno.raw_os_error()))
+        matches!(self.errno, Some(Errno::NOENT | Errno::NOTDIR))
     }
 
     /// An OS error.
     pub fn system(errno: Errno, path: &[u8]) -> Self {
         Self {
             kind: kind_of(errno),
-            errno: Some(errno.raw_os_error()),
+            errno: Some(errno),
             reason: strerror(errno),
             path: path.to_vec(),
         }

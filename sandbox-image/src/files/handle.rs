@@ -9,13 +9,14 @@ mod numeral;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::{fs, io};
 
-use super::access::{Files, Flush, Touch};
+use super::access::{Files, Flush};
 use super::error::FileError;
 use super::open::OpenFile;
 use super::open_mode::OpenMode;
+use super::touched::TouchedEntry;
 
 /// Bytes per system call.
 pub const BUFFER_BYTES: usize = 64 << 10;
@@ -43,15 +44,6 @@ enum BufferMode {
     Write,
 }
 
-/// The result of skipping spaces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spaces {
-    /// The next byte is not a space.
-    Skipped,
-    /// There may be more: call again.
-    More,
-}
-
 /// An open file with a buffer. Dropped, it is flushed and closed.
 pub struct Handle {
     files: Arc<Files>,
@@ -69,7 +61,7 @@ pub struct Handle {
     /// The size of the next read.
     ahead: usize,
     /// The first write was announced.
-    touch: Option<Touch>,
+    touch: Option<TouchedEntry>,
     /// A byte has reached the file.
     changed: bool,
     /// The last attempt to write failed. Its caller has the error.
@@ -153,10 +145,7 @@ impl Handle {
         }
         match self.file()?.mode {
             OpenMode::Write | OpenMode::Append => Err(self.error(Errno::BADF)),
-            OpenMode::Read
-            | OpenMode::ReadUpdate
-            | OpenMode::WriteUpdate
-            | OpenMode::AppendUpdate => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -192,7 +181,7 @@ impl Handle {
         let space_end = BUFFER_BYTES.min(self.end + self.ahead);
         self.ahead = BUFFER_BYTES.min(self.ahead * 2);
         let space = &mut self.buffer[self.end..space_end];
-        let read = retry(|| io::pread(&file.fd, &mut *space, offset));
+        let read = retry_on_intr(|| io::pread(&file.fd, &mut *space, offset));
         let count = read.map_err(|errno| self.error(errno))?;
         self.end += count;
         Ok(count)
@@ -231,17 +220,18 @@ impl Handle {
         Ok(self.size()?.saturating_sub(self.position()))
     }
 
-    /// Consumes the buffered spaces, and reads ahead if nothing else is buffered.
+    /// Consumes the buffered spaces, and reads ahead if nothing else is buffered. Returns whether there may
+    /// be more, for which it is to be called again.
     ///
     /// # Errors
     ///
     /// OS errors.
-    pub fn skip_spaces(&mut self) -> Result<Spaces, FileError> {
+    pub fn skip_spaces(&mut self) -> Result<bool, FileError> {
         let buffered = self.buffered();
         let spaces = buffered.iter().take_while(|&&byte| numeral::is_space(byte)).count();
         let all = spaces == buffered.len();
         self.consume(spaces);
-        if all && self.fill()? > 0 { Ok(Spaces::More) } else { Ok(Spaces::Skipped) }
+        Ok(all && self.fill()? > 0)
     }
 
     /// Reads a number if there is one, and otherwise what looked like the beginning of one, as Lua
@@ -289,7 +279,7 @@ impl Handle {
         {
             return Err(self.error(Errno::FBIG));
         }
-        self.files.charge(&self.file()?.fd, charge)?;
+        self.files.quota.charge(&self.file()?.fd, charge)?;
         self.announce();
         Ok(())
     }
@@ -297,7 +287,8 @@ impl Handle {
     /// Announces the change, unless that is done.
     fn announce(&mut self) {
         if let (None, Some(file)) = (&self.touch, &self.file) {
-            self.touch = Some(self.files.touch_before_write(&file.path, file.mode));
+            let change = file.mode.change();
+            self.touch = Some(self.files.announced.announce(&file.path, true, change).into_entry());
         }
     }
 
@@ -353,10 +344,10 @@ impl Handle {
         self.announce();
         if let Some(file) = &self.file {
             let append = matches!(file.mode, OpenMode::Append | OpenMode::AppendUpdate);
-            while done < bytes.len() {
+            while done < bytes.len() && failure.is_none() {
                 let rest = &bytes[done..];
                 let offset = self.base + done as u64;
-                let written = retry(|| {
+                let written = retry_on_intr(|| {
                     if append {
                         io::write(&file.fd, rest)
                     } else {
@@ -368,9 +359,6 @@ impl Handle {
                     Ok(count) => done += count,
                     Err(errno) => failure = Some(self.error(errno)),
                 }
-                if failure.is_some() {
-                    break;
-                }
             }
             self.changed |= done > 0;
             self.failed = failure.is_some();
@@ -378,7 +366,7 @@ impl Handle {
                 && !self.changed
                 && let Some(touch) = self.touch.take()
             {
-                self.files.first_write_failed(&file.path, touch);
+                self.files.announced.take_back(&file.path, true, touch);
             }
         }
         (done, failure)
@@ -440,19 +428,9 @@ impl Drop for Handle {
 /// The kernel's offsets are signed.
 const OFFSET_MAX: u64 = i64::MAX.cast_unsigned();
 
-/// Retries on EINTR.
-fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            result => return result,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Recorded, Setup};
+    use super::super::tests::setup::{Recorded, Setup};
     use super::*;
     use sandbox_protocol::ErrorKind;
     use sandbox_protocol::message::Change;

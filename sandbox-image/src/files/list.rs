@@ -8,8 +8,10 @@ use std::collections::VecDeque;
 
 use rustix::fs::{AtFlags, FileType, fstat, statat};
 use rustix::io::Errno;
-use sandbox_protocol::message::{Cut, CutBy, EntryDetails, EntryKind, List, Timestamp};
-use sandbox_protocol::path::{GuestPath, join_written};
+use sandbox_protocol::message::{
+    Cut, CutBy, Entry, EntryDetails, EntryKind, List, ListReply, Timestamp,
+};
+use sandbox_protocol::path::join_written;
 
 use super::access::Files;
 use super::details::Owners;
@@ -22,40 +24,8 @@ use super::top::{First, Top};
 use super::watch::Watch;
 use sandbox_dirfd::{retry, split};
 
-/// An entry of a list.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListedEntry {
-    /// Its path relative to the listed directory.
-    pub path: Vec<u8>,
-    /// Its type.
-    pub kind: EntryKind,
-    /// Its size.
-    pub size: u64,
-    /// When its content was last modified.
-    pub modified: Option<Timestamp>,
-    /// More, if the request asks for it and it is still there.
-    pub details: Option<EntryDetails>,
-}
-
-/// The result of a list.
-#[derive(Debug, Clone)]
-pub struct ListEnd {
-    /// The directory.
-    pub path: GuestPath,
-    /// Number of entries.
-    pub entries: u64,
-    /// What it does not have.
-    pub cut: Option<Cut>,
-}
-
-/// How deep a walk of directories goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Depth {
-    /// As deep as a list may.
-    OfLists,
-    /// As deep as paths may be.
-    OfPaths,
-}
+/// As deep as paths may be.
+pub(super) const DEPTH_OF_PATHS: u64 = u64::MAX;
 
 /// An entry that is still to be visited.
 #[derive(Debug)]
@@ -77,12 +47,12 @@ impl Files {
         &self,
         request: &List,
         watch: &Watch,
-        each: impl FnMut(ListedEntry) -> Result<(), FileError>,
-    ) -> Result<ListEnd, FileError> {
-        self.walk(request, Depth::OfLists, watch, each)
+        each: impl FnMut(Entry) -> Result<(), FileError>,
+    ) -> Result<ListReply, FileError> {
+        self.walk(request, self.list_depth, watch, each)
     }
 
-    /// The same, to another depth.
+    /// The same, at most to another depth.
     ///
     /// # Errors
     ///
@@ -90,10 +60,10 @@ impl Files {
     pub(super) fn walk(
         &self,
         request: &List,
-        reach: Depth,
+        bound: u64,
         watch: &Watch,
-        mut each: impl FnMut(ListedEntry) -> Result<(), FileError>,
-    ) -> Result<ListEnd, FileError> {
+        mut each: impl FnMut(Entry) -> Result<(), FileError>,
+    ) -> Result<ListReply, FileError> {
         let (written, depth, limit) = (request.path.as_bytes(), request.depth(), request.limit);
         if depth == Some(0) || limit == Some(0) {
             let reason = "`limit` and `max_depth` must be at least 1";
@@ -103,14 +73,10 @@ impl Files {
             Ok(located) => located,
             Err(error) => {
                 let inputs = self.inputs(written).ok_or(error)?;
-                return self.walk_inputs(inputs, request, reach, watch, &mut each);
+                return self.walk_inputs(inputs, request, bound, watch, &mut each);
             }
         };
         let top = Top::new(&located, (written, watch), false)?;
-        let bound = match reach {
-            Depth::OfLists => self.list_depth,
-            Depth::OfPaths => u64::MAX,
-        };
         let max_depth = depth.unwrap_or(u64::MAX).min(bound);
         let limit = limit.unwrap_or(u64::MAX).min(self.list_entries as u64);
         // Whether the depth is bounded by the sandbox's limit, not by the caller's.
@@ -136,7 +102,7 @@ impl Files {
             walk.room -= 1;
             entries += 1;
             let details = owners.as_ref().and_then(|owners| walk.details(&path, self, owners));
-            each(ListedEntry { path: path.clone(), kind, size, modified, details })?;
+            each(Entry { name: (&*path).into(), kind, size, modified, details })?;
             let cut_by = walk.top.cut.as_ref().map(|cut| cut.by);
             if kind != EntryKind::Directory || walk.room == 0 && cut_by == Some(CutBy::Entries) {
                 continue;
@@ -147,8 +113,7 @@ impl Files {
                 Cut::add(&mut walk.top.cut, CutBy::Depth, &path);
             }
         }
-        let cut = walk.top.cut;
-        Ok(ListEnd { path: located.path, entries, cut })
+        Ok(ListReply { path: (&located.path).into(), entries, cut: walk.top.cut })
     }
 
     /// As [`Mounts::inputs`](super::mounts::Mounts::inputs), if that directory may be read.
@@ -162,12 +127,12 @@ impl Files {
         &self,
         (path, inputs): Inputs<'_>,
         request: &List,
-        reach: Depth,
+        bound: u64,
         watch: &Watch,
-        each: &mut dyn FnMut(ListedEntry) -> Result<(), FileError>,
-    ) -> Result<ListEnd, FileError> {
+        each: &mut dyn FnMut(Entry) -> Result<(), FileError>,
+    ) -> Result<ListReply, FileError> {
         let limit = request.limit.unwrap_or(u64::MAX).min(self.list_entries as u64);
-        let mut end = ListEnd { path, entries: 0, cut: None };
+        let mut end = ListReply { path: (&path).into(), entries: 0, cut: None };
         let owners = request.details.then(|| self.owners());
         for (name, mount) in inputs {
             watch.check()?;
@@ -180,7 +145,7 @@ impl Files {
             let kind = kind_of(FileType::from_raw_mode(stat.st_mode));
             let (size, modified) = (size_of(&stat), modified(&stat));
             let details = owners.as_ref().map(|owners| self.details(&stat, owners));
-            each(ListedEntry { path: name.to_vec(), kind, size, modified, details })?;
+            each(Entry { name: name.into(), kind, size, modified, details })?;
             end.entries += 1;
             let depth = request.depth().map(|depth| depth - 1);
             if kind != EntryKind::Directory || depth == Some(0) {
@@ -195,9 +160,11 @@ impl Files {
                 details: request.details,
                 ..List::new(mount.path().as_bytes())
             };
-            let inner = self.walk(&below, reach, watch, |entry| match room {
+            let inner = self.walk(&below, bound, watch, |entry| match room {
                 0 => Ok(()),
-                _ => each(ListedEntry { path: join_written(name, &entry.path), ..entry }),
+                _ => {
+                    each(Entry { name: join_written(name, entry.name.as_bytes()).into(), ..entry })
+                }
             })?;
             if let Some(Cut { by, at }) = inner.cut {
                 Cut::add(&mut end.cut, by, &join_written(name, at.as_bytes()));
@@ -234,7 +201,7 @@ impl Walk<'_> {
     fn has_entries(&mut self, below: &[u8]) -> Result<bool, FileError> {
         let Some(directory) = self.top.open(below)? else { return Ok(false) };
         let mut found = false;
-        let read = read_directory(&directory, |name, _| {
+        let read = read_directory(&directory, std::convert::identity, |name, _| {
             found = !is_temporary(name);
             if found { Err(Errno::INTR) } else { Ok(()) }
         });

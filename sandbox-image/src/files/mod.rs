@@ -32,17 +32,13 @@ mod path_locks;
 mod pattern;
 mod policy;
 mod quota;
-#[cfg(test)]
-mod races;
 mod read;
 mod remove;
 mod search;
 mod selection;
 mod temporary;
 #[cfg(test)]
-pub(crate) mod testing;
-#[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text;
 mod top;
 mod touched;
@@ -54,15 +50,13 @@ mod write;
 pub use access::{Files, Flush};
 pub use error::FileError;
 pub use follow::LastLink;
-pub use list::ListedEntry;
 pub use mounts::{MountError, Mounts};
 pub use open::Absent;
 pub use open_mode::OpenMode;
 pub use policy::PathPolicy;
 pub use quota::Lifetime;
 pub use read::Reading;
-pub use remove::RemoveScope;
-pub use temporary::{Existing, remove_all as remove_temporaries};
+pub use temporary::remove_all as remove_temporaries;
 pub use touched::Announce;
 pub use view::Viewed;
 pub use watch::Watch;

@@ -3,15 +3,17 @@
 use rustix::fs::{FileType, Mode, fchmod, readlinkat, symlinkat};
 use rustix::io::Errno;
 use sandbox_dirfd::retry;
-use sandbox_protocol::message::{Chmod, EntryKind, List, Symlink};
-use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES, join_written};
+use sandbox_protocol::message::{
+    Chmod, ChmodReply, EntryKind, List, ReadLinkReply, Symlink, SymlinkReply,
+};
+use sandbox_protocol::path::{MAX_PATH_BYTES, join_written};
 use sandbox_protocol::{ErrorKind, WireString};
 
 use super::access::Files;
 use super::entries::entry;
 use super::error::{FileError, beneath};
 use super::follow::LastLink;
-use super::list::Depth;
+use super::list::DEPTH_OF_PATHS;
 use super::mounts::MountTarget;
 use super::watch::Watch;
 
@@ -31,7 +33,7 @@ impl Files {
     /// # Errors
     ///
     /// [`FileError`]; the permissions of a part may have been set.
-    pub fn chmod(&self, request: &Chmod, watch: &Watch) -> Result<(GuestPath, u64), FileError> {
+    pub fn chmod(&self, request: &Chmod, watch: &Watch) -> Result<ChmodReply, FileError> {
         let written = request.path.as_bytes();
         let mode = mode_of(request.permissions, written)?;
         let located = self.locate_to_write(written, LastLink::Follow)?;
@@ -43,9 +45,9 @@ impl Files {
         let mut below = Vec::new();
         if request.recursive && kind == FileType::Directory {
             let every = List { recursive: true, ..List::new(written) };
-            let end = self.walk(&every, Depth::OfPaths, watch, |entry| {
+            let end = self.walk(&every, DEPTH_OF_PATHS, watch, |entry| {
                 if matches!(entry.kind, EntryKind::File | EntryKind::Directory) {
-                    below.push(entry.path);
+                    below.push(entry.name);
                 }
                 Ok(())
             })?;
@@ -61,12 +63,12 @@ impl Files {
         let entries = below.len() as u64 + 1;
         for path in below.into_iter().rev() {
             watch.check()?;
-            let written = join_written(written, &path);
+            let written = join_written(written, path.as_bytes());
             let located = self.locate_to_write(&written, LastLink::Keep)?;
             set(self.open_existing(&located, &written)?.0, &written)?;
         }
         set(top, written)?;
-        Ok((located.path, entries))
+        Ok(ChmodReply { path: (&located.path).into(), entries })
     }
 
     /// Creates a symbolic link.
@@ -74,7 +76,7 @@ impl Files {
     /// # Errors
     ///
     /// [`FileError`], and nothing has changed.
-    pub fn symlink(&self, request: &Symlink) -> Result<GuestPath, FileError> {
+    pub fn symlink(&self, request: &Symlink) -> Result<SymlinkReply, FileError> {
         let (written, target) = (request.path.as_bytes(), request.target.as_bytes());
         self.expect_following(written)?;
         if target.is_empty() || target.contains(&0) || target.len() > MAX_PATH_BYTES {
@@ -93,8 +95,7 @@ impl Files {
             self.quota.give_back_entries(1);
             return Err(fail(errno));
         }
-        drop(entry);
-        Ok(located.path)
+        Ok(SymlinkReply { path: (&located.path).into() })
     }
 
     /// What a symbolic link points to.
@@ -102,7 +103,7 @@ impl Files {
     /// # Errors
     ///
     /// [`FileError`]; `invalid_request` for anything but a link.
-    pub fn read_link(&self, written: &[u8]) -> Result<(GuestPath, WireString), FileError> {
+    pub fn read_link(&self, written: &[u8]) -> Result<ReadLinkReply, FileError> {
         self.expect_following(written)?;
         let located = self.locate_to_read(written, LastLink::Keep)?;
         let none = || FileError::invalid("not a symbolic link", written);
@@ -115,7 +116,6 @@ impl Files {
             Err(Errno::INVAL) => return Err(none()),
             Err(errno) => return Err(FileError::system(errno, written)),
         };
-        drop(entry);
-        Ok((located.path, target))
+        Ok(ReadLinkReply { path: (&located.path).into(), target })
     }
 }

@@ -1,8 +1,10 @@
 //! The mounts of the sandbox, opened once, before any user input is read.
 
+use std::ffi::OsStr;
 use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::sync::OnceLock;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, openat, unlinkat};
@@ -17,7 +19,7 @@ use super::error::{FileError, OUTSIDE, beneath};
 use super::follow::{LastLink, follow, is_kernels};
 use super::path_locks::PathLocks;
 use crate::confine::landlock::{Grant, GrantKind};
-use sandbox_dirfd::{Resolver, Root, Within};
+use sandbox_dirfd::{Identity, Resolver, Root, Within};
 
 /// Longest nonce.
 const NONCE_BYTES: u64 = 4 << 10;
@@ -57,8 +59,7 @@ pub struct Mount {
     path: GuestPath,
     access: Access,
     target: Target,
-    dev: u64,
-    ino: u64,
+    id: Identity,
 }
 
 #[derive(Debug)]
@@ -117,6 +118,14 @@ impl<'a> LocatedPath<'a> {
         }
     }
 
+    /// Opens it, in a mount of a directory or as a mount that is a single file.
+    pub(super) fn open(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        match &self.target {
+            MountTarget::Beneath(root, relative) => root.open(relative, flags),
+            MountTarget::File => self.mount.open_file(flags),
+        }
+    }
+
     /// Opens it as a directory, to be read.
     pub(super) fn open_directory(&self, written: &[u8]) -> Result<OwnedFd, FileError> {
         let (root, relative) = self.beneath(written)?;
@@ -147,11 +156,10 @@ impl Mounts {
     ///
     /// [`MountError`] for the first one that is missing, or is neither directory nor file.
     pub fn open(args: &AgentArgs) -> Result<Self, MountError> {
-        let path_of = |mount: &argv::Mount| {
-            use std::os::unix::ffi::OsStrExt;
-            PathBuf::from(std::ffi::OsStr::from_bytes(mount.path.as_bytes()))
-        };
-        let mounts = args.mounts.iter().map(|mount| Mount::open(mount, &path_of(mount)));
+        let mounts = args
+            .mounts
+            .iter()
+            .map(|mount| Mount::open(mount, Path::new(OsStr::from_bytes(mount.path.as_bytes()))));
         Ok(Self::new(mounts.collect::<Result<_, _>>()?, args.home.clone(), args.base()))
     }
 
@@ -202,8 +210,8 @@ impl Mounts {
         let others: Vec<_> = self.mounts.iter().chain(root).collect();
         container
             .filter(|mount| mount.access == Access::Write)
-            .map(|mount| mount.dev)
-            .filter(|device| others.iter().all(|other| other.dev != *device))
+            .map(|mount| mount.id.dev)
+            .filter(|device| others.iter().all(|other| other.id.dev != *device))
             .collect()
     }
 
@@ -224,11 +232,11 @@ impl Mounts {
     /// What the agent must be allowed to do.
     pub fn grants(&self) -> impl Iterator<Item = Grant<'_>> {
         self.mounts.iter().map(|mount| {
-            let (fd, kind) = match &mount.target {
-                Target::Directory(fd) => (fd, GrantKind::Directory),
-                Target::File { file, .. } => (file, GrantKind::File),
+            let kind = match mount.target {
+                Target::Directory(_) => GrantKind::Directory,
+                Target::File { .. } => GrantKind::File,
             };
-            Grant { fd: fd.as_fd(), access: mount.access, kind }
+            Grant { fd: mount.fd(), access: mount.access, kind }
         })
     }
 
@@ -241,8 +249,8 @@ impl Mounts {
     pub fn identities<'a>(&'a self) -> impl Iterator<Item = MountIdentity> + 'a {
         self.mounts.iter().map(|mount| MountIdentity {
             path: mount.path.to_string(),
-            dev: mount.dev,
-            ino: mount.ino,
+            dev: mount.id.dev,
+            ino: mount.id.ino,
         })
     }
 
@@ -337,7 +345,7 @@ impl Mounts {
             Target::Directory(fd) => {
                 let is_of_container = more.iter().any(|other| std::ptr::eq(other, mount));
                 let within = if is_of_container { Within::Mount } else { Within::Device };
-                let (dev, resolver) = (mount.dev, self.resolver);
+                let (dev, resolver) = (mount.id.dev, self.resolver);
                 let root = Root { fd: fd.as_fd(), dev, resolver, within };
                 MountTarget::Beneath(root, relative.to_vec())
             }
@@ -397,7 +405,6 @@ impl Mount {
         let target = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => Target::Directory(fd),
             FileType::RegularFile => {
-                use std::os::unix::ffi::OsStrExt;
                 let (Some(parent), Some(name)) = (at.parent(), at.file_name()) else {
                     return Err(Errno::INVAL);
                 };
@@ -407,7 +414,7 @@ impl Mount {
             FileType::Symlink => return Err(Errno::LOOP),
             _ => return Err(Errno::INVAL),
         };
-        Ok(Self { path: path.clone(), access, target, dev: stat.st_dev, ino: stat.st_ino })
+        Ok(Self { path: path.clone(), access, target, id: Identity::of(&stat) })
     }
 
     /// The access allowed in it.
@@ -429,7 +436,7 @@ impl Mount {
         match FileType::from_raw_mode(stat.st_mode) {
             // With O_PATH a symbolic link is opened itself.
             FileType::Symlink => Err(Errno::LOOP),
-            _ if (stat.st_dev, stat.st_ino) != (self.dev, self.ino) => Err(Errno::XDEV),
+            _ if Identity::of(&stat) != self.id => Err(Errno::XDEV),
             _ => Ok(fd),
         }
     }

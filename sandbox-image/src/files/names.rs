@@ -6,7 +6,7 @@ use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, fstat, mkdirat, statat, statx,
 };
 use rustix::io::Errno;
-use sandbox_protocol::message::{EntryDetails, EntryKind, Mkdir, Timestamp};
+use sandbox_protocol::message::{EntryDetails, EntryKind, Mkdir, MkdirReply, StatReply, Timestamp};
 use sandbox_protocol::path::GuestPath;
 
 use super::access::Files;
@@ -18,31 +18,6 @@ use sandbox_dirfd::{retry, split};
 
 /// How often a mkdir is retried because the name appeared or vanished in between.
 const RACES: usize = 8;
-
-/// The metadata of a path.
-#[derive(Debug, Clone)]
-pub struct Facts {
-    /// The path.
-    pub path: GuestPath,
-    /// Its type.
-    pub kind: EntryKind,
-    /// Its size.
-    pub size: u64,
-    /// The lowest twelve bits of its mode.
-    pub permissions: u32,
-    /// Its owner.
-    pub uid: u32,
-    /// Its group.
-    pub gid: u32,
-    /// When its content was last modified.
-    pub modified: Option<Timestamp>,
-    /// When it was last read.
-    pub accessed: Option<Timestamp>,
-    /// When it was created, if the file system records that.
-    pub created: Option<Timestamp>,
-    /// More, if it is looked up.
-    pub details: Option<EntryDetails>,
-}
 
 pub(super) const fn kind_of(file_type: FileType) -> EntryKind {
     match file_type {
@@ -71,7 +46,7 @@ impl Files {
     /// # Errors
     ///
     /// [`FileError`].
-    pub fn stat(&self, written: &[u8]) -> Result<Facts, FileError> {
+    pub fn stat(&self, written: &[u8]) -> Result<StatReply, FileError> {
         self.stat_at(written, LastLink::Keep)
     }
 
@@ -80,23 +55,37 @@ impl Files {
     /// # Errors
     ///
     /// The same.
-    pub fn stat_at(&self, written: &[u8], last: LastLink) -> Result<Facts, FileError> {
-        let located = self.locate_to_read(written, last)?;
-        let (stat, created) = metadata(&located, written)?;
-        let kind = FileType::from_raw_mode(stat.st_mode);
-        located.expect_directory(kind, written)?;
-        Ok(Facts {
-            kind: kind_of(kind),
+    pub fn stat_at(&self, written: &[u8], last: LastLink) -> Result<StatReply, FileError> {
+        let (located, stat, created) = self.look(written, last)?;
+        let EntryDetails { permissions, uid, gid, owner, group, target, metadata } =
+            self.details_of(&located, &stat);
+        Ok(StatReply {
+            path: (&located.path).into(),
+            kind: kind_of(FileType::from_raw_mode(stat.st_mode)),
             size: size_of(&stat),
-            permissions: stat.st_mode & 0o7777,
-            uid: stat.st_uid,
-            gid: stat.st_gid,
+            permissions,
+            uid,
+            gid,
             modified: modified(&stat),
             accessed: timestamp(stat.st_atime, stat.st_atime_nsec),
             created,
-            details: self.follows.then(|| self.details_of(&located, &stat)),
-            path: located.path,
+            owner,
+            group,
+            target,
+            metadata,
         })
+    }
+
+    /// What the kernel says of a path, and when it was created.
+    pub(super) fn look(
+        &self,
+        written: &[u8],
+        last: LastLink,
+    ) -> Result<(LocatedPath<'_>, Stat, Option<Timestamp>), FileError> {
+        let located = self.locate_to_read(written, last)?;
+        let (stat, created) = metadata(&located, written)?;
+        located.expect_directory(FileType::from_raw_mode(stat.st_mode), written)?;
+        Ok((located, stat, created))
     }
 
     /// The type of a path, or `None` if nothing exists.
@@ -129,7 +118,7 @@ impl Files {
     /// # Errors
     ///
     /// [`FileError`]; nothing has changed, except that parents may have been created.
-    pub fn mkdir(&self, request: &Mkdir) -> Result<(GuestPath, bool), FileError> {
+    pub fn mkdir(&self, request: &Mkdir) -> Result<MkdirReply, FileError> {
         self.mkdir_with(request, Mode::from_raw_mode(0o777))
     }
 
@@ -138,19 +127,16 @@ impl Files {
     /// # Errors
     ///
     /// The same.
-    pub(super) fn mkdir_with(
-        &self,
-        request: &Mkdir,
-        mode: Mode,
-    ) -> Result<(GuestPath, bool), FileError> {
+    pub(super) fn mkdir_with(&self, request: &Mkdir, mode: Mode) -> Result<MkdirReply, FileError> {
         let written = request.path.as_bytes();
         let located = self.locate_to_write(written, LastLink::Follow)?;
+        let reply = |created| MkdirReply { path: (&located.path).into(), created };
         let MountTarget::Beneath(root, relative) = &located.target else {
             return Err(FileError::system(Errno::EXIST, written));
         };
         for _ in 0..RACES {
             match root.open(relative, OFlags::PATH | OFlags::DIRECTORY) {
-                Ok(_) => return Ok((located.path, false)),
+                Ok(_) => return Ok(reply(false)),
                 Err(Errno::NOENT) => {}
                 Err(Errno::NOTDIR)
                     if !located.wants_directory && metadata(&located, written).is_ok() =>
@@ -172,7 +158,7 @@ impl Files {
             made += u64::from(result.is_ok());
             self.quota.give_back_entries(wanted - made);
             match result {
-                Ok(()) => return Ok((located.path, true)),
+                Ok(()) => return Ok(reply(true)),
                 Err(Errno::EXIST) => {}
                 Err(errno) => return Err(beneath(errno, written)),
             }

@@ -7,7 +7,7 @@ use rustix::fs::{
     futimens, mkdirat, openat,
 };
 use rustix::io::Errno;
-use sandbox_protocol::message::{Access, Change, Timestamp, Touch};
+use sandbox_protocol::message::{Access, Change, Timestamp, Touch, TouchReply};
 use sandbox_protocol::path::GuestPath;
 
 use super::access::Files;
@@ -43,16 +43,8 @@ pub enum Absent {
 }
 
 impl OpenMode {
-    const fn writes(self) -> bool {
-        !matches!(self, Self::Read)
-    }
-
     const fn creates(self) -> bool {
         !matches!(self, Self::Read | Self::ReadUpdate)
-    }
-
-    const fn truncates(self) -> bool {
-        matches!(self, Self::Write | Self::WriteUpdate)
     }
 
     /// Never O_TRUNC: the opened file is checked first. O_NONBLOCK, so that a FIFO or a device is
@@ -78,35 +70,21 @@ impl Files {
     /// [`FileError`], and nothing has changed (except for parents that were created before the disk
     /// was full).
     pub fn open(&self, written: &[u8], mode: OpenMode) -> Result<OpenFile, FileError> {
-        let located = if mode.writes() {
-            self.locate_to_write(written, LastLink::Follow)?
-        } else {
-            self.locate_to_read(written, LastLink::Follow)?
+        let located = match mode {
+            OpenMode::Read => self.locate_to_read(written, LastLink::Follow)?,
+            _ => self.locate_to_write(written, LastLink::Follow)?,
         };
-        let (root, relative) = match &located.target {
-            MountTarget::File if located.wants_directory => {
-                return Err(FileError::system(Errno::NOTDIR, written));
-            }
-            MountTarget::File => {
-                let opened = located.mount.open_file(mode.flags());
-                let fd = opened.map_err(|errno| beneath(errno, written))?;
-                return self.accept(fd, located.path, mode, written);
-            }
-            MountTarget::Beneath(root, relative) => (root, relative),
-        };
-        if located.wants_directory || relative.is_empty() {
-            let absent = if mode.creates() { Absent::Accept } else { Absent::Refuse };
-            return Err(no_file(root, relative, absent, written));
-        }
+        let absent = if mode.creates() { Absent::Accept } else { Absent::Refuse };
+        expect_file(&located, absent, written)?;
         for _ in 0..RACES {
-            match root.open(relative, mode.flags()) {
-                Ok(fd) => return self.accept(fd, located.path, mode, written),
-                Err(Errno::NOENT) if mode.creates() => {
+            match (located.open(mode.flags()), &located.target) {
+                (Ok(fd), _) => return self.accept(fd, located.path, mode, written),
+                (Err(Errno::NOENT), MountTarget::Beneath(root, relative)) if mode.creates() => {
                     if let Some(fd) = self.create(&located, root, relative, mode, written)? {
                         return Ok(OpenFile { fd, path: located.path, mode, size: 0 });
                     }
                 }
-                Err(errno) => return Err(explain(errno, root, relative, written)),
+                (Err(errno), _) => return Err(explain(errno, &located, written)),
             }
         }
         Err(FileError::system(Errno::AGAIN, written))
@@ -118,33 +96,29 @@ impl Files {
     /// # Errors
     ///
     /// [`FileError`], and nothing has changed, except that a file or parents may have been created.
-    pub fn touch(&self, request: &Touch) -> Result<(GuestPath, bool), FileError> {
+    pub fn touch(&self, request: &Touch) -> Result<TouchReply, FileError> {
         let written = request.path.as_bytes();
         let located = self.locate_to_write(written, LastLink::Follow)?;
+        let reply = |created| TouchReply { path: (&located.path).into(), created };
         // Enough to set times, of directories too.
         let flags = OpenMode::Read.flags();
         for _ in 0..RACES {
-            let fd = match &located.target {
-                MountTarget::File => {
-                    located.mount.open_file(flags).map_err(|errno| beneath(errno, written))?
-                }
-                MountTarget::Beneath(root, relative) => match root.open(relative, flags) {
-                    Ok(fd) => fd,
-                    Err(Errno::NOENT) if located.wants_directory => {
+            let fd = match (located.open(flags), &located.target) {
+                (Ok(fd), _) => fd,
+                (Err(Errno::NOENT), MountTarget::Beneath(root, relative)) => {
+                    if located.wants_directory {
                         return Err(no_file(root, relative, Absent::Accept, written));
                     }
-                    Err(Errno::NOENT) => {
-                        let created =
-                            self.create(&located, root, relative, OpenMode::Write, written)?;
-                        let Some(fd) = created else { continue };
-                        if request.mtime.is_some() {
-                            set_modified(&fd, request.mtime)
-                                .map_err(|errno| FileError::system(errno, written))?;
-                        }
-                        return Ok((located.path, true));
+                    let created =
+                        self.create(&located, root, relative, OpenMode::Write, written)?;
+                    let Some(fd) = created else { continue };
+                    if request.mtime.is_some() {
+                        set_modified(&fd, request.mtime)
+                            .map_err(|errno| FileError::system(errno, written))?;
                     }
-                    Err(errno) => return Err(explain(errno, root, relative, written)),
-                },
+                    return Ok(reply(true));
+                }
+                (Err(errno), _) => return Err(explain(errno, &located, written)),
             };
             let stat = fstat(&fd).map_err(|errno| FileError::system(errno, written))?;
             let kind = FileType::from_raw_mode(stat.st_mode);
@@ -160,7 +134,7 @@ impl Files {
             let set = set_modified(&fd, request.mtime);
             pending.into_iter().for_each(|it| it.end(set.is_ok()));
             set.map_err(|errno| FileError::system(errno, written))?;
-            return Ok((located.path, false));
+            return Ok(reply(false));
         }
         Err(FileError::system(Errno::AGAIN, written))
     }
@@ -171,18 +145,14 @@ impl Files {
         located: &LocatedPath<'_>,
         written: &[u8],
     ) -> Result<(OwnedFd, FileType), FileError> {
-        let flags = OpenMode::Read.flags();
-        let opened = match &located.target {
-            MountTarget::File => {
-                located.mount.open_file(flags).map_err(|errno| beneath(errno, written))
+        let opened = match (located.open(OpenMode::Read.flags()), &located.target) {
+            // Its owner may perhaps write it and not read it.
+            (Err(Errno::ACCESS), MountTarget::Beneath(root, relative)) => {
+                root.open(relative, OpenMode::Append.flags())
             }
-            MountTarget::Beneath(root, relative) => match root.open(relative, flags) {
-                // Its owner may perhaps write it and not read it.
-                Err(Errno::ACCESS) => root.open(relative, OpenMode::Append.flags()),
-                opened => opened,
-            }
-            .map_err(|errno| explain(errno, root, relative, written)),
-        }?;
+            (opened, _) => opened,
+        };
+        let opened = opened.map_err(|errno| explain(errno, located, written))?;
         let stat = fstat(&opened).map_err(|errno| FileError::system(errno, written))?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         located.expect_directory(kind, written)?;
@@ -197,7 +167,7 @@ impl Files {
     /// # Errors
     ///
     /// [`FileError`]; some of them may have been created.
-    pub fn make_parents_for(&self, from: &[u8], to: &[u8]) -> Result<(), FileError> {
+    pub(super) fn make_parents_for(&self, from: &[u8], to: &[u8]) -> Result<(), FileError> {
         if self.exists(from)?.1.is_none() {
             return Err(FileError::system(Errno::NOENT, from));
         }
@@ -227,7 +197,7 @@ impl Files {
             _ => return Err(special(written)),
         }
         let mut size = u64::try_from(stat.st_size).unwrap_or(0);
-        if mode.truncates() {
+        if matches!(mode, OpenMode::Write | OpenMode::WriteUpdate) {
             let pending = self.announced.announce(&path, true, mode.change());
             let truncated = if size > 0 { retry(|| ftruncate(&fd, 0)) } else { Ok(()) };
             pending.end(truncated.is_ok());
@@ -357,14 +327,26 @@ fn deepest<'a>(root: &Root<'a>, parents: &[&[u8]]) -> rustix::io::Result<(Direct
     Ok((directory, parents.len()))
 }
 
-/// Why `a/`, or the root, cannot be opened as a file; if nothing exists there, no file can be
-/// created.
-pub(super) fn no_file(
-    root: &Root<'_>,
-    relative: &[u8],
+/// Refuses a path that is written as a directory's, and the root of a mount.
+pub(super) fn expect_file(
+    located: &LocatedPath<'_>,
     absent: Absent,
     written: &[u8],
-) -> FileError {
+) -> Result<(), FileError> {
+    match &located.target {
+        MountTarget::Beneath(root, relative) if located.wants_directory || relative.is_empty() => {
+            Err(no_file(root, relative, absent, written))
+        }
+        MountTarget::File if located.wants_directory => {
+            Err(FileError::system(Errno::NOTDIR, written))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Why `a/`, or the root, cannot be opened as a file; if nothing exists there, no file can be
+/// created.
+fn no_file(root: &Root<'_>, relative: &[u8], absent: Absent, written: &[u8]) -> FileError {
     match root.directory(relative) {
         Ok(_) => FileError::system(Errno::ISDIR, written),
         Err(Errno::NOENT) if absent == Absent::Accept => FileError::system(Errno::ISDIR, written),
@@ -374,13 +356,13 @@ pub(super) fn no_file(
 
 /// Improves the error of a failed open. A socket, a FIFO without a reader or a device whose driver
 /// or control group refuses give unclear error numbers, so look up the type, only to name it.
-pub(super) fn explain(errno: Errno, root: &Root<'_>, relative: &[u8], written: &[u8]) -> FileError {
+pub(super) fn explain(errno: Errno, located: &LocatedPath<'_>, written: &[u8]) -> FileError {
     let unclear = matches!(
         errno,
         Errno::NXIO | Errno::NODEV | Errno::ACCESS | Errno::PERM | Errno::OPNOTSUPP
     );
     if unclear
-        && let Ok(fd) = root.open(relative, OFlags::PATH)
+        && let Ok(fd) = located.open(OFlags::PATH)
         && let Ok(stat) = fstat(&fd)
         && !matches!(
             FileType::from_raw_mode(stat.st_mode),

@@ -53,22 +53,6 @@ struct Reserve {
 }
 
 impl Reserve {
-    const fn new(bytes: u64) -> Self {
-        Self { bytes, known_free: AtomicU64::new(0) }
-    }
-
-    /// Refuses what would use the reserve.
-    fn keep(&self, file: impl AsFd, n: u64) -> Result<(), FileError> {
-        if self.is_kept(file, n) {
-            return Ok(());
-        }
-        let reason = format!(
-            "No space left on device: {} stay free (limits.disk_reserve)",
-            size_text(self.bytes)
-        );
-        Err(FileError { reason, ..FileError::system(Errno::NOSPC, b"") })
-    }
-
     /// Whether `n` more bytes in `file`, or one more entry, leave the reserve free: a byte may
     /// occupy one block, and two if it starts in a half-full one. If a file system does not report
     /// its free space, it is assumed to be sufficient.
@@ -121,7 +105,7 @@ impl Quota {
             bytes: Counter::new(limits.write_bytes),
             entries: Counter::new(limits.entries),
             lifetime,
-            reserve: Reserve::new(limits.disk_reserve_bytes),
+            reserve: Reserve { bytes: limits.disk_reserve_bytes, known_free: AtomicU64::new(0) },
             spared: Vec::new(),
         }
     }
@@ -131,15 +115,27 @@ impl Quota {
         self.spared = devices;
     }
 
+    /// Refuses what would use the reserve.
     fn keep(&self, file: impl AsFd, n: u64) -> Result<(), FileError> {
         let is_spared = |device| self.spared.contains(&device);
-        if !self.spared.is_empty() && fstat(&file).is_ok_and(|stat| is_spared(stat.st_dev)) {
+        if !self.spared.is_empty() && fstat(&file).is_ok_and(|stat| is_spared(stat.st_dev))
+            || self.reserve.is_kept(file, n)
+        {
             return Ok(());
         }
-        self.reserve.keep(file, n)
+        let reason = format!(
+            "No space left on device: {} stay free (limits.disk_reserve)",
+            size_text(self.reserve.bytes)
+        );
+        Err(FileError { reason, ..FileError::system(Errno::NOSPC, b"") })
     }
 
     /// Counts bytes before they are written to `file`.
+    ///
+    /// # Errors
+    ///
+    /// `write_limit`; `disk_full` if less than the disk reserve would be left. Then nothing is
+    /// counted.
     pub fn charge(&self, file: impl AsFd, bytes: u64) -> Result<(), FileError> {
         take_both(&self.bytes, &self.lifetime.bytes, bytes).map_err(|max| {
             let reason = format!("write limit exceeded ({})", size_text(max));
@@ -203,14 +199,14 @@ mod tests {
             now.f_bavail * now.f_frsize
         };
         let quota = |disk_reserve_bytes| {
-            let limits = Limits { disk_reserve_bytes, ..crate::files::testing::LIMITS };
+            let limits = Limits { disk_reserve_bytes, ..crate::files::tests::setup::LIMITS };
             Quota::new(&limits, Arc::new(Lifetime::new(&limits)))
         };
         let full = quota(left + (64 << 30));
         assert_eq!(full.take_entries(&file, 1).unwrap_err().kind, ErrorKind::DiskFull);
         assert_eq!(full.entries.used.load(Ordering::Relaxed), 0);
         let error = full.charge(&file, 1).unwrap_err();
-        assert_eq!((error.kind, error.errno), (ErrorKind::DiskFull, Some(28)));
+        assert_eq!((error.kind, error.errno), (ErrorKind::DiskFull, Some(Errno::NOSPC)));
         assert!(error.reason.ends_with("(limits.disk_reserve)"), "{error}");
         assert_eq!(full.written(), 0);
         for reserve in [0, left / 2] {

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Stat, fstat};
+use rustix::fs::fstat;
 use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::path::GuestPath;
 
@@ -10,7 +10,7 @@ use super::access::Files;
 use super::error::FileError;
 use super::open_mode::OpenMode;
 use super::watch::Watch;
-use sandbox_dirfd::retry;
+use sandbox_dirfd::{FileStamp, retry};
 
 /// A file that is open for reading, and the range to read.
 pub struct Reading {
@@ -22,27 +22,6 @@ pub struct Reading {
     written: Vec<u8>,
     offset: u64,
     left: u64,
-}
-
-/// Identifies the content of a file: it differs after every change that the file system has
-/// recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Version {
-    dev: u64,
-    ino: u64,
-    size: i64,
-    changed: (i64, i64),
-}
-
-impl Version {
-    pub fn of(stat: &Stat) -> Self {
-        Self {
-            dev: stat.st_dev,
-            ino: stat.st_ino,
-            size: stat.st_size,
-            changed: (stat.st_ctime, stat.st_ctime_nsec as i64),
-        }
-    }
 }
 
 impl Files {
@@ -101,9 +80,9 @@ impl Reading {
     /// # Errors
     ///
     /// OS errors.
-    pub(super) fn version(&self) -> Result<Version, FileError> {
+    pub(super) fn version(&self) -> Result<FileStamp, FileError> {
         let stat = fstat(&self.fd).map_err(|errno| FileError::system(errno, &self.written))?;
-        Ok(Version::of(&stat))
+        Ok(FileStamp::of(&stat))
     }
 
     /// Goes back to the beginning of the file, whose size is the one that was checked.

@@ -22,24 +22,21 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RawDir, fstat, openat, renameat, statat, unlinkat,
-};
+use rustix::fs::{AtFlags, FileType, OFlags, RawDir, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use sandbox_protocol::ErrorKind;
-use sandbox_protocol::message::Change;
+use sandbox_protocol::message::{Change, Remove, RemoveReply};
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 
 use super::access::Files;
 use super::calls::count_call;
-use super::entries::{Entry, entry, refuse_special};
+use super::entries::{Entry, above, entry, expect_same, identity, refuse_special};
 use super::error::{FileError, beneath, not_allowed, protected};
 use super::follow::LastLink;
 use super::mounts::LocatedPath;
-use super::open::Absent;
 use super::temporary::{is_temporary, random_name};
 use super::watch::Watch;
-use sandbox_dirfd::{Root, again, retry};
+use sandbox_dirfd::{Identity, Root, again, retry};
 
 /// Number of entries read from a directory at a time.
 const BATCH: usize = 2048;
@@ -51,76 +48,29 @@ const MOVED_DEPTH: usize = 32;
 /// The suffix of a directory's name in the top while it is emptied there.
 const MOVED_SUFFIX: &str = ".rm";
 
-/// What may be removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RemoveScope {
-    /// A file, a link, an empty directory.
-    Entry,
-    /// Also a directory with all its content.
-    Tree,
-}
-
-/// What was removed.
-#[derive(Debug, Clone)]
-pub struct Removed {
-    /// The path that was given.
-    pub path: GuestPath,
-    /// Number of entries removed; 0 if nothing existed.
-    pub entries: u64,
-}
-
 impl Files {
     /// Removes a file, a symbolic link itself, or a directory.
     ///
     /// # Errors
     ///
     /// [`FileError`]. Part of a tree may have been removed.
-    pub fn remove_entry(
-        &self,
-        written: &[u8],
-        scope: RemoveScope,
-        absent: Absent,
-        watch: &Watch,
-    ) -> Result<Removed, FileError> {
-        let located = self.locate_to_write(written, LastLink::Keep)?;
-        let entries = match self.remove_located(&located, written, scope, absent, watch) {
+    pub fn remove_entry(&self, request: &Remove, watch: &Watch) -> Result<RemoveReply, FileError> {
+        let located = self.locate_to_write(request.path.as_bytes(), LastLink::Keep)?;
+        let entries = match self.remove_located(&located, request, watch) {
             // It was removed after its lookup.
-            Err(error)
-                if absent == Absent::Accept && error.errno == Some(Errno::NOENT.raw_os_error()) =>
-            {
-                0
-            }
+            Err(error) if request.force && error.errno == Some(Errno::NOENT) => 0,
             removed => removed?,
         };
-        Ok(Removed { path: located.path, entries })
-    }
-
-    /// Refuses to remove a directory that contains a protected name, before anything is removed. In
-    /// a tree too large to be searched first, the removal itself finds it.
-    fn refuse_protected_below(
-        &self,
-        entry: &Entry<'_>,
-        path: &GuestPath,
-        written: &[u8],
-        watch: &Watch,
-    ) -> Result<(), FileError> {
-        if !self.policy.has_protected() {
-            return Ok(());
-        }
-        match self.files_below(entry, path, "remove", written, watch) {
-            Err(error) if error.kind != ErrorKind::TooLarge => Err(error),
-            Ok(_) | Err(_) => Ok(()),
-        }
+        Ok(RemoveReply { path: (&located.path).into(), removed: entries > 0, entries })
     }
 
     fn remove_located(
         &self,
         located: &LocatedPath<'_>,
-        written: &[u8],
-        scope: RemoveScope,
-        absent: Absent,
+        request: &Remove,
         watch: &Watch,
     ) -> Result<u64, FileError> {
+        let written = request.path.as_bytes();
         let fail = |errno| FileError::system(errno, written);
         let found = entry(located, written).and_then(|entry| {
             let entry = entry.ok_or_else(|| FileError {
@@ -131,7 +81,7 @@ impl Files {
             Ok((entry, kind))
         });
         let (entry, kind) = match found {
-            Err(error) if absent == Absent::Accept && error.is_absence() => return Ok(0),
+            Err(error) if request.force && error.is_absence() => return Ok(0),
             found => found?,
         };
         located.expect_directory(kind, written)?;
@@ -148,14 +98,21 @@ impl Files {
         if self.policy.is_narrower_below(&located.path) {
             return Err(not_allowed(written));
         }
-        let below = match scope {
-            RemoveScope::Entry => 0,
-            RemoveScope::Tree => {
-                self.refuse_protected_below(&entry, &located.path, written, watch)?;
-                let root = entry.root;
-                Tree { files: self, root, path: &located.path, written, watch, removed: 0, held: 0 }
-                    .empty(&entry)?
+        let below = if request.recursive {
+            // A protected name is found before anything is removed. In a tree too large to be searched
+            // first, the removal itself finds it.
+            if self.policy.has_protected()
+                && let Err(error) =
+                    self.files_below(&entry, &located.path, "remove", written, watch)
+                && error.kind != ErrorKind::TooLarge
+            {
+                return Err(error);
             }
+            let root = entry.root;
+            Tree { files: self, root, path: &located.path, written, watch, removed: 0, held: 0 }
+                .empty(&entry)?
+        } else {
+            0
         };
         let removed = retry(|| unlinkat(&entry.directory, entry.name, AtFlags::REMOVEDIR));
         removed.map(|()| below + 1).map_err(fail)
@@ -177,8 +134,7 @@ struct Tree<'a> {
 
 /// A directory on the path to the current one.
 struct Level {
-    dev: u64,
-    ino: u64,
+    id: Identity,
     /// Its name in its parent.
     name: Vec<u8>,
     /// Its name in the top, if it was moved there.
@@ -198,14 +154,8 @@ impl Level {
         moved: Option<String>,
         depth: usize,
     ) -> rustix::io::Result<Self> {
-        let stat = fstat(fd)?;
-        let (dev, ino, name) = (stat.st_dev, stat.st_ino, name.to_vec());
-        Ok(Self { dev, ino, name, moved, depth, inner: Vec::new(), is_done: false })
-    }
-
-    fn is(&self, fd: &OwnedFd) -> rustix::io::Result<bool> {
-        let stat = fstat(fd)?;
-        Ok((stat.st_dev, stat.st_ino) == (self.dev, self.ino))
+        let (id, name) = (identity(fd)?, name.to_vec());
+        Ok(Self { id, name, moved, depth, inner: Vec::new(), is_done: false })
     }
 }
 
@@ -224,6 +174,11 @@ struct Position {
 impl Position {
     fn last(&mut self) -> &mut Level {
         self.levels.last_mut().expect("the walk ends at the top")
+    }
+
+    /// The directory of the last level.
+    fn id(&self) -> Identity {
+        self.levels.last().expect("the walk ends at the top").id
     }
 
     /// The depth of names in `here`.
@@ -305,7 +260,7 @@ impl Tree<'_> {
         if self.files.policy.has_protected() {
             return None;
         }
-        let moved = random_name(MOVED_SUFFIX).ok()?;
+        let moved = random_name(MOVED_SUFFIX);
         count_call(at.depth());
         retry(|| renameat(&at.here, name, &at.top, moved.as_str())).is_ok().then_some(moved)
     }
@@ -364,11 +319,8 @@ impl Tree<'_> {
 
     /// Opens the directory that the walk came from.
     fn up(&self, at: &Position) -> Result<OwnedFd, FileError> {
-        let flags = DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         count_call(at.depth());
-        let above = retry(|| openat(&at.here, "..", flags, Mode::empty()))
-            .map_err(|errno| self.fail(&at.levels, b"", errno))?;
-        self.expect_last(at, above)
+        above(&at.here, at.id()).map_err(|errno| self.fail(&at.levels, b"", errno))
     }
 
     /// The same if the walk came from a directory that is not the parent: by its path from the top.
@@ -387,18 +339,7 @@ impl Tree<'_> {
             count_call(level.depth);
             here = self.root.child(here.as_fd(), name, DIRECTORY).map_err(fail)?;
         }
-        self.expect_last(at, here)
-    }
-
-    /// Refuses any directory but that of the last level.
-    fn expect_last(&self, at: &Position, found: OwnedFd) -> Result<OwnedFd, FileError> {
-        let level = at.levels.last().expect("the walk ends at the top");
-        match level.is(&found) {
-            Ok(true) => Ok(found),
-            // The directory was moved while the walk was below it.
-            Ok(false) => Err(self.fail(&at.levels, b"", Errno::AGAIN)),
-            Err(errno) => Err(self.fail(&at.levels, b"", errno)),
-        }
+        expect_same(here, at.id()).map_err(fail)
     }
 
     /// The components of a path, in reverse order.

@@ -9,7 +9,9 @@ use sandbox_protocol::limits::{
     MAX_GLOB_BYTES, MAX_GREP_BYTES, MAX_GREP_CONTEXT, MAX_GREP_LINE_BYTES, MAX_PATTERN_BYTES,
     encoded_len,
 };
-use sandbox_protocol::message::{Cut, CutBy, EntryKind, Glob, Grep, GrepLine};
+use sandbox_protocol::message::{
+    Cut, CutBy, EntryKind, Glob, GlobReply, Grep, GrepLine, GrepReply,
+};
 use sandbox_protocol::path::{GLOB_SPECIAL, GuestPath, join_written};
 use sandbox_protocol::{ErrorKind, WireString};
 
@@ -20,6 +22,7 @@ use super::expression::Expression;
 use super::open_mode::OpenMode;
 use super::pattern::Pattern;
 use super::selection::{Selection, is_repository};
+use super::text::beginning;
 use super::watch::Watch;
 use sandbox_dirfd::retry;
 
@@ -27,31 +30,6 @@ use sandbox_dirfd::retry;
 const READ_BYTES: usize = 256 << 10;
 /// What a line of a result costs beside its texts.
 const LINE_BYTES: usize = 64;
-
-/// What a search has found.
-#[derive(Debug)]
-pub struct SearchResult<T> {
-    /// The path where it began.
-    pub path: GuestPath,
-    /// In order.
-    pub found: Vec<T>,
-    /// The number of files searched.
-    pub files: u64,
-    /// What was not looked at or is not returned.
-    pub cut: Option<Cut>,
-}
-
-impl<T> SearchResult<T> {
-    /// What a search of `written` answers: its time is an error if it found nothing until then.
-    fn or_timeout(self, watch: &Watch, written: &[u8]) -> Result<Self, FileError> {
-        match &self.cut {
-            Some(Cut { by: CutBy::Time, at }) if self.found.is_empty() => {
-                Err(watch.timeout(&join_written(written, at.as_bytes())))
-            }
-            _ => Ok(self),
-        }
-    }
-}
 
 impl Files {
     /// The paths of the entries below a directory that match, relative to it. A directory that does
@@ -61,7 +39,7 @@ impl Files {
     ///
     /// [`FileError`]; `invalid_request` for a pattern that is not a glob, `timeout` if the time is over
     /// and nothing was found.
-    pub fn glob(&self, request: &Glob, watch: &Watch) -> Result<SearchResult<Vec<u8>>, FileError> {
+    pub fn glob(&self, request: &Glob, watch: &Watch) -> Result<GlobReply, FileError> {
         let (top, prefix, below) = request.split();
         let (written, prefix) = (&*top, prefix.as_bytes());
         let (pattern, only_directories) = match below.trim_end_matches('/') {
@@ -70,12 +48,14 @@ impl Files {
             "" => return Err(FileError::invalid("the pattern names nothing", written)),
             pattern => (pattern, pattern.len() < below.len()),
         };
-        let glob = glob_pattern(pattern, request.hidden, written)?;
+        expect_short(pattern.len(), written)?;
+        let glob = Pattern::new(pattern, request.hidden);
+        let glob = glob.map_err(|reason| no_glob(pattern, &reason))?;
         let selection = selection(&request.selection(), written)?;
         let reach = Reach::of(pattern, request.hidden);
         let hidden = request.hidden || glob.names_hidden;
         let limit = self.search_limit(request.limit, written)?;
-        let whole = |path| SearchResult { path, found: Vec::new(), files: 0, cut: None };
+        let reply = |path: &GuestPath, names, cut| GlobReply { path: path.into(), names, cut };
         // A path is looked for itself: a mount may be in a directory that does not exist.
         if !pattern.contains(GLOB_SPECIAL)
             && pattern != "."
@@ -88,8 +68,8 @@ impl Files {
                 let is_directory = kind == EntryKind::Directory;
                 (is_directory || !only_directories) && selection.takes(above, name, is_directory)
             };
-            let found = kind.filter(|kind| is_wanted(*kind)).map(|_| pattern.as_bytes().to_vec());
-            return Ok(SearchResult { found: found.into_iter().collect(), ..whole(path) });
+            let found = kind.filter(|kind| is_wanted(*kind)).map(|_| WireString::from(pattern));
+            return Ok(reply(&path, found.into_iter().collect(), None));
         }
         let (mut found, mut bytes) = (Vec::new(), 0);
         let walked = self.walk_breadth_first(
@@ -110,22 +90,24 @@ impl Files {
                 }
             },
             &mut |path, _| {
-                bytes += WireString::new(&path).encoded_len() + 1;
+                let name = WireString::from(path);
+                bytes += name.encoded_len() + 1;
                 if bytes > MAX_GLOB_BYTES {
                     return Ok(ControlFlow::Break(CutBy::Bytes));
                 }
-                found.push(path);
+                found.push(name);
                 Ok(ControlFlow::Continue(()))
             },
         );
         match walked {
             Ok(WalkEnd { path, cut }) => {
-                found.sort_by(|one, other| in_order(one, other));
-                SearchResult { found, cut, ..whole(path) }.or_timeout(watch, written)
+                expect_some(found.len(), cut.as_ref(), watch, written)?;
+                found.sort_by(in_order);
+                Ok(reply(&path, found, cut))
             }
             // Nothing matches where nothing is; a slash after something else is refused as elsewhere.
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                self.exists(written).map(|(path, _)| whole(path))
+                self.exists(written).map(|(path, _)| reply(&path, Vec::new(), None))
             }
             Err(error) => Err(error),
         }
@@ -138,9 +120,14 @@ impl Files {
     ///
     /// [`FileError`] of the path itself; what cannot be read below it is left out.
     /// `invalid_request` for a pattern that is not a regular expression, `timeout` as for a glob.
-    pub fn grep(&self, options: &Grep, watch: &Watch) -> Result<SearchResult<GrepLine>, FileError> {
+    pub fn grep(&self, options: &Grep, watch: &Watch) -> Result<GrepReply, FileError> {
         let written = options.path.as_bytes();
-        let expression = expression(options, written)?;
+        expect_short(options.pattern.len(), written)?;
+        let expression = Expression::new(&options.pattern, options.ignore_case);
+        let expression = expression.map_err(|cause| {
+            let reason = format!("not a regular expression: {cause}");
+            FileError::invalid(reason, options.pattern.as_bytes())
+        })?;
         if options.context > MAX_GREP_CONTEXT {
             let reason = format!("the context has more than {MAX_GREP_CONTEXT} lines");
             return Err(FileError::invalid(reason, written));
@@ -158,8 +145,8 @@ impl Files {
                 }
                 let Search { lines, cut, .. } = search;
                 let cut = cut.map(|by| Cut { by, at: WireString::default() });
-                let result = SearchResult { path: file.path, found: lines, files: 1, cut };
-                return result.or_timeout(watch, written);
+                expect_some(lines.len(), cut.as_ref(), watch, written)?;
+                return Ok(GrepReply { path: (&file.path).into(), lines, files: 1, cut });
             }
             Err(error) if error.kind == ErrorKind::IsDirectory => {}
             Err(_) if self.inputs(written).is_some() => {}
@@ -199,10 +186,11 @@ impl Files {
                 })
             },
         )?;
-        let mut found = search.lines;
+        let mut lines = search.lines;
+        expect_some(lines.len(), cut.as_ref(), watch, written)?;
         // Those of a file are in order.
-        found.sort_by(|one, other| in_order(one.name.as_bytes(), other.name.as_bytes()));
-        SearchResult { path, found, files, cut }.or_timeout(watch, written)
+        lines.sort_by(|one, other| in_order(&one.name, &other.name));
+        Ok(GrepReply { path: (&path).into(), lines, files, cut })
     }
 
     fn search_limit(&self, limit: Option<u64>, written: &[u8]) -> Result<u64, FileError> {
@@ -218,18 +206,29 @@ fn is_hidden(name: &[u8]) -> bool {
 }
 
 /// The order of paths: component by component.
-fn in_order(one: &[u8], other: &[u8]) -> Ordering {
+fn in_order(one: &WireString, other: &WireString) -> Ordering {
     let components = |path| <[u8]>::split(path, |&byte| byte == b'/');
-    components(one).cmp(components(other))
+    components(one.as_bytes()).cmp(components(other.as_bytes()))
+}
+
+/// Refuses the end of a search that found nothing until its time was over.
+fn expect_some(
+    found: usize,
+    cut: Option<&Cut>,
+    watch: &Watch,
+    written: &[u8],
+) -> Result<(), FileError> {
+    match cut {
+        Some(Cut { by: CutBy::Time, at }) if found == 0 => {
+            Err(watch.timeout(&join_written(written, at.as_bytes())))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn selection(globs: &[String], written: &[u8]) -> Result<Selection, FileError> {
-    if globs.iter().map(|glob| glob.len() + 1).sum::<usize>() > MAX_PATTERN_BYTES {
-        return Err(too_long(written));
-    }
-    Selection::new(globs).map_err(|(glob, reason)| {
-        FileError::invalid(format!("not a glob: {reason}"), glob.as_bytes())
-    })
+    expect_short(globs.iter().map(|glob| glob.len() + 1).sum(), written)?;
+    Selection::new(globs).map_err(|(glob, reason)| no_glob(glob, &reason))
 }
 
 /// Where the paths are that a glob may match: a directory elsewhere is not entered.
@@ -265,27 +264,16 @@ impl Reach {
     }
 }
 
-fn glob_pattern(pattern: &str, hidden: bool, written: &[u8]) -> Result<Pattern, FileError> {
-    if pattern.len() > MAX_PATTERN_BYTES {
-        return Err(too_long(written));
-    }
-    let fail =
-        |reason: String| FileError::invalid(format!("not a glob: {reason}"), pattern.as_bytes());
-    Pattern::new(pattern, hidden).map_err(fail)
+fn no_glob(glob: &str, reason: &str) -> FileError {
+    FileError::invalid(format!("not a glob: {reason}"), glob.as_bytes())
 }
 
-fn too_long(written: &[u8]) -> FileError {
-    FileError::invalid(format!("a pattern has more than {MAX_PATTERN_BYTES} bytes"), written)
-}
-
-fn expression(options: &Grep, written: &[u8]) -> Result<Expression, FileError> {
-    if options.pattern.len() > MAX_PATTERN_BYTES {
-        return Err(too_long(written));
+fn expect_short(pattern: usize, written: &[u8]) -> Result<(), FileError> {
+    if pattern <= MAX_PATTERN_BYTES {
+        return Ok(());
     }
-    Expression::new(&options.pattern, options.ignore_case).map_err(|cause| {
-        let reason = format!("not a regular expression: {cause}");
-        FileError::invalid(reason, options.pattern.as_bytes())
-    })
+    let reason = format!("a pattern has more than {MAX_PATTERN_BYTES} bytes");
+    Err(FileError::invalid(reason, written))
 }
 
 /// The lines that a search has found so far.
@@ -304,7 +292,7 @@ struct Search<'a> {
 impl Search<'_> {
     /// Searches a file.
     fn file(&mut self, name: &WireString, file: OwnedFd, written: &[u8]) -> Result<(), FileError> {
-        let mut lines = Lines::of(file);
+        let mut lines = Lines { file, buffer: Vec::new(), left: 0..0, ended: false };
         // Lines before the next match, and how many are to follow the last one.
         let mut before: Vec<(u64, Vec<u8>)> = Vec::new();
         let mut after = 0;
@@ -340,15 +328,7 @@ impl Search<'_> {
 
     fn add(&mut self, name: &WireString, number: u64, line: &[u8], context: bool) {
         let cut = line.len() > MAX_GREP_LINE_BYTES;
-        let text = match cut {
-            // Not in the middle of a character.
-            true => match std::str::from_utf8(&line[..MAX_GREP_LINE_BYTES]) {
-                Err(error) if error.error_len().is_none() => &line[..error.valid_up_to()],
-                _ => &line[..MAX_GREP_LINE_BYTES],
-            },
-            false => line,
-        };
-        let text = String::from_utf8_lossy(text).into_owned();
+        let text = String::from_utf8_lossy(beginning(line, MAX_GREP_LINE_BYTES)).into_owned();
         self.bytes += encoded_len(&text) + name.encoded_len() + LINE_BYTES;
         if self.bytes > MAX_GREP_BYTES {
             self.cut = Some(CutBy::Bytes);
@@ -368,10 +348,6 @@ struct Lines {
 }
 
 impl Lines {
-    fn of(file: OwnedFd) -> Self {
-        Self { file, buffer: Vec::new(), left: 0..0, ended: false }
-    }
-
     /// The next line; `None` at the end, and where the file is not text.
     fn next(&mut self) -> rustix::io::Result<Option<&[u8]>> {
         loop {

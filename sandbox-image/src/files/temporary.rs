@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, openat, renameat, unlinkat};
 use rustix::io::{Errno, Result};
 
-use sandbox_dirfd::{Directory, again, retry};
+use sandbox_dirfd::{Directory, again, is_random_hex, random_hex, retry};
 
 /// The names in use, to be removed when the process exits.
 static NAMED: Mutex<Vec<(OwnedFd, String)>> = Mutex::new(Vec::new());
@@ -27,8 +27,6 @@ pub fn remove_all() {
 
 const PREFIX: &str = ".sandboxctl-";
 const SUFFIX: &str = ".tmp";
-/// Digits between the two.
-const DIGITS: usize = 32;
 
 /// Whether this is the name of such a file: of this agent, of another sandbox over the same
 /// directory, or left by a killed agent. Lists omit it.
@@ -37,7 +35,7 @@ pub(super) fn is_temporary(name: &[u8]) -> bool {
         .strip_prefix(PREFIX.as_bytes())
         .and_then(|rest| rest.strip_suffix(SUFFIX.as_bytes()))
         .unwrap_or_default();
-    digits.len() == DIGITS && digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    std::str::from_utf8(digits).is_ok_and(is_random_hex::<16>)
 }
 
 /// A file in a directory that nothing else can find.
@@ -54,7 +52,7 @@ struct Name(String);
 
 /// What to do if the new name exists already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Existing {
+pub(super) enum Existing {
     /// Replace it.
     Replace,
     /// Return `EEXIST`.
@@ -193,17 +191,13 @@ fn is_unable(errno: Errno) -> bool {
 }
 
 /// An unpredictable name that does not exist.
-pub(super) fn random_name(suffix: &str) -> Result<String> {
-    let mut random = [0_u8; 16];
-    if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())? < random.len() {
-        return Err(Errno::AGAIN);
-    }
-    Ok(format!("{PREFIX}{:0DIGITS$x}{suffix}", u128::from_ne_bytes(random)))
+pub(super) fn random_name(suffix: &str) -> String {
+    format!("{PREFIX}{}{suffix}", random_hex::<16>())
 }
 
 impl Name {
     fn register(directory: &Directory<'_>) -> Result<Self> {
-        let name = random_name(SUFFIX)?;
+        let name = random_name(SUFFIX);
         let directory = again(directory.as_fd())?;
         NAMED.lock().unwrap().push((directory, name.clone()));
         Ok(Self(name))

@@ -2,7 +2,9 @@
 
 mod container;
 mod operations;
+mod races;
 mod search;
+pub(crate) mod setup;
 mod slashes;
 mod trees;
 
@@ -12,13 +14,14 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::io::Errno;
 use sandbox_dirfd::Resolver;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{Access, Change, EntryKind, Limits};
 
 use self::operations::watch;
+use self::setup::{EVERY_MODE, LIMITS, RESOLVERS, Setup};
 use super::open::OpenFile;
-use super::testing::{EVERY_MODE, LIMITS, RESOLVERS, Setup};
 use super::{FileError, Files, OpenMode};
 
 /// A fresh directory and its files, once with each resolver.
@@ -241,7 +244,7 @@ fn directories_are_no_files() {
             }
             let error = files.remove(written.as_bytes()).unwrap_err();
             assert_eq!(error.to_string(), format!("cannot remove directory '{written}'"));
-            assert_eq!((error.kind, error.errno), (ErrorKind::IsDirectory, Some(21)));
+            assert_eq!((error.kind, error.errno), (ErrorKind::IsDirectory, Some(Errno::ISDIR)));
         }
         for mode in EVERY_MODE {
             assert_eq!(text(files.open(b"f/", mode)), "f/: Not a directory");
@@ -407,13 +410,14 @@ fn changes_are_announced_before_they_happen_and_failures_taken_back() {
         files.open(b"old", OpenMode::Append).unwrap();
         let file = files.open(b"old", OpenMode::ReadUpdate).unwrap();
         assert_eq!(seen(), [], "nothing has changed yet");
-        let touch = files.touch_before_write(&file.path, OpenMode::Append);
+        let announce = || files.announced.announce(&file.path, true, Change::Append).into_entry();
+        let touch = announce();
         assert_eq!(seen(), one("/io/old", true, Change::Append));
-        files.first_write_failed(&file.path, touch);
+        files.announced.take_back(&file.path, true, touch);
         assert_eq!(seen(), one("/io/old", true, Change::Failed));
-        _ = files.touch_before_write(&file.path, OpenMode::Append);
-        let touch = files.touch_before_write(&file.path, OpenMode::Append);
-        files.first_write_failed(&file.path, touch);
+        _ = announce();
+        let touch = announce();
+        files.announced.take_back(&file.path, true, touch);
         assert_eq!(seen(), one("/io/old", true, Change::Append), "the first change stands");
 
         files.open(b"new", OpenMode::Append).unwrap();
@@ -454,11 +458,11 @@ fn the_write_limit_is_all_or_nothing() {
     let limits = Limits { write_bytes: 10, ..LIMITS };
     let (files, _) = Setup { limits, ..Setup::io(directory.path()) }.open();
     let file = fs::File::open(directory.path()).unwrap();
-    files.charge(&file, 8).unwrap();
-    let error = files.charge(&file, 3).unwrap_err();
+    files.quota.charge(&file, 8).unwrap();
+    let error = files.quota.charge(&file, 3).unwrap_err();
     assert_eq!(error.to_string(), "write limit exceeded (10 bytes)");
     assert_eq!((error.kind, error.errno.is_some()), (ErrorKind::WriteLimit, false));
-    files.charge(&file, 2).unwrap();
+    files.quota.charge(&file, 2).unwrap();
     assert_eq!(files.written(), 10);
 }
 
@@ -511,7 +515,7 @@ fn each_mount_is_a_root_of_its_own() {
                 error.to_string(),
                 format!("{written}: no input is called 'letter.txt' (--in SRC:letter.txt)")
             );
-            assert_eq!((error.kind, error.errno), (ErrorKind::NotFound, Some(2)));
+            assert_eq!((error.kind, error.errno), (ErrorKind::NotFound, Some(Errno::NOENT)));
         }
         for mode in EVERY_MODE.into_iter().skip(1) {
             for written in ["/in/data/f", "/in/data/new", "/in/single", "/in/letter.txt"] {
@@ -630,7 +634,7 @@ fn abandoned_handles_are_flushed_unless_in_use() {
     impl super::Flush for Buffered {
         fn flush_best_effort(&mut self) -> Result<(), FileError> {
             self.0.send(self.1).unwrap();
-            Err(FileError::system(rustix::io::Errno::NOSPC, &[b'0' + self.1]))
+            Err(FileError::system(Errno::NOSPC, &[b'0' + self.1]))
         }
     }
     let directory = tempfile::tempdir().unwrap();
@@ -690,12 +694,12 @@ fn the_nonce_is_read_once() {
 #[test]
 fn strerror_is_what_lua_prints() {
     for (errno, words) in [
-        (libc::ENOENT, "No such file or directory"),
-        (libc::EROFS, "Read-only file system"),
-        (libc::ENOSPC, "No space left on device"),
-        (libc::EBADF, "Bad file descriptor"),
+        (Errno::NOENT, "No such file or directory"),
+        (Errno::ROFS, "Read-only file system"),
+        (Errno::NOSPC, "No space left on device"),
+        (Errno::BADF, "Bad file descriptor"),
     ] {
-        let error = FileError::system(rustix::io::Errno::from_raw_os_error(errno), b"f");
+        let error = FileError::system(errno, b"f");
         assert_eq!(error.to_string(), format!("f: {words}"));
         assert_eq!(error.errno, Some(errno));
     }

@@ -41,13 +41,22 @@ impl Utf8Check {
     }
 }
 
+/// A text, or at most `max` bytes of its beginning, which do not end in the middle of a character.
+pub(super) fn beginning(text: &[u8], max: usize) -> &[u8] {
+    let Some((head, [_, ..])) = text.split_at_checked(max) else { return text };
+    match std::str::from_utf8(head) {
+        Err(error) if error.error_len().is_none() => &head[..error.valid_up_to()],
+        _ => head,
+    }
+}
+
 /// A file that is not UTF-8 text.
 pub(super) fn not_utf8(written: &[u8]) -> FileError {
     FileError::rule(ErrorKind::Encoding, "not UTF-8 text", written)
 }
 
 /// A window of lines of a text that is read in pieces, and a count of all lines.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LineWindow {
     first: u64,
     lines: u64,
@@ -69,17 +78,8 @@ pub(super) struct LineWindow {
 impl LineWindow {
     /// At most `limit` lines, starting with line `first`.
     pub fn new(first: u64, limit: Option<u64>) -> Self {
-        Self {
-            first,
-            lines: limit.unwrap_or(MAX_VIEW_LINES).min(MAX_VIEW_LINES),
-            skipped: 0,
-            text: Vec::new(),
-            line_start: 0,
-            taken: 0,
-            closed: None,
-            ends: 0,
-            inside: false,
-        }
+        let lines = limit.unwrap_or(MAX_VIEW_LINES).min(MAX_VIEW_LINES);
+        Self { first, lines, ..Self::default() }
     }
 
     /// Adds the next piece.

@@ -9,6 +9,8 @@ use sandbox_protocol::message::{Change, OperationName, Refused, Touched};
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
 use sandbox_protocol::{ErrorKind, WireString};
 
+use super::text::beginning;
+
 /// Memory for announced paths. When it is used up, every change of a further path is announced,
 /// which is correct, only longer.
 const REMEMBERED_BYTES: usize = 8 << 20;
@@ -113,7 +115,8 @@ impl TouchedPaths {
     /// Reports a refusal, if it was not reported before.
     pub fn refuse(&self, operation: OperationName, path: &[u8], kind: ErrorKind) {
         let Some(out) = &self.out else { return };
-        let path = WireString::new(cut(path));
+        // The part of a script's text that could be a path.
+        let path = WireString::new(beginning(path, MAX_PATH_BYTES));
         let refused = Refused { request: self.request, operation, path, kind };
         let mut reported = self.refused.lock().unwrap();
         if reported.len() < MAX_REFUSALS && reported.insert(refused.clone()) {
@@ -157,18 +160,6 @@ impl Pending<'_> {
             Before::Settled => return,
         }
         self.announced.send(self.path, self.existed, Change::Failed);
-    }
-}
-
-/// The part of a script's text that could be a path; cut between characters.
-fn cut(path: &[u8]) -> &[u8] {
-    if path.len() <= MAX_PATH_BYTES {
-        return path;
-    }
-    let head = &path[..MAX_PATH_BYTES];
-    match std::str::from_utf8(head) {
-        Err(error) if error.error_len().is_none() => &head[..error.valid_up_to()],
-        _ => head,
     }
 }
 

@@ -320,7 +320,7 @@ impl State {
         while let Some(path) = pending.pop() {
             let Some((number, directory)) = self.enter(inotify, id, &path) else { continue };
             let mut names = Vec::new();
-            let read = read_directory(&directory, |name, kind| {
+            let read = read_directory(&directory, std::convert::identity, |name, kind| {
                 if found == MOST_FOUND {
                     return Err(Errno::OVERFLOW);
                 }
@@ -515,7 +515,7 @@ mod tests {
 
     use sandbox_protocol::message::{Write, WriteMode};
 
-    use crate::files::testing::Setup;
+    use crate::files::tests::setup::Setup;
 
     struct Observer {
         watches: Watches,

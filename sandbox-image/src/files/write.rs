@@ -26,12 +26,12 @@ use super::error::{FileError, beneath, special};
 use super::follow::LastLink;
 use super::modes::mode_of;
 use super::mounts::{LocatedPath, MountTarget};
-use super::open::{Absent, ParentDir, explain, make_parents, no_file};
+use super::names::size_of;
+use super::open::{Absent, ParentDir, expect_file, explain, make_parents};
 use super::path_locks::PathLock;
-use super::read::Version;
 use super::temporary::{Existing, Temporary};
 use super::watch::Watch;
-use sandbox_dirfd::{Root, retry, split};
+use sandbox_dirfd::{FileStamp, Root, retry, split};
 
 /// How often a commit is retried because the file appeared or vanished in between.
 const RACES: usize = 8;
@@ -69,8 +69,9 @@ pub struct Writing<'f> {
     bytes: u64,
     /// The size of the existing file, if it is appended to.
     before: u64,
-    /// The permissions of the file, if they are not the old one's or the usual ones.
-    permissions: Option<Mode>,
+    /// The permissions of the file, also in place of an old one, if they are not the old one's or the usual
+    /// ones; not if its content is replaced.
+    pub(super) permissions: Option<Mode>,
     /// Those of a file that is created.
     permissions_of_new: Option<Mode>,
 }
@@ -82,15 +83,9 @@ enum Stage<'f> {
 }
 
 /// An existing file.
-struct Target {
+pub(super) struct Target {
     fd: OwnedFd,
     stat: Stat,
-}
-
-impl Target {
-    fn size(&self) -> u64 {
-        u64::try_from(self.stat.st_size).unwrap_or(0)
-    }
 }
 
 impl Files {
@@ -142,7 +137,7 @@ impl Files {
             return Err(FileError::system(Errno::EXIST, written));
         }
         let before = match (&target, mode) {
-            (Some(target), WriteMode::Append) => target.size(),
+            (Some(target), WriteMode::Append) => size_of(&target.stat),
             _ => 0,
         };
         let stage = match &located.target {
@@ -182,25 +177,17 @@ fn find(
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = if mode == WriteMode::Append { flags | OFlags::APPEND } else { flags };
     let fail = |errno| FileError::system(errno, written);
-    let fd = match &located.target {
-        MountTarget::File if located.wants_directory => return Err(fail(Errno::NOTDIR)),
-        MountTarget::File => {
-            located.mount.open_file(flags).map_err(|errno| beneath(errno, written))?
+    expect_file(located, absent, written)?;
+    let fd = match (located.open(flags), &located.target) {
+        (Ok(fd), _) => fd,
+        (Err(Errno::NOENT), MountTarget::Beneath(..)) => return Ok(None),
+        // Whatever it is, it is in the way of a new file.
+        (Err(_), MountTarget::Beneath(root, relative))
+            if mode == WriteMode::CreateNew && is_there(root, relative) =>
+        {
+            return Err(fail(Errno::EXIST));
         }
-        MountTarget::Beneath(root, relative) => {
-            if located.wants_directory || relative.is_empty() {
-                return Err(no_file(root, relative, absent, written));
-            }
-            match root.open(relative, flags) {
-                Ok(fd) => fd,
-                Err(Errno::NOENT) => return Ok(None),
-                // Whatever it is, it is in the way of a new file.
-                Err(_) if mode == WriteMode::CreateNew && is_there(root, relative) => {
-                    return Err(fail(Errno::EXIST));
-                }
-                Err(errno) => return Err(explain(errno, root, relative, written)),
-            }
-        }
+        (Err(errno), _) => return Err(explain(errno, located, written)),
     };
     let stat = fstat(&fd).map_err(fail)?;
     match FileType::from_raw_mode(stat.st_mode) {
@@ -237,7 +224,7 @@ impl<'f> Writing<'f> {
     /// `too_large`, `write_limit`, `disk_full`; nothing has changed.
     pub fn put(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         self.refuse_size(bytes.len() as u64)?;
-        self.files.charge(self.located.mount.fd(), bytes.len() as u64)?;
+        self.files.quota.charge(self.located.mount.fd(), bytes.len() as u64)?;
         self.store(bytes)
     }
 
@@ -245,7 +232,7 @@ impl<'f> Writing<'f> {
     fn store(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         match &mut self.stage {
             Stage::TempFile(temporary) => write_at(temporary.fd(), bytes, self.bytes)
-                .map_err(|(errno, _)| FileError::system(errno, self.written()))?,
+                .map_err(|error| FileError::system(error.errno, self.written()))?,
             Stage::Memory(content) => content.extend_from_slice(bytes),
         }
         self.bytes += bytes.len() as u64;
@@ -260,7 +247,7 @@ impl<'f> Writing<'f> {
     /// Those of [`put`](Self::put), and those of reading.
     pub fn put_file(&mut self, from: &OwnedFd, size: u64, watch: &Watch) -> Result<(), FileError> {
         self.refuse_size(size)?;
-        self.files.charge(self.located.mount.fd(), size)?;
+        self.files.quota.charge(self.located.mount.fd(), size)?;
         let mut by_kernel = matches!(self.stage, Stage::TempFile(_));
         let mut offset = 0;
         while offset < size {
@@ -303,11 +290,6 @@ impl<'f> Writing<'f> {
         Ok(())
     }
 
-    /// Gives the file these permissions, also in place of an old one; not if its content is replaced.
-    pub const fn permissions(&mut self, permissions: Mode) {
-        self.permissions = Some(permissions);
-    }
-
     /// Whether the file would be too large with `more` bytes of content.
     fn refuse_size(&self, more: u64) -> Result<(), FileError> {
         let size = self.before.saturating_add(self.bytes).saturating_add(more);
@@ -336,29 +318,20 @@ impl<'f> Writing<'f> {
         self.commit_locked(None, None, lock, watch)
     }
 
-    /// The same if the content was derived from this version of the file: another version is not
-    /// overwritten.
-    ///
-    /// # Errors
-    ///
-    /// The same, and `busy` if the file has another version.
-    pub(super) fn commit_over(
-        self,
-        version: Version,
-        lock: PathLock<'_>,
-        watch: &Watch,
-    ) -> Result<Written, FileError> {
-        self.commit_locked(Some(version), None, lock, watch)
-    }
-
     /// Waits until this operation may change the file.
     pub(super) fn lock(&self, watch: &Watch) -> Result<PathLock<'f>, FileError> {
         self.files.mounts.path_locks().lock(&self.located.path, watch)
     }
 
-    fn commit_locked(
+    /// The same for a caller that holds the lock. If the content was derived from a version of the file,
+    /// another version is not overwritten; `found_before` is what was there since the lock is held.
+    ///
+    /// # Errors
+    ///
+    /// The same, and `busy` if the file has another version.
+    pub(super) fn commit_locked(
         self,
-        version: Option<Version>,
+        version: Option<FileStamp>,
         mut found_before: Option<Option<Target>>,
         _lock: PathLock<'_>,
         watch: &Watch,
@@ -369,7 +342,7 @@ impl<'f> Writing<'f> {
                 Some(target) => target,
                 None => find(&self.located, self.request.mode, self.absent, self.written())?,
             };
-            let found = target.as_ref().map(|target| Version::of(&target.stat));
+            let found = target.as_ref().map(|target| FileStamp::of(&target.stat));
             if version.is_some() && found != version {
                 return Err(FileError::changing(self.written()));
             }
@@ -379,9 +352,7 @@ impl<'f> Writing<'f> {
             let in_place = match (self.request.mode, self.request.atomic) {
                 (WriteMode::CreateNew, _) => false,
                 (WriteMode::Append, _) | (WriteMode::Overwrite, false) => true,
-                (WriteMode::Overwrite, true) => {
-                    matches!(self.stage, Stage::Memory(_))
-                }
+                (WriteMode::Overwrite, true) => matches!(self.stage, Stage::Memory(_)),
             };
             let created = target.is_none();
             let (done, replaced) = match target {
@@ -391,7 +362,7 @@ impl<'f> Writing<'f> {
                 }
                 target => {
                     let done = self.publish(target.as_ref(), watch)?;
-                    (done, target.filter(|old| old.size() <= KEPT_BYTES).map(|old| old.fd))
+                    (done, target.filter(|old| size_of(&old.stat) <= KEPT_BYTES).map(|old| old.fd))
                 }
             };
             if done {
@@ -422,13 +393,9 @@ impl<'f> Writing<'f> {
         if let Some(mode) = self.permissions.or(target.map(of_target)).or(self.permissions_of_new) {
             retry(|| fchmod(temporary.fd(), mode)).map_err(fail)?;
         }
-        let wanted = match target {
-            Some(_) => 0,
-            None => missing.len() as u64 + 1,
-        };
-        let existing = match target {
-            Some(_) => Existing::Replace,
-            None => Existing::Refuse,
+        let (wanted, existing) = match target {
+            Some(_) => (0, Existing::Replace),
+            None => (missing.len() as u64 + 1, Existing::Refuse),
         };
         self.files.quota.take_entries(self.located.mount.fd(), wanted)?;
         let pending =
@@ -436,7 +403,7 @@ impl<'f> Writing<'f> {
         let mut made = 0;
         let published = make_parents(root, directory, &missing, &mut made).and_then(|directory| {
             temporary.publish(&directory, name, existing, |from, to| {
-                copy(from, to, 0, self.bytes, watch).map_err(CopyError::errno)
+                copy(from, to, 0, self.bytes, watch).map_err(|error| error.errno)
             })
         });
         pending.end(published.is_ok());
@@ -451,9 +418,10 @@ impl<'f> Writing<'f> {
     /// Copies the content into an existing file: appended, or in place of its content.
     fn fill(&self, target: &Target, watch: &Watch) -> Result<(), FileError> {
         let fail = |errno| FileError::system(errno, self.written());
-        let (size, start, change) = match self.request.mode {
-            WriteMode::Append => (target.size(), target.size(), Change::Append),
-            WriteMode::Overwrite | WriteMode::CreateNew => (target.size(), 0, Change::Write),
+        let size = size_of(&target.stat);
+        let (start, change) = match self.request.mode {
+            WriteMode::Append => (size, Change::Append),
+            WriteMode::Overwrite | WriteMode::CreateNew => (0, Change::Write),
         };
         self.files.refuse_size(start.saturating_add(self.bytes), self.written())?;
         // A full device fails here, before anything has changed.
@@ -466,14 +434,13 @@ impl<'f> Writing<'f> {
             Stage::TempFile(temporary) => {
                 copy(temporary.fd(), &target.fd, start, self.bytes, watch)
             }
-            Stage::Memory(content) => write_at(&target.fd, content, start)
-                .map_err(|(errno, copied)| CopyError::System { errno, copied }),
+            Stage::Memory(content) => write_at(&target.fd, content, start),
         };
         let result = copied.and_then(|()| {
             let end = start + self.bytes;
             let shrinks = change == Change::Write && end < size;
             let shrunk = if shrinks { retry(|| ftruncate(&target.fd, end)) } else { Ok(()) };
-            shrunk.map_err(|errno| CopyError::System { errno, copied: self.bytes })
+            shrunk.map_err(|errno| CopyError { errno, stopped: None, copied: self.bytes })
         });
         let Err(error) = result else {
             pending.end(true);
@@ -482,40 +449,24 @@ impl<'f> Writing<'f> {
         // Removes what was appended, unless something else was appended since.
         let restored = match change {
             Change::Append => {
-                let end = size + error.copied();
+                let end = size + error.copied;
                 fstat(&target.fd).is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(end))
                     && ftruncate(&target.fd, size).is_ok()
             }
-            Change::Write | Change::Remove | Change::Failed => error.copied() == 0,
+            Change::Write | Change::Remove | Change::Failed => error.copied == 0,
         };
         pending.end(!restored);
-        Err(match error {
-            CopyError::System { errno, .. } => fail(errno),
-            CopyError::Stopped { error, .. } => error,
-        })
+        Err(error.stopped.unwrap_or_else(|| fail(error.errno)))
     }
 }
 
-/// Why a copy is incomplete, and how much was copied at least.
-enum CopyError {
-    System { errno: Errno, copied: u64 },
-    Stopped { error: FileError, copied: u64 },
-}
-
-impl CopyError {
-    const fn copied(&self) -> u64 {
-        match self {
-            Self::System { copied, .. } | Self::Stopped { copied, .. } => *copied,
-        }
-    }
-
-    /// For a caller that handles only OS error numbers.
-    fn errno(self) -> Errno {
-        match self {
-            Self::System { errno, .. } => errno,
-            Self::Stopped { .. } => Errno::TIMEDOUT,
-        }
-    }
+/// Why a copy is incomplete.
+struct CopyError {
+    errno: Errno,
+    /// The watch's error, if it stopped the copy.
+    stopped: Option<FileError>,
+    /// How much was copied at least.
+    copied: u64,
 }
 
 /// Copies the first `bytes` of one file to offset `start` of another, or to the end of an
@@ -530,8 +481,10 @@ fn copy(
     let mut buffer = vec![0; COPY_BYTES.min(usize::try_from(bytes).unwrap_or(COPY_BYTES))];
     let mut copied = 0;
     while copied < bytes {
-        watch.check().map_err(|error| CopyError::Stopped { error, copied })?;
-        let failed = |errno| CopyError::System { errno, copied };
+        let failed = |errno| CopyError { errno, stopped: None, copied };
+        watch
+            .check()
+            .map_err(|error| CopyError { stopped: Some(error), ..failed(Errno::TIMEDOUT) })?;
         let length = buffer.len().min(usize::try_from(bytes - copied).unwrap_or(buffer.len()));
         let read = retry(|| rustix::io::pread(from, &mut buffer[..length], copied));
         let read = read.map_err(failed)?;
@@ -539,22 +492,21 @@ fn copy(
             return Err(failed(Errno::IO));
         }
         write_at(to, &buffer[..read], start + copied)
-            .map_err(|(errno, done)| CopyError::System { errno, copied: copied + done })?;
+            .map_err(|error| CopyError { copied: copied + error.copied, ..error })?;
         copied += read as u64;
     }
     Ok(())
 }
 
-/// Writes all of `bytes`; otherwise returns how many it wrote. An append-only file adds them at its
-/// end, whatever `offset` is.
-fn write_at(to: &OwnedFd, bytes: &[u8], offset: u64) -> Result<(), (Errno, u64)> {
+/// Writes all of `bytes`. An append-only file adds them at its end, whatever `offset` is.
+fn write_at(to: &OwnedFd, bytes: &[u8], offset: u64) -> Result<(), CopyError> {
     let mut done = 0;
     while done < bytes.len() {
+        let failed = |errno| CopyError { errno, stopped: None, copied: done as u64 };
         let at = offset + done as u64;
-        match retry(|| rustix::io::pwrite(to, &bytes[done..], at)) {
-            Ok(0) => return Err((Errno::IO, done as u64)),
-            Ok(count) => done += count,
-            Err(errno) => return Err((errno, done as u64)),
+        match retry(|| rustix::io::pwrite(to, &bytes[done..], at)).map_err(failed)? {
+            0 => return Err(failed(Errno::IO)),
+            count => done += count,
         }
     }
     Ok(())

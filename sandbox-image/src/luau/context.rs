@@ -96,10 +96,6 @@ impl Host {
         self.stop.reason() != StopReason::None
     }
 
-    pub fn stop_message(&self) -> String {
-        self.stop.reason().error().message
-    }
-
     /// Remembers the string of such an error. Limits are dropped last: they decide the status.
     pub fn remember_rule(&self, kind: ErrorKind, raised: &[u8]) {
         let mut all = self.raised_rules.borrow_mut();

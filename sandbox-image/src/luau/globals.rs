@@ -17,9 +17,9 @@ pub(super) fn install(call: &mut Call<'_>, args: &Map<String, Value>) -> Result<
         call.push_nil();
         call.set_global(name);
     }
-    call.push_function(c"print", print, 0);
+    call.push_function(c"print", |call| log(call, LogLevel::Print), 0);
     call.set_global(c"print");
-    call.push_function(c"warn", warn, 0);
+    call.push_function(c"warn", |call| log(call, LogLevel::Warn), 0);
     call.set_global(c"warn");
 
     let os = call.push_global(c"os");
@@ -61,14 +61,6 @@ pub(super) fn install(call: &mut Call<'_>, args: &Map<String, Value>) -> Result<
     Ok(())
 }
 
-fn print(call: &mut Call<'_>) -> Results {
-    log(call, LogLevel::Print)
-}
-
-fn warn(call: &mut Call<'_>) -> Results {
-    log(call, LogLevel::Warn)
-}
-
 fn log(call: &mut Call<'_>, level: LogLevel) -> Results {
     // The log cuts entries itself. Copies only a little more than it accepts, which shows it that
     // there is more.
@@ -98,12 +90,11 @@ fn date_in_utc(call: &mut Call<'_>) -> Results {
         call.push_nil();
         return Ok(call.results(1));
     }
-    let utc = match (call.is_nil(format), call.text(format)) {
-        (false, Some(text)) if text.starts_with(b"!") => Some(text.to_vec()),
-        (true, _) => Some(b"!%c".to_vec()),
-        (false, Some(text)) => Some([b"!", text].concat()),
+    let utc = match call.text(format) {
+        Some(text) if is_utc => Some(text.to_vec()),
+        Some(text) => Some([b"!", text].concat()),
         // Invalid format: the library reports it.
-        (false, None) => None,
+        None => call.is_nil(format).then(|| b"!%c".to_vec()),
     };
     call.push(Slot::upvalue(1));
     match utc {
@@ -151,38 +142,26 @@ pub(super) fn with_hint(message: String, line: Option<u32>, source: &str, host: 
     let number = line;
     let line = line.and_then(|line| source.lines().nth(line.checked_sub(1)? as usize));
     let names = |what: &str| line.is_some_and(|line| line.contains(what));
-    let is_nil = |what: &str| message.ends_with(what);
-    if is_nil("attempt to index nil with 'save'") && names("file") {
+    let indexes_nil = message.contains("attempt to index nil with '");
+    let hint = if message.ends_with("attempt to index nil with 'save'") && names("file") {
         let instead = match has_files {
             true => r#"io.open(name, "w"):write(data):close()"#,
             false => "io is off in this run",
         };
-        return format!("{message} (there is no file.save: {instead})");
-    }
-    if !has_files
-        && message.contains("attempt to index nil with '")
-        && ["io.", "fs."].into_iter().any(names)
-    {
-        return format!("{message} (io is off in this run)");
-    }
-    if !host.has_tools && message.contains("attempt to index nil with '") && names("tools.") {
-        return format!("{message} (this run was given no tools)");
-    }
-    if is_nil("attempt to index nil with 'exec'") && names("process.") {
-        return format!(
-            "{message} (this sandbox does not support commands: `run --image IMAGE` creates one that does)"
-        );
-    }
-    let is_nil = message.ends_with("attempt to call a nil value")
-        || message.contains("attempt to index nil with '");
-    let unknown = match ffi::compile(source) {
-        Ok(bytecode) if is_nil => names::unknown(&bytecode),
-        _ => Vec::new(),
+        format!("there is no file.save: {instead}")
+    } else if !has_files && indexes_nil && ["io.", "fs."].into_iter().any(names) {
+        "io is off in this run".to_owned()
+    } else if !host.has_tools && indexes_nil && names("tools.") {
+        "this run was given no tools".to_owned()
+    } else if message.ends_with("attempt to index nil with 'exec'") && names("process.") {
+        "this sandbox does not support commands: `run --image IMAGE` creates one that does"
+            .to_owned()
+    } else if indexes_nil || message.ends_with("attempt to call a nil value") {
+        let unknown = ffi::compile(source).map(|bytecode| names::unknown(&bytecode));
+        let here = unknown.unwrap_or_default().into_iter().filter(|it| Some(it.line) == number);
+        here.map(|it| it.message).take(MAX_NAMES_SHOWN).collect::<Vec<_>>().join("; ")
+    } else {
+        String::new()
     };
-    let here = unknown.into_iter().filter(|name| Some(name.line) == number);
-    let messages: Vec<_> = here.map(|name| name.message).take(MAX_NAMES_SHOWN).collect();
-    if !messages.is_empty() {
-        return format!("{message} ({})", messages.join("; "));
-    }
-    message
+    if hint.is_empty() { message } else { format!("{message} ({hint})") }
 }

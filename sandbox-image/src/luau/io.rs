@@ -12,10 +12,11 @@ mod read;
 use sandbox_protocol::message::{OperationName, Write};
 
 use super::ffi::{Call, Kind, LOCKED, Raise, Results, Slot};
+use super::options::optional_text;
 use crate::files::handle::Whence;
-use crate::files::{FileError, Files, OpenMode};
+use crate::files::{FileError, OpenMode};
 
-use arguments::{audited, invalid, optional_text, path, perform};
+use arguments::{audited, invalid, path, perform};
 use failure::{Failure, raised, settle};
 pub(super) use fs::NAMES as FS_NAMES;
 use handles::{close_handle, open_handle, push_open, shared_handle};
@@ -71,9 +72,9 @@ pub(super) fn finish(call: &Call<'_>) -> Result<(), Raise> {
 
 /// Writes a file that was not asked for by `fs.write`, and returns its guest path.
 pub(super) fn write_file(call: &Call<'_>, path: &str, content: &[u8]) -> Result<Vec<u8>, Raise> {
-    let watch = fs::watch(call);
-    let write = |files: &Files| files.write_all(Write::new(path), content, &watch);
-    let written = perform(call, OperationName::Write, write)?;
+    let written = perform(call, OperationName::Write, |files, watch| {
+        files.write_all(Write::new(path), content, watch)
+    })?;
     Ok(written.path.to_string().into_bytes())
 }
 
@@ -117,11 +118,8 @@ fn io_type(call: &mut Call<'_>) -> Results {
 }
 
 fn io_list(call: &mut Call<'_>) -> Results {
-    let directory = match call.is_nil(Slot::arg(1)) {
-        true => b".".to_vec(),
-        false => path(call, Slot::arg(1), "list")?,
-    };
-    let names = perform(call, OperationName::List, |files| files.list(&directory))?;
+    let directory = optional_text(call, Slot::arg(1), "list")?.unwrap_or(b".").to_vec();
+    let names = perform(call, OperationName::List, |files, _| files.list(&directory))?;
     let table = call.push_table(names.len(), 0);
     for (index, name) in names.iter().enumerate() {
         call.push_string(name);
@@ -132,15 +130,15 @@ fn io_list(call: &mut Call<'_>) -> Results {
 
 fn os_remove(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "remove")?;
-    let removed = audited(call, OperationName::Remove, |files| files.remove(&path))?;
+    let removed = audited(call, OperationName::Remove, |files, _| files.remove(&path))?;
     done(call, removed)
 }
 
 fn os_rename(call: &mut Call<'_>) -> Results {
     let from = path(call, Slot::arg(1), "rename")?;
     let to = path(call, Slot::arg(2), "rename")?;
-    let watch = fs::watch(call);
-    let renamed = audited(call, OperationName::Rename, |files| files.rename(&from, &to, &watch))?;
+    let renamed =
+        audited(call, OperationName::Rename, |files, watch| files.rename(&from, &to, watch))?;
     done(call, renamed)
 }
 

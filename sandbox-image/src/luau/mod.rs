@@ -80,14 +80,12 @@ fn try_run(
 /// The error of a script that did not return.
 fn failure(vm: &mut Vm, ended: Ended, source: &str) -> ScriptError {
     let traceback = Some(vm.traceback(MAX_MESSAGE_BYTES)).filter(|text| !text.is_empty());
-    let value = match ended {
-        Ended::Failed => vm.protect(|call| Ok(json::encode_raised(call))).ok().flatten(),
-        Ended::Yielded | Ended::OutOfMemory | Ended::Returned(_) => None,
-    };
+    let mut value = None;
     let (rule, message) = match ended {
         Ended::Yielded => (None, "attempt to yield from outside a coroutine".to_owned()),
         Ended::OutOfMemory => (Some(ErrorKind::OutOfMemory), out_of_memory().message),
         Ended::Failed | Ended::Returned(_) => {
+            value = vm.protect(|call| Ok(json::encode_raised(call))).ok().flatten();
             let described = vm.protect(|call| {
                 call.push_outcome(0);
                 let raised = call.top();
@@ -137,9 +135,7 @@ fn line_of(message: &[u8]) -> Option<u32> {
     split_position(message).map(|(line, _)| line)
 }
 
-fn cut(text: String) -> String {
-    let len = cut_encoded(&text, MAX_MESSAGE_BYTES).len();
-    let mut text = text;
-    text.truncate(len);
+fn cut(mut text: String) -> String {
+    text.truncate(cut_encoded(&text, MAX_MESSAGE_BYTES).len());
     text
 }

@@ -1,16 +1,29 @@
-//! The option tables of our functions.
+//! The optional arguments and the option tables of our functions.
 
 use super::ffi::{Call, Kind, Raise, Slot};
 
-/// Checks that an option table has no other keys than these.
+/// An optional string.
+pub(super) fn optional_text<'c>(
+    call: &'c mut Call<'_>,
+    slot: Slot,
+    function: &str,
+) -> Result<Option<&'c [u8]>, Raise> {
+    match call.kind(slot) {
+        Kind::None | Kind::Nil => Ok(None),
+        Kind::String | Kind::Number => Ok(call.text(slot)),
+        _ => Err(Raise::expected(call, slot, function, "string")),
+    }
+}
+
+/// Checks that an option table has no other keys than these, and returns where it is.
 pub(super) fn options(
     call: &mut Call<'_>,
     table: Slot,
     function: &str,
     known: &[&str],
-) -> Result<(), Raise> {
+) -> Result<Slot, Raise> {
     match call.kind(table) {
-        Kind::None | Kind::Nil => return Ok(()),
+        Kind::None | Kind::Nil => return Ok(table),
         Kind::Table => {}
         _ => return Err(Raise::expected(call, table, function, "table")),
     }
@@ -28,7 +41,7 @@ pub(super) fn options(
         }
         call.truncate(top);
     }
-    Ok(())
+    Ok(table)
 }
 
 /// Reads an option with `take`, from a table that may be missing.

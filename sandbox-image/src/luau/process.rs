@@ -22,22 +22,30 @@ pub(super) fn install(call: &mut Call<'_>) {
 /// Names and values.
 type Variables = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// The parameters of a command.
-struct ExecParams {
-    command: Command,
-    cwd: Option<Vec<u8>>,
-    env: Variables,
-    stdin: Option<Vec<u8>>,
-    timeout: Option<Duration>,
-}
-
 fn exec(call: &mut Call<'_>) -> Results {
-    let ExecParams { command, cwd, env, stdin, timeout } = parse_params(call)?;
+    let (program, args) = (Slot::arg(1), Slot::arg(2));
+    let Some(program) = call.string(program).map(WireString::new) else {
+        return Err(Raise::expected(call, program, "exec", "string"));
+    };
+    let args = match call.kind(args) {
+        Kind::None | Kind::Nil => Vec::new(),
+        Kind::Table => words(call, args)?,
+        _ => return Err(Raise::expected(call, args, "exec", "table")),
+    };
+    let table = options(call, Slot::arg(3), "exec", &["cwd", "env", "stdin", "timeout"])?;
+    let text = |call: &Call<'_>, value| call.string(value).map(<[u8]>::to_vec);
+    let cwd = option(call, table, "cwd", "string", text)?;
+    let stdin = option(call, table, "stdin", "string", text)?;
+    let timeout = option(call, table, "timeout", "positive number of seconds", |call, value| {
+        let seconds = call.number(value).filter(|&seconds| seconds > 0.0)?;
+        Some(Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST))
+    })?;
+    let env = environment(call, table)?;
     let host = call.host();
     let none = || Raise::Error("this sandbox does not support commands".to_owned());
     let programs = host.programs.as_ref().ok_or_else(none)?;
     let task = Task {
-        command: &command,
+        command: &Command::Program(Program { program, args }),
         cwd: cwd.as_deref(),
         env: env.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect(),
         has_input: stdin.is_some(),
@@ -64,12 +72,8 @@ fn exec(call: &mut Call<'_>) -> Results {
     let reply = call.push_table(0, 7);
     call.set_boolean(reply, c"ok", end == ExecEnd::Exited(0));
     match end {
-        ExecEnd::Exited(code) => {
-            call.set_number(reply, c"code", code.into());
-        }
-        ExecEnd::Signaled(signal) => {
-            call.set_number(reply, c"signal", signal.into());
-        }
+        ExecEnd::Exited(code) => call.set_number(reply, c"code", code.into()),
+        ExecEnd::Signaled(signal) => call.set_number(reply, c"signal", signal.into()),
     }
     let [stdout, stderr] = &console.kept;
     call.set_string(reply, c"stdout", stdout);
@@ -84,34 +88,6 @@ fn raised(error: WireError) -> Raise {
         kind if kind.is_limit() => Raise::Rule(kind, error.message),
         _ => Raise::Error(error.message),
     }
-}
-
-fn parse_params(call: &mut Call<'_>) -> Result<ExecParams, Raise> {
-    let (program, args, table) = (Slot::arg(1), Slot::arg(2), Slot::arg(3));
-    let Some(program) = call.string(program).map(WireString::new) else {
-        return Err(Raise::expected(call, program, "exec", "string"));
-    };
-    let args = match call.kind(args) {
-        Kind::None | Kind::Nil => Vec::new(),
-        Kind::Table => words(call, args)?,
-        _ => return Err(Raise::expected(call, args, "exec", "table")),
-    };
-    options(call, table, "exec", &["cwd", "env", "stdin", "timeout"])?;
-    let text = |call: &Call<'_>, value| call.string(value).map(<[u8]>::to_vec);
-    let cwd = option(call, table, "cwd", "string", text)?;
-    let stdin = option(call, table, "stdin", "string", text)?;
-    let timeout = option(call, table, "timeout", "positive number of seconds", |call, value| {
-        let seconds = call.number(value).filter(|&seconds| seconds > 0.0)?;
-        Some(Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST))
-    })?;
-    let env = environment(call, table)?;
-    Ok(ExecParams {
-        command: Command::Program(Program { program, args }),
-        cwd,
-        env,
-        stdin,
-        timeout,
-    })
 }
 
 /// The strings of an array.

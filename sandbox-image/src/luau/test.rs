@@ -9,6 +9,7 @@ use sandbox_protocol::message::{TestCase, TestStatus};
 
 use super::context::{TestProgress, shown, split_position, texts_of};
 use super::ffi::{Call, Kind, Raise, Results, Slot};
+use super::options::optional_text;
 
 /// Deepest nesting of tables that are compared.
 const MAX_DEPTH: usize = 64;
@@ -84,10 +85,7 @@ fn equal(call: &mut Call<'_>) -> Results {
     if call.len() < 2 {
         return Err(Raise::missing(2, "equal", "value"));
     }
-    let message = match call.kind(Slot::arg(3)) {
-        Kind::None | Kind::Nil => None,
-        _ => Some(note(call, Slot::arg(3), "equal")?),
-    };
+    let message = note(call, Slot::arg(3), "equal")?;
     let mut comparison = Comparison::default();
     let Some(what) = difference(call, Slot::arg(1), Slot::arg(2), &mut comparison)? else {
         return Ok(call.results(0));
@@ -102,19 +100,13 @@ fn equal(call: &mut Call<'_>) -> Results {
 
 /// `test.fail(message?)`.
 fn fail(call: &mut Call<'_>) -> Results {
-    let message = match call.kind(Slot::arg(1)) {
-        Kind::None | Kind::Nil => "failed".to_owned(),
-        _ => note(call, Slot::arg(1), "fail")?,
-    };
-    Err(Raise::Error(message))
+    let message = note(call, Slot::arg(1), "fail")?;
+    Err(Raise::Error(message.unwrap_or_else(|| "failed".to_owned())))
 }
 
 /// `test.skip(reason?)`: ends the case.
 fn skip(call: &mut Call<'_>) -> Results {
-    let reason = match call.kind(Slot::arg(1)) {
-        Kind::None | Kind::Nil => String::new(),
-        _ => note(call, Slot::arg(1), "skip")?,
-    };
+    let reason = note(call, Slot::arg(1), "skip")?.unwrap_or_default();
     let host = call.host();
     if matches!(*host.test_case.borrow(), TestProgress::Idle) {
         return Err(Raise::Error("test.skip is for a test case".to_owned()));
@@ -123,12 +115,10 @@ fn skip(call: &mut Call<'_>) -> Results {
     Err(Raise::Error(reason))
 }
 
-/// A message of the script.
-fn note(call: &mut Call<'_>, slot: Slot, function: &str) -> Result<String, Raise> {
-    match call.text(slot) {
-        Some(text) => Ok(cut(text, MAX_TEST_MESSAGE_BYTES)),
-        None => Err(Raise::expected(call, slot, function, "string")),
-    }
+/// A message of the script, if it gives one.
+fn note(call: &mut Call<'_>, slot: Slot, function: &str) -> Result<Option<String>, Raise> {
+    let text = optional_text(call, slot, function)?;
+    Ok(text.map(|text| cut(text, MAX_TEST_MESSAGE_BYTES)))
 }
 
 /// A comparison of two values, up to their first difference.

@@ -22,7 +22,7 @@ use sandbox_protocol::{ErrorKind, FromAgent};
 use serde_json::{Map, Value, json};
 
 use crate::calls::HostCalls;
-use crate::files::testing::{LIMITS, Setup};
+use crate::files::tests::setup::{LIMITS, Setup};
 use crate::log::LogSink;
 use crate::luau::RunContext;
 use crate::outbox::{Outbox, Recorder};

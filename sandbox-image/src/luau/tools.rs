@@ -2,8 +2,6 @@
 //!
 //! Nothing is listed here. Any `tools.NAME.TOOL` is a function that asks the host, which decides.
 
-use std::ffi::CStr;
-
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::MAX_TOOL_NAME_BYTES;
 use sandbox_protocol::message::{CallEnd, CallFile, CallResult, CallTarget};
@@ -21,7 +19,8 @@ pub(super) fn install(call: &mut Call<'_>) {
     call.set_global(c"policy");
     if call.host().has_tools {
         let tools = call.push_table(0, 2);
-        call.set_function(tools, c"search", search);
+        call.set_function(tools, c"search", |call| ask_about(call, CallTarget::Search, "search"));
+        let describe = |call: &mut Call<'_>| ask_about(call, CallTarget::Describe, "describe");
         call.set_function(tools, c"describe", describe);
         call.push_function(c"tools", group, 0);
         seal(call, tools);
@@ -84,22 +83,13 @@ fn call_tool(call: &mut Call<'_>) -> Results {
     ask(call, CallTarget::Tool, name, arguments)
 }
 
-fn search(call: &mut Call<'_>) -> Results {
-    ask_about(call, CallTarget::Search, c"search")
-}
-
-fn describe(call: &mut Call<'_>) -> Results {
-    ask_about(call, CallTarget::Describe, c"describe")
-}
-
 fn policy(call: &mut Call<'_>) -> Results {
     ask(call, CallTarget::Policy, String::new(), Box::default())
 }
 
-fn ask_about(call: &mut Call<'_>, target: CallTarget, function: &CStr) -> Results {
+fn ask_about(call: &mut Call<'_>, target: CallTarget, function: &str) -> Results {
     if call.kind(Slot::arg(1)) != Kind::String {
-        let function = function.to_string_lossy();
-        return Err(Raise::expected(call, Slot::arg(1), &function, "string"));
+        return Err(Raise::expected(call, Slot::arg(1), function, "string"));
     }
     let name = name(call, Slot::arg(1), "a tool")?;
     ask(call, target, name, Box::default())
@@ -143,18 +133,15 @@ fn ask(call: &mut Call<'_>, target: CallTarget, name: String, arguments: Box<Raw
 fn push_files(call: &mut Call<'_>, files: &[CallFile]) -> Result<(), Raise> {
     let list = call.push_table(files.len(), 0);
     for (index, CallFile { name, mime_type, data }) in files.iter().enumerate() {
-        let path = match &call.host().files {
-            Some(_) => Some(io::write_file(call, &format!("{FILES}{name}"), &data.0)?),
-            None => None,
+        let (field, value) = match &call.host().files {
+            Some(_) => (c"path", io::write_file(call, &format!("{FILES}{name}"), &data.0)?),
+            None => (c"omitted", b"io is off in this run".to_vec()),
         };
         let entry = call.push_table(0, 3);
         call.set_string(entry, c"type", mime_type);
         #[expect(clippy::cast_precision_loss, reason = "a frame is shorter than 2^53")]
         call.set_number(entry, c"bytes", data.0.len() as f64);
-        match path {
-            Some(path) => call.set_string(entry, c"path", path),
-            None => call.set_string(entry, c"omitted", "io is off in this run"),
-        }
+        call.set_string(entry, field, value);
         call.set_element(list, index + 1)?;
     }
     Ok(())

@@ -10,7 +10,7 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketType};
 
 use super::listener::{Listener, Request};
-use super::paths::proc_of;
+use super::paths::{last_error, proc_of};
 
 /// Interval at which a pending connection of a command is checked.
 const SLICE: Duration = Duration::from_millis(50);
@@ -40,10 +40,7 @@ const DUMPING: u64 = {
 
 /// A socket address, as the kernel takes it.
 #[derive(Debug, Clone)]
-pub struct Address {
-    bytes: [u8; Self::LONGEST],
-    length: usize,
-}
+pub struct Address(Vec<u8>);
 
 impl Address {
     /// `sizeof(struct sockaddr_storage)`.
@@ -56,37 +53,33 @@ impl Address {
     /// # Errors
     ///
     /// `EINVAL` if no address is that long.
-    pub const fn new(length: usize) -> Result<Self, Errno> {
+    pub fn new(length: usize) -> Result<Self, Errno> {
         if length > Self::LONGEST {
             return Err(Errno::INVAL);
         }
-        Ok(Self { bytes: [0; Self::LONGEST], length })
+        Ok(Self(vec![0; length]))
     }
 
     /// The address of a socket that is held open, independent of its path.
     pub fn of_descriptor(fd: &OwnedFd) -> Self {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let mut address = Self { bytes: [0; Self::LONGEST], length: Self::PATH + path.len() };
         let family = u16::try_from(libc::AF_UNIX).expect("families are small");
-        address.bytes[..Self::PATH].copy_from_slice(&family.to_ne_bytes());
-        address.bytes[Self::PATH..address.length].copy_from_slice(path.as_bytes());
-        address
+        Self([&family.to_ne_bytes()[..], path.as_bytes()].concat())
     }
 
     /// To be filled in.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[..self.length]
+        &mut self.0
     }
 
     /// The path that a UNIX socket would connect to: none for an abstract address, or one that the
     /// kernel refuses.
     pub fn path(&self) -> Option<&[u8]> {
-        let bytes = &self.bytes[..self.length];
-        let family = u16::from_ne_bytes(*bytes.first_chunk()?);
-        let path = &bytes[Self::PATH..];
+        let family = u16::from_ne_bytes(*self.0.first_chunk()?);
+        let path = &self.0[Self::PATH..];
         let is_path = i32::from(family) == libc::AF_UNIX
             && path.first().is_some_and(|&first| first != 0)
-            && self.length <= size_of::<libc::sockaddr_un>();
+            && self.0.len() <= size_of::<libc::sockaddr_un>();
         is_path.then(|| path.split(|&byte| byte == 0).next().unwrap_or_default())
     }
 }
@@ -122,11 +115,9 @@ pub fn connect(
     address: Address,
     named: Option<OwnedFd>,
 ) -> Result<Option<Connecting>, Errno> {
-    if fcntl_getfl(&socket)?.contains(OFlags::NONBLOCK) {
-        return connect_once(&socket, &address).map(|()| None);
-    }
-    let kind = sockopt::socket_type(&socket)?;
-    if !matches!(kind, SocketType::STREAM | SocketType::SEQPACKET) {
+    let is_blocking = !fcntl_getfl(&socket)?.contains(OFlags::NONBLOCK);
+    let may_wait = [SocketType::STREAM, SocketType::SEQPACKET];
+    if !is_blocking || !may_wait.contains(&sockopt::socket_type(&socket)?) {
         return connect_once(&socket, &address).map(|()| None);
     }
     let started = Instant::now();
@@ -233,15 +224,13 @@ fn attempt(
 }
 
 fn connect_once(socket: &OwnedFd, address: &Address) -> Result<(), Errno> {
-    let length = libc::socklen_t::try_from(address.length).map_err(|_| Errno::INVAL)?;
+    let length = libc::socklen_t::try_from(address.0.len()).map_err(|_| Errno::INVAL)?;
     // SAFETY: the address has this length, and is only read.
-    let result =
-        unsafe { libc::connect(socket.as_raw_fd(), address.bytes.as_ptr().cast(), length) };
+    let result = unsafe { libc::connect(socket.as_raw_fd(), address.0.as_ptr().cast(), length) };
     if result == 0 {
         return Ok(());
     }
-    let error = std::io::Error::last_os_error();
-    Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    Err(last_error())
 }
 
 /// Whether a signal is pending that would interrupt the thread's call.

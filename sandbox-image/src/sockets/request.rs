@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 use super::connect::{Address, Connecting, connect};
 use super::listener::{Listener, Request};
-use super::paths::{open_path, proc_of};
+use super::paths::{last_error, open_path, proc_of};
 use super::resolve::{OwnFileSystems, resolve};
 
 /// `PIDFD_THREAD` (Linux 6.9): for a thread that is not the main thread of its process.
@@ -120,9 +120,7 @@ fn read_address(thread: u32, address: u64, length: u64) -> Result<Address, Errno
     match usize::try_from(count) {
         Ok(count) if count == length => Ok(read),
         Ok(_) => Err(Errno::FAULT),
-        Err(_) => Err(gone(Errno::from_raw_os_error(
-            std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
-        ))),
+        Err(_) => Err(gone(last_error())),
     }
 }
 

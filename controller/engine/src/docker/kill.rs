@@ -58,7 +58,7 @@ mod tests {
 
     use tokio::sync::Notify;
 
-    use super::super::testing::with_engine;
+    use super::super::tests::engine::with_engine;
     use super::*;
 
     /// An engine with one container, which dies on request.

@@ -83,7 +83,7 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::super::testing::with_engine;
+    use super::super::tests::engine::with_engine;
     use super::*;
 
     fn container(id: &str, name: &str, image: &str) -> Value {

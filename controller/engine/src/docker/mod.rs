@@ -15,8 +15,6 @@ mod pull;
 mod removal;
 mod response;
 mod system;
-#[cfg(test)]
-mod testing;
 mod user_image;
 
 use std::collections::HashMap;
@@ -649,6 +647,8 @@ async fn clock(docker: &Docker) -> Result<SystemTime, EngineError> {
 
 #[cfg(test)]
 mod tests {
+    pub(super) mod engine;
+
     use super::*;
 
     #[test]

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::exhausted::without_descriptors;
+use crate::tests::without_descriptors;
 
 fn table(text: &str) -> MountTable {
     MountTable::parse(text.as_bytes()).unwrap()

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use sandbox_api::Limits;
-use sandbox_dirfd::{DiskUsage, FreeSpace, Locality, ScanCoverage};
+use sandbox_dirfd::{DiskUsage, FreeSpace, ScanCoverage, is_local};
 use sandbox_staging::snapshot::{Snapshot, measure};
 use tokio::runtime::{Builder, Handle};
 
@@ -53,7 +53,7 @@ impl Scanner {
         blocking(&self.runtime, move || {
             let since = Instant::now();
             let taken = Taken::of(&io_dir, Snapshot::take(io_dir.fd(), io_dir.lower(), most));
-            let is_local = Locality::of(io_dir.fd()) == Locality::Local;
+            let is_local = is_local(io_dir.fd());
             is_prompt.store(is_local && since.elapsed() < AT_ONCE, Ordering::Relaxed);
             taken
         })

@@ -6,11 +6,11 @@ use std::time::Duration;
 use sandbox_protocol::WireString;
 use sandbox_protocol::media::image_type;
 use sandbox_protocol::message::{
-    Cut, CutBy, Edit, EntryKind, List, Mkdir, TextWindow, Timestamp, Touch, View, ViewLines, Write,
-    WriteMode,
+    Cut, CutBy, Edit, Entry, EntryKind, List, Mkdir, Remove, Rename, TextWindow, Timestamp, Touch,
+    View, ViewLines, Write, WriteMode,
 };
 
-use super::super::{Absent, Existing, ListedEntry, RemoveScope, Viewed, Watch};
+use super::super::{Absent, Viewed, Watch};
 use super::*;
 use crate::stop::{StopFlag, StopReason};
 
@@ -67,7 +67,7 @@ pub(super) fn list(
     path: &str,
     depth: Option<u64>,
     limit: Option<u64>,
-) -> Result<(Vec<ListedEntry>, bool), FileError> {
+) -> Result<(Vec<Entry>, bool), FileError> {
     let mut entries = Vec::new();
     let request = List { recursive: true, max_depth: depth, limit, ..List::new(path) };
     let end = files.list_entries(&request, &watch(), |entry| {
@@ -78,14 +78,18 @@ pub(super) fn list(
     Ok((entries, end.cut.is_some()))
 }
 
-pub(super) fn paths(entries: &[ListedEntry]) -> Vec<&str> {
-    entries.iter().map(|entry| std::str::from_utf8(&entry.path).unwrap()).collect()
+pub(super) fn paths(entries: &[Entry]) -> Vec<&str> {
+    entries.iter().map(|entry| std::str::from_utf8(entry.name.as_bytes()).unwrap()).collect()
 }
 
-pub(super) fn remove(files: &Files, path: &str, scope: RemoveScope) -> Result<u64, FileError> {
-    files
-        .remove_entry(path.as_bytes(), scope, Absent::Refuse, &watch())
-        .map(|removed| removed.entries)
+/// Removes what is at a path with all that is in it.
+pub(super) fn tree(path: impl Into<WireString>) -> Remove {
+    Remove { recursive: true, ..Remove::new(path) }
+}
+
+pub(super) fn remove(files: &Files, path: &str, recursive: bool) -> Result<u64, FileError> {
+    let request = Remove { recursive, ..Remove::new(path) };
+    files.remove_entry(&request, &watch()).map(|removed| removed.entries)
 }
 
 pub(super) fn view(files: &Files, path: &str) -> Result<TextWindow, FileError> {
@@ -395,10 +399,7 @@ fn a_mount_that_is_a_single_file_is_written_in_place() {
         assert_eq!(fs::metadata(&single).unwrap().ino(), inode);
         assert_eq!(files.stat(b"/out.txt").unwrap().size, 9);
         assert_eq!(files.exists(b"/out.txt").unwrap().1, Some(EntryKind::File));
-        assert_eq!(
-            kind(remove(&files, "/out.txt", RemoveScope::Tree)),
-            ErrorKind::PermissionDenied
-        );
+        assert_eq!(kind(remove(&files, "/out.txt", true)), ErrorKind::PermissionDenied);
         assert_eq!(kind(files.mkdir(&Mkdir::new(b"/out.txt"))), ErrorKind::AlreadyExists);
         assert_eq!(kind(list(&files, "/out.txt", None, None)), ErrorKind::NotADirectory);
     });
@@ -661,8 +662,8 @@ fn of_a_huge_directory_the_first_entries_are_given() {
     let expected: Vec<_> = (0..1000).map(|number| format!("{number:05}")).collect();
     let expected = expected.iter().map(String::as_str).collect();
     assert_eq!((paths(&entries), truncated), (expected, true));
-    assert_eq!(remove(&files, "d", RemoveScope::Tree).unwrap(), 20_001);
-    assert_eq!(kind(remove(&files, ".", RemoveScope::Tree)), ErrorKind::PermissionDenied);
+    assert_eq!(remove(&files, "d", true).unwrap(), 20_001);
+    assert_eq!(kind(remove(&files, ".", true)), ErrorKind::PermissionDenied);
     assert!(names(directory.path()).is_empty());
 }
 
@@ -683,7 +684,7 @@ fn a_list_looks_into_no_other_file_system_and_says_so() {
         assert_eq!((paths(&entries), truncated), (vec!["a", "other", "z"], true));
         assert_eq!(list(&files, ".", Some(1), None).unwrap().0.len(), 3);
         assert_eq!(kind(list(&files, "other", None, None)), ErrorKind::PathEscape);
-        assert_eq!(kind(remove(&files, "other", RemoveScope::Tree)), ErrorKind::PathEscape);
+        assert_eq!(kind(remove(&files, "other", true)), ErrorKind::PathEscape);
         assert_eq!(names(&io.join("other")), ["inner"]);
         drop(disk);
     });
@@ -704,7 +705,7 @@ fn files_that_are_still_being_made_are_in_no_list() {
         assert_eq!(files.list(b"d").unwrap(), [b"a"]);
         files.rename(b"d", b"e", &watch()).unwrap();
         // A leftover file is removed with its directory; neither is reported.
-        assert_eq!(remove(&files, "e", RemoveScope::Tree).unwrap(), 3);
+        assert_eq!(remove(&files, "e", true).unwrap(), 3);
         let paths: Vec<_> = announced.take().into_iter().map(|(path, ..)| path).collect();
         assert_eq!(paths, ["/io/d/a", "/io/e/a", "/io/e/a"]);
     });
@@ -761,7 +762,8 @@ fn an_edit_overwrites_nothing_that_it_has_not_read() {
             writing.put(b"edited").unwrap();
             change();
             let before = fs::symlink_metadata(io.join("f")).ok().map(|found| found.ino());
-            let error = writing.commit_over(version, lock, &watch()).map(drop).unwrap_err();
+            let error =
+                writing.commit_locked(Some(version), None, lock, &watch()).map(drop).unwrap_err();
             assert!(matches!(error.kind, ErrorKind::Busy | ErrorKind::Symlink), "{error}");
             let after = fs::symlink_metadata(io.join("f")).ok().map(|found| found.ino());
             assert_eq!(after, before);
@@ -795,14 +797,14 @@ fn names_that_are_not_utf8_are_names_like_others() {
         assert_eq!(writing.commit(&watch()).unwrap().path.as_bytes(), b"/io/d\xff/f\xfe");
         let mut found = Vec::new();
         let all = List { recursive: true, ..List::new(".") };
-        let each = |entry: ListedEntry| {
-            found.push(entry.path);
+        let each = |entry: Entry| {
+            found.push(entry.name.into_bytes());
             Ok(())
         };
         files.list_entries(&all, &watch(), each).unwrap();
         assert_eq!(found, [b"d\xff".to_vec(), b"d\xff/f\xfe".to_vec()]);
         assert_eq!(files.stat(b"d\xff/f\xfe").unwrap().size, 1);
-        let removed = files.remove_entry(b"d\xff", RemoveScope::Tree, Absent::Refuse, &watch());
+        let removed = files.remove_entry(&tree(b"d\xff"), &watch());
         assert_eq!(removed.unwrap().entries, 2);
     });
 }
@@ -812,7 +814,7 @@ fn a_directory_is_made_once() {
     on_both(|io, setup| {
         let (files, announced) = setup().open();
         let make = |path: &str, parents| {
-            files.mkdir(&Mkdir { parents, ..Mkdir::new(path) }).map(|made| made.1)
+            files.mkdir(&Mkdir { parents, ..Mkdir::new(path) }).map(|made| made.created)
         };
         assert_eq!(make("a/b/c", true), Ok(true));
         assert_eq!(make("a/b/c/", true), Ok(false));
@@ -838,7 +840,7 @@ fn a_touch_makes_an_empty_file_or_sets_times_and_keeps_content() {
         let (files, announced) = Setup { limits, ..setup() }.open();
         let time = |seconds| Some(Timestamp { seconds, nanoseconds: 250_000_000 });
         let touch = |path: &str, mtime| {
-            files.touch(&Touch { mtime, ..Touch::new(path) }).map(|touched| touched.1)
+            files.touch(&Touch { mtime, ..Touch::new(path) }).map(|touched| touched.created)
         };
         let modified = |path: &str| files.stat(path.as_bytes()).unwrap().modified;
         fs::write(io.join("f"), b"kept").unwrap();
@@ -881,28 +883,26 @@ fn a_remove_takes_what_it_is_asked_to_and_no_more() {
         mknodat(CWD, io.join("d/fifo"), FileType::Fifo, mode, 0).unwrap();
         mknodat(CWD, io.join("fifo"), FileType::Fifo, mode, 0).unwrap();
         let (files, announced) = setup().open();
-        assert_eq!(text(remove(&files, "d", RemoveScope::Entry)), "d: Directory not empty");
-        assert_eq!(kind(remove(&files, "link/kept", RemoveScope::Tree)), ErrorKind::Symlink);
-        assert_eq!(kind(remove(&files, "fifo", RemoveScope::Tree)), ErrorKind::SpecialFile);
-        assert_eq!(kind(remove(&files, "d/f/", RemoveScope::Tree)), ErrorKind::NotADirectory);
-        assert_eq!(kind(remove(&files, "d/f/x", RemoveScope::Tree)), ErrorKind::NotADirectory);
-        assert_eq!(kind(remove(&files, "no", RemoveScope::Tree)), ErrorKind::NotFound);
+        assert_eq!(text(remove(&files, "d", false)), "d: Directory not empty");
+        assert_eq!(kind(remove(&files, "link/kept", true)), ErrorKind::Symlink);
+        assert_eq!(kind(remove(&files, "fifo", true)), ErrorKind::SpecialFile);
+        assert_eq!(kind(remove(&files, "d/f/", true)), ErrorKind::NotADirectory);
+        assert_eq!(kind(remove(&files, "d/f/x", true)), ErrorKind::NotADirectory);
+        assert_eq!(kind(remove(&files, "no", true)), ErrorKind::NotFound);
         for path in ["no/no", "no/", "d/f/x"] {
-            let absent =
-                files.remove_entry(path.as_bytes(), RemoveScope::Tree, Absent::Accept, &watch());
+            let absent = files.remove_entry(&Remove { force: true, ..tree(path) }, &watch());
             assert_eq!(absent.unwrap().entries, 0, "{path}");
         }
         for (path, expected) in
             [("d/f/", ErrorKind::NotADirectory), ("d/link/x", ErrorKind::Symlink)]
         {
-            let there =
-                files.remove_entry(path.as_bytes(), RemoveScope::Tree, Absent::Accept, &watch());
+            let there = files.remove_entry(&Remove { force: true, ..tree(path) }, &watch());
             assert_eq!(kind(there), expected, "{path}");
         }
         assert_eq!(announced.take(), []);
-        assert_eq!(remove(&files, "d/inner/empty", RemoveScope::Entry).unwrap(), 1);
-        assert_eq!(remove(&files, "link", RemoveScope::Tree).unwrap(), 1);
-        assert_eq!(remove(&files, "d", RemoveScope::Tree).unwrap(), 7);
+        assert_eq!(remove(&files, "d/inner/empty", false).unwrap(), 1);
+        assert_eq!(remove(&files, "link", true).unwrap(), 1);
+        assert_eq!(remove(&files, "d", true).unwrap(), 7);
         assert_eq!(names(io), ["fifo"]);
         assert_eq!(fs::read(outside.join("kept")).unwrap(), b"kept");
         let mut removed: Vec<_> = announced.take().into_iter().map(|(path, ..)| path).collect();
@@ -929,7 +929,7 @@ fn a_tree_deeper_than_any_path_is_removed_with_few_descriptors() {
                 rustix::fs::openat(&here, "f", flags, Mode::from_raw_mode(0o644)).unwrap();
             }
         }
-        assert_eq!(remove(&files, &name, RemoveScope::Tree).unwrap(), 2020);
+        assert_eq!(remove(&files, &name, true).unwrap(), 2020);
         assert!(names(io).is_empty());
         assert_eq!(announced.take().len(), 1, "what has no path cannot be named");
     });
@@ -991,14 +991,14 @@ fn a_rename_that_may_not_replace_does_not() {
         fs::hard_link(io.join("a"), io.join("twin")).unwrap();
         symlink("nowhere", io.join("link")).unwrap();
         for to in ["b", "d", "link", "twin", "a"] {
-            let refused = files.rename_entry(b"a", to.as_bytes(), Existing::Refuse, &watch());
+            let refused = files.rename_entry(&Rename::new("a", to), &watch());
             assert_eq!(text(refused), format!("{to}: File exists"));
         }
         assert_eq!(announced.take(), []);
-        let (from, to) = files.rename_entry(b"a", b"~/c", Existing::Refuse, &watch()).unwrap();
-        assert_eq!((from.to_string(), to.to_string()), ("/io/a".into(), "/io/c".into()));
-        files.rename_entry(b"d", b"e", Existing::Refuse, &watch()).unwrap();
-        files.rename_entry(b"c", b"b", Existing::Replace, &watch()).unwrap();
+        let renamed = files.rename_entry(&Rename::new("a", "~/c"), &watch()).unwrap();
+        assert_eq!((renamed.from, renamed.to), ("/io/a".into(), "/io/c".into()));
+        files.rename_entry(&Rename::new("d", "e"), &watch()).unwrap();
+        files.rename(b"c", b"b", &watch()).unwrap();
         fs::create_dir(io.join("full")).unwrap();
         fs::write(io.join("full/f"), b"").unwrap();
         for (from, to, message) in [
@@ -1009,8 +1009,7 @@ fn a_rename_that_may_not_replace_does_not() {
             ("no", "b", "no: No such file or directory"),
             ("b", "no/b", "no/b: No such file or directory"),
         ] {
-            let failed =
-                files.rename_entry(from.as_bytes(), to.as_bytes(), Existing::Replace, &watch());
+            let failed = files.rename(from.as_bytes(), to.as_bytes(), &watch());
             assert_eq!(text(failed), message);
         }
         fs::remove_dir_all(io.join("full")).unwrap();
@@ -1047,10 +1046,8 @@ fn the_mounts_and_the_owner_bind_each_operation() {
                 edit(&files, path, "kept", "x", 1),
                 files.mkdir(&Mkdir::new(path)).map(drop),
                 files.touch(&Touch::new(path)).map(drop),
-                remove(&files, path, RemoveScope::Tree).map(drop),
-                files
-                    .rename_entry(path.as_bytes(), b"/io/new", Existing::Refuse, &watch())
-                    .map(drop),
+                remove(&files, path, true).map(drop),
+                files.rename_entry(&Rename::new(path, "/io/new"), &watch()).map(drop),
             ]
         };
         for (path, expected) in [
@@ -1066,9 +1063,9 @@ fn the_mounts_and_the_owner_bind_each_operation() {
                 assert_eq!(kind(result), expected, "{path}");
             }
         }
-        assert_eq!(kind(remove(&files, "rw/.git", RemoveScope::Tree)), ErrorKind::Protected);
-        assert_eq!(kind(remove(&files, "rw", RemoveScope::Tree)), ErrorKind::NotAllowed);
-        let error = remove(&files, "pin", RemoveScope::Tree).unwrap_err();
+        assert_eq!(kind(remove(&files, "rw/.git", true)), ErrorKind::Protected);
+        assert_eq!(kind(remove(&files, "rw", true)), ErrorKind::NotAllowed);
+        let error = remove(&files, "pin", true).unwrap_err();
         assert_eq!(error.to_string(), "pin/.bashrc: a protected name");
         assert_eq!(announced.take(), []);
         assert_eq!(get(&files, "/in/f", 0, None).unwrap(), b"in");
@@ -1101,8 +1098,8 @@ fn long_operations_end_on_cancel_and_timeout() {
                 files.view(&View::new("d/f"), &watch).map(drop),
                 files.edit(&Edit::new("d/f", "x", "y"), &watch).map(drop),
                 files.list_entries(&List::new("."), &watch, |_| Ok(())).map(drop),
-                files.remove_entry(b"d", RemoveScope::Tree, Absent::Refuse, &watch).map(drop),
-                files.rename_entry(b"d", b"new", Existing::Refuse, &watch).map(drop),
+                files.remove_entry(&tree("d"), &watch).map(drop),
+                files.rename_entry(&Rename::new("d", "new"), &watch).map(drop),
                 files.rename(b"d/f", b"new", &watch),
                 files
                     .write(OVERWRITE.of(b"new"), Absent::Accept)

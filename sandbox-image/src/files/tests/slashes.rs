@@ -1,13 +1,12 @@
 //! A trailing slash: the same rule for every operation.
 
-use sandbox_protocol::message::{EntryKind, Mkdir, Touch};
+use sandbox_protocol::message::{EntryKind, Mkdir, Remove, Touch};
 
 use super::operations::{
-    APPEND, CREATE_NEW, IN_PLACE, OVERWRITE, edit, get, list, put, remove, view, watch,
+    APPEND, CREATE_NEW, IN_PLACE, OVERWRITE, edit, get, list, put, remove, tree, view, watch,
 };
 use super::search::glob;
 use super::*;
-use crate::files::{Absent, Existing, RemoveScope};
 
 const TARGETS: [&str; 5] = ["dir/", "file/", "link/", "fifo/", "none/"];
 const IS_DIRECTORY: Option<ErrorKind> = Some(ErrorKind::IsDirectory);
@@ -18,11 +17,11 @@ const SYMLINK: Option<ErrorKind> = Some(ErrorKind::Symlink);
 type Operation = fn(&Files, &str) -> Result<(), FileError>;
 
 fn forced(files: &Files, path: &str) -> Result<(), FileError> {
-    files.remove_entry(path.as_bytes(), RemoveScope::Tree, Absent::Accept, &watch()).map(drop)
+    files.remove_entry(&Remove { force: true, ..tree(path) }, &watch()).map(drop)
 }
 
 fn rename(files: &Files, from: &str, to: &str) -> Result<(), FileError> {
-    files.rename_entry(from.as_bytes(), to.as_bytes(), Existing::Replace, &watch()).map(drop)
+    files.rename(from.as_bytes(), to.as_bytes(), &watch())
 }
 
 fn open(files: &Files, path: &str, mode: OpenMode) -> Result<(), FileError> {
@@ -76,12 +75,7 @@ fn a_slash_at_the_end_means_a_directory_to_every_operation() {
         ("stat", |files, path| files.stat(path.as_bytes()).map(drop), None, NOT_FOUND),
         ("mkdir", |files, path| files.mkdir(&Mkdir::new(path)).map(drop), None, None),
         ("touch", |files, path| files.touch(&Touch::new(path)).map(drop), None, IS_DIRECTORY),
-        (
-            "remove",
-            |files, path| remove(files, path, RemoveScope::Entry).map(drop),
-            None,
-            NOT_FOUND,
-        ),
+        ("remove", |files, path| remove(files, path, false).map(drop), None, NOT_FOUND),
         ("force", forced, None, None),
         ("os.remove", |files, path| files.remove(path.as_bytes()), IS_DIRECTORY, NOT_FOUND),
         ("rename", |files, path| rename(files, path, "moved/"), None, NOT_FOUND),

@@ -1,12 +1,13 @@
 //! Removing and moving trees: deep ones, wide ones, and those that contain protected names.
 
 use rustix::fs::{OFlags, mkdirat, openat};
-use sandbox_protocol::message::{Cut, CutBy, Glob, Grep, List};
+use sandbox_protocol::WireString;
+use sandbox_protocol::message::{Copy, Cut, CutBy, Glob, Grep, List, Rename};
 
-use super::operations::{Disk, remove, watch};
+use super::operations::{Disk, remove, tree, watch};
 use super::*;
+use crate::files::Watch;
 use crate::files::calls::counted;
-use crate::files::{Absent, Existing, RemoveScope, Watch};
 use crate::stop::{StopFlag, StopReason};
 
 /// Creates nested directories as a command would; returns the deepest one.
@@ -23,7 +24,7 @@ fn chain(io: &Path, name: &str, depth: usize) -> fs::File {
 fn cost(files: &Files, path: &str, entries: u64) -> (u64, u64) {
     counted::CALLS.set(0);
     counted::STEPS.set(0);
-    assert_eq!(remove(files, path, RemoveScope::Tree).unwrap(), entries);
+    assert_eq!(remove(files, path, true).unwrap(), entries);
     (counted::CALLS.get(), counted::STEPS.get())
 }
 
@@ -77,14 +78,14 @@ fn rest_of_a_deep_tree_is_listed_and_can_be_removed() {
         let stopped = std::sync::Arc::new(StopFlag::default());
         stopped.stop(StopReason::Cancelled);
         let cancelled = Watch::new(stopped, std::time::Duration::from_secs(60));
-        let removed = files.remove_entry(b"d", RemoveScope::Tree, Absent::Refuse, &cancelled);
+        let removed = files.remove_entry(&tree("d"), &cancelled);
         assert_eq!(kind(removed), ErrorKind::Cancelled);
         // As an interrupted removal leaves it.
         fs::rename(io.join("d/d/d"), io.join("d/.sandboxctl-0123456789abcdef0123456789abcdef.rm"))
             .unwrap();
         let listed: Vec<_> = files.list(b"d").unwrap();
         assert_eq!(listed, [&b".sandboxctl-0123456789abcdef0123456789abcdef.rm"[..], b"d"]);
-        assert_eq!(remove(&files, "d", RemoveScope::Tree).unwrap(), 201);
+        assert_eq!(remove(&files, "d", true).unwrap(), 201);
         assert!(names(io).is_empty());
     });
 }
@@ -97,7 +98,7 @@ fn files_of_a_deep_tree_are_announced_by_the_paths_that_they_had() {
         chain(io, "d", 100);
         fs::write(io.join(&deep).join("f"), b"x").unwrap();
         fs::write(io.join("d/f"), b"x").unwrap();
-        assert_eq!(remove(&files, "d", RemoveScope::Tree).unwrap(), 102);
+        assert_eq!(remove(&files, "d", true).unwrap(), 102);
         let mut paths: Vec<_> = announced.take().into_iter().map(|(path, ..)| path).collect();
         paths.sort();
         let mut expected = vec!["/io/d/f".to_owned(), format!("/io/{deep}f")];
@@ -115,7 +116,7 @@ fn a_protected_name_stops_the_removal_of_its_tree_before_anything_has_gone() {
                 fs::write(io.join(name), b"x").unwrap();
             }
             let (files, announced) = Setup { protected: vec![protected], ..setup() }.open();
-            let error = remove(&files, "d", RemoveScope::Tree).unwrap_err();
+            let error = remove(&files, "d", true).unwrap_err();
             assert_eq!(error.to_string(), format!("d/a/b/{inner}: a protected name"));
             assert_eq!(error.kind, ErrorKind::Protected);
             assert_eq!(announced.take(), []);
@@ -140,7 +141,7 @@ fn a_protected_name_stays_also_where_a_tree_is_too_large_to_be_looked_through() 
             mkdirat(&deepest, ".git/hooks", Mode::RWXU).unwrap();
             for protected in [".git/hooks", "d/.git/hooks", ".git"] {
                 let (files, _) = Setup { protected: vec![protected], ..setup() }.open();
-                let refused = kind(remove(&files, "d", RemoveScope::Tree));
+                let refused = kind(remove(&files, "d", true));
                 assert_eq!(refused, ErrorKind::Protected, "{depth}");
                 // At every level of its path, which is too long to be named at once.
                 let mut here = fs::File::open(io).unwrap();
@@ -151,7 +152,7 @@ fn a_protected_name_stays_also_where_a_tree_is_too_large_to_be_looked_through() 
                 assert_eq!((names(io), names(&io.join("d"))), (vec!["d".into()], vec!["d".into()]));
             }
             let (files, _) = setup().open();
-            remove(&files, "d", RemoveScope::Tree).unwrap();
+            remove(&files, "d", true).unwrap();
         }
         let limits = Limits { list_entries: 5, ..LIMITS };
         fs::create_dir_all(io.join("d/.git")).unwrap();
@@ -159,7 +160,7 @@ fn a_protected_name_stays_also_where_a_tree_is_too_large_to_be_looked_through() 
             fs::write(io.join(format!("d/{name}")), b"x").unwrap();
         }
         let (files, _) = Setup { protected: vec![".git"], limits, ..setup() }.open();
-        assert_eq!(kind(remove(&files, "d", RemoveScope::Tree)), ErrorKind::Protected);
+        assert_eq!(kind(remove(&files, "d", true)), ErrorKind::Protected);
         assert!(io.join("d/.git").exists());
     });
 }
@@ -180,11 +181,9 @@ fn a_protected_name_is_not_moved_by_a_directory_above_it() {
             fs::write(io.join("proj/f"), b"x").unwrap();
             let (files, announced) = Setup { protected: vec![protected], ..setup() }.open();
             for (from, to) in [("proj", "old"), ("proj/", "proj2/"), ("./proj", "~/old")] {
-                for existing in [Existing::Replace, Existing::Refuse] {
-                    let error = files
-                        .rename_entry(from.as_bytes(), to.as_bytes(), existing, &watch())
-                        .map(drop)
-                        .unwrap_err();
+                for overwrite in [true, false] {
+                    let request = Rename { overwrite, ..Rename::new(from, to) };
+                    let error = files.rename_entry(&request, &watch()).unwrap_err();
                     assert_eq!(error.kind, ErrorKind::Protected, "{inner}: {error}");
                     assert!(error.to_string().contains(named), "{inner}: {error}");
                 }
@@ -206,17 +205,19 @@ fn a_directory_with_a_protected_name_below_is_covered_by_none() {
         fs::create_dir_all(io.join("proj/a/.git")).unwrap();
         fs::create_dir(io.join("empty")).unwrap();
         fs::write(io.join("file"), b"x").unwrap();
-        for (from, existing, expected) in [
-            ("empty", Existing::Replace, ErrorKind::NotEmpty),
-            ("file", Existing::Replace, ErrorKind::IsDirectory),
-            ("empty", Existing::Refuse, ErrorKind::AlreadyExists),
-            ("file", Existing::Refuse, ErrorKind::AlreadyExists),
+        for (from, overwrite, expected) in [
+            ("empty", true, ErrorKind::NotEmpty),
+            ("file", true, ErrorKind::IsDirectory),
+            ("empty", false, ErrorKind::AlreadyExists),
+            ("file", false, ErrorKind::AlreadyExists),
         ] {
-            let covered = files.rename_entry(from.as_bytes(), b"proj", existing, &watch());
-            assert_eq!(kind(covered), expected, "{from} {existing:?}");
+            let onto = |to: &str| {
+                let request = Rename { overwrite, ..Rename::new(from, to) };
+                files.rename_entry(&request, &watch())
+            };
+            assert_eq!(kind(onto("proj")), expected, "{from} {overwrite}");
             // Nor the name itself, whatever its type.
-            let covered = files.rename_entry(from.as_bytes(), b"proj/a/.git", existing, &watch());
-            assert_eq!(kind(covered), ErrorKind::Protected, "{from} {existing:?}");
+            assert_eq!(kind(onto("proj/a/.git")), ErrorKind::Protected, "{from} {overwrite}");
         }
         assert_eq!(names(io), ["empty", "file", "proj"]);
         assert_eq!(names(&io.join("proj/a")), [".git"]);
@@ -268,7 +269,7 @@ fn a_directory_beyond_the_bounds_is_not_moved_and_the_error_says_which() {
         }
         files.rename(b"wide", b"moved", &watch()).unwrap();
         assert_eq!(names(&io.join("moved")).len(), 2_000);
-        files.remove_entry(b"moved", RemoveScope::Tree, Absent::Refuse, &watch()).unwrap();
+        files.remove_entry(&tree("moved"), &watch()).unwrap();
         assert_eq!(names(io), ["deep"]);
     });
 }
@@ -285,25 +286,25 @@ fn entries_that_no_path_is_long_enough_for_are_left_out_and_not_copied() {
         let every = List { recursive: true, ..List::new(&top) };
         let mut listed = Vec::new();
         let end = files.list_entries(&every, &watch(), |entry| {
-            listed.push(entry.path);
+            listed.push(entry.name);
             Ok(())
         });
         let end = end.unwrap();
-        assert_eq!((listed.as_slice(), end.entries), (&[name.clone().into_bytes()][..], 1));
+        assert_eq!((listed.as_slice(), end.entries), (&[WireString::from(&name)][..], 1));
         let cut = Some(Cut { by: CutBy::Name, at: name.as_str().into() });
         assert_eq!(end.cut, cut);
         let glob = Glob { path: (&top).into(), ..Glob::new("**") };
         let found = files.glob(&glob, &watch()).unwrap();
-        assert_eq!((found.found, found.cut), (listed, cut.clone()));
+        assert_eq!((found.names, found.cut), (listed, cut.clone()));
         let grep = Grep { path: (&top).into(), ..Grep::new("") };
         let found = files.grep(&grep, &watch()).unwrap();
         assert_eq!((found.files, found.cut), (0, cut));
-        let copied =
-            files.copy(top.as_bytes(), b"c", RemoveScope::Tree, Existing::Refuse, &watch());
+        let request = Copy { recursive: true, ..Copy::new(&top, "c") };
+        let copied = files.copy(&request, &watch());
         assert_eq!(kind(copied), ErrorKind::InvalidPath);
         assert!(!io.join("c").exists());
         // What has no path is removed with what has one.
-        assert_eq!(remove(&files, &name, RemoveScope::Tree).unwrap(), 18);
+        assert_eq!(remove(&files, &name, true).unwrap(), 18);
     });
 }
 

@@ -276,21 +276,13 @@ impl<'a> Call<'a> {
     pub fn push_text<E>(
         &mut self,
         write: impl FnOnce(&mut Text<'_>) -> Result<(), E>,
-    ) -> Result<(), E>
-    where
-        E: From<Raise>,
-    {
+    ) -> Result<(), E> {
         let mut storage = MaybeUninit::uninit();
         // SAFETY: the text never moves, and `write` cannot touch the stack meanwhile.
         let mut text = unsafe { Text::new(self.state, &mut storage, &shared(self.state).memory) };
-        let written = write(&mut text);
-        match written {
-            Ok(()) => {
-                text.finish();
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
+        write(&mut text)?;
+        text.finish();
+        Ok(())
     }
 
     /// Pushes a file handle.
@@ -369,10 +361,8 @@ impl<'a> Call<'a> {
 
     /// Pushes the field `key`, without metamethods.
     pub fn push_field(&mut self, table: Slot, key: &[u8]) {
-        self.assert_table(table);
         self.push_string(key);
-        // SAFETY: a table, and a key on top, which the value replaces.
-        unsafe { ffi::lua_rawget(self.state, table.0) };
+        self.push_value_of(table);
     }
 
     /// Pushes the element `index`, without metamethods.

@@ -142,9 +142,9 @@ impl Vm {
     }
 
     /// Runs our own work in the VM; returns an error that is thrown in it.
-    pub fn protect<T>(
+    pub fn protect<T, F: FnOnce(&mut Call<'_>) -> Result<T, Raise>>(
         &mut self,
-        work: impl FnOnce(&mut Call<'_>) -> Result<T, Raise>,
+        work: F,
     ) -> Result<T, Thrown> {
         struct Job<T, F> {
             work: Option<F>,
@@ -172,16 +172,10 @@ impl Vm {
             std::mem::forget(guard);
             0
         }
-        fn entry_for<T, F: FnOnce(&mut Call<'_>) -> Result<T, Raise>>(
-            _: &Job<T, F>,
-        ) -> ffi::lua_CFunction {
-            enter::<T, F>
-        }
 
         let mut job = Job { work: Some(work), result: None };
-        let entry = entry_for(&job);
         // SAFETY: lua_cpcall catches what is thrown; `job` outlives it. `clerk` is idle.
-        let status = unsafe { ffi::lua_cpcall(self.clerk, entry, (&raw mut job).cast()) };
+        let status = unsafe { ffi::lua_cpcall(self.clerk, enter::<T, F>, (&raw mut job).cast()) };
         if status == ffi::LUA_OK
             && let Some(result) = job.result
         {

@@ -98,7 +98,7 @@ unsafe fn push_stopped(state: *mut lua_State, host: &Host) {
         .map_while(|level| unsafe { frame(state, level) })
         .find_map(|frame| Some(format!("{}:{}: ", frame.source, frame.line?)))
         .unwrap_or_default();
-    let message = format!("{position}{}", host.stop_message());
+    let message = format!("{position}{}", host.stop.reason().error().message);
     // SAFETY: the VM copies the bytes; if it throws instead, unwinding drops `message`.
     unsafe { ffi::lua_pushlstring_(state, message.as_ptr().cast(), message.len()) };
 }

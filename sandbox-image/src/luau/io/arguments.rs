@@ -1,33 +1,41 @@
 //! The arguments of the file functions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sandbox_protocol::message::OperationName;
 
 use super::failure::raised;
-use crate::files::{FileError, Files};
-use crate::luau::ffi::{Call, Kind, Raise, Slot};
+use crate::files::{FileError, Files, Watch};
+use crate::luau::ffi::{Call, Raise, Slot};
 
 pub(super) fn files<'a>(call: &Call<'a>) -> Result<&'a Arc<Files>, Raise> {
     let none = || Raise::Error("io is off in this run".to_owned());
     call.host().files.as_ref().ok_or_else(none)
 }
 
+/// Ends with the run, or when the operation times out.
+pub(super) fn watch(call: &Call<'_>) -> Watch {
+    let host = call.host();
+    let limit = Duration::from_millis(host.limits.operation_timeout_ms);
+    Watch::new(Arc::clone(&host.stop), limit)
+}
+
 /// Performs a file operation, and reports a refusal by a rule to the controller.
 pub(super) fn audited<T>(
     call: &Call<'_>,
     operation: OperationName,
-    act: impl FnOnce(&Files) -> Result<T, FileError>,
+    act: impl FnOnce(&Files, &Watch) -> Result<T, FileError>,
 ) -> Result<Result<T, FileError>, Raise> {
     let files = files(call)?;
-    Ok(files.report_refusal(operation, act(files)))
+    Ok(files.report_refusal(operation, act(files, &watch(call))))
 }
 
 /// The same, and raises an error of it.
 pub(super) fn perform<T>(
     call: &Call<'_>,
     operation: OperationName,
-    act: impl FnOnce(&Files) -> Result<T, FileError>,
+    act: impl FnOnce(&Files, &Watch) -> Result<T, FileError>,
 ) -> Result<T, Raise> {
     audited(call, operation, act)?.map_err(|error| raised(&error))
 }
@@ -36,19 +44,6 @@ pub(super) fn path(call: &mut Call<'_>, slot: Slot, function: &str) -> Result<Ve
     match call.text(slot) {
         Some(path) => Ok(path.to_vec()),
         None => Err(Raise::expected(call, slot, function, "string")),
-    }
-}
-
-/// An optional string.
-pub(super) fn optional_text<'c>(
-    call: &'c mut Call<'_>,
-    slot: Slot,
-    function: &str,
-) -> Result<Option<&'c [u8]>, Raise> {
-    match call.kind(slot) {
-        Kind::None | Kind::Nil => Ok(None),
-        Kind::String | Kind::Number => Ok(call.text(slot)),
-        _ => Err(Raise::expected(call, slot, function, "string")),
     }
 }
 

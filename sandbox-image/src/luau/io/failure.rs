@@ -46,7 +46,7 @@ pub(super) fn settle(call: &mut Call<'_>, result: Result<Pushed, Failure>) -> Re
                 call.reserve(3)?;
                 call.push_nil();
                 call.push_string(error.to_string());
-                call.push_number(errno.into());
+                call.push_number(errno.raw_os_error().into());
                 Ok(call.results(3))
             }
             (IoErrors::Return | IoErrors::Raise, _) => Err(raised(&error)),

@@ -2,23 +2,23 @@
 //! same rules. Failures always raise, also with `io.errors = "return"`: standard Lua has no such
 //! functions whose behaviour a script could expect.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::ffi::CStr;
 
+use sandbox_dirfd::split;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::MAX_PATTERN_BYTES;
 use sandbox_protocol::message::{
-    Cut, CutBy, Glob, Grep, List, Mkdir, OperationName, Timestamp, Touch, Write, WriteMode,
-    permissions_text,
+    Copy, Cut, CutBy, Entry, Glob, Grep, List, Mkdir, OperationName, Remove, Rename, Timestamp,
+    Touch, Write, WriteMode, permissions_text,
 };
 use sandbox_protocol::path::join_written;
 use sandbox_protocol::time::parse_rfc3339;
 
-use super::arguments::{path, perform};
+use super::arguments::{path, perform, watch};
 use super::failure::{Failure, raise, raised};
-use crate::files::{Absent, Existing, FileError, ListedEntry, RemoveScope, Watch};
+use crate::files::FileError;
 use crate::luau::ffi::{Call, Kind, Raise, Results, Slot};
-use crate::luau::options::{count, flag, option, options};
+use crate::luau::options::{count, flag, option, optional_text, options};
 
 /// The functions of `fs`. A test holds that the VM has exactly these.
 pub(in crate::luau) const NAMES: &str =
@@ -42,19 +42,12 @@ pub(super) fn install(call: &mut Call<'_>) {
     call.set_global(c"fs");
 }
 
-/// Ends with the run, or when the operation times out.
-pub(super) fn watch(call: &Call<'_>) -> Watch {
-    let host = call.host();
-    let limit = Duration::from_millis(host.limits.operation_timeout_ms);
-    Watch::new(Arc::clone(&host.stop), limit)
-}
-
 // --- functions -------------------------------------------------------------------------------
 
 fn read(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "read")?;
     let watch = watch(call);
-    let mut reading = perform(call, OperationName::Read, |files| files.read(&path, 0, None))?;
+    let mut reading = perform(call, OperationName::Read, |files, _| files.read(&path, 0, None))?;
     call.push_text(|text| {
         // Reserved at once: a string that is too large fails before it is read.
         text.reserve(usize::try_from(reading.left()).unwrap_or(usize::MAX))?;
@@ -69,11 +62,11 @@ fn read(call: &mut Call<'_>) -> Results {
 
 fn write(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "write")?;
-    let (data, table) = (Slot::arg(2), Slot::arg(3));
+    let data = Slot::arg(2);
     if call.text(data).is_none() {
         return Err(Raise::expected(call, data, "write", "string"));
     }
-    options(call, table, "write", &["append", "create_new"])?;
+    let table = options(call, Slot::arg(3), "write", &["append", "create_new"])?;
     let append = flag(call, table, "append", false)?;
     let create_new = flag(call, table, "create_new", false)?;
     let mode = match (append, create_new) {
@@ -86,21 +79,16 @@ fn write(call: &mut Call<'_>) -> Results {
         }
     };
     let request = Write { mode, ..Write::new(path) };
-    let watch = watch(call);
-    perform(call, OperationName::Write, |files| {
+    perform(call, OperationName::Write, |files, watch| {
         let content = call.string(data).unwrap_or_default();
-        files.write_all(request, content, &watch).map(drop)
+        files.write_all(request, content, watch).map(drop)
     })?;
     answer(call, true)
 }
 
 fn list(call: &mut Call<'_>) -> Results {
-    let directory = match call.is_nil(Slot::arg(1)) {
-        true => b".".to_vec(),
-        false => path(call, Slot::arg(1), "list")?,
-    };
-    let table = Slot::arg(2);
-    options(call, table, "list", &["recursive", "max_depth"])?;
+    let directory = optional_text(call, Slot::arg(1), "list")?.unwrap_or(b".").to_vec();
+    let table = options(call, Slot::arg(2), "list", &["recursive", "max_depth"])?;
     let recursive = flag(call, table, "recursive", false)?;
     let max_depth = count(call, table, "max_depth", 1)?;
     if max_depth.is_some() && !recursive {
@@ -108,10 +96,9 @@ fn list(call: &mut Call<'_>) -> Results {
         return Err(Raise::Error(message.to_owned()));
     }
     let request = List { recursive, max_depth, ..List::new(&*directory) };
-    let watch = watch(call);
     let mut entries = Vec::new();
-    let end = perform(call, OperationName::List, |files| {
-        files.list_entries(&request, &watch, |entry| {
+    let end = perform(call, OperationName::List, |files, watch| {
+        files.list_entries(&request, watch, |entry| {
             entries.push(entry);
             Ok(())
         })
@@ -121,22 +108,12 @@ fn list(call: &mut Call<'_>) -> Results {
         return Err(raised(&FileError::rule(ErrorKind::TooLarge, reason, &directory)));
     }
     let array = call.push_table(entries.len(), 0);
-    for (index, ListedEntry { path, kind, size, .. }) in entries.iter().enumerate() {
+    for (index, Entry { name, kind, size, .. }) in entries.iter().enumerate() {
         let entry = call.push_table(0, 4);
-        call.set_string(
-            entry,
-            c"name",
-            path.rsplit(|&byte| byte == b'/').next().unwrap_or_default(),
-        );
-        let above = end.path.as_bytes();
-        call.set_string(
-            entry,
-            c"path",
-            [above, if above == b"/" { b"" } else { b"/" }, path].concat(),
-        );
+        call.set_string(entry, c"name", split(name.as_bytes()).1);
+        call.set_string(entry, c"path", join_written(end.path.as_bytes(), name.as_bytes()));
         call.set_string(entry, c"type", kind.as_str());
-        push_integer(call, *size);
-        call.set_field(entry, c"size");
+        set_integer(call, entry, c"size", *size);
         call.set_element(array, index + 1)?;
     }
     Ok(call.results(1))
@@ -144,18 +121,16 @@ fn list(call: &mut Call<'_>) -> Results {
 
 fn mkdir(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "mkdir")?;
-    let table = Slot::arg(2);
-    options(call, table, "mkdir", &["parents"])?;
+    let table = options(call, Slot::arg(2), "mkdir", &["parents"])?;
     let parents = flag(call, table, "parents", true)?;
     let request = Mkdir { parents, ..Mkdir::new(path) };
-    let (_, created) = perform(call, OperationName::Mkdir, |files| files.mkdir(&request))?;
-    answer(call, created)
+    let made = perform(call, OperationName::Mkdir, |files, _| files.mkdir(&request))?;
+    answer(call, made.created)
 }
 
 fn touch(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "touch")?;
-    let table = Slot::arg(2);
-    options(call, table, "touch", &["mtime"])?;
+    let table = options(call, Slot::arg(2), "touch", &["mtime"])?;
     let mtime = option(call, table, "mtime", "seconds or RFC 3339", |call, value| {
         if let Some(seconds) = call.number(value) {
             return timestamp(seconds);
@@ -164,25 +139,22 @@ fn touch(call: &mut Call<'_>) -> Results {
         Some(Timestamp { seconds, nanoseconds })
     })?;
     let request = Touch { mtime, ..Touch::new(path) };
-    let (_, created) = perform(call, OperationName::Touch, |files| files.touch(&request))?;
-    answer(call, created)
+    let touched = perform(call, OperationName::Touch, |files, _| files.touch(&request))?;
+    answer(call, touched.created)
 }
 
 fn remove(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "remove")?;
-    let table = Slot::arg(2);
-    options(call, table, "remove", &["recursive"])?;
-    let scope = scope(call, table)?;
-    let watch = watch(call);
-    perform(call, OperationName::Remove, |files| {
-        files.remove_entry(&path, scope, Absent::Refuse, &watch)
-    })?;
+    let table = options(call, Slot::arg(2), "remove", &["recursive"])?;
+    let recursive = flag(call, table, "recursive", false)?;
+    let request = Remove { recursive, ..Remove::new(path) };
+    perform(call, OperationName::Remove, |files, watch| files.remove_entry(&request, watch))?;
     answer(call, true)
 }
 
 fn exists(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "exists")?;
-    let (_, kind) = perform(call, OperationName::Exists, |files| files.exists(&path))?;
+    let (_, kind) = perform(call, OperationName::Exists, |files, _| files.exists(&path))?;
     match kind {
         Some(kind) => call.push_string(kind.as_str()),
         None => call.push_boolean(false),
@@ -192,41 +164,35 @@ fn exists(call: &mut Call<'_>) -> Results {
 
 fn stat(call: &mut Call<'_>) -> Results {
     let path = path(call, Slot::arg(1), "stat")?;
-    let facts = perform(call, OperationName::Stat, |files| files.stat(&path))?;
+    let facts = perform(call, OperationName::Stat, |files, _| files.stat(&path))?;
     let table = call.push_table(0, 9);
     call.set_string(table, c"path", facts.path.as_bytes());
     call.set_string(table, c"type", facts.kind.as_str());
-    push_integer(call, facts.size);
-    call.set_field(table, c"size");
+    set_integer(call, table, c"size", facts.size);
     call.set_string(table, c"permissions", permissions_text(facts.permissions));
     call.set_number(table, c"uid", facts.uid.into());
     call.set_number(table, c"gid", facts.gid.into());
-    push_time(call, facts.modified);
-    call.set_field(table, c"modified");
-    push_time(call, facts.accessed);
-    call.set_field(table, c"accessed");
-    push_time(call, facts.created);
-    call.set_field(table, c"created");
+    set_time(call, table, c"modified", facts.modified);
+    set_time(call, table, c"accessed", facts.accessed);
+    set_time(call, table, c"created", facts.created);
     Ok(call.results(1))
 }
 
 fn glob(call: &mut Call<'_>) -> Results {
     let pattern = text(call, Slot::arg(1), "glob")?;
-    let table = Slot::arg(2);
-    options(call, table, "glob", &["exclude", "hidden", "limit"])?;
+    let table = options(call, Slot::arg(2), "glob", &["exclude", "hidden", "limit"])?;
     let request = Glob {
         exclude: exclude(call, table)?,
         hidden: flag(call, table, "hidden", false)?,
         limit: count(call, table, "limit", 1)?,
         ..Glob::new(pattern)
     };
-    let watch = watch(call);
-    let found = perform(call, OperationName::Glob, |files| files.glob(&request, &watch))?;
+    let found = perform(call, OperationName::Glob, |files, watch| files.glob(&request, watch))?;
     let (top, directory, _) = request.split();
     let note = part(call, found.cut, request.limit, &top)?;
-    let array = call.push_table(found.found.len(), 0);
-    for (index, name) in found.found.iter().enumerate() {
-        call.push_string(join_written(directory.as_bytes(), name));
+    let array = call.push_table(found.names.len(), 0);
+    for (index, name) in found.names.iter().enumerate() {
+        call.push_string(join_written(directory.as_bytes(), name.as_bytes()));
         call.set_element(array, index + 1)?;
     }
     push_part(call, note);
@@ -235,13 +201,9 @@ fn glob(call: &mut Call<'_>) -> Results {
 
 fn grep(call: &mut Call<'_>) -> Results {
     let pattern = text(call, Slot::arg(1), "grep")?;
-    let top = match call.is_nil(Slot::arg(2)) {
-        true => Vec::new(),
-        false => path(call, Slot::arg(2), "grep")?,
-    };
-    let table = Slot::arg(3);
+    let top = optional_text(call, Slot::arg(2), "grep")?.unwrap_or_default().to_vec();
     let known = ["glob", "exclude", "context", "ignore_case", "hidden", "limit"];
-    options(call, table, "grep", &known)?;
+    let table = options(call, Slot::arg(3), "grep", &known)?;
     let glob = option(call, table, "glob", "string", |call, value| {
         String::from_utf8(call.string(value)?.to_vec()).ok()
     })?;
@@ -256,15 +218,13 @@ fn grep(call: &mut Call<'_>) -> Results {
         limit: count(call, table, "limit", 1)?,
         ..Grep::new(pattern)
     };
-    let watch = watch(call);
-    let found = perform(call, OperationName::Grep, |files| files.grep(&request, &watch))?;
+    let found = perform(call, OperationName::Grep, |files, watch| files.grep(&request, watch))?;
     let note = part(call, found.cut, request.limit, begin)?;
-    let array = call.push_table(found.found.len(), 0);
-    for (index, line) in found.found.iter().enumerate() {
+    let array = call.push_table(found.lines.len(), 0);
+    for (index, line) in found.lines.iter().enumerate() {
         let entry = call.push_table(0, 3);
         call.set_string(entry, c"path", join_written(&top, line.name.as_bytes()));
-        push_integer(call, line.line);
-        call.set_field(entry, c"line");
+        set_integer(call, entry, c"line", line.line);
         call.set_string(entry, c"text", &line.text);
         for (name, is_set) in [(c"context", line.context), (c"cut", line.cut)] {
             if is_set {
@@ -280,36 +240,22 @@ fn grep(call: &mut Call<'_>) -> Results {
 fn copy(call: &mut Call<'_>) -> Results {
     let from = path(call, Slot::arg(1), "copy")?;
     let to = path(call, Slot::arg(2), "copy")?;
-    let table = Slot::arg(3);
-    options(call, table, "copy", &["recursive", "overwrite"])?;
-    let scope = scope(call, table)?;
-    let existing = existing(call, table)?;
-    let watch = watch(call);
-    perform(call, OperationName::Copy, |files| files.copy(&from, &to, scope, existing, &watch))?;
+    let table = options(call, Slot::arg(3), "copy", &["recursive", "overwrite"])?;
+    let recursive = flag(call, table, "recursive", false)?;
+    let overwrite = flag(call, table, "overwrite", false)?;
+    let request = Copy { recursive, overwrite, ..Copy::new(from, to) };
+    perform(call, OperationName::Copy, |files, watch| files.copy(&request, watch))?;
     answer(call, true)
 }
 
 fn rename(call: &mut Call<'_>) -> Results {
     let from = path(call, Slot::arg(1), "rename")?;
     let to = path(call, Slot::arg(2), "rename")?;
-    let table = Slot::arg(3);
-    options(call, table, "rename", &["overwrite"])?;
-    let existing = existing(call, table)?;
-    let watch = watch(call);
-    perform(call, OperationName::Rename, |files| {
-        files.rename_entry(&from, &to, existing, &watch).map(drop)
-    })?;
+    let table = options(call, Slot::arg(3), "rename", &["overwrite"])?;
+    let overwrite = flag(call, table, "overwrite", false)?;
+    let request = Rename { overwrite, ..Rename::new(from, to) };
+    perform(call, OperationName::Rename, |files, watch| files.rename_entry(&request, watch))?;
     answer(call, true)
-}
-
-/// The option `overwrite`.
-fn existing(call: &mut Call<'_>, table: Slot) -> Result<Existing, Raise> {
-    Ok(if flag(call, table, "overwrite", false)? { Existing::Replace } else { Existing::Refuse })
-}
-
-/// What to remove or copy, by the option `recursive`.
-fn scope(call: &mut Call<'_>, table: Slot) -> Result<RemoveScope, Raise> {
-    Ok(if flag(call, table, "recursive", false)? { RemoveScope::Tree } else { RemoveScope::Entry })
 }
 
 fn answer(call: &mut Call<'_>, is_so: bool) -> Results {
@@ -397,8 +343,8 @@ fn push_part(call: &mut Call<'_>, note: Option<String>) {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "the VM's numbers are doubles")]
-fn push_integer(call: &mut Call<'_>, value: u64) {
-    call.push_number(value as f64);
+fn set_integer(call: &mut Call<'_>, table: Slot, name: &CStr, value: u64) {
+    call.set_number(table, name, value as f64);
 }
 
 /// A time that RFC 3339 can represent, from seconds as `os.time` counts them.
@@ -412,13 +358,10 @@ fn timestamp(seconds: f64) -> Option<Timestamp> {
     Some(Timestamp { seconds: whole, nanoseconds })
 }
 
-/// Seconds, as `os.time` counts them, or nil.
+/// Sets the field `name` to seconds, as `os.time` counts them, if the time is known.
 #[expect(clippy::cast_precision_loss, reason = "the VM's numbers are doubles")]
-fn push_time(call: &mut Call<'_>, time: Option<Timestamp>) {
-    match time {
-        Some(Timestamp { seconds, nanoseconds }) => {
-            call.push_number(seconds as f64 + f64::from(nanoseconds) / 1e9);
-        }
-        None => call.push_nil(),
+fn set_time(call: &mut Call<'_>, table: Slot, name: &CStr, time: Option<Timestamp>) {
+    if let Some(Timestamp { seconds, nanoseconds }) = time {
+        call.set_number(table, name, seconds as f64 + f64::from(nanoseconds) / 1e9);
     }
 }

@@ -1,6 +1,6 @@
 //! Handles: opened, found among the arguments, closed.
 
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::OperationName;
@@ -50,17 +50,12 @@ pub(super) fn push_open(call: &mut Call<'_>, path: &[u8], mode: OpenMode) -> Res
     let files = files(call)?;
     let operation = match mode {
         OpenMode::Read => OperationName::Read,
-        OpenMode::Write
-        | OpenMode::Append
-        | OpenMode::ReadUpdate
-        | OpenMode::WriteUpdate
-        | OpenMode::AppendUpdate => OperationName::Write,
+        _ => OperationName::Write,
     };
     let file = files.report_refusal(operation, files.open(path, mode))?;
     let handle = Arc::new(Mutex::new(Handle::new(Arc::clone(files), file, path)));
-    let flush: Weak<Mutex<dyn Flush>> =
-        Arc::downgrade(&(Arc::clone(&handle) as Arc<Mutex<dyn Flush>>));
-    files.register(flush);
+    let flushed: Arc<Mutex<dyn Flush>> = handle.clone();
+    files.register(Arc::downgrade(&flushed));
     call.push_handle(handle);
     host.open_handles.set(host.open_handles.get() + 1);
     Ok(())

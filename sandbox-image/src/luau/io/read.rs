@@ -7,17 +7,10 @@ use super::arguments::{invalid, path};
 use super::failure::{Failure, raise, raised, settle};
 use super::handles::{close_handle, open_handle, push_open, shared_handle};
 use crate::files::OpenMode;
-use crate::files::handle::{BUFFER_BYTES, Handle, Spaces};
+use crate::files::handle::{BUFFER_BYTES, Handle};
 
 /// Most arguments of one `lines` call, which become upvalues; the same as Lua's limit.
 const MAX_LINES_UPVALUES: u8 = 251;
-
-/// Whether a read returned something, or was at the end of the file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ReadOutcome {
-    Value,
-    Nothing,
-}
 
 /// What to read.
 enum Format {
@@ -51,11 +44,9 @@ fn read_formats(
     call: &mut Call<'_>,
     handle: &mut Handle,
     formats: std::ops::RangeInclusive<i32>,
-) -> Result<(i32, ReadOutcome), Failure> {
+) -> Result<(i32, bool), Failure> {
     if formats.is_empty() {
-        handle.start_reading()?;
-        let found = push_line(call, handle, LineEnd::Drop)?;
-        return Ok((1, found));
+        return Ok((1, push_format(call, handle, Format::Line(LineEnd::Drop))?));
     }
     call.reserve(formats.end() - formats.start() + 4)?;
     let mut first = None;
@@ -63,15 +54,14 @@ fn read_formats(
     for format in formats {
         // One format at a time; each is checked before the file is read for it.
         let format = parse_format(call, Slot::arg(format))?;
-        handle.start_reading()?;
         let found = push_format(call, handle, format)?;
         count += 1;
         first = first.or(Some(found));
-        if found == ReadOutcome::Nothing {
+        if !found {
             break;
         }
     }
-    Ok((count, first.unwrap_or(ReadOutcome::Nothing)))
+    Ok((count, first.unwrap_or_default()))
 }
 
 fn parse_format(call: &mut Call<'_>, format: Slot) -> Result<Format, Raise> {
@@ -99,52 +89,40 @@ fn parse_format(call: &mut Call<'_>, format: Slot) -> Result<Format, Raise> {
     }
 }
 
-fn push_format(
-    call: &mut Call<'_>,
-    handle: &mut Handle,
-    format: Format,
-) -> Result<ReadOutcome, Failure> {
-    match format {
-        Format::Numeral => push_numeral(call, handle),
-        Format::Line(end) => push_line(call, handle, end),
-        Format::All => push_up_to(call, handle, u64::MAX).map(|_| ReadOutcome::Value),
-        Format::Bytes(0) => push_at_end(call, handle),
-        Format::Bytes(count) => push_bytes(call, handle, count),
+/// Reads by a format, and pushes the result, nil for nothing; returns whether it is not nil.
+fn push_format(call: &mut Call<'_>, handle: &mut Handle, format: Format) -> Result<bool, Failure> {
+    handle.start_reading()?;
+    let found = match format {
+        Format::Numeral => push_numeral(call, handle)?,
+        Format::Line(end) => push_line(call, handle, end)?,
+        Format::All => push_up_to(call, handle, u64::MAX).map(|_| true)?,
+        Format::Bytes(0) => push_at_end(call, handle)?,
+        Format::Bytes(count) => push_bytes(call, handle, count)?,
+    };
+    if !found {
+        call.push_nil();
     }
+    Ok(found)
 }
 
-/// Nil at the end of the file, an empty string before it.
-fn push_at_end(call: &mut Call<'_>, handle: &mut Handle) -> Result<ReadOutcome, Failure> {
+/// Nothing at the end of the file, an empty string before it.
+fn push_at_end(call: &mut Call<'_>, handle: &mut Handle) -> Result<bool, Failure> {
     if handle.buffered().is_empty() && handle.fill()? == 0 {
-        return Ok(nothing(call));
+        return Ok(false);
     }
     call.push_string("");
-    Ok(ReadOutcome::Value)
+    Ok(true)
 }
 
-fn nothing(call: &mut Call<'_>) -> ReadOutcome {
-    call.push_nil();
-    ReadOutcome::Nothing
-}
-
-fn push_numeral(call: &mut Call<'_>, handle: &mut Handle) -> Result<ReadOutcome, Failure> {
-    while handle.skip_spaces()? == Spaces::More {
+fn push_numeral(call: &mut Call<'_>, handle: &mut Handle) -> Result<bool, Failure> {
+    while handle.skip_spaces()? {
         call.check_stop()?;
     }
-    match handle.read_number()? {
-        Some(number) => {
-            call.push_number(number);
-            Ok(ReadOutcome::Value)
-        }
-        None => Ok(nothing(call)),
-    }
+    let number = handle.read_number()?;
+    Ok(number.map(|number| call.push_number(number)).is_some())
 }
 
-fn push_bytes(
-    call: &mut Call<'_>,
-    handle: &mut Handle,
-    count: u64,
-) -> Result<ReadOutcome, Failure> {
+fn push_bytes(call: &mut Call<'_>, handle: &mut Handle, count: u64) -> Result<bool, Failure> {
     if handle.buffered().is_empty() && count < BUFFER_BYTES as u64 {
         handle.fill()?;
     }
@@ -152,14 +130,14 @@ fn push_bytes(
         call.push_string(bytes);
         let count = bytes.len();
         handle.consume(count);
-        return Ok(ReadOutcome::Value);
+        return Ok(true);
     }
     match push_up_to(call, handle, count)? {
         0 => {
             call.truncate(call.len() - 1);
-            Ok(nothing(call))
+            Ok(false)
         }
-        _ => Ok(ReadOutcome::Value),
+        _ => Ok(true),
     }
 }
 
@@ -201,11 +179,7 @@ fn push_up_to(call: &mut Call<'_>, handle: &mut Handle, max: u64) -> Result<usiz
     Ok(len)
 }
 
-fn push_line(
-    call: &mut Call<'_>,
-    handle: &mut Handle,
-    end: LineEnd,
-) -> Result<ReadOutcome, Failure> {
+fn push_line(call: &mut Call<'_>, handle: &mut Handle, end: LineEnd) -> Result<bool, Failure> {
     let mut searched = 0;
     loop {
         let buffered = handle.buffered();
@@ -214,20 +188,20 @@ fn push_line(
             call.push_string(without_end(line, end));
             let len = line.len();
             handle.consume(len);
-            return Ok(ReadOutcome::Value);
+            return Ok(true);
         }
         searched = buffered.len();
         if searched == BUFFER_BYTES {
             push_long_line(call, handle, end)?;
-            return Ok(ReadOutcome::Value);
+            return Ok(true);
         }
         if handle.fill()? == 0 {
             if searched == 0 {
-                return Ok(nothing(call));
+                return Ok(false);
             }
             call.push_string(handle.buffered());
             handle.consume(searched);
-            return Ok(ReadOutcome::Value);
+            return Ok(true);
         }
     }
 }
@@ -306,13 +280,13 @@ fn iterated(call: &Call<'_>) -> Result<Arc<Mutex<Handle>>, Raise> {
 fn next_line(call: &mut Call<'_>) -> Results {
     let handle = iterated(call)?;
     let (count, found) = next(call, &handle).map_err(raise)?;
-    Ok(call.results(if found == ReadOutcome::Value { count } else { 0 }))
+    Ok(call.results(if found { count } else { 0 }))
 }
 
 fn next_line_then_close(call: &mut Call<'_>) -> Results {
     let handle = iterated(call)?;
     let next = next(call, &handle);
-    if let Ok((count, ReadOutcome::Value)) = next {
+    if let Ok((count, true)) = next {
         return Ok(call.results(count));
     }
     let closed = close_handle(call, &mut handle.lock().unwrap());
@@ -321,7 +295,7 @@ fn next_line_then_close(call: &mut Call<'_>) -> Results {
     Ok(call.results(0))
 }
 
-fn next(call: &mut Call<'_>, handle: &Mutex<Handle>) -> Result<(i32, ReadOutcome), Failure> {
+fn next(call: &mut Call<'_>, handle: &Mutex<Handle>) -> Result<(i32, bool), Failure> {
     let first = call.len() + 1;
     for number in 2..=i32::from(MAX_LINES_UPVALUES) {
         let format = Slot::upvalue(number);

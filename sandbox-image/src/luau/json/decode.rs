@@ -23,14 +23,9 @@ pub(super) fn push_decoded(call: &mut Call<'_>, text: &[u8]) -> Result<(), Raise
         return Err(invalid(&format_args!("the integer {integer} is beyond 2^53")));
     }
     let mut decoder = serde_json::Deserializer::from_str(text);
-    let mut state = State { call, depth: 0, until_stop: STOP_EVERY, raise: None, frozen: false };
-    let seed = Push(&mut state);
-    let result = seed.deserialize(&mut decoder).and_then(|()| decoder.end());
-    match (result, state.raise) {
-        (_, Some(raise)) => Err(raise),
-        (Err(error), None) => Err(invalid(&error)),
-        (Ok(()), None) => Ok(()),
-    }
+    push(call, "invalid JSON", false, |seed| {
+        seed.deserialize(&mut decoder).and_then(|()| decoder.end())
+    })
 }
 
 /// Pushes the script's `args`, read-only at every level.
@@ -38,22 +33,22 @@ pub(in super::super) fn push_args(
     call: &mut Call<'_>,
     args: &Map<String, Value>,
 ) -> Result<(), Raise> {
-    push(call, args, "args", true)
+    push(call, "args", true, |seed| seed.deserialize(args))
 }
 
 /// Pushes the value that a call has as its result.
 pub(in super::super) fn push_value(call: &mut Call<'_>, value: &Value) -> Result<(), Raise> {
-    push(call, value, "the result", false)
+    push(call, "the result", false, |seed| seed.deserialize(value))
 }
 
-fn push<'de, D: Deserializer<'de, Error: fmt::Display>>(
+fn push<E: fmt::Display>(
     call: &mut Call<'_>,
-    value: D,
     what: &str,
     frozen: bool,
+    decode: impl FnOnce(Push<'_, '_, '_>) -> Result<(), E>,
 ) -> Result<(), Raise> {
     let mut state = State { call, depth: 0, until_stop: STOP_EVERY, raise: None, frozen };
-    let result = Push(&mut state).deserialize(value);
+    let result = decode(Push(&mut state));
     match (result, state.raise) {
         (_, Some(raise)) => Err(raise),
         (Err(error), None) => Err(Raise::Error(format!("{what}: {error}"))),

@@ -1,6 +1,6 @@
 //! Values to JSON.
 
-use std::fmt::Write as _;
+use std::fmt::Display;
 
 use sandbox_protocol::limits::{MAX_VALUE_DEPTH, encoded_len};
 
@@ -25,7 +25,7 @@ pub(super) enum Layout {
 /// Why encoding failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// A value that JSON cannot represent, with its path.
+    /// A value that JSON cannot represent, with its path, in front of which each level puts its step.
     Value(String),
     /// The result is over the limit.
     TooLong,
@@ -33,16 +33,14 @@ pub(super) enum Refusal {
     Stopped,
 }
 
-/// The same while it is returned through the levels, which add the path, innermost first.
-enum Stop {
-    Value { what: String, path: Vec<Step> },
-    TooLong,
-    Stopped,
-}
-
-enum Step {
-    Key(Vec<u8>),
-    Index(usize),
+impl Refusal {
+    /// Puts a step in front of the path of a value.
+    fn at(self, step: &str) -> Self {
+        match self {
+            Self::Value(what) => Self::Value(format!("{step}{what}")),
+            other => other,
+        }
+    }
 }
 
 /// Pops the value on top and encodes it. `root` is the beginning of its path.
@@ -68,7 +66,7 @@ pub(super) fn encode_outcomes(
     let mut encoder = Encoder::new(call, limit, Layout::Compact);
     // As if it were inside a table.
     encoder.ancestors.push(0);
-    let result = encoder.outcomes(count);
+    let result = encoder.array(count as usize, |call, index| call.push_outcome(index as i32));
     encoder.finish(result, root)
 }
 
@@ -97,42 +95,29 @@ impl<'c, 'a> Encoder<'c, 'a> {
         }
     }
 
-    fn finish(self, result: Result<(), Stop>, root: &str) -> Result<String, Refusal> {
-        match result {
-            Ok(()) => String::from_utf8(self.out)
-                .map_err(|_| Refusal::Value(format!("{root} is not UTF-8"))),
-            Err(Stop::TooLong) => Err(Refusal::TooLong),
-            Err(Stop::Stopped) => Err(Refusal::Stopped),
-            Err(Stop::Value { what, path }) => {
-                let mut message = root.to_owned();
-                for step in path.iter().rev() {
-                    step.write_to(&mut message);
-                }
-                message.push(' ');
-                message.push_str(&what);
-                Err(Refusal::Value(message))
-            }
-        }
+    fn finish(self, result: Result<(), Refusal>, root: &str) -> Result<String, Refusal> {
+        result.map_err(|refusal| refusal.at(root))?;
+        String::from_utf8(self.out).map_err(|_| Refusal::Value(format!("{root} is not UTF-8")))
     }
 
     /// Whether this many bytes fit, before they are written: the limit may be one of memory.
-    fn room(&self, bytes: usize) -> Result<(), Stop> {
+    fn room(&self, bytes: usize) -> Result<(), Refusal> {
         let left = self.limit - self.promised - self.out.len();
-        if bytes > left { Err(Stop::TooLong) } else { Ok(()) }
+        if bytes > left { Err(Refusal::TooLong) } else { Ok(()) }
     }
 
     /// The same for a string. A byte takes at most six, so most strings need no count.
-    fn room_for(&self, text: &str) -> Result<(), Stop> {
+    fn room_for(&self, text: &str) -> Result<(), Refusal> {
         self.room(6 * text.len() + 2).or_else(|_| self.room(encoded_len(text) + 2))
     }
 
-    fn write(&mut self, text: &[u8]) -> Result<(), Stop> {
+    fn write(&mut self, text: &[u8]) -> Result<(), Refusal> {
         self.room(text.len())?;
         self.out.extend_from_slice(text);
         Ok(())
     }
 
-    fn break_line(&mut self) -> Result<(), Stop> {
+    fn break_line(&mut self) -> Result<(), Refusal> {
         if self.layout == Layout::Pretty {
             self.write(b"\n")?;
             for _ in 0..self.ancestors.len() {
@@ -142,30 +127,16 @@ impl<'c, 'a> Encoder<'c, 'a> {
         Ok(())
     }
 
-    fn check_stop(&mut self) -> Result<(), Stop> {
+    fn check_stop(&mut self) -> Result<(), Refusal> {
         self.until_stop -= 1;
         if self.until_stop == 0 {
             self.until_stop = STOP_EVERY;
-            self.call.check_stop().map_err(|_| Stop::Stopped)?;
+            self.call.check_stop().map_err(|_| Refusal::Stopped)?;
         }
         Ok(())
     }
 
-    fn outcomes(&mut self, count: i32) -> Result<(), Stop> {
-        self.write(b"[")?;
-        for index in 1..=count {
-            if index > 1 {
-                self.write(b",")?;
-            }
-            self.call.push_outcome(index);
-            let value = self.call.top();
-            self.value(value).map_err(|stop| stop.at(Step::Index(index as usize)))?;
-            self.call.truncate(value.number() - 1);
-        }
-        self.write(b"]")
-    }
-
-    fn value(&mut self, slot: Slot) -> Result<(), Stop> {
+    fn value(&mut self, slot: Slot) -> Result<(), Refusal> {
         self.check_stop()?;
         match self.call.kind(slot) {
             Kind::None | Kind::Nil | Kind::Null => self.write(b"null"),
@@ -189,7 +160,7 @@ impl<'c, 'a> Encoder<'c, 'a> {
         }
     }
 
-    fn number(&mut self, number: f64) -> Result<(), Stop> {
+    fn number(&mut self, number: f64) -> Result<(), Refusal> {
         if !number.is_finite() {
             let name = if number.is_nan() { "not a number (NaN)" } else { "infinite" };
             return Err(refuse(format!("is {name}, which JSON cannot hold")));
@@ -205,7 +176,7 @@ impl<'c, 'a> Encoder<'c, 'a> {
         self.write(&text)
     }
 
-    fn table(&mut self, table: Slot) -> Result<(), Stop> {
+    fn table(&mut self, table: Slot) -> Result<(), Refusal> {
         let identity = self.call.identity(table);
         if self.ancestors.contains(&identity) {
             return Err(refuse("contains itself"));
@@ -221,7 +192,7 @@ impl<'c, 'a> Encoder<'c, 'a> {
         match shape {
             Shape::Empty if marked => self.write(b"[]")?,
             Shape::Empty => self.write(b"{}")?,
-            Shape::Array(len) => self.array(table, len)?,
+            Shape::Array(len) => self.array(len, |call, index| call.push_element(table, index))?,
             Shape::Object(_) if marked => {
                 return Err(refuse("is a json.array with keys that are strings"));
             }
@@ -232,7 +203,7 @@ impl<'c, 'a> Encoder<'c, 'a> {
     }
 
     /// Determines the kind of table, in one iteration over its keys.
-    fn shape(&mut self, table: Slot) -> Result<Shape, Stop> {
+    fn shape(&mut self, table: Slot) -> Result<Shape, Refusal> {
         let base = self.call.len();
         let mut keys = Keys::default();
         let (mut indices, mut largest) = (0_usize, 0.0_f64);
@@ -273,22 +244,23 @@ impl<'c, 'a> Encoder<'c, 'a> {
         }
     }
 
-    fn array(&mut self, table: Slot, len: usize) -> Result<(), Stop> {
+    /// Encodes elements, each of which is pushed by its index.
+    fn array(&mut self, len: usize, push: impl Fn(&mut Call<'_>, usize)) -> Result<(), Refusal> {
         self.write(b"[")?;
         for index in 1..=len {
             if index > 1 {
                 self.write(b",")?;
             }
             self.break_line()?;
-            self.call.push_element(table, index);
+            push(&mut *self.call, index);
             let value = self.call.top();
-            self.value(value).map_err(|stop| stop.at(Step::Index(index)))?;
+            self.value(value).map_err(|refusal| refusal.at(&format!("[{index}]")))?;
             self.call.truncate(value.number() - 1);
         }
         self.close(b"]")
     }
 
-    fn object(&mut self, table: Slot, keys: Keys) -> Result<(), Stop> {
+    fn object(&mut self, table: Slot, keys: Keys) -> Result<(), Refusal> {
         self.write(b"{")?;
         for (number, key) in keys.sorted().into_iter().enumerate() {
             if number > 0 {
@@ -304,13 +276,13 @@ impl<'c, 'a> Encoder<'c, 'a> {
             self.write(if self.layout == Layout::Pretty { b": " } else { b":" })?;
             self.call.push_field(table, key);
             let value = self.call.top();
-            self.value(value).map_err(|stop| stop.at(Step::key(key)))?;
+            self.value(value).map_err(|refusal| refusal.at(&step(key)))?;
             self.call.truncate(value.number() - 1);
         }
         self.close(b"}")
     }
 
-    fn close(&mut self, bracket: &[u8]) -> Result<(), Stop> {
+    fn close(&mut self, bracket: &[u8]) -> Result<(), Refusal> {
         let table = self.ancestors.pop();
         let result = self.break_line().and_then(|()| self.write(bracket));
         self.ancestors.extend(table);
@@ -346,31 +318,14 @@ impl Keys {
     }
 }
 
-impl Stop {
-    fn at(mut self, step: Step) -> Self {
-        if let Self::Value { path, .. } = &mut self {
-            path.push(step);
-        }
-        self
-    }
-}
-
-impl Step {
-    fn key(key: &[u8]) -> Self {
-        Self::Key(match key.split_at_checked(KEY_SHOWN) {
-            Some((shown, [_, ..])) => [shown, "…".as_bytes()].concat(),
-            _ => key.to_vec(),
-        })
-    }
-
-    fn write_to(&self, path: &mut String) {
-        // Writing to a string cannot fail.
-        _ = match self {
-            Self::Index(index) => write!(path, "[{index}]"),
-            Self::Key(key) if is_name(key) => write!(path, ".{}", String::from_utf8_lossy(key)),
-            Self::Key(key) => write!(path, "[{:?}]", String::from_utf8_lossy(key)),
-        };
-    }
+/// The step of a path to the value of a key.
+fn step(key: &[u8]) -> String {
+    let (shown, cut) = match key.split_at_checked(KEY_SHOWN) {
+        Some((shown, [_, ..])) => (shown, "…"),
+        _ => (key, ""),
+    };
+    let text = String::from_utf8_lossy(shown) + cut;
+    if is_name(text.as_bytes()) { format!(".{text}") } else { format!("[{text:?}]") }
 }
 
 /// The least that a key takes: itself, two quotes, a colon and a value.
@@ -384,8 +339,8 @@ fn is_name(key: &[u8]) -> bool {
         && key.iter().all(|byte| is_letter(byte) || byte.is_ascii_digit())
 }
 
-fn refuse(what: impl Into<String>) -> Stop {
-    Stop::Value { what: what.into(), path: Vec::new() }
+fn refuse(what: impl Display) -> Refusal {
+    Refusal::Value(format!(" {what}"))
 }
 
 /// Escapes exactly as the protocol does. Writing to memory cannot fail.

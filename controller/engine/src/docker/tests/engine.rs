@@ -5,10 +5,10 @@ use futures_util::{StreamExt as _, stream};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixListener;
 
-use super::response::CLIENT_TIMEOUT;
+use super::super::response::CLIENT_TIMEOUT;
 
 /// Makes calls of an engine that answers each path with a status and a body.
-pub(super) async fn with_engine<T>(
+pub(in crate::docker) async fn with_engine<T>(
     answer: impl AsyncFn(&str) -> (u16, String),
     calls: impl AsyncFnOnce(&Docker) -> T,
 ) -> T {

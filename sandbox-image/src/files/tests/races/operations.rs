@@ -1,9 +1,11 @@
 //! The whole-file and tree operations in the same races.
 
-use sandbox_protocol::message::{Edit, EntryKind, List, Mkdir, View, Write, WriteMode};
+use sandbox_protocol::message::{
+    Edit, EntryKind, List, Mkdir, Remove, Rename, View, Write, WriteMode,
+};
 
-use super::super::{Absent, Existing, RemoveScope, Viewed};
 use super::*;
+use crate::files::{Absent, Viewed};
 
 fn put(files: &Files, path: &[u8], mode: WriteMode, atomic: bool) -> Result<(), FileError> {
     let request = Write { mode, atomic, ..Write::new(path) };
@@ -39,7 +41,7 @@ fn view(files: &Files, path: &[u8]) -> Result<(), FileError> {
 fn list(files: &Files, path: &[u8]) -> Result<(), FileError> {
     let all = List { recursive: true, ..List::new(path) };
     files.list_entries(&all, &watch(), |entry| {
-        assert!(!entry.path.ends_with(b"empty"), "it lists what is outside");
+        assert!(!entry.name.as_bytes().ends_with(b"empty"), "it lists what is outside");
         assert_ne!(entry.size, SECRET.len() as u64, "it tells what is outside");
         Ok(())
     })?;
@@ -53,7 +55,8 @@ fn stat(files: &Files, path: &[u8]) -> Result<(), FileError> {
 }
 
 fn remove(files: &Files, path: &[u8]) -> Result<(), FileError> {
-    files.remove_entry(path, RemoveScope::Tree, Absent::Accept, &watch()).map(drop)
+    let request = Remove { recursive: true, force: true, ..Remove::new(path) };
+    files.remove_entry(&request, &watch()).map(drop)
 }
 
 /// How an operation is called; those that return content check it.
@@ -101,9 +104,7 @@ fn operations_below_a_directory_that_turns_into_a_link_stay_inside() {
             ("list", &|| list(files, b"d")),
             ("exists", &|| files.exists(b"d/file").map(drop)),
             ("stat", &|| stat(files, b"d/d")),
-            ("rename", &|| {
-                files.rename_entry(b"d/file", b"d/new", Existing::Replace, &watch()).map(drop)
-            }),
+            ("rename", &|| files.rename(b"d/file", b"d/new", &watch())),
             ("remove", &|| remove(files, b"d/new")),
             ("remove tree", &|| remove(files, b"d/n")),
         ];
@@ -211,13 +212,10 @@ fn operations_on_a_link_itself_never_reach_its_target() {
                 // Any type is in the way.
                 let made = new.note(|| put(files, b"d/file", WriteMode::CreateNew, true));
                 assert_eq!(made, None);
-                away.note(|| files.rename_entry(b"d/file", b"d/moved", Existing::Refuse, &watch()));
-                back.note(|| {
-                    files.rename_entry(b"d/moved", b"d/link", Existing::Replace, &watch())
-                });
-                remove.note(|| {
-                    files.remove_entry(b"d/link", RemoveScope::Tree, Absent::Refuse, &watch())
-                });
+                away.note(|| files.rename_entry(&Rename::new("d/file", "d/moved"), &watch()));
+                back.note(|| files.rename(b"d/moved", b"d/link", &watch()));
+                let link = Remove { recursive: true, ..Remove::new("d/link") };
+                remove.note(|| files.remove_entry(&link, &watch()));
                 true
             },
         );
@@ -252,8 +250,8 @@ fn a_name_that_is_everything_in_turn_is_answered_at_once_by_every_operation() {
                     tally.note(|| stat(files, path));
                     tally.note(|| files.exists(path));
                     tally.note(|| files.mkdir(&Mkdir::new(path)));
-                    tally.note(|| files.rename_entry(path, b"y", Existing::Refuse, &watch()));
-                    tally.note(|| files.rename_entry(b"y", path, Existing::Replace, &watch()));
+                    tally.note(|| files.rename_entry(&Rename::new(path, "y"), &watch()));
+                    tally.note(|| files.rename(b"y", path, &watch()));
                     tally.note(|| remove(files, path));
                     tally.note(|| remove(files, b"y"));
                 }

@@ -20,8 +20,8 @@ use rustix::fs::{
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::Limits;
 
-use super::testing::{EVERY_MODE, LIMITS, RESOLVERS, Recorded, Setup};
-use super::{FileError, Files, OpenMode, Watch};
+use super::super::{FileError, Files, OpenMode, Watch};
+use super::setup::{EVERY_MODE, LIMITS, RESOLVERS, Recorded, Setup};
 
 fn watch() -> Watch {
     Watch::new(Arc::default(), Duration::from_millis(LIMITS.operation_timeout_ms))
@@ -201,7 +201,7 @@ fn exchange(a: &Path, b: &Path) {
 }
 
 /// An opened file has the content from inside; writes a few bytes if it may.
-fn use_file(opened: Option<super::open::OpenFile>) {
+fn use_file(opened: Option<super::OpenFile>) {
     let Some(opened) = opened else { return };
     let mut file = fs::File::from(opened.fd);
     let mut content = Vec::new();

@@ -10,8 +10,8 @@ use sandbox_protocol::message::{
 };
 use sandbox_protocol::path::GuestPath;
 
-use super::mounts::Mount;
-use super::{Announce, Files, Lifetime, Mounts, OpenMode, PathPolicy};
+use super::super::mounts::Mount;
+use super::super::{Announce, Files, Lifetime, Mounts, OpenMode, PathPolicy};
 
 /// Limits that a test does not reach by accident.
 pub(crate) const LIMITS: Limits = Limits {
