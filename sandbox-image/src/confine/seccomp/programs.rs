@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 
 use sandbox_protocol::argv::DiskSpace;
 use sandbox_protocol::message::UnixSockets;
+use sandbox_protocol::program_syscalls;
 use sandbox_protocol::syscalls::PERSONALITIES;
-use sandbox_protocol::{program_syscalls, supervisor_syscalls};
 use seccompiler::SeccompCmpArgLen::{Dword, Qword};
 use seccompiler::SeccompCmpOp::{Eq, MaskedEq, Ne};
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompRule};
@@ -59,14 +59,9 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_userfaultfd,
 ];
 
-macro_rules! supervisor_numbers {
-    ($($call:ident,)+) => {
-        /// Reads another process: the agent needs it to make the connections of commands.
-        const SUPERVISORS: &[libc::c_long] = &[$(libc::$call,)+];
-    };
-}
-
-supervisor_syscalls!(supervisor_numbers);
+/// Reads another process: the agent needs it to make the connections of commands. The engines'
+/// filters allow it too (`container_syscall_names`).
+const SUPERVISORS: &[libc::c_long] = &[libc::SYS_pidfd_getfd, libc::SYS_process_vm_readv];
 
 /// Flags of `clone` that create a namespace.
 const NAMESPACES: [libc::c_int; 7] = [
