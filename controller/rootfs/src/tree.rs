@@ -178,15 +178,7 @@ impl Tree {
         if end < size {
             rustix::fs::ftruncate(&file, size).map_err(failed)?;
         }
-        let finish = || {
-            if self.owners == Owners::FromArchive {
-                rustix::fs::fchown(&file, Some(uid(metadata)), Some(gid(metadata)))?;
-            }
-            // After the owner, whose change clears bits.
-            rustix::fs::fchmod(&file, metadata.mode())?;
-            rustix::fs::futimens(&file, &metadata.times())
-        };
-        finish().map_err(failed)
+        self.stamp(&file, metadata, Mode::empty()).map_err(failed)
     }
 
     /// Creates a symbolic link, replacing what is there, even a directory with content. Its target
@@ -290,21 +282,24 @@ impl Tree {
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 Err(errno) => return Err(named(errno.into())),
             };
-            let finish = || {
-                if self.owners == Owners::FromArchive {
-                    rustix::fs::fchown(&directory, Some(uid(metadata)), Some(gid(metadata)))?;
-                }
-                // A user who is not root can otherwise not remove the tree.
-                let own = match self.owners {
-                    Owners::FromArchive => Mode::empty(),
-                    Owners::Current => Mode::RWXU,
-                };
-                rustix::fs::fchmod(&directory, metadata.mode() | own)?;
-                rustix::fs::futimens(&directory, &metadata.times())
+            // A user who is not root can otherwise not remove the tree.
+            let own = match self.owners {
+                Owners::FromArchive => Mode::empty(),
+                Owners::Current => Mode::RWXU,
             };
-            finish().map_err(|errno: Errno| named(errno.into()))?;
+            self.stamp(&directory, metadata, own).map_err(|errno| named(errno.into()))?;
         }
         Ok(())
+    }
+
+    /// Gives a file or directory its owner, its permissions with some more, and its time.
+    fn stamp(&self, entry: &OwnedFd, metadata: Metadata, more: Mode) -> Result<(), Errno> {
+        if self.owners == Owners::FromArchive {
+            rustix::fs::fchown(entry, Some(uid(metadata)), Some(gid(metadata)))?;
+        }
+        // After the owner, whose change clears bits.
+        rustix::fs::fchmod(entry, metadata.mode() | more)?;
+        rustix::fs::futimens(entry, &metadata.times())
     }
 
     /// Creates an entry, after removing what is there.
