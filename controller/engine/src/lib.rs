@@ -52,7 +52,7 @@ pub use config::{
     UnknownEngine, UnknownLimits,
 };
 pub use connect::{connect, connect_available};
-pub use docker::cache::{CACHE_PREFIX, Cache};
+pub use docker::cache::CACHE_PREFIX;
 pub use error::{AgentError, ConnectError, EmbeddedProblem, EngineError, Tried};
 pub use exit::{ContainerUsage, ExitEvidence, KILLED};
 pub use hardening::{MASKED_PATHS, READONLY_PATHS};

@@ -31,7 +31,6 @@ use bollard::query_parameters::{
 };
 use futures_util::TryStreamExt as _;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::create::{EMPTY, TMP};
 use super::response::{engine_error, even_if_paused};
@@ -203,9 +202,7 @@ impl Links {
     }
 
     fn cache(&self, image: &str) -> Cache {
-        let key =
-            sandbox_dirfd::hex(&Sha256::digest(format!("links 3\n{}\n{image}", self.endpoint)));
-        Cache::new(&self.state_dir, &key[..16])
+        Cache::new(&self.state_dir, &format!("links 3\n{}\n{image}", self.endpoint))
     }
 }
 
