@@ -405,13 +405,13 @@ impl Session {
     fn incoming(&self, streams: &mut Streams, count: usize, most: u64) -> Incoming {
         let left = Arc::new(AtomicU64::new(most));
         let (sender, pieces) = mpsc::unbounded_channel();
-        let opened = (0..count).map(|_| streams.incoming(left.clone(), sender.clone()));
-        let opened = opened.collect();
-        Incoming::new(opened, pieces, self.outgoing.clone(), self.shared.clone())
+        let streams = (0..count).map(|_| streams.incoming(left.clone(), sender.clone())).collect();
+        Incoming { streams, pieces, lines: self.outgoing.clone(), shared: self.shared.clone() }
     }
 
     fn outgoing(&self, streams: &mut Streams) -> Outgoing {
-        Outgoing::new(streams.outgoing(), self.outgoing.clone(), self.shared.clone())
+        let (number, changed) = streams.outgoing();
+        Outgoing { number, changed, lines: self.outgoing.clone(), shared: self.shared.clone() }
     }
 
     /// Waits until another request may be in flight.
