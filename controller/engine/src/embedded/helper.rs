@@ -118,13 +118,8 @@ fn lost(error: &io::Error) -> EngineError {
 
 /// Starts helpers, some of them before their containers are requested: starting one takes about as
 /// long as creating a container.
-#[derive(Debug, Clone)]
-pub(super) struct Helpers {
-    inner: Arc<Inner>,
-}
-
 #[derive(Debug)]
-struct Inner {
+pub(super) struct Helpers {
     program: ProgramOnce,
     data_dir: PathBuf,
     spares: Mutex<Spares>,
@@ -146,28 +141,27 @@ impl Spares {
 }
 
 impl Helpers {
-    pub fn new(data_dir: PathBuf) -> Self {
-        let program = ProgramOnce::helper();
-        Self { inner: Arc::new(Inner { program, data_dir, spares: Mutex::default() }) }
+    pub fn new(data_dir: PathBuf) -> Arc<Self> {
+        Arc::new(Self { program: ProgramOnce::helper(), data_dir, spares: Mutex::default() })
     }
 
     /// Starts the helper for the first container.
     pub fn start_ahead(&self) {
         // If it cannot be started, `take` returns the error.
-        if let Ok(helper) = self.inner.start() {
-            self.inner.spares().ready.push(helper);
+        if let Ok(helper) = self.start() {
+            self.spares().ready.push(helper);
         }
     }
 
     /// Whether further containers are likely.
     pub fn expect_more(&self) -> bool {
-        self.inner.spares().expect_more()
+        self.spares().expect_more()
     }
 
     /// Returns a helper that serves no container yet.
-    pub async fn take(&self) -> Result<Helper, EngineError> {
+    pub async fn take(self: &Arc<Self>) -> Result<Helper, EngineError> {
         let (ready, missing) = {
-            let mut spares = self.inner.spares();
+            let mut spares = self.spares();
             spares.taken += 1;
             let ready = spares.ready.pop();
             let wanted = if spares.expect_more() { SPARES } else { 0 };
@@ -176,10 +170,10 @@ impl Helpers {
             (ready, missing)
         };
         for _ in 0..missing {
-            let inner = self.inner.clone();
+            let helpers = self.clone();
             spawn_blocking(move || {
-                let started = inner.start();
-                let mut spares = inner.spares();
+                let started = helpers.start();
+                let mut spares = helpers.spares();
                 spares.starting -= 1;
                 spares.ready.extend(started);
             });
@@ -187,15 +181,13 @@ impl Helpers {
         if let Some(helper) = ready {
             return Ok(helper);
         }
-        let inner = self.inner.clone();
-        let started = spawn_blocking(move || inner.start()).await.map_err(io::Error::other);
+        let helpers = self.clone();
+        let started = spawn_blocking(move || helpers.start()).await.map_err(io::Error::other);
         started
             .flatten()
             .map_err(|error| EngineError::Connection(format!("cannot start the helper: {error}")))
     }
-}
 
-impl Inner {
     fn spares(&self) -> std::sync::MutexGuard<'_, Spares> {
         self.spares.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -58,7 +58,7 @@ pub struct EmbeddedEngine {
     roots: RootCache,
     /// What unpacking leaves free.
     disk_reserve: DiskReserve,
-    helpers: Helpers,
+    helpers: Arc<Helpers>,
     /// The executable that helpers start in containers.
     agent: Arc<ProgramOnce>,
     swap: Swap,
