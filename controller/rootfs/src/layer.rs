@@ -138,7 +138,7 @@ pub(super) fn unpack<S: Source>(
                 kept.insert(&path, budget)?;
                 tree.hard_link(&path, &target).map_err(named)?;
             }
-            Change::Special(path) => tree.remove(&path).map_err(named)?,
+            Change::Special(path) => tree.hide(&path, &Kept::default()).map_err(named)?,
             // A second opaque whiteout of a directory changes nothing: later entries are kept.
             Change::Hide(path) if hidden.insert(path.clone()) => {
                 tree.hide(&path, &kept).map_err(named)?;

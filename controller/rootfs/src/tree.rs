@@ -231,11 +231,6 @@ impl Tree {
         }
     }
 
-    /// Removes an entry; a directory with its content.
-    pub fn remove(&mut self, path: &[u8]) -> Result<(), EntryProblem> {
-        self.hide(path, &Kept::default())
-    }
-
     /// Removes an entry with its content, except kept paths.
     pub fn hide(&mut self, path: &[u8], kept: &Kept) -> Result<(), EntryProblem> {
         self.last = None;
@@ -315,7 +310,7 @@ impl Tree {
             Err(Errno::EXIST) => {
                 // It may have contained the last parent directory.
                 self.last = None;
-                remove(&parent, name)?;
+                sweep(&parent, name, &mut Vec::new(), &Kept::default())?;
                 Ok(make(&parent, name)?)
             }
             made => Ok(made?),
@@ -378,12 +373,7 @@ fn open_dir(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, EntryProblem> {
     }
 }
 
-/// Removes an entry with its content, if it exists.
-fn remove(directory: &OwnedFd, name: &[u8]) -> Result<(), EntryProblem> {
-    sweep(directory, name, &mut Vec::new(), &Kept::default())
-}
-
-/// Removes an entry of a directory, except kept paths. `path` is its path in the tree.
+/// Removes an entry of a directory with its content, if it exists, except kept paths. `path` is its path in the tree.
 fn sweep(
     directory: &OwnedFd,
     name: &[u8],
