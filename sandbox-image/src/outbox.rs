@@ -141,10 +141,6 @@ impl Outbox {
     pub fn withdraw(&self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
-
-    fn write_answer(&self, frame: &[u8]) {
-        self.writer.lock().unwrap().write(frame);
-    }
 }
 
 impl Announce for Outbox {
@@ -256,7 +252,7 @@ impl Replier {
 fn send_all(outbox: &Outbox, receiver: &Receiver<Outgoing>) {
     for outgoing in receiver {
         match outgoing {
-            Outgoing::Response(frame) => outbox.write_answer(&frame),
+            Outgoing::Response(frame) => outbox.writer.lock().unwrap().write(&frame),
             Outgoing::Exit => crate::exit(Exit::Done),
         }
     }

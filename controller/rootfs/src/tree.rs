@@ -373,7 +373,8 @@ fn open_dir(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, EntryProblem> {
     }
 }
 
-/// Removes an entry of a directory with its content, if it exists, except kept paths. `path` is its path in the tree.
+/// Removes an entry of a directory with its content, if it exists, except kept paths. `path` is its
+/// path in the tree.
 fn sweep(
     directory: &OwnedFd,
     name: &[u8],

@@ -104,7 +104,9 @@ impl Hierarchies {
     ///
     /// [`io::Error`] where `/proc` cannot be read.
     pub fn here() -> io::Result<Self> {
-        Ok(Self::parse(&mount_table()?))
+        // Anybody may mount something with a name that is not UTF-8; no control group has one.
+        let table = fs::read("/proc/self/mountinfo")?;
+        Ok(Self::parse(&String::from_utf8_lossy(&table)))
     }
 
     /// Reads them from a `mountinfo` file.
@@ -277,12 +279,6 @@ impl Hierarchies {
         let (time, views, freezer) = (v1("cpu"), self.views(name), v1(FREEZER));
         Groups { name: name.to_owned(), all, processors, time, freezer, views, files }
     }
-}
-
-/// The mount table. Anybody may mount something with a name that is not UTF-8; no control group has one.
-fn mount_table() -> io::Result<String> {
-    let table = fs::read("/proc/self/mountinfo")?;
-    Ok(String::from_utf8_lossy(&table).into_owned())
 }
 
 /// What is used of a container's groups now.
