@@ -13,6 +13,7 @@ use std::rc::Rc;
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
+use sandbox_dirfd::split;
 
 use crate::budget::Budget;
 use crate::error::{EntryProblem, RootfsError, TarProblem};
@@ -324,10 +325,7 @@ impl Tree {
         path: &'path [u8],
         absent: Absent,
     ) -> Result<Option<Parent<'path>>, EntryProblem> {
-        let (above, name) = match path.iter().rposition(|&byte| byte == b'/') {
-            Some(slash) => (&path[..slash], &path[slash + 1..]),
-            None => (&b""[..], path),
-        };
+        let (above, name) = split(path);
         if name.is_empty() {
             return Ok(None);
         }
