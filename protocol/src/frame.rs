@@ -122,7 +122,7 @@ pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
 
 /// The deepest nesting of objects and arrays in a line of JSON. serde_json does not count the
 /// nesting of raw values, so this is checked before anything is parsed.
-fn nesting(line: &[u8]) -> usize {
+pub fn nesting(line: &[u8]) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     let mut at = 0;
     while let Some(&byte) = line.get(at) {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use sandbox_protocol::frame::FrameDecoder;
+use sandbox_protocol::frame::{FrameDecoder, nesting};
 use sandbox_protocol::limits::{
     FIRST_BYTE_TIMEOUT, FIRST_DIAL, HEARTBEAT_TIMEOUT, MAX_ARGS_BYTES, MAX_VALUE_DEPTH,
 };
@@ -25,7 +25,6 @@ use sandbox_protocol::message::{
 use sandbox_protocol::stream::StreamError;
 use sandbox_protocol::{DecodeError, ErrorKind, PROTOCOL_VERSION, ToAgent, WireError};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::confine::limit_cpu;
 use crate::exec::{ExecContext, Execs, Programs, Spawner};
@@ -438,7 +437,8 @@ impl Session {
         if args.len() > MAX_ARGS_BYTES {
             return Err(WireError::invalid(format!("args is longer than {MAX_ARGS_BYTES} bytes")));
         }
-        if run.args.values().map(depth).max().unwrap_or(0) >= MAX_VALUE_DEPTH {
+        // The object itself is no value.
+        if nesting(&args) > MAX_VALUE_DEPTH {
             return Err(WireError::invalid(format!(
                 "args is nested deeper than {MAX_VALUE_DEPTH}"
             )));
@@ -479,13 +479,4 @@ fn protocol_of(line: &str) -> Option<u32> {
         protocol: u32,
     }
     serde_json::from_str::<Envelope>(line).ok().map(|envelope| envelope.params.protocol)
-}
-
-/// The nesting depth of a value; a frame limits it.
-fn depth(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
-    }
 }
