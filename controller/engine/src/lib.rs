@@ -27,11 +27,11 @@ mod program;
 mod sealed;
 mod store;
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use std::{fmt, io};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -297,12 +297,6 @@ pub struct Attached {
     pub input: Pin<Box<dyn AsyncWrite + Send>>,
     /// Its stdout and stderr, until both have ended.
     pub output: Pin<Box<dyn Stream<Item = io::Result<Output>> + Send>>,
-}
-
-impl fmt::Debug for Attached {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Attached").finish_non_exhaustive()
-    }
 }
 
 /// A chunk of a container's output.
