@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use sandbox_helper::wire::{self, Reply, Request};
-use serde::de::DeserializeOwned;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -47,9 +47,8 @@ impl Helper {
     ) -> Result<(), EngineError> {
         let packets = wire::packets(request, descriptors).map_err(|error| lost(&error))?;
         for packet in packets {
-            self.ready(|| packet.send(self.socket.get_ref()), Direction::Out)
-                .await
-                .map_err(|error| lost(&error))?;
+            let sent = self.socket.async_io(Interest::WRITABLE, |socket| packet.send(socket));
+            sent.await.map_err(|error| lost(&error))?;
         }
         Ok(())
     }
@@ -64,29 +63,13 @@ impl Helper {
         self.send(request, descriptors).await?;
         self.unanswered += 1;
         loop {
-            let answer = self.ready(|| receive(self.socket.get_ref()), Direction::In).await;
+            let answer = self.socket.async_io(Interest::READABLE, receive).await;
             let answer = answer.map_err(|error| lost(&error))?;
             self.unanswered -= 1;
             match answer {
                 _ if self.unanswered > 0 => {}
                 (Reply::Failed { reason }, _) => return Err(EngineError::Refused(reason)),
                 answer => return Ok(answer),
-            }
-        }
-    }
-
-    async fn ready<T>(
-        &self,
-        mut act: impl FnMut() -> io::Result<T>,
-        direction: Direction,
-    ) -> io::Result<T> {
-        loop {
-            let mut guard = match direction {
-                Direction::In => self.socket.readable().await?,
-                Direction::Out => self.socket.writable().await?,
-            };
-            if let Ok(result) = guard.try_io(|_| act()) {
-                return result;
             }
         }
     }
@@ -102,13 +85,7 @@ impl Helper {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Direction {
-    In,
-    Out,
-}
-
-fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> io::Result<(T, Vec<OwnedFd>)> {
+fn receive(socket: &OwnedFd) -> io::Result<(Reply, Vec<OwnedFd>)> {
     wire::receive(socket)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
