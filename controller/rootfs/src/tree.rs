@@ -6,8 +6,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -149,7 +151,7 @@ impl Tree {
         let made = self.make(path, |parent, name| {
             rustix::fs::openat(parent, name, flags, Mode::RUSR | Mode::WUSR)
         });
-        let file = made.map_err(named)?;
+        let file = File::from(made.map_err(named)?);
         let failed = |errno: Errno| named(errno.into());
         let mut end = 0;
         for extent in extents {
@@ -160,20 +162,11 @@ impl Tree {
                 if count == 0 {
                     return Err(TarProblem::Truncated.into());
                 }
-                let mut piece = &self.buffer[..count];
-                let mut offset = extent.offset + extent.length - left;
+                let offset = extent.offset + extent.length - left;
+                let written = file.write_all_at(&self.buffer[..count], offset);
+                written.map_err(|error| named(EntryProblem::Io(error)))?;
                 left -= count as u64;
-                while !piece.is_empty() {
-                    match rustix::io::pwrite(&file, piece, offset) {
-                        Ok(written) => {
-                            offset += written as u64;
-                            piece = &piece[written..];
-                        }
-                        Err(Errno::INTR) => {}
-                        Err(errno) => return Err(failed(errno)),
-                    }
-                }
-                end = offset;
+                end = offset + count as u64;
             }
         }
         if end < size {
@@ -289,7 +282,7 @@ impl Tree {
     }
 
     /// Gives a file or directory its owner, its permissions with some more, and its time.
-    fn stamp(&self, entry: &OwnedFd, metadata: Metadata, more: Mode) -> Result<(), Errno> {
+    fn stamp(&self, entry: &impl AsFd, metadata: Metadata, more: Mode) -> Result<(), Errno> {
         if self.owners == Owners::FromArchive {
             rustix::fs::fchown(entry, Some(uid(metadata)), Some(gid(metadata)))?;
         }
