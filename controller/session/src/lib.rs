@@ -388,11 +388,8 @@ impl Session {
         let permit = InFlightPermit { place: None, kept: None };
         // It is bounded as tunnels are. Among the requests in flight, or those that must not wait for
         // them, sockets that accept nothing would take their places.
-        let dialled = match self.open(permit, None, open).await {
-            Ok((mut reply, ())) => reply.wait().await,
-            Err(error) => Err(error),
-        };
-        match dialled {
+        let dialled = async { self.open(permit, None, open).await?.0.wait().await };
+        match dialled.await {
             Ok(DialReply {}) => Ok(Some(tunnel)),
             Err(error) => {
                 tunnel.forget();
@@ -417,10 +414,8 @@ impl Session {
     /// Waits until another request may be in flight.
     pub async fn acquire_permit<C: Call>(&self) -> Result<InFlightPermit, CallError> {
         let places = if C::IS_CONTROL { &self.control } else { &self.in_flight };
-        let permit = places.clone().acquire_owned().await;
-        permit
-            .map(|place| InFlightPermit { place: Some(place), kept: None })
-            .map_err(|_| CallError::Over)
+        let place = places.clone().acquire_owned().await.map_err(|_| CallError::Over)?;
+        Ok(InFlightPermit { place: Some(place), kept: None })
     }
 
     /// Returns credit for the consumed bytes of a stream: unconsumed ones stay buffered.
