@@ -135,10 +135,8 @@ impl Live {
             helper.exited().await;
             Ok(())
         };
-        match tokio::time::timeout(REMOVAL, ask).await {
-            Ok(answer) => answer,
-            Err(_) => Err(EngineError::TimedOut { after: REMOVAL }),
-        }
+        let answer = tokio::time::timeout(REMOVAL, ask).await;
+        answer.unwrap_or(Err(EngineError::TimedOut { after: REMOVAL }))
     }
 
     /// Makes the helper kill and remove the container, even if this process ends.
