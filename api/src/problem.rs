@@ -204,7 +204,7 @@ impl FromStr for ProblemKind {
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let own = Self::OWN.iter().copied().find(|kind| kind.as_str() == name);
-        own.or_else(|| name.parse().ok().map(Self::Sandbox))
+        own.or_else(|| ErrorKind::from_word(name).map(Self::Sandbox))
             .ok_or_else(|| UnknownProblemKind(name.to_owned()))
     }
 }

@@ -1,5 +1,7 @@
 //! The agent's command line. The agent needs it before it confines itself and reads `hello`.
 
+use std::fmt::Display;
+
 use crate::message::Access;
 use crate::path::{GuestPath, PathError};
 use crate::user::{User, UserError};
@@ -164,34 +166,26 @@ impl AgentArgs {
     /// The arguments after the program's name.
     pub fn to_args(&self) -> Vec<String> {
         let mut args = vec![self.mode.to_string()];
-        if let Some(user) = self.user {
-            args.extend(["--user".to_owned(), user.to_string()]);
-        }
+        let mut add = |option: &str, value: &dyn Display| {
+            args.extend([option.to_owned(), value.to_string()]);
+        };
+        self.user.iter().for_each(|user| add("--user", user));
         for Mount { path, access } in &self.mounts {
-            let option = match access {
-                Access::Read => "--read",
-                Access::Write => "--write",
-            };
-            args.extend([option.to_owned(), path.to_string()]);
+            match access {
+                Access::Read => add("--read", path),
+                Access::Write => add("--write", path),
+            }
         }
-        for path in &self.hidden {
-            args.extend(["--hidden".to_owned(), path.clone()]);
-        }
-        if let Some(home) = &self.home {
-            args.extend(["--home".to_owned(), home.to_string()]);
-        }
-        if let Some(workdir) = &self.workdir {
-            args.extend(["--workdir".to_owned(), workdir.to_string()]);
-        }
+        self.hidden.iter().for_each(|path| add("--hidden", path));
+        self.home.iter().for_each(|home| add("--home", home));
+        self.workdir.iter().for_each(|workdir| add("--workdir", workdir));
         // The stricter policy is the default.
         if self.confinement != ConfinementPolicy::default() {
-            args.extend(["--confinement".to_owned(), self.confinement.as_str().to_owned()]);
+            add("--confinement", &self.confinement);
         }
-        if let Some(port) = self.proxy {
-            args.extend(["--proxy".to_owned(), port.to_string()]);
-        }
+        self.proxy.iter().for_each(|port| add("--proxy", port));
         if self.disk == DiskSpace::Bounded {
-            args.extend(["--disk", DiskSpace::BOUNDED].map(str::to_owned));
+            add("--disk", &DiskSpace::BOUNDED);
         }
         args
     }

@@ -19,9 +19,6 @@ pub enum FrameError {
     /// Objects and arrays nested deeper than [`MAX_NESTING`].
     #[error("a frame is nested deeper than {MAX_NESTING}")]
     TooDeep,
-    /// The stream ended inside a line.
-    #[error("the stream ended inside a frame")]
-    Unfinished,
     /// A message that serde_json cannot serialize.
     #[error("cannot encode a message: {0}")]
     Encode(String),
@@ -96,19 +93,6 @@ impl FrameDecoder {
         }
     }
 
-    /// Call at the end of the stream.
-    ///
-    /// # Errors
-    ///
-    /// [`FrameError::Unfinished`] if the stream ended inside a line.
-    pub fn finish(&self) -> Result<(), FrameError> {
-        match &self.failed {
-            Some(error) => Err(error.clone()),
-            None if self.buffer.len() > self.start => Err(FrameError::Unfinished),
-            None => Ok(()),
-        }
-    }
-
     fn fail(&mut self, error: FrameError) -> FrameError {
         self.failed = Some(error.clone());
         self.buffer = Vec::new();
@@ -138,7 +122,7 @@ pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
 
 /// The deepest nesting of objects and arrays in a line of JSON. serde_json does not count the
 /// nesting of raw values, so this is checked before anything is parsed.
-fn nesting(line: &[u8]) -> usize {
+pub fn nesting(line: &[u8]) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     let mut at = 0;
     while let Some(&byte) = line.get(at) {
@@ -228,9 +212,9 @@ mod tests {
     }
 
     #[test]
-    fn invalid_utf8_and_a_cut_line_are_named() {
+    fn invalid_utf8_is_named_and_a_cut_line_waits() {
         assert_eq!(frames(&[b"a\n\xff\nb\n"]), (vec!["a".into()], Err(FrameError::NotUtf8)));
-        assert_eq!(frames(&[b"a\nb"]), (vec!["a".into()], Err(FrameError::Unfinished)));
+        assert_eq!(frames(&[b"a\nb"]), (vec!["a".into()], Ok(())));
     }
 
     #[test]

@@ -38,7 +38,7 @@ mod words;
 
 pub use base64_bytes::Base64;
 pub use envelope::{DecodeError, FromAgent, HEARTBEAT, ToAgent};
-pub use error::{ErrorKind, UnknownErrorKind, WireError};
+pub use error::{ErrorKind, WireError};
 pub use user::{User, UserError};
 pub use wire_string::WireString;
 

@@ -84,22 +84,9 @@ macro_rules! names {
 
 program_syscalls!(names);
 
-/// Calls `$with!` with the identifiers of the calls by which the agent makes connections for
-/// commands, as named by libc.
-#[macro_export]
-macro_rules! supervisor_syscalls {
-    ($with:ident) => {
-        $with! { SYS_pidfd_getfd, SYS_process_vm_readv, }
-    };
-}
-
-macro_rules! supervisor_names {
-    ($($call:ident,)+) => {
-        const SUPERVISOR_NAMES: &[&str] = &[$(stringify!($call),)+];
-    };
-}
-
-supervisor_syscalls!(supervisor_names);
+/// The calls by which the agent makes connections for commands. The engines' filters and the
+/// agent's allow them; every command installs a filter on itself that does not.
+const SUPERVISOR_NAMES: [&str; 2] = ["pidfd_getfd", "process_vm_readv"];
 
 /// The names of all of them, including those that only one architecture has. `personality` is
 /// allowed in addition, only with the values of [`PERSONALITIES`].
@@ -110,13 +97,7 @@ pub fn program_syscall_names() -> impl Iterator<Item = &'static str> {
 /// The calls that the engines' filters allow in a container with commands: the commands' calls, and
 /// those that the agent needs in addition.
 pub fn container_syscall_names() -> impl Iterator<Item = &'static str> {
-    program_syscall_names().chain(supervisor_syscall_names())
-}
-
-/// The calls by which the agent makes connections for commands. The engines' filters and the
-/// agent's allow them; every command installs a filter on itself that does not.
-fn supervisor_syscall_names() -> impl Iterator<Item = &'static str> {
-    SUPERVISOR_NAMES.iter().map(|name| name.trim_start_matches("SYS_"))
+    program_syscall_names().chain(SUPERVISOR_NAMES)
 }
 
 /// The allowed arguments of `personality`: Linux, 32-bit addresses, the uname of 2.6, both, and the

@@ -74,27 +74,9 @@ impl PartialEq<&str> for WireString {
     }
 }
 
-impl From<&str> for WireString {
-    fn from(text: &str) -> Self {
-        Self::new(text)
-    }
-}
-
-impl From<&[u8]> for WireString {
-    fn from(bytes: &[u8]) -> Self {
+impl<T: AsRef<[u8]> + ?Sized> From<&T> for WireString {
+    fn from(bytes: &T) -> Self {
         Self::new(bytes)
-    }
-}
-
-impl<const N: usize> From<&[u8; N]> for WireString {
-    fn from(bytes: &[u8; N]) -> Self {
-        Self::new(bytes)
-    }
-}
-
-impl From<&String> for WireString {
-    fn from(text: &String) -> Self {
-        Self::new(text)
     }
 }
 

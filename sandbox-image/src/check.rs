@@ -3,10 +3,8 @@
 
 use std::io::{Read as _, Write as _};
 
-use sandbox_protocol::ErrorKind;
 use sandbox_protocol::argv::{CheckReply, CheckWarning, ConfinementPolicy, MAX_CHECK_WARNINGS};
 use sandbox_protocol::limits::MAX_SOURCE_BYTES;
-use sandbox_protocol::message::ScriptError;
 
 use crate::confine::landlock::Tenant;
 use crate::{Exit, StartError, confine, luau, run, source};
@@ -23,7 +21,12 @@ pub(crate) fn main(policy: ConfinementPolicy) -> Result<Exit, StartError> {
     let check = std::thread::Builder::new().stack_size(run::STACK_BYTES).spawn(move || {
         match std::str::from_utf8(&script) {
             Ok(text) => source::prepare(text).and_then(luau::check),
-            Err(error) => Err(not_utf8(&script[..error.valid_up_to()], script.len())),
+            // Our limit may have split the last character.
+            Err(_) if script.len() > MAX_SOURCE_BYTES => Err(source::too_large()),
+            Err(error) => Err(source::syntax(
+                &script[..error.valid_up_to()],
+                r"the script is not UTF-8 text (write such bytes as \xNN)",
+            )),
         }
     });
     let checked = check.map_err(StartError::Thread)?.join().expect("a panic ends the process");
@@ -39,20 +42,5 @@ pub(crate) fn main(policy: ConfinementPolicy) -> Result<Exit, StartError> {
     match writeln!(std::io::stdout(), "{reply}") {
         Ok(()) => Ok(Exit::Done),
         Err(_) => Ok(Exit::Lost),
-    }
-}
-
-fn not_utf8(valid: &[u8], length: usize) -> ScriptError {
-    if length > MAX_SOURCE_BYTES {
-        // Our limit may have split the last character.
-        return source::too_large();
-    }
-    let line = valid.iter().filter(|&&byte| byte == b'\n').count() + 1;
-    ScriptError {
-        line: u32::try_from(line).ok(),
-        ..ScriptError::new(
-            ErrorKind::Syntax,
-            format!(r"script:{line}: the script is not UTF-8 text (write such bytes as \xNN)"),
-        )
     }
 }

@@ -141,10 +141,6 @@ impl Outbox {
     pub fn withdraw(&self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
-
-    fn write_answer(&self, frame: &[u8]) {
-        self.writer.lock().unwrap().write(frame);
-    }
 }
 
 impl Announce for Outbox {
@@ -211,14 +207,10 @@ fn encode_answer<T: Serialize>(id: u64, result: Result<T, WireError>) -> Vec<u8>
     })
 }
 
-/// Sends the reading thread's answers from a thread of its own, in order.
+/// Sends the reading thread's answers from a thread of its own, in order; after the last one, `None`,
+/// it exits.
 #[derive(Clone)]
-pub struct Replier(SyncSender<Outgoing>);
-
-enum Outgoing {
-    Response(Vec<u8>),
-    Exit,
-}
+pub struct Replier(SyncSender<Option<Vec<u8>>>);
 
 impl Replier {
     /// Starts the thread.
@@ -236,16 +228,16 @@ impl Replier {
 
     /// Sends the answer to a request as soon as the controller reads.
     pub fn answer<T: Serialize>(&self, id: u64, result: Result<T, WireError>) {
-        self.push(Outgoing::Response(encode_answer(id, result)));
+        self.push(Some(encode_answer(id, result)));
     }
 
     /// Exits with code 0 once every answer is sent.
     pub fn exit(&self) {
-        self.push(Outgoing::Exit);
+        self.push(None);
     }
 
-    fn push(&self, outgoing: Outgoing) {
-        match self.0.try_send(outgoing) {
+    fn push(&self, answer: Option<Vec<u8>>) {
+        match self.0.try_send(answer) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => die(Exit::Protocol, "the controller reads no answers"),
             Err(TrySendError::Disconnected(_)) => die(Exit::Internal, "the replier is gone"),
@@ -253,11 +245,11 @@ impl Replier {
     }
 }
 
-fn send_all(outbox: &Outbox, receiver: &Receiver<Outgoing>) {
-    for outgoing in receiver {
-        match outgoing {
-            Outgoing::Response(frame) => outbox.write_answer(&frame),
-            Outgoing::Exit => crate::exit(Exit::Done),
+fn send_all(outbox: &Outbox, receiver: &Receiver<Option<Vec<u8>>>) {
+    for answer in receiver {
+        match answer {
+            Some(frame) => outbox.writer.lock().unwrap().write(&frame),
+            None => crate::exit(Exit::Done),
         }
     }
 }

@@ -40,10 +40,6 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Starts runs, one at a time, and ends them.
 pub struct Runner {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
     state: Mutex<State>,
     outbox: Arc<Outbox>,
     replier: Replier,
@@ -98,8 +94,7 @@ pub struct Job {
 impl Runner {
     /// An idle runner.
     pub fn new(outbox: Arc<Outbox>, replier: Replier, proc: Arc<Proc>) -> Self {
-        let shared = Shared { state: Mutex::default(), outbox, replier, proc };
-        Self { shared: Arc::new(shared) }
+        Self { state: Mutex::default(), outbox, replier, proc }
     }
 
     /// Starts a run, whose answer is sent when it ends.
@@ -107,8 +102,8 @@ impl Runner {
     /// # Errors
     ///
     /// `busy` while another one is in progress; `internal` if a thread cannot be started.
-    pub fn start(&self, job: Job) -> Result<(), WireError> {
-        let mut state = self.shared.state.lock().unwrap();
+    pub fn start(self: &Arc<Self>, job: Job) -> Result<(), WireError> {
+        let mut state = self.state.lock().unwrap();
         if state.shutdown.is_some() {
             return Err(WireError::busy("the session is ending"));
         }
@@ -117,13 +112,13 @@ impl Runner {
         }
         let (sender, events) = channel();
         let stop = Arc::new(StopFlag::default());
-        let calls = Arc::new(HostCalls::new(self.shared.outbox.clone(), job.id));
+        let calls = Arc::new(HostCalls::new(self.outbox.clone(), job.id));
         let (of_job, events_of_job) = (calls.clone(), sender.clone());
         let running = Running { id: job.id, stop: stop.clone(), calls, events: events_of_job };
-        let shared = self.shared.clone();
+        let runner = self.clone();
         std::thread::Builder::new()
             .name("run".to_owned())
-            .spawn(move || shared.conduct(job, stop, of_job, sender, &events))
+            .spawn(move || runner.conduct(job, stop, of_job, sender, &events))
             .map_err(no_thread)?;
         state.running = Some(running);
         Ok(())
@@ -131,33 +126,31 @@ impl Runner {
 
     /// Ends the run with this id early; returns whether there was one.
     pub fn cancel(&self, id: u64) -> bool {
-        let state = self.shared.state.lock().unwrap();
+        let state = self.state.lock().unwrap();
         let running = state.running.as_ref().filter(|running| running.id == id);
         running.map(Running::cancel).is_some()
     }
 
     /// Delivers the result of a script's call; returns whether the script waits for it.
     pub fn take_result(&self, result: CallResult) -> bool {
-        let state = self.shared.state.lock().unwrap();
+        let state = self.state.lock().unwrap();
         state.running.as_ref().is_some_and(|running| running.calls.take(result))
     }
 
     /// Answers `shutdown` and exits, after a run in progress has been cancelled and answered.
     pub fn shutdown(&self, id: u64) {
-        let mut state = self.shared.state.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
         if state.shutdown.is_some() {
             let error = WireError::busy("the session is ending");
-            return self.shared.replier.answer::<ShutdownReply>(id, Err(error));
+            return self.replier.answer::<ShutdownReply>(id, Err(error));
         }
         state.shutdown = Some(id);
         match &state.running {
             Some(running) => running.cancel(),
-            None => self.shared.leave(id),
+            None => self.leave(id),
         }
     }
-}
 
-impl Shared {
     /// A run from its start to its answer.
     fn conduct(
         &self,

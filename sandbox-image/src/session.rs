@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use sandbox_protocol::frame::FrameDecoder;
+use sandbox_protocol::frame::{FrameDecoder, nesting};
 use sandbox_protocol::limits::{
     FIRST_BYTE_TIMEOUT, FIRST_DIAL, HEARTBEAT_TIMEOUT, MAX_ARGS_BYTES, MAX_VALUE_DEPTH,
 };
@@ -24,8 +24,7 @@ use sandbox_protocol::message::{
 };
 use sandbox_protocol::stream::StreamError;
 use sandbox_protocol::{DecodeError, ErrorKind, PROTOCOL_VERSION, ToAgent, WireError};
-use serde::Deserialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 
 use crate::confine::limit_cpu;
 use crate::exec::{ExecContext, Execs, Programs, Spawner};
@@ -235,73 +234,65 @@ impl Session {
 
     /// Answers a request, or starts the work that will.
     fn request(&mut self, id: u64, request: Request, stream: Option<u32>) {
-        match request {
-            Request::Hello(hello) => {
-                let reply = self.hello(hello);
-                self.replier.answer(id, reply);
-            }
+        let taken = match request {
+            Request::Hello(hello) => self.hello(hello).and_then(|reply| self.answer(id, reply)),
             Request::Configure(configure) => {
-                let reply = self.configure(configure);
-                self.replier.answer(id, reply);
+                self.configure(configure).and_then(|reply| self.answer(id, reply))
             }
             Request::Cancel(Cancel { id: target, at_once }) => {
                 let found = self.runner.cancel(target)
                     || self.operations.cancel(target)
                     || self.execs.cancel(target, at_once);
-                self.replier.answer(id, Ok(CancelReply { found }));
+                self.answer(id, CancelReply { found })
             }
             Request::Shutdown(Shutdown {}) => {
                 self.closing = true;
                 let (runner, operations) = (self.runner.clone(), self.operations.clone());
                 self.execs.end(move || operations.end(move || runner.shutdown(id)));
+                Ok(())
             }
-            Request::Run(run) => _ = self.begin(id, |session| session.run(id, run)),
+            Request::Run(run) => self.begin(|session| session.run(id, run)),
             // It is not among the requests in flight.
-            Request::Exec(exec) if exec.kept => {
-                if let Err(error) = self.exec(id, exec) {
-                    self.replier.answer::<()>(id, Err(error));
-                }
-            }
-            Request::Exec(exec) => _ = self.begin(id, |session| session.exec(id, exec)),
+            Request::Exec(exec) if exec.kept => self.exec(id, exec),
+            Request::Exec(exec) => self.begin(|session| session.exec(id, exec)),
             Request::Signal(signal) => {
-                let found = self.execs.signal(signal);
-                self.replier.answer(id, Ok(ControlReply { found }));
+                self.answer(id, ControlReply { found: self.execs.signal(signal) })
             }
             Request::Resize(resize) => {
-                let found = self.execs.resize(resize);
-                self.replier.answer(id, found.map(|found| ControlReply { found }));
+                self.execs.resize(resize).and_then(|found| self.answer(id, ControlReply { found }))
             }
-            Request::Dial(dial) => {
-                if let Err(error) = self.dial(id, dial) {
-                    self.replier.answer::<()>(id, Err(error));
-                }
+            Request::Dial(dial) => self.dial(id, dial),
+            Request::ListPorts(ListPorts {}) => self
+                .programs()
+                .and_then(|it| self.answer(id, ListPortsReply { listening: it.listening() })),
+            Request::Watch(watch) => {
+                self.watch(id, watch).map(|work| self.accepted.push_back(work))
             }
-            Request::ListPorts(ListPorts {}) => {
-                let reply = self.programs().map(|it| ListPortsReply { listening: it.listening() });
-                self.replier.answer(id, reply);
-            }
-            Request::Watch(watch) => match self.watch(id, watch) {
-                Ok(work) => self.accepted.push_back(work),
-                Err(error) => self.replier.answer::<()>(id, Err(error)),
+            Request::Flush(Flush {}) => match self.execs.flush(id) {
+                true => Ok(()),
+                false => self.answer(id, FlushReply {}),
             },
-            Request::Flush(Flush {}) => {
-                if !self.execs.flush(id) {
-                    self.replier.answer(id, Ok(FlushReply {}));
-                }
-            }
             Request::CallResult(result) => {
-                let found = self.runner.take_result(result);
-                self.replier.answer(id, Ok(ControlReply { found }));
+                self.answer(id, ControlReply { found: self.runner.take_result(result) })
             }
-            Request::File(operation) => self.operate(id, operation, stream),
+            Request::File(operation) => self
+                .begin(|session| session.operate(id, operation, stream))
+                .map(|work| self.accepted.push_back(work)),
+        };
+        if let Err(error) = taken {
+            self.replier.answer::<()>(id, Err(error));
         }
     }
 
-    /// Starts work that answers its request when it is done, or answers why it cannot start.
-    fn begin<T>(&self, id: u64, begin: impl FnOnce(&Self) -> Result<T, WireError>) -> Option<T> {
-        let begun =
-            self.outbox.admit().and_then(|()| begin(self).inspect_err(|_| self.outbox.withdraw()));
-        begun.map_err(|error| self.replier.answer::<()>(id, Err(error))).ok()
+    fn answer(&self, id: u64, reply: impl Serialize) -> Result<(), WireError> {
+        self.replier.answer(id, Ok(reply));
+        Ok(())
+    }
+
+    /// Starts work that answers its request when it is done.
+    fn begin<T>(&self, begin: impl FnOnce(&Self) -> Result<T, WireError>) -> Result<T, WireError> {
+        self.outbox.admit()?;
+        begin(self).inspect_err(|_| self.outbox.withdraw())
     }
 
     /// A repeated `hello` proves a bind mount.
@@ -406,15 +397,17 @@ impl Session {
         }
     }
 
-    fn operate(&mut self, id: u64, operation: Operation, stream: Option<u32>) {
-        let work = self.begin(id, |session| {
-            let rules = session.rules()?;
-            session.threads.expect(session.accepted.len()).map_err(no_thread)?;
-            let time = Duration::from_millis(rules.limits.operation_timeout_ms);
-            let files = session.files_of_operation(rules, id);
-            session.operations.accept(id, operation, stream, files, time)
-        });
-        self.accepted.extend(work);
+    /// The work of a file operation.
+    fn operate(
+        &self,
+        id: u64,
+        operation: Operation,
+        stream: Option<u32>,
+    ) -> Result<ThreadJob, WireError> {
+        let rules = self.rules()?;
+        self.threads.expect(self.accepted.len()).map_err(no_thread)?;
+        let time = Duration::from_millis(rules.limits.operation_timeout_ms);
+        self.operations.accept(id, operation, stream, self.files_of_operation(rules, id), time)
     }
 
     /// The work that begins a watch, which is not among the requests in flight.
@@ -444,7 +437,8 @@ impl Session {
         if args.len() > MAX_ARGS_BYTES {
             return Err(WireError::invalid(format!("args is longer than {MAX_ARGS_BYTES} bytes")));
         }
-        if run.args.values().map(depth).max().unwrap_or(0) >= MAX_VALUE_DEPTH {
+        // The object itself is no value.
+        if nesting(&args) > MAX_VALUE_DEPTH {
             return Err(WireError::invalid(format!(
                 "args is nested deeper than {MAX_VALUE_DEPTH}"
             )));
@@ -485,13 +479,4 @@ fn protocol_of(line: &str) -> Option<u32> {
         protocol: u32,
     }
     serde_json::from_str::<Envelope>(line).ok().map(|envelope| envelope.params.protocol)
-}
-
-/// The nesting depth of a value; a frame limits it.
-fn depth(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
-    }
 }

@@ -16,13 +16,12 @@ pub fn prepare(source: &str) -> Result<&str, ScriptError> {
         return Err(too_large());
     }
     if let Some(at) = source.bytes().position(|byte| byte == 0) {
-        let line = source.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count() + 1;
-        return Err(syntax(line, "a NUL byte in the script"));
+        return Err(syntax(&source.as_bytes()[..at], "a NUL byte in the script"));
     }
     let text = source.strip_prefix('\u{feff}').unwrap_or(source);
     // Bytecode starts with its version, a small number; text starts with none of these.
     if text.bytes().next().is_some_and(|byte| byte < b' ' && !byte.is_ascii_whitespace()) {
-        return Err(syntax(1, "bytecode is not accepted, only text"));
+        return Err(syntax(b"", "bytecode is not accepted, only text"));
     }
     match text.strip_prefix("#!") {
         Some(line) => Ok(line.find('\n').map_or("", |end| &line[end..])),
@@ -38,7 +37,9 @@ pub fn too_large() -> ScriptError {
     )
 }
 
-fn syntax(line: usize, what: &str) -> ScriptError {
+/// An error after a part of the script.
+pub fn syntax(before: &[u8], what: &str) -> ScriptError {
+    let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
     ScriptError {
         line: u32::try_from(line).ok(),
         ..ScriptError::new(ErrorKind::Syntax, format!("script:{line}: {what}"))

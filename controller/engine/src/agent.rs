@@ -65,9 +65,3 @@ impl Agent {
         }
     }
 }
-
-impl AsRef<[u8]> for Agent {
-    fn as_ref(&self) -> &[u8] {
-        self.bytes()
-    }
-}

@@ -27,11 +27,11 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use std::{fmt, io};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -52,7 +52,7 @@ pub use config::{
     UnknownEngine, UnknownLimits,
 };
 pub use connect::{connect, connect_available};
-pub use docker::cache::{CACHE_PREFIX, Cache};
+pub use docker::cache::CACHE_PREFIX;
 pub use error::{AgentError, ConnectError, EmbeddedProblem, EngineError, Tried};
 pub use exit::{ContainerUsage, ExitEvidence, KILLED};
 pub use hardening::{MASKED_PATHS, READONLY_PATHS};
@@ -297,12 +297,6 @@ pub struct Attached {
     pub input: Pin<Box<dyn AsyncWrite + Send>>,
     /// Its stdout and stderr, until both have ended.
     pub output: Pin<Box<dyn Stream<Item = io::Result<Output>> + Send>>,
-}
-
-impl fmt::Debug for Attached {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Attached").finish_non_exhaustive()
-    }
 }
 
 /// A chunk of a container's output.

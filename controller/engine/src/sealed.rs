@@ -36,14 +36,8 @@ pub fn seal(name: &CStr, bytes: &[u8]) -> io::Result<OwnedFd> {
 /// Adds seals. The kernel refuses them while it holds pages of the file for itself, as when it moves
 /// memory. It waits a sixth of a second for these pages each time.
 fn add_seals(file: &File, seals: SealFlags) -> Result<(), Errno> {
-    let mut sealed = Err(Errno::BUSY);
-    for _ in 0..SEAL_ATTEMPTS {
-        sealed = rustix::fs::fcntl_add_seals(file, seals);
-        if sealed != Err(Errno::BUSY) {
-            break;
-        }
-    }
-    sealed
+    let mut attempts = (0..SEAL_ATTEMPTS).map(|_| rustix::fs::fcntl_add_seals(file, seals));
+    attempts.find(|sealed| *sealed != Err(Errno::BUSY)).unwrap_or(Err(Errno::BUSY))
 }
 
 /// Creates a memfd that may be executed.

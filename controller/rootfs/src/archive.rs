@@ -9,6 +9,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use sandbox_dirfd::split;
+
 use crate::budget::Budget;
 use crate::error::{RootfsError, TarProblem};
 use crate::section::Section;
@@ -103,7 +105,6 @@ fn members(tar: Section, budget: &Budget) -> Result<HashMap<Vec<u8>, Member>, Ro
     while let Some(entry) = entries.next()? {
         budget.entry(&entry.path)?;
         let Some(name) = resolved(b"", &entry.path) else { continue };
-        let directory = name.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash);
         let member = match entry.kind {
             Kind::File => match *entry.extents.as_slice() {
                 [SparseExtent { offset: 0, length }] if length == entry.size => {
@@ -115,7 +116,7 @@ fn members(tar: Section, budget: &Budget) -> Result<HashMap<Vec<u8>, Member>, Ro
                 _ => return Err(TarProblem::Sparse.into()),
             },
             Kind::HardLink => resolved(b"", &entry.link).map(Member::Link),
-            Kind::Symlink => resolved(&name[..directory], &entry.link).map(Member::Link),
+            Kind::Symlink => resolved(split(&name).0, &entry.link).map(Member::Link),
             Kind::Directory | Kind::Special => None,
         };
         if let Some(member) = member {

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use sandbox_dirfd::{join, split};
+
 use crate::budget::Budget;
 use crate::error::{EntryProblem, RootfsError};
 use crate::tar::{Entries, Entry, Kind, Source};
@@ -42,10 +44,7 @@ pub(super) enum Change {
 impl Change {
     pub fn of(entry: &Entry) -> Result<Self, EntryProblem> {
         let path = relative(&entry.path)?;
-        let (above, name) = match path.iter().rposition(|&byte| byte == b'/') {
-            Some(slash) => (&path[..slash], &path[slash + 1..]),
-            None => (&b""[..], path.as_slice()),
-        };
+        let (above, name) = split(&path);
         let mut parents = above.split(|&byte| byte == b'/');
         if let Some(directory) = parents.find(|directory| directory.starts_with(WHITEOUT)) {
             // A whiteout cannot have entries below it.
@@ -62,8 +61,7 @@ impl Change {
             if matches!(hidden, b"" | b"." | b"..") {
                 return Err(EntryProblem::Whiteout);
             }
-            let slash = if above.is_empty() { &b""[..] } else { b"/" };
-            return Ok(Self::Hide([above, slash, hidden].concat()));
+            return Ok(Self::Hide(join(above, hidden)));
         }
         if path.is_empty() && entry.kind != Kind::Directory {
             return Err(EntryProblem::Root);
@@ -138,7 +136,7 @@ pub(super) fn unpack<S: Source>(
                 kept.insert(&path, budget)?;
                 tree.hard_link(&path, &target).map_err(named)?;
             }
-            Change::Special(path) => tree.remove(&path).map_err(named)?,
+            Change::Special(path) => tree.hide(&path, &Kept::default()).map_err(named)?,
             // A second opaque whiteout of a directory changes nothing: later entries are kept.
             Change::Hide(path) if hidden.insert(path.clone()) => {
                 tree.hide(&path, &kept).map_err(named)?;

@@ -11,9 +11,9 @@ use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::error::RootfsError;
 use crate::section::Section;
-use crate::tar::Source;
+use crate::tar::{Source, read};
 
-/// Buffer size for skipping.
+/// Size of a buffer.
 const PIECE: usize = 64 << 10;
 
 /// A compression format. It is detected from the content: names and media types are not trusted.
@@ -192,24 +192,6 @@ impl Source for LayerStream<'_> {
 
 /// Skips the rest of a stream.
 pub(super) fn pass(source: &mut impl Read, bytes: u64) -> io::Result<()> {
-    let most = usize::try_from(bytes).unwrap_or(PIECE).min(PIECE);
-    let mut buffer = vec![0; most];
-    let mut left = bytes;
-    while left > 0 {
-        let most = usize::try_from(left).unwrap_or(PIECE).min(buffer.len());
-        match read(source, &mut buffer[..most])? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            count => left -= count as u64,
-        }
-    }
-    Ok(())
-}
-
-fn read(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match source.read(buffer) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            read => return read,
-        }
-    }
+    let passed = io::copy(&mut source.take(bytes), &mut io::sink())?;
+    if passed == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }

@@ -156,15 +156,11 @@ impl<S: Source> Entries<S> {
         if most == 0 {
             return Ok(0);
         }
-        loop {
-            match self.source.read(&mut buffer[..most]) {
-                Ok(0) => return Err(TarProblem::Truncated.into()),
-                Ok(count) => {
-                    self.content -= count as u64;
-                    return Ok(count);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+        match read(&mut self.source, &mut buffer[..most])? {
+            0 => Err(TarProblem::Truncated.into()),
+            count => {
+                self.content -= count as u64;
+                Ok(count)
             }
         }
     }
@@ -180,12 +176,10 @@ impl<S: Source> Entries<S> {
         let mut block = [0; BLOCK as usize];
         let mut filled = 0;
         while filled < block.len() {
-            match self.source.read(&mut block[filled..]) {
-                Ok(0) if filled == 0 => return Ok(None),
-                Ok(0) => return Err(TarProblem::Truncated.into()),
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+            match read(&mut self.source, &mut block[filled..])? {
+                0 if filled == 0 => return Ok(None),
+                0 => return Err(TarProblem::Truncated.into()),
+                count => filled += count,
             }
         }
         Ok(Some(block))
@@ -508,6 +502,16 @@ fn signed_number(field: &[u8]) -> Result<i128, TarProblem> {
     // Two's complement of at most 12 bytes; the bit after the marker is the sign.
     let start = i128::from(first & 0x7f) - if first & 0x40 == 0 { 0 } else { 0x80 };
     Ok(field[1..].iter().fold(start, |sum, &byte| sum * 256 + i128::from(byte)))
+}
+
+/// Reads what is there, also after an interrupt.
+pub(super) fn read(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match source.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => return read,
+        }
+    }
 }
 
 fn until_nul(field: &[u8]) -> &[u8] {

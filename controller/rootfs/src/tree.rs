@@ -6,13 +6,16 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::rc::Rc;
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
+use sandbox_dirfd::split;
 
 use crate::budget::Budget;
 use crate::error::{EntryProblem, RootfsError, TarProblem};
@@ -148,7 +151,7 @@ impl Tree {
         let made = self.make(path, |parent, name| {
             rustix::fs::openat(parent, name, flags, Mode::RUSR | Mode::WUSR)
         });
-        let file = made.map_err(named)?;
+        let file = File::from(made.map_err(named)?);
         let failed = |errno: Errno| named(errno.into());
         let mut end = 0;
         for extent in extents {
@@ -159,34 +162,17 @@ impl Tree {
                 if count == 0 {
                     return Err(TarProblem::Truncated.into());
                 }
-                let mut piece = &self.buffer[..count];
-                let mut offset = extent.offset + extent.length - left;
+                let offset = extent.offset + extent.length - left;
+                let written = file.write_all_at(&self.buffer[..count], offset);
+                written.map_err(|error| named(EntryProblem::Io(error)))?;
                 left -= count as u64;
-                while !piece.is_empty() {
-                    match rustix::io::pwrite(&file, piece, offset) {
-                        Ok(written) => {
-                            offset += written as u64;
-                            piece = &piece[written..];
-                        }
-                        Err(Errno::INTR) => {}
-                        Err(errno) => return Err(failed(errno)),
-                    }
-                }
-                end = offset;
+                end = offset + count as u64;
             }
         }
         if end < size {
             rustix::fs::ftruncate(&file, size).map_err(failed)?;
         }
-        let finish = || {
-            if self.owners == Owners::FromArchive {
-                rustix::fs::fchown(&file, Some(uid(metadata)), Some(gid(metadata)))?;
-            }
-            // After the owner, whose change clears bits.
-            rustix::fs::fchmod(&file, metadata.mode())?;
-            rustix::fs::futimens(&file, &metadata.times())
-        };
-        finish().map_err(failed)
+        self.stamp(&file, metadata, Mode::empty()).map_err(failed)
     }
 
     /// Creates a symbolic link, replacing what is there, even a directory with content. Its target
@@ -239,11 +225,6 @@ impl Tree {
         }
     }
 
-    /// Removes an entry; a directory with its content.
-    pub fn remove(&mut self, path: &[u8]) -> Result<(), EntryProblem> {
-        self.hide(path, &Kept::default())
-    }
-
     /// Removes an entry with its content, except kept paths.
     pub fn hide(&mut self, path: &[u8], kept: &Kept) -> Result<(), EntryProblem> {
         self.last = None;
@@ -290,21 +271,24 @@ impl Tree {
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 Err(errno) => return Err(named(errno.into())),
             };
-            let finish = || {
-                if self.owners == Owners::FromArchive {
-                    rustix::fs::fchown(&directory, Some(uid(metadata)), Some(gid(metadata)))?;
-                }
-                // A user who is not root can otherwise not remove the tree.
-                let own = match self.owners {
-                    Owners::FromArchive => Mode::empty(),
-                    Owners::Current => Mode::RWXU,
-                };
-                rustix::fs::fchmod(&directory, metadata.mode() | own)?;
-                rustix::fs::futimens(&directory, &metadata.times())
+            // A user who is not root can otherwise not remove the tree.
+            let own = match self.owners {
+                Owners::FromArchive => Mode::empty(),
+                Owners::Current => Mode::RWXU,
             };
-            finish().map_err(|errno: Errno| named(errno.into()))?;
+            self.stamp(&directory, metadata, own).map_err(|errno| named(errno.into()))?;
         }
         Ok(())
+    }
+
+    /// Gives a file or directory its owner, its permissions with some more, and its time.
+    fn stamp(&self, entry: &impl AsFd, metadata: Metadata, more: Mode) -> Result<(), Errno> {
+        if self.owners == Owners::FromArchive {
+            rustix::fs::fchown(entry, Some(uid(metadata)), Some(gid(metadata)))?;
+        }
+        // After the owner, whose change clears bits.
+        rustix::fs::fchmod(entry, metadata.mode() | more)?;
+        rustix::fs::futimens(entry, &metadata.times())
     }
 
     /// Creates an entry, after removing what is there.
@@ -320,7 +304,7 @@ impl Tree {
             Err(Errno::EXIST) => {
                 // It may have contained the last parent directory.
                 self.last = None;
-                remove(&parent, name)?;
+                sweep(&parent, name, &mut Vec::new(), &Kept::default())?;
                 Ok(make(&parent, name)?)
             }
             made => Ok(made?),
@@ -334,10 +318,7 @@ impl Tree {
         path: &'path [u8],
         absent: Absent,
     ) -> Result<Option<Parent<'path>>, EntryProblem> {
-        let (above, name) = match path.iter().rposition(|&byte| byte == b'/') {
-            Some(slash) => (&path[..slash], &path[slash + 1..]),
-            None => (&b""[..], path),
-        };
+        let (above, name) = split(path);
         if name.is_empty() {
             return Ok(None);
         }
@@ -383,12 +364,8 @@ fn open_dir(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, EntryProblem> {
     }
 }
 
-/// Removes an entry with its content, if it exists.
-fn remove(directory: &OwnedFd, name: &[u8]) -> Result<(), EntryProblem> {
-    sweep(directory, name, &mut Vec::new(), &Kept::default())
-}
-
-/// Removes an entry of a directory, except kept paths. `path` is its path in the tree.
+/// Removes an entry of a directory with its content, if it exists, except kept paths. `path` is its
+/// path in the tree.
 fn sweep(
     directory: &OwnedFd,
     name: &[u8],

@@ -150,7 +150,7 @@ struct Pending {
     streams: Vec<u32>,
     /// Of a kept command or a watch: what it has reported of itself.
     kept: Option<Kept>,
-    _permit: Option<OwnedSemaphorePermit>,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 /// What a kept command or a watch has reported of itself. Each step is reported once, in this order,
@@ -183,13 +183,17 @@ impl<C, T> Opening<C, T> {
     }
 }
 
-/// A permit for one request in flight; `None` for one that is not counted.
-pub struct InFlightPermit(Option<OwnedSemaphorePermit>);
+/// A permit for one request in flight.
+pub struct InFlightPermit {
+    /// `None` for a request that is not counted.
+    place: Option<OwnedSemaphorePermit>,
+    kept: Option<Kept>,
+}
 
 impl InFlightPermit {
-    /// That of a kept command, which may be in flight as long as its sandbox lives.
+    /// That of a kept command or a watch, which may be in flight as long as its sandbox lives.
     pub const fn of_kept() -> Self {
-        Self(None)
+        Self { place: None, kept: Some(Kept::Requested) }
     }
 }
 
@@ -297,16 +301,6 @@ impl Session {
         self.begin_at(permit, params, sink).await
     }
 
-    /// Sends a request that is in progress until it is cancelled, and not among those in flight.
-    pub async fn begin_kept<C: Call>(
-        &self,
-        params: C,
-        sink: Arc<dyn NotificationHandler>,
-    ) -> Result<Reply<C::Reply>, CallError> {
-        let (permit, kept) = (InFlightPermit::of_kept(), Some(Kept::Requested));
-        self.begin_without_streams(permit, params, Some(sink), kept).await
-    }
-
     /// Sends a request with a permit.
     pub async fn begin_at<C: Call>(
         &self,
@@ -314,18 +308,8 @@ impl Session {
         params: C,
         sink: Option<Arc<dyn NotificationHandler>>,
     ) -> Result<Reply<C::Reply>, CallError> {
-        self.begin_without_streams(permit, params, sink, None).await
-    }
-
-    async fn begin_without_streams<C: Call>(
-        &self,
-        permit: InFlightPermit,
-        params: C,
-        sink: Option<Arc<dyn NotificationHandler>>,
-        kept: Option<Kept>,
-    ) -> Result<Reply<C::Reply>, CallError> {
         let open = |_: &mut Streams| Opening::new(params, Vec::new(), ());
-        self.open(permit, sink, kept, open).await.map(|(reply, ())| reply)
+        self.open(permit, sink, open).await.map(|(reply, ())| reply)
     }
 
     /// Sends a request that opens a stream, on which the agent sends at most `most` bytes.
@@ -341,7 +325,7 @@ impl Session {
             let stream = numbers.first().copied();
             Opening { stream, ..Opening::new(params, numbers, incoming) }
         };
-        self.open(permit, None, None, open).await
+        self.open(permit, None, open).await
     }
 
     /// Sends a request that opens a stream from the controller. If `content`, the whole stream, is
@@ -361,7 +345,7 @@ impl Session {
             let stream = Some(number);
             Opening { params, streams: vec![number], stream, chunk, ends: (outgoing, sent) }
         };
-        let (reply, (outgoing, sent)) = self.open(permit, None, None, open).await?;
+        let (reply, (outgoing, sent)) = self.open(permit, None, open).await?;
         Ok((reply, outgoing, sent))
     }
 
@@ -389,8 +373,7 @@ impl Session {
             let params = params(numbers);
             Opening::new(params, streams, console)
         };
-        let is_kept = kept.as_ref().map(|_| Kept::Requested);
-        self.open(permit, kept, is_kept, open).await
+        self.open(permit, kept, open).await
     }
 
     /// Connects to a port of the sandbox's loopback; `None` if there are as many connections as there may
@@ -402,13 +385,11 @@ impl Session {
         let number = tunnel.number();
         let dial = Dial { tunnel: number, port };
         let open = |_: &mut Streams| Opening::new(dial, vec![number], ());
+        let permit = InFlightPermit { place: None, kept: None };
         // It is bounded as tunnels are. Among the requests in flight, or those that must not wait for
         // them, sockets that accept nothing would take their places.
-        let dialled = match self.open(InFlightPermit(None), None, None, open).await {
-            Ok((mut reply, ())) => reply.wait().await,
-            Err(error) => Err(error),
-        };
-        match dialled {
+        let dialled = async { self.open(permit, None, open).await?.0.wait().await };
+        match dialled.await {
             Ok(DialReply {}) => Ok(Some(tunnel)),
             Err(error) => {
                 tunnel.forget();
@@ -421,20 +402,20 @@ impl Session {
     fn incoming(&self, streams: &mut Streams, count: usize, most: u64) -> Incoming {
         let left = Arc::new(AtomicU64::new(most));
         let (sender, pieces) = mpsc::unbounded_channel();
-        let opened = (0..count).map(|_| streams.incoming(left.clone(), sender.clone()));
-        let opened = opened.collect();
-        Incoming::new(opened, pieces, self.outgoing.clone(), self.shared.clone())
+        let streams = (0..count).map(|_| streams.incoming(left.clone(), sender.clone())).collect();
+        Incoming { streams, pieces, lines: self.outgoing.clone(), shared: self.shared.clone() }
     }
 
     fn outgoing(&self, streams: &mut Streams) -> Outgoing {
-        Outgoing::new(streams.outgoing(), self.outgoing.clone(), self.shared.clone())
+        let (number, changed) = streams.outgoing();
+        Outgoing { number, changed, lines: self.outgoing.clone(), shared: self.shared.clone() }
     }
 
     /// Waits until another request may be in flight.
     pub async fn acquire_permit<C: Call>(&self) -> Result<InFlightPermit, CallError> {
         let places = if C::IS_CONTROL { &self.control } else { &self.in_flight };
-        let permit = places.clone().acquire_owned().await;
-        permit.map(|permit| InFlightPermit(Some(permit))).map_err(|_| CallError::Over)
+        let place = places.clone().acquire_owned().await.map_err(|_| CallError::Over)?;
+        Ok(InFlightPermit { place: Some(place), kept: None })
     }
 
     /// Returns credit for the consumed bytes of a stream: unconsumed ones stay buffered.
@@ -450,9 +431,8 @@ impl Session {
     /// it opens.
     async fn open<C: Call, T>(
         &self,
-        InFlightPermit(permit): InFlightPermit,
+        InFlightPermit { place, kept }: InFlightPermit,
         sink: Option<Arc<dyn NotificationHandler>>,
-        kept: Option<Kept>,
         make: impl FnOnce(&mut Streams) -> Opening<C, T>,
     ) -> Result<(Reply<C::Reply>, T), CallError> {
         // A caller that gives up before this point has not sent the request.
@@ -493,7 +473,7 @@ impl Session {
                 }
             };
             state.next_id += 1;
-            let pending = Pending { deliver, sink, streams, kept, _permit: permit };
+            let pending = Pending { deliver, sink, streams, kept, _place: place };
             state.pending.insert(id, pending);
             (id, line, ends)
         };

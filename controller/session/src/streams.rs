@@ -207,22 +207,13 @@ pub(super) struct ReceivedStream {
 
 /// The consumer's end of streams on which the agent sends: mostly of one, of a command's output of two.
 pub struct Incoming {
-    streams: Vec<ReceivedStream>,
-    pieces: mpsc::UnboundedReceiver<(u32, Vec<u8>)>,
-    lines: Sender,
-    shared: Arc<Shared>,
+    pub(super) streams: Vec<ReceivedStream>,
+    pub(super) pieces: mpsc::UnboundedReceiver<(u32, Vec<u8>)>,
+    pub(super) lines: Sender,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl Incoming {
-    pub(super) fn new(
-        streams: Vec<ReceivedStream>,
-        pieces: mpsc::UnboundedReceiver<(u32, Vec<u8>)>,
-        lines: Sender,
-        shared: Arc<Shared>,
-    ) -> Self {
-        Self { streams, pieces, lines, shared }
-    }
-
     /// Their numbers on the wire.
     pub fn numbers(&self) -> impl Iterator<Item = u32> {
         self.streams.iter().map(|stream| stream.number)
@@ -259,10 +250,10 @@ impl Incoming {
 
 /// The producer's end of a stream on which the controller sends.
 pub struct Outgoing {
-    number: u32,
-    changed: Arc<Notify>,
-    lines: Sender,
-    shared: Arc<Shared>,
+    pub(super) number: u32,
+    pub(super) changed: Arc<Notify>,
+    pub(super) lines: Sender,
+    pub(super) shared: Arc<Shared>,
 }
 
 /// What follows the bytes in a chunk.
@@ -279,14 +270,6 @@ pub enum Fin {
 pub struct Ended;
 
 impl Outgoing {
-    pub(super) fn new(
-        (number, changed): (u32, Arc<Notify>),
-        lines: Sender,
-        shared: Arc<Shared>,
-    ) -> Self {
-        Self { number, changed, lines, shared }
-    }
-
     /// Its number on the wire.
     pub const fn number(&self) -> u32 {
         self.number

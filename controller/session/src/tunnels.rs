@@ -59,10 +59,7 @@ struct Open {
 impl Tunnels {
     /// Handles a chunk; an error is a breach.
     pub fn chunk(&mut self, chunk: &Chunk) -> Result<(), String> {
-        let number = chunk.stream;
-        let open = self
-            .talking(number)
-            .ok_or_else(|| format!("a chunk for an unknown tunnel ({number})"))?;
+        let open = self.talking("a chunk", chunk.stream)?;
         open.incoming.receive(chunk).map_err(|error| error.to_string())?;
         if !open.is_closed {
             open.arrived.extend_from_slice(&chunk.data.0);
@@ -73,10 +70,7 @@ impl Tunnels {
 
     /// Handles a grant of credit; an error is a breach.
     pub fn credit(&mut self, credit: &Credit) -> Result<(), String> {
-        let number = credit.stream;
-        let open = self
-            .talking(number)
-            .ok_or_else(|| format!("credit for an unknown tunnel ({number})"))?;
+        let open = self.talking("credit", credit.stream)?;
         open.outgoing.grant(credit).map_err(|error| error.to_string())?;
         open.has_credit.notify_one();
         Ok(())
@@ -144,9 +138,12 @@ impl Tunnels {
         self.open.keys().filter(|&&number| which(number)).count()
     }
 
-    /// A tunnel on which the agent may send: connected, and not closed by the agent.
-    fn talking(&mut self, number: u32) -> Option<&mut Open> {
-        self.open.get_mut(&number).filter(|open| open.is_connected && !open.broken.is_cancelled())
+    /// A tunnel on which the agent may send: connected, and not closed by the agent. That it sent
+    /// this on another one is a breach.
+    fn talking(&mut self, what: &str, number: u32) -> Result<&mut Open, String> {
+        let open = self.open.get_mut(&number);
+        open.filter(|open| open.is_connected && !open.broken.is_cancelled())
+            .ok_or_else(|| format!("{what} for an unknown tunnel ({number})"))
     }
 }
 

@@ -15,7 +15,7 @@ use sandbox_api::{FileEvent, WatchRecord, WatchRequest};
 use sandbox_protocol::limits::LIST_PAGE;
 use sandbox_protocol::message::{Cancel, ChangedEntry, Changes, Flush, Watch, WatchReply, Watched};
 use sandbox_protocol::path::MAX_PATH_BYTES;
-use sandbox_session::{CallError, NotificationHandler, Reply};
+use sandbox_session::{CallError, InFlightPermit, NotificationHandler, Reply};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -46,7 +46,8 @@ impl Sandbox {
 async fn begin(call: &OperationCall, request: &WatchRequest) -> Result<FileWatch, Error> {
     let (inner, queue) = (call.inner(), Arc::new(Queue::default()));
     let asked = Watch { path: request.path.clone(), recursive: request.recursive };
-    let reply = call.send(inner.session().begin_kept(asked, queue.clone())).await?;
+    let permit = InFlightPermit::of_kept();
+    let reply = call.send(inner.session().begin_at(permit, asked, Some(queue.clone()))).await?;
     let dropped = CancellationToken::new();
     let (inner, queue) = (inner.clone(), queue);
     // A caller that stops waiting drops it too.

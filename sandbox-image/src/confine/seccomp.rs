@@ -134,14 +134,29 @@ pub fn apply(program: &BpfProgram) -> Result<(), SeccompError> {
     })
 }
 
+/// Rules by call; at least one must match, with all of its conditions.
+#[derive(Default)]
+struct Rules(BTreeMap<i64, Vec<SeccompRule>>);
+
+impl Rules {
+    fn of(calls: &[libc::c_long]) -> Self {
+        Self(calls.iter().map(|&call| (call, Vec::new())).collect())
+    }
+
+    fn add(
+        &mut self,
+        call: libc::c_long,
+        conditions: Vec<SeccompCondition>,
+    ) -> Result<(), BackendError> {
+        self.0.entry(call).or_default().push(SeccompRule::new(conditions)?);
+        Ok(())
+    }
+}
+
 /// The filter for scripts, of the process `pid`.
 fn program(pid: u32) -> Result<BpfProgram, BackendError> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        ALLOWED.iter().map(|&call| (call, Vec::new())).collect();
-    let mut only = |call: libc::c_long, conditions: Vec<SeccompCondition>| {
-        rules.entry(call).or_default().push(SeccompRule::new(conditions)?);
-        Ok::<_, BackendError>(())
-    };
+    let mut rules = Rules::of(ALLOWED);
+    let mut only = |call, conditions| rules.add(call, conditions);
     // Memory of the process itself that can be read and written; never executed.
     let data_only = || argument(2, Qword, MaskedEq(!bits(libc::PROT_READ | libc::PROT_WRITE)), 0);
     let own = bits(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -181,12 +196,12 @@ fn program(pid: u32) -> Result<BpfProgram, BackendError> {
 
 /// The actions if no rule matches, and if one does.
 fn compile(
-    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    rules: Rules,
     mismatch: SeccompAction,
     matched: SeccompAction,
 ) -> Result<BpfProgram, BackendError> {
     let architecture = TargetArch::try_from(std::env::consts::ARCH)?;
-    let filter = SeccompFilter::new(rules, mismatch, matched, architecture)?;
+    let filter = SeccompFilter::new(rules.0, mismatch, matched, architecture)?;
     let filter = BpfProgram::try_from(filter)?;
     let filter: Vec<_> = filter.iter().map(|it| bpf::pack(it.code, it.jt, it.jf, it.k)).collect();
     let short = bpf::shorten(&filter).into_iter().map(|bits| {

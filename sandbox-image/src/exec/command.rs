@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use rustix::fs::{CWD, Mode, OFlags};
@@ -139,17 +139,6 @@ fn name_of<'a>(passwd: &'a [u8], uid: &[u8]) -> Option<&'a [u8]> {
     })
 }
 
-/// The request, as bytes.
-#[derive(Debug)]
-pub struct CommandRequest<'a> {
-    /// The command.
-    pub command: &'a Command,
-    /// The working directory, as it was written.
-    pub cwd: Option<&'a [u8]>,
-    /// Names and values.
-    pub env: &'a [(&'a [u8], &'a [u8])],
-}
-
 /// A command, ready to start.
 #[derive(Debug)]
 pub struct Prepared {
@@ -179,22 +168,28 @@ pub enum SpawnError {
 }
 
 impl Prepared {
-    /// Parses the request.
+    /// Parses a request: its command, its working directory as it was written, and names and values
+    /// of variables.
     ///
     /// # Errors
     ///
     /// `invalid_request` and the errors of the path rules, naming the argument that is wrong.
-    pub fn new(request: &CommandRequest<'_>, defaults: &Defaults) -> Result<Self, WireError> {
+    pub fn new(
+        command: &Command,
+        cwd: Option<&[u8]>,
+        variables: &[(&[u8], &[u8])],
+        defaults: &Defaults,
+    ) -> Result<Self, WireError> {
         let mut env = defaults.env.clone();
         env.extend(defaults.added.get().cloned().unwrap_or_default());
-        for (name, value) in request.env {
+        for (name, value) in variables {
             if name.is_empty() || name.contains(&b'=') {
                 let name = String::from_utf8_lossy(name);
                 return Err(WireError::invalid(format!("'{name}' is not the name of a variable")));
             }
             env.insert(name.to_vec(), value.to_vec());
         }
-        let (program, args) = match request.command {
+        let (program, args) = match command {
             Command::Program(Program { program, args }) => {
                 let args = args.iter().map(|arg| c(arg.as_bytes(), "an argument"));
                 (program.as_bytes(), args.collect::<Result<Vec<_>, _>>()?)
@@ -206,7 +201,7 @@ impl Prepared {
         let name = c(program, "the program's name")?;
         let path = env.get(&b"PATH"[..]).map_or(PATH, Vec::as_slice);
         let candidates = candidates(program, path).map(|path| c(&path, "a directory in PATH"));
-        let cwd = match request.cwd {
+        let cwd = match cwd {
             Some(cwd) => {
                 GuestPath::resolve(cwd, &defaults.cwd, defaults.home_path.as_ref())
                     .map_err(|error| {
@@ -277,7 +272,7 @@ impl Prepared {
             Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => {
                 // The file may exist; what is missing is the interpreter that its first line, or
                 // its ELF header, names.
-                match self.candidates.iter().find(|path| is_file(&self.on_disk(path))) {
+                match self.candidates.iter().find(|path| self.on_disk(path).is_file()) {
                     Some(found) => not_executable(
                         &found.to_string_lossy(),
                         "the interpreter that it names is not there",
@@ -323,10 +318,6 @@ fn candidates(program: &[u8], path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     itself.into_iter().chain(looked_for.into_iter().flatten())
 }
 
-fn is_file(path: &Path) -> bool {
-    path.is_file()
-}
-
 fn c(bytes: &[u8], what: &str) -> Result<CString, WireError> {
     CString::new(bytes).map_err(|_| WireError::invalid(format!("{what} has a NUL byte")))
 }
@@ -359,7 +350,7 @@ mod tests {
     ) -> Result<Prepared, WireError> {
         let env = env.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
         let env: Vec<_> = env.collect();
-        Prepared::new(&CommandRequest { command, cwd: cwd.map(str::as_bytes), env: &env }, defaults)
+        Prepared::new(command, cwd.map(str::as_bytes), &env, defaults)
     }
 
     fn program(name: &str) -> Command {

@@ -66,7 +66,7 @@ impl ExecContext {
 pub struct Programs {
     pub(super) context: ExecContext,
     pub(super) spawner: Spawner,
-    pub(super) reaper: Reaper,
+    pub(super) reaper: Arc<Reaper>,
     /// Their way to the network, if they have one.
     proxy: Option<Arc<Proxy>>,
     running: Mutex<usize>,

@@ -33,11 +33,8 @@ impl Death {
 }
 
 /// The thread, and the children whose exits it reports.
-#[derive(Debug)]
-pub struct Reaper(Arc<Shared>);
-
 #[derive(Debug, Default)]
-struct Shared {
+pub struct Reaper {
     state: Mutex<State>,
     has_started: Condvar,
 }
@@ -58,14 +55,14 @@ impl Reaper {
     /// # Errors
     ///
     /// If a thread cannot be started.
-    pub fn start() -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
-        let own = shared.clone();
+    pub fn start() -> io::Result<Arc<Self>> {
+        let reaper = Arc::new(Self::default());
+        let own = reaper.clone();
         std::thread::Builder::new()
             .name("reaper".to_owned())
             .stack_size(64 << 10)
             .spawn(move || own.reap())?;
-        Ok(Self(shared))
+        Ok(reaper)
     }
 
     /// Starts a child of this tree by `clone`; its exit wakes `wake`. One child is started at a
@@ -81,10 +78,10 @@ impl Reaper {
         clone: impl FnOnce() -> Result<(Pid, T), E>,
     ) -> Result<(Arc<Death>, T), E> {
         // Locked meanwhile, so that a child that exits at once is registered before it is reaped.
-        let mut state = self.0.state.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
         let (pid, more) = clone()?;
         state.started += 1;
-        self.0.has_started.notify_one();
+        self.has_started.notify_one();
         let death = Arc::new(Death { pid, exit: Mutex::default(), wake: wake.clone() });
         state.awaited.insert(pid.as_raw_nonzero().get(), death.clone());
         state.trees.retain(|(_, reaped)| reaped.strong_count() > 0);
@@ -97,13 +94,11 @@ impl Reaper {
 
     /// Calls `act` with the pid of a child, which is not reaped meanwhile; `None` if it was before.
     pub fn holding<T>(&self, death: &Death, act: impl FnOnce(Pid) -> T) -> Option<T> {
-        let state = self.0.state.lock().unwrap();
+        let state = self.state.lock().unwrap();
         let is_there = state.awaited.contains_key(&death.pid.as_raw_nonzero().get());
         is_there.then(|| act(death.pid))
     }
-}
 
-impl Shared {
     fn reap(&self) {
         loop {
             let started = self.state.lock().unwrap().started;

@@ -54,37 +54,31 @@ impl Outputs {
             Self::Merged => true,
             Self::Apart => false,
         };
-        let input = has_input.then(Pipe::new).transpose()?;
-        let stdout = Pipe::new()?;
-        let stderr = if merges { None } else { Some(Pipe::new()?) };
-        let reading = [Some(&stdout), stderr.as_ref()].into_iter().flatten().map(|it| &it.reading);
-        for end in reading.chain(input.as_ref().map(|it| &it.writing)) {
+        let (from_stdin, stdin) = if has_input {
+            let (from_stdin, stdin) = pipe()?;
+            (from_stdin, Some(stdin))
+        } else {
+            (null.clone(), None)
+        };
+        let (stdout, to_stdout) = pipe()?;
+        let (stderr, to_stderr) = if merges {
+            (None, to_stdout.clone())
+        } else {
+            let (stderr, to_stderr) = pipe()?;
+            (Some(stderr), to_stderr)
+        };
+        for end in [Some(&stdout), stderr.as_ref(), stdin.as_ref()].into_iter().flatten() {
             fcntl_setfl(end, OFlags::NONBLOCK).map_err(no_descriptor)?;
         }
-        let (stdin, input) = match input {
-            Some(Pipe { reading, writing }) => (reading, Some(writing)),
-            None => (null.clone(), None),
-        };
-        let (printed, printed_beside) = match stderr {
-            Some(Pipe { reading, writing }) => (writing, Some(reading)),
-            None => (stdout.writing.clone(), None),
-        };
-        let outputs = [Some(stdout.reading), printed_beside];
-        let ends = Ends { outputs, stdin: input, has_terminal: false };
-        Ok(([stdin, stdout.writing, printed], ends))
+        let ends = Ends { outputs: [Some(stdout), stderr], stdin, has_terminal: false };
+        Ok(([from_stdin, to_stdout, to_stderr], ends))
     }
 }
 
-struct Pipe {
-    reading: Arc<OwnedFd>,
-    writing: Arc<OwnedFd>,
-}
-
-impl Pipe {
-    fn new() -> Result<Self, WireError> {
-        let (reading, writing) = pipe_with(PipeFlags::CLOEXEC).map_err(no_descriptor)?;
-        Ok(Self { reading: Arc::new(reading), writing: Arc::new(writing) })
-    }
+/// The end of a new pipe to read from, and that to write to.
+fn pipe() -> Result<(Arc<OwnedFd>, Arc<OwnedFd>), WireError> {
+    let (reading, writing) = pipe_with(PipeFlags::CLOEXEC).map_err(no_descriptor)?;
+    Ok((Arc::new(reading), Arc::new(writing)))
 }
 
 /// Why a command has no pipe, nor anything else that is a descriptor.

@@ -13,6 +13,7 @@ use sandbox_protocol::message::{
 };
 use sandbox_protocol::operation::Way;
 use sandbox_protocol::{FromAgent, WireError};
+use serde::Serialize;
 
 use super::changes::{Answers, Asked, Reading};
 use super::poller::{Poller, Source};
@@ -178,12 +179,12 @@ impl Execs {
                     shared.outbox.notify(&FromAgent::Watched(WatchIsOn { request: id }));
                     match watches.turn_on(id, &stop) {
                         true => shared.state.lock().unwrap().ask(Asked::Send),
-                        false => shared.answer_watch(id, Ok(WatchReply {})),
+                        false => shared.answer(id, Left::Kept, Ok(WatchReply {})),
                     }
                 }
                 Err(error) => {
                     let error = WireError::new(error.kind, error.to_string());
-                    shared.answer_watch(id, Err(error));
+                    shared.answer::<WatchReply>(id, Left::Kept, Err(error));
                 }
             }
         }))
@@ -378,11 +379,13 @@ impl Shared {
         Ok(wake)
     }
 
-    fn answer(&self, id: u64, left: Left, result: Result<ExecReply, WireError>) {
+    /// Answers a request that is over, of a command or a watch.
+    fn answer<T: Serialize>(&self, id: u64, left: Left, result: Result<T, WireError>) {
         let mut last = Vec::new();
         let before = || {
             let mut state = self.state.lock().unwrap();
             state.commands.remove(&id);
+            state.watching.remove(&id);
             if state.is_quiet() {
                 last = std::mem::take(&mut state.last);
             }
@@ -391,18 +394,6 @@ impl Shared {
             Left::Killed => self.outbox.answer(id, result, before),
             Left::Kept => self.outbox.answer_kept(id, result, before),
         }
-        last.into_iter().for_each(|last| last());
-    }
-
-    fn answer_watch(&self, id: u64, result: Result<WatchReply, WireError>) {
-        let mut last = Vec::new();
-        self.outbox.answer_kept(id, result, || {
-            let mut state = self.state.lock().unwrap();
-            state.watching.remove(&id);
-            if state.is_quiet() {
-                last = std::mem::take(&mut state.last);
-            }
-        });
         last.into_iter().for_each(|last| last());
     }
 }
@@ -467,7 +458,7 @@ impl Supervisor {
         });
         let Answers { flushed, ended } = reading.step(asked, &self.shared.outbox);
         for id in ended {
-            self.shared.answer_watch(id, Ok(WatchReply {}));
+            self.shared.answer(id, Left::Kept, Ok(WatchReply {}));
         }
         for id in flushed {
             self.shared.outbox.answer_kept(id, Ok(FlushReply {}), || {});
@@ -507,7 +498,7 @@ impl Supervisor {
                 let watched = Watched { id, left: entry.left, watch, due: Some(accepted) };
                 self.watched.insert(self.last, watched);
             }
-            Err(error) => self.shared.answer(id, entry.left, Err(error)),
+            Err(error) => self.shared.answer::<ExecReply>(id, entry.left, Err(error)),
         }
     }
 

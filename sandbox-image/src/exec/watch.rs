@@ -27,7 +27,7 @@ use sandbox_protocol::limits::MAX_CHUNK_BYTES;
 use sandbox_protocol::message::{Command, ExecEnd, ExecReply, ExecStop};
 use sandbox_protocol::{ErrorKind, WireError};
 
-use super::command::{CommandRequest, Prepared, SpawnError};
+use super::command::{Prepared, SpawnError};
 use super::poller::{Poller, Source};
 use super::programs::{Programs, RunningPermit};
 use super::pty::MOST_HELD;
@@ -255,8 +255,7 @@ impl<C: Console> Watch<C> {
         let Task { command, cwd, env, has_input, outputs, bounds } = task;
         let permit = RunningPermit::take(programs)?;
         let context = &programs.context;
-        let asked = CommandRequest { command, cwd, env: &env };
-        let prepared = Prepared::new(&asked, &context.defaults)?;
+        let prepared = Prepared::new(command, cwd, &env, &context.defaults)?;
         let (stdio, ends) = outputs.open(has_input, &context.null)?;
         let layers = context.layers.clone();
         let beginning = Beginning { prepared, stdio, has_terminal: ends.has_terminal, layers };

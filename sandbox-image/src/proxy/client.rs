@@ -22,7 +22,7 @@ use sandbox_protocol::message::{Close, Closed, ClosedReason, Connect, DialReply}
 use sandbox_protocol::{FromAgent, WireError};
 
 use super::dial::Dialling;
-use super::http::{self, Body, OnConnect};
+use super::http::{self, Body, ConnectRequest, OnConnect};
 use super::{Shared, Tunnel, socks};
 
 /// How long a client may take to send its request.
@@ -333,27 +333,17 @@ impl Client {
             }
             self.stage = Stage::Requesting(dialect);
         }
-        let (host, port, length, then) = if dialect == Dialect::Socks {
-            match socks::read_request(&self.up) {
-                Ok(None) => return Ok(()),
-                Ok(Some(socks::ConnectRequest { host, port, length })) => {
-                    (host, port, length, OnConnect::Tunnel)
-                }
-                Err(reply) => {
-                    self.leave(&reply.bytes(), Parting::End);
-                    return Ok(());
-                }
-            }
+        let read = if dialect == Dialect::Socks {
+            socks::read_request(&self.up).map_err(|reply| reply.bytes().to_vec())
         } else {
-            match http::read_request(&self.up) {
-                Ok(None) => return Ok(()),
-                Ok(Some(http::ConnectRequest { host, port, then, length })) => {
-                    (host, port, length, then)
-                }
-                Err(bad) => {
-                    self.leave(&http::answer(bad.status, bad.why), Parting::End);
-                    return Ok(());
-                }
+            http::read_request(&self.up).map_err(|bad| http::answer(bad.status, bad.why))
+        };
+        let ConnectRequest { host, port, then, length } = match read {
+            Ok(None) => return Ok(()),
+            Ok(Some(request)) => request,
+            Err(words) => {
+                self.leave(&words, Parting::End);
+                return Ok(());
             }
         };
         self.up.drain(..length);
@@ -380,13 +370,11 @@ impl Client {
         };
         if let Some(Closed { reason, message, .. }) = closed {
             shared.sender.send(&FromAgent::Close(Close { tunnel }));
-            match dialect {
-                Dialect::Socks => self.leave(&socks::Reply::to(reason).bytes(), Parting::End),
-                Dialect::Http | Dialect::Unknown => {
-                    self.leave(&http::answer(status(reason), &message), Parting::End);
-                }
-            }
-            return;
+            let words = match dialect {
+                Dialect::Socks => socks::Reply::to(reason).bytes().to_vec(),
+                Dialect::Http | Dialect::Unknown => http::answer(status(reason), &message),
+            };
+            return self.leave(&words, Parting::End);
         }
         if !is_connected {
             return;

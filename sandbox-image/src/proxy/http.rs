@@ -5,8 +5,6 @@
 //! close it; the response asks the client to do the same. So every request is decided separately,
 //! and nothing after its body is ever sent to its host. Pure: no I/O.
 
-use std::fmt::Write as _;
-
 /// Longest head, and most header lines in it.
 pub const MAX_HEAD: usize = 16 << 10;
 const MAX_HEADERS: usize = 100;
@@ -388,11 +386,10 @@ pub fn answer(status: u16, text: &str) -> Vec<u8> {
         504 => "Gateway Timeout",
         _ => "Error",
     };
-    let mut answer = format!("HTTP/1.1 {status} {phrase}\r\n");
-    _ = write!(
-        answer,
-        "Content-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}\n",
-        text.len() + 1
+    let length = text.len() + 1;
+    let answer = format!(
+        "HTTP/1.1 {status} {phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n\
+         Content-Length: {length}\r\nConnection: close\r\n\r\n{text}\n"
     );
     answer.into_bytes()
 }

@@ -98,10 +98,7 @@ impl Server {
         let deadlines = self.clients.iter().chain(&self.dials).filter_map(Client::deadline);
         let deadline = deadlines.chain(self.retry).min();
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        let timeout = left.map(|left| Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(left.subsec_nanos()),
-        });
+        let timeout = left.map(|left| Timespec::try_from(left).expect("it is seconds"));
         _ = poll(&mut self.polled(), timeout.as_ref());
     }
 

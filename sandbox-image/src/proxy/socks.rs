@@ -5,6 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use sandbox_protocol::message::ClosedReason;
 
+use super::http::{ConnectRequest, OnConnect};
+
 /// The first byte of a SOCKS5 client.
 pub const VERSION: u8 = 5;
 
@@ -58,17 +60,6 @@ pub fn read_greeting(bytes: &[u8]) -> Option<(usize, bool)> {
     Some((2 + methods.len(), methods.contains(&0)))
 }
 
-/// A client's request.
-#[derive(Debug, PartialEq, Eq)]
-pub struct ConnectRequest {
-    /// A name as it was given, or an address.
-    pub host: String,
-    /// The port.
-    pub port: u16,
-    /// Its length in the received bytes.
-    pub length: usize,
-}
-
 /// Parses a request; `None` if it is incomplete.
 pub fn read_request(bytes: &[u8]) -> Result<Option<ConnectRequest>, Reply> {
     let Some((&[version, command, reserved, kind], rest)) = bytes.split_first_chunk::<4>() else {
@@ -103,7 +94,10 @@ pub fn read_request(bytes: &[u8]) -> Result<Option<ConnectRequest>, Reply> {
     let Some(&port) = rest[length..].first_chunk::<2>() else { return Ok(None) };
     match u16::from_be_bytes(port) {
         0 => Err(Reply::Failure),
-        port => Ok(Some(ConnectRequest { host, port, length: 4 + length + 2 })),
+        port => {
+            let (length, then) = (4 + length + 2, OnConnect::Tunnel);
+            Ok(Some(ConnectRequest { host, port, then, length }))
+        }
     }
 }
 
@@ -132,7 +126,8 @@ mod tests {
             for length in 0..bytes.len() {
                 assert_eq!(read_request(&bytes[..length]), Ok(None), "{host} {length}");
             }
-            let request = ConnectRequest { host: host.to_owned(), port, length: bytes.len() };
+            let (host, length, then) = (host.to_owned(), bytes.len(), OnConnect::Tunnel);
+            let request = ConnectRequest { host, port, then, length };
             assert_eq!(read_request(&[bytes, b"more"].concat()), Ok(Some(request)));
         }
     }

@@ -104,7 +104,9 @@ impl Hierarchies {
     ///
     /// [`io::Error`] where `/proc` cannot be read.
     pub fn here() -> io::Result<Self> {
-        Ok(Self::parse(&mount_table()?))
+        // Anybody may mount something with a name that is not UTF-8; no control group has one.
+        let table = fs::read("/proc/self/mountinfo")?;
+        Ok(Self::parse(&String::from_utf8_lossy(&table)))
     }
 
     /// Reads them from a `mountinfo` file.
@@ -279,12 +281,6 @@ impl Hierarchies {
     }
 }
 
-/// The mount table. Anybody may mount something with a name that is not UTF-8; no control group has one.
-fn mount_table() -> io::Result<String> {
-    let table = fs::read("/proc/self/mountinfo")?;
-    Ok(String::from_utf8_lossy(&table).into_owned())
-}
-
 /// What is used of a container's groups now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Current {
@@ -333,58 +329,52 @@ impl Groups {
 
     /// Their statistics; `None` if they are gone, or do not account memory.
     pub fn usage(&self) -> Option<Usage> {
-        // A kernel without it counts none.
-        let refused = |group: &Option<PathBuf>| {
-            let events = group.as_ref().map(|group| group.join("pids.events"));
-            events.and_then(|events| field(&events, "max")).unwrap_or(0)
+        let (memory, pids, [events, peak]) = match &self.files {
+            Files::V1 { memory, pids, .. } => {
+                (memory, pids, ["memory.oom_control", "memory.max_usage_in_bytes"])
+            }
+            Files::V2 { group } => (group, group, ["memory.events", "memory.peak"]),
         };
-        match &self.files {
-            Files::V1 { memory, cpuacct, pids, .. } => {
-                let memory = memory.as_ref()?;
-                Some(Usage {
-                    oom_kills: field(&memory.join("memory.oom_control"), "oom_kill")?,
-                    refused_processes: refused(pids),
-                    peak_memory: number(&memory.join("memory.max_usage_in_bytes"))?,
-                    cpu: Duration::from_nanos(number(&cpuacct.as_ref()?.join("cpuacct.usage"))?),
-                })
-            }
-            Files::V2 { group: found } => {
-                let group = found.as_ref()?;
-                // Before Linux 5.19 there is no peak: the current value is a lower bound.
-                let peak = || number(&group.join("memory.current"));
-                Some(Usage {
-                    oom_kills: field(&group.join("memory.events"), "oom_kill")?,
-                    refused_processes: refused(found),
-                    peak_memory: number(&group.join("memory.peak")).or_else(peak)?,
-                    cpu: Duration::from_micros(field(&group.join("cpu.stat"), "usage_usec")?),
-                })
-            }
-        }
+        let memory = memory.as_ref()?;
+        // A kernel without it counts none.
+        let refused = pids.as_ref().and_then(|pids| field(&pids.join("pids.events"), "max"));
+        // Before Linux 5.19 version 2 has no peak: the current value is a lower bound.
+        let current = || number(&memory.join("memory.current"));
+        Some(Usage {
+            oom_kills: field(&memory.join(events), "oom_kill")?,
+            refused_processes: refused.unwrap_or(0),
+            peak_memory: number(&memory.join(peak)).or_else(current)?,
+            cpu: self.cpu()?,
+        })
     }
 
     /// What is used of them now; `None` if they are gone, or do not account memory.
     pub fn current(&self) -> Option<Current> {
-        let (memory, cache, cpu) = match &self.files {
-            Files::V1 { memory, cpuacct, .. } => {
-                let memory = memory.as_ref()?;
-                let stat = memory.join("memory.stat");
-                let cache = field(&stat, "total_cache").unwrap_or(0);
-                let shared = field(&stat, "total_shmem").unwrap_or(0);
-                let cpu = number(&cpuacct.as_ref()?.join("cpuacct.usage"))?;
-                let memory = number(&memory.join("memory.usage_in_bytes"))?;
-                (memory, cache.saturating_sub(shared), Duration::from_nanos(cpu))
+        let (memory, used, cached) = match &self.files {
+            Files::V1 { memory, .. } => {
+                (memory, "memory.usage_in_bytes", ["total_cache", "total_shmem"])
+            }
+            Files::V2 { group } => (group, "memory.current", ["file", "shmem"]),
+        };
+        let memory = memory.as_ref()?;
+        let stat = memory.join("memory.stat");
+        let [cache, shared] = cached.map(|name| field(&stat, name).unwrap_or(0));
+        let cache = cache.saturating_sub(shared);
+        let cpu = self.cpu()?;
+        let memory = number(&memory.join(used))?.saturating_sub(cache);
+        Some(Current { memory, cache, cpu })
+    }
+
+    /// The processor time of all that has run in them.
+    fn cpu(&self) -> Option<Duration> {
+        match &self.files {
+            Files::V1 { cpuacct, .. } => {
+                number(&cpuacct.as_ref()?.join("cpuacct.usage")).map(Duration::from_nanos)
             }
             Files::V2 { group } => {
-                let group = group.as_ref()?;
-                let stat = group.join("memory.stat");
-                let cache = field(&stat, "file").unwrap_or(0);
-                let shared = field(&stat, "shmem").unwrap_or(0);
-                let cpu = field(&group.join("cpu.stat"), "usage_usec")?;
-                let memory = number(&group.join("memory.current"))?;
-                (memory, cache.saturating_sub(shared), Duration::from_micros(cpu))
+                field(&group.as_ref()?.join("cpu.stat"), "usage_usec").map(Duration::from_micros)
             }
-        };
-        Some(Current { memory: memory.saturating_sub(cache), cache, cpu })
+        }
     }
 
     /// The name of the process that the kernel has killed last in them because memory ran out, if this

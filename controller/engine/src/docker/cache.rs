@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest, Sha256};
+
 /// The prefix of the names of cache files.
 pub const CACHE_PREFIX: &str = "image-";
 
@@ -11,8 +13,9 @@ pub const CACHE_PREFIX: &str = "image-";
 pub struct Cache(PathBuf);
 
 impl Cache {
-    /// The cache with this key in the state directory `state_dir`.
-    pub fn new(state_dir: &Path, key: &str) -> Self {
+    /// The cache of what has this name, however long, in the state directory `state_dir`.
+    pub fn new(state_dir: &Path, name: &str) -> Self {
+        let key = sandbox_dirfd::hex(&Sha256::digest(name)[..8]);
         Self(state_dir.join(format!("{CACHE_PREFIX}{key}")))
     }
 

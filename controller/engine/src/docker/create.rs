@@ -85,22 +85,6 @@ pub(super) fn body(
     runtime: Option<&str>,
     dialect: Dialect,
 ) -> ContainerCreateBody {
-    let body = hardened(spec, from, runtime, dialect);
-    match from {
-        From::SandboxImage(_) => body,
-        From::UserImage { volumes, programs, files, .. } => {
-            with_programs(body, spec, volumes, programs, files, dialect)
-        }
-    }
-}
-
-/// The settings of every container.
-fn hardened(
-    spec: &ContainerSpec,
-    from: From<'_>,
-    runtime: Option<&str>,
-    dialect: Dialect,
-) -> ContainerCreateBody {
     let (image, profile): (_, fn() -> Value) = match from {
         From::SandboxImage(image) => (image, scripts_profile),
         From::UserImage { image, .. } => (image, programs_profile),
@@ -114,7 +98,7 @@ fn hardened(
     }
     let memory = i64::try_from(spec.memory).unwrap_or(i64::MAX);
     let texts = |list: &[&str]| Some(list.iter().map(|&text| text.to_owned()).collect());
-    ContainerCreateBody {
+    let body = ContainerCreateBody {
         image: Some(image.to_owned()),
         // The agent's arguments: the agent is the entrypoint.
         cmd: Some(spec.agent_args()),
@@ -166,6 +150,12 @@ fn hardened(
             ..HostConfig::default()
         }),
         ..ContainerCreateBody::default()
+    };
+    match from {
+        From::SandboxImage(_) => body,
+        From::UserImage { volumes, programs, files, .. } => {
+            with_programs(body, spec, volumes, programs, files, dialect)
+        }
     }
 }
 

@@ -102,39 +102,37 @@ pub(super) fn find(config: &DockerEndpoint) -> Result<Candidates, ConnectError> 
 
 // Messages do not repeat the address that is refused: it may contain a password.
 fn named(host: &str, why: String, tls: bool) -> Result<Candidates, ConnectError> {
-    let refuse = |reason: String| ConnectError::Endpoint { why: why.clone(), reason };
+    let refuse =
+        |reason: &str| Err(ConnectError::Endpoint { why: why.clone(), reason: reason.to_owned() });
     let endpoint = match host.split_once("://") {
         Some(("unix", path)) if Path::new(path).is_absolute() => Endpoint::Unix(path.into()),
-        Some(("unix", _)) => {
-            return Err(refuse("the path of the socket is not absolute".to_owned()));
-        }
+        Some(("unix", _)) => return refuse("the path of the socket is not absolute"),
         Some(("tcp" | "http", address)) => {
             let address = address.trim_end_matches('/');
             if address.contains('@') {
-                return Err(refuse(
-                    "the address of an engine has no user and no password: tcp://host:port"
-                        .to_owned(),
-                ));
+                return refuse(
+                    "the address of an engine has no user and no password: tcp://host:port",
+                );
             }
             if tls || address.ends_with(":2376") {
-                return Err(refuse(format!("it wants TLS, {FORWARD}")));
+                return refuse(&format!("it wants TLS, {FORWARD}"));
             }
             if address.is_empty() || address.contains(['/', '?', '#']) {
-                return Err(refuse("expected tcp://HOST:PORT".to_owned()));
+                return refuse("expected tcp://HOST:PORT");
             }
             match address.rsplit_once(':') {
                 Some((_, port)) if port.parse::<u16>().is_ok() => Endpoint::Tcp(address.to_owned()),
                 Some((_, rest)) if !rest.ends_with(']') => {
-                    return Err(refuse("its port is not a number up to 65535".to_owned()));
+                    return refuse("its port is not a number up to 65535");
                 }
                 // Docker's own default port.
                 _ => Endpoint::Tcp(format!("{address}:2375")),
             }
         }
-        Some(("ssh", _)) => return Err(refuse(format!("it is over SSH, {FORWARD}"))),
-        Some((scheme, _)) => return Err(refuse(format!("'{scheme}://' is not known"))),
+        Some(("ssh", _)) => return refuse(&format!("it is over SSH, {FORWARD}")),
+        Some((scheme, _)) => return refuse(&format!("'{scheme}://' is not known")),
         // The Docker CLI also accepts host:port without a scheme, but not a path.
-        None => return Err(refuse("it is neither unix:///… nor tcp://host:port".to_owned())),
+        None => return refuse("it is neither unix:///… nor tcp://host:port"),
     };
     Ok(Candidates::Named(Candidate { endpoint, why }))
 }

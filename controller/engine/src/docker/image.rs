@@ -21,7 +21,6 @@ use bollard::query_parameters::{
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use sandbox_api::{EngineKind, ImageInfo, ProgramImage, is_image_reference};
-use sha2::{Digest, Sha256};
 
 use super::image_tar::{LABEL_AGENT, LABEL_IMAGE, Recipe};
 use super::response::engine_error;
@@ -46,8 +45,7 @@ pub(super) struct Image {
 impl Image {
     pub fn new(agent: Agent, dockerfile: &'static str, endpoint: &str, state_dir: &Path) -> Self {
         let recipe = Recipe::new(dockerfile, agent);
-        let key = sandbox_dirfd::hex(&Sha256::digest(format!("{endpoint}\n{}", recipe.digest)));
-        let cache = Cache::new(state_dir, &key[..16]);
+        let cache = Cache::new(state_dir, &format!("{endpoint}\n{}", recipe.digest));
         Self { recipe, id: Mutex::new(cache.read()), cache }
     }
 

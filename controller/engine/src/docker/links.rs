@@ -31,7 +31,6 @@ use bollard::query_parameters::{
 };
 use futures_util::TryStreamExt as _;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::create::{EMPTY, TMP};
 use super::response::{engine_error, even_if_paused};
@@ -100,13 +99,6 @@ pub(super) struct Links {
     images: Mutex<HashMap<String, Known>>,
 }
 
-/// A path of an image that is a symbolic link, and the mount target that leads through it.
-#[derive(Debug, PartialEq, Eq)]
-struct Link {
-    path: String,
-    target: String,
-}
-
 impl Links {
     pub fn new(endpoint: &str, state_dir: &Path) -> Self {
         let (endpoint, state_dir) = (endpoint.to_owned(), state_dir.to_owned());
@@ -149,16 +141,14 @@ impl Links {
             self.remember(image, &known);
         }
         let known = known.paths;
-        if let Some(Link { path, target }) = first_link(&known, &targets) {
-            let reason =
-                format!("has a symbolic link at {path}, where the sandbox mounts its {target}");
-            return Ok(Some((reason, HINT_LINK)));
-        }
-        if let Some(Link { path, target }) = first_link(&known, LOOKED_UP) {
-            let reason = format!(
-                "has a symbolic link at {path}, through which the engine would read {target}"
-            );
-            return Ok(Some((reason, HINT_LINK)));
+        for (targets, why) in [
+            (&targets[..], "where the sandbox mounts its"),
+            (LOOKED_UP, "through which the engine would read"),
+        ] {
+            if let Some((path, target)) = first_link(&known, targets) {
+                let reason = format!("has a symbolic link at {path}, {why} {target}");
+                return Ok(Some((reason, HINT_LINK)));
+            }
         }
         Ok(LOOKED_UP.iter().find_map(|path| match known.get(*path)? {
             Component::Special => {
@@ -203,9 +193,7 @@ impl Links {
     }
 
     fn cache(&self, image: &str) -> Cache {
-        let key =
-            sandbox_dirfd::hex(&Sha256::digest(format!("links 3\n{}\n{image}", self.endpoint)));
-        Cache::new(&self.state_dir, &key[..16])
+        Cache::new(&self.state_dir, &format!("links 3\n{}\n{image}", self.endpoint))
     }
 }
 
@@ -233,10 +221,11 @@ fn first_unknown<'a>(known: &Paths, paths: &[&'a str]) -> Option<&'a str> {
     })
 }
 
-fn first_link(known: &Paths, paths: &[&str]) -> Option<Link> {
+/// The first link on the way to one of the paths, and that path.
+fn first_link<'a>(known: &Paths, paths: &[&'a str]) -> Option<(&'a str, &'a str)> {
     paths.iter().find_map(|target| {
         let path = components(target).find(|path| known.get(*path) == Some(&Component::Link))?;
-        Some(Link { path: path.to_owned(), target: (*target).to_owned() })
+        Some((path, *target))
     })
 }
 
@@ -389,8 +378,7 @@ mod tests {
             ("/v/w", Component::Link),
         ]);
         assert_eq!(first_unknown(&known, &targets), None);
-        let link = Link { path: "/v/w".to_owned(), target: "/v/w/x".to_owned() };
-        assert_eq!(first_link(&known, &targets), Some(link));
+        assert_eq!(first_link(&known, &targets), Some(("/v/w", "/v/w/x")));
     }
 
     #[test]

@@ -410,13 +410,11 @@ impl Engine for DockerEngine {
             // It may drop a request with its client.
             return false;
         }
-        match removal::begin(socket, container).await {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::debug!(%error, "cannot ask for a removal without waiting");
-                false
-            }
+        let asked = removal::begin(socket, container).await;
+        if let Err(error) = &asked {
+            tracing::debug!(%error, "cannot ask for a removal without waiting");
         }
+        asked.is_ok()
     }
 
     async fn program_images(&self) -> Result<Vec<ProgramImage>, EngineError> {

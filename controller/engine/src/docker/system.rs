@@ -3,25 +3,15 @@
 use std::time::{Duration, SystemTime};
 
 use bollard::models::SystemInfo;
+use sandbox_protocol::time::parse_rfc3339;
 
 use crate::UserMapping;
 use crate::error::EngineError;
 
 /// A time with an offset, in Go's format.
 pub(super) fn rfc3339(text: &str) -> Option<SystemTime> {
-    if text.ends_with('Z') {
-        return humantime::parse_rfc3339(text).ok();
-    }
-    let (time, offset) = text.split_at_checked(text.len().checked_sub(6)?)?;
-    let time = humantime::parse_rfc3339(&format!("{time}Z")).ok()?;
-    let (hours, minutes) = offset.get(1..)?.split_once(':')?;
-    let offset_seconds = hours.parse::<u64>().ok()? * 3600 + minutes.parse::<u64>().ok()? * 60;
-    let offset_time = Duration::from_secs(offset_seconds);
-    match offset.as_bytes()[0] {
-        b'+' => time.checked_sub(offset_time),
-        b'-' => time.checked_add(offset_time),
-        _ => None,
-    }
+    let (seconds, nanos) = parse_rfc3339(text)?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::new(u64::try_from(seconds).ok()?, nanos))
 }
 
 /// `name=seccomp,profile=default` gives `seccomp`.

@@ -135,10 +135,8 @@ impl Live {
             helper.exited().await;
             Ok(())
         };
-        match tokio::time::timeout(REMOVAL, ask).await {
-            Ok(answer) => answer,
-            Err(_) => Err(EngineError::TimedOut { after: REMOVAL }),
-        }
+        let answer = tokio::time::timeout(REMOVAL, ask).await;
+        answer.unwrap_or(Err(EngineError::TimedOut { after: REMOVAL }))
     }
 
     /// Makes the helper kill and remove the container, even if this process ends.
@@ -330,30 +328,20 @@ fn open_mount(source: &Source, user: Rootless) -> Result<OwnedFd, EngineError> {
     }
 }
 
-#[derive(Clone, Copy)]
-enum End {
-    Read,
-    Write,
-}
-
-/// A pipe: the controller's end, which is non-blocking, and the container's.
-fn pipe_for(ours: End) -> io::Result<(OwnedFd, OwnedFd)> {
+/// A pipe: the end to read from, and that to write to.
+fn large_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     // A larger pipe is only an optimisation, so errors are ignored.
     _ = rustix::pipe::fcntl_setpipe_size(&write, PIPE_BYTES);
-    let (ours, theirs) = match ours {
-        End::Read => (read, write),
-        End::Write => (write, read),
-    };
-    rustix::io::ioctl_fionbio(&ours, true)?;
-    Ok((ours, theirs))
+    Ok((read, write))
 }
 
-/// The pipes of a container: the controller's ends, and stdin, stdout and stderr.
+/// The pipes of a container: the controller's ends, which become non-blocking, and stdin, stdout and
+/// stderr.
 fn pipes() -> io::Result<(Stdio, [OwnedFd; 3])> {
-    let (input, their_input) = pipe_for(End::Write)?;
-    let (output, their_output) = pipe_for(End::Read)?;
-    let (errors, their_errors) = pipe_for(End::Read)?;
+    let (their_input, input) = large_pipe()?;
+    let (output, their_output) = large_pipe()?;
+    let (errors, their_errors) = large_pipe()?;
     let stdio = Stdio {
         input: pipe::Sender::from_owned_fd(input)?,
         output: pipe::Receiver::from_owned_fd(output)?,

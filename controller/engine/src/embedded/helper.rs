@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use sandbox_helper::wire::{self, Reply, Request};
-use serde::de::DeserializeOwned;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -47,9 +47,8 @@ impl Helper {
     ) -> Result<(), EngineError> {
         let packets = wire::packets(request, descriptors).map_err(|error| lost(&error))?;
         for packet in packets {
-            self.ready(|| packet.send(self.socket.get_ref()), Direction::Out)
-                .await
-                .map_err(|error| lost(&error))?;
+            let sent = self.socket.async_io(Interest::WRITABLE, |socket| packet.send(socket));
+            sent.await.map_err(|error| lost(&error))?;
         }
         Ok(())
     }
@@ -64,29 +63,13 @@ impl Helper {
         self.send(request, descriptors).await?;
         self.unanswered += 1;
         loop {
-            let answer = self.ready(|| receive(self.socket.get_ref()), Direction::In).await;
+            let answer = self.socket.async_io(Interest::READABLE, receive).await;
             let answer = answer.map_err(|error| lost(&error))?;
             self.unanswered -= 1;
             match answer {
                 _ if self.unanswered > 0 => {}
                 (Reply::Failed { reason }, _) => return Err(EngineError::Refused(reason)),
                 answer => return Ok(answer),
-            }
-        }
-    }
-
-    async fn ready<T>(
-        &self,
-        mut act: impl FnMut() -> io::Result<T>,
-        direction: Direction,
-    ) -> io::Result<T> {
-        loop {
-            let mut guard = match direction {
-                Direction::In => self.socket.readable().await?,
-                Direction::Out => self.socket.writable().await?,
-            };
-            if let Ok(result) = guard.try_io(|_| act()) {
-                return result;
             }
         }
     }
@@ -102,13 +85,7 @@ impl Helper {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Direction {
-    In,
-    Out,
-}
-
-fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> io::Result<(T, Vec<OwnedFd>)> {
+fn receive(socket: &OwnedFd) -> io::Result<(Reply, Vec<OwnedFd>)> {
     wire::receive(socket)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
@@ -118,13 +95,8 @@ fn lost(error: &io::Error) -> EngineError {
 
 /// Starts helpers, some of them before their containers are requested: starting one takes about as
 /// long as creating a container.
-#[derive(Debug, Clone)]
-pub(super) struct Helpers {
-    inner: Arc<Inner>,
-}
-
 #[derive(Debug)]
-struct Inner {
+pub(super) struct Helpers {
     program: ProgramOnce,
     data_dir: PathBuf,
     spares: Mutex<Spares>,
@@ -146,28 +118,27 @@ impl Spares {
 }
 
 impl Helpers {
-    pub fn new(data_dir: PathBuf) -> Self {
-        let program = ProgramOnce::helper();
-        Self { inner: Arc::new(Inner { program, data_dir, spares: Mutex::default() }) }
+    pub fn new(data_dir: PathBuf) -> Arc<Self> {
+        Arc::new(Self { program: ProgramOnce::helper(), data_dir, spares: Mutex::default() })
     }
 
     /// Starts the helper for the first container.
     pub fn start_ahead(&self) {
         // If it cannot be started, `take` returns the error.
-        if let Ok(helper) = self.inner.start() {
-            self.inner.spares().ready.push(helper);
+        if let Ok(helper) = self.start() {
+            self.spares().ready.push(helper);
         }
     }
 
     /// Whether further containers are likely.
     pub fn expect_more(&self) -> bool {
-        self.inner.spares().expect_more()
+        self.spares().expect_more()
     }
 
     /// Returns a helper that serves no container yet.
-    pub async fn take(&self) -> Result<Helper, EngineError> {
+    pub async fn take(self: &Arc<Self>) -> Result<Helper, EngineError> {
         let (ready, missing) = {
-            let mut spares = self.inner.spares();
+            let mut spares = self.spares();
             spares.taken += 1;
             let ready = spares.ready.pop();
             let wanted = if spares.expect_more() { SPARES } else { 0 };
@@ -176,10 +147,10 @@ impl Helpers {
             (ready, missing)
         };
         for _ in 0..missing {
-            let inner = self.inner.clone();
+            let helpers = self.clone();
             spawn_blocking(move || {
-                let started = inner.start();
-                let mut spares = inner.spares();
+                let started = helpers.start();
+                let mut spares = helpers.spares();
                 spares.starting -= 1;
                 spares.ready.extend(started);
             });
@@ -187,15 +158,13 @@ impl Helpers {
         if let Some(helper) = ready {
             return Ok(helper);
         }
-        let inner = self.inner.clone();
-        let started = spawn_blocking(move || inner.start()).await.map_err(io::Error::other);
+        let helpers = self.clone();
+        let started = spawn_blocking(move || helpers.start()).await.map_err(io::Error::other);
         started
             .flatten()
             .map_err(|error| EngineError::Connection(format!("cannot start the helper: {error}")))
     }
-}
 
-impl Inner {
     fn spares(&self) -> std::sync::MutexGuard<'_, Spares> {
         self.spares.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -58,7 +58,7 @@ pub struct EmbeddedEngine {
     roots: RootCache,
     /// What unpacking leaves free.
     disk_reserve: DiskReserve,
-    helpers: Helpers,
+    helpers: Arc<Helpers>,
     /// The executable that helpers start in containers.
     agent: Arc<ProgramOnce>,
     swap: Swap,
@@ -240,19 +240,14 @@ impl Engine for EmbeddedEngine {
     }
 
     async fn begin_removal(&self, container: &str) -> bool {
-        let live = self.live().remove(container);
-        match live {
-            Some(live) => match live.begin_removal().await {
-                Ok(()) => true,
-                Err(error) => {
-                    tracing::debug!(%error, "the helper was not asked to remove its container");
-                    // Its removal is up to `remove`.
-                    self.live().insert(container.to_owned(), live);
-                    false
-                }
-            },
-            None => false,
+        let Some(live) = self.live().remove(container) else { return false };
+        let asked = live.begin_removal().await;
+        if let Err(error) = &asked {
+            tracing::debug!(%error, "the helper was not asked to remove its container");
+            // Its removal is up to `remove`.
+            self.live().insert(container.to_owned(), live);
         }
+        asked.is_ok()
     }
 
     async fn list(&self, label: &str) -> Result<Vec<ContainerSummary>, EngineError> {

@@ -17,8 +17,8 @@ use rustix::io::Errno;
 use sandbox_helper::cgroup::Hierarchies;
 use serde::{Deserialize, Serialize};
 
-use crate::ContainerSummary;
 use crate::error::EngineError;
+use crate::{ContainerSummary, seconds};
 
 /// How long a helper may take to remove what it created.
 const BUSY: Duration = Duration::from_secs(10);
@@ -52,8 +52,7 @@ impl Records {
 
     /// Creates a record, locked for as long as the file, or a copy of its descriptor, is open.
     pub fn create(&self, name: &str, labels: &[(String, String)]) -> io::Result<File> {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let created = now.map_or(0, |since| since.as_secs());
+        let created = seconds(SystemTime::now());
         let text = serde_json::to_vec(&Record { labels: labels.to_vec(), created })?;
         let path = self.path(name);
         loop {

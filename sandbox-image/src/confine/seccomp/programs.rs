@@ -8,17 +8,15 @@
 //! before it executes its program; it installs that on itself just before. [`supervised`] is on the
 //! thread too, if the agent connects for them.
 
-use std::collections::BTreeMap;
-
 use sandbox_protocol::argv::DiskSpace;
 use sandbox_protocol::message::UnixSockets;
+use sandbox_protocol::program_syscalls;
 use sandbox_protocol::syscalls::PERSONALITIES;
-use sandbox_protocol::{program_syscalls, supervisor_syscalls};
 use seccompiler::SeccompCmpArgLen::{Dword, Qword};
 use seccompiler::SeccompCmpOp::{Eq, MaskedEq, Ne};
-use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompRule};
+use seccompiler::{BackendError, BpfProgram, SeccompAction};
 
-use super::{argument, bits, compile, errno, instruction};
+use super::{Rules, argument, bits, compile, errno, instruction};
 
 /// The numbers of calls by name.
 mod number {
@@ -59,14 +57,9 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_userfaultfd,
 ];
 
-macro_rules! supervisor_numbers {
-    ($($call:ident,)+) => {
-        /// Reads another process: the agent needs it to make the connections of commands.
-        const SUPERVISORS: &[libc::c_long] = &[$(libc::$call,)+];
-    };
-}
-
-supervisor_syscalls!(supervisor_numbers);
+/// Reads another process: the agent needs it to make the connections of commands. The engines'
+/// filters allow it too (`container_syscall_names`).
+const SUPERVISORS: &[libc::c_long] = &[libc::SYS_pidfd_getfd, libc::SYS_process_vm_readv];
 
 /// Flags of `clone` that create a namespace.
 const NAMESPACES: [libc::c_int; 7] = [
@@ -197,32 +190,13 @@ const REQUEST_TYPE_MASK: u64 = 0xff00;
 /// `FIDEDUPERANGE`.
 const SHARING: [u64; 3] = [0x4004_9409, 0x4020_940d, 0xc018_9436];
 
-/// Rules by call; at least one must match, with all of its conditions.
-#[derive(Default)]
-struct Rules(BTreeMap<i64, Vec<SeccompRule>>);
-
-impl Rules {
-    fn of(calls: &[libc::c_long]) -> Self {
-        Self(calls.iter().map(|&call| (call, Vec::new())).collect())
-    }
-
-    fn add(
-        &mut self,
-        call: libc::c_long,
-        conditions: Vec<SeccompCondition>,
-    ) -> Result<(), BackendError> {
-        self.0.entry(call).or_default().push(SeccompRule::new(conditions)?);
-        Ok(())
-    }
-}
-
 /// The allowlist: calls that are not on it do not exist.
 pub fn allowed() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::of(&[ALLOWED, SUPERVISORS].concat());
     for personality in PERSONALITIES {
         rules.add(libc::SYS_personality, vec![argument(0, Dword, Eq, personality)?])?;
     }
-    compile(rules.0, errno(libc::ENOSYS), SeccompAction::Allow)
+    compile(rules, errno(libc::ENOSYS), SeccompAction::Allow)
 }
 
 /// The calls on the allowlist that are not permitted.
@@ -283,7 +257,7 @@ pub fn refused() -> Result<BpfProgram, BackendError> {
             }
         }
     }
-    compile(rules.0, SeccompAction::Allow, errno(libc::EPERM))
+    compile(rules, SeccompAction::Allow, errno(libc::EPERM))
 }
 
 /// What the agent may do and commands may not (each filter has its own error), and what restricts
@@ -318,7 +292,7 @@ fn of_the_agent() -> Result<BpfProgram, BackendError> {
         let asks = argument(3, Qword, Ne, 0)?;
         rules.add(libc::SYS_prlimit64, vec![argument(1, Dword, Eq, limit)?, sets()?, asks])?;
     }
-    compile(rules.0, SeccompAction::Allow, errno(libc::EPERM))
+    compile(rules, SeccompAction::Allow, errno(libc::EPERM))
 }
 
 /// Limits that must not change. A command sets one of them itself. Setting one reports success and
@@ -338,7 +312,7 @@ pub fn of_a_command() -> Result<BpfProgram, BackendError> {
         )?;
         rules.add(libc::SYS_setrlimit, vec![argument(0, Dword, Eq, limit)?])?;
     }
-    compile(rules.0, SeccompAction::Allow, errno(0))
+    compile(rules, SeccompAction::Allow, errno(0))
 }
 
 /// Calls that report success and do nothing, because programs end, or lose what they were about to do, if
@@ -381,7 +355,7 @@ fn without_effect(
             vec![argument(0, Dword, Eq, bits(libc::PR_SET_DUMPABLE))?, argument(1, Qword, Eq, 0)?];
         rules.add(libc::SYS_prctl, undumpable)?;
     }
-    compile(rules.0, SeccompAction::Allow, errno(0))
+    compile(rules, SeccompAction::Allow, errno(0))
 }
 
 /// Reserving space without writing: one call can reserve any size, `RLIMIT_FSIZE` does not count
@@ -411,7 +385,7 @@ fn hidden_space(disk: DiskSpace) -> Result<BpfProgram, BackendError> {
         }
         rules.add(libc::SYS_ioctl, request)?;
     }
-    compile(rules.0, SeccompAction::Allow, errno(libc::EOPNOTSUPP))
+    compile(rules, SeccompAction::Allow, errno(libc::EOPNOTSUPP))
 }
 
 /// I/O past the page cache. Not even killing the program interrupts a write in progress: two
@@ -426,7 +400,7 @@ fn direct_io() -> Result<BpfProgram, BackendError> {
     }
     let sets = argument(1, Dword, Eq, bits(libc::F_SETFL))?;
     rules.add(libc::SYS_fcntl, vec![sets, argument(2, Dword, MaskedEq(direct), direct)?])?;
-    compile(rules.0, SeccompAction::Allow, errno(libc::EINVAL))
+    compile(rules, SeccompAction::Allow, errno(libc::EINVAL))
 }
 
 /// UNIX sockets that send to an address: it is in memory, where a filter cannot read it. A raw one
@@ -443,14 +417,14 @@ fn datagrams() -> Result<BpfProgram, BackendError> {
             rules.add(call, conditions)?;
         }
     }
-    compile(rules.0, SeccompAction::Allow, errno(libc::ESOCKTNOSUPPORT))
+    compile(rules, SeccompAction::Allow, errno(libc::ESOCKTNOSUPPORT))
 }
 
 /// UNIX sockets that could be connected to an address. Socket pairs are connected permanently.
 fn named_sockets() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::default();
     rules.add(libc::SYS_socket, vec![argument(0, Dword, Eq, bits(libc::AF_UNIX))?])?;
-    compile(rules.0, SeccompAction::Allow, errno(libc::EACCES))
+    compile(rules, SeccompAction::Allow, errno(libc::EACCES))
 }
 
 /// Makes calls wait for the agent: every `connect`, and every `setpriority` of a process by its id. The

@@ -85,29 +85,23 @@ pub fn execute(program: BorrowedFd<'_>, args: &[CString], env: &[CString]) -> io
 /// is [`Errno::INVAL`] for a number that this kernel has no capability for.
 pub fn drop_from_bounding_set(capability: u64) -> Result<(), Errno> {
     // SAFETY: the arguments are numbers.
-    match unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } {
-        0 => Ok(()),
-        _ => Err(last_errno()),
-    }
+    let dropped = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+    checked(dropped).map(|_| ())
 }
 
 /// Whether this process has a real-time policy. `SCHED_DEADLINE` is not inherited.
 pub fn is_real_time() -> Result<bool, Errno> {
     // SAFETY: the argument is a number.
-    match unsafe { libc::sched_getscheduler(0) } {
-        -1 => Err(last_errno()),
-        policy => Ok([libc::SCHED_FIFO, libc::SCHED_RR].contains(&policy)),
-    }
+    let policy = checked(unsafe { libc::sched_getscheduler(0) })?;
+    Ok([libc::SCHED_FIFO, libc::SCHED_RR].map(i64::from).contains(&policy))
 }
 
 /// Takes the policy of ordinary processes.
 pub fn schedule_normally() -> Result<(), Errno> {
     let priority = libc::sched_param { sched_priority: 0 };
     // SAFETY: the structure is read during the call.
-    match unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const priority) } {
-        0 => Ok(()),
-        _ => Err(last_errno()),
-    }
+    let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const priority) };
+    checked(set).map(|_| ())
 }
 
 const IOPRIO_WHO_PROCESS: c_int = 1;
@@ -117,29 +111,24 @@ const IOPRIO_CLASS_RT: i64 = 1;
 /// Whether this process has real-time I/O.
 pub fn is_real_time_for_io() -> Result<bool, Errno> {
     // SAFETY: the arguments are numbers.
-    match unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0) } {
-        -1 => Err(last_errno()),
-        priority => Ok(priority >> IOPRIO_CLASS_SHIFT == IOPRIO_CLASS_RT),
-    }
+    let priority = checked(unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0) })?;
+    Ok(priority >> IOPRIO_CLASS_SHIFT == IOPRIO_CLASS_RT)
 }
 
 /// Takes the I/O priority that follows from the nice value.
 pub fn reset_io_priority() -> Result<(), Errno> {
     // SAFETY: the arguments are numbers.
-    match unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, 0) } {
-        0 => Ok(()),
-        _ => Err(last_errno()),
-    }
+    let set = unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, 0) };
+    checked(set).map(|_| ())
 }
 
 /// Joins a new session keyring, which is empty.
 pub fn join_session_keyring() -> Result<(), Errno> {
     let name = std::ptr::null::<c_char>();
     // SAFETY: without a name, the kernel makes a new one.
-    match unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, name) } {
-        -1 => Err(last_errno()),
-        _ => Ok(()),
-    }
+    let joined =
+        unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, name) };
+    checked(joined).map(|_| ())
 }
 
 /// The real, effective and saved user, and group.
@@ -166,8 +155,13 @@ pub fn exit(code: c_int) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-fn last_errno() -> Errno {
-    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
+/// What a call returned that is -1 if it failed.
+fn checked(returned: impl Into<i64>) -> Result<i64, Errno> {
+    let returned: i64 = returned.into();
+    match returned {
+        -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Ok(returned),
+    }
 }
 
 /// A text as the kernel takes it.
