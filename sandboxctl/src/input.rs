@@ -31,15 +31,10 @@ const MAX_STDIN_INPUT: u64 = 256 << 20;
 /// `--arg KEY=VALUE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
-    key: String,
-    value: String,
-}
-
-impl Argument {
-    /// Its key and its value.
-    pub fn parts(&self) -> (&str, &str) {
-        (&self.key, &self.value)
-    }
+    /// Its key.
+    pub key: String,
+    /// Its value.
+    pub value: String,
 }
 
 impl FromStr for Argument {

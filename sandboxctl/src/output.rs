@@ -36,10 +36,14 @@ pub enum Verbosity {
 #[derive(Debug)]
 pub struct Output {
     verbosity: Verbosity,
-    stdout_is_terminal: bool,
-    stdout_colour: bool,
-    stderr_is_terminal: bool,
-    stderr_colour: bool,
+    /// Whether stdout is a terminal, so that text must be escaped.
+    pub stdout_is_terminal: bool,
+    /// Whether stdout supports colour.
+    pub stdout_has_colour: bool,
+    /// Whether stderr is a terminal.
+    pub stderr_is_terminal: bool,
+    /// Whether stderr supports colour.
+    pub stderr_has_colour: bool,
     /// stdout's reader is gone.
     closed: AtomicBool,
     /// The log of a CI job that this is.
@@ -56,9 +60,9 @@ impl Output {
         Self {
             verbosity,
             stdout_is_terminal: io::stdout().is_terminal(),
-            stdout_colour: colour(anstream::AutoStream::choice(&io::stdout())),
+            stdout_has_colour: colour(anstream::AutoStream::choice(&io::stdout())),
             stderr_is_terminal: io::stderr().is_terminal(),
-            stderr_colour: colour(anstream::AutoStream::choice(&io::stderr())),
+            stderr_has_colour: colour(anstream::AutoStream::choice(&io::stderr())),
             closed: AtomicBool::new(false),
             ci: OnceLock::new(),
             held: Mutex::new(None),
@@ -78,26 +82,6 @@ impl Output {
 
     fn held(&self) -> std::sync::MutexGuard<'_, Option<Vec<u8>>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether stdout supports colour.
-    pub const fn stdout_has_colour(&self) -> bool {
-        self.stdout_colour
-    }
-
-    /// Whether stderr supports colour.
-    pub const fn stderr_has_colour(&self) -> bool {
-        self.stderr_colour
-    }
-
-    /// Whether stdout is a terminal, so that text must be escaped.
-    pub const fn stdout_is_terminal(&self) -> bool {
-        self.stdout_is_terminal
-    }
-
-    /// Whether stderr is a terminal.
-    pub const fn stderr_is_terminal(&self) -> bool {
-        self.stderr_is_terminal
     }
 
     /// The columns of the terminal that stdout is.
@@ -215,14 +199,14 @@ impl Output {
     /// As [`write`](Self::write).
     pub fn log(&self, entry: &LogEntry, raw: bool) -> Result<(), Error> {
         let line = entry.line();
-        if self.stdout_colour && entry.level != LogLevel::Print && !raw {
+        if self.stdout_has_colour && entry.level != LogLevel::Print && !raw {
             let text = escaped_text(&line);
             return self.write(format!("{WARNING}{text}{WARNING:#}\n").as_bytes());
         }
         if raw || !self.stdout_is_terminal {
             return self.write(format!("{line}\n").as_bytes());
         }
-        let mut styled = StyledText::new(self.stdout_colour);
+        let mut styled = StyledText::new(self.stdout_has_colour);
         let text = styled.take(line.as_bytes()) + &styled.end();
         self.write(format!("{text}\n").as_bytes())
     }
@@ -342,7 +326,7 @@ impl Output {
     /// Writes a diff to stderr: byte for byte, but for people on a terminal.
     pub fn diff(&self, diff: &[u8]) {
         match self.stderr_is_terminal {
-            true => self.block(&render::diff(diff, self.stderr_colour)),
+            true => self.block(&render::diff(diff, self.stderr_has_colour)),
             false => self.to_stderr(&self.neutral_message(diff)),
         }
     }
@@ -357,7 +341,7 @@ impl Output {
 
     fn labelled(&self, style: Style, label: &str, text: &str) {
         let text = escaped_line(text);
-        if self.stderr_colour {
+        if self.stderr_has_colour {
             self.stderr(&format!("{style}{label}{style:#}: {text}"));
         } else {
             self.stderr(&format!("{label}: {text}"));
@@ -379,7 +363,7 @@ impl Output {
 
     fn dim(&self, text: &str) {
         let text = escaped_line(text);
-        if self.stderr_colour {
+        if self.stderr_has_colour {
             self.stderr(&format!("{DIM}{text}{DIM:#}"));
         } else {
             self.stderr(&text);

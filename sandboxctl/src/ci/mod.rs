@@ -86,8 +86,8 @@ pub struct Ci {
     reads_stdout: bool,
     /// Where the group is; `None` if the runner reads neither stdout nor stderr.
     stream: Option<OutputStream>,
-    /// stderr goes to where stdout goes.
-    is_one_stream: bool,
+    /// stderr goes to where stdout goes: both are one log.
+    pub is_one_stream: bool,
     /// The stop-commands token, or the section's name: random.
     token: String,
     /// The files that the runner reads after the step, by their variables.
@@ -265,11 +265,6 @@ impl Ci {
             }
             _ => None,
         }
-    }
-
-    /// Whether stdout and stderr are one log.
-    pub const fn is_one_stream(&self) -> bool {
-        self.is_one_stream
     }
 
     /// What the pieces for a stream pass through.

@@ -144,7 +144,7 @@ pub struct ExecArgs {
 
     /// Mounts as Docker writes them.
     #[command(flatten)]
-    volumes: VolumeArgs,
+    pub volumes: VolumeArgs,
 
     /// What Docker's users type.
     #[command(flatten)]
@@ -181,15 +181,6 @@ pub enum CommandLine {
 }
 
 impl ExecArgs {
-    /// Adds the mounts that are written as Docker writes them to the files.
-    ///
-    /// # Errors
-    ///
-    /// As [`VolumeArgs::add_to`].
-    pub fn add_volumes(&mut self) -> Result<(), Error> {
-        self.volumes.add_to(&mut self.files)
-    }
-
     /// What to run, and what in. Where no flag says what to run in, the first word is an image:
     /// the sandbox image has no programs. A service may have an image for all: there the words after
     /// `--`, and a line for the shell without a word, run in that one.

@@ -287,7 +287,7 @@ pub struct CreateArgs {
 
     /// A port of its loopback that may be reached from outside, or `any`; repeatable
     #[arg(long, value_name = "PORT", value_parser = text::<Ports>())]
-    port: Vec<Ports>,
+    pub port: Vec<Ports>,
 
     /// Kill a command's processes when it ends; disables run, shell and attach
     #[arg(long)]
@@ -355,11 +355,6 @@ impl CreateArgs {
         self.command_limits.add_flags(flags);
         self.program_limits.add_flags(flags);
         self.allow.add_flags(flags);
-    }
-
-    /// The ports that may be reached.
-    pub fn ports(&self) -> Ports {
-        self.port.iter().cloned().collect()
     }
 
     /// Whether it is known to have programs. A service may have an image for sandboxes that name none.
@@ -594,7 +589,7 @@ mod tests {
         let ports = |words: &[&str]| {
             let all: Vec<_> = ["create"].iter().chain(words).copied().collect();
             let Ok(SandboxCommand::Create(args)) = parse(&all) else { panic!("it is create") };
-            args.ports()
+            args.port.into_iter().collect::<Ports>()
         };
         assert_eq!(ports(&[]), Ports::Listed(Vec::new()));
         let [some, more] = [80, 443].map(|port| NonZeroU16::new(port).unwrap());

@@ -18,7 +18,7 @@ use crate::config::{Flags, Key, Value};
 pub struct StoreArgs {
     #[arg(long, value_name = "DIR", help = Key::ServerDataDir.help(),
         value_hint = ValueHint::DirPath, conflicts_with = "database")]
-    data_dir: Option<PathBuf>,
+    pub data_dir: Option<PathBuf>,
 
     /// That of a cluster.
     #[command(flatten)]
@@ -30,11 +30,6 @@ impl StoreArgs {
     pub fn add_flags(&self, flags: &mut Flags) {
         flags.set(Key::ServerDataDir, self.data_dir.clone().map(Value::Path));
         self.database.add_flags(flags);
-    }
-
-    /// Whether a directory is named here, whatever the configuration says of a database.
-    pub const fn names_data_dir(&self) -> bool {
-        self.data_dir.is_some()
     }
 }
 

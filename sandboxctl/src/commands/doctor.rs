@@ -48,7 +48,7 @@ fn show(context: &Context<'_>, args: &DoctorArgs, checks: &[Check]) -> Result<u8
     if args.json {
         context.output.document(&checks)?;
     } else {
-        let colour = context.output.stdout_has_colour();
+        let colour = context.output.stdout_has_colour;
         context.output.write(listing(checks, colour).as_bytes())?;
         let usage = match args.database.is_named() {
             true => "ready: sandboxctl serve --database URL",

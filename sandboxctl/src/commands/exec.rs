@@ -37,7 +37,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     if let Some(client) = args.remote.client(&context.environment)? {
         return exec_remote(context, &args, client);
     }
-    args.add_volumes()?;
+    args.volumes.add_to(&mut args.files)?;
     let args = &args;
     let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
     args.rules.add_to(&mut settings)?;
@@ -159,7 +159,7 @@ fn view(args: &ExecArgs) -> View {
         json: args.json,
         raw: args.raw,
         keep: args.keep,
-        no_network: args.docker_flags.no_network(),
+        no_network: args.docker_flags.network.is_some(),
         ..View::default()
     }
 }

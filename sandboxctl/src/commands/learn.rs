@@ -99,7 +99,7 @@ impl Learn {
         let asks = dialogue == Dialogue::Terminal
             && io::stdin().is_terminal()
             && io::stderr().is_terminal();
-        let has_colour = context.output.stderr_has_colour() || context.output.stdout_has_colour();
+        let has_colour = context.output.stderr_has_colour || context.output.stdout_has_colour;
         let inject = settings.names(Key::Inject);
         let inject = inject.iter().filter_map(|rule| rule.parse::<InjectRule>().ok());
         let credentials: Arc<[String]> = inject.map(|rule| rule.target.host.to_string()).collect();

@@ -28,7 +28,7 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     if let Some(client) = args.remote.client(&context.environment)? {
         return run_remote(context, &args, client);
     }
-    args.add_volumes()?;
+    args.volumes.add_to(&mut args.sandbox.files)?;
     let args = &args;
     let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
     args.rules.add_to(&mut settings)?;
@@ -144,7 +144,7 @@ fn run_remote(context: &Context<'_>, args: &RunArgs, client: Client) -> Result<u
         settings: &settings,
         inputs: &args.sandbox.files.inputs,
         stdin: stdin.as_deref(),
-        image: args.root.image_name().map(str::to_owned),
+        image: args.root.image.clone(),
         secrets,
         title: String::new(),
     };

@@ -157,7 +157,7 @@ fn status(
 ) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     let client = remote.client(&context.environment)?;
-    let is_cluster = !args.names_data_dir() && settings.text(Key::ServerDatabase).is_some();
+    let is_cluster = args.data_dir.is_none() && settings.text(Key::ServerDatabase).is_some();
     let is_named = !is_cluster && settings.setting(Key::ServerDataDir).value.is_some();
     if !is_named && client.is_none() {
         let error = Error::usage("server status", "no service is named");

@@ -249,7 +249,7 @@ impl ChangesFile {
 /// If it is asked for.
 pub fn refuse_diff_beside_output(args: &ChangesArgs, output: &Output) -> Result<(), Error> {
     match args.diff {
-        Some(None) if !output.stderr_is_terminal() => {
+        Some(None) if !output.stderr_is_terminal => {
             Err(Error::usage("--diff", "stderr has what the run writes to it too")
                 .with_hint("--diff=FILE writes the diff alone to a file"))
         }

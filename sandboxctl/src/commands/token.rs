@@ -83,7 +83,7 @@ pub enum Place {
 /// or else the data directory.
 pub fn place(context: &Context<'_>, args: &StoreArgs) -> Result<Place, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
-    if !args.names_data_dir()
+    if args.data_dir.is_none()
         && let Some(database) = database::config(&context.environment, &settings)?
     {
         return Ok(Place::Database(database));

@@ -115,7 +115,7 @@ pub fn tools(context: &Context<'_>, args: &ToolsArgs) -> Result<u8, Error> {
     }
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     // The directories are named by calls: kinds can only be learnt from them.
-    let pool = args.has_pool().then(|| PoolConfig { adaptive: true, ..settings.pool() });
+    let pool = args.pool.is_some().then(|| PoolConfig { adaptive: true, ..settings.pool() });
     with_tools(context, &settings, &args.sandbox.root, pool, async |tools, signals| {
         let stdin = BufReader::with_capacity(BUFFER_BYTES, tokio::io::stdin());
         let call = |name: &str, args: &RawValue, stop| tools.call(name, args, stop);

@@ -23,7 +23,8 @@ const PIECES: usize = 8;
 pub struct Source {
     /// The last piece is empty.
     pieces: mpsc::Receiver<io::Result<Vec<u8>>>,
-    size: Option<u64>,
+    /// The number of bytes, if known.
+    pub size: Option<u64>,
     ended: bool,
 }
 
@@ -92,11 +93,6 @@ impl Source {
         };
         std::thread::Builder::new().name("source".to_owned()).spawn(read)?;
         Ok(Self { pieces, size, ended: false })
-    }
-
-    /// The number of bytes, if known.
-    pub const fn size(&self) -> Option<u64> {
-        self.size
     }
 
     /// The next piece; `None` at the end.

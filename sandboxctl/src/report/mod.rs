@@ -80,25 +80,6 @@ impl Reports {
     pub fn ended(
         &self,
         index: usize,
-        document: &ExecutionDocument<'static>,
-        exit_code: u8,
-        last_lines: String,
-    ) {
-        self.record(index, document.clone(), exit_code, last_lines);
-    }
-
-    /// Our side failed, so that there is no result.
-    pub fn failed(&self, index: usize, error: &Error) {
-        let (failure, code) = (error.document(), error.exit_code());
-        let is_script = self.subjects.get(index).is_some_and(|it| it.source.is_some());
-        let kind = if is_script { ExecutionKind::Script } else { ExecutionKind::Command };
-        let document = ExecutionDocument::failed(kind, failure, code);
-        self.record(index, document, code, String::new());
-    }
-
-    fn record(
-        &self,
-        index: usize,
         document: ExecutionDocument<'static>,
         exit_code: u8,
         mut last_lines: String,
@@ -116,6 +97,15 @@ impl Reports {
         Patterns::of([&subject.secrets]).text(&mut last_lines);
         entries.push(Entry { index, subject, document, exit_code, last_lines });
         entries.sort_by_key(|entry| entry.index);
+    }
+
+    /// Our side failed, so that there is no result.
+    pub fn failed(&self, index: usize, error: &Error) {
+        let (failure, code) = (error.document(), error.exit_code());
+        let is_script = self.subjects.get(index).is_some_and(|it| it.source.is_some());
+        let kind = if is_script { ExecutionKind::Script } else { ExecutionKind::Command };
+        let document = ExecutionDocument::failed(kind, failure, code);
+        self.ended(index, document, code, String::new());
     }
 
     fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
@@ -147,8 +137,8 @@ impl Reports {
             }
         }
         for log in self.events.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            let (file, failure) = log.finish();
-            failures.extend(failure.map(|source| unwritten(ReportKind::Ndjson, &file, source)));
+            let unwritten = |source| unwritten(ReportKind::Ndjson, &log.path, source);
+            failures.extend(log.failure.map(unwritten));
         }
         (entries, failures)
     }
@@ -233,7 +223,7 @@ mod tests {
             Reports::of(&[argument], None, vec![subject("a"), subject("b"), subject("c")]).unwrap();
         let failure = Error::usage("x", "y").document();
         let document = ExecutionDocument::failed(ExecutionKind::Script, failure, 2);
-        reports.ended(0, &document, 2, String::new());
+        reports.ended(0, document, 2, String::new());
         let error = Error::Signalled(crate::error::Signal::Terminate);
         reports.failed(1, &error);
         reports.failed(1, &Error::usage("x", "later"));
@@ -254,7 +244,7 @@ mod tests {
         let reports = Reports::of(&[], None, vec![subject]).unwrap();
         let failure = Error::usage("x", "y").document();
         let document = ExecutionDocument::failed(ExecutionKind::Command, failure, 1);
-        reports.ended(0, &document, 1, "it is hunter22".to_owned());
+        reports.ended(0, document, 1, "it is hunter22".to_owned());
         assert_eq!(reports.finish(Ok(&1)).0[0].last_lines, "it is ***");
     }
 

@@ -216,7 +216,7 @@ async fn feed(
             return Ok(InputEnd::Closed);
         }
     }
-    if keyboard.leaves() {
+    if keyboard.leaves {
         return Ok(InputEnd::Left);
     }
     // The command may also ignore the end of its stdin.

@@ -18,7 +18,6 @@ use super::super::transfer::Sink;
 use super::super::{Context, hints, network, touched, truncation};
 use super::job::{Job, Program};
 use super::tail::Tail;
-use crate::ci::Ci;
 use crate::error::Error;
 use crate::input::ScriptSource;
 use crate::output::Output;
@@ -237,7 +236,7 @@ impl<'a> Renderer<'a> {
     /// If stdout cannot be written.
     pub fn end(&mut self, ended: &Ended) -> Result<(), Error> {
         let (index, exit_code) = (self.job.index, ended.exit_code);
-        self.reports.ended(index, &ended.document, exit_code, self.stderr.last_lines());
+        self.reports.ended(index, ended.document.clone(), exit_code, self.stderr.last_lines());
         match self.view.is_later {
             true => Ok(()),
             false => self.show(ended),
@@ -357,7 +356,7 @@ impl<'a> Renderer<'a> {
         let output = self.output;
         let Failure { kind, message, line, traceback, value, hint } = error.clone();
         let error = ScriptError { kind, message, line, traceback, value };
-        output.block(&render::script_error(&error, name, source, output.stderr_has_colour()));
+        output.block(&render::script_error(&error, name, source, output.stderr_has_colour));
         if let Some(stack) = render::call_stack(&error) {
             output.indented(stack);
         }
@@ -427,14 +426,14 @@ impl Console {
             (Some(_), _) => [Sink::screen(io::stdout()), Sink::screen(io::stderr())],
             (None, true) => [Sink::new(io::stdout()), Sink::new(io::stderr())],
             (None, false) => [
-                Sink::styled(io::stdout(), output.stdout_has_colour()),
-                Sink::styled(io::stderr(), output.stderr_has_colour()),
+                Sink::styled(io::stdout(), output.stdout_has_colour),
+                Sink::styled(io::stderr(), output.stderr_has_colour),
             ],
         }
         .map(|sink| sink.map_err(|source| Error::Stdout { source }));
         let filters = [OutputStream::Stdout, OutputStream::Stderr]
             .map(|stream| output.ci().and_then(|ci| ci.filter(stream)));
-        let is_one = output.ci().is_some_and(Ci::is_one_stream);
+        let is_one = output.ci().is_some_and(|ci| ci.is_one_stream);
         Ok(Self { sinks: [stdout?, stderr?], filters, is_one })
     }
 

@@ -101,7 +101,7 @@ async fn print_envelope(envelope: &Envelope, output: &Output) -> Result<bool, Er
         serde_json::to_string(envelope).map_err(|error| Error::Stdout { source: error.into() })?;
     json = output.neutral_json(&json).into_owned();
     json.push('\n');
-    if output.stdout_is_terminal() {
+    if output.stdout_is_terminal {
         json = json_for_terminal(&json).into_owned();
     }
     // Not on this thread, where a blocked reader would delay signals. In one write, so that nothing

@@ -114,7 +114,7 @@ impl<'a> Copy<'a> {
         let (from, to, bytes) = match (self.from, self.to) {
             (From::Host { mut source, written, name }, To::Sandbox(path)) => {
                 let path = inside(sandbox, path, name.as_deref()).await?;
-                let mut progress = Progress::shown(output, source.size());
+                let mut progress = Progress::shown(output, source.size);
                 let mut writer = sandbox.writer(Write::new(path)).await?;
                 let what = written.to_string();
                 fill(&mut writer, &mut source, &mut progress, &what).await?;
@@ -133,7 +133,7 @@ impl<'a> Copy<'a> {
                     return Err(failed(&what, io::ErrorKind::BrokenPipe.into()));
                 }
                 target.finish().map_err(|error| failed(&what, error))?;
-                (shown(from), what, progress.bytes())
+                (shown(from), what, progress.bytes)
             }
             (From::Sandbox(from), To::Stdout) => {
                 let mut reader = sandbox.reader(Read::new(from.as_bytes())).await?;

@@ -343,7 +343,7 @@ impl Session<'_> {
                 sandbox.write_text(write, &text, Some(encoding)).await?
             }
             Content::Stream(mut source) => {
-                let mut progress = Progress::shown(self.context.output, source.size());
+                let mut progress = Progress::shown(self.context.output, source.size);
                 let mut writer = sandbox.writer(write).await?;
                 fill(&mut writer, &mut source, &mut progress, "stdin").await?;
                 writer.finish().await?

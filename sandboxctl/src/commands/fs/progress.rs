@@ -14,7 +14,8 @@ const SLOW: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Progress {
     since: Instant,
-    bytes: u64,
+    /// The number of transferred bytes.
+    pub bytes: u64,
     /// None without a terminal.
     bar: Option<ProgressBar>,
 }
@@ -41,11 +42,6 @@ impl Progress {
             // Counts from the start, so that the speed is correct.
             bar.set_position(self.bytes);
         }
-    }
-
-    /// The number of transferred bytes.
-    pub const fn bytes(&self) -> u64 {
-        self.bytes
     }
 }
 
@@ -85,6 +81,6 @@ mod tests {
         let mut progress = Progress::hidden();
         progress.add(3);
         progress.add(4);
-        assert_eq!(progress.bytes(), 7);
+        assert_eq!(progress.bytes, 7);
     }
 }

@@ -54,7 +54,7 @@ impl Report {
 
 /// `read`: the content, unchanged.
 pub fn read(read: &ReadData, output: &Output) -> Result<Report, Error> {
-    let text = match output.stdout_is_terminal() {
+    let text = match output.stdout_is_terminal {
         true => escaped_text(&read.content).into_owned(),
         false => read.content.clone(),
     };
@@ -82,7 +82,7 @@ fn in_flags(footer: &str) -> String {
 pub fn list(list: &ListData, long: bool, output: &Output) -> Result<Report, Error> {
     let text = if long {
         table_of(list).into_bytes()
-    } else if output.stdout_is_terminal() {
+    } else if output.stdout_is_terminal {
         lines_of(list).into_bytes()
     } else {
         bytes_of(list)
@@ -118,7 +118,7 @@ pub fn grep(found: &GrepData, output: &Output) -> Result<Report, Error> {
         last = Some((&line.path, line.line));
         push_name(&mut text, &line.name, output);
         let mark = if line.context { '-' } else { ':' };
-        let shown = match output.stdout_is_terminal() {
+        let shown = match output.stdout_is_terminal {
             true => escaped_line(&line.text),
             false => line.text.as_str().into(),
         };
@@ -137,7 +137,7 @@ fn cut_off(shown: u64, what: &str, note: Option<&str>) -> Option<String> {
 
 /// A name as it is, or with control characters escaped for a terminal.
 fn push_name(text: &mut Vec<u8>, name: &WireString, output: &Output) {
-    match output.stdout_is_terminal() {
+    match output.stdout_is_terminal {
         true => text.extend_from_slice(escaped_line(&name.to_string_lossy()).as_bytes()),
         false => text.extend_from_slice(name.as_bytes()),
     }
@@ -201,7 +201,7 @@ pub fn stat(stat: &StatData, output: &Output) -> Result<Report, Error> {
         ("created", time(stat.created)),
     ];
     for (name, value) in lines {
-        let value = match output.stdout_is_terminal() {
+        let value = match output.stdout_is_terminal {
             true => escaped_line(&value),
             false => value.as_str().into(),
         };

@@ -241,7 +241,7 @@ async fn send(
     let failed = |source| Error::Content { what: "stdin".to_owned(), source };
     if let Some(lent) = lent {
         // One that was shown elsewhere draws itself again when its size changes.
-        let size = lent.size();
+        let size = lent.last;
         let other = TerminalSize { rows: if size.rows > 1 { size.rows - 1 } else { 2 }, ..size };
         for size in [other, size] {
             if input.resize(size).await.is_err() {
@@ -254,10 +254,10 @@ async fn send(
         let sent = tokio::select! {
             typed = next_input(keyboard), if is_open => match typed.map_err(failed)? {
                 Some(piece) => input.write(piece).await,
-                None if keyboard.as_ref().is_some_and(Keyboard::leaves) => return Ok(()),
+                None if keyboard.as_ref().is_some_and(|it| it.leaves) => return Ok(()),
                 None => {
                     is_open = false;
-                    let has_given = keyboard.as_ref().is_some_and(Keyboard::has_given);
+                    let has_given = keyboard.as_ref().is_some_and(|it| it.has_given);
                     match kind {
                         InputKind::Piped if !has_given => Ok(()),
                         InputKind::Piped | InputKind::Own => input.close().await,

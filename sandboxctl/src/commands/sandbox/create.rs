@@ -48,10 +48,7 @@ pub async fn create(
         }
         None => None,
     };
-    let metadata = args.metadata.iter().map(|it| {
-        let (key, value) = it.parts();
-        (key.to_owned(), value.into())
-    });
+    let metadata = args.metadata.iter().map(|it| (it.key.clone(), it.value.clone().into()));
     let mut request = SandboxRequest {
         name: args.name.clone(),
         spec: KeptSpec {
@@ -62,7 +59,7 @@ pub async fn create(
             mount_path: args.mount_path.clone(),
             workdir: args.workdir.clone(),
             processes: if keeps { Processes::Kept } else { Processes::PerCommand },
-            ports: args.ports(),
+            ports: args.port.iter().cloned().collect(),
             files: args.files.unwrap_or_default(),
             env: variables_of_request(context, &args.variables.read()?)?,
             host_dir,

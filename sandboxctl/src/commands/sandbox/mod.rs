@@ -85,7 +85,8 @@ async fn perform(
     match command {
         SandboxCommand::Create(args) => return create::create(context, &client, &args).await,
         SandboxCommand::Ls { status, metadata, quiet, json } => {
-            let metadata: BTreeMap<_, _> = metadata.iter().map(|it| it.parts()).collect();
+            let metadata: BTreeMap<_, _> =
+                metadata.iter().map(|it| (&*it.key, &*it.value)).collect();
             let query = SandboxQuery { status: status.as_deref(), metadata };
             let sandboxes = client.sandboxes(&query).await?;
             output.show(json, &sandboxes, |width| match quiet {
