@@ -13,9 +13,7 @@ use sandbox_api::service::{
 use sandbox_api::{DocumentBody, EventRecord, ExecutionDocument, ExecutionEvent, Exit, Recorded};
 
 use super::{Context, block_on};
-use crate::cli::executions::{
-    ExecutionId, ExecutionsArgs, ExecutionsCommand, ListArgs, SubmitArgs,
-};
+use crate::cli::executions::{ExecutionsArgs, ExecutionsCommand, ListArgs, SubmitArgs};
 use crate::error::{Error, UNREAD};
 use crate::input::{self, ScriptArgument};
 use crate::output::Output;
@@ -47,13 +45,13 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
                 }
                 ExecutionsCommand::Get { id, wait, json } => {
                     let execution = match wait {
-                        true => client.ended_execution(id.as_str()).await?,
-                        false => client.execution(id.as_str()).await?,
+                        true => client.ended_execution(&id).await?,
+                        false => client.execution(&id).await?,
                     };
                     print(output, &execution, json)?;
                 }
                 ExecutionsCommand::Events { id, after, json } => {
-                    let source = EventSource::Execution(id.as_str().to_owned());
+                    let source = EventSource::Execution(id);
                     let mut events = Events::new(client.clone(), source, after.unwrap_or(0));
                     let print = async {
                         while let Some(event) = events.next().await? {
@@ -69,7 +67,7 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
                 }
                 ExecutionsCommand::Cancel { ids } => return cancel(output, &client, &ids).await,
                 ExecutionsCommand::Files { id, json } => {
-                    let files = client.files(id.as_str()).await?;
+                    let files = client.files(&id).await?;
                     output.show(json, &files, |width| files_listing(&files, width))?;
                 }
                 ExecutionsCommand::Download { id, path, output: file } => {
@@ -77,7 +75,7 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
                     if path.is_none() {
                         check_archive_name(&file)?;
                     }
-                    let content = client.download(id.as_str(), path.as_deref()).await?;
+                    let content = client.download(&id, path.as_deref()).await?;
                     return save(output, content, "--output", &file).await;
                 }
             }
@@ -100,10 +98,10 @@ fn check_archive_name(file: &Path) -> Result<(), Error> {
 }
 
 /// Cancels all that can be, and says of each other one why it cannot. The exit code is that of the first.
-async fn cancel(output: &Output, client: &Client, ids: &[ExecutionId]) -> Result<u8, Error> {
+async fn cancel(output: &Output, client: &Client, ids: &[String]) -> Result<u8, Error> {
     let mut code = 0;
     for id in ids {
-        if let Err(error) = client.cancel(id.as_str()).await {
+        if let Err(error) = client.cancel(id).await {
             let error = Error::from(error);
             output.error(&error);
             code = if code == 0 { error.exit_code() } else { code };

@@ -83,8 +83,8 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     reports::check_runner_files(context, spec.io_dir.as_deref(), &config)?;
     let jobs = scripts.iter().enumerate().map(|(index, source)| {
         let script = Script::new(source.source.clone()).args(arguments.clone());
-        let now = args.reproducible.now.map(|moment| moment.0);
-        let script = script.seed(args.reproducible.seed).now(now).secrets(secrets.clone());
+        let script =
+            script.seed(args.reproducible.seed).now(args.reproducible.now).secrets(secrets.clone());
         let job = Job { index, program: Program::Script(source) };
         (job, launch::title(&source.name), script.into(), None)
     });
@@ -151,7 +151,7 @@ fn run_remote(context: &Context<'_>, args: &RunArgs, client: Client) -> Result<u
     let mut template = options.request()?;
     template.args = input::arguments(args.args_file.as_deref(), &args.args)?;
     template.seed = args.reproducible.seed;
-    template.now = args.reproducible.now.map(|moment| moment.0);
+    template.now = args.reproducible.now;
     template.io.workdir = args.sandbox.workdir.clone();
     template.io.errors = settings.chosen_io_errors();
     let subjects = scripts.iter().map(reports::script).collect();

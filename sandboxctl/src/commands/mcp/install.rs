@@ -10,7 +10,7 @@ use sandbox_mcp::{SKILL, SKILL_NAME};
 
 use crate::cli::mcp::{InstallArgs, McpArgs};
 use crate::cli::{self, Cli, Command, Global};
-use crate::clients::{self, Client, Entry, InstallError, Written};
+use crate::clients::{self, Client, Entry, InstallError};
 use crate::commands::Context;
 use crate::config::Value;
 use crate::error::Error;
@@ -64,17 +64,17 @@ fn put(
     args: &InstallArgs,
     file: &Path,
     text: &str,
-    write: impl FnOnce() -> Result<Written, InstallError>,
+    write: impl FnOnce() -> Result<Option<PathBuf>, InstallError>,
 ) -> Result<(), Error> {
     if args.print {
         context.output.notice(&format!("in {}:", file.display()));
         return context.output.text(text);
     }
-    let written = write().map_err(|error| {
+    let backup = write().map_err(|error| {
         Error::usage(file.display().to_string(), error.to_string()).with_hint(error.hint())
     })?;
     context.output.text(&format!("{}\n", file.display()))?;
-    if let Some(backup) = written.backup {
+    if let Some(backup) = backup {
         context.output.notice(&format!("the file as it was is {}", backup.display()));
     }
     Ok(())
