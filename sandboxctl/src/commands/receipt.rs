@@ -23,7 +23,7 @@ use sandbox_controller::{AGENT_SHA256, AgentSource, Command, MASK, Patterns, San
 use serde::Serialize;
 
 use super::Context;
-use super::artifacts::{cancellable, list};
+use super::artifacts::{cancellable, lines};
 use super::collect::{Artifacts, Copied};
 use super::staging::Staging;
 use crate::cli::receipt::{KeysCommand, ReceiptArgs, ReceiptCommand};
@@ -577,7 +577,7 @@ pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Er
         output.failure(&unverified(error).message, None);
         return Ok(code);
     }
-    list(context, &differences, CheckDifference::as_str)?;
+    output.text(&lines(&differences, CheckDifference::as_str))?;
     if differences.is_empty() {
         let files = opened.receipt.subject.iter().filter(|it| it.path().is_some()).count();
         let files = render::count(files, "file", "files");

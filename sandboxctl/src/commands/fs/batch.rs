@@ -81,7 +81,7 @@ impl Batch {
                 break;
             }
         }
-        Ok(Report::done().code(code))
+        Ok(Report { code, ..Report::default() })
     }
 }
 

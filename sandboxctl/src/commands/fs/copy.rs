@@ -153,7 +153,7 @@ impl<'a> Copy<'a> {
                 (shown(from), format!(":{}", copied.to), copied.bytes)
             }
             // `prepare` has refused it.
-            (From::Host { .. }, To::Host { .. } | To::Stdout) => return Ok(Report::done()),
+            (From::Host { .. }, To::Host { .. } | To::Stdout) => return Ok(Report::default()),
         };
         Report::silent(&Copied { from, to, bytes, entries })
     }

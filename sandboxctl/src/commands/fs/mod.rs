@@ -277,7 +277,8 @@ impl Session<'_> {
             PreparedOperation::Grep(grep) => report::grep(&sandbox.grep(grep).await?, output),
             PreparedOperation::Exists(exists) => {
                 let found = sandbox.call(exists).await?;
-                Ok(Report::silent(&found)?.code(if found.exists { 0 } else { 1 }))
+                let code = if found.exists { 0 } else { 1 };
+                Ok(Report { code, ..Report::silent(&found)? })
             }
             PreparedOperation::Stat(stat) => report::stat(&sandbox.stat(stat).await?, output),
             PreparedOperation::Copy(copy) => copy.perform(sandbox, output).await,

@@ -32,23 +32,10 @@ pub struct Report {
 }
 
 impl Report {
-    /// Everything has been printed.
-    pub fn done() -> Self {
-        Self::default()
-    }
-
     /// Without JSON there is nothing to print.
     pub fn silent(data: &(impl OperationStats + Serialize)) -> Result<Self, Error> {
         let unusable = |source| ControllerError::Operation { source };
         Ok(Self { data: Some(OperationOutput::new(data).map_err(unusable)?), ..Self::default() })
-    }
-
-    pub fn code(self, code: u8) -> Self {
-        Self { code, ..self }
-    }
-
-    pub fn text(self, text: impl Into<Vec<u8>>) -> Self {
-        Self { text: text.into(), ..self }
     }
 }
 
@@ -58,7 +45,7 @@ pub fn read(read: &ReadData, output: &Output) -> Result<Report, Error> {
         true => escaped_text(&read.content).into_owned(),
         false => read.content.clone(),
     };
-    Ok(Report { is_content: true, ..Report::silent(read)?.text(text) })
+    Ok(Report { is_content: true, text: text.into(), ..Report::silent(read)? })
 }
 
 /// `view`, which is used only with JSON.
@@ -88,8 +75,7 @@ pub fn list(list: &ListData, long: bool, output: &Output) -> Result<Report, Erro
         bytes_of(list)
     };
     let cut_off = cut_off(list.entries.len() as u64, "entries", list.note.as_deref());
-    let report = Report::silent(list)?.text(text);
-    Ok(Report { cut_off, ..report })
+    Ok(Report { text, cut_off, ..Report::silent(list)? })
 }
 
 /// `glob`: one path per line.
@@ -99,9 +85,8 @@ pub fn glob(found: &GlobData, output: &Output) -> Result<Report, Error> {
         push_name(&mut text, &path.name, output);
         text.push(b'\n');
     }
-    let report = Report::silent(found)?.text(text);
     let cut_off = cut_off(found.matches.len() as u64, "paths", found.note.as_deref());
-    Ok(Report { cut_off, ..report })
+    Ok(Report { text, cut_off, ..Report::silent(found)? })
 }
 
 /// `grep`: `path:line:text`, context as `path-line-text`, with `--` between groups of lines.
@@ -125,9 +110,8 @@ pub fn grep(found: &GrepData, output: &Output) -> Result<Report, Error> {
         text.extend_from_slice(format!("{mark}{}{mark}{shown}\n", line.line).as_bytes());
     }
     let code = if found.matches == 0 { 1 } else { 0 };
-    let report = Report::silent(found)?.text(text).code(code);
     let cut_off = cut_off(found.matches, "matches", found.note.as_deref());
-    Ok(Report { cut_off, ..report })
+    Ok(Report { text, cut_off, code, ..Report::silent(found)? })
 }
 
 /// The warning that a result is a part.
@@ -207,7 +191,7 @@ pub fn stat(stat: &StatData, output: &Output) -> Result<Report, Error> {
         };
         _ = writeln!(text, "{:13}{value}", format!("{name}:"));
     }
-    Ok(Report::silent(stat)?.text(text))
+    Ok(Report { text: text.into(), ..Report::silent(stat)? })
 }
 
 fn time(time: Option<Timestamp>) -> String {

@@ -52,7 +52,7 @@ pub(super) async fn pour(
 
 /// The report of a copy to stdout, of which a part is missing if the reader is gone.
 pub(super) fn poured(is_whole: bool) -> Report {
-    Report::done().code(if is_whole { 0 } else { UNREAD })
+    Report { code: if is_whole { 0 } else { UNREAD }, ..Report::default() }
 }
 
 /// Copies all of `source` into a file that is being written, without finishing it.
