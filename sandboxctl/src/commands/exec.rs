@@ -14,7 +14,7 @@ use sandbox_controller::{Command, Patterns, Stdin};
 use sandbox_protocol::message::Pty;
 
 use super::collect::Artifacts;
-use super::execution::remote::{self, RequestOptions};
+use super::execution::remote;
 use super::execution::{Job, Local, Program, Remote, View};
 use super::learn::{Dialogue, Learn};
 use super::receipt::Issuer;
@@ -99,13 +99,8 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         true => issuer.map(|it| it.with_words_of(&command)).transpose()?,
         false => issuer,
     };
-    let keyboard = match args.stdin {
-        true => Some(
-            Keyboard::open(args.tty.then(|| args.detach_keys.clone()))
-                .map_err(|source| Error::System { what: "stdin".to_owned(), source })?,
-        ),
-        false => None,
-    };
+    let keys = args.tty.then(|| args.detach_keys.clone());
+    let keyboard = args.stdin.then(|| Keyboard::open(keys)).transpose()?;
     if args.stdin && !args.tty && io::stdin().is_terminal() {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
@@ -183,17 +178,10 @@ fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result
         args.secrets.read(&context.environment, args.stdin.then_some("--stdin"))?;
     let subject = reports::command(&line, &secrets);
     let shown = hints::shown_line(&line, &secrets);
-    let title = line_title(&shown);
     let image_word = image.clone().filter(|_| args.image_may_be_the_command());
-    let options = RequestOptions {
-        settings: &settings,
-        inputs: &args.files.inputs,
-        stdin: stdin.as_deref(),
-        image,
-        secrets,
-        title,
-    };
-    let mut request = options.request()?;
+    let mut request = remote::request(&settings, &args.files.inputs, stdin.as_deref(), image)?;
+    request.secrets = remote::secrets(&secrets);
+    request.metadata = remote::title(&line_title(&shown));
     let command =
         command_request(context, args.workdir.as_deref(), &line, &args.variables.read()?)?;
     let reports = Reports::of(&args.reports.reports, None, vec![subject])?;

@@ -54,12 +54,6 @@ pub struct Issuer {
     command: Option<RecordedCommand>,
 }
 
-/// What became of a receipt.
-#[derive(Default)]
-pub struct Issued {
-    report: Option<ReceiptReport>,
-}
-
 /// The root directory or image archive of a spec, and its inputs that are paths, with their digests.
 pub struct Digested(Vec<(String, PathBuf, artifacts::InputDigest)>);
 
@@ -231,8 +225,8 @@ impl Issuer {
         result: &ExecutionResult,
         copied: &mut Copied,
         staging: &Staging,
-    ) -> Issued {
-        let Some(issuer) = issuer else { return Issued::default() };
+    ) -> Option<ReceiptReport> {
+        let issuer = issuer.as_ref()?;
         let problem = match issuer.receipt(sandbox, workload, result, copied, staging).await {
             Ok(receipt) => issuer.write(&receipt, tests_of(workload, result)).err(),
             Err(error) => Some(error),
@@ -242,7 +236,7 @@ impl Issuer {
         }
         let file = issuer.file.to_string_lossy().into_owned();
         let error = problem.map(|error| error.document());
-        Issued { report: Some(ReceiptReport { file, error }) }
+        Some(ReceiptReport { file, error })
     }
 
     async fn receipt(
@@ -351,9 +345,7 @@ impl Issuer {
         let target = self.place.target().map_err(unwritten)?;
         target.write(&text).map_err(unwritten)
     }
-}
 
-impl Issuer {
     /// A statement as a line of the file.
     fn line(&self, statement: &impl Serialize) -> serde_json::Result<Vec<u8>> {
         let mut text = match &self.key {
@@ -375,20 +367,6 @@ fn tests_of(workload: &Workload, result: &ExecutionResult) -> Option<TestResult>
     match workload {
         Workload::Script(script) => TestResult::new(receipts::script(script), result.tests()),
         Workload::Command(_) => None,
-    }
-}
-
-impl Issued {
-    /// Says what went wrong. The outcome of the run stands.
-    pub fn print(&self, output: &Output) {
-        if let Some(error) = self.report.as_ref().and_then(|report| report.error.as_ref()) {
-            output.failure(&error.message, error.hint.as_deref());
-        }
-    }
-
-    /// For the document; `None` without `--receipt`.
-    pub const fn report(&self) -> Option<&ReceiptReport> {
-        self.report.as_ref()
     }
 }
 

@@ -6,7 +6,7 @@ use sandbox_api::service::{Content, ExecutionRequest};
 use sandbox_api::{Lifespan, LimitKey, SandboxSpec, Script};
 
 use super::collect::Artifacts;
-use super::execution::remote::{self, RequestOptions};
+use super::execution::remote;
 use super::execution::{Job, Local, Program, Remote, View};
 use super::learn::{Dialogue, Learn};
 use super::receipt::Issuer;
@@ -140,15 +140,9 @@ fn run_remote(context: &Context<'_>, args: &RunArgs, client: Client) -> Result<u
     let (secrets, stdin) = args.secrets.read(&context.environment, stdin)?;
     let scripts = input::scripts(&args.scripts())?;
     hints::check_languages(&scripts)?;
-    let options = RequestOptions {
-        settings: &settings,
-        inputs: &args.sandbox.files.inputs,
-        stdin: stdin.as_deref(),
-        image: args.root.image.clone(),
-        secrets,
-        title: String::new(),
-    };
-    let mut template = options.request()?;
+    let (inputs, image) = (&args.sandbox.files.inputs, args.root.image.clone());
+    let mut template = remote::request(&settings, inputs, stdin.as_deref(), image)?;
+    template.secrets = remote::secrets(&secrets);
     template.args = input::arguments(args.args_file.as_deref(), &args.args)?;
     template.seed = args.reproducible.seed;
     template.now = args.reproducible.now;

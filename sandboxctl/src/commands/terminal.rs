@@ -130,8 +130,9 @@ impl Keyboard {
     /// # Errors
     ///
     /// If no thread can be started.
-    pub fn open(keys: Option<DetachKeys>) -> io::Result<Self> {
-        let (source, matcher) = (Source::stdin()?, keys.map(KeyMatcher::new));
+    pub fn open(keys: Option<DetachKeys>) -> Result<Self, Error> {
+        let source = Source::stdin().map_err(|error| Error::system("stdin", error))?;
+        let matcher = keys.map(KeyMatcher::new);
         Ok(Self { source, matcher, leaves: false, has_given: false })
     }
 

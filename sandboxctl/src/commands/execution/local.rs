@@ -178,7 +178,7 @@ impl<'a> Local<'a> {
             Issuer::issue(issuer, sandbox, workload, &result, &mut copied, &self.staging).await;
         let mut document = ExecutionDocument::from(&result);
         document.common.artifacts = copied.report.as_ref().map(Cow::Borrowed);
-        document.common.receipt = issued.report().map(Cow::Borrowed);
+        document.common.receipt = issued.as_ref().map(Cow::Borrowed);
         renderer.explain(&mut document);
         let exit_code = match renderer.is_ended_by_reader(&document) {
             true => UNREAD,

@@ -28,60 +28,46 @@ use crate::signals::{self, Canceller, Signals};
 /// The most bytes of inputs that are sent: they are held in memory, here and there.
 const MAX_INPUT_BYTES: u64 = 32 << 20;
 
-/// What scripts and commands have in common in a request.
-pub struct RequestOptions<'a> {
-    /// The settings, with the flags of the command line.
-    pub settings: &'a Settings,
-    /// `--in`.
-    pub inputs: &'a [InputArgument],
-    /// Which argument already uses stdin.
-    pub stdin: Option<&'a str>,
-    /// `--image`.
-    pub image: Option<String>,
-    /// `--secret`.
-    pub secrets: Secrets,
-    /// The name of what runs, for lists.
-    pub title: String,
+/// What scripts and commands have in common in a request, without what it runs. Limits and hosts are sent
+/// where this side sets them; others are the service's. `stdin` says which argument already uses it.
+///
+/// # Errors
+///
+/// If an input cannot be sent, or a host is invalid.
+pub fn request(
+    settings: &Settings,
+    inputs: &[InputArgument],
+    stdin: Option<&str>,
+    image: Option<String>,
+) -> Result<ExecutionRequest, Error> {
+    if settings.setting(Key::Inject).layer == Layer::Flag {
+        let why = "a service adds secrets of its own configuration, and takes none from a caller";
+        return Err(Error::usage("--inject", why).with_hint(
+            "[network] inject is that of your own service, as of its start, and [server.inject] that of \
+             a service for several callers",
+        ));
+    }
+    let asks_for_hosts = settings.asks_for_hosts()
+        || image.is_some() && settings.setting(Key::Allow).layer != Layer::Default;
+    let hosts = match asks_for_hosts {
+        true => settings.allow()?.rules().iter().map(ToString::to_string).collect(),
+        false => Vec::new(),
+    };
+    let mode = (!settings.io_enabled()).then_some(IoMode::Off);
+    Ok(ExecutionRequest {
+        image,
+        limits: LimitsRequest::of(&chosen_limits(settings), &settings.limits()),
+        inputs: contents(inputs, stdin)?,
+        io: IoRequest { mode, ..IoRequest::default() },
+        network: NetworkRequest { allow: hosts },
+        ..ExecutionRequest::default()
+    })
 }
 
-impl RequestOptions<'_> {
-    /// The request, without what it runs. Limits and hosts are sent where this side sets them; others
-    /// are the service's.
-    ///
-    /// # Errors
-    ///
-    /// If an input cannot be sent, or a host is invalid.
-    pub fn request(self) -> Result<ExecutionRequest, Error> {
-        let Self { settings, .. } = self;
-        if settings.setting(Key::Inject).layer == Layer::Flag {
-            let why =
-                "a service adds secrets of its own configuration, and takes none from a caller";
-            return Err(Error::usage("--inject", why).with_hint(
-                "[network] inject is that of your own service, as of its start, and [server.inject] that of \
-                 a service for several callers",
-            ));
-        }
-        let asks_for_hosts = settings.asks_for_hosts()
-            || self.image.is_some() && settings.setting(Key::Allow).layer != Layer::Default;
-        let hosts = match asks_for_hosts {
-            true => settings.allow()?.rules().iter().map(ToString::to_string).collect(),
-            false => Vec::new(),
-        };
-        let secrets = self.secrets.iter().map(|(name, value)| (name.to_owned(), value.clone()));
-        Ok(ExecutionRequest {
-            image: self.image,
-            limits: LimitsRequest::of(&chosen_limits(settings), &settings.limits()),
-            inputs: contents(self.inputs, self.stdin)?,
-            io: IoRequest {
-                mode: (!settings.io_enabled()).then_some(IoMode::Off),
-                ..IoRequest::default()
-            },
-            network: NetworkRequest { allow: hosts },
-            secrets: RequestSecrets(secrets.collect()),
-            metadata: title(&self.title),
-            ..ExecutionRequest::default()
-        })
-    }
+/// Secrets as a request has them.
+pub fn secrets(secrets: &Secrets) -> RequestSecrets {
+    let secrets = secrets.iter().map(|(name, value)| (name.to_owned(), value.clone()));
+    RequestSecrets(secrets.collect())
 }
 
 /// What lists show of an execution.

@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use sandbox_api::process::TerminalSize;
 use sandbox_api::{
     CancelCause, CommandBody, DocumentBody, ErrorKind, ExecutionDocument, ExecutionEvent, Failure,
-    FileOp, LogEntry, LogLevel, Note, NoteKind, OutputStream, ScriptBody, ScriptError, Status,
-    TestCase, TestStatus, TouchedFile,
+    FileOp, LogEntry, LogLevel, Note, NoteKind, OutputStream, ReceiptReport, ScriptBody,
+    ScriptError, Status, TestCase, TestStatus, TouchedFile,
 };
 use sandbox_render::ci::log_markers::MarkFilter;
 
 use super::super::collect::Copied;
-use super::super::receipt::Issued;
 use super::super::staging::Staged;
 use super::super::transfer::Sink;
 use super::super::{Context, hints, network, touched, truncation};
@@ -75,7 +74,8 @@ pub struct LocalFiles {
     pub io_dir: Option<PathBuf>,
     pub copied: Copied,
     pub staged: Staged,
-    pub issued: Issued,
+    /// The receipt, if one was asked for.
+    pub issued: Option<ReceiptReport>,
 }
 
 /// What a service has of an execution.
@@ -298,8 +298,11 @@ impl<'a> Renderer<'a> {
             }
         }
         truncation::warn(output, document, self.view.json);
-        if let Left::Local(left) = &ended.left {
-            left.issued.print(output);
+        // The outcome of the run stands.
+        if let Left::Local(left) = &ended.left
+            && let Some(error) = left.issued.as_ref().and_then(|it| it.error.as_ref())
+        {
+            output.failure(&error.message, error.hint.as_deref());
         }
         Ok(())
     }

@@ -166,8 +166,7 @@ impl<'a> PreparedOperation<'a> {
 
 impl Content {
     fn of(args: &WriteArgs) -> Result<Self, Error> {
-        let stdin =
-            || Source::stdin().map_err(|source| Error::System { what: "stdin".to_owned(), source });
+        let stdin = || Source::stdin().map_err(|error| Error::system("stdin", error));
         Ok(match (&args.content, args.encoding) {
             (Some(content), None) => Self::Bytes(content.as_bytes().to_vec()),
             (Some(content), Some(encoding)) => {

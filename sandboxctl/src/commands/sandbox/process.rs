@@ -94,7 +94,8 @@ async fn start(
         .pty
         .as_ref()
         .map(|PtyRequest { cols, rows, .. }| TerminalSize { cols: *cols, rows: *rows });
-    let keyboard = request.stdin.then(|| open(size.map(|_| detach_keys.clone()))).transpose()?;
+    let keyboard =
+        request.stdin.then(|| Keyboard::open(size.map(|_| detach_keys.clone()))).transpose()?;
     if size.is_none() && keyboard.is_some() && io::stdin().is_terminal() {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
@@ -146,9 +147,9 @@ pub async fn attach(
     let is_typed = io::stdin().is_terminal();
     let size = (view.pty && is_typed).then(crate::terminal::size);
     let (keyboard, input) = match is_typed {
-        true => (Some(open(Some(detach_keys))?), InputKind::Own),
+        true => (Some(Keyboard::open(Some(detach_keys))?), InputKind::Own),
         false if is_null(rustix::stdio::stdin()) => (None, InputKind::Own),
-        false => (Some(open(None)?), InputKind::Piped),
+        false => (Some(Keyboard::open(None)?), InputKind::Piped),
     };
     let attached = Attached {
         context,
@@ -186,10 +187,6 @@ fn end(context: &Context<'_>, process: &ProcessRef, ended: Ended) -> u8 {
 fn is_null(stdin: BorrowedFd<'_>) -> bool {
     let null = stat("/dev/null");
     fstat(stdin).is_ok_and(|found| null.is_ok_and(|null| found.st_rdev == null.st_rdev))
-}
-
-fn open(keys: Option<crate::terminal::DetachKeys>) -> Result<Keyboard, Error> {
-    Keyboard::open(keys).map_err(|source| Error::System { what: "stdin".to_owned(), source })
 }
 
 /// The process of this number, or else the one that was started last.
