@@ -36,10 +36,7 @@ pub fn spec(
     stdin: Option<&str>,
 ) -> Result<SandboxSpec, Error> {
     let spec = spec_of_files(context, &args.files, settings, root, stdin)?;
-    Ok(match &args.workdir {
-        Some(path) => spec.workdir(path),
-        None => spec,
-    })
+    Ok(SandboxSpec { workdir: args.workdir.clone(), ..spec })
 }
 
 /// The same without the working directory, for which commands have arguments of their own.
@@ -71,9 +68,7 @@ pub fn spec_of_files(
     if let Some(path) = &files.mount_path {
         spec = spec.mount_path(path);
     }
-    if let Some(paths) = settings.allowed_paths() {
-        spec = spec.allowed_paths(paths);
-    }
+    spec.allowed_paths = settings.allowed_paths();
     spec = spec.default_encoding(settings.default_encoding()).protected(settings.protected());
     let inputs = input::inputs(&files.inputs, stdin)?;
     Ok(inputs.into_iter().fold(spec, SandboxSpec::input))

@@ -201,10 +201,10 @@ fn with_tools<T>(
 
 /// The template for the tools' sandboxes.
 fn spec(settings: &Settings) -> SandboxSpec {
-    let spec =
-        SandboxSpec::new().io_errors(settings.io_errors()).idle_limit(Some(DEFAULT_IDLE_LIMIT));
-    match settings.allowed_paths() {
-        Some(paths) => spec.allowed_paths(paths),
-        None => spec,
+    SandboxSpec {
+        io_errors: settings.io_errors(),
+        idle_limit: Some(DEFAULT_IDLE_LIMIT),
+        allowed_paths: settings.allowed_paths(),
+        ..SandboxSpec::new()
     }
 }

@@ -51,11 +51,15 @@ pub fn print_kept(output: &Output, io_dir: Option<&Path>) {
     }
 }
 
+/// How many of the changed files are left, and their bytes.
+pub fn left(files: &[TouchedFile]) -> (u64, u64) {
+    let left = files.iter().filter(|file| file.op != FileOp::Remove);
+    left.fold((0_u64, 0_u64), |(count, bytes), file| (count + 1, bytes.saturating_add(file.bytes)))
+}
+
 /// What was left in a private io dir.
 fn discarded(files: &[TouchedFile], truncated: bool) -> Option<String> {
-    let left = files.iter().filter(|file| file.op != FileOp::Remove);
-    let (count, bytes) = left
-        .fold((0_u64, 0_u64), |(count, bytes), file| (count + 1, bytes.saturating_add(file.bytes)));
+    let (count, bytes) = left(files);
     let (files, size) = (render::count(count, "file", "files"), render::size(bytes));
     match (count, truncated) {
         (0, _) => None,

@@ -172,7 +172,7 @@ impl<'a> Local<'a> {
         // It was cancelled for that reason.
         fed?;
         let mut copied = self.artifacts.copy(sandbox, &result.outcome).await?;
-        let staged = self.staging.finish(sandbox, &mut result, self.context.output).await?;
+        let mut staged = self.staging.finish(sandbox, &mut result, self.context.output).await?;
         let issuer = &self.issuer;
         let issued =
             Issuer::issue(issuer, sandbox, workload, &result, &mut copied, &self.staging).await;
@@ -190,6 +190,7 @@ impl<'a> Local<'a> {
         let unwritten = |error: serde_json::Error| Error::Stdout { source: error.into() };
         let document = document.to_json().and_then(|json| ExecutionDocument::from_json(&json));
         let io_dir = result.io_dir.take();
+        staged.changes = result.changes.take();
         let left = Left::Local(Box::new(LocalFiles { io_dir, copied, staged, issued }));
         let ended = Ended { document: document.map_err(unwritten)?, exit_code, left };
         renderer.end(&ended)?;

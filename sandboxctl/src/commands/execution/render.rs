@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use sandbox_api::process::TerminalSize;
 use sandbox_api::{
     CancelCause, CommandBody, DocumentBody, ErrorKind, ExecutionDocument, ExecutionEvent, Failure,
-    FileOp, LogEntry, LogLevel, Note, NoteKind, OutputStream, ReceiptReport, ScriptBody,
-    ScriptError, Status, TestCase, TestStatus, TouchedFile,
+    LogEntry, LogLevel, Note, NoteKind, OutputStream, ReceiptReport, ScriptBody, ScriptError,
+    Status, TestCase, TestStatus, TouchedFile,
 };
 use sandbox_render::ci::log_markers::MarkFilter;
 
@@ -95,10 +95,7 @@ impl RemoteFiles {
             );
         }
         let Some(id) = &self.id else { return };
-        let kept = touched.iter().filter(|file| file.op != FileOp::Remove);
-        let (count, bytes) = kept.fold((0_u64, 0_u64), |(count, bytes), file| {
-            (count + 1, bytes.saturating_add(file.bytes))
-        });
+        let (count, bytes) = touched::left(touched);
         if count > 0 {
             let (files, size) = (render::count(count, "file", "files"), render::size(bytes));
             output.notice(&format!(

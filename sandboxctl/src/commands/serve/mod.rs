@@ -181,36 +181,30 @@ async fn run(
     };
     service.host_tools = upstream::tools_of_service(&upstreams, settings);
     let controller = context.connect(controller, &mut signals).await?;
-    match controller.examine_programs().await {
-        Ok(Some(place)) => tracing::info!("programs are executed {place}"),
-        Ok(None) => {}
-        Err(error) => {
-            context.close(controller, &mut signals).await;
-            return Err(error.into());
-        }
-    }
     let offers_e2b = match owner {
         Owner::Team => settings.is_on(Key::E2bEnabled),
         Owner::Developer(_) => args.e2b,
         Owner::Program(_) | Owner::User(_) => false,
     };
-    let e2b = match offers_e2b {
-        true => {
-            let environment = &context.environment;
-            let is_developers = matches!(owner, Owner::Developer(_));
-            let public_ports = is_developers || settings.is_on(Key::ServerPublicPorts);
-            if let Some(previews) = &mut service.previews {
-                previews.may_be_public = public_ports;
-            }
-            let whose = if is_developers { Whose::Developers } else { Whose::Others };
-            let offered = e2b::settings(
-                settings, environment, &controller, &mut service, whose, public_ports,
-            );
-            offered.await.map(Some)
+    let examined = async {
+        if let Some(place) = controller.examine_programs().await? {
+            tracing::info!("programs are executed {place}");
         }
-        false => Ok(None),
+        if !offers_e2b {
+            return Ok(None);
+        }
+        let is_developers = matches!(owner, Owner::Developer(_));
+        let public_ports = is_developers || settings.is_on(Key::ServerPublicPorts);
+        if let Some(previews) = &mut service.previews {
+            previews.may_be_public = public_ports;
+        }
+        let whose = if is_developers { Whose::Developers } else { Whose::Others };
+        let (environment, service) = (&context.environment, &mut service);
+        let offered =
+            e2b::settings(settings, environment, &controller, service, whose, public_ports);
+        offered.await.map(Some)
     };
-    let e2b = match e2b {
+    let e2b = match examined.await {
         Ok(e2b) => e2b,
         Err(error) => {
             context.close(controller, &mut signals).await;

@@ -334,9 +334,7 @@ fn service(
         .io_errors(settings.io_errors())
         .protected(settings.protected())
         .default_encoding(settings.default_encoding());
-    if let Some(paths) = settings.allowed_paths() {
-        sandbox = sandbox.allowed_paths(paths);
-    }
+    sandbox.allowed_paths = settings.allowed_paths();
     let io = match &args.io_dir {
         Some(dir) => {
             let dir = dir.canonicalize().map_err(|error| {
