@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use rustix::fs::OFlags;
-use sandbox_api::{Input, Script};
+use sandbox_api::{Input, InputSource, SandboxSpec, Script};
 use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_SOURCE_BYTES};
 use sandbox_protocol::path::INPUTS;
 use sandbox_protocol::without_bom;
@@ -406,6 +406,14 @@ pub fn inputs(inputs: &[InputArgument], stdin: Option<&str>) -> Result<Vec<Input
         }
     }
     inputs.iter().map(InputArgument::open).collect()
+}
+
+/// The files and directories of this machine among the inputs of a sandbox, with their names there.
+pub fn paths(spec: &SandboxSpec) -> impl Iterator<Item = (&str, &Path)> {
+    spec.inputs.iter().filter_map(|input| match &input.source {
+        InputSource::Path(path) => Some((&*input.name, &**path)),
+        InputSource::Bytes(_) => None,
+    })
 }
 
 /// Reads at most `most` bytes and one more.

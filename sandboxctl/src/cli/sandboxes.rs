@@ -141,23 +141,7 @@ sandboxctl sandbox ps -a build --json")]
 sandboxctl sandbox logs build 3
 sandboxctl sandbox logs -f build
 sandboxctl sandbox logs build 3 --json")]
-    Logs {
-        /// The process.
-        #[command(flatten)]
-        process: ProcessArgs,
-        /// Go on until it has ended
-        #[arg(short, long)]
-        follow: bool,
-        /// Begin after the event with this number
-        #[arg(long, value_name = "SEQ")]
-        after: Option<u64>,
-        /// Pass every control sequence on to a terminal
-        #[arg(long, conflicts_with = "json")]
-        raw: bool,
-        /// Print the events, a JSON object a line
-        #[arg(long)]
-        json: bool,
-    },
+    Logs(LogsArgs),
 
     /// End processes of a sandbox with all that they have started, or send them a signal
     ///
@@ -463,6 +447,30 @@ pub struct ExecInArgs {
     /// Pass every control sequence of the command on to a terminal
     #[arg(long, conflicts_with = "json")]
     pub raw: bool,
+}
+
+/// `sandbox logs`.
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// The process.
+    #[command(flatten)]
+    pub process: ProcessArgs,
+
+    /// Go on until it has ended
+    #[arg(short, long)]
+    pub follow: bool,
+
+    /// Begin after the event with this number
+    #[arg(long, value_name = "SEQ")]
+    pub after: Option<u64>,
+
+    /// Pass every control sequence on to a terminal
+    #[arg(long, conflicts_with = "json")]
+    pub raw: bool,
+
+    /// Print the events, a JSON object a line
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `sandbox run`.

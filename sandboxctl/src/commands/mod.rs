@@ -177,11 +177,7 @@ impl Context<'_> {
         work: impl AsyncFnOnce(&Reaper) -> Result<T, sandbox_controller::Error>,
     ) -> Result<T, Error> {
         let config = self.controller(&self.settings()?);
-        block_on(async {
-            let mut signals = Signals::listen()?;
-            let work = async { work(&Reaper::connect(&config).await?).await };
-            Ok(signals.guard(work).await??)
-        })
+        guarded(async { Ok(work(&Reaper::connect(&config).await?).await?) })
     }
 
     /// Waits until everything that is to be removed is removed, and reports lost audit lines, and what
@@ -223,6 +219,11 @@ impl Context<'_> {
         }
         Ok(controller)
     }
+}
+
+/// Runs a command's asynchronous part, which a signal ends.
+fn guarded<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    block_on(async { Signals::listen()?.guard(work).await? })
 }
 
 /// Runs a command's asynchronous part.

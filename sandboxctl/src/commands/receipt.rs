@@ -65,18 +65,13 @@ impl Digested {
     /// If something cannot be read.
     pub fn of(spec: &SandboxSpec) -> Result<Self, Error> {
         let root = match &spec.root {
-            RootFs::Directory(path) | RootFs::Archive(path) => Some(path),
+            RootFs::Directory(path) | RootFs::Archive(path) => Some(&**path),
             _ => None,
         };
         let root = root.map(|path| (Dependency::ROOTFS.to_owned(), path));
-        let inputs = spec.inputs.iter().filter_map(|input| match &input.source {
-            InputSource::Path(path) => Some((name_of(&input.name), path)),
-            InputSource::Bytes(_) => None,
-        });
-        let digested = root
-            .into_iter()
-            .chain(inputs)
-            .map(|(name, path)| Ok((name, path.clone(), digest(path)?)));
+        let inputs = input::paths(spec).map(|(name, path)| (name_of(name), path));
+        let all = root.into_iter().chain(inputs);
+        let digested = all.map(|(name, path)| Ok((name, path.to_owned(), digest(path)?)));
         digested.collect::<Result<_, Error>>().map(Self)
     }
 
@@ -416,10 +411,7 @@ fn read(what: &str, file: &Path, most: u64) -> Result<Vec<u8>, Error> {
 /// Refuses a private key that the guest could read.
 fn check_key(key: &Path, spec: &SandboxSpec) -> Result<(), Error> {
     let io_dir = spec.io_dir.as_deref().map(|it| ("the io dir", it));
-    let inputs = spec.inputs.iter().filter_map(|input| match &input.source {
-        InputSource::Path(path) => Some(("an input", &**path)),
-        InputSource::Bytes(_) => None,
-    });
+    let inputs = input::paths(spec).map(|(_, path)| ("an input", path));
     let root = match &spec.root {
         RootFs::Directory(path) => Some(("the root filesystem", &**path)),
         _ => None,

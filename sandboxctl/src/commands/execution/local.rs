@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::pin::pin;
 use std::sync::Arc;
 
-use sandbox_api::{CancelCause, DocumentBody, ErrorKind, ExecutionDocument, SandboxSpec, Workload};
+use sandbox_api::{CancelCause, ErrorKind, ExecutionDocument, SandboxSpec, Workload};
 use sandbox_controller::host_tools::ToolGrant;
 use sandbox_controller::permission::Permission;
 use sandbox_controller::{Config, Controller, Execution, PreparedSandbox, Sandbox};
@@ -19,7 +19,7 @@ use super::follow::{follow, in_order};
 use super::job::Job;
 use super::render::{Ended, Left, LocalFiles, Renderer, View};
 use crate::config::Settings;
-use crate::error::{Error, UNREAD};
+use crate::error::Error;
 use crate::report::Reports;
 use crate::signals::Signals;
 
@@ -179,14 +179,7 @@ impl<'a> Local<'a> {
         let mut document = ExecutionDocument::from(&result);
         document.common.artifacts = copied.report.as_ref().map(Cow::Borrowed);
         document.common.receipt = issued.as_ref().map(Cow::Borrowed);
-        renderer.explain(&mut document);
-        let exit_code = match renderer.is_ended_by_reader(&document) {
-            true => UNREAD,
-            false => copied.exit_code(result.exit_code()),
-        };
-        if let DocumentBody::Script(body) = &mut document.body {
-            body.exit_code = exit_code;
-        }
+        let exit_code = renderer.conclude(&mut document, copied.exit_code(result.exit_code()));
         let unwritten = |error: serde_json::Error| Error::Stdout { source: error.into() };
         let document = document.to_json().and_then(|json| ExecutionDocument::from_json(&json));
         let io_dir = result.io_dir.take();

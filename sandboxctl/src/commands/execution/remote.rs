@@ -8,8 +8,8 @@ use sandbox_api::service::{
     Content, ExecutionRequest, IoMode, IoRequest, NetworkRequest, RequestSecrets,
 };
 use sandbox_api::{
-    DocumentBody, ErrorKind, ExecutionDocument, ExecutionEvent, InputSource, LimitKey,
-    LimitsRequest, Recorded, Secrets,
+    ErrorKind, ExecutionDocument, ExecutionEvent, InputSource, LimitKey, LimitsRequest, Recorded,
+    Secrets,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -19,7 +19,7 @@ use super::follow::{follow, in_order};
 use super::job::Job;
 use super::render::{Ended, Left, RemoteFiles, Renderer, View};
 use crate::config::{Key, Layer, Settings};
-use crate::error::{Error, Signal, UNREAD};
+use crate::error::{Error, Signal};
 use crate::input::{self, InputArgument, open_file, reason};
 use crate::remote::{self, Client, EventSource, Events};
 use crate::report::Reports;
@@ -147,14 +147,8 @@ impl<'a> Remote<'a> {
             Ok(cancelled.map_err(|error| error.after_acceptance(&id))?)
         };
         follow(async || execution.next().await, cancel, &mut renderer).await?;
-        let (mut document, mut exit_code) = execution.document()?;
-        renderer.explain(&mut document);
-        if renderer.is_ended_by_reader(&document) {
-            exit_code = UNREAD;
-        }
-        if let DocumentBody::Script(body) = &mut document.body {
-            body.exit_code = exit_code;
-        }
+        let (mut document, exit_code) = execution.document()?;
+        let exit_code = renderer.conclude(&mut document, exit_code);
         let ended = Ended {
             document,
             exit_code,

@@ -17,7 +17,7 @@ use super::super::transfer::Sink;
 use super::super::{Context, hints, network, touched, truncation};
 use super::job::{Job, Program};
 use super::tail::Tail;
-use crate::error::Error;
+use crate::error::{Error, UNREAD};
 use crate::input::ScriptSource;
 use crate::output::Output;
 use crate::render;
@@ -206,8 +206,9 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    /// Adds to a document what only this side knows: what a script looks like.
-    pub fn explain(&self, document: &mut ExecutionDocument<'_>) {
+    /// Adds to a document what only this side knows: what a script looks like, and the exit code, which is returned.
+    /// `exit_code` is that of a run whose output had a reader.
+    pub fn conclude(&self, document: &mut ExecutionDocument<'_>, exit_code: u8) -> u8 {
         if let Program::Script(script) = self.job.program
             && let Some(error) = &mut document.common.error
             && document.status == Status::ScriptError
@@ -216,10 +217,15 @@ impl<'a> Renderer<'a> {
         {
             error.hint = Some(hint);
         }
+        let exit_code = if self.is_ended_by_reader(document) { UNREAD } else { exit_code };
+        if let DocumentBody::Script(body) = &mut document.body {
+            body.exit_code = exit_code;
+        }
+        exit_code
     }
 
     /// Whether it was cancelled because its stdout was closed.
-    pub fn is_ended_by_reader(&self, document: &ExecutionDocument<'_>) -> bool {
+    fn is_ended_by_reader(&self, document: &ExecutionDocument<'_>) -> bool {
         let by_us = |error: &Failure| error.message == CancelCause::Caller.message();
         self.stdout == StdoutState::Closed
             && document.status == Status::Cancelled

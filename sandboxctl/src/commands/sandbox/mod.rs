@@ -100,11 +100,7 @@ async fn perform(
             processes.retain(|it| all || it.state != ProcessState::Ended);
             output.show(json, &processes, |width| listing::processes(&processes, width))?;
         }
-        SandboxCommand::Logs { process, follow, after, raw, json } => {
-            let id = find(&client, &process.sandbox).await?.id;
-            let shown = process::Shown { follow, after: after.unwrap_or(0), raw, json };
-            return process::logs(context, client, id, process.process, shown).await;
-        }
+        SandboxCommand::Logs(args) => return process::logs(context, client, &args).await,
         SandboxCommand::Kill { sandbox, process, signal, tree } => {
             let id = find(&client, &sandbox).await?.id;
             let processes = match process {

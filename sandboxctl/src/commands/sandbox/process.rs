@@ -19,7 +19,7 @@ use super::super::{Context, exec as one_shot, terminal};
 use super::attached::{Attached, Ended, InputKind};
 use super::find;
 use crate::cli::exec::CommandLine;
-use crate::cli::sandboxes::{KeysArgs, ProcessArgs, RunInArgs};
+use crate::cli::sandboxes::{KeysArgs, LogsArgs, ProcessArgs, RunInArgs};
 use crate::config::Layer;
 use crate::error::{Error, Signal, UNREAD};
 use crate::remote::{self, Client, EventSource, Events, ProcessRef};
@@ -205,23 +205,16 @@ async fn find_process(
     Ok(client.find_process(sandbox, number).await?)
 }
 
-/// What `logs` shows, and how.
-pub struct Shown {
-    pub follow: bool,
-    pub after: u64,
-    pub raw: bool,
-    pub json: bool,
-}
-
 pub async fn logs(
     context: &Context<'_>,
     client: Arc<Client>,
-    sandbox: String,
-    process: Option<u32>,
-    Shown { follow, after, raw, json }: Shown,
+    args: &LogsArgs,
 ) -> Result<u8, Error> {
+    let &LogsArgs { ref process, follow, after, raw, json } = args;
+    let (after, ProcessArgs { sandbox, process }) = (after.unwrap_or(0), process);
+    let sandbox = find(&client, sandbox).await?.id;
     let output = context.output;
-    let view = find_process(&client, &sandbox, process).await?;
+    let view = find_process(&client, &sandbox, *process).await?;
     let until = view.last_event;
     if !follow && until <= after {
         return Ok(0);

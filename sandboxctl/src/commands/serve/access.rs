@@ -11,7 +11,7 @@ use sandbox_api::service::{Subject, Time};
 use sandbox_auth::{
     Failures, JwtConfig, JwtError, JwtKeys, LOCAL_SUBJECT, StoredToken, Token, local_caller,
 };
-use sandbox_http::{Authenticate, Caller, Peer, Scope, Unauthenticated};
+use sandbox_http::{Authenticate, Caller, Peer, Scope, Unauthenticated as Refused};
 use sandbox_store::{Store, StoreError, TokenRecord};
 
 /// Who is asked for credentials.
@@ -32,9 +32,6 @@ pub struct Access {
     keys: RwLock<Option<JwtKeys>>,
     failures: Mutex<Failures>,
 }
-
-/// Why a caller is not let in; for the audit.
-type Refused = Unauthenticated;
 
 impl Access {
     /// Reads the keys of the issuer, if there is one.
@@ -135,7 +132,7 @@ impl Authenticate for Access {
         &'a self,
         headers: &'a HeaderMap,
         peer: Peer,
-    ) -> BoxFuture<'a, Result<Caller, Unauthenticated>> {
+    ) -> BoxFuture<'a, Result<Caller, Refused>> {
         async move {
             if self.policy == Policy::NoCaller {
                 return local().ok_or(Refused::Missing);
@@ -152,7 +149,7 @@ impl Authenticate for Access {
         .boxed()
     }
 
-    fn refuse(&self, peer: Peer, reason: String) -> Unauthenticated {
+    fn refuse(&self, peer: Peer, reason: String) -> Refused {
         let Peer::Tcp(address) = peer else { return Refused::Invalid { reason } };
         let (mut failures, now) = (self.failures(), Instant::now());
         if let Some(retry_after) = failures.wait(address.ip(), now) {
@@ -267,7 +264,7 @@ mod tests {
         let other = Peer::Unix { uid: u32::MAX - 1 };
         for (headers, peer) in [(headers(&[]), tcp()), (headers(&[]), other)] {
             let refused = access.authenticate(&headers, peer).await.unwrap_err();
-            assert_eq!(refused, Unauthenticated::Missing);
+            assert_eq!(refused, Refused::Missing);
         }
         store.revoke_token(&new.id, Time::now()).unwrap();
         assert!(access.authenticate(&bearer, tcp()).await.is_err());
@@ -285,20 +282,20 @@ mod tests {
         for _ in 0..30 {
             refusals.push(access.authenticate(&forged, tcp()).await.unwrap_err());
         }
-        assert!(matches!(refusals[0], Unauthenticated::Invalid { .. }), "{refusals:?}");
-        assert!(matches!(refusals[29], Unauthenticated::TooMany { .. }), "{refusals:?}");
+        assert!(matches!(refusals[0], Refused::Invalid { .. }), "{refusals:?}");
+        assert!(matches!(refusals[29], Refused::TooMany { .. }), "{refusals:?}");
         // Others there may have valid tokens.
         let valid = headers(&[&format!("Bearer {}", new.token.expose())]);
         assert_eq!(access.authenticate(&valid, tcp()).await.unwrap().subject.as_str(), "ci");
         // What is no credential, such as a wrong code, counts as well.
         let peer = Peer::Tcp(SocketAddr::from(([192, 0, 2, 3], 1)));
         let refusals: Vec<_> = (0..30).map(|_| access.refuse(peer, String::new())).collect();
-        assert!(matches!(refusals[0], Unauthenticated::Invalid { .. }), "{refusals:?}");
-        assert!(matches!(refusals[29], Unauthenticated::TooMany { .. }), "{refusals:?}");
+        assert!(matches!(refusals[0], Refused::Invalid { .. }), "{refusals:?}");
+        assert!(matches!(refusals[29], Refused::TooMany { .. }), "{refusals:?}");
         for odd in [&["Basic eA=="][..], &["Bearer a", "Bearer b"], &["Bearer"]] {
             let peer = Peer::Tcp(SocketAddr::from(([192, 0, 2, 2], 1)));
             let refused = access.authenticate(&headers(odd), peer).await.unwrap_err();
-            assert!(matches!(refused, Unauthenticated::Invalid { .. }), "{odd:?} {refused:?}");
+            assert!(matches!(refused, Refused::Invalid { .. }), "{odd:?} {refused:?}");
         }
     }
 }
