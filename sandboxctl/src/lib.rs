@@ -21,6 +21,7 @@ mod whole_file;
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use clap::{ArgMatches, ValueEnum};
@@ -35,6 +36,11 @@ use sandbox_render as render;
 
 use cli::{Cli, Json};
 use output::{Output, Verbosity};
+
+/// What a mutex has, also after a panic of who had it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Executes the process's arguments.
 pub fn main() -> ExitCode {

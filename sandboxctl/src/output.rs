@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::io;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use anstyle::{AnsiColor, Style};
 use sandbox_api::{Failure, LogEntry, LogLevel, OutputStream};
@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::ci::{self, Ci};
 use crate::error::Error;
+use crate::lock;
 use crate::render::{self, StyledText, escaped_line, escaped_text, json_for_terminal};
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
@@ -71,17 +72,13 @@ impl Output {
 
     /// From here on messages are held back: a program has the terminal.
     pub fn hold(&self) {
-        _ = self.held().get_or_insert_default();
+        _ = lock(&self.held).get_or_insert_default();
     }
 
     /// Prints what was held back.
     pub fn release(&self) {
-        let held = self.held().take();
+        let held = lock(&self.held).take();
         _ = io::stderr().lock().write_all(&held.unwrap_or_default());
-    }
-
-    fn held(&self) -> std::sync::MutexGuard<'_, Option<Vec<u8>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The columns of the terminal that stdout is.
@@ -355,7 +352,7 @@ impl Output {
     }
 
     fn to_stderr(&self, text: &[u8]) {
-        match &mut *self.held() {
+        match &mut *lock(&self.held) {
             Some(held) => held.extend_from_slice(text),
             None => _ = io::stderr().lock().write_all(text),
         }

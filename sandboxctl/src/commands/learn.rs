@@ -7,7 +7,7 @@
 
 use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,6 +22,7 @@ use crate::cli::allow::RulesArgs;
 use crate::config::rules::{Learnt, List, Rules, Verdict, merge};
 use crate::config::{Key, Settings};
 use crate::error::Error;
+use crate::lock;
 use crate::output::Output;
 use crate::render::{count, escaped_line};
 use crate::target::{self, Place};
@@ -157,10 +158,6 @@ impl Learning {
         output.notice(&format!("{}: {rules} in force, {review} to review", self.file.display()));
         Ok(())
     }
-}
-
-fn lock(record: &Record) -> MutexGuard<'_, Vec<Learnt>> {
-    record.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Records what is asked for, and the answers.

@@ -90,7 +90,7 @@ impl Digested {
         let mut used = sandbox.opened().into_iter();
         for (_, path, digest) in &self.0 {
             let is_same = used.next().map(|used| digest.is_still_of(&used)).transpose();
-            if is_same.map_err(failed)? != Some(true) {
+            if is_same? != Some(true) {
                 return Ok(Some(path));
             }
         }
@@ -447,10 +447,6 @@ pub fn read_receipt(file: &Path) -> Result<Opened, Error> {
 /// The failure of a receipt that is not by the key.
 pub fn unverified(error: &ReceiptError) -> Failure {
     Failure::new(ErrorKind::Policy, error.to_string(), None)
-}
-
-fn failed(error: artifacts::Error) -> Error {
-    sandbox_controller::Error::from(error).into()
 }
 
 pub fn keys(context: &Context<'_>, command: &KeysCommand) -> Result<u8, Error> {

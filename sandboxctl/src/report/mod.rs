@@ -7,7 +7,7 @@
 mod events;
 
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use sandbox_api::service::ExecutionKind;
 use sandbox_api::{ExecutionDocument, ExecutionEvent, Recorded};
@@ -15,6 +15,7 @@ use sandbox_controller::Patterns;
 use serde_json::value::RawValue;
 
 use crate::error::Error;
+use crate::lock;
 use crate::target::Place;
 use events::EventLog;
 pub use sandbox_render::report::{Entry, ReportArgument, ReportKind, Subject, markdown};
@@ -63,7 +64,7 @@ impl Reports {
 
     /// Whether a report shows what a command prints.
     pub fn show_output(&self) -> bool {
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = lock(&self.events);
         !self.files.is_empty() || !events.is_empty()
     }
 
@@ -84,7 +85,7 @@ impl Reports {
         exit_code: u8,
         mut last_lines: String,
     ) {
-        let mut entries = self.entries();
+        let mut entries = lock(&self.entries);
         // The first result is the run's own; a failure to print it is not another one.
         if entries.iter().any(|entry| entry.index == index) {
             return;
@@ -108,13 +109,9 @@ impl Reports {
         self.ended(index, document, code, String::new());
     }
 
-    fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn emit(&self, index: usize, event: impl Fn() -> Recorded) {
         let name = self.subjects.get(index).map_or("", |subject| &subject.name);
-        let mut logs = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logs = lock(&self.events);
         logs.iter_mut().for_each(|log| log.write(name, event()));
     }
 
@@ -122,9 +119,9 @@ impl Reports {
     /// results, and why reports could not be written.
     pub fn finish(self, ended: Result<&u8, &Error>) -> (Vec<Entry>, Vec<Error>) {
         if let Err(error) = ended
-            && !self.entries().iter().any(|entry| entry.document.common.engine.is_none())
+            && !lock(&self.entries).iter().any(|entry| entry.document.common.engine.is_none())
         {
-            let known: Vec<_> = self.entries().iter().map(|entry| entry.index).collect();
+            let known: Vec<_> = lock(&self.entries).iter().map(|entry| entry.index).collect();
             if let Some(first) = (0..self.subjects.len()).find(|index| !known.contains(index)) {
                 self.failed(first, error);
             }

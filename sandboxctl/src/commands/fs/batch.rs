@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use sandbox_api::operation::{Envelope, OperationRequest};
-use sandbox_api::{ErrorKind, exit_code};
+use sandbox_api::{ErrorKind, MessageLine, exit_code};
 use sandbox_controller::Sandbox;
 
-use super::super::transfer::{Line, LineSource, Source};
+use super::super::transfer::{LineSource, Source};
 use super::report::Report;
 use super::stream::{failed, poured, refused, still_read};
 use crate::cli::fs::BatchArgs;
@@ -61,12 +61,12 @@ impl Batch {
             let Some(line) = line else { break };
             number += 1;
             let envelope = match line {
-                Line::Whole(line) if line.trim_ascii().is_empty() => continue,
-                Line::Whole(line) => match operation(&line) {
+                MessageLine::Whole(line) if line.trim_ascii().is_empty() => continue,
+                MessageLine::Whole(line) => match operation(&line) {
                     Ok(operation) => sandbox.perform(operation).await,
                     Err(why) => refusal(number, &why),
                 },
-                Line::TooLong => refusal(number, "it is longer than 64 MiB"),
+                MessageLine::TooLong(_) => refusal(number, "it is longer than 64 MiB"),
             };
             let kind = envelope.error.as_ref().map(|error| error.kind);
             if !print_envelope(&envelope, output).await? {

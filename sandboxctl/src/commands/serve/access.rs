@@ -1,6 +1,6 @@
 //! Who is let in: API tokens of the store, tokens of an issuer, and the user of a socket.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use futures_util::FutureExt as _;
@@ -13,6 +13,8 @@ use sandbox_auth::{
 };
 use sandbox_http::{Authenticate, Caller, Peer, Scope, Unauthenticated as Refused};
 use sandbox_store::{Store, StoreError, TokenRecord};
+
+use crate::lock;
 
 /// Who is asked for credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,10 +74,6 @@ impl Access {
         Ok(self.store.tokens()?.iter().any(is_valid))
     }
 
-    fn failures(&self) -> MutexGuard<'_, Failures> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The caller with this token.
     async fn check(&self, token: &str, peer: Peer) -> Result<Caller, Refused> {
         let checked = match Token::parse(token) {
@@ -87,7 +85,7 @@ impl Access {
             // proxy, may fail.
             Ok(caller) => {
                 if let Peer::Tcp(address) = peer {
-                    self.failures().clear(address.ip());
+                    lock(&self.failures).clear(address.ip());
                 }
                 Ok(caller)
             }
@@ -151,7 +149,7 @@ impl Authenticate for Access {
 
     fn refuse(&self, peer: Peer, reason: String) -> Refused {
         let Peer::Tcp(address) = peer else { return Refused::Invalid { reason } };
-        let (mut failures, now) = (self.failures(), Instant::now());
+        let (mut failures, now) = (lock(&self.failures), Instant::now());
         if let Some(retry_after) = failures.wait(address.ip(), now) {
             return Refused::TooMany { retry_after };
         }
