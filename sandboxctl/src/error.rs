@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use sandbox_api::{ErrorKind, Failure};
+use sandbox_api::{CancelCause, ErrorKind, Failure, Outcome};
 
 use crate::config;
 use crate::remote;
@@ -69,7 +69,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A signal arrived before there was a run to cancel.
-    #[error("{}", .0.as_str())]
+    #[error("{}", .0.cause().message())]
     Signalled(Signal),
 }
 
@@ -89,22 +89,18 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// The exit code of a command that is ended by it.
-    pub const fn exit_code(self) -> u8 {
+    /// Why it cancels what runs.
+    pub const fn cause(self) -> CancelCause {
         match self {
-            Self::Interrupt => 130,
-            Self::Terminate => 143,
-            Self::Hangup => 129,
+            Self::Interrupt => CancelCause::Interrupt,
+            Self::Terminate => CancelCause::Terminate,
+            Self::Hangup => CancelCause::Hangup,
         }
     }
 
-    /// What it does, for messages.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Interrupt => "interrupted",
-            Self::Terminate => "terminated",
-            Self::Hangup => "hung up",
-        }
+    /// The exit code of a command that is ended by it.
+    pub fn exit_code(self) -> u8 {
+        Outcome::Cancelled { cause: self.cause() }.exit_code()
     }
 }
 

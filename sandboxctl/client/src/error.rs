@@ -238,6 +238,16 @@ impl Error {
         Self::OtherProtocol { server: address.to_string(), expected, instead }
     }
 
+    /// What a service would refuse, found out here.
+    pub fn refusal(
+        status: StatusCode,
+        kind: ErrorKind,
+        message: String,
+        hint: Option<String>,
+    ) -> Self {
+        Self::Refused { status, kind, message, hint, member: None }
+    }
+
     /// The refusal that a response is.
     pub fn refused(server: &str, status: StatusCode, body: &[u8]) -> Self {
         let Ok(problem) = serde_json::from_slice::<Problem>(body) else {

@@ -10,6 +10,7 @@ use hyper::StatusCode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use sandbox_api::Failure;
 use sandbox_api::service::SandboxView;
 use serde::Serialize;
 use serde_json::json;
@@ -58,14 +59,9 @@ pub async fn connect(context: &Context<'_>, root: &LocalRootArgs) -> Result<Clie
             // It says itself why it did not come to its work.
             Err(error) if starts > 0 => match place.failure() {
                 Some(failure) => {
-                    return Err(RemoteError::Refused {
-                        status: StatusCode::SERVICE_UNAVAILABLE,
-                        kind: failure.kind,
-                        message: failure.message,
-                        hint: failure.hint,
-                        member: None,
-                    }
-                    .into());
+                    let Failure { kind, message, hint, .. } = failure;
+                    let status = StatusCode::SERVICE_UNAVAILABLE;
+                    return Err(RemoteError::refusal(status, kind, message, hint).into());
                 }
                 None if starts == STARTS => {
                     let what = "the local service; `sandboxctl local logs` prints its log";

@@ -251,7 +251,7 @@ impl RemoteExecution {
             && error.kind == ErrorKind::Cancelled
         {
             exit_code = signal.exit_code();
-            error.message = signal.as_str().to_owned();
+            error.message = signal.cause().message().to_owned();
         }
         Ok((document, exit_code))
     }

@@ -429,18 +429,16 @@ fn next_steps(server: &str, token: &Token, code: &str) -> String {
 /// Returns when there is nothing more to do for the owner.
 async fn over(owner: &Owner, service: Service, connections: impl Fn() -> usize) {
     match owner {
-        Owner::Program(_) => stdin_ended().await,
+        // When the program that started this one has ended, or closed its pipe.
+        Owner::Program(_) => {
+            _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
+        }
         Owner::User(place) => place.unused(&service, connections).await,
         Owner::Team | Owner::Developer(_) => {
             drop(service);
             pending().await
         }
     }
-}
-
-/// Returns when the program that started this one has ended, or closed its pipe.
-async fn stdin_ended() {
-    _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
 }
 
 /// Waits for the end of the service, or for a second signal that does not wait.
