@@ -337,12 +337,8 @@ impl Output {
     }
 
     fn labelled(&self, style: Style, label: &str, text: &str) {
-        let text = escaped_line(text);
-        if self.stderr_has_colour {
-            self.stderr(&format!("{style}{label}{style:#}: {text}"));
-        } else {
-            self.stderr(&format!("{label}: {text}"));
-        }
+        let style = if self.stderr_has_colour { style } else { Style::new() };
+        self.stderr(&format!("{style}{label}{style:#}: {}", escaped_line(text)));
     }
 
     /// A closed stderr is not a reason to fail, and cannot be reported.
@@ -359,11 +355,7 @@ impl Output {
     }
 
     fn dim(&self, text: &str) {
-        let text = escaped_line(text);
-        if self.stderr_has_colour {
-            self.stderr(&format!("{DIM}{text}{DIM:#}"));
-        } else {
-            self.stderr(&text);
-        }
+        let style = if self.stderr_has_colour { DIM } else { Style::new() };
+        self.stderr(&format!("{style}{}{style:#}", escaped_line(text)));
     }
 }

@@ -14,7 +14,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// The progress of a preparation. Dropping it clears its line.
 pub struct PrepareProgress<'a> {
     output: &'a Output,
-    /// On a terminal, from the first step on.
+    /// On a terminal, from the first step on. Dropped, it is cleared.
     bar: Option<ProgressBar>,
     printed: Instant,
 }
@@ -41,12 +41,4 @@ fn spinner() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{wide_msg}").expect("the template is constant");
     bar.with_style(style)
-}
-
-impl Drop for PrepareProgress<'_> {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-    }
 }

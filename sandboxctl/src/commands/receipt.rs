@@ -22,10 +22,11 @@ use sandbox_controller::receipts::{self, Opened, PublicKey, ReceiptError, Signin
 use sandbox_controller::{AGENT_SHA256, AgentSource, Command, MASK, Patterns, Sandbox};
 use serde::Serialize;
 
-use super::Context;
 use super::artifacts::{cancellable, lines};
 use super::collect::{Artifacts, Copied};
+use super::replay::outcome_text;
 use super::staging::Staging;
+use super::{Context, touched};
 use crate::cli::receipt::{KeysCommand, ReceiptArgs, ReceiptCommand};
 use crate::error::Error;
 use crate::input;
@@ -155,7 +156,7 @@ impl Issuer {
         made_of.extend(byte_inputs(spec));
         // It changes, and nothing is said of it afterwards.
         let mut earlier_files = 0;
-        if let Some(io_dir) = spec.io_dir.as_deref().filter(|dir| has_entries(dir)) {
+        if let Some(io_dir) = spec.io_dir.as_deref().filter(|dir| touched::has_files(dir)) {
             let found = digest(io_dir)?;
             earlier_files = found.files;
             made_of.push(described(Dependency::IO, &found));
@@ -271,7 +272,9 @@ impl Issuer {
             (None, Some(changes)) => receipts::changed_files(&changes.manifest),
             (None, None) => Vec::new(),
         };
-        if let Some(name) = subject.iter().find(|it| may_name_a_secret(workload, &it.name)) {
+        // A secret is replaced there.
+        let may_have_one = |it: &&Subject| !workload.secrets().is_empty() && it.name.contains(MASK);
+        if let Some(name) = subject.iter().find(may_have_one) {
             let why = format!("a secret may stand in the name of a file: '{}'", name.name);
             return Err(Error::usage("--receipt", why)
                 .with_hint("rename the file: a receipt must not contain secrets"));
@@ -352,11 +355,6 @@ impl Issuer {
     }
 }
 
-/// Whether the name of a file may have had a secret, which is replaced there.
-fn may_name_a_secret(workload: &Workload, name: &str) -> bool {
-    !workload.secrets().is_empty() && name.contains(MASK)
-}
-
 /// The results of the test cases, if a script has some.
 fn tests_of(workload: &Workload, result: &ExecutionResult) -> Option<TestResult> {
     match workload {
@@ -380,10 +378,6 @@ fn name_of(input: &str) -> String {
 pub fn digest(path: &Path) -> Result<artifacts::InputDigest, Error> {
     let path = path.to_owned();
     cancellable(move |proceed| digest_input(&path, proceed))
-}
-
-fn has_entries(directory: &Path) -> bool {
-    directory.read_dir().is_ok_and(|mut entries| entries.next().is_some())
 }
 
 fn described(name: &str, digest: &artifacts::InputDigest) -> Dependency {
@@ -562,9 +556,7 @@ pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Er
         output.text(&done)?;
     }
     if has_failed {
-        let status = outcome.status.map_or("an unknown status", Status::as_str);
-        let code = outcome.exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
-        let ended = format!("its run ended with {status}{code}");
+        let ended = format!("its run ended with {}", outcome_text(outcome));
         match require_ok {
             true => output.failure(&ended, None),
             false => output.notice(&ended),

@@ -321,7 +321,8 @@ fn text_of(comparison: &Comparison) -> String {
     text
 }
 
-fn outcome_text(RecordedOutcome { status, exit_code }: RecordedOutcome) -> String {
+/// How a run ended, for people.
+pub fn outcome_text(RecordedOutcome { status, exit_code }: RecordedOutcome) -> String {
     let status = status.map_or("an unknown status", Status::as_str);
     exit_code.map_or_else(|| status.to_owned(), |code| format!("{status}, exit code {code}"))
 }

@@ -45,10 +45,14 @@ pub fn print(
 
 /// Prints where the files of a kept io dir are. An empty one is removed.
 pub fn print_kept(output: &Output, io_dir: Option<&Path>) {
-    let has_files = |dir: &&Path| dir.read_dir().is_ok_and(|mut entries| entries.next().is_some());
-    if let Some(dir) = io_dir.filter(has_files) {
+    if let Some(dir) = io_dir.filter(|dir| has_files(dir)) {
         output.notice(&format!("the files are in {}", dir.display()));
     }
+}
+
+/// Whether there is something in a directory.
+pub fn has_files(dir: &Path) -> bool {
+    dir.read_dir().is_ok_and(|mut entries| entries.next().is_some())
 }
 
 /// How many of the changed files are left, and their bytes.

@@ -16,7 +16,7 @@ pub struct Progress {
     since: Instant,
     /// The number of transferred bytes.
     pub bytes: u64,
-    /// None without a terminal.
+    /// None without a terminal. Dropped, it is cleared.
     bar: Option<ProgressBar>,
 }
 
@@ -41,14 +41,6 @@ impl Progress {
             }
             // Counts from the start, so that the speed is correct.
             bar.set_position(self.bytes);
-        }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
         }
     }
 }

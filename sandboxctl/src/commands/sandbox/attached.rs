@@ -5,7 +5,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_api::{ExecutionEvent, Exit, ProblemKind, Recorded, TerminalSize};
+use sandbox_api::{ExecutionEvent, Outcome, ProblemKind, Recorded, TerminalSize};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::Context;
@@ -179,7 +179,8 @@ async fn receive(
                                 return Ok(Connection::Ended(Ended::Exited(exit_code)));
                             }
                             Recorded::Event(ExecutionEvent::Exited(exit)) => {
-                                exited = Some((code(exit), Instant::now()));
+                                let code = Outcome::Exit(exit).exit_code();
+                                exited = Some((code, Instant::now()));
                             }
                             Recorded::Event(ExecutionEvent::Output { stream, data }) => {
                                 console.put(stream, data.into()).await?;
@@ -221,13 +222,6 @@ async fn receive(
         "what it has started still runs: `sandboxctl sandbox ps {sandbox}` lists it"
     ));
     Ok(Connection::Ended(Ended::Exited(code)))
-}
-
-const fn code(exit: Exit) -> u8 {
-    match exit {
-        Exit::Code(code) => code,
-        Exit::Signal(signal) => 128_u8.saturating_add(signal),
-    }
 }
 
 /// Sends what is typed and how large the terminal is, until its user leaves. A connection that is lost is
