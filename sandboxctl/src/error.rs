@@ -62,12 +62,6 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
-    /// stdout cannot be written, although its reader is not gone.
-    #[error("cannot write to stdout")]
-    Stdout {
-        /// The cause.
-        source: io::Error,
-    },
     /// A signal arrived before there was a run to cancel.
     #[error("{}", .0.cause().message())]
     Signalled(Signal),
@@ -127,6 +121,11 @@ impl Error {
         Self::System { what: what.into(), source: io::Error::other(source) }
     }
 
+    /// stdout cannot be written, although its reader is not gone.
+    pub fn stdout(source: impl Into<io::Error>) -> Self {
+        Self::System { what: "cannot write to stdout".to_owned(), source: source.into() }
+    }
+
     /// A file of the host that an argument names cannot be used.
     pub fn unusable(what: impl Into<String>, file: &Path, error: &io::Error) -> Self {
         Self::usage(what, format!("{}: {}", file.display(), reason(error)))
@@ -164,7 +163,7 @@ impl Error {
                 io::ErrorKind::NotFound => ErrorKind::NotFound,
                 _ => ErrorKind::Internal,
             },
-            Self::System { .. } | Self::Stdout { .. } => ErrorKind::Internal,
+            Self::System { .. } => ErrorKind::Internal,
             Self::Signalled(_) => ErrorKind::Cancelled,
         }
     }
@@ -203,10 +202,7 @@ impl Error {
                 let hints: Vec<_> = error.hint().into_iter().chain(doctor).collect();
                 (!hints.is_empty()).then(|| hints.join("; "))
             }
-            Self::System { .. }
-            | Self::Content { .. }
-            | Self::Stdout { .. }
-            | Self::Signalled(_) => None,
+            Self::System { .. } | Self::Content { .. } | Self::Signalled(_) => None,
         }
     }
 

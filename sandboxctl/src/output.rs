@@ -110,7 +110,7 @@ impl Output {
                 self.closed.store(true, Ordering::Relaxed);
                 Ok(())
             }
-            Err(source) => Err(Error::Stdout { source }),
+            Err(error) => Err(Error::stdout(error)),
         }
     }
 
@@ -221,8 +221,7 @@ impl Output {
     ///
     /// As [`write`](Self::write).
     pub fn pretty_json(&self, value: &impl Serialize) -> Result<(), Error> {
-        let mut json = serde_json::to_string_pretty(value)
-            .map_err(|error| Error::Stdout { source: error.into() })?;
+        let mut json = serde_json::to_string_pretty(value).map_err(Error::stdout)?;
         json.push('\n');
         let json =
             if self.stdout_is_terminal { json_for_terminal(&json) } else { Cow::Borrowed(&*json) };
@@ -258,8 +257,7 @@ impl Output {
     ///
     /// As [`write`](Self::write).
     pub fn json_line(&self, value: &impl Serialize) -> Result<(), Error> {
-        let json =
-            serde_json::to_string(value).map_err(|error| Error::Stdout { source: error.into() })?;
+        let json = serde_json::to_string(value).map_err(Error::stdout)?;
         self.write(format!("{}\n", self.neutral_json(&json)).as_bytes())
     }
 

@@ -180,12 +180,11 @@ impl<'a> Local<'a> {
         document.common.artifacts = copied.report.as_ref().map(Cow::Borrowed);
         document.common.receipt = issued.as_ref().map(Cow::Borrowed);
         let exit_code = renderer.conclude(&mut document, copied.exit_code(result.exit_code()));
-        let unwritten = |error: serde_json::Error| Error::Stdout { source: error.into() };
         let document = document.to_json().and_then(|json| ExecutionDocument::from_json(&json));
         let io_dir = result.io_dir.take();
         staged.changes = result.changes.take();
         let left = Left::Local(Box::new(LocalFiles { io_dir, copied, staged, issued }));
-        let ended = Ended { document: document.map_err(unwritten)?, exit_code, left };
+        let ended = Ended { document: document.map_err(Error::stdout)?, exit_code, left };
         renderer.end(&ended)?;
         Ok((renderer, ended))
     }

@@ -348,8 +348,7 @@ impl<'a> Renderer<'a> {
     }
 
     fn result(&self, json: &str) -> Result<(), Error> {
-        let value: serde_json::Value =
-            serde_json::from_str(json).map_err(|error| Error::Stdout { source: error.into() })?;
+        let value: serde_json::Value = serde_json::from_str(json).map_err(Error::stdout)?;
         match (self.view.result_only, &value) {
             // As it is, for the program that reads it.
             (true, serde_json::Value::String(text)) => self.output.result_text(text),
@@ -436,7 +435,7 @@ impl Console {
                 Sink::styled(io::stderr(), output.stderr_has_colour),
             ],
         }
-        .map(|sink| sink.map_err(|source| Error::Stdout { source }));
+        .map(|sink| sink.map_err(Error::stdout));
         let filters = [OutputStream::Stdout, OutputStream::Stderr]
             .map(|stream| output.ci().and_then(|ci| ci.filter(stream)));
         let is_one = output.ci().is_some_and(|ci| ci.is_one_stream);
@@ -482,7 +481,7 @@ fn state(put: io::Result<()>) -> Result<StdoutState, Error> {
     match put {
         Ok(()) => Ok(StdoutState::Open),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(StdoutState::Closed),
-        Err(source) => Err(Error::Stdout { source }),
+        Err(error) => Err(Error::stdout(error)),
     }
 }
 

@@ -97,8 +97,7 @@ fn refusal(number: u64, why: &str) -> Envelope {
 
 /// Writes an envelope to stdout, on one line. Returns false if the reader is gone.
 async fn print_envelope(envelope: &Envelope, output: &Output) -> Result<bool, Error> {
-    let mut json =
-        serde_json::to_string(envelope).map_err(|error| Error::Stdout { source: error.into() })?;
+    let mut json = serde_json::to_string(envelope).map_err(Error::stdout)?;
     json = output.neutral_json(&json).into_owned();
     json.push('\n');
     if output.stdout_is_terminal {

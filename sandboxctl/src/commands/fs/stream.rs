@@ -17,7 +17,7 @@ use crate::error::{Error, UNREAD};
 const PIECE_BYTES: usize = 64 << 10;
 
 pub(super) fn stdout() -> Result<Sink, Error> {
-    Sink::standard(io::stdout()).map_err(|source| Error::Stdout { source })
+    Sink::standard(io::stdout()).map_err(Error::stdout)
 }
 
 /// The next piece of a file; `None` at its end.
