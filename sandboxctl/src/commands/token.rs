@@ -21,14 +21,11 @@ use crate::whole_file::MissingDirs;
 pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> {
     match command {
         TokenCommand::Create { subject, scopes, expires, e2b, store: args, json } => {
+            let create = |store: &Store| create(store, subject, scopes, expires);
             let created = match place(context, &args)? {
-                Place::Database(database) => {
-                    create(&Store::connect(&database)?, subject, scopes, expires)?
-                }
+                Place::Database(database) => create(&Store::connect(&database)?)?,
                 Place::Directory(data_dir, config) => {
-                    create_in(context, &data_dir, &config, |store| {
-                        create(store, subject, scopes, expires)
-                    })?
+                    create_in(context, &data_dir, &config, create)?
                 }
             };
             let spelling = if e2b { Token::expose_as_e2b } else { Token::expose };
