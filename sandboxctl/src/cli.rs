@@ -29,7 +29,6 @@ mod tests;
 pub mod token;
 pub mod upstream;
 mod values;
-mod variable;
 mod volume;
 
 use std::ffi::OsString;

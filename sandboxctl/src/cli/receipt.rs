@@ -9,9 +9,9 @@ use sandbox_controller::receipts::SigningKey;
 use sandbox_env::Environment;
 
 use super::allow::AllowArgs;
+use super::env_file::{Variable, variable};
 use super::secret::{SecretArgs, Source};
 use super::values::{Utf8, input, text};
-use super::variable::{Variable, variable};
 use super::volume::{Volume, volume};
 use crate::error::Error;
 use crate::input::{Argument, InputArgument};
