@@ -13,7 +13,7 @@ use sandbox_controller::{
 use sandbox_env::Environment;
 
 use super::Context;
-use super::prepare_progress::PrepareProgress;
+use super::progress::PrepareProgress;
 use crate::cli::secret::Source;
 use crate::cli::{FileArgs, SandboxArgs};
 use crate::config::{Key, Layer, Settings};

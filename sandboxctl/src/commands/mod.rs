@@ -21,7 +21,7 @@ mod local;
 mod manual;
 mod mcp;
 mod network;
-mod prepare_progress;
+mod progress;
 mod ps;
 mod receipt;
 mod replay;

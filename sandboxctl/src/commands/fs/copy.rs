@@ -11,8 +11,8 @@ use sandbox_api::operation::{self, Exists, Read, Stat, Write};
 use sandbox_controller::Sandbox;
 use serde::Serialize;
 
+use super::super::progress::Progress;
 use super::super::transfer::{Sink, Source};
-use super::progress::Progress;
 use super::report::Report;
 use super::stream::{failed, fill, pour, poured, stdout};
 use crate::cli::fs::Side;

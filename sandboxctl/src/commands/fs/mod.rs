@@ -6,7 +6,6 @@
 
 mod batch;
 mod copy;
-mod progress;
 mod report;
 mod stream;
 
@@ -27,9 +26,9 @@ use sandbox_controller::{Config, Sandbox};
 
 use self::batch::Batch;
 use self::copy::Copy;
-use self::progress::Progress;
 use self::report::Report;
 use self::stream::{failed, fill, piece, pour, poured, refused, stdout, still_read};
+use super::progress::Progress;
 use super::text::LineCut;
 use super::transfer::Source;
 use super::{Context, block_on, launch};

@@ -8,8 +8,8 @@ use sandbox_controller::files::{FileReader, FileWriter};
 use sandbox_protocol::WireError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::super::progress::Progress;
 use super::super::transfer::{Sink, Source};
-use super::progress::Progress;
 use super::report::Report;
 use crate::error::{Error, UNREAD};
 
