@@ -20,7 +20,6 @@ mod learn;
 mod local;
 mod manual;
 mod mcp;
-mod network;
 mod progress;
 mod ps;
 mod receipt;
@@ -35,9 +34,7 @@ mod terminal;
 mod text;
 mod token;
 mod tools;
-mod touched;
 mod transfer;
-mod truncation;
 mod upstream;
 
 use std::path::Path;

@@ -22,11 +22,12 @@ use sandbox_controller::receipts::{self, Opened, PublicKey, ReceiptError, Signin
 use sandbox_controller::{AGENT_SHA256, AgentSource, Command, MASK, Patterns, Sandbox};
 use serde::Serialize;
 
+use super::Context;
 use super::artifacts::{cancellable, lines};
 use super::collect::{Artifacts, Copied};
+use super::execution::remarks;
 use super::replay::outcome_text;
 use super::staging::Staging;
-use super::{Context, touched};
 use crate::cli::receipt::{KeysCommand, ReceiptArgs, ReceiptCommand};
 use crate::error::Error;
 use crate::input;
@@ -156,7 +157,7 @@ impl Issuer {
         made_of.extend(byte_inputs(spec));
         // It changes, and nothing is said of it afterwards.
         let mut earlier_files = 0;
-        if let Some(io_dir) = spec.io_dir.as_deref().filter(|dir| touched::has_files(dir)) {
+        if let Some(io_dir) = spec.io_dir.as_deref().filter(|dir| remarks::has_files(dir)) {
             let found = digest(io_dir)?;
             earlier_files = found.files;
             made_of.push(described(Dependency::IO, &found));

@@ -16,8 +16,7 @@ use serde_json::{Map, Value};
 
 use super::super::Context;
 use super::follow::{follow, in_order};
-use super::job::Job;
-use super::render::{Ended, Left, RemoteFiles, Renderer, View};
+use super::render::{Ended, Job, Left, RemoteFiles, Renderer, View};
 use crate::config::{Key, Layer, Settings};
 use crate::error::{Error, Signal};
 use crate::input::{self, InputArgument, open_file, reason};

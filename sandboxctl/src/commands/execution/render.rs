@@ -14,9 +14,10 @@ use sandbox_render::ci::log_markers::MarkFilter;
 use super::super::collect::Copied;
 use super::super::staging::Staged;
 use super::super::transfer::Sink;
-use super::super::{Context, hints, network, touched, truncation};
-use super::job::{Job, Program};
+use super::super::{Context, hints};
+use super::remarks;
 use super::tail::Tail;
+use crate::cli::exec::CommandLine;
 use crate::error::{Error, UNREAD};
 use crate::input::ScriptSource;
 use crate::output::Output;
@@ -25,6 +26,24 @@ use crate::report::Reports;
 
 /// How many failed test cases are printed.
 const TESTS_SHOWN: usize = 50;
+
+/// A script or a command of a command line.
+#[derive(Clone, Copy)]
+pub struct Job<'a> {
+    /// Its position on the command line.
+    pub index: usize,
+    /// What runs.
+    pub program: Program<'a>,
+}
+
+/// What runs.
+#[derive(Clone, Copy)]
+pub enum Program<'a> {
+    /// A script.
+    Script(&'a ScriptSource),
+    /// A command.
+    Command(&'a CommandLine),
+}
 
 /// What of an execution is shown, and how.
 #[derive(Clone, Copy, Default)]
@@ -95,7 +114,7 @@ impl RemoteFiles {
             );
         }
         let Some(id) = &self.id else { return };
-        let (count, bytes) = touched::left(touched);
+        let (count, bytes) = remarks::left(touched);
         if count > 0 {
             let (files, size) = (render::count(count, "file", "files"), render::size(bytes));
             output.notice(&format!(
@@ -186,7 +205,7 @@ impl<'a> Renderer<'a> {
                 }
             }
             ExecutionEvent::HostRefused(host) if !self.view.json => {
-                network::print(self.output, self.refused, &host);
+                remarks::refused_host(self.output, self.refused, &host);
                 self.refused += 1;
             }
             _ => {}
@@ -260,7 +279,9 @@ impl<'a> Renderer<'a> {
             for entry in ended.document.log_entries() {
                 self.log(&entry)?;
             }
-            network::print_all_refused(self.output, ended.document.common.network.as_deref());
+            let network = ended.document.common.network.iter();
+            let refused = network.flat_map(|network| &network.refused).enumerate();
+            refused.for_each(|(printed, host)| remarks::refused_host(self.output, printed, host));
         }
         self.show(ended)
     }
@@ -300,7 +321,7 @@ impl<'a> Renderer<'a> {
                 Left::Remote(left) => left.print(output, &document.common.files_touched),
             }
         }
-        truncation::warn(output, document, self.view.json);
+        remarks::cut_off(output, document, self.view.json);
         // The outcome of the run stands.
         if let Left::Local(left) = &ended.left
             && let Some(error) = left.issued.as_ref().and_then(|it| it.error.as_ref())
@@ -403,11 +424,11 @@ impl<'a> Renderer<'a> {
         if (io_dir.is_some() || !copied.is_complete()) && staged.is_kept() {
             let common = &document.common;
             let (files, truncated) = (&*common.files_touched, common.files_touched_truncated);
-            touched::print(output, self.here, io_dir, files, truncated);
+            remarks::touched(output, self.here, io_dir, files, truncated);
         }
         staged.print(output);
         if self.view.keep {
-            touched::print_kept(output, io_dir);
+            remarks::kept(output, io_dir);
         }
     }
 }
