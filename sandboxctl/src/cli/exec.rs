@@ -306,7 +306,7 @@ mod tests {
     fn parse(args: &[&str]) -> Result<ExecArgs, String> {
         let all = ["sandboxctl", "exec"].iter().chain(args);
         match Cli::read(all).map(|cli| cli.command) {
-            Ok(Command::Exec(args)) => Ok(args.into_inner()),
+            Ok(Command::Exec(args)) => Ok(*args.0),
             Ok(other) => panic!("it is no other command: {other:?}"),
             Err(error) => Err(error.to_string()),
         }

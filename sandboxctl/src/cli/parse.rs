@@ -82,13 +82,13 @@ impl Cli {
             Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         let mut wants_json = asks_for_document(&matches);
         match &mut cli.command {
-            super::Command::Run(args) => args.remote.given = super::remote::given(&matches),
+            super::Command::Run(args) => args.0.remote.given = super::remote::given(&matches),
             super::Command::Exec(exec) => {
-                exec.remote.given = super::remote::given(&matches);
-                exec.find_separator(&args);
+                exec.0.remote.given = super::remote::given(&matches);
+                exec.0.find_separator(&args);
             }
             super::Command::Fs(args) => {
-                args.json |= args.output_format.is_some();
+                args.0.json |= args.output_format.is_some();
                 wants_json = args.wants_json();
             }
             _ => {}

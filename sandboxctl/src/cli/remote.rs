@@ -143,7 +143,7 @@ pub(super) mod tests {
     pub fn run(args: &[&str]) -> RemoteArgs {
         let all = ["sandboxctl", "run", "x.luau"].iter().chain(args);
         let Which::Run(args) = Cli::read(all).unwrap().command else { panic!("it is run") };
-        args.into_inner().remote
+        args.0.remote
     }
 
     #[test]

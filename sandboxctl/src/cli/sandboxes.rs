@@ -557,7 +557,7 @@ mod tests {
     fn parse(args: &[&str]) -> Result<SandboxCommand, String> {
         let all = ["sandboxctl", "sandbox"].iter().chain(args);
         match Cli::read(all).map(|cli| cli.command) {
-            Ok(Command::Sandbox(args)) => Ok(args.into_inner().command),
+            Ok(Command::Sandbox(args)) => Ok(args.0.command),
             Ok(other) => panic!("it is no other command: {other:?}"),
             Err(error) => Err(error.to_string()),
         }

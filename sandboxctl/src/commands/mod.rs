@@ -77,8 +77,8 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         reports::begin_ci(&context, CiMode::Auto, title, stdout)?;
     }
     match command {
-        Command::Run(args) => run::run(&context, args.into_inner()),
-        Command::Exec(args) => exec::exec(&context, args.into_inner()),
+        Command::Run(args) => run::run(&context, *args.0),
+        Command::Exec(args) => exec::exec(&context, *args.0),
         Command::Fs(args) => fs::fs(&context, &args),
         Command::Check(args) => check::check(&context, &args),
         Command::Types => output.text(sandbox_mcp::SCRIPT_API).map(|()| 0),
@@ -93,8 +93,8 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         Command::Tool(args) => tools::tool(&context, &args),
         Command::Tools(args) => tools::tools(&context, &args),
         Command::Serve(args) => serve::serve(&context, &args),
-        Command::Executions(args) => executions::executions(&context, args.into_inner()),
-        Command::Sandbox(args) => sandbox::sandbox(&context, args.into_inner()),
+        Command::Executions(args) => executions::executions(&context, *args.0),
+        Command::Sandbox(args) => sandbox::sandbox(&context, *args.0),
         Command::Local(command) => local::local(&context, command),
         Command::Token(command) => token::token(&context, command),
         Command::Server(command) => server::server(&context, &command),

@@ -130,9 +130,7 @@ fn server(flags: &[String]) -> Result<McpArgs, Error> {
     };
     let words = ["sandboxctl", "mcp"].into_iter().chain(flags.iter().map(String::as_str));
     match Cli::read(words) {
-        Ok(Cli { command: Command::Mcp(args), .. }) if args.command.is_none() => {
-            Ok(args.into_inner())
-        }
+        Ok(Cli { command: Command::Mcp(args), .. }) if args.command.is_none() => Ok(*args.0),
         Err(error)
             if !matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
         {
@@ -195,7 +193,7 @@ mod tests {
         let line = format!("sandboxctl mcp install --client cursor {flags}");
         let Cli { global, command, .. } = Cli::read(line.split_whitespace()).unwrap();
         let Command::Mcp(args) = command else { panic!("{command:?}") };
-        let Some(McpCommand::Install(args)) = args.into_inner().command else { panic!("{line}") };
+        let Some(McpCommand::Install(args)) = args.0.command else { panic!("{line}") };
         let arguments = arguments(Path::new("/here"), &global, &args);
         arguments.map(|arguments| arguments.join(" ")).map_err(|error| error.to_text())
     }
