@@ -105,9 +105,10 @@ async fn perform(
             let id = find(&client, &sandbox).await?.id;
             let processes = match process {
                 Some(number) => vec![client.find_process(&id, number).await?],
-                None => living(&client, &id).await?,
+                None => client.processes(&id).await?,
             };
-            for view in &processes {
+            let is_meant = |it: &&ProcessView| process.is_some() || it.state != ProcessState::Ended;
+            for view in processes.iter().filter(is_meant) {
                 let process = ProcessRef::of(id.clone(), view);
                 match signal {
                     Some(signal) => {
@@ -173,11 +174,4 @@ async fn find_all(client: &Client, words: &[String]) -> Result<Vec<String>, Erro
         Ok(found.id.clone())
     };
     words.iter().map(find).collect()
-}
-
-/// The processes of which something runs.
-async fn living(client: &Client, sandbox: &str) -> Result<Vec<ProcessView>, Error> {
-    let mut processes = client.processes(sandbox).await?;
-    processes.retain(|process| process.state != ProcessState::Ended);
-    Ok(processes)
 }
