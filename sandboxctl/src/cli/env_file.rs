@@ -5,8 +5,6 @@
 //! that begin with `#` do not count.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +14,7 @@ use sandbox_protocol::limits::{MAX_COMMAND_BYTES, size_text};
 use sandbox_protocol::without_bom;
 
 use crate::error::Error;
-use crate::input::reason;
+use crate::input::{read_file, reason};
 
 /// What the caller does about a line that cannot be used.
 const HINT: &str = "a line is NAME=VALUE, or NAME to pass on your own; # begins a comment";
@@ -89,10 +87,8 @@ impl VariableArgs {
 pub fn read(file: &Path) -> Result<Vec<Variable>, Error> {
     let flag = || format!("--env-file {}", file.display());
     let refuse = |why: String| Error::usage(flag(), why).with_hint(HINT);
-    let mut bytes = Vec::new();
-    File::open(file)
-        .and_then(|opened| opened.take(MAX_COMMAND_BYTES as u64 + 1).read_to_end(&mut bytes))
-        .map_err(|error: io::Error| refuse(reason(&error)))?;
+    let read = read_file(file, MAX_COMMAND_BYTES as u64);
+    let bytes = read.map_err(|error| refuse(reason(&error)))?;
     if bytes.len() > MAX_COMMAND_BYTES {
         return Err(refuse(format!("it is longer than {}", size_text(MAX_COMMAND_BYTES as u64))));
     }

@@ -1,7 +1,6 @@
 //! Executions on a service: what is sent there, and how they are followed to their ends.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
 use std::sync::{Arc, OnceLock};
 
 use sandbox_api::service::{
@@ -19,7 +18,7 @@ use super::follow::{follow, in_order};
 use super::render::{Ended, Job, Left, RemoteFiles, Renderer, View};
 use crate::config::{Key, Layer, Settings};
 use crate::error::{Error, Signal};
-use crate::input::{self, InputArgument, open_file, reason};
+use crate::input::{self, InputArgument, open_file, read_bounded, reason};
 use crate::remote::{self, Client, EventSource, Events};
 use crate::report::Reports;
 use crate::signals::{self, Canceller, Signals};
@@ -89,13 +88,9 @@ fn contents(
                 return Err(Error::usage(flag, "a directory cannot be sent to a service")
                     .with_hint("an archive of it can: tar c DIR | … --in -:NAME.tar"));
             }
-            InputSource::Path(path) => {
-                let mut bytes = Vec::new();
-                let read =
-                    open_file(&path).and_then(|it| it.take(left + 1).read_to_end(&mut bytes));
-                read.map_err(|error| Error::usage(&*flag, reason(&error)))?;
-                bytes
-            }
+            InputSource::Path(path) => open_file(&path)
+                .and_then(|opened| read_bounded(opened, left))
+                .map_err(|error| Error::usage(&*flag, reason(&error)))?,
         };
         left = left.checked_sub(content.len() as u64).ok_or_else(|| {
             Error::usage(flag, "the inputs are more than 32 MiB, and a service takes no more")

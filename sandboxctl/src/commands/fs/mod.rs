@@ -9,9 +9,8 @@ mod copy;
 mod report;
 mod stream;
 
-use std::fs::File;
 use std::io;
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
@@ -187,10 +186,8 @@ impl Content {
 fn edited(text: Option<&str>, file: Option<&Path>, flag: &str) -> Result<String, Error> {
     let Some(file) = file else { return Ok(text.unwrap_or_default().to_owned()) };
     let unusable = |why: &str| Error::usage(flag.to_owned(), format!("{}: {why}", file.display()));
-    let mut text = Vec::new();
-    File::open(file)
-        .and_then(|file| file.take(MAX_EDIT_BYTES + 1).read_to_end(&mut text))
-        .map_err(|error| unusable(&input::reason(&error)))?;
+    let text =
+        input::read_file(file, MAX_EDIT_BYTES).map_err(|error| unusable(&input::reason(&error)))?;
     if text.len() as u64 > MAX_EDIT_BYTES {
         return Err(unusable("it is longer than 1 MiB"));
     }
