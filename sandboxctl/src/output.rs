@@ -313,11 +313,6 @@ impl Output {
         }
     }
 
-    /// Writes our own text to stderr unchanged, with a newline at its end.
-    pub fn block(&self, text: &str) {
-        self.stderr(text);
-    }
-
     /// Writes a diff to stderr: byte for byte, but for people on a terminal.
     pub fn diff(&self, diff: &[u8]) {
         match self.stderr_is_terminal {
@@ -336,11 +331,12 @@ impl Output {
 
     fn labelled(&self, style: Style, label: &str, text: &str) {
         let style = if self.stderr_has_colour { style } else { Style::new() };
-        self.stderr(&format!("{style}{label}{style:#}: {}", escaped_line(text)));
+        self.block(&format!("{style}{label}{style:#}: {}", escaped_line(text)));
     }
 
-    /// A closed stderr is not a reason to fail, and cannot be reported.
-    fn stderr(&self, text: &str) {
+    /// Writes our own text to stderr unchanged, with a newline at its end. A closed stderr is not a reason to
+    /// fail, and cannot be reported.
+    pub fn block(&self, text: &str) {
         let text = self.neutral_message(text.trim_end_matches('\n').as_bytes());
         self.to_stderr(&[&*text, b"\n"].concat());
     }
@@ -354,6 +350,6 @@ impl Output {
 
     fn dim(&self, text: &str) {
         let style = if self.stderr_has_colour { DIM } else { Style::new() };
-        self.stderr(&format!("{style}{}{style:#}", escaped_line(text)));
+        self.block(&format!("{style}{}{style:#}", escaped_line(text)));
     }
 }
