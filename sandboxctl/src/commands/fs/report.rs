@@ -1,6 +1,5 @@
 //! The result of an operation: data for JSON, text for people.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use sandbox_api::files::{
@@ -67,12 +66,9 @@ fn in_flags(footer: &str) -> String {
 /// `ls`: one name per line, or a table. Names in subdirectories are printed with their path
 /// relative to the listed directory.
 pub fn list(list: &ListData, long: bool, output: &Output) -> Result<Report, Error> {
-    let text = if long {
-        table_of(list).into_bytes()
-    } else if output.stdout_is_terminal {
-        lines_of(list).into_bytes()
-    } else {
-        bytes_of(list)
+    let text = match long {
+        true => table_of(list).into_bytes(),
+        false => lines_of(list.entries.iter().map(|entry| shown(list, entry)), output),
     };
     let cut_off = cut_off(list.entries.len() as u64, "entries", list.note.as_deref());
     Ok(Report { text, cut_off, ..Report::silent(list)? })
@@ -80,11 +76,7 @@ pub fn list(list: &ListData, long: bool, output: &Output) -> Result<Report, Erro
 
 /// `glob`: one path per line.
 pub fn glob(found: &GlobData, output: &Output) -> Result<Report, Error> {
-    let mut text = Vec::new();
-    for path in &found.matches {
-        push_name(&mut text, &path.name, output);
-        text.push(b'\n');
-    }
+    let text = lines_of(found.matches.iter().map(|path| path.name.as_bytes()), output);
     let cut_off = cut_off(found.matches.len() as u64, "paths", found.note.as_deref());
     Ok(Report { text, cut_off, ..Report::silent(found)? })
 }
@@ -101,7 +93,7 @@ pub fn grep(found: &GrepData, output: &Output) -> Result<Report, Error> {
             text.extend_from_slice(b"--\n");
         }
         last = Some((&line.path, line.line));
-        push_name(&mut text, &line.name, output);
+        push_name(&mut text, line.name.as_bytes(), output);
         let mark = if line.context { '-' } else { ':' };
         let shown = match output.stdout_is_terminal {
             true => escaped_line(&line.text),
@@ -120,23 +112,18 @@ fn cut_off(shown: u64, what: &str, note: Option<&str>) -> Option<String> {
 }
 
 /// A name as it is, or with control characters escaped for a terminal.
-fn push_name(text: &mut Vec<u8>, name: &WireString, output: &Output) {
+fn push_name(text: &mut Vec<u8>, name: &[u8], output: &Output) {
     match output.stdout_is_terminal {
-        true => text.extend_from_slice(escaped_line(&name.to_string_lossy()).as_bytes()),
-        false => text.extend_from_slice(name.as_bytes()),
+        true => text.extend_from_slice(escaped_line(&String::from_utf8_lossy(name)).as_bytes()),
+        false => text.extend_from_slice(name),
     }
 }
 
-/// For a terminal: names with control characters escaped.
-fn lines_of(list: &ListData) -> String {
-    list.entries.iter().map(|entry| format!("{}\n", escaped_line(&shown(list, entry)))).collect()
-}
-
-/// For a pipe: names unchanged.
-fn bytes_of(list: &ListData) -> Vec<u8> {
+/// A line for each name.
+fn lines_of<'a>(names: impl Iterator<Item = &'a [u8]>, output: &Output) -> Vec<u8> {
     let mut text = Vec::new();
-    for entry in &list.entries {
-        text.extend_from_slice(below(list.path.as_bytes(), entry.path.as_bytes()));
+    for name in names {
+        push_name(&mut text, name, output);
         text.push(b'\n');
     }
     text
@@ -148,14 +135,14 @@ fn table_of(list: &ListData) -> String {
             entry.kind.as_str().to_owned(),
             entry.size.to_string(),
             to_the_second(entry.modified),
-            escaped_line(&shown(list, entry)).into_owned(),
+            escaped_line(&String::from_utf8_lossy(shown(list, entry))).into_owned(),
         ]
     };
     table(["TYPE", "SIZE", "MODIFIED", "NAME"], list.entries.iter().map(row), None)
 }
 
-fn shown<'a>(list: &ListData, entry: &'a Entry) -> Cow<'a, str> {
-    String::from_utf8_lossy(below(list.path.as_bytes(), entry.path.as_bytes()))
+fn shown<'a>(list: &ListData, entry: &'a Entry) -> &'a [u8] {
+    below(list.path.as_bytes(), entry.path.as_bytes())
 }
 
 /// A path relative to the directory above it.
@@ -205,6 +192,7 @@ fn to_the_second(modified: Option<Timestamp>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::Verbosity;
     use sandbox_api::files::EntryKind;
 
     fn entry(path: &str, kind: EntryKind, size: u64) -> Entry {
@@ -232,8 +220,14 @@ mod tests {
     #[test]
     fn a_list_is_names_below_what_is_listed() {
         let list = some_list();
-        assert_eq!(lines_of(&list), "a\\nerror: forged\ndir\ndir/b.csv\nlink\nodd\u{fffd}\n");
-        assert_eq!(bytes_of(&list), b"a\nerror: forged\ndir\ndir/b.csv\nlink\nodd\xff\n");
+        let mut output = Output::new(Verbosity::Quiet);
+        let mut lines = |is_terminal: bool| {
+            output.stdout_is_terminal = is_terminal;
+            lines_of(list.entries.iter().map(|entry| shown(&list, entry)), &output)
+        };
+        let escaped = "a\\nerror: forged\ndir\ndir/b.csv\nlink\nodd\u{fffd}\n";
+        assert_eq!(lines(true), escaped.as_bytes());
+        assert_eq!(lines(false), b"a\nerror: forged\ndir\ndir/b.csv\nlink\nodd\xff\n");
         insta::assert_snapshot!(table_of(&list), @r"
         TYPE       SIZE     MODIFIED              NAME
         file       3        2026-09-21T14:13:20Z  a\nerror: forged
