@@ -218,6 +218,10 @@ pub fn local(context: &Context<'_>, command: LocalCommand) -> Result<u8, Error> 
     }
 }
 
+fn sandboxes(place: &Place) -> Result<Vec<SandboxView>, Error> {
+    block_on(async { Ok(client(place).sandboxes(&SandboxQuery::default()).await?) })
+}
+
 /// What `status` prints.
 #[derive(Serialize)]
 struct Status {
@@ -229,16 +233,8 @@ struct Status {
 }
 
 fn status(context: &Context<'_>, place: &Place, json: bool) -> Result<u8, Error> {
-    let record = match place.is_served()? {
-        true => place.record(),
-        false => None,
-    };
-    let sandboxes = match record {
-        Some(_) => {
-            block_on(async { Ok(client(place).sandboxes(&SandboxQuery::default()).await?) })?
-        }
-        None => Vec::new(),
-    };
+    let record = if place.is_served()? { place.record() } else { None };
+    let sandboxes = if record.is_some() { sandboxes(place)? } else { Vec::new() };
     let processes = sandboxes.iter().filter_map(|sandbox| sandbox.processes).sum();
     let status = Status {
         running: record.is_some(),
@@ -275,14 +271,10 @@ fn stop(context: &Context<'_>, place: &Place) -> Result<u8, Error> {
         return Ok(0);
     }
     // One that has just been started says who it is as soon as it answers.
-    let sandboxes =
-        block_on(async { Ok(client(place).sandboxes(&SandboxQuery::default()).await?) });
-    let record = match place.record() {
-        Some(record) => record,
-        None => {
-            let why = io::Error::other("it has not written its status file");
-            return sandboxes.and(Err(failed(why)));
-        }
+    let sandboxes = sandboxes(place);
+    let Some(record) = place.record() else {
+        let why = io::Error::other("it has not written its status file");
+        return sandboxes.and(Err(failed(why)));
     };
     let pid = i32::try_from(record.pid).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
