@@ -159,13 +159,9 @@ impl Context<'_> {
         let config = self.controller(&self.settings()?);
         // None of it is audited.
         let config = Config { sweep: Sweep::Never, audit: None, ..config };
-        block_on(async {
-            let mut signals = Signals::listen()?;
-            let controller = self.connect(config, &mut signals).await?;
-            let done = signals.guard(work(&controller)).await;
-            self.close(controller, &mut signals).await;
-            Ok(done??)
-        })
+        block_on(launch::with_engine(self, config, async |controller, signals| {
+            Ok(signals.guard(work(controller)).await??)
+        }))
     }
 
     /// Works on the leftovers of sandboxes, on every engine.
