@@ -7,11 +7,9 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
-use sandbox_api::service::{Subject, Time};
-use sandbox_auth::{
-    Failures, JwtConfig, JwtError, JwtKeys, LOCAL_SUBJECT, StoredToken, Token, local_caller,
-};
-use sandbox_http::{Authenticate, Caller, Peer, Scope, Unauthenticated as Refused};
+use sandbox_api::service::Time;
+use sandbox_auth::{Failures, JwtConfig, JwtError, JwtKeys, StoredToken, Token, local_caller};
+use sandbox_http::{Authenticate, Caller, Peer, Unauthenticated as Refused};
 use sandbox_store::{Store, StoreError, TokenRecord};
 
 use crate::lock;
@@ -133,7 +131,8 @@ impl Authenticate for Access {
     ) -> BoxFuture<'a, Result<Caller, Refused>> {
         async move {
             if self.policy == Policy::NoCaller {
-                return local().ok_or(Refused::Missing);
+                // Every caller is the own user then.
+                return local_caller(self.own_uid, self.own_uid).ok_or(Refused::Missing);
             }
             match bearer(headers)? {
                 Some(token) => self.check(token, peer).await,
@@ -175,12 +174,6 @@ impl Authenticate for Access {
     }
 }
 
-/// Every caller, without authentication.
-fn local() -> Option<Caller> {
-    let subject = Subject::new(LOCAL_SUBJECT).ok()?;
-    Some(Caller { subject, scopes: Scope::ALL.to_vec() })
-}
-
 /// The token of a request. Two tokens count as none: choosing one would be a guess.
 fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
     let invalid = |reason: &str| Refused::Invalid { reason: reason.to_owned() };
@@ -211,7 +204,9 @@ mod tests {
     use std::net::SocketAddr;
 
     use hyper::header::HeaderValue;
-    use sandbox_auth::NewToken;
+    use sandbox_api::service::Subject;
+    use sandbox_auth::{LOCAL_SUBJECT, NewToken};
+    use sandbox_http::Scope;
 
     use super::*;
 
