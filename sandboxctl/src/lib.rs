@@ -95,16 +95,14 @@ fn raise_descriptor_limit() {
 
 /// Reports an error of sandboxctl in JSON. False if stdout cannot be written any more.
 fn failed(output: &Output, json: Json, error: Failure, code: u8, since: Instant) -> bool {
-    let written = match json {
-        Json::Result => {
-            output.document(&ExecutionDocument::failed(ExecutionKind::Script, error, code))
+    let kind = match json {
+        Json::Result => ExecutionKind::Script,
+        Json::Exec => ExecutionKind::Command,
+        Json::Envelope => {
+            return output.document(&Envelope::failed(since.elapsed(), error)).is_ok();
         }
-        Json::Exec => {
-            output.document(&ExecutionDocument::failed(ExecutionKind::Command, error, code))
-        }
-        Json::Envelope => output.document(&Envelope::failed(since.elapsed(), error)),
     };
-    written.is_ok()
+    output.document(&ExecutionDocument::failed(kind, error, code)).is_ok()
 }
 
 /// Our own arguments: those before `--`.
