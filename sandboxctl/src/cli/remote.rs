@@ -59,7 +59,7 @@ impl RemoteArgs {
     pub fn client(&self, environment: &Environment) -> Result<Option<Client>, Error> {
         let Some(address) = self.address(environment)? else { return Ok(None) };
         let token = self.token(environment)?;
-        Ok(Some(Client::new(address, token).trusting(self.certificates(environment)?)))
+        Ok(Some(Client::new(address, token, self.certificates(environment)?)))
     }
 
     /// The service, for commands that need one.

@@ -108,7 +108,7 @@ fn failed(error: io::Error) -> Error {
 }
 
 fn client(place: &Place) -> Client {
-    Client::new(ServerAddress::Unix(place.socket()), None)
+    Client::new(ServerAddress::Unix(place.socket()), None, None)
 }
 
 /// Refuses a service that has other settings than those of this command, its flags and its variables.
