@@ -109,11 +109,6 @@ impl Settings {
         }
     }
 
-    /// The images that `sandbox_init` may use.
-    pub fn allowed_images(&self) -> Vec<String> {
-        self.names(Key::AllowedImages)
-    }
-
     /// How many sandboxes are started ahead; none if nothing asks for some.
     pub fn pool(&self) -> PoolConfig {
         let default = PoolConfig::default();

@@ -163,7 +163,7 @@ fn with_tools<T>(
         allowed_out_paths: settings.allowed_out_paths(here)?,
         protected: settings.protected(),
         sandbox: spec(settings).root(root).inject(inject),
-        allowed_images: settings.allowed_images(),
+        allowed_images: settings.names(Key::AllowedImages),
         pull: settings.tools_pull(),
         hosts: settings.allow()?,
         scripts,
