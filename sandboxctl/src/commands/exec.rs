@@ -117,7 +117,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     let line = hints::shown_line(&line, &command.secrets);
     let reports = Reports::of(&args.reports.reports, spec.io_dir.as_deref(), subject)?;
     let config = context.controller(&settings);
-    reports::check_runner_files(context, spec.io_dir.as_deref(), &config)?;
+    context.output.ci().map_or(Ok(()), |ci| ci.check_files(spec.io_dir.as_deref(), &config))?;
     let image_word = match &root {
         RootFs::Image { reference, .. } if image_is_a_word => Some(&**reference),
         _ => None,

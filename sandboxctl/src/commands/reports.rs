@@ -150,19 +150,6 @@ pub fn begin_files(context: &Context<'_>, settings: &Settings) {
     }
 }
 
-/// Refuses files of the runner in the io dir, or in a directory of sandboxctl's own.
-///
-/// # Errors
-///
-/// If there are some.
-pub fn check_runner_files(
-    context: &Context<'_>,
-    io_dir: Option<&Path>,
-    config: &Config,
-) -> Result<(), Error> {
-    context.output.ci().map_or(Ok(()), |ci| ci.check_files(io_dir, config))
-}
-
 /// Writes the reports. One that cannot be written is an error, and does not change how a failed run
 /// ended.
 ///

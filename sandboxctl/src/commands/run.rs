@@ -80,7 +80,7 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     let about = (&*format!("run: {names}"), dialogue);
     let learn = Learn::begin(context, &args.rules, &settings, spec.io_dir.as_deref(), about)?;
     let config = context.controller(&settings);
-    reports::check_runner_files(context, spec.io_dir.as_deref(), &config)?;
+    context.output.ci().map_or(Ok(()), |ci| ci.check_files(spec.io_dir.as_deref(), &config))?;
     let jobs = scripts.iter().enumerate().map(|(index, source)| {
         let script = Script::new(source.source.clone()).args(arguments.clone());
         let script =
