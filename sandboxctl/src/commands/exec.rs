@@ -68,8 +68,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     let mut command = command.stdin(if args.stdin { Stdin::Stream } else { Stdin::Null });
     command.merge = args.merge;
     command.pty = pty.clone().map(Pty::from);
-    let spec =
-        launch::spec_of_files(context, &args.files, &settings, root.clone(), stdin.as_deref())?;
+    let spec = launch::spec(context, &args.files, &settings, root.clone(), stdin.as_deref())?;
     let lifetime = DEFAULT_LIFETIME.saturating_add(spec.limits.timeout);
     let spec = launch::with_hosts(spec, &context.environment, &settings)?
         .lifespan(Lifespan::OneRun)

@@ -186,7 +186,9 @@ fn spec(
             limits.memory,
         ));
     }
-    let spec = launch::spec(context, &args.sandbox, settings, args.root.root(settings), stdin)?;
+    let (files, workdir) = (&args.sandbox.files, args.sandbox.workdir.clone());
+    let spec = launch::spec(context, files, settings, args.root.root(settings), stdin)?;
+    let spec = SandboxSpec { workdir, ..spec };
     let spec = launch::with_hosts(spec, &context.environment, settings)?;
     Ok(spec.lifespan(Lifespan::OneRun).io_errors(settings.io_errors()))
 }

@@ -44,8 +44,9 @@ const MAX_EDIT_BYTES: u64 = 1 << 20;
 
 pub fn fs(context: &Context<'_>, args: &FsArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
-    let spec =
-        launch::spec(context, &args.sandbox, &settings, RootFs::Builtin, stdin(&args.command))?;
+    let (files, stdin_is_for) = (&args.sandbox.files, stdin(&args.command));
+    let spec = launch::spec(context, files, &settings, RootFs::Builtin, stdin_is_for)?;
+    let spec = SandboxSpec { workdir: args.sandbox.workdir.clone(), ..spec };
     let config = context.controller(&settings);
     if let FsCommand::Cp { from, to, .. } = &args.command
         && let Some(path) = copy::destination(from, to)
