@@ -29,7 +29,6 @@ mod tests;
 pub mod token;
 pub mod upstream;
 mod values;
-mod variable;
 mod volume;
 
 use std::ffi::OsString;
@@ -41,7 +40,6 @@ use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand, ValueHint};
 use sandbox_tools as tools;
 
 use crate::config::{Flags, Key, Scope, Value};
-use crate::error::Error;
 use crate::input::{Argument, JsonArgument, ScriptArgument};
 use allow::{AllowArgs, RulesArgs};
 use artifacts::{ArtifactArgs, ArtifactsCommand};
@@ -572,7 +570,7 @@ pub struct RunArgs {
 
     /// Mounts as Docker writes them.
     #[command(flatten)]
-    volumes: VolumeArgs,
+    pub volumes: VolumeArgs,
 
     /// What Docker's users type.
     #[command(flatten)]
@@ -586,15 +584,6 @@ impl RunArgs {
             Some(code) => vec![ScriptArgument::Code(code)],
             None => self.scripts.iter().map(|file| ScriptArgument::File(file)).collect(),
         }
-    }
-
-    /// Adds the mounts that are written as Docker writes them to the files.
-    ///
-    /// # Errors
-    ///
-    /// As [`VolumeArgs::add_to`].
-    pub fn add_volumes(&mut self) -> Result<(), Error> {
-        self.volumes.add_to(&mut self.sandbox.files)
     }
 
     /// Adds the settings among these flags.
@@ -646,7 +635,7 @@ pub struct ToolsArgs {
 
     /// Prewarm N sandboxes for each frequently used directory and image [0]
     #[arg(long, value_name = "N", value_parser = value_of(Key::PoolSize), conflicts_with = "list")]
-    pool: Option<Value>,
+    pub pool: Option<Value>,
 
     /// Each sandbox.
     #[command(flatten)]
@@ -658,11 +647,6 @@ impl ToolsArgs {
     pub fn add_flags(&self, flags: &mut Flags) {
         flags.set(Key::PoolSize, self.pool.clone());
         self.sandbox.add_flags(flags);
-    }
-
-    /// Whether sandboxes are started ahead.
-    pub const fn has_pool(&self) -> bool {
-        self.pool.is_some()
     }
 }
 

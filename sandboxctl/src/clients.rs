@@ -7,7 +7,6 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, de};
@@ -21,27 +20,26 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 /// The most backups of one file.
 const MAX_BACKUPS: usize = 100;
 
-macro_rules! clients {
-    ($($(#[$doc:meta])* $client:ident $name:literal: $member:literal in $base:ident $file:literal,)*) => {
-        /// A client.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Client {
-            $($(#[$doc])* $client,)*
-        }
-
-        impl Client {
-            /// Every client, in the order of the documentation.
-            pub const ALL: &[Self] = &[$(Self::$client),*];
-
-            /// Its name on the command line, the member of its configuration that has the servers, and
-            /// where that configuration is.
-            const fn row(self) -> (&'static str, &'static str, Base, &'static str) {
-                match self {
-                    $(Self::$client => ($name, $member, Base::$base, $file),)*
-                }
-            }
-        }
-    };
+sandbox_protocol::words! {
+    /// A client, in the order of the documentation.
+    pub enum Client {
+        /// Claude Desktop.
+        ClaudeDesktop = "claude-desktop",
+        /// Claude Code, for all projects of the user.
+        ClaudeCode = "claude-code",
+        /// Cursor.
+        Cursor = "cursor",
+        /// Visual Studio Code.
+        VsCode = "vscode",
+        /// Zed.
+        Zed = "zed",
+        /// Codex.
+        Codex = "codex",
+        /// Windsurf.
+        Windsurf = "windsurf",
+        /// Gemini CLI.
+        Gemini = "gemini",
+    }
 }
 
 /// What the path of a configuration begins with.
@@ -54,44 +52,12 @@ enum Base {
     DotConfig,
 }
 
-clients! {
-    /// Claude Desktop.
-    ClaudeDesktop "claude-desktop": "mcpServers" in Config "Claude/claude_desktop_config.json",
-    /// Claude Code, for all projects of the user.
-    ClaudeCode "claude-code": "mcpServers" in Home ".claude.json",
-    /// Cursor.
-    Cursor "cursor": "mcpServers" in Home ".cursor/mcp.json",
-    /// Visual Studio Code.
-    VsCode "vscode": "servers" in Config "Code/User/mcp.json",
-    /// Zed.
-    Zed "zed": "context_servers" in DotConfig "zed/settings.json",
-    /// Codex.
-    Codex "codex": "mcp_servers" in Home ".codex/config.toml",
-    /// Windsurf.
-    Windsurf "windsurf": "mcpServers" in Home ".codeium/windsurf/mcp_config.json",
-    /// Gemini CLI.
-    Gemini "gemini": "mcpServers" in Home ".gemini/settings.json",
-}
-
-/// The name of an entry: letters, digits, `-` and `_`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EntryName(String);
-
-impl FromStr for EntryName {
-    type Err = &'static str;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        match (1..=64).contains(&name.len()) && name.bytes().all(is_word) {
-            true => Ok(Self(name.to_owned())),
-            false => Err("a name has 1 to 64 letters, digits, '-' and '_'"),
-        }
-    }
-}
-
-impl fmt::Display for EntryName {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
+/// Reads the name of an entry: letters, digits, `-` and `_`.
+pub fn entry_name(name: &str) -> Result<String, &'static str> {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    match (1..=64).contains(&name.len()) && name.bytes().all(is_word) {
+        true => Ok(name.to_owned()),
+        false => Err("a name has 1 to 64 letters, digits, '-' and '_'"),
     }
 }
 
@@ -99,7 +65,7 @@ impl fmt::Display for EntryName {
 #[derive(Debug)]
 pub struct Entry<'a> {
     /// Its name.
-    pub name: &'a EntryName,
+    pub name: &'a str,
     /// The program.
     pub program: &'a str,
     /// Its arguments.
@@ -138,27 +104,31 @@ impl InstallError {
     }
 }
 
-/// What was written.
-#[derive(Debug)]
-pub struct Written {
-    /// The file as it was, if there was one and it was changed.
-    pub backup: Option<PathBuf>,
-}
-
 impl Client {
-    /// Its name on the command line.
-    pub const fn name(self) -> &'static str {
-        self.row().0
+    /// The member of its configuration that has the servers, and where that configuration is.
+    const fn place(self) -> (&'static str, Base, &'static str) {
+        match self {
+            Self::ClaudeDesktop => {
+                ("mcpServers", Base::Config, "Claude/claude_desktop_config.json")
+            }
+            Self::ClaudeCode => ("mcpServers", Base::Home, ".claude.json"),
+            Self::Cursor => ("mcpServers", Base::Home, ".cursor/mcp.json"),
+            Self::VsCode => ("servers", Base::Config, "Code/User/mcp.json"),
+            Self::Zed => ("context_servers", Base::DotConfig, "zed/settings.json"),
+            Self::Codex => ("mcp_servers", Base::Home, ".codex/config.toml"),
+            Self::Windsurf => ("mcpServers", Base::Home, ".codeium/windsurf/mcp_config.json"),
+            Self::Gemini => ("mcpServers", Base::Home, ".gemini/settings.json"),
+        }
     }
 
     const fn member(self) -> &'static str {
-        self.row().1
+        self.place().0
     }
 
     /// Its configuration, in a home directory; `config` is `XDG_CONFIG_HOME`.
     pub fn file(self, home: &Path, config: Option<&Path>) -> PathBuf {
         let is_mac = cfg!(target_os = "macos");
-        let (.., base, file) = self.row();
+        let (_, base, file) = self.place();
         let folder = match (base, config) {
             (Base::Home, _) => home.to_owned(),
             (Base::Config, _) if is_mac => home.join("Library/Application Support"),
@@ -205,7 +175,7 @@ impl Client {
     /// # Errors
     ///
     /// [`InstallError`]; then nothing was changed.
-    pub fn install(self, file: &Path, entry: &Entry<'_>) -> Result<Written, InstallError> {
+    pub fn install(self, file: &Path, entry: &Entry<'_>) -> Result<Option<PathBuf>, InstallError> {
         let found = read(file)?;
         let old = found.as_ref().map_or("", |(text, _)| text);
         let new = match self {
@@ -229,10 +199,10 @@ impl Client {
         };
         let raw = |text: String| RawValue::from_string(text).map_err(not_json);
         let value = raw(self.value(entry))?;
-        match servers.0.iter().find(|(name, _)| *name == entry.name.0) {
+        match servers.0.iter().find(|(name, _)| *name == entry.name) {
             Some((_, there)) if is_same(there, &value) => return Ok(old.to_owned()),
             Some(_) => return Err(InstallError::Taken),
-            None => servers.0.push((entry.name.0.clone(), value)),
+            None => servers.0.push((entry.name.to_owned(), value)),
         }
         let servers = raw(servers.to_text("    ", "  ").map_err(not_json)?)?;
         match file.0.iter_mut().find(|(name, _)| name == self.member()) {
@@ -309,7 +279,7 @@ fn with_toml_entry(old: &str, entry: &Entry<'_>) -> Result<String, InstallError>
     };
     let there = parse(old).map_err(wrong)?;
     let own = toml_entry(entry);
-    let of = |table: &toml::Table| table.get("mcp_servers")?.get(&entry.name.0).cloned();
+    let of = |table: &toml::Table| table.get("mcp_servers")?.get(entry.name).cloned();
     if let Some(found) = of(&there) {
         return match of(&parse(&own).map_err(wrong)?) == Some(found) {
             true => Ok(old.to_owned()),
@@ -337,18 +307,20 @@ fn with_toml_entry(old: &str, entry: &Entry<'_>) -> Result<String, InstallError>
 /// # Errors
 ///
 /// [`InstallError`]; then nothing was changed.
-pub fn put(file: &Path, content: &str, mode: u32) -> Result<Written, InstallError> {
+pub fn put(file: &Path, content: &str, mode: u32) -> Result<Option<PathBuf>, InstallError> {
     let found = read(file)?;
     if found.as_ref().is_some_and(|(old, _)| old == content) {
-        return Ok(Written { backup: None });
+        return Ok(None);
     }
     let failed = |source| InstallError::File { what: "written", source };
     if let Some(parent) = file.parent() {
         fs::create_dir_all(parent).map_err(failed)?;
     }
     let backup = found.as_ref().map(|_| back_up(file)).transpose().map_err(failed)?;
-    replace(file, content, found.map_or(mode, |(_, mode)| mode)).map_err(failed)?;
-    Ok(Written { backup })
+    let (folder, mode) = (file.parent().unwrap_or(Path::new(".")), found.map_or(mode, |it| it.1));
+    let new = NewFile::write(folder, content.as_bytes(), mode);
+    new.and_then(|new| new.put(file)).map_err(failed)?;
+    Ok(backup)
 }
 
 /// The content of a regular file, and its mode; `None` if it is missing.
@@ -398,22 +370,15 @@ fn sibling(file: &Path, suffix: &str) -> PathBuf {
     file.with_file_name(name)
 }
 
-/// Replaces a file whole.
-fn replace(file: &Path, content: &str, mode: u32) -> io::Result<()> {
-    let folder = file.parent().unwrap_or_else(|| Path::new("."));
-    NewFile::write(folder, content.as_bytes(), mode)?.put(file)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
 
-    fn install(client: Client, file: &Path, arguments: &[&str]) -> Result<Written, String> {
-        let name = "sandboxctl".parse().unwrap();
+    fn install(client: Client, file: &Path, arguments: &[&str]) -> Result<Option<PathBuf>, String> {
         let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
-        let entry = Entry { name: &name, program: "/bin/sandboxctl", arguments: &arguments };
+        let entry = Entry { name: "sandboxctl", program: "/bin/sandboxctl", arguments: &arguments };
         client.install(file, &entry).map_err(|error| error.to_string())
     }
 
@@ -432,9 +397,9 @@ mod tests {
              \"sandboxctl\": {\"args\":[\"mcp\"],\"command\":\"/bin/sandboxctl\"}\n  },\n  \"a\": 1e5\n}\n"
         );
         assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o640);
-        assert_eq!(fs::read_to_string(written.backup.unwrap()).unwrap(), old);
+        assert_eq!(fs::read_to_string(written.unwrap()).unwrap(), old);
         // Again: nothing is to be done.
-        assert!(install(Client::Gemini, &file, &["mcp"]).unwrap().backup.is_none());
+        assert!(install(Client::Gemini, &file, &["mcp"]).unwrap().is_none());
         let error = install(Client::Gemini, &file, &["mcp", "--read-only"]).unwrap_err();
         assert!(error.contains("entry of this name"), "{error}");
         assert_eq!(fs::read_to_string(&file).unwrap(), new);
@@ -446,7 +411,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         for client in Client::ALL {
             let file = client.file(home.path(), None);
-            install(*client, &file, &["mcp", "--io-dir", "/a \"b\""]).unwrap();
+            install(client, &file, &["mcp", "--io-dir", "/a \"b\""]).unwrap();
             let text = fs::read_to_string(&file).unwrap();
             let entry = match client {
                 Client::Codex => {
@@ -468,12 +433,12 @@ mod tests {
     fn file_that_was_changed_is_kept_beside_the_one_that_replaces_it() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a/b/SKILL.md");
-        assert!(put(&file, "one", 0o644).unwrap().backup.is_none());
+        assert!(put(&file, "one", 0o644).unwrap().is_none());
         assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o644);
         // Again: nothing is to be done.
-        assert!(put(&file, "one", 0o644).unwrap().backup.is_none());
+        assert!(put(&file, "one", 0o644).unwrap().is_none());
         fs::write(&file, "mine").unwrap();
-        let backup = put(&file, "two", 0o644).unwrap().backup.unwrap();
+        let backup = put(&file, "two", 0o644).unwrap().unwrap();
         let read = |path: &Path| fs::read_to_string(path).unwrap();
         assert_eq!((&*read(&file), &*read(&backup)), ("two", "mine"));
         fs::remove_file(&file).unwrap();

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use sandbox_api::{ErrorKind, Failure};
+use sandbox_api::{CancelCause, ErrorKind, Failure, Outcome};
 
 use crate::config;
 use crate::remote;
@@ -62,14 +62,8 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
-    /// stdout cannot be written, although its reader is not gone.
-    #[error("cannot write to stdout")]
-    Stdout {
-        /// The cause.
-        source: io::Error,
-    },
     /// A signal arrived before there was a run to cancel.
-    #[error("{}", .0.as_str())]
+    #[error("{}", .0.cause().message())]
     Signalled(Signal),
 }
 
@@ -89,22 +83,18 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// The exit code of a command that is ended by it.
-    pub const fn exit_code(self) -> u8 {
+    /// Why it cancels what runs.
+    pub const fn cause(self) -> CancelCause {
         match self {
-            Self::Interrupt => 130,
-            Self::Terminate => 143,
-            Self::Hangup => 129,
+            Self::Interrupt => CancelCause::Interrupt,
+            Self::Terminate => CancelCause::Terminate,
+            Self::Hangup => CancelCause::Hangup,
         }
     }
 
-    /// What it does, for messages.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Interrupt => "interrupted",
-            Self::Terminate => "terminated",
-            Self::Hangup => "hung up",
-        }
+    /// The exit code of a command that is ended by it.
+    pub fn exit_code(self) -> u8 {
+        Outcome::Cancelled { cause: self.cause() }.exit_code()
     }
 }
 
@@ -129,6 +119,11 @@ impl Error {
     /// Something of the system failed, such as a file or a thread.
     pub fn system(what: impl Into<String>, source: impl Into<BoxedError>) -> Self {
         Self::System { what: what.into(), source: io::Error::other(source) }
+    }
+
+    /// stdout cannot be written, although its reader is not gone.
+    pub fn stdout(source: impl Into<io::Error>) -> Self {
+        Self::System { what: "cannot write to stdout".to_owned(), source: source.into() }
     }
 
     /// A file of the host that an argument names cannot be used.
@@ -168,7 +163,7 @@ impl Error {
                 io::ErrorKind::NotFound => ErrorKind::NotFound,
                 _ => ErrorKind::Internal,
             },
-            Self::System { .. } | Self::Stdout { .. } => ErrorKind::Internal,
+            Self::System { .. } => ErrorKind::Internal,
             Self::Signalled(_) => ErrorKind::Cancelled,
         }
     }
@@ -207,10 +202,7 @@ impl Error {
                 let hints: Vec<_> = error.hint().into_iter().chain(doctor).collect();
                 (!hints.is_empty()).then(|| hints.join("; "))
             }
-            Self::System { .. }
-            | Self::Content { .. }
-            | Self::Stdout { .. }
-            | Self::Signalled(_) => None,
+            Self::System { .. } | Self::Content { .. } | Self::Signalled(_) => None,
         }
     }
 

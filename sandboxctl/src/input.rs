@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use rustix::fs::OFlags;
-use sandbox_api::{Input, Script};
+use sandbox_api::{Input, InputSource, SandboxSpec, Script};
 use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_SOURCE_BYTES};
 use sandbox_protocol::path::INPUTS;
 use sandbox_protocol::without_bom;
@@ -31,15 +31,10 @@ const MAX_STDIN_INPUT: u64 = 256 << 20;
 /// `--arg KEY=VALUE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
-    key: String,
-    value: String,
-}
-
-impl Argument {
-    /// Its key and its value.
-    pub fn parts(&self) -> (&str, &str) {
-        (&self.key, &self.value)
-    }
+    /// Its key.
+    pub key: String,
+    /// Its value.
+    pub value: String,
 }
 
 impl FromStr for Argument {
@@ -89,8 +84,7 @@ impl JsonArgument {
             Self::Typed(text) => (flag.to_owned(), Ok(text.clone().into_bytes())),
             Self::Stdin => (format!("{flag} -"), read_bounded(io::stdin().lock(), most as u64)),
             Self::File(file) => {
-                let read = File::open(file).and_then(|file| read_bounded(file, most as u64));
-                (format!("{flag} @{}", file.display()), read)
+                (format!("{flag} @{}", file.display()), read_file(file, most as u64))
             }
         };
         let bytes = read.map_err(|error| Error::usage(&*what, reason(&error)))?;
@@ -321,15 +315,13 @@ pub fn script(script: ScriptArgument<'_>) -> Result<ScriptSource, Error> {
         ScriptArgument::File(script) => script,
     };
     let most = MAX_SOURCE_BYTES as u64;
-    let read = if is_stdin(script) {
+    if is_stdin(script) {
         return read_bounded(io::stdin().lock(), most)
             .map(|source| ScriptSource { source, name: "stdin".to_owned(), is_file: false })
             .map_err(|error| Error::usage("SCRIPT", format!("stdin: {}", reason(&error))));
-    } else {
-        File::open(script).and_then(|file| read_bounded(file, most))
-    };
+    }
     let name = script.to_string_lossy().into_owned();
-    match read {
+    match read_file(script, most) {
         Ok(source) => Ok(ScriptSource { source, name, is_file: true }),
         Err(error) => {
             let refused = Error::usage("SCRIPT", format!("{name}: {}", reason(&error)));
@@ -364,20 +356,15 @@ pub fn arguments(file: Option<&Path>, flags: &[Argument]) -> Result<Map<String, 
         arguments.insert(key.clone(), Value::String(value.clone()));
     }
     let flag = if file.is_some() { "--args-file" } else { "--arg" };
-    Script::check_args(&arguments).map_err(|error| Error::Usage {
-        what: flag.to_owned(),
-        why: error.to_string(),
-        hint: error.hint().map(str::to_owned),
-    })?;
+    Script::check_args(&arguments)
+        .map_err(|error| Error::usage(flag, error.to_string()).with_hint_of(error.hint()))?;
     Ok(arguments)
 }
 
 fn object(file: &Path) -> Result<Map<String, Value>, String> {
     // With whitespace it may be longer than what is sent.
     let most = 4 * MAX_ARGS_BYTES as u64;
-    let text = File::open(file)
-        .and_then(|file| read_bounded(file, most))
-        .map_err(|error| reason(&error))?;
+    let text = read_file(file, most).map_err(|error| reason(&error))?;
     if text.len() as u64 > most {
         return Err("it is longer than 4 MiB".to_owned());
     }
@@ -413,8 +400,29 @@ pub fn inputs(inputs: &[InputArgument], stdin: Option<&str>) -> Result<Vec<Input
     inputs.iter().map(InputArgument::open).collect()
 }
 
+/// The files and directories of this machine among the inputs of a sandbox, with their names there.
+pub fn paths(spec: &SandboxSpec) -> impl Iterator<Item = (&str, &Path)> {
+    spec.inputs.iter().filter_map(|input| match &input.source {
+        InputSource::Path(path) => Some((&*input.name, &**path)),
+        InputSource::Bytes(_) => None,
+    })
+}
+
+/// Reads at most `most` bytes of a file and one more.
+///
+/// # Errors
+///
+/// If it cannot be opened or read.
+pub fn read_file(file: &Path, most: u64) -> io::Result<Vec<u8>> {
+    read_bounded(File::open(file)?, most)
+}
+
 /// Reads at most `most` bytes and one more.
-fn read_bounded(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
+///
+/// # Errors
+///
+/// If it cannot be read.
+pub fn read_bounded(from: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(most + 1).read_to_end(&mut bytes)?;
     Ok(bytes)

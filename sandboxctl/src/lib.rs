@@ -21,6 +21,7 @@ mod whole_file;
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use clap::{ArgMatches, ValueEnum};
@@ -35,6 +36,11 @@ use sandbox_render as render;
 
 use cli::{Cli, Json};
 use output::{Output, Verbosity};
+
+/// What a mutex has, also after a panic of who had it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Executes the process's arguments.
 pub fn main() -> ExitCode {
@@ -89,16 +95,14 @@ fn raise_descriptor_limit() {
 
 /// Reports an error of sandboxctl in JSON. False if stdout cannot be written any more.
 fn failed(output: &Output, json: Json, error: Failure, code: u8, since: Instant) -> bool {
-    let written = match json {
-        Json::Result => {
-            output.document(&ExecutionDocument::failed(ExecutionKind::Script, error, code))
+    let kind = match json {
+        Json::Result => ExecutionKind::Script,
+        Json::Exec => ExecutionKind::Command,
+        Json::Envelope => {
+            return output.document(&Envelope::failed(since.elapsed(), error)).is_ok();
         }
-        Json::Exec => {
-            output.document(&ExecutionDocument::failed(ExecutionKind::Command, error, code))
-        }
-        Json::Envelope => output.document(&Envelope::failed(since.elapsed(), error)),
     };
-    written.is_ok()
+    output.document(&ExecutionDocument::failed(kind, error, code)).is_ok()
 }
 
 /// Our own arguments: those before `--`.

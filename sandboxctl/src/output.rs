@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::io;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use anstyle::{AnsiColor, Style};
 use sandbox_api::{Failure, LogEntry, LogLevel, OutputStream};
@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::ci::{self, Ci};
 use crate::error::Error;
+use crate::lock;
 use crate::render::{self, StyledText, escaped_line, escaped_text, json_for_terminal};
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
@@ -36,10 +37,14 @@ pub enum Verbosity {
 #[derive(Debug)]
 pub struct Output {
     verbosity: Verbosity,
-    stdout_is_terminal: bool,
-    stdout_colour: bool,
-    stderr_is_terminal: bool,
-    stderr_colour: bool,
+    /// Whether stdout is a terminal, so that text must be escaped.
+    pub stdout_is_terminal: bool,
+    /// Whether stdout supports colour.
+    pub stdout_has_colour: bool,
+    /// Whether stderr is a terminal.
+    pub stderr_is_terminal: bool,
+    /// Whether stderr supports colour.
+    pub stderr_has_colour: bool,
     /// stdout's reader is gone.
     closed: AtomicBool,
     /// The log of a CI job that this is.
@@ -56,9 +61,9 @@ impl Output {
         Self {
             verbosity,
             stdout_is_terminal: io::stdout().is_terminal(),
-            stdout_colour: colour(anstream::AutoStream::choice(&io::stdout())),
+            stdout_has_colour: colour(anstream::AutoStream::choice(&io::stdout())),
             stderr_is_terminal: io::stderr().is_terminal(),
-            stderr_colour: colour(anstream::AutoStream::choice(&io::stderr())),
+            stderr_has_colour: colour(anstream::AutoStream::choice(&io::stderr())),
             closed: AtomicBool::new(false),
             ci: OnceLock::new(),
             held: Mutex::new(None),
@@ -67,37 +72,13 @@ impl Output {
 
     /// From here on messages are held back: a program has the terminal.
     pub fn hold(&self) {
-        _ = self.held().get_or_insert_default();
+        _ = lock(&self.held).get_or_insert_default();
     }
 
     /// Prints what was held back.
     pub fn release(&self) {
-        let held = self.held().take();
+        let held = lock(&self.held).take();
         _ = io::stderr().lock().write_all(&held.unwrap_or_default());
-    }
-
-    fn held(&self) -> std::sync::MutexGuard<'_, Option<Vec<u8>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether stdout supports colour.
-    pub const fn stdout_has_colour(&self) -> bool {
-        self.stdout_colour
-    }
-
-    /// Whether stderr supports colour.
-    pub const fn stderr_has_colour(&self) -> bool {
-        self.stderr_colour
-    }
-
-    /// Whether stdout is a terminal, so that text must be escaped.
-    pub const fn stdout_is_terminal(&self) -> bool {
-        self.stdout_is_terminal
-    }
-
-    /// Whether stderr is a terminal.
-    pub const fn stderr_is_terminal(&self) -> bool {
-        self.stderr_is_terminal
     }
 
     /// The columns of the terminal that stdout is.
@@ -129,7 +110,7 @@ impl Output {
                 self.closed.store(true, Ordering::Relaxed);
                 Ok(())
             }
-            Err(source) => Err(Error::Stdout { source }),
+            Err(error) => Err(Error::stdout(error)),
         }
     }
 
@@ -215,14 +196,14 @@ impl Output {
     /// As [`write`](Self::write).
     pub fn log(&self, entry: &LogEntry, raw: bool) -> Result<(), Error> {
         let line = entry.line();
-        if self.stdout_colour && entry.level != LogLevel::Print && !raw {
+        if self.stdout_has_colour && entry.level != LogLevel::Print && !raw {
             let text = escaped_text(&line);
             return self.write(format!("{WARNING}{text}{WARNING:#}\n").as_bytes());
         }
         if raw || !self.stdout_is_terminal {
             return self.write(format!("{line}\n").as_bytes());
         }
-        let mut styled = StyledText::new(self.stdout_colour);
+        let mut styled = StyledText::new(self.stdout_has_colour);
         let text = styled.take(line.as_bytes()) + &styled.end();
         self.write(format!("{text}\n").as_bytes())
     }
@@ -240,8 +221,7 @@ impl Output {
     ///
     /// As [`write`](Self::write).
     pub fn pretty_json(&self, value: &impl Serialize) -> Result<(), Error> {
-        let mut json = serde_json::to_string_pretty(value)
-            .map_err(|error| Error::Stdout { source: error.into() })?;
+        let mut json = serde_json::to_string_pretty(value).map_err(Error::stdout)?;
         json.push('\n');
         let json =
             if self.stdout_is_terminal { json_for_terminal(&json) } else { Cow::Borrowed(&*json) };
@@ -277,8 +257,7 @@ impl Output {
     ///
     /// As [`write`](Self::write).
     pub fn json_line(&self, value: &impl Serialize) -> Result<(), Error> {
-        let json =
-            serde_json::to_string(value).map_err(|error| Error::Stdout { source: error.into() })?;
+        let json = serde_json::to_string(value).map_err(Error::stdout)?;
         self.write(format!("{}\n", self.neutral_json(&json)).as_bytes())
     }
 
@@ -334,15 +313,10 @@ impl Output {
         }
     }
 
-    /// Writes our own text to stderr unchanged, with a newline at its end.
-    pub fn block(&self, text: &str) {
-        self.stderr(text);
-    }
-
     /// Writes a diff to stderr: byte for byte, but for people on a terminal.
     pub fn diff(&self, diff: &[u8]) {
         match self.stderr_is_terminal {
-            true => self.block(&render::diff(diff, self.stderr_colour)),
+            true => self.block(&render::diff(diff, self.stderr_has_colour)),
             false => self.to_stderr(&self.neutral_message(diff)),
         }
     }
@@ -356,33 +330,26 @@ impl Output {
     }
 
     fn labelled(&self, style: Style, label: &str, text: &str) {
-        let text = escaped_line(text);
-        if self.stderr_colour {
-            self.stderr(&format!("{style}{label}{style:#}: {text}"));
-        } else {
-            self.stderr(&format!("{label}: {text}"));
-        }
+        let style = if self.stderr_has_colour { style } else { Style::new() };
+        self.block(&format!("{style}{label}{style:#}: {}", escaped_line(text)));
     }
 
-    /// A closed stderr is not a reason to fail, and cannot be reported.
-    fn stderr(&self, text: &str) {
+    /// Writes our own text to stderr unchanged, with a newline at its end. A closed stderr is not a reason to
+    /// fail, and cannot be reported.
+    pub fn block(&self, text: &str) {
         let text = self.neutral_message(text.trim_end_matches('\n').as_bytes());
         self.to_stderr(&[&*text, b"\n"].concat());
     }
 
     fn to_stderr(&self, text: &[u8]) {
-        match &mut *self.held() {
+        match &mut *lock(&self.held) {
             Some(held) => held.extend_from_slice(text),
             None => _ = io::stderr().lock().write_all(text),
         }
     }
 
     fn dim(&self, text: &str) {
-        let text = escaped_line(text);
-        if self.stderr_colour {
-            self.stderr(&format!("{DIM}{text}{DIM:#}"));
-        } else {
-            self.stderr(&text);
-        }
+        let style = if self.stderr_has_colour { DIM } else { Style::new() };
+        self.block(&format!("{style}{}{style:#}", escaped_line(text)));
     }
 }

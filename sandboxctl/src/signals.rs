@@ -7,7 +7,6 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
-use sandbox_api::CancelCause;
 use sandbox_controller::CancelHandle;
 use tokio::signal::unix;
 use tokio::task::JoinHandle;
@@ -134,14 +133,9 @@ fn ignores_hangup(status: &str) -> bool {
 pub fn cancel(run: CancelHandle, mut signals: Signals) -> Canceller {
     // A separate task: it works while the main one waits for stdout.
     Canceller(tokio::spawn(async move {
-        let cause = |signal| match signal {
-            Signal::Interrupt => CancelCause::Interrupt,
-            Signal::Terminate => CancelCause::Terminate,
-            Signal::Hangup => CancelCause::Hangup,
-        };
-        run.cancel(cause(signals.next().await));
+        run.cancel(signals.next().await.cause());
         let second = signals.next().await;
-        run.cancel(cause(second));
+        run.cancel(second.cause());
         exit_soon(second).await;
     }))
 }

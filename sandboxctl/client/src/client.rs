@@ -169,17 +169,14 @@ pub struct Client {
 }
 
 impl Client {
-    /// A service that nothing was sent to yet.
-    pub fn new(address: ServerAddress, token: Option<Token>) -> Self {
+    /// A service that nothing was sent to yet. If there are certificates, no others are trusted.
+    pub fn new(
+        address: ServerAddress,
+        token: Option<Token>,
+        trusted: Option<Vec<CertificateDer<'static>>>,
+    ) -> Self {
         let (was_reached, was_answered) = (AtomicBool::default(), AtomicBool::default());
-        Self { address, token, trusted: None, idle: Mutex::default(), was_reached, was_answered }
-    }
-
-    /// With these certificates trusted, and no others.
-    #[must_use]
-    pub fn trusting(mut self, certificates: Option<Vec<CertificateDer<'static>>>) -> Self {
-        self.trusted = certificates;
-        self
+        Self { address, token, trusted, idle: Mutex::default(), was_reached, was_answered }
     }
 
     /// Whether others can read what is sent there.

@@ -209,23 +209,15 @@ impl Error {
     /// A lost connection as that of an execution that was accepted.
     #[must_use]
     pub fn after_acceptance(self, id: &str) -> Self {
-        match self.lost_server() {
-            Some(server) => {
-                Self::LostExecution { server, id: id.to_owned(), source: Box::new(self) }
-            }
-            None => self,
-        }
+        let Some(server) = self.lost_server() else { return self };
+        Self::LostExecution { server, id: id.to_owned(), source: Box::new(self) }
     }
 
     /// A lost connection as that of a submission that may have been accepted.
     #[must_use]
     pub fn after_submission(self, key: &str) -> Self {
-        match self.lost_server() {
-            Some(server) => {
-                Self::LostSubmission { server, key: key.to_owned(), source: Box::new(self) }
-            }
-            None => self,
-        }
+        let Some(server) = self.lost_server() else { return self };
+        Self::LostSubmission { server, key: key.to_owned(), source: Box::new(self) }
     }
 
     /// A reply in another protocol than the scheme says.
@@ -236,6 +228,16 @@ impl Error {
         };
         let instead = (other, address.by_other_scheme());
         Self::OtherProtocol { server: address.to_string(), expected, instead }
+    }
+
+    /// What a service would refuse, found out here.
+    pub fn refusal(
+        status: StatusCode,
+        kind: ErrorKind,
+        message: String,
+        hint: Option<String>,
+    ) -> Self {
+        Self::Refused { status, kind, message, hint, member: None }
     }
 
     /// The refusal that a response is.

@@ -58,8 +58,7 @@ impl Client {
     ///
     /// [`Error`].
     pub async fn execution(&self, id: &str) -> Result<Execution, Error> {
-        let call = Call::new(Method::GET, format!("/v1/executions/{id}"));
-        self.read(&self.call(&call).await?)
+        self.get(format!("/v1/executions/{id}")).await
     }
 
     /// An execution that has ended.
@@ -71,7 +70,7 @@ impl Client {
         let path = format!("/v1/executions/{id}?wait={}", LONGEST_WAIT.as_secs());
         let call = Call::new(Method::GET, path).waiting(LONGEST_WAIT);
         loop {
-            let execution: Execution = self.read(&self.call(&call).await?)?;
+            let execution: Execution = self.ask(&call).await?;
             if execution.document.is_some() {
                 return Ok(execution);
             }
@@ -123,8 +122,7 @@ impl Client {
         let given = query.iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
         let query: Vec<_> =
             given.map(|(name, value)| format!("{name}={}", encoded(value))).collect();
-        let call = Call::new(Method::GET, format!("/v1/executions?{}", query.join("&")));
-        self.read(&self.call(&call).await?)
+        self.get(format!("/v1/executions?{}", query.join("&"))).await
     }
 
     /// The files of an execution.
@@ -133,8 +131,7 @@ impl Client {
     ///
     /// [`Error`].
     pub async fn files(&self, id: &str) -> Result<FileList, Error> {
-        let call = Call::new(Method::GET, format!("/v1/executions/{id}/files"));
-        self.read(&self.call(&call).await?)
+        self.get(format!("/v1/executions/{id}/files")).await
     }
 
     /// The content of a file of an execution, or all of its files as a `tar.gz`.
@@ -153,7 +150,17 @@ impl Client {
         self.stream(&Call::new(Method::GET, path)).await
     }
 
-    pub(super) fn read<T: DeserializeOwned>(&self, answer: &BufferedResponse) -> Result<T, Error> {
+    /// What the service has at a path.
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: String) -> Result<T, Error> {
+        self.ask(&Call::new(Method::GET, path)).await
+    }
+
+    /// What the service answers.
+    pub(super) async fn ask<T: DeserializeOwned>(&self, call: &Call) -> Result<T, Error> {
+        self.read(&self.call(call).await?)
+    }
+
+    fn read<T: DeserializeOwned>(&self, answer: &BufferedResponse) -> Result<T, Error> {
         serde_json::from_slice(&answer.body)
             .map_err(|error| self.unexpected(format!("{}: {error}", answer.status)))
     }

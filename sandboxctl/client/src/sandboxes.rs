@@ -83,8 +83,7 @@ impl Client {
     ///
     /// [`Error`].
     pub async fn find_sandbox(&self, id: &str) -> Result<SandboxView, Error> {
-        let call = Call::new(Method::GET, format!("/v1/sandboxes/{}", encoded(id)));
-        self.read(&self.call(&call).await?)
+        self.get(format!("/v1/sandboxes/{}", encoded(id))).await
     }
 
     /// Creates a sandbox, or gives the one of this name.
@@ -94,7 +93,7 @@ impl Client {
     /// [`Error`].
     pub async fn create_sandbox(&self, request: &SandboxRequest) -> Result<SandboxView, Error> {
         let call = Call::new(Method::POST, "/v1/sandboxes").json(self.json(request)?);
-        self.read(&self.call(&call.waiting(LAUNCH)).await?)
+        self.ask(&call.waiting(LAUNCH)).await
     }
 
     /// All sandboxes of the caller, the latest first.
@@ -112,7 +111,7 @@ impl Client {
         }
         let (mut all, mut path) = (Vec::new(), base.clone());
         loop {
-            let page: SandboxList = self.read(&self.call(&Call::new(Method::GET, path)).await?)?;
+            let page: SandboxList = self.get(path).await?;
             let is_empty = page.sandboxes.is_empty();
             all.extend(page.sandboxes);
             match page.next_cursor {
@@ -143,7 +142,7 @@ impl Client {
         patch: &SandboxPatch,
     ) -> Result<SandboxView, Error> {
         let call = Call::new(Method::PATCH, format!("/v1/sandboxes/{id}")).json(self.json(patch)?);
-        self.read(&self.call(&call).await?)
+        self.ask(&call).await
     }
 
     /// Freezes a sandbox.
@@ -177,7 +176,7 @@ impl Client {
     ) -> Result<ProcessView, Error> {
         let call = Call::new(Method::POST, format!("/v1/sandboxes/{sandbox}/processes"));
         let call = call.json(self.json(request)?).idempotent(key).waiting(LAUNCH);
-        self.read(&self.call(&call).await?)
+        self.ask(&call).await
     }
 
     /// The processes of a sandbox, the latest first.
@@ -186,8 +185,7 @@ impl Client {
     ///
     /// [`Error`].
     pub async fn processes(&self, sandbox: &str) -> Result<Vec<ProcessView>, Error> {
-        let call = Call::new(Method::GET, format!("/v1/sandboxes/{sandbox}/processes"));
-        let list: ProcessList = self.read(&self.call(&call).await?)?;
+        let list: ProcessList = self.get(format!("/v1/sandboxes/{sandbox}/processes")).await?;
         Ok(list.processes)
     }
 
@@ -197,8 +195,7 @@ impl Client {
     ///
     /// [`Error`].
     pub async fn find_process(&self, sandbox: &str, id: u32) -> Result<ProcessView, Error> {
-        let call = Call::new(Method::GET, format!("/v1/sandboxes/{sandbox}/processes/{id}"));
-        self.read(&self.call(&call).await?)
+        self.get(format!("/v1/sandboxes/{sandbox}/processes/{id}")).await
     }
 
     /// A process as it is now.
@@ -207,8 +204,7 @@ impl Client {
     ///
     /// [`Error`]; also if its generation is gone.
     pub async fn process(&self, process: &ProcessRef) -> Result<ProcessView, Error> {
-        let call = Call::new(Method::GET, process.path(""));
-        self.read(&self.call(&call).await?)
+        self.get(process.path("")).await
     }
 
     /// Sends a signal to a process.
@@ -246,8 +242,7 @@ impl Client {
         operation: &OperationRequest,
     ) -> Result<serde_json::Value, Error> {
         let call = Call::new(Method::POST, format!("/v1/sandboxes/{sandbox}/operations"));
-        let answer = self.call(&call.json(self.json(operation)?).waiting(LAUNCH)).await?;
-        self.read(&answer)
+        self.ask(&call.json(self.json(operation)?).waiting(LAUNCH)).await
     }
 
     /// The content of a file in a sandbox.

@@ -67,7 +67,7 @@ impl Service {
                 }
             }
         });
-        Self { client: Arc::new(Client::new(address.parse().unwrap(), None)), requests }
+        Self { client: Arc::new(Client::new(address.parse().unwrap(), None, None)), requests }
     }
 
     fn requests(&self) -> Vec<String> {
@@ -256,7 +256,7 @@ async fn service_of_the_other_scheme_is_reported_at_once() {
         assert!(connection.read(&mut [0; 4096]).await.unwrap() > 0);
         connection.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
     });
-    let client = Client::new(address.parse().unwrap(), None).trusting(Some(vec![certificate()]));
+    let client = Client::new(address.parse().unwrap(), None, Some(vec![certificate()]));
     let encrypted = client.submit(&ExecutionRequest::default(), None, "k").await.unwrap_err();
     assert!(encrypted.to_string().ends_with(" does not answer in TLS"), "{encrypted}");
     assert!(encrypted.hint().unwrap().contains("if it speaks plain HTTP: --server http://"));
@@ -274,11 +274,11 @@ async fn no_server_there_is_an_error_at_once() {
     let held = tokio::net::TcpSocket::new_v4().unwrap();
     held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = format!("http://{}", held.local_addr().unwrap());
-    let client = Client::new(address.parse().unwrap(), None);
+    let client = Client::new(address.parse().unwrap(), None, None);
     let error = client.submit(&ExecutionRequest::default(), None, "k").await.unwrap_err();
     assert_eq!((error.kind(), error.exit_code()), (ErrorKind::Engine, 125));
     assert!(error.to_string().starts_with("cannot connect to http://127.0.0.1:"), "{error}");
-    let client = Client::new("unix:/no/such.sock".parse().unwrap(), None);
+    let client = Client::new("unix:/no/such.sock".parse().unwrap(), None, None);
     assert!(client.submit(&ExecutionRequest::default(), None, "k").await.is_err());
 }
 

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::hash::{BuildHasher, RandomState};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use sandbox_api::hosts::Allowlist;
 use sandbox_api::{ByteSize, Encoding, LimitKey, LimitValue, PrivateIo, Pull, ToolRule};
 use sandbox_controller::{Config, ConfinementPolicy, PoolConfig};
+use sandbox_dirfd::random_hex;
 use sandbox_e2b::Template;
 use sandbox_env::Environment;
 use sandbox_protocol::message::{AllowedPath, IoErrors};
@@ -64,8 +64,7 @@ impl Settings {
     /// Names a new directory of the working directory as the io dir, if none is named: `--keep`.
     pub fn keep_io_dir(&mut self) {
         if self.private_io().is_some() {
-            let random = RandomState::new().hash_one(());
-            let dir = Value::Path(format!("sandbox-files-{random:016x}").into());
+            let dir = Value::Path(format!("sandbox-files-{}", random_hex::<8>()).into());
             self.set(Key::IoDir, dir, Layer::Flag, Origin::Flag("--keep"));
         }
     }
@@ -108,11 +107,6 @@ impl Settings {
             Layer::Default => Pull::Never,
             _ => self.pull(),
         }
-    }
-
-    /// The images that `sandbox_init` may use.
-    pub fn allowed_images(&self) -> Vec<String> {
-        self.names(Key::AllowedImages)
     }
 
     /// How many sandboxes are started ahead; none if nothing asks for some.

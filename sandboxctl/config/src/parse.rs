@@ -51,28 +51,10 @@ impl Value {
                 "false" => Ok(Self::Switch(false)),
                 _ => Err(ValueError::choice(text, &["true", "false"])),
             },
-            Kind::GuestPaths
-            | Kind::Dirs
-            | Kind::ProtectedNames
-            | Kind::Names
-            | Kind::Preparations
-            | Kind::Templates
-            | Kind::Upstreams
-            | Kind::ToolRules
-            | Kind::Hosts
-            | Kind::Lists
-            | Kind::Presets => {
-                let value =
-                    DeValue::parse(text).map_err(|error| ValueError::of(error.message()))?;
-                Self::from_toml(key, &value)
-            }
             Kind::Word => {
                 let words = key.words();
-                if words.contains(&text) {
-                    Ok(Self::Text(text.to_owned()))
-                } else {
-                    Err(ValueError::choice(text, words))
-                }
+                let is_one = words.contains(&text).then(|| Self::Text(text.to_owned()));
+                is_one.ok_or_else(|| ValueError::choice(text, words))
             }
             Kind::DiskReserve => {
                 let reserve: DiskReserve = text.parse().map_err(ValueError::of)?;
@@ -89,6 +71,12 @@ impl Value {
                 Err(ValueError::of("it is not an absolute path"))
             }
             Kind::AbsolutePath | Kind::IoDir => Ok(Self::Path(text.into())),
+            // Tables and arrays are written as in a file.
+            _ => {
+                let value =
+                    DeValue::parse(text).map_err(|error| ValueError::of(error.message()))?;
+                Self::from_toml(key, &value)
+            }
         }
     }
 

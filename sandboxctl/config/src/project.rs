@@ -31,37 +31,29 @@ pub fn check(
     presets: &Presets,
 ) -> Result<(), ValueError> {
     const BELOW: &str = "only name a directory below the working directory";
-    match (key, value, below) {
+    let refused = match (key, value, below) {
         (Key::Limit(limit) | Key::Exec(limit), Value::Limit(value), Some(Value::Limit(below))) => {
-            match is_over(limit, *value, *below) {
-                true => refuse(format!("only lower it, and {value} is more than {below}")),
-                false => Ok(()),
-            }
+            let is_over = is_over(limit, *value, *below);
+            is_over.then(|| format!("only lower it, and {value} is more than {below}"))
         }
         (Key::IoEnabled, Value::Switch(true), Some(Value::Switch(false))) => {
-            refuse("not turn on what is turned off outside it")
+            Some("not turn on what is turned off outside it".to_owned())
         }
-        (Key::IoEnabled, Value::Switch(_), _) => Ok(()),
+        (Key::IoEnabled, Value::Switch(_), _) => None,
         (Key::Confinement, Value::Text(word), _) => match ConfinementPolicy::from_word(word) {
-            Some(ConfinementPolicy::Required) => Ok(()),
-            Some(ConfinementPolicy::BestEffort) | None => refuse("only require it"),
+            Some(ConfinementPolicy::Required) => None,
+            Some(ConfinementPolicy::BestEffort) | None => Some("only require it".to_owned()),
         },
         (Key::AllowedPaths, Value::Paths(paths), Some(Value::Paths(below))) => {
             // Access changes only at the paths of rules: check those of both lists.
             let more = |place: &GuestPath| access(place, paths) > access(place, below);
             let places = paths.iter().chain(below).map(|rule| GuestPath::new(&rule.path));
-            match places.flatten().find(more) {
-                Some(path) => {
-                    refuse(format!("not allow {path}, which is not allowed so outside it"))
-                }
-                None => Ok(()),
-            }
+            let path = places.flatten().find(more);
+            path.map(|path| format!("not allow {path}, which is not allowed so outside it"))
         }
         (Key::AllowedOutPaths, Value::Dirs(dirs), Some(Value::Dirs(below))) => {
-            match dirs.iter().find(|dir| !below.iter().any(|outer| is_below(dir, outer))) {
-                Some(dir) => outside(dir.display()),
-                None => Ok(()),
-            }
+            let dir = dirs.iter().find(|dir| !below.iter().any(|outer| is_below(dir, outer)));
+            dir.map(|dir| outside(dir.display()))
         }
         (Key::AllowedImages, Value::Names(names), Some(Value::Names(below))) => {
             // A pattern covers itself, and names without `*`.
@@ -71,13 +63,10 @@ pub fn check(
                         outer == "*" || (!name.contains('*') && image_matches(outer, name))
                     })
             };
-            match names.iter().find(|name| !covered(name)) {
-                Some(name) => outside(name),
-                None => Ok(()),
-            }
+            names.iter().find(|name| !covered(name)).map(outside)
         }
-        (Key::Pull, Value::Text(word), _) if word == "never" => Ok(()),
-        (Key::Pull, ..) => refuse("only set it to never"),
+        (Key::Pull, Value::Text(word), _) if word == "never" => None,
+        (Key::Pull, ..) => Some("only set it to never".to_owned()),
         (Key::Allow, Value::Hosts(entries), Some(Value::Hosts(below))) => {
             let unknown = |name| format!("there is no preset @{name} outside the project's file");
             let asked =
@@ -87,42 +76,39 @@ pub fn check(
                 .iter()
                 .filter_map(|entry| network::resolve(std::slice::from_ref(entry), presets).ok());
             let below: Allowlist = known.flat_map(|list| list.rules().to_vec()).collect();
-            match asked.rules().iter().find(|rule| !below.covers(rule)) {
-                Some(rule) => outside(rule),
-                None => Ok(()),
-            }
+            asked.rules().iter().find(|rule| !below.covers(rule)).map(outside)
         }
         (Key::IoDir, Value::Path(dir), _) => {
             let mut names = dir.components().filter(|part| *part != Component::CurDir).peekable();
-            if names.peek().is_none() {
-                return refuse(BELOW);
-            }
-            names.try_for_each(|part| match part {
+            let is_here = names.peek().is_none();
+            let why = names.find_map(|part| match part {
                 // They contain hooks, editor tasks, pipelines and agents' settings: files there are
                 // executed by other programs. Any list of such names would be incomplete.
                 Component::Normal(name) if name.as_bytes().starts_with(b".") => {
-                    refuse("not name a directory that begins with a dot, as .git does")
+                    Some("not name a directory that begins with a dot, as .git does")
                 }
-                Component::Normal(_) => Ok(()),
-                _ => refuse(BELOW),
-            })
+                Component::Normal(_) => None,
+                _ => Some(BELOW),
+            });
+            why.or(is_here.then_some(BELOW)).map(str::to_owned)
         }
         // How failures are reported, and how text is decoded, grants no access. Protected names are
         // added to those below.
-        (Key::IoErrors | Key::DefaultEncoding | Key::Protected, _, _) => Ok(()),
+        (Key::IoErrors | Key::DefaultEncoding | Key::Protected, _, _) => None,
         // Everything else is the user's or the system's: engines, images, where files are, what a
         // service allows. A project that redefines a preset would widen the requests of others that
         // use it; how a private io dir is kept protects the machine, including its memory.
-        _ => refuse("not set it"),
-    }
+        _ => Some("not set it".to_owned()),
+    };
+    refused.map_or(Ok(()), refuse)
 }
 
 fn refuse(what: impl Display) -> Result<(), ValueError> {
     Err(ValueError::of(format!("a project's file may {what}")))
 }
 
-fn outside(what: impl Display) -> Result<(), ValueError> {
-    refuse(format!("not allow {what}, which is not allowed outside it"))
+fn outside(what: impl Display) -> String {
+    format!("not allow {what}, which is not allowed outside it")
 }
 
 /// Whether `value` is above `bound`, according to the controller's own check.
@@ -286,7 +272,7 @@ mod tests {
             ("['*']", Some("*")),
         ] {
             let judged = check(Key::AllowedImages, &images(project), Some(&below), &Presets::new());
-            let expected = widened.map_or(Ok(()), outside);
+            let expected = widened.map_or(Ok(()), |image| refuse(outside(image)));
             assert_eq!(judged, expected, "{project}");
         }
 
@@ -308,11 +294,11 @@ mod tests {
             ("[]", Ok(())),
             ("['example.org:443', 'files.cdn.example.org']", Ok(())),
             ("['@pypi']", Ok(())),
-            ("['example.org', 'example.org:22']", outside("example.org:22")),
-            ("['www.example.org']", outside("www.example.org")),
-            ("['*.org']", outside("*.org")),
-            ("['db.example:5432']", outside("db.example:5432")),
-            ("['@db']", outside("db.example:5432")),
+            ("['example.org', 'example.org:22']", refuse(outside("example.org:22"))),
+            ("['www.example.org']", refuse(outside("www.example.org"))),
+            ("['*.org']", refuse(outside("*.org"))),
+            ("['db.example:5432']", refuse(outside("db.example:5432"))),
+            ("['@db']", refuse(outside("db.example:5432"))),
             (
                 "['@unknown']",
                 Err(ValueError::of("there is no preset @unknown outside the project's file")),

@@ -198,10 +198,9 @@ impl Settings {
             if layer == Layer::Project {
                 // A file has no duplicate keys, so the effective value is that of the layers below.
                 let below = self.setting(key).value.as_ref();
-                project::check(key, &value, below, self.presets()).map_err(|why| Error::At {
-                    origin: origin.clone(),
-                    what: format!("{}: {why}", key.name()),
-                    hint: Some(ELSEWHERE.to_owned()),
+                project::check(key, &value, below, self.presets()).map_err(|why| {
+                    let what = format!("{}: {why}", key.name());
+                    Error::at(origin.clone(), what).with_hint(ELSEWHERE)
                 })?;
             }
             self.set(key, value, layer, origin);
@@ -219,11 +218,9 @@ impl Settings {
                 return Err(Error::unknown_variable(name.to_owned()));
             };
             if matches!(key, Key::Ceiling(_) | Key::ExecCeiling(_)) {
-                return Err(Error::At {
-                    origin: Origin::Variable(name.to_owned()),
-                    what: "ceilings cannot be set by an environment variable".to_owned(),
-                    hint: Some(CEILINGS.to_owned()),
-                });
+                let why = "ceilings cannot be set by an environment variable";
+                let origin = Origin::Variable(name.to_owned());
+                return Err(Error::at(origin, why).with_hint(CEILINGS));
             }
             // As usual: an empty variable counts as not set.
             if value.is_empty() {

@@ -341,11 +341,11 @@ fn a_project_takes_images_from_those_that_may_be_named() {
         settings.apply(layer, file::parse(Path::new("x"), text).unwrap()).unwrap();
     };
     let mut settings = Settings::defaults();
-    assert_eq!(settings.allowed_images(), ["*"]);
+    assert_eq!(settings.names(Key::AllowedImages), ["*"]);
     assert_eq!((settings.pull(), settings.tools_pull()), (Pull::Missing, Pull::Never));
     apply(&mut settings, Layer::User, "tools.allowed_images = ['a:*', 'b:1']");
     apply(&mut settings, Layer::Project, "tools.allowed_images = ['a:3']");
-    assert_eq!(settings.allowed_images(), ["a:3"]);
+    assert_eq!(settings.names(Key::AllowedImages), ["a:3"]);
     apply(&mut settings, Layer::User, "programs.pull = 'always'");
     assert_eq!((settings.pull(), settings.tools_pull()), (Pull::Always, Pull::Always));
     apply(&mut settings, Layer::Project, "programs.pull = 'never'");
@@ -390,10 +390,10 @@ proptest! {
         if above.setting(Key::Pull).layer == Layer::Project {
             prop_assert_eq!(above.pull(), Pull::Never);
         }
-        let images = above.allowed_images();
+        let images = above.names(Key::AllowedImages);
         let allowed = |name: &&str| images.iter().any(|pattern| image_matches(pattern, name));
         for name in ["a:1", "a:2", "b:1"].iter().filter(|name| allowed(name)) {
-            prop_assert!(below.allowed_images().iter().any(|outer| image_matches(outer, name)));
+            prop_assert!(below.names(Key::AllowedImages).iter().any(|outer| image_matches(outer, name)));
         }
         if above.setting(Key::Allow).layer == Layer::Project {
             let (now, before) = (above.allow().unwrap(), below.allow().unwrap_or_default());

@@ -4,50 +4,46 @@
 //! imitate the colours of sandboxctl's own lines; a direction mark reverses a name.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 use std::io;
 
 /// Shows control characters and direction marks of `text` as `\u{1b}`; newlines and tabs stay.
 pub fn escaped_text(text: &str) -> Cow<'_, str> {
-    escape(text, |character| steers(character) && !matches!(character, '\n' | '\t'))
+    escape(text, steers_in_text, |character| character.escape_default().to_string())
 }
 
 /// The same for text that must stay on one line: newlines are escaped too.
 pub fn escaped_line(text: &str) -> Cow<'_, str> {
-    escape(text, steers)
+    escape(text, steers, |character| character.escape_default().to_string())
 }
 
 /// Escapes the characters in JSON text that `serde_json` leaves unescaped (DEL, C1, direction
 /// marks) as JSON does, so that the value is the same.
 pub fn json_for_terminal(json: &str) -> Cow<'_, str> {
-    if !json.contains(|character| steers(character) && !matches!(character, '\n' | '\t')) {
-        return Cow::Borrowed(json);
-    }
-    let mut shown = String::with_capacity(json.len() + 16);
-    for character in json.chars() {
-        if steers(character) && !matches!(character, '\n' | '\t') {
-            // All of them are in the basic plane: one unit of UTF-16 each.
-            let _ = write!(shown, "\\u{:04x}", u32::from(character));
-        } else {
-            shown.push(character);
-        }
-    }
-    Cow::Owned(shown)
+    // All of them are in the basic plane: one unit of UTF-16 each.
+    escape(json, steers_in_text, |character| format!("\\u{:04x}", u32::from(character)))
 }
 
-fn escape(text: &str, shown: impl Fn(char) -> bool) -> Cow<'_, str> {
+fn escape(
+    text: &str,
+    shown: impl Fn(char) -> bool,
+    escape: impl Fn(char) -> String,
+) -> Cow<'_, str> {
     if !text.contains(&shown) {
         return Cow::Borrowed(text);
     }
     let mut escaped = String::with_capacity(text.len() + 16);
     for character in text.chars() {
         if shown(character) {
-            escaped.extend(character.escape_default());
+            escaped.push_str(&escape(character));
         } else {
             escaped.push(character);
         }
     }
     Cow::Owned(escaped)
+}
+
+fn steers_in_text(character: char) -> bool {
+    steers(character) && !matches!(character, '\n' | '\t')
 }
 
 /// Control characters (C0, DEL, C1), and the marks that change the direction of the following text.

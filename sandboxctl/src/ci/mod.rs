@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::io::{self, Write as _};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FileType, fstat};
@@ -22,6 +22,7 @@ use sandbox_dirfd::{Links, random_hex};
 
 use crate::config::{RUNNER_FILES, STEP_OUTPUTS, STEP_SUMMARY};
 use crate::error::Error;
+use crate::lock;
 use crate::report::{self, Entry};
 use crate::target;
 use sandbox_render::ci::log_markers::{LogMarker, MarkFilter};
@@ -86,8 +87,8 @@ pub struct Ci {
     reads_stdout: bool,
     /// Where the group is; `None` if the runner reads neither stdout nor stderr.
     stream: Option<OutputStream>,
-    /// stderr goes to where stdout goes.
-    is_one_stream: bool,
+    /// stderr goes to where stdout goes: both are one log.
+    pub is_one_stream: bool,
     /// The stop-commands token, or the section's name: random.
     token: String,
     /// The files that the runner reads after the step, by their variables.
@@ -162,8 +163,7 @@ impl Ci {
             target::refuse_in_io_dir(name, file, io_dir)?;
             target::refuse_own(name, file, config)
         });
-        *self.links.lock().unwrap_or_else(PoisonError::into_inner) =
-            checked.is_ok().then_some(Links::Follow);
+        *lock(&self.links) = checked.is_ok().then_some(Links::Follow);
         checked
     }
 
@@ -188,9 +188,8 @@ impl Ci {
         if self.runner != Runner::GitHub {
             return Vec::new();
         }
-        *self.annotations.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(github::annotations(entries));
-        let links = *self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        *lock(&self.annotations) = Some(github::annotations(entries));
+        let links = *lock(&self.links);
         let Some(links) = links else { return Vec::new() };
         let written = self.files().filter_map(|(name, file)| match name {
             STEP_SUMMARY => {
@@ -213,7 +212,7 @@ impl Ci {
     /// Reports a failure of our side before anything ran, unless results were reported. The files that
     /// could not be written.
     pub fn report_failure(&self, failure: Failure, exit_code: u8) -> Vec<Error> {
-        if self.annotations.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+        if lock(&self.annotations).is_some() {
             return Vec::new();
         }
         self.report(&[Entry::failed_before(&self.title, failure, exit_code)])
@@ -223,7 +222,7 @@ impl Ci {
     pub fn end(&self) {
         self.print(&match self.runner {
             Runner::GitHub => {
-                let annotations = self.annotations.lock().unwrap_or_else(PoisonError::into_inner);
+                let annotations = lock(&self.annotations);
                 github::close(&self.token) + annotations.as_deref().unwrap_or_default()
             }
             Runner::GitLab => gitlab::close(&self.token, now()),
@@ -265,11 +264,6 @@ impl Ci {
             }
             _ => None,
         }
-    }
-
-    /// Whether stdout and stderr are one log.
-    pub const fn is_one_stream(&self) -> bool {
-        self.is_one_stream
     }
 
     /// What the pieces for a stream pass through.

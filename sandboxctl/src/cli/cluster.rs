@@ -109,11 +109,7 @@ sandboxctl database init --lease 30s")]
     /// Bring the tables to this version, while nodes of the version before go on
     #[command(after_long_help = "\
 sandboxctl database migrate --database postgres://sandboxctl@db.example.org/sandboxctl")]
-    Migrate {
-        /// The database.
-        #[command(flatten)]
-        database: DatabaseArgs,
-    },
+    Migrate(DatabaseArgs),
 
     /// Say that the database was restored from a backup, while no node runs
     ///
@@ -121,11 +117,7 @@ sandboxctl database migrate --database postgres://sandboxctl@db.example.org/sand
     /// again.
     #[command(after_long_help = "\
 sandboxctl database restored --database postgres://sandboxctl@db.example.org/sandboxctl")]
-    Restored {
-        /// The database.
-        #[command(flatten)]
-        database: DatabaseArgs,
-    },
+    Restored(DatabaseArgs),
 }
 
 fn lease() -> impl TypedValueParser<Value = Duration> {

@@ -11,14 +11,7 @@ pub struct DockerFlags {
 
     /// There is no network without --allow
     #[arg(long, alias = "net", hide = true, value_name = "MODE", value_parser = no_network)]
-    network: Option<()>,
-}
-
-impl DockerFlags {
-    /// Whether it says that no network is wanted.
-    pub const fn no_network(&self) -> bool {
-        self.network.is_some()
-    }
+    pub network: Option<()>,
 }
 
 fn no_network(mode: &str) -> Result<(), &'static str> {

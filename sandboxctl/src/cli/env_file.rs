@@ -1,25 +1,53 @@
-//! `--env-file FILE`: variables as Docker's files have them.
+//! `-e` and `--env-file FILE`: the variables of a command, as Docker's files have them.
 //!
 //! A line is `NAME=VALUE`, or `NAME` to pass on the caller's variable. The value is everything after
 //! the first `=`: quotes and `#` are part of it. White space before a name, empty lines, and lines
 //! that begin with `#` do not count.
 
-use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use sandbox_protocol::limits::{MAX_COMMAND_BYTES, size_text};
 use sandbox_protocol::without_bom;
 
-use super::variable::{Variable, variable};
 use crate::error::Error;
-use crate::input::reason;
+use crate::input::{read_file, reason};
 
 /// What the caller does about a line that cannot be used.
 const HINT: &str = "a line is NAME=VALUE, or NAME to pass on your own; # begins a comment";
+
+/// `-e NAME=VALUE`, or `-e NAME`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub name: OsString,
+    /// Its value; without one, the caller's variable.
+    pub value: Option<OsString>,
+}
+
+pub(super) fn variable() -> impl TypedValueParser<Value = Variable> {
+    OsStringValueParser::new().try_map(|written| Variable::parse(&written))
+}
+
+impl Variable {
+    pub(super) fn parse(written: &OsStr) -> Result<Self, &'static str> {
+        let bytes = written.as_bytes();
+        let (name, value) = match bytes.iter().position(|&byte| byte == b'=') {
+            Some(at) => (&bytes[..at], Some(&bytes[at + 1..])),
+            None => (bytes, None),
+        };
+        match name {
+            b"" => Err("there is no name before the '='"),
+            _ => Ok(Self {
+                name: OsStr::from_bytes(name).to_owned(),
+                value: value.map(|value| OsStr::from_bytes(value).to_owned()),
+            }),
+        }
+    }
+}
 
 /// The environment variables of a command.
 #[derive(Debug, Args)]
@@ -59,10 +87,8 @@ impl VariableArgs {
 pub fn read(file: &Path) -> Result<Vec<Variable>, Error> {
     let flag = || format!("--env-file {}", file.display());
     let refuse = |why: String| Error::usage(flag(), why).with_hint(HINT);
-    let mut bytes = Vec::new();
-    File::open(file)
-        .and_then(|opened| opened.take(MAX_COMMAND_BYTES as u64 + 1).read_to_end(&mut bytes))
-        .map_err(|error: io::Error| refuse(reason(&error)))?;
+    let read = read_file(file, MAX_COMMAND_BYTES as u64);
+    let bytes = read.map_err(|error| refuse(reason(&error)))?;
     if bytes.len() > MAX_COMMAND_BYTES {
         return Err(refuse(format!("it is longer than {}", size_text(MAX_COMMAND_BYTES as u64))));
     }

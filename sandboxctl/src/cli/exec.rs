@@ -10,7 +10,7 @@ use super::allow::{AllowArgs, RulesArgs};
 use super::artifacts::ArtifactArgs;
 use super::changes::ChangesArgs;
 use super::docker_flags::DockerFlags;
-use super::env_file::VariableArgs;
+pub use super::env_file::{Variable, VariableArgs};
 use super::limits::{CommandLimits, LimitArgs};
 use super::receipt::ReceiptArgs;
 use super::remote::RemoteArgs;
@@ -19,7 +19,6 @@ use super::root::{RootArgs, image};
 use super::sandbox::{BoundsArgs, FileArgs};
 use super::secret::SecretArgs;
 use super::values::text;
-pub use super::variable::Variable;
 use super::volume::VolumeArgs;
 use crate::config::{Flags, Key, Scope, Settings, Value};
 use crate::error::Error;
@@ -144,7 +143,7 @@ pub struct ExecArgs {
 
     /// Mounts as Docker writes them.
     #[command(flatten)]
-    volumes: VolumeArgs,
+    pub volumes: VolumeArgs,
 
     /// What Docker's users type.
     #[command(flatten)]
@@ -181,15 +180,6 @@ pub enum CommandLine {
 }
 
 impl ExecArgs {
-    /// Adds the mounts that are written as Docker writes them to the files.
-    ///
-    /// # Errors
-    ///
-    /// As [`VolumeArgs::add_to`].
-    pub fn add_volumes(&mut self) -> Result<(), Error> {
-        self.volumes.add_to(&mut self.files)
-    }
-
     /// What to run, and what in. Where no flag says what to run in, the first word is an image:
     /// the sandbox image has no programs. A service may have an image for all: there the words after
     /// `--`, and a line for the shell without a word, run in that one.
@@ -316,7 +306,7 @@ mod tests {
     fn parse(args: &[&str]) -> Result<ExecArgs, String> {
         let all = ["sandboxctl", "exec"].iter().chain(args);
         match Cli::read(all).map(|cli| cli.command) {
-            Ok(Command::Exec(args)) => Ok(args.into_inner()),
+            Ok(Command::Exec(args)) => Ok(*args.0),
             Ok(other) => panic!("it is no other command: {other:?}"),
             Err(error) => Err(error.to_string()),
         }

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueHint};
 use sandbox_api::service::Time;
 
 use super::remote::RemoteArgs;
-use super::values::text;
+use super::values::{Utf8, text};
 use crate::input::{Argument, JsonArgument};
 
 /// `executions`.
@@ -50,8 +50,8 @@ sandboxctl executions get 7f3c9a1be2d40586
 sandboxctl executions get 7f3c9a1be2d40586 --wait --json")]
     Get {
         /// The execution
-        #[arg(value_parser = text::<ExecutionId>())]
-        id: ExecutionId,
+        #[arg(value_parser = Utf8(execution_id))]
+        id: String,
         /// Wait until it has ended
         #[arg(long)]
         wait: bool,
@@ -66,8 +66,8 @@ sandboxctl executions events 7f3c9a1be2d40586
 sandboxctl executions events 7f3c9a1be2d40586 --after 100 --json")]
     Events {
         /// The execution
-        #[arg(value_parser = text::<ExecutionId>())]
-        id: ExecutionId,
+        #[arg(value_parser = Utf8(execution_id))]
+        id: String,
         /// Begin after the event with this number
         #[arg(long, value_name = "SEQ")]
         after: Option<u64>,
@@ -82,8 +82,8 @@ sandboxctl executions cancel 7f3c9a1be2d40586
 sandboxctl executions cancel $(sandboxctl executions ls --status queued -q)")]
     Cancel {
         /// The executions
-        #[arg(value_name = "ID", required = true, value_parser = text::<ExecutionId>())]
-        ids: Vec<ExecutionId>,
+        #[arg(value_name = "ID", required = true, value_parser = Utf8(execution_id))]
+        ids: Vec<String>,
     },
 
     /// List the files of an execution that has ended
@@ -92,8 +92,8 @@ sandboxctl executions files 7f3c9a1be2d40586
 sandboxctl executions files 7f3c9a1be2d40586 --json")]
     Files {
         /// The execution
-        #[arg(value_parser = text::<ExecutionId>())]
-        id: ExecutionId,
+        #[arg(value_parser = Utf8(execution_id))]
+        id: String,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -106,8 +106,8 @@ sandboxctl executions download 7f3c9a1be2d40586 -o - | tar xz -C out
 sandboxctl executions download 7f3c9a1be2d40586 report.csv -o report.csv")]
     Download {
         /// The execution
-        #[arg(value_parser = text::<ExecutionId>())]
-        id: ExecutionId,
+        #[arg(value_parser = Utf8(execution_id))]
+        id: String,
         /// The file; without it all of them, as a tar.gz
         path: Option<String>,
         /// Where to write it; - is stdout
@@ -192,25 +192,11 @@ pub struct SubmitArgs {
     pub json: bool,
 }
 
-/// The id of an execution, which is part of a path.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExecutionId(String);
-
-impl ExecutionId {
-    /// Its text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::str::FromStr for ExecutionId {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        let is_one = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        match !text.is_empty() && text.len() <= 128 && text.bytes().all(is_one) {
-            true => Ok(Self(text.to_owned())),
-            false => Err("it is not the id of an execution"),
-        }
+/// Reads the id of an execution, which is part of a path.
+fn execution_id(text: &str) -> Result<String, &'static str> {
+    let is_one = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    match !text.is_empty() && text.len() <= 128 && text.bytes().all(is_one) {
+        true => Ok(text.to_owned()),
+        false => Err("it is not the id of an execution"),
     }
 }

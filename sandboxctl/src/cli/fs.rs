@@ -7,9 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use clap::builder::{
-    OsStringValueParser, PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser,
-};
+use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueHint};
 use sandbox_api::Encoding;
 use sandbox_api::files::Timestamp;
@@ -200,7 +198,7 @@ sandboxctl fs touch report.csv --mtime 2026-11-22T06:11:28Z")]
         #[arg(value_parser = guest())]
         path: OsString,
         /// The time in RFC 3339, in place of now
-        #[arg(long, value_name = "TIME", value_parser = time())]
+        #[arg(long, value_name = "TIME", value_parser = Utf8(time))]
         mtime: Option<Timestamp>,
     },
 
@@ -245,7 +243,7 @@ sandboxctl fs chmod 755 run.sh
 sandboxctl fs chmod -R 700 private")]
     Chmod {
         /// The permissions, in octal
-        #[arg(value_name = "MODE", value_parser = permissions())]
+        #[arg(value_name = "MODE", value_parser = Utf8(permissions))]
         permissions: u32,
         /// The file or directory
         #[arg(value_parser = guest())]
@@ -295,11 +293,11 @@ pub struct ReadArgs {
     pub lines: Option<Lines>,
 
     /// Begin at this byte, counted from 0
-    #[arg(long, value_name = "BYTES", allow_hyphen_values = true, value_parser = number_of_bytes())]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true, value_parser = Utf8(number_of_bytes))]
     pub offset: Option<u64>,
 
     /// Print at most that many bytes
-    #[arg(long, value_name = "BYTES", allow_hyphen_values = true, value_parser = number_of_bytes())]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true, value_parser = Utf8(number_of_bytes))]
     pub limit: Option<u64>,
 
     /// Print the content as text: base64 or hex of the bytes, or UTF-8 of text in another encoding
@@ -335,7 +333,7 @@ pub struct WriteArgs {
     pub no_parents: bool,
 
     /// The permissions of a file that is created, in octal; an existing one keeps its own
-    #[arg(long, value_name = "MODE", value_parser = permissions())]
+    #[arg(long, value_name = "MODE", value_parser = Utf8(permissions))]
     pub permissions: Option<u32>,
 
     /// Overwrite the existing file, which keeps its owner and its hard links; not atomic
@@ -352,12 +350,12 @@ pub struct EditArgs {
 
     /// The text to replace
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true,
-        value_parser = Utf8(StringValueParser::new()), required_unless_present = "old_file")]
+        value_parser = text::<String>(), required_unless_present = "old_file")]
     pub old: Option<String>,
 
     /// The replacement
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true,
-        value_parser = Utf8(StringValueParser::new()), required_unless_present = "new_file")]
+        value_parser = text::<String>(), required_unless_present = "new_file")]
     pub new: Option<String>,
 
     /// File of the host with the text to replace
@@ -370,7 +368,7 @@ pub struct EditArgs {
 
     /// How often the text must occur
     #[arg(long, value_name = "NUMBER", default_value = "1", allow_hyphen_values = true,
-        value_parser = at_least_1())]
+        value_parser = Utf8(at_least_1))]
     pub count: NonZeroU64,
 }
 
@@ -391,11 +389,11 @@ pub struct LsArgs {
 
     /// Depth of the list; 1 is the directory alone
     #[arg(long, value_name = "NUMBER", requires = "recursive", allow_hyphen_values = true,
-        value_parser = at_least_1())]
+        value_parser = Utf8(at_least_1))]
     pub max_depth: Option<NonZeroU64>,
 
     /// Print at most that many entries
-    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = at_least_1())]
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = Utf8(at_least_1))]
     pub limit: Option<NonZeroU64>,
 }
 
@@ -403,12 +401,12 @@ pub struct LsArgs {
 #[derive(Debug, Args)]
 pub struct GlobArgs {
     /// The pattern
-    #[arg(value_parser = Utf8(StringValueParser::new()))]
+    #[arg(value_parser = text::<String>())]
     pub pattern: String,
 
     /// Print only paths of which the name, or with a slash the path, matches this glob too; `!GLOB` leaves
     /// out what matches it; repeatable
-    #[arg(short, long = "glob", value_name = "GLOB", value_parser = Utf8(StringValueParser::new()))]
+    #[arg(short, long = "glob", value_name = "GLOB", value_parser = text::<String>())]
     pub globs: Vec<String>,
 
     /// Match names that begin with a dot too
@@ -416,7 +414,7 @@ pub struct GlobArgs {
     pub hidden: bool,
 
     /// Print at most that many paths
-    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = at_least_1())]
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = Utf8(at_least_1))]
     pub limit: Option<NonZeroU64>,
 }
 
@@ -424,7 +422,7 @@ pub struct GlobArgs {
 #[derive(Debug, Args)]
 pub struct GrepArgs {
     /// The regular expression
-    #[arg(value_parser = Utf8(StringValueParser::new()))]
+    #[arg(value_parser = text::<String>())]
     pub pattern: String,
 
     /// The file or directory to search
@@ -437,7 +435,7 @@ pub struct GrepArgs {
 
     /// Search only files whose name, or with a slash whose path, matches this glob; `!GLOB` leaves out what
     /// matches it; repeatable
-    #[arg(short, long = "glob", value_name = "GLOB", value_parser = Utf8(StringValueParser::new()))]
+    #[arg(short, long = "glob", value_name = "GLOB", value_parser = text::<String>())]
     pub globs: Vec<String>,
 
     /// Print that many lines before and after each match, at most 100
@@ -449,7 +447,7 @@ pub struct GrepArgs {
     pub hidden: bool,
 
     /// Print at most that many matches
-    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = at_least_1())]
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = Utf8(at_least_1))]
     pub limit: Option<NonZeroU64>,
 }
 
@@ -474,34 +472,28 @@ fn guest() -> impl TypedValueParser<Value = OsString> {
 }
 
 /// Reads a time.
-fn time() -> impl TypedValueParser<Value = Timestamp> {
-    Utf8(StringValueParser::new().try_map(|text| match parse_rfc3339(&text) {
+fn time(text: &str) -> Result<Timestamp, &'static str> {
+    match parse_rfc3339(text) {
         Some((seconds, nanoseconds)) => Ok(Timestamp { seconds, nanoseconds }),
         None => Err("expected a time in RFC 3339, such as 2026-11-22T06:11:28Z"),
-    }))
+    }
 }
 
 /// Reads a number from 1 on.
-fn at_least_1() -> impl TypedValueParser<Value = NonZeroU64> {
-    Utf8(StringValueParser::new().try_map(|text| {
-        text.parse::<NonZeroU64>().map_err(|_| "expected a whole number, 1 or more")
-    }))
+fn at_least_1(text: &str) -> Result<NonZeroU64, &'static str> {
+    text.parse().map_err(|_| "expected a whole number, 1 or more")
 }
 
 /// Reads permissions in octal.
-fn permissions() -> impl TypedValueParser<Value = u32> {
-    Utf8(StringValueParser::new().try_map(|text| {
-        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-        let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| digits && *mode <= 0o777);
-        mode.ok_or("expected permissions in octal, such as 644")
-    }))
+fn permissions(text: &str) -> Result<u32, &'static str> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| digits && *mode <= 0o777);
+    mode.ok_or("expected permissions in octal, such as 644")
 }
 
 /// Reads a number of bytes, without a unit.
-fn number_of_bytes() -> impl TypedValueParser<Value = u64> {
-    Utf8(StringValueParser::new().try_map(|text| {
-        text.parse::<u64>().map_err(|_| "expected a whole number of bytes, such as 4096")
-    }))
+fn number_of_bytes(text: &str) -> Result<u64, &'static str> {
+    text.parse().map_err(|_| "expected a whole number of bytes, such as 4096")
 }
 
 /// Reads one side of a copy.

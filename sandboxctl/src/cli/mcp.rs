@@ -125,8 +125,8 @@ pub struct InstallArgs {
 
     /// The name of the entry
     #[arg(long, default_value = "sandboxctl", requires = "client",
-        value_parser = text::<clients::EntryName>())]
-    pub name: clients::EntryName,
+        value_parser = Utf8(clients::entry_name))]
+    pub name: String,
 
     /// The io dir, which the entry names by its absolute path [default: ./sandbox-files]
     #[arg(long, value_name = "DIR", requires = "client", value_hint = ValueHint::DirPath)]
@@ -138,10 +138,8 @@ pub struct InstallArgs {
 }
 
 fn client() -> impl TypedValueParser<Value = clients::Client> {
-    let names = clients::Client::ALL.iter().map(|client| client.name());
-    Utf8(PossibleValuesParser::new(names).try_map(|name| {
-        clients::Client::ALL.iter().find(|client| client.name() == name).copied().ok_or("unknown")
-    }))
+    let names = PossibleValuesParser::new(clients::Client::ALL.map(clients::Client::as_str));
+    Utf8(names.try_map(|name| clients::Client::from_word(&name).ok_or("unknown")))
 }
 
 impl McpArgs {

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::ffi::OsString;
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches, Id};
 
@@ -22,25 +22,13 @@ pub fn for_line<T>(line: &[OsString], define: impl FnOnce() -> T) -> T {
 
 /// The arguments of a command that has many.
 #[derive(Debug)]
-pub struct OnDemand<T>(Box<T>);
-
-impl<T> OnDemand<T> {
-    pub fn into_inner(self) -> T {
-        *self.0
-    }
-}
+pub struct OnDemand<T>(pub Box<T>);
 
 impl<T> Deref for OnDemand<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
         &self.0
-    }
-}
-
-impl<T> DerefMut for OnDemand<T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.0
     }
 }
 

@@ -82,13 +82,13 @@ impl Cli {
             Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         let mut wants_json = asks_for_document(&matches);
         match &mut cli.command {
-            super::Command::Run(args) => args.remote.given = super::remote::given(&matches),
+            super::Command::Run(args) => args.0.remote.given = super::remote::given(&matches),
             super::Command::Exec(exec) => {
-                exec.remote.given = super::remote::given(&matches);
-                exec.find_separator(&args);
+                exec.0.remote.given = super::remote::given(&matches);
+                exec.0.find_separator(&args);
             }
             super::Command::Fs(args) => {
-                args.json |= args.output_format.is_some();
+                args.0.json |= args.output_format.is_some();
                 wants_json = args.wants_json();
             }
             _ => {}
@@ -106,28 +106,20 @@ fn asks_for_document(matches: &ArgMatches) -> bool {
     }
 }
 
-/// What subcommands are called elsewhere, and here.
-const SYNONYMS: &[(&str, &str)] = &[
-    ("list", "ls"),
-    ("dir", "ls"),
-    ("cat", "read"),
-    ("delete", "rm"),
-    ("remove", "rm"),
-    ("unlink", "rm"),
-    ("copy", "cp"),
-    ("move", "mv"),
-    ("rename", "mv"),
-    ("search", "grep"),
-    ("list", "show"),
-    ("get", "show"),
-    ("print", "show"),
-    ("add", "install"),
-    ("add", "create"),
-    ("new", "create"),
-    ("generate", "create"),
-    ("generate", "new"),
-    ("create", "new"),
+/// What subcommands are called here, and elsewhere.
+const SYNONYMS: &[(&str, &[&str])] = &[
+    ("ls", &["list", "dir"]),
+    ("read", &["cat"]),
+    ("rm", &["delete", "remove", "unlink"]),
+    ("cp", &["copy"]),
+    ("mv", &["move", "rename"]),
+    ("grep", &["search"]),
+    ("show", &["list", "get", "print"]),
+    ("install", &["add"]),
+    ("create", &["add", "new", "generate"]),
+    ("new", &["generate", "create"]),
 ];
+
 /// How many letters a mistyped word has too many, too few, wrong or swapped.
 const MOST_MISTYPED: usize = 2;
 /// From which likeness on a word is a mistyped one: one pair of letters swapped in three is likelier.
@@ -200,8 +192,8 @@ fn visible_subcommands(group: &Command) -> impl Iterator<Item = &str> {
 /// The intended subcommand: an alias of other tools, or a near match.
 fn subcommand_for<'a>(group: &'a Command, typed: &str) -> Option<&'a str> {
     let names = || visible_subcommands(group);
-    let mut synonyms = SYNONYMS.iter().filter(|(other, _)| *other == typed);
-    let synonym = synonyms.find_map(|(_, here)| names().find(|name| name == here));
+    let mut synonyms = SYNONYMS.iter().filter(|(_, others)| others.contains(&typed));
+    let synonym = synonyms.find_map(|(here, _)| names().find(|name| name == here));
     let likeness = |name: &str| strsim::normalized_damerau_levenshtein(typed, name);
     let nearest = names().max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
     synonym.or(nearest.filter(|name| is_near(typed, name)))

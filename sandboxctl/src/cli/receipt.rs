@@ -9,9 +9,9 @@ use sandbox_controller::receipts::SigningKey;
 use sandbox_env::Environment;
 
 use super::allow::AllowArgs;
+use super::env_file::{Variable, variable};
 use super::secret::{SecretArgs, Source};
-use super::values::{input, text};
-use super::variable::{Variable, variable};
+use super::values::{Utf8, input, text};
 use super::volume::{Volume, volume};
 use crate::error::Error;
 use crate::input::{Argument, InputArgument};
@@ -96,8 +96,8 @@ pub struct ReproducibleArgs {
 
     /// Fixed time for os.time and os.date: a time in RFC 3339 such as 2026-01-01T00:00:00Z, or
     /// seconds since 1970; os.clock begins at 0
-    #[arg(long, value_name = "TIME", value_parser = text::<UnixSeconds>())]
-    pub now: Option<UnixSeconds>,
+    #[arg(long, value_name = "TIME", value_parser = Utf8(unix_seconds))]
+    pub now: Option<u64>,
 }
 
 /// clap's own message names no range for text that is not a number.
@@ -105,28 +105,20 @@ fn seed(text: &str) -> Result<u32, &'static str> {
     text.parse().map_err(|_| "expected a whole number, 0 to 4294967295")
 }
 
-/// A time in seconds since 1970.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UnixSeconds(pub u64);
-
-impl std::str::FromStr for UnixSeconds {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        // The last one that a receipt can have: near the end of the year 9999.
-        const LAST: u64 = 253_402_207_200;
-        let seconds = match text.parse::<u64>() {
-            Ok(seconds) => Some(seconds),
-            Err(_) => match sandbox_api::time::parse_rfc3339(text) {
-                Some((seconds, 0)) => u64::try_from(seconds).ok(),
-                _ => None,
-            },
-        };
-        seconds.filter(|&seconds| seconds <= LAST).map(Self).ok_or_else(|| {
-            "expected a time in whole seconds, from 1970 to 9999: 2026-01-01T00:00:00Z, or 1767225600"
-                .to_owned()
-        })
-    }
+/// Reads a time, in seconds since 1970.
+fn unix_seconds(text: &str) -> Result<u64, &'static str> {
+    // The last one that a receipt can have: near the end of the year 9999.
+    const LAST: u64 = 253_402_207_200;
+    let seconds = match text.parse::<u64>() {
+        Ok(seconds) => Some(seconds),
+        Err(_) => match sandbox_api::time::parse_rfc3339(text) {
+            Some((seconds, 0)) => u64::try_from(seconds).ok(),
+            _ => None,
+        },
+    };
+    seconds.filter(|&seconds| seconds <= LAST).ok_or(
+        "expected a time in whole seconds, from 1970 to 9999: 2026-01-01T00:00:00Z, or 1767225600",
+    )
 }
 
 /// `keys`.

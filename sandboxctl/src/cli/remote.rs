@@ -59,7 +59,7 @@ impl RemoteArgs {
     pub fn client(&self, environment: &Environment) -> Result<Option<Client>, Error> {
         let Some(address) = self.address(environment)? else { return Ok(None) };
         let token = self.token(environment)?;
-        Ok(Some(Client::new(address, token).trusting(self.certificates(environment)?)))
+        Ok(Some(Client::new(address, token, self.certificates(environment)?)))
     }
 
     /// The service, for commands that need one.
@@ -143,7 +143,7 @@ pub(super) mod tests {
     pub fn run(args: &[&str]) -> RemoteArgs {
         let all = ["sandboxctl", "run", "x.luau"].iter().chain(args);
         let Which::Run(args) = Cli::read(all).unwrap().command else { panic!("it is run") };
-        args.into_inner().remote
+        args.0.remote
     }
 
     #[test]

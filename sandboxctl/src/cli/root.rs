@@ -19,7 +19,7 @@ pub struct RootArgs {
     /// Run in this image, with its programs
     #[arg(long, value_name = "REF", value_parser = Utf8(NonEmptyStringValueParser::new()),
         conflicts_with_all = ["rootfs", "image_archive"])]
-    image: Option<String>,
+    pub image: Option<String>,
 
     #[arg(long, value_name = "WHEN", help = Key::Pull.help(), value_parser = word_of(Key::Pull))]
     pull: Option<Value>,
@@ -43,11 +43,6 @@ impl RootArgs {
     pub fn add_flags(&self, flags: &mut Flags) {
         flags.set(Key::Pull, self.pull.clone());
         self.limits.add_flags(flags);
-    }
-
-    /// The image, if one is named.
-    pub fn image_name(&self) -> Option<&str> {
-        self.image.as_deref()
     }
 
     /// Whether a flag names what to run in.

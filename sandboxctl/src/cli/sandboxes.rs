@@ -141,23 +141,7 @@ sandboxctl sandbox ps -a build --json")]
 sandboxctl sandbox logs build 3
 sandboxctl sandbox logs -f build
 sandboxctl sandbox logs build 3 --json")]
-    Logs {
-        /// The process.
-        #[command(flatten)]
-        process: ProcessArgs,
-        /// Go on until it has ended
-        #[arg(short, long)]
-        follow: bool,
-        /// Begin after the event with this number
-        #[arg(long, value_name = "SEQ")]
-        after: Option<u64>,
-        /// Pass every control sequence on to a terminal
-        #[arg(long, conflicts_with = "json")]
-        raw: bool,
-        /// Print the events, a JSON object a line
-        #[arg(long)]
-        json: bool,
-    },
+    Logs(LogsArgs),
 
     /// End processes of a sandbox with all that they have started, or send them a signal
     ///
@@ -287,7 +271,7 @@ pub struct CreateArgs {
 
     /// A port of its loopback that may be reached from outside, or `any`; repeatable
     #[arg(long, value_name = "PORT", value_parser = text::<Ports>())]
-    port: Vec<Ports>,
+    pub port: Vec<Ports>,
 
     /// Kill a command's processes when it ends; disables run, shell and attach
     #[arg(long)]
@@ -355,11 +339,6 @@ impl CreateArgs {
         self.command_limits.add_flags(flags);
         self.program_limits.add_flags(flags);
         self.allow.add_flags(flags);
-    }
-
-    /// The ports that may be reached.
-    pub fn ports(&self) -> Ports {
-        self.port.iter().cloned().collect()
     }
 
     /// Whether it is known to have programs. A service may have an image for sandboxes that name none.
@@ -470,6 +449,30 @@ pub struct ExecInArgs {
     pub raw: bool,
 }
 
+/// `sandbox logs`.
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// The process.
+    #[command(flatten)]
+    pub process: ProcessArgs,
+
+    /// Go on until it has ended
+    #[arg(short, long)]
+    pub follow: bool,
+
+    /// Begin after the event with this number
+    #[arg(long, value_name = "SEQ")]
+    pub after: Option<u64>,
+
+    /// Pass every control sequence on to a terminal
+    #[arg(long, conflicts_with = "json")]
+    pub raw: bool,
+
+    /// Print the events, a JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `sandbox run`.
 #[derive(Debug, Args)]
 pub struct RunInArgs {
@@ -554,7 +557,7 @@ mod tests {
     fn parse(args: &[&str]) -> Result<SandboxCommand, String> {
         let all = ["sandboxctl", "sandbox"].iter().chain(args);
         match Cli::read(all).map(|cli| cli.command) {
-            Ok(Command::Sandbox(args)) => Ok(args.into_inner().command),
+            Ok(Command::Sandbox(args)) => Ok(args.0.command),
             Ok(other) => panic!("it is no other command: {other:?}"),
             Err(error) => Err(error.to_string()),
         }
@@ -594,7 +597,7 @@ mod tests {
         let ports = |words: &[&str]| {
             let all: Vec<_> = ["create"].iter().chain(words).copied().collect();
             let Ok(SandboxCommand::Create(args)) = parse(&all) else { panic!("it is create") };
-            args.ports()
+            args.port.into_iter().collect::<Ports>()
         };
         assert_eq!(ports(&[]), Ports::Listed(Vec::new()));
         let [some, more] = [80, 443].map(|port| NonZeroU16::new(port).unwrap());

@@ -18,7 +18,7 @@ use crate::config::{Flags, Key, Value};
 pub struct StoreArgs {
     #[arg(long, value_name = "DIR", help = Key::ServerDataDir.help(),
         value_hint = ValueHint::DirPath, conflicts_with = "database")]
-    data_dir: Option<PathBuf>,
+    pub data_dir: Option<PathBuf>,
 
     /// That of a cluster.
     #[command(flatten)]
@@ -30,11 +30,6 @@ impl StoreArgs {
     pub fn add_flags(&self, flags: &mut Flags) {
         flags.set(Key::ServerDataDir, self.data_dir.clone().map(Value::Path));
         self.database.add_flags(flags);
-    }
-
-    /// Whether a directory is named here, whatever the configuration says of a database.
-    pub const fn names_data_dir(&self) -> bool {
-        self.data_dir.is_some()
     }
 }
 
@@ -92,8 +87,8 @@ sandboxctl token rotate --data-dir /var/lib/sandboxctl 5f0c7a1be2d40586
 sandboxctl token rotate --data-dir /var/lib/sandboxctl 5f0c7a1be2d40586 --overlap 1h --expires 90days")]
     Rotate {
         /// The old token: the id that `token ls` shows
-        #[arg(value_parser = text::<TokenId>())]
-        id: TokenId,
+        #[arg(value_parser = Utf8(token_id))]
+        id: String,
         /// How long the old token stays valid, such as 1h [default: it is revoked at once]
         #[arg(long, value_name = "TIME", value_parser = Utf8(time))]
         overlap: Option<Duration>,
@@ -116,8 +111,8 @@ sandboxctl token revoke --data-dir /var/lib/sandboxctl --subject ci")]
     Revoke {
         /// The tokens: the ids that `token ls` shows
         #[arg(value_name = "ID", required_unless_present = "subject",
-            value_parser = text::<TokenId>())]
-        ids: Vec<TokenId>,
+            value_parser = Utf8(token_id))]
+        ids: Vec<String>,
         /// All tokens of this subject
         #[arg(long, value_name = "NAME", conflicts_with = "ids", value_parser = subject())]
         subject: Option<Subject>,
@@ -240,29 +235,15 @@ impl std::str::FromStr for Expiry {
     }
 }
 
-/// The id of a token, which is not a secret.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TokenId(String);
-
-impl TokenId {
-    /// Its text.
-    pub fn as_str(&self) -> &str {
-        &self.0
+/// Reads the id of a token, which is not a secret.
+fn token_id(text: &str) -> Result<String, &'static str> {
+    // A whole token too: one that was found where it should not be.
+    if let Some(token) = Token::parse(text) {
+        return Ok(token.id().to_owned());
     }
-}
-
-impl std::str::FromStr for TokenId {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, &'static str> {
-        // A whole token too: one that was found where it should not be.
-        if let Some(token) = Token::parse(text) {
-            return Ok(Self(token.id().to_owned()));
-        }
-        match text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            true => Ok(Self(text.to_ascii_lowercase())),
-            false => Err("it is not the id of a token"),
-        }
+    match text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        true => Ok(text.to_ascii_lowercase()),
+        false => Err("it is not the id of a token"),
     }
 }
 
@@ -293,10 +274,10 @@ mod tests {
     fn token_is_named_by_its_id_or_by_itself() {
         let new = Token::generate();
         for text in [new.id.clone(), new.id.to_uppercase(), new.token.expose()] {
-            assert_eq!(text.parse::<TokenId>().unwrap().as_str(), new.id);
+            assert_eq!(token_id(&text), Ok(new.id.clone()));
         }
         for odd in ["", "sbx_", "5f0c7a1be2d4058", "5f0c7a1be2d4058g"] {
-            assert!(odd.parse::<TokenId>().is_err(), "{odd}");
+            assert!(token_id(odd).is_err(), "{odd}");
         }
     }
 }

@@ -22,39 +22,31 @@ pub fn artifacts(context: &Context<'_>, command: ArtifactsCommand) -> Result<u8,
         ArtifactsCommand::Verify { dir, json } => {
             let check = cancellable(move |proceed| ArtifactsDir::open(&dir)?.verify(proceed))?;
             let code = u8::from(!check.differences.is_empty());
-            if json {
-                context.output.document(&check)?;
-            } else if code == 0 {
-                let (files, size) =
-                    (render::count(check.files, "file", "files"), render::size(check.bytes));
-                context.output.text(&format!("verified {files} ({size})\n"))?;
-            } else {
-                list(context, &check.differences, CheckDifference::as_str)?;
-            }
+            context.output.show(json, &check, |_| match &*check.differences {
+                [] => {
+                    let files = render::count(check.files, "file", "files");
+                    format!("verified {files} ({})\n", render::size(check.bytes))
+                }
+                differences => lines(differences, CheckDifference::as_str),
+            })?;
             Ok(code)
         }
         ArtifactsCommand::Diff { old, new, json } => {
             let diff = cancellable(move |proceed| {
                 artifacts::diff(&ArtifactsDir::open(&old)?, &ArtifactsDir::open(&new)?, proceed)
             })?;
-            if json {
-                context.output.document(&diff)?;
-            } else {
-                list(context, &diff.differences, DiffChange::as_str)?;
-            }
+            let text = |_| lines(&diff.differences, DiffChange::as_str);
+            context.output.show(json, &diff, text)?;
             Ok(u8::from(!diff.differences.is_empty()))
         }
         ArtifactsCommand::Ls { dir, long, json } => {
             let dir = ArtifactsDir::open(&dir)?;
             let ArtifactManifest { files, omitted, .. } = dir.manifest();
-            if json {
-                context.output.document(dir.manifest())?;
-            } else if long {
-                context.output.text(&table_of(files))?;
-            } else {
-                let line = |it: &Artifact| format!("{}\n", render::escaped_line(&it.path));
-                context.output.text(&files.iter().map(line).collect::<String>())?;
-            }
+            let line = |it: &Artifact| format!("{}\n", render::escaped_line(&it.path));
+            context.output.show(json, dir.manifest(), |_| match long {
+                true => table_of(files),
+                false => files.iter().map(line).collect(),
+            })?;
             for entry in omitted.iter().filter(|_| !json) {
                 let reason = entry.reason.as_str();
                 context.output.notice(&format!("'{}' was omitted: {reason}", entry.path));
@@ -115,13 +107,9 @@ impl From<artifacts::Error> for Error {
 }
 
 /// A line for each path.
-pub fn list<T: Copy>(
-    context: &Context<'_>,
-    differences: &[PathDifference<T>],
-    name: fn(T) -> &'static str,
-) -> Result<(), Error> {
+pub fn lines<T: Copy>(differences: &[PathDifference<T>], name: fn(T) -> &'static str) -> String {
     let line = |it: &PathDifference<T>| {
         format!("{:10} {}\n", name(it.change), render::escaped_line(&it.path))
     };
-    context.output.text(&differences.iter().map(line).collect::<String>())
+    differences.iter().map(line).collect()
 }

@@ -34,7 +34,7 @@ pub fn check(context: &Context<'_>, args: &CheckArgs) -> Result<u8, Error> {
             CheckDocument { ok: error.is_none(), error: error.map(Failure::from), warnings };
         context.output.document(&answer)?;
     } else if let Some(error) = error {
-        let colour = context.output.stderr_has_colour();
+        let colour = context.output.stderr_has_colour;
         context.output.block(&render::script_error(&error, &script.name, &script.source, colour));
     } else {
         for CheckWarning { line, message } in warnings {

@@ -67,18 +67,13 @@ fn find<'a>(nodes: &'a [NodeView], name: &str) -> Result<&'a NodeView, Error> {
         return Ok(node);
     }
     let mut named = nodes.iter().filter(|node| node.name == name);
-    match (named.next(), named.next()) {
-        (Some(node), None) => Ok(node),
-        (first, _) => {
-            let why = if first.is_some() {
-                "several nodes have this name"
-            } else {
-                "there is no such node"
-            };
-            let error = Error::usage(format!("NODE '{name}'"), why);
-            Err(error.with_hint("`sandboxctl cluster status` lists them"))
-        }
-    }
+    let why = match (named.next(), named.next()) {
+        (Some(node), None) => return Ok(node),
+        (Some(_), Some(_)) => "several nodes have this name",
+        (None, _) => "there is no such node",
+    };
+    Err(Error::usage(format!("NODE '{name}'"), why)
+        .with_hint("`sandboxctl cluster status` lists them"))
 }
 
 /// The nodes of a cluster.

@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use sandbox_api::artifacts::{Artifact, ArtifactsReport};
-use sandbox_api::{Failure, InputSource, Outcome, SandboxSpec};
+use sandbox_api::{Failure, Outcome, SandboxSpec};
 use sandbox_controller::Sandbox;
 use sandbox_controller::artifacts::{self, Collected, Destination, Request, Selection, Unmatched};
 
 use crate::cli::artifacts::ArtifactArgs;
 use crate::error::Error;
+use crate::input;
 use crate::output::Output;
 use crate::render;
 use crate::signals::Signals;
@@ -63,10 +64,7 @@ impl Artifacts {
         let selection = Selection::new(&args.globs, &spec.mount_path)
             .map_err(|error| refuse("--artifact", &error))?;
         let io_dir = spec.io_dir.as_deref().map(|dir| ("the io dir", dir));
-        let inputs = spec.inputs.iter().filter_map(|input| match &input.source {
-            InputSource::Path(path) => Some(("an input", &**path)),
-            InputSource::Bytes(_) => None,
-        });
+        let inputs = input::paths(spec).map(|(_, path)| ("an input", path));
         let others: Vec<_> = io_dir.into_iter().chain(inputs).collect();
         let destination =
             Destination::new(dir, &others).map_err(|error| refuse("--artifacts-dir", &error))?;

@@ -35,7 +35,7 @@ pub(super) fn print(context: &Context<'_>, shell: Shell) -> Result<u8, Error> {
     completer
         .ok_or_else(|| Error::usage("SHELL", format!("{shell} has no completions")))?
         .write_registration(VARIABLE, "sandboxctl", "sandboxctl", "sandboxctl", &mut script)
-        .map_err(|source| Error::Stdout { source })?;
+        .map_err(Error::stdout)?;
     context.output.write(&script)?;
     Ok(0)
 }

@@ -22,14 +22,14 @@ pub fn database(context: &Context<'_>, command: &DatabaseCommand) -> Result<u8, 
                 false => "the database has been a cluster's before: nothing was changed",
             });
         }
-        DatabaseCommand::Migrate { database } => {
+        DatabaseCommand::Migrate(database) => {
             let (from, to) = Store::migrate(&required(context, database)?)?;
             context.output.notice(&match from == to {
                 true => format!("the tables have version {to} already"),
                 false => format!("the tables had version {from}, and have {to} now"),
             });
         }
-        DatabaseCommand::Restored { database } => {
+        DatabaseCommand::Restored(database) => {
             let interrupted = Store::restored(&required(context, database)?)?;
             context.output.notice(&format!(
                 "{interrupted} executions waited or ran when the backup was made: they are not run again"

@@ -9,13 +9,12 @@ use sandbox_api::PrivateIo;
 use sandbox_controller::{Check, CheckStatus};
 use sandbox_store::{DatabaseConfig, DatabaseReport, Standbys, Store, StoreError};
 
-use super::{Context, block_on, database};
+use super::{Context, database, guarded};
 use crate::ci::{CiMode, Runner};
 use crate::cli::DoctorArgs;
 use crate::error::{Error, causes};
 use crate::input;
 use crate::render::{self, escaped_line};
-use crate::signals::Signals;
 
 pub fn doctor(context: &Context<'_>, args: &DoctorArgs) -> Result<u8, Error> {
     if args.database.is_named() {
@@ -37,9 +36,8 @@ pub fn doctor(context: &Context<'_>, args: &DoctorArgs) -> Result<u8, Error> {
         .transpose();
     let usable = io_dir.as_ref().ok().and_then(Option::as_deref);
     let is_private = settings.io_enabled() && settings.private_io() == Some(PrivateIo::Memory);
-    let mut checks = block_on(async {
-        Signals::listen()?.guard(sandbox_controller::examine(config, usable, is_private)).await
-    })?;
+    let examined = sandbox_controller::examine(config, usable, is_private);
+    let mut checks = guarded(async { Ok(examined.await) })?;
     if let Err(error) = &io_dir {
         let (detail, fix) = (error.message(), error.hint());
         checks.push(Check { id: "io_dir", status: CheckStatus::Fail, detail, fix });
@@ -55,7 +53,7 @@ fn show(context: &Context<'_>, args: &DoctorArgs, checks: &[Check]) -> Result<u8
     if args.json {
         context.output.document(&checks)?;
     } else {
-        let colour = context.output.stdout_has_colour();
+        let colour = context.output.stdout_has_colour;
         context.output.write(listing(checks, colour).as_bytes())?;
         let usage = match args.database.is_named() {
             true => "ready: sandboxctl serve --database URL",

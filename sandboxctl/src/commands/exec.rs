@@ -14,7 +14,7 @@ use sandbox_controller::{Command, Patterns, Stdin};
 use sandbox_protocol::message::Pty;
 
 use super::collect::Artifacts;
-use super::execution::remote::{self, RequestOptions};
+use super::execution::remote;
 use super::execution::{Job, Local, Program, Remote, View};
 use super::learn::{Dialogue, Learn};
 use super::receipt::Issuer;
@@ -37,7 +37,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     if let Some(client) = args.remote.client(&context.environment)? {
         return exec_remote(context, &args, client);
     }
-    args.add_volumes()?;
+    args.volumes.add_to(&mut args.files)?;
     let args = &args;
     let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
     args.rules.add_to(&mut settings)?;
@@ -68,8 +68,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     let mut command = command.stdin(if args.stdin { Stdin::Stream } else { Stdin::Null });
     command.merge = args.merge;
     command.pty = pty.clone().map(Pty::from);
-    let spec =
-        launch::spec_of_files(context, &args.files, &settings, root.clone(), stdin.as_deref())?;
+    let spec = launch::spec(context, &args.files, &settings, root.clone(), stdin.as_deref())?;
     let lifetime = DEFAULT_LIFETIME.saturating_add(spec.limits.timeout);
     let spec = launch::with_hosts(spec, &context.environment, &settings)?
         .lifespan(Lifespan::OneRun)
@@ -99,13 +98,8 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         true => issuer.map(|it| it.with_words_of(&command)).transpose()?,
         false => issuer,
     };
-    let keyboard = match args.stdin {
-        true => Some(
-            Keyboard::open(args.tty.then(|| args.detach_keys.clone()))
-                .map_err(|source| Error::System { what: "stdin".to_owned(), source })?,
-        ),
-        false => None,
-    };
+    let keys = args.tty.then(|| args.detach_keys.clone());
+    let keyboard = args.stdin.then(|| Keyboard::open(keys)).transpose()?;
     if args.stdin && !args.tty && io::stdin().is_terminal() {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
@@ -122,7 +116,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     let line = hints::shown_line(&line, &command.secrets);
     let reports = Reports::of(&args.reports.reports, spec.io_dir.as_deref(), subject)?;
     let config = context.controller(&settings);
-    reports::check_runner_files(context, spec.io_dir.as_deref(), &config)?;
+    context.output.ci().map_or(Ok(()), |ci| ci.check_files(spec.io_dir.as_deref(), &config))?;
     let image_word = match &root {
         RootFs::Image { reference, .. } if image_is_a_word => Some(&**reference),
         _ => None,
@@ -159,7 +153,7 @@ fn view(args: &ExecArgs) -> View {
         json: args.json,
         raw: args.raw,
         keep: args.keep,
-        no_network: args.docker_flags.no_network(),
+        no_network: args.docker_flags.network.is_some(),
         ..View::default()
     }
 }
@@ -183,17 +177,10 @@ fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result
         args.secrets.read(&context.environment, args.stdin.then_some("--stdin"))?;
     let subject = reports::command(&line, &secrets);
     let shown = hints::shown_line(&line, &secrets);
-    let title = line_title(&shown);
     let image_word = image.clone().filter(|_| args.image_may_be_the_command());
-    let options = RequestOptions {
-        settings: &settings,
-        inputs: &args.files.inputs,
-        stdin: stdin.as_deref(),
-        image,
-        secrets,
-        title,
-    };
-    let mut request = options.request()?;
+    let mut request = remote::request(&settings, &args.files.inputs, stdin.as_deref(), image)?;
+    request.secrets = remote::secrets(&secrets);
+    request.metadata = remote::title(&line_title(&shown));
     let command =
         command_request(context, args.workdir.as_deref(), &line, &args.variables.read()?)?;
     let reports = Reports::of(&args.reports.reports, None, vec![subject])?;

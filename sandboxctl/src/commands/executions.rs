@@ -12,16 +12,14 @@ use sandbox_api::service::{
 };
 use sandbox_api::{DocumentBody, EventRecord, ExecutionDocument, ExecutionEvent, Exit, Recorded};
 
-use super::{Context, block_on};
-use crate::cli::executions::{
-    ExecutionId, ExecutionsArgs, ExecutionsCommand, ListArgs, SubmitArgs,
-};
+use super::{Context, guarded};
+use crate::cli::executions::{ExecutionsArgs, ExecutionsCommand, ListArgs, SubmitArgs};
 use crate::error::{Error, UNREAD};
 use crate::input::{self, ScriptArgument};
 use crate::output::Output;
 use crate::remote::{self, Client, EventSource, Events, Stream};
 use crate::render;
-use crate::signals::{Signals, stdout_is_unread};
+use crate::signals::stdout_is_unread;
 use crate::target::Target;
 
 /// The longest request that is read.
@@ -33,57 +31,53 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
     let client = args.remote.required_client(&context.environment)?;
     let client = super::execution::remote::connect(context, client);
     let output = context.output;
-    block_on(async {
-        let mut signals = Signals::listen()?;
-        let work = async {
-            match args.command {
-                ExecutionsCommand::Run(args) => return submit(output, &client, &args).await,
-                ExecutionsCommand::Ls(args) => {
-                    let executions = list(&client, &args).await?;
-                    output.show(args.json, &executions, |width| match args.quiet {
-                        true => executions.iter().map(|it| format!("{}\n", it.id)).collect(),
-                        false => listing(&executions, width),
-                    })?;
-                }
-                ExecutionsCommand::Get { id, wait, json } => {
-                    let execution = match wait {
-                        true => client.ended_execution(id.as_str()).await?,
-                        false => client.execution(id.as_str()).await?,
-                    };
-                    print(output, &execution, json)?;
-                }
-                ExecutionsCommand::Events { id, after, json } => {
-                    let source = EventSource::Execution(id.as_str().to_owned());
-                    let mut events = Events::new(client.clone(), source, after.unwrap_or(0));
-                    let print = async {
-                        while let Some(event) = events.next().await? {
-                            match json {
-                                // A line each, on a terminal too.
-                                true => output.json_line(&event)?,
-                                false => output.text(&shown(&event))?,
-                            }
-                        }
-                        Ok(())
-                    };
-                    return while_read(output, print).await;
-                }
-                ExecutionsCommand::Cancel { ids } => return cancel(output, &client, &ids).await,
-                ExecutionsCommand::Files { id, json } => {
-                    let files = client.files(id.as_str()).await?;
-                    output.show(json, &files, |width| files_listing(&files, width))?;
-                }
-                ExecutionsCommand::Download { id, path, output: file } => {
-                    context.check_output("--output", &file)?;
-                    if path.is_none() {
-                        check_archive_name(&file)?;
-                    }
-                    let content = client.download(id.as_str(), path.as_deref()).await?;
-                    return save(output, content, "--output", &file).await;
-                }
+    guarded(async {
+        match args.command {
+            ExecutionsCommand::Run(args) => return submit(output, &client, &args).await,
+            ExecutionsCommand::Ls(args) => {
+                let executions = list(&client, &args).await?;
+                output.show(args.json, &executions, |width| match args.quiet {
+                    true => executions.iter().map(|it| format!("{}\n", it.id)).collect(),
+                    false => listing(&executions, width),
+                })?;
             }
-            Ok(0)
-        };
-        signals.guard(work).await?
+            ExecutionsCommand::Get { id, wait, json } => {
+                let execution = match wait {
+                    true => client.ended_execution(&id).await?,
+                    false => client.execution(&id).await?,
+                };
+                print(output, &execution, json)?;
+            }
+            ExecutionsCommand::Events { id, after, json } => {
+                let source = EventSource::Execution(id);
+                let mut events = Events::new(client.clone(), source, after.unwrap_or(0));
+                let print = async {
+                    while let Some(event) = events.next().await? {
+                        match json {
+                            // A line each, on a terminal too.
+                            true => output.json_line(&event)?,
+                            false => output.text(&shown(&event))?,
+                        }
+                    }
+                    Ok(())
+                };
+                return while_read(output, print).await;
+            }
+            ExecutionsCommand::Cancel { ids } => return cancel(output, &client, &ids).await,
+            ExecutionsCommand::Files { id, json } => {
+                let files = client.files(&id).await?;
+                output.show(json, &files, |width| files_listing(&files, width))?;
+            }
+            ExecutionsCommand::Download { id, path, output: file } => {
+                context.check_output("--output", &file)?;
+                if path.is_none() {
+                    check_archive_name(&file)?;
+                }
+                let content = client.download(&id, path.as_deref()).await?;
+                return save(output, content, "--output", &file).await;
+            }
+        }
+        Ok(0)
     })
 }
 
@@ -100,10 +94,10 @@ fn check_archive_name(file: &Path) -> Result<(), Error> {
 }
 
 /// Cancels all that can be, and says of each other one why it cannot. The exit code is that of the first.
-async fn cancel(output: &Output, client: &Client, ids: &[ExecutionId]) -> Result<u8, Error> {
+async fn cancel(output: &Output, client: &Client, ids: &[String]) -> Result<u8, Error> {
     let mut code = 0;
     for id in ids {
-        if let Err(error) = client.cancel(id.as_str()).await {
+        if let Err(error) = client.cancel(id).await {
             let error = Error::from(error);
             output.error(&error);
             code = if code == 0 { error.exit_code() } else { code };

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use sandbox_controller::{Controller, ImageInfo, ImageSelector, ProgramImage, Rebuild};
 use tokio::fs::File;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::Context;
 use crate::cli::ImageCommand;
@@ -56,11 +56,6 @@ pub fn image(context: &Context<'_>, command: ImageCommand) -> Result<u8, Error> 
 
 /// Prints what programs can run in.
 fn programs(context: &Context<'_>, images: &[ProgramImage], json: bool) -> Result<u8, Error> {
-    let output = context.output;
-    if json {
-        output.document(&images)?;
-        return Ok(0);
-    }
     let now = SystemTime::now();
     let row = |image: &ProgramImage| {
         let since = now.duration_since(image.since).unwrap_or_default();
@@ -73,8 +68,8 @@ fn programs(context: &Context<'_>, images: &[ProgramImage], json: bool) -> Resul
         ]
     };
     let headings = ["ID", "ENGINE", "NAMES", "CREATED OR USED", "SIZE"];
-    output.text(&render::table(headings, images.iter().map(row), output.width()))?;
-    Ok(0)
+    let text = |width| render::table(headings, images.iter().map(row), width);
+    context.output.show(json, &images, text).map(|()| 0)
 }
 
 /// The start of an id, which is enough to name it.
@@ -108,20 +103,15 @@ fn save(context: &Context<'_>, file: &Path, json: bool) -> Result<u8, Error> {
 fn load(context: &Context<'_>, file: &Path, json: bool) -> Result<u8, Error> {
     // Before the engine is contacted: it accepts almost anything as an image, and its errors say
     // little.
-    let loaded = if file == Path::new("-") {
-        let head = head(&mut io::stdin().lock()).map_err(|error| unusable(file, &error))?;
-        let rest = tokio::io::stdin();
-        context.with_controller(async |controller| {
-            controller.image_load(AsyncReadExt::chain(head, rest)).await
-        })?
+    let unusable = |error| unusable(file, &error);
+    let (head, rest): (_, Box<dyn AsyncRead + Send + Unpin>) = if file == Path::new("-") {
+        (head(&mut io::stdin().lock()).map_err(unusable)?, Box::new(tokio::io::stdin()))
     } else {
-        let mut opened = fs::File::open(file).map_err(|error| unusable(file, &error))?;
-        let head = head(&mut opened).map_err(|error| unusable(file, &error))?;
-        let rest = File::from_std(opened);
-        context.with_controller(async |controller| {
-            controller.image_load(AsyncReadExt::chain(head, rest)).await
-        })?
+        let mut opened = fs::File::open(file).map_err(unusable)?;
+        (head(&mut opened).map_err(unusable)?, Box::new(File::from_std(opened)))
     };
+    let image = AsyncReadExt::chain(head, rest);
+    let loaded = context.with_controller(async |controller| controller.image_load(image).await)?;
     one(context, &loaded, json)
 }
 
@@ -149,12 +139,7 @@ fn unusable(file: &Path, error: &io::Error) -> Error {
 }
 
 fn one(context: &Context<'_>, image: &ImageInfo, json: bool) -> Result<u8, Error> {
-    if json {
-        context.output.document(image)?;
-    } else {
-        context.output.text(&format!("{}\n", image.id))?;
-    }
-    Ok(0)
+    context.output.show(json, image, |_| format!("{}\n", image.id)).map(|()| 0)
 }
 
 fn listing(images: &[ImageInfo], width: Option<usize>) -> String {

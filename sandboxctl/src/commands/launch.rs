@@ -13,9 +13,9 @@ use sandbox_controller::{
 use sandbox_env::Environment;
 
 use super::Context;
-use super::prepare_progress::PrepareProgress;
+use super::progress::PrepareProgress;
+use crate::cli::FileArgs;
 use crate::cli::secret::Source;
-use crate::cli::{FileArgs, SandboxArgs};
 use crate::config::{Key, Layer, Settings};
 use crate::error::Error;
 use crate::signals::Signals;
@@ -26,27 +26,13 @@ const SSL_CERT_FILE: &str = "SSL_CERT_FILE";
 /// A launch that takes longer gets a notice.
 const SLOW: Duration = Duration::from_millis(700);
 
-/// The request to the controller, from the arguments that every launching command has. Errors are
-/// reported before an engine is contacted. `stdin` says which argument already uses it.
-pub fn spec(
-    context: &Context<'_>,
-    args: &SandboxArgs,
-    settings: &Settings,
-    root: RootFs,
-    stdin: Option<&str>,
-) -> Result<SandboxSpec, Error> {
-    let spec = spec_of_files(context, &args.files, settings, root, stdin)?;
-    Ok(match &args.workdir {
-        Some(path) => spec.workdir(path),
-        None => spec,
-    })
-}
-
-/// The same without the working directory, for which commands have arguments of their own.
+/// The request to the controller, from the arguments that every launching command has: all but the working
+/// directory, for which `exec` has one of its own. Errors are reported before an engine is contacted. `stdin`
+/// says which argument already uses it.
 ///
 /// A sandbox that supports commands starts in its io dir and may load code from there. So it gets a
 /// fresh one if none is named, and never sees what an earlier sandbox left.
-pub fn spec_of_files(
+pub fn spec(
     context: &Context<'_>,
     files: &FileArgs,
     settings: &Settings,
@@ -71,9 +57,7 @@ pub fn spec_of_files(
     if let Some(path) = &files.mount_path {
         spec = spec.mount_path(path);
     }
-    if let Some(paths) = settings.allowed_paths() {
-        spec = spec.allowed_paths(paths);
-    }
+    spec.allowed_paths = settings.allowed_paths();
     spec = spec.default_encoding(settings.default_encoding()).protected(settings.protected());
     let inputs = input::inputs(&files.inputs, stdin)?;
     Ok(inputs.into_iter().fold(spec, SandboxSpec::input))

@@ -7,7 +7,7 @@
 
 use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,6 +22,7 @@ use crate::cli::allow::RulesArgs;
 use crate::config::rules::{Learnt, List, Rules, Verdict, merge};
 use crate::config::{Key, Settings};
 use crate::error::Error;
+use crate::lock;
 use crate::output::Output;
 use crate::render::{count, escaped_line};
 use crate::target::{self, Place};
@@ -99,7 +100,7 @@ impl Learn {
         let asks = dialogue == Dialogue::Terminal
             && io::stdin().is_terminal()
             && io::stderr().is_terminal();
-        let has_colour = context.output.stderr_has_colour() || context.output.stdout_has_colour();
+        let has_colour = context.output.stderr_has_colour || context.output.stdout_has_colour;
         let inject = settings.names(Key::Inject);
         let inject = inject.iter().filter_map(|rule| rule.parse::<InjectRule>().ok());
         let credentials: Arc<[String]> = inject.map(|rule| rule.target.host.to_string()).collect();
@@ -157,10 +158,6 @@ impl Learning {
         output.notice(&format!("{}: {rules} in force, {review} to review", self.file.display()));
         Ok(())
     }
-}
-
-fn lock(record: &Record) -> MutexGuard<'_, Vec<Learnt>> {
-    record.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Records what is asked for, and the answers.

@@ -10,6 +10,7 @@ use hyper::StatusCode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use sandbox_api::Failure;
 use sandbox_api::service::SandboxView;
 use serde::Serialize;
 use serde_json::json;
@@ -58,14 +59,9 @@ pub async fn connect(context: &Context<'_>, root: &LocalRootArgs) -> Result<Clie
             // It says itself why it did not come to its work.
             Err(error) if starts > 0 => match place.failure() {
                 Some(failure) => {
-                    return Err(RemoteError::Refused {
-                        status: StatusCode::SERVICE_UNAVAILABLE,
-                        kind: failure.kind,
-                        message: failure.message,
-                        hint: failure.hint,
-                        member: None,
-                    }
-                    .into());
+                    let Failure { kind, message, hint, .. } = failure;
+                    let status = StatusCode::SERVICE_UNAVAILABLE;
+                    return Err(RemoteError::refusal(status, kind, message, hint).into());
                 }
                 None if starts == STARTS => {
                     let what = "the local service; `sandboxctl local logs` prints its log";
@@ -112,7 +108,7 @@ fn failed(error: io::Error) -> Error {
 }
 
 fn client(place: &Place) -> Client {
-    Client::new(ServerAddress::Unix(place.socket()), None)
+    Client::new(ServerAddress::Unix(place.socket()), None, None)
 }
 
 /// Refuses a service that has other settings than those of this command, its flags and its variables.
@@ -222,6 +218,10 @@ pub fn local(context: &Context<'_>, command: LocalCommand) -> Result<u8, Error> 
     }
 }
 
+fn sandboxes(place: &Place) -> Result<Vec<SandboxView>, Error> {
+    block_on(async { Ok(client(place).sandboxes(&SandboxQuery::default()).await?) })
+}
+
 /// What `status` prints.
 #[derive(Serialize)]
 struct Status {
@@ -233,16 +233,8 @@ struct Status {
 }
 
 fn status(context: &Context<'_>, place: &Place, json: bool) -> Result<u8, Error> {
-    let record = match place.is_served()? {
-        true => place.record(),
-        false => None,
-    };
-    let sandboxes = match record {
-        Some(_) => {
-            block_on(async { Ok(client(place).sandboxes(&SandboxQuery::default()).await?) })?
-        }
-        None => Vec::new(),
-    };
+    let record = if place.is_served()? { place.record() } else { None };
+    let sandboxes = if record.is_some() { sandboxes(place)? } else { Vec::new() };
     let processes = sandboxes.iter().filter_map(|sandbox| sandbox.processes).sum();
     let status = Status {
         running: record.is_some(),
@@ -279,14 +271,10 @@ fn stop(context: &Context<'_>, place: &Place) -> Result<u8, Error> {
         return Ok(0);
     }
     // One that has just been started says who it is as soon as it answers.
-    let sandboxes =
-        block_on(async { Ok(client(place).sandboxes(&SandboxQuery::default()).await?) });
-    let record = match place.record() {
-        Some(record) => record,
-        None => {
-            let why = io::Error::other("it has not written its status file");
-            return sandboxes.and(Err(failed(why)));
-        }
+    let sandboxes = sandboxes(place);
+    let Some(record) = place.record() else {
+        let why = io::Error::other("it has not written its status file");
+        return sandboxes.and(Err(failed(why)));
     };
     let pid = i32::try_from(record.pid).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;

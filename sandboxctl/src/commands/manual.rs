@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::whole_file::{MissingDirs, NewFile};
 
 pub fn man(context: &Context<'_>, dir: Option<&Path>) -> Result<u8, Error> {
-    let pages = pages().map_err(|source| Error::Stdout { source })?;
+    let pages = pages().map_err(Error::stdout)?;
     let Some(dir) = dir else {
         context.output.write(pages[0].1.as_bytes())?;
         return Ok(0);

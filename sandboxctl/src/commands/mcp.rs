@@ -188,14 +188,12 @@ fn mcp_settings(
         .root(args.root.root(settings))
         .limits(limits)
         .io_errors(settings.io_errors())
+        .protected(settings.protected())
         .default_encoding(settings.default_encoding());
     if let Some(path) = &args.mount_path {
         spec = spec.mount_path(path);
     }
-    if let Some(paths) = settings.allowed_paths() {
-        spec = spec.allowed_paths(paths);
-    }
-    spec = spec.protected(settings.protected());
+    spec.allowed_paths = settings.allowed_paths();
     if !args.no_protect {
         spec = with_default_protection(spec);
     }

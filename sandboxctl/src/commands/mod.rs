@@ -20,8 +20,7 @@ mod learn;
 mod local;
 mod manual;
 mod mcp;
-mod network;
-mod prepare_progress;
+mod progress;
 mod ps;
 mod receipt;
 mod replay;
@@ -35,9 +34,7 @@ mod terminal;
 mod text;
 mod token;
 mod tools;
-mod touched;
 mod transfer;
-mod truncation;
 mod upstream;
 
 use std::path::Path;
@@ -80,8 +77,8 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         reports::begin_ci(&context, CiMode::Auto, title, stdout)?;
     }
     match command {
-        Command::Run(args) => run::run(&context, args.into_inner()),
-        Command::Exec(args) => exec::exec(&context, args.into_inner()),
+        Command::Run(args) => run::run(&context, *args.0),
+        Command::Exec(args) => exec::exec(&context, *args.0),
         Command::Fs(args) => fs::fs(&context, &args),
         Command::Check(args) => check::check(&context, &args),
         Command::Types => output.text(sandbox_mcp::SCRIPT_API).map(|()| 0),
@@ -96,8 +93,8 @@ pub fn run(cli: Cli, output: &Output) -> Result<u8, Error> {
         Command::Tool(args) => tools::tool(&context, &args),
         Command::Tools(args) => tools::tools(&context, &args),
         Command::Serve(args) => serve::serve(&context, &args),
-        Command::Executions(args) => executions::executions(&context, args.into_inner()),
-        Command::Sandbox(args) => sandbox::sandbox(&context, args.into_inner()),
+        Command::Executions(args) => executions::executions(&context, *args.0),
+        Command::Sandbox(args) => sandbox::sandbox(&context, *args.0),
         Command::Local(command) => local::local(&context, command),
         Command::Token(command) => token::token(&context, command),
         Command::Server(command) => server::server(&context, &command),
@@ -162,13 +159,9 @@ impl Context<'_> {
         let config = self.controller(&self.settings()?);
         // None of it is audited.
         let config = Config { sweep: Sweep::Never, audit: None, ..config };
-        block_on(async {
-            let mut signals = Signals::listen()?;
-            let controller = self.connect(config, &mut signals).await?;
-            let done = signals.guard(work(&controller)).await;
-            self.close(controller, &mut signals).await;
-            Ok(done??)
-        })
+        block_on(launch::with_engine(self, config, async |controller, signals| {
+            Ok(signals.guard(work(controller)).await??)
+        }))
     }
 
     /// Works on the leftovers of sandboxes, on every engine.
@@ -177,11 +170,7 @@ impl Context<'_> {
         work: impl AsyncFnOnce(&Reaper) -> Result<T, sandbox_controller::Error>,
     ) -> Result<T, Error> {
         let config = self.controller(&self.settings()?);
-        block_on(async {
-            let mut signals = Signals::listen()?;
-            let work = async { work(&Reaper::connect(&config).await?).await };
-            Ok(signals.guard(work).await??)
-        })
+        guarded(async { Ok(work(&Reaper::connect(&config).await?).await?) })
     }
 
     /// Waits until everything that is to be removed is removed, and reports lost audit lines, and what
@@ -223,6 +212,11 @@ impl Context<'_> {
         }
         Ok(controller)
     }
+}
+
+/// Runs a command's asynchronous part, which a signal ends.
+fn guarded<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    block_on(async { Signals::listen()?.guard(work).await? })
 }
 
 /// Runs a command's asynchronous part.

@@ -23,8 +23,10 @@ use sandbox_controller::{AGENT_SHA256, AgentSource, Command, MASK, Patterns, San
 use serde::Serialize;
 
 use super::Context;
-use super::artifacts::{cancellable, list};
+use super::artifacts::{cancellable, lines};
 use super::collect::{Artifacts, Copied};
+use super::execution::remarks;
+use super::replay::outcome_text;
 use super::staging::Staging;
 use crate::cli::receipt::{KeysCommand, ReceiptArgs, ReceiptCommand};
 use crate::error::Error;
@@ -54,12 +56,6 @@ pub struct Issuer {
     command: Option<RecordedCommand>,
 }
 
-/// What became of a receipt.
-#[derive(Default)]
-pub struct Issued {
-    report: Option<ReceiptReport>,
-}
-
 /// The root directory or image archive of a spec, and its inputs that are paths, with their digests.
 pub struct Digested(Vec<(String, PathBuf, artifacts::InputDigest)>);
 
@@ -71,18 +67,13 @@ impl Digested {
     /// If something cannot be read.
     pub fn of(spec: &SandboxSpec) -> Result<Self, Error> {
         let root = match &spec.root {
-            RootFs::Directory(path) | RootFs::Archive(path) => Some(path),
+            RootFs::Directory(path) | RootFs::Archive(path) => Some(&**path),
             _ => None,
         };
         let root = root.map(|path| (Dependency::ROOTFS.to_owned(), path));
-        let inputs = spec.inputs.iter().filter_map(|input| match &input.source {
-            InputSource::Path(path) => Some((name_of(&input.name), path)),
-            InputSource::Bytes(_) => None,
-        });
-        let digested = root
-            .into_iter()
-            .chain(inputs)
-            .map(|(name, path)| Ok((name, path.clone(), digest(path)?)));
+        let inputs = input::paths(spec).map(|(name, path)| (name_of(name), path));
+        let all = root.into_iter().chain(inputs);
+        let digested = all.map(|(name, path)| Ok((name, path.to_owned(), digest(path)?)));
         digested.collect::<Result<_, Error>>().map(Self)
     }
 
@@ -101,7 +92,7 @@ impl Digested {
         let mut used = sandbox.opened().into_iter();
         for (_, path, digest) in &self.0 {
             let is_same = used.next().map(|used| digest.is_still_of(&used)).transpose();
-            if is_same.map_err(failed)? != Some(true) {
+            if is_same? != Some(true) {
                 return Ok(Some(path));
             }
         }
@@ -166,7 +157,7 @@ impl Issuer {
         made_of.extend(byte_inputs(spec));
         // It changes, and nothing is said of it afterwards.
         let mut earlier_files = 0;
-        if let Some(io_dir) = spec.io_dir.as_deref().filter(|dir| has_entries(dir)) {
+        if let Some(io_dir) = spec.io_dir.as_deref().filter(|dir| remarks::has_files(dir)) {
             let found = digest(io_dir)?;
             earlier_files = found.files;
             made_of.push(described(Dependency::IO, &found));
@@ -231,8 +222,8 @@ impl Issuer {
         result: &ExecutionResult,
         copied: &mut Copied,
         staging: &Staging,
-    ) -> Issued {
-        let Some(issuer) = issuer else { return Issued::default() };
+    ) -> Option<ReceiptReport> {
+        let issuer = issuer.as_ref()?;
         let problem = match issuer.receipt(sandbox, workload, result, copied, staging).await {
             Ok(receipt) => issuer.write(&receipt, tests_of(workload, result)).err(),
             Err(error) => Some(error),
@@ -242,7 +233,7 @@ impl Issuer {
         }
         let file = issuer.file.to_string_lossy().into_owned();
         let error = problem.map(|error| error.document());
-        Issued { report: Some(ReceiptReport { file, error }) }
+        Some(ReceiptReport { file, error })
     }
 
     async fn receipt(
@@ -282,7 +273,9 @@ impl Issuer {
             (None, Some(changes)) => receipts::changed_files(&changes.manifest),
             (None, None) => Vec::new(),
         };
-        if let Some(name) = subject.iter().find(|it| may_name_a_secret(workload, &it.name)) {
+        // A secret is replaced there.
+        let may_have_one = |it: &&Subject| !workload.secrets().is_empty() && it.name.contains(MASK);
+        if let Some(name) = subject.iter().find(may_have_one) {
             let why = format!("a secret may stand in the name of a file: '{}'", name.name);
             return Err(Error::usage("--receipt", why)
                 .with_hint("rename the file: a receipt must not contain secrets"));
@@ -351,9 +344,7 @@ impl Issuer {
         let target = self.place.target().map_err(unwritten)?;
         target.write(&text).map_err(unwritten)
     }
-}
 
-impl Issuer {
     /// A statement as a line of the file.
     fn line(&self, statement: &impl Serialize) -> serde_json::Result<Vec<u8>> {
         let mut text = match &self.key {
@@ -365,30 +356,11 @@ impl Issuer {
     }
 }
 
-/// Whether the name of a file may have had a secret, which is replaced there.
-fn may_name_a_secret(workload: &Workload, name: &str) -> bool {
-    !workload.secrets().is_empty() && name.contains(MASK)
-}
-
 /// The results of the test cases, if a script has some.
 fn tests_of(workload: &Workload, result: &ExecutionResult) -> Option<TestResult> {
     match workload {
         Workload::Script(script) => TestResult::new(receipts::script(script), result.tests()),
         Workload::Command(_) => None,
-    }
-}
-
-impl Issued {
-    /// Says what went wrong. The outcome of the run stands.
-    pub fn print(&self, output: &Output) {
-        if let Some(error) = self.report.as_ref().and_then(|report| report.error.as_ref()) {
-            output.failure(&error.message, error.hint.as_deref());
-        }
-    }
-
-    /// For the document; `None` without `--receipt`.
-    pub const fn report(&self) -> Option<&ReceiptReport> {
-        self.report.as_ref()
     }
 }
 
@@ -407,10 +379,6 @@ fn name_of(input: &str) -> String {
 pub fn digest(path: &Path) -> Result<artifacts::InputDigest, Error> {
     let path = path.to_owned();
     cancellable(move |proceed| digest_input(&path, proceed))
-}
-
-fn has_entries(directory: &Path) -> bool {
-    directory.read_dir().is_ok_and(|mut entries| entries.next().is_some())
 }
 
 fn described(name: &str, digest: &artifacts::InputDigest) -> Dependency {
@@ -438,10 +406,7 @@ fn read(what: &str, file: &Path, most: u64) -> Result<Vec<u8>, Error> {
 /// Refuses a private key that the guest could read.
 fn check_key(key: &Path, spec: &SandboxSpec) -> Result<(), Error> {
     let io_dir = spec.io_dir.as_deref().map(|it| ("the io dir", it));
-    let inputs = spec.inputs.iter().filter_map(|input| match &input.source {
-        InputSource::Path(path) => Some(("an input", &**path)),
-        InputSource::Bytes(_) => None,
-    });
+    let inputs = input::paths(spec).map(|(_, path)| ("an input", path));
     let root = match &spec.root {
         RootFs::Directory(path) => Some(("the root filesystem", &**path)),
         _ => None,
@@ -477,10 +442,6 @@ pub fn read_receipt(file: &Path) -> Result<Opened, Error> {
 /// The failure of a receipt that is not by the key.
 pub fn unverified(error: &ReceiptError) -> Failure {
     Failure::new(ErrorKind::Policy, error.to_string(), None)
-}
-
-fn failed(error: artifacts::Error) -> Error {
-    sandbox_controller::Error::from(error).into()
 }
 
 pub fn keys(context: &Context<'_>, command: &KeysCommand) -> Result<u8, Error> {
@@ -577,7 +538,7 @@ pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Er
         output.failure(&unverified(error).message, None);
         return Ok(code);
     }
-    list(context, &differences, CheckDifference::as_str)?;
+    output.text(&lines(&differences, CheckDifference::as_str))?;
     if differences.is_empty() {
         let files = opened.receipt.subject.iter().filter(|it| it.path().is_some()).count();
         let files = render::count(files, "file", "files");
@@ -596,9 +557,7 @@ pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Er
         output.text(&done)?;
     }
     if has_failed {
-        let status = outcome.status.map_or("an unknown status", Status::as_str);
-        let code = outcome.exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
-        let ended = format!("its run ended with {status}{code}");
+        let ended = format!("its run ended with {}", outcome_text(outcome));
         match require_ok {
             true => output.failure(&ended, None),
             false => output.notice(&ended),

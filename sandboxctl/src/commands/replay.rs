@@ -11,8 +11,8 @@ use sandbox_api::receipt::{
     BuildType, Dependency, Provenance, Receipt, RecordedLine, RecordedOutcome, TestResult,
 };
 use sandbox_api::{
-    DEFAULT_LIFETIME, FileScope, Lifespan, Outcome, Ports, PrivateIo, Processes, Pull, RootFs,
-    SandboxSpec, Script, Secrets, Status, Workload,
+    DEFAULT_LIFETIME, Lifespan, Outcome, PrivateIo, Pull, RootFs, SandboxSpec, Script, Secrets,
+    Status, Workload,
 };
 use sandbox_controller::artifacts::{Reference, Request, Selection, Unmatched};
 use sandbox_controller::{Command, Execution, FinishOptions, Patterns, Sandbox, receipts};
@@ -321,7 +321,8 @@ fn text_of(comparison: &Comparison) -> String {
     text
 }
 
-fn outcome_text(RecordedOutcome { status, exit_code }: RecordedOutcome) -> String {
+/// How a run ended, for people.
+pub fn outcome_text(RecordedOutcome { status, exit_code }: RecordedOutcome) -> String {
     let status = status.map_or("an unknown status", Status::as_str);
     exit_code.map_or_else(|| status.to_owned(), |code| format!("{status}, exit code {code}"))
 }
@@ -348,11 +349,9 @@ fn spec(
         io_is_off: recorded.io_is_off,
         no_symlinks: true,
         private_io,
-        kept_at: None,
         staged: args.io_dir.is_some(),
         mount_path: recorded.mount_path.clone(),
         workdir: recorded.workdir.clone(),
-        inputs: Vec::new(),
         limits: recorded.limits,
         io_errors: recorded.io_errors,
         allowed_paths: recorded.allowed_paths.clone(),
@@ -360,19 +359,11 @@ fn spec(
         // Programs see who they are; scripts do not.
         user: recorded.user.filter(|_| is_command),
         lifetime: DEFAULT_LIFETIME.saturating_add(recorded.limits.timeout),
-        idle_limit: None,
         default_encoding: recorded.default_encoding,
         lifespan: Lifespan::OneRun,
-        id: None,
-        container_name: None,
-        title: None,
         allow: recorded.allow.clone(),
-        // No receipt has them; the command line may.
-        inject: Vec::new(),
-        processes: Processes::PerCommand,
-        // Nobody connects to a run, and its file operations are over.
-        ports: Ports::default(),
-        files: FileScope::default(),
+        // Of all else a receipt has nothing to say; the command line may have inputs and secrets.
+        ..SandboxSpec::new()
     };
     let mut inputs = args.inputs.clone();
     for volume in &args.volumes {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sandbox_api::{InputSource, RootFs, SandboxSpec, Secrets};
+use sandbox_api::{RootFs, SandboxSpec, Secrets};
 use sandbox_controller::{Config, Patterns};
 
 use super::Context;
@@ -16,7 +16,7 @@ use crate::cli::secret::SecretArgs;
 use crate::config::{Key, Settings};
 use crate::error::Error;
 use crate::file_conflicts::NamedFiles;
-use crate::input::ScriptSource;
+use crate::input::{self, ScriptSource};
 use crate::output::Output;
 use crate::report::{self, Reports, Subject};
 use crate::target;
@@ -132,11 +132,7 @@ pub fn named_files(
     }
     files.reads("--sign", receipt.key_file());
     files.reads("--secret", secrets.files());
-    let inputs = spec.inputs.iter().filter_map(|input| match &input.source {
-        InputSource::Path(path) => Some(&**path),
-        InputSource::Bytes(_) => None,
-    });
-    files.reads("--in", inputs);
+    files.reads("--in", input::paths(spec).map(|(_, path)| path));
     if let RootFs::Archive(file) = &spec.root {
         files.reads("--image-archive", [&**file]);
     }
@@ -152,19 +148,6 @@ pub fn begin_files(context: &Context<'_>, settings: &Settings) {
         // The io dir that it is in the end is checked too.
         _ = ci.check_files(Some(&io_dir), &context.controller(settings));
     }
-}
-
-/// Refuses files of the runner in the io dir, or in a directory of sandboxctl's own.
-///
-/// # Errors
-///
-/// If there are some.
-pub fn check_runner_files(
-    context: &Context<'_>,
-    io_dir: Option<&Path>,
-    config: &Config,
-) -> Result<(), Error> {
-    context.output.ci().map_or(Ok(()), |ci| ci.check_files(io_dir, config))
 }
 
 /// Writes the reports. One that cannot be written is an error, and does not change how a failed run

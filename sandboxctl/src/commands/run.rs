@@ -6,7 +6,7 @@ use sandbox_api::service::{Content, ExecutionRequest};
 use sandbox_api::{Lifespan, LimitKey, SandboxSpec, Script};
 
 use super::collect::Artifacts;
-use super::execution::remote::{self, RequestOptions};
+use super::execution::remote;
 use super::execution::{Job, Local, Program, Remote, View};
 use super::learn::{Dialogue, Learn};
 use super::receipt::Issuer;
@@ -28,7 +28,7 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     if let Some(client) = args.remote.client(&context.environment)? {
         return run_remote(context, &args, client);
     }
-    args.add_volumes()?;
+    args.volumes.add_to(&mut args.sandbox.files)?;
     let args = &args;
     let mut settings = context.settings_with(|flags| args.add_flags(flags))?;
     args.rules.add_to(&mut settings)?;
@@ -80,11 +80,11 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     let about = (&*format!("run: {names}"), dialogue);
     let learn = Learn::begin(context, &args.rules, &settings, spec.io_dir.as_deref(), about)?;
     let config = context.controller(&settings);
-    reports::check_runner_files(context, spec.io_dir.as_deref(), &config)?;
+    context.output.ci().map_or(Ok(()), |ci| ci.check_files(spec.io_dir.as_deref(), &config))?;
     let jobs = scripts.iter().enumerate().map(|(index, source)| {
         let script = Script::new(source.source.clone()).args(arguments.clone());
-        let now = args.reproducible.now.map(|moment| moment.0);
-        let script = script.seed(args.reproducible.seed).now(now).secrets(secrets.clone());
+        let script =
+            script.seed(args.reproducible.seed).now(args.reproducible.now).secrets(secrets.clone());
         let job = Job { index, program: Program::Script(source) };
         (job, launch::title(&source.name), script.into(), None)
     });
@@ -140,18 +140,12 @@ fn run_remote(context: &Context<'_>, args: &RunArgs, client: Client) -> Result<u
     let (secrets, stdin) = args.secrets.read(&context.environment, stdin)?;
     let scripts = input::scripts(&args.scripts())?;
     hints::check_languages(&scripts)?;
-    let options = RequestOptions {
-        settings: &settings,
-        inputs: &args.sandbox.files.inputs,
-        stdin: stdin.as_deref(),
-        image: args.root.image_name().map(str::to_owned),
-        secrets,
-        title: String::new(),
-    };
-    let mut template = options.request()?;
+    let (inputs, image) = (&args.sandbox.files.inputs, args.root.image.clone());
+    let mut template = remote::request(&settings, inputs, stdin.as_deref(), image)?;
+    template.secrets = remote::secrets(&secrets);
     template.args = input::arguments(args.args_file.as_deref(), &args.args)?;
     template.seed = args.reproducible.seed;
-    template.now = args.reproducible.now.map(|moment| moment.0);
+    template.now = args.reproducible.now;
     template.io.workdir = args.sandbox.workdir.clone();
     template.io.errors = settings.chosen_io_errors();
     let subjects = scripts.iter().map(reports::script).collect();
@@ -192,7 +186,9 @@ fn spec(
             limits.memory,
         ));
     }
-    let spec = launch::spec(context, &args.sandbox, settings, args.root.root(settings), stdin)?;
+    let (files, workdir) = (&args.sandbox.files, args.sandbox.workdir.clone());
+    let spec = launch::spec(context, files, settings, args.root.root(settings), stdin)?;
+    let spec = SandboxSpec { workdir, ..spec };
     let spec = launch::with_hosts(spec, &context.environment, settings)?;
     Ok(spec.lifespan(Lifespan::OneRun).io_errors(settings.io_errors()))
 }

@@ -12,13 +12,12 @@ use serde::Serialize;
 use super::artifacts::cancellable;
 use super::executions::listing_of_subjects;
 use super::token::{Place, place, remove_new, store};
-use super::{Context, block_on};
+use super::{Context, guarded};
 use crate::cli::remote::RemoteArgs;
 use crate::cli::token::{ServerCommand, StoreArgs};
 use crate::config::Key;
 use crate::error::Error;
 use crate::render::{self, escaped_line};
-use crate::signals::Signals;
 use crate::target;
 use crate::whole_file::MissingDirs;
 
@@ -40,11 +39,10 @@ pub fn server(context: &Context<'_>, command: &ServerCommand) -> Result<u8, Erro
                 ..ExecutionQuery::default()
             };
             let found = store(context, args)?.list_all(subject.as_ref(), &query)?;
-            let all: Vec<_> = found.iter().map(Listed::of).collect();
             let pairs = || found.iter().map(|(subject, execution)| (subject, execution));
-            context
-                .output
-                .show(*json, &all, |width| listing_of_subjects(pairs(), Time::now(), width))?;
+            let all = pairs().map(|(subject, execution)| Listed { subject, execution });
+            let text = |width| listing_of_subjects(pairs(), Time::now(), width);
+            context.output.show(*json, &all.collect::<Vec<_>>(), text)?;
             Ok(0)
         }
         ServerCommand::Status { store, remote, json } => status(context, store, remote, *json),
@@ -71,12 +69,6 @@ fn directory(
 struct Listed<'a> {
     subject: &'a Subject,
     execution: &'a ExecutionSummary,
-}
-
-impl<'a> Listed<'a> {
-    const fn of((subject, execution): &'a (Subject, ExecutionSummary)) -> Self {
-        Self { subject, execution }
-    }
 }
 
 fn restore(context: &Context<'_>, file: PathBuf, args: &StoreArgs) -> Result<u8, Error> {
@@ -157,7 +149,7 @@ fn status(
 ) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     let client = remote.client(&context.environment)?;
-    let is_cluster = !args.names_data_dir() && settings.text(Key::ServerDatabase).is_some();
+    let is_cluster = args.data_dir.is_none() && settings.text(Key::ServerDatabase).is_some();
     let is_named = !is_cluster && settings.setting(Key::ServerDataDir).value.is_some();
     if !is_named && client.is_none() {
         let error = Error::usage("server status", "no service is named");
@@ -167,9 +159,8 @@ fn status(
         }));
     }
     let server = client.map(|client| {
-        block_on(async {
-            let mut signals = Signals::listen()?;
-            let Health { ready, checks } = signals.guard(client.health()).await??;
+        guarded(async {
+            let Health { ready, checks } = client.health().await?;
             Ok(ServerStatus { url: client.server(), ready, checks })
         })
     });

@@ -38,18 +38,11 @@ pub struct Staged {
     /// Why nothing was committed, if the run itself failed.
     problem: Option<Failure>,
     is_staged: bool,
-    changes: Option<Committed>,
+    /// What became of the changes.
+    pub changes: Option<Changes>,
     commit: CommitPolicy,
     /// Where everything is if nothing was committed.
     kept: Option<PathBuf>,
-}
-
-/// What became of the changes.
-struct Committed {
-    is_committed: bool,
-    has_conflicts: bool,
-    count: usize,
-    is_truncated: bool,
 }
 
 impl Staging {
@@ -163,12 +156,6 @@ impl Staging {
         {
             file.write(Ok(diff))?;
         }
-        staged.changes = result.changes.as_ref().map(|changes| Committed {
-            is_committed: changes.committed,
-            has_conflicts: !changes.conflicts.is_empty(),
-            count: changes.manifest.changes.len(),
-            is_truncated: changes.manifest.truncated,
-        });
         Ok(staged)
     }
 }
@@ -249,7 +236,7 @@ impl ChangesFile {
 /// If it is asked for.
 pub fn refuse_diff_beside_output(args: &ChangesArgs, output: &Output) -> Result<(), Error> {
     match args.diff {
-        Some(None) if !output.stderr_is_terminal() => {
+        Some(None) if !output.stderr_is_terminal => {
             Err(Error::usage("--diff", "stderr has what the run writes to it too")
                 .with_hint("--diff=FILE writes the diff alone to a file"))
         }
@@ -260,7 +247,7 @@ pub fn refuse_diff_beside_output(args: &ChangesArgs, output: &Output) -> Result<
 impl Staged {
     /// Whether the changes are in the io dir.
     pub fn is_kept(&self) -> bool {
-        !self.is_staged || self.changes.as_ref().is_some_and(|changes| changes.is_committed)
+        !self.is_staged || self.changes.as_ref().is_some_and(|changes| changes.committed)
     }
 
     /// Prints the diff, if it was asked for.
@@ -280,15 +267,16 @@ impl Staged {
             output.caution(&problem.message);
         }
         let Some(changes) = &self.changes else { return };
-        let count = match changes.is_truncated {
-            false => render::count(changes.count, "change", "changes"),
-            true => format!("more than {} changes", changes.count),
+        let count = changes.manifest.changes.len();
+        let count = match changes.manifest.truncated {
+            false => render::count(count, "change", "changes"),
+            true => format!("more than {count} changes"),
         };
         let policy = self.commit.as_str();
         match &self.kept {
-            _ if changes.is_committed => output.notice(&format!("committed {count}")),
+            _ if changes.committed => output.notice(&format!("committed {count}")),
             Some(kept) => output.notice(&format!("kept {count} in {}", kept.display())),
-            None if !changes.has_conflicts => {
+            None if changes.conflicts.is_empty() => {
                 output.notice(&format!("discarded {count} (--commit {policy})"));
             }
             None => {}

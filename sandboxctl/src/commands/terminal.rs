@@ -49,7 +49,8 @@ pub struct Lent<'a> {
     continued: unix::Signal,
     /// When the size is passed on, if it may have changed.
     due: Option<Instant>,
-    last: TerminalSize,
+    /// The size that the program knows.
+    pub last: TerminalSize,
 }
 
 impl<'a> Lent<'a> {
@@ -67,11 +68,6 @@ impl<'a> Lent<'a> {
         output.hold();
         // It may have changed since it was asked for.
         Ok(Self { raw: Some(raw), output, resized, continued, due: Some(Instant::now()), last })
-    }
-
-    /// The size that the program knows.
-    pub const fn size(&self) -> TerminalSize {
-        self.last
     }
 
     /// The next size. It may be dropped and called again.
@@ -122,8 +118,10 @@ impl Drop for Lent<'_> {
 pub struct Keyboard {
     source: Source,
     matcher: Option<KeyMatcher>,
-    leaves: bool,
-    has_given: bool,
+    /// Whether the keys that leave were typed, and all before them was given.
+    pub leaves: bool,
+    /// Whether there was any input.
+    pub has_given: bool,
 }
 
 impl Keyboard {
@@ -132,8 +130,9 @@ impl Keyboard {
     /// # Errors
     ///
     /// If no thread can be started.
-    pub fn open(keys: Option<DetachKeys>) -> io::Result<Self> {
-        let (source, matcher) = (Source::stdin()?, keys.map(KeyMatcher::new));
+    pub fn open(keys: Option<DetachKeys>) -> Result<Self, Error> {
+        let source = Source::stdin().map_err(|error| Error::system("stdin", error))?;
+        let matcher = keys.map(KeyMatcher::new);
         Ok(Self { source, matcher, leaves: false, has_given: false })
     }
 
@@ -154,15 +153,5 @@ impl Keyboard {
             }
         }
         Ok(None)
-    }
-
-    /// Whether there was any input.
-    pub const fn has_given(&self) -> bool {
-        self.has_given
-    }
-
-    /// Whether the keys that leave were typed, and all before them was given.
-    pub const fn leaves(&self) -> bool {
-        self.leaves
     }
 }

@@ -11,7 +11,7 @@ use sandbox_store::{DatabaseConfig, Durability, Rotated, Store, StoreError, Toke
 use serde::Serialize;
 
 use super::{Context, database};
-use crate::cli::token::{Expiry, StoreArgs, TokenCommand, TokenId};
+use crate::cli::token::{Expiry, StoreArgs, TokenCommand};
 use crate::config::{Key, Value};
 use crate::error::Error;
 use crate::render::{self, escaped_line};
@@ -21,14 +21,11 @@ use crate::whole_file::MissingDirs;
 pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> {
     match command {
         TokenCommand::Create { subject, scopes, expires, e2b, store: args, json } => {
+            let create = |store: &Store| create(store, subject, scopes, expires);
             let created = match place(context, &args)? {
-                Place::Database(database) => {
-                    create(&Store::connect(&database)?, subject, scopes, expires)?
-                }
+                Place::Database(database) => create(&Store::connect(&database)?)?,
                 Place::Directory(data_dir, config) => {
-                    create_in(context, &data_dir, &config, |store| {
-                        create(store, subject, scopes, expires)
-                    })?
+                    create_in(context, &data_dir, &config, create)?
                 }
             };
             let spelling = if e2b { Token::expose_as_e2b } else { Token::expose };
@@ -48,7 +45,7 @@ pub fn token(context: &Context<'_>, command: TokenCommand) -> Result<u8, Error> 
                     Some(time) => format!("valid until {} at the latest", Time::now().after(time)),
                     None => "revoked".to_owned(),
                 };
-                context.output.notice(&format!("the token {} is {old}", id.as_str()));
+                context.output.notice(&format!("the token {id} is {old}"));
             }
         }
         TokenCommand::Revoke { subject: Some(subject), store: args, .. } => {
@@ -83,7 +80,7 @@ pub enum Place {
 /// or else the data directory.
 pub fn place(context: &Context<'_>, args: &StoreArgs) -> Result<Place, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
-    if !args.names_data_dir()
+    if args.data_dir.is_none()
         && let Some(database) = database::config(&context.environment, &settings)?
     {
         return Ok(Place::Database(database));
@@ -184,19 +181,19 @@ fn new(subject: Subject, scopes: Vec<String>, now: Time, expires: Expiry) -> (To
 /// A token that replaces another one.
 fn rotate(
     store: &Store,
-    id: &TokenId,
+    id: &str,
     overlap: Option<Duration>,
     expires: Option<Expiry>,
 ) -> Result<(TokenRecord, Token), Error> {
-    let refuse = |why: &str| Error::usage(format!("ID '{}'", id.as_str()), why);
+    let refuse = |why: &str| Error::usage(format!("ID '{id}'"), why);
     let missing = || refuse("there is no such token").with_hint("`sandboxctl token ls` lists them");
     let now = Time::now();
-    let old = store.token(id.as_str())?.ok_or_else(missing)?;
+    let old = store.token(id)?.ok_or_else(missing)?;
     let lifetime = old.expires_at.map(|time| time.since(old.created_at));
     let expires = expires.unwrap_or(Expiry(lifetime));
     let (record, token) = new(old.subject, old.scopes, now, expires);
     let until = overlap.map(|time| now.after(time));
-    match store.rotate_token(id.as_str(), record.clone(), now, until)? {
+    match store.rotate_token(id, record.clone(), now, until)? {
         Rotated::Done => Ok((record, token)),
         Rotated::Missing => Err(missing()),
         Rotated::NotValid => Err(refuse("it is not valid any more")
@@ -232,15 +229,15 @@ fn print(
 }
 
 /// Revokes all of them, or reports the invalid one.
-fn revoke(store: &Store, ids: &[TokenId]) -> Result<(), Error> {
+fn revoke(store: &Store, ids: &[String]) -> Result<(), Error> {
     for id in ids {
         // Revoked before is revoked.
-        if store.token(id.as_str())?.is_none() {
-            let error = Error::usage(format!("ID '{}'", id.as_str()), "there is no such token");
+        if store.token(id)?.is_none() {
+            let error = Error::usage(format!("ID '{id}'"), "there is no such token");
             return Err(error.with_hint("`sandboxctl token ls` lists them"));
         }
     }
-    ids.iter().try_for_each(|id| Ok(store.revoke_token(id.as_str(), Time::now()).map(drop)?))
+    ids.iter().try_for_each(|id| Ok(store.revoke_token(id, Time::now()).map(drop)?))
 }
 
 /// Whether a token is valid.
@@ -372,20 +369,20 @@ mod tests {
             ..record("5f0c7a1be2d40586", "ci")
         };
         store.create_token(old.clone()).unwrap();
-        let id: TokenId = old.id.parse().unwrap();
-        let (new, token) = rotate(&store, &id, Some(hour), None).unwrap();
+        let id = &old.id;
+        let (new, token) = rotate(&store, id, Some(hour), None).unwrap();
         assert_eq!((&new.subject, &new.scopes), (&old.subject, &old.scopes));
         assert_eq!(new.expires_at.unwrap().since(new.created_at), day);
         assert_eq!(Token::parse(&token.expose()).unwrap().id(), new.id);
         let left = store.token(&old.id).unwrap().unwrap().expires_at.unwrap();
         assert!(left <= Time::now().after(hour) && left > now, "{left}");
-        let id: TokenId = new.id.parse().unwrap();
-        let (newer, _) = rotate(&store, &id, None, Some(Expiry(None))).unwrap();
+        let id = &new.id;
+        let (newer, _) = rotate(&store, id, None, Some(Expiry(None))).unwrap();
         assert_eq!(newer.expires_at, None);
-        let refused = rotate(&store, &id, None, None).unwrap_err().to_text();
+        let refused = rotate(&store, id, None, None).unwrap_err().to_text();
         assert!(refused.contains("it is not valid any more"), "{refused}");
-        let none: TokenId = "0000000000000000".parse().unwrap();
-        let refused = rotate(&store, &none, None, None).unwrap_err().to_text();
+        let none = "0000000000000000";
+        let refused = rotate(&store, none, None, None).unwrap_err().to_text();
         assert!(refused.contains("there is no such token"), "{refused}");
     }
 

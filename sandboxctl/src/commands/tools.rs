@@ -115,7 +115,7 @@ pub fn tools(context: &Context<'_>, args: &ToolsArgs) -> Result<u8, Error> {
     }
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     // The directories are named by calls: kinds can only be learnt from them.
-    let pool = args.has_pool().then(|| PoolConfig { adaptive: true, ..settings.pool() });
+    let pool = args.pool.is_some().then(|| PoolConfig { adaptive: true, ..settings.pool() });
     with_tools(context, &settings, &args.sandbox.root, pool, async |tools, signals| {
         let stdin = BufReader::with_capacity(BUFFER_BYTES, tokio::io::stdin());
         let call = |name: &str, args: &RawValue, stop| tools.call(name, args, stop);
@@ -163,7 +163,7 @@ fn with_tools<T>(
         allowed_out_paths: settings.allowed_out_paths(here)?,
         protected: settings.protected(),
         sandbox: spec(settings).root(root).inject(inject),
-        allowed_images: settings.allowed_images(),
+        allowed_images: settings.names(Key::AllowedImages),
         pull: settings.tools_pull(),
         hosts: settings.allow()?,
         scripts,
@@ -201,10 +201,10 @@ fn with_tools<T>(
 
 /// The template for the tools' sandboxes.
 fn spec(settings: &Settings) -> SandboxSpec {
-    let spec =
-        SandboxSpec::new().io_errors(settings.io_errors()).idle_limit(Some(DEFAULT_IDLE_LIMIT));
-    match settings.allowed_paths() {
-        Some(paths) => spec.allowed_paths(paths),
-        None => spec,
+    SandboxSpec {
+        io_errors: settings.io_errors(),
+        idle_limit: Some(DEFAULT_IDLE_LIMIT),
+        allowed_paths: settings.allowed_paths(),
+        ..SandboxSpec::new()
     }
 }

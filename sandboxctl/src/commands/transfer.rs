@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 
+use sandbox_api::{MessageLine, MessageLines};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::input::open_file;
@@ -23,7 +24,8 @@ const PIECES: usize = 8;
 pub struct Source {
     /// The last piece is empty.
     pieces: mpsc::Receiver<io::Result<Vec<u8>>>,
-    size: Option<u64>,
+    /// The number of bytes, if known.
+    pub size: Option<u64>,
     ended: bool,
 }
 
@@ -92,11 +94,6 @@ impl Source {
         };
         std::thread::Builder::new().name("source".to_owned()).spawn(read)?;
         Ok(Self { pieces, size, ended: false })
-    }
-
-    /// The number of bytes, if known.
-    pub const fn size(&self) -> Option<u64> {
-        self.size
     }
 
     /// The next piece; `None` at the end.
@@ -248,31 +245,20 @@ impl Sink {
     }
 }
 
-/// Lines that arrive in pieces, with a maximum length.
+/// The lines of a source, with a maximum length.
 #[derive(Debug)]
 pub struct LineSource {
     source: Source,
-    most: usize,
-    bytes: Vec<u8>,
-    /// The start of the next line, and the position up to which there is no newline.
-    start: usize,
-    searched: usize,
-    ended: bool,
-}
-
-/// A line, without its line end.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Line {
-    /// Its content.
-    Whole(Vec<u8>),
-    /// It was longer than the maximum; all of it was skipped.
-    TooLong,
+    lines: MessageLines,
+    /// What was read, and how much of it was taken.
+    piece: Vec<u8>,
+    taken: usize,
 }
 
 impl LineSource {
     /// Lines of at most `most` bytes.
     pub const fn new(source: Source, most: usize) -> Self {
-        Self { source, most, bytes: Vec::new(), start: 0, searched: 0, ended: false }
+        Self { source, lines: MessageLines::new(most), piece: Vec::new(), taken: 0 }
     }
 
     /// The next line; `None` at the end. The last one needs no newline.
@@ -280,40 +266,17 @@ impl LineSource {
     /// # Errors
     ///
     /// As of [`Source::next`].
-    pub async fn next(&mut self) -> io::Result<Option<Line>> {
-        let mut too_long = false;
+    pub async fn next(&mut self) -> io::Result<Option<MessageLine>> {
         loop {
-            let found = memchr::memchr(b'\n', &self.bytes[self.searched..]);
-            let end = match found {
-                Some(at) => Some(self.searched + at),
-                None if self.ended => Some(self.bytes.len()).filter(|&end| end > self.start),
-                None => None,
-            };
-            if let Some(end) = end {
-                let line = &self.bytes[self.start..end];
-                let line = match too_long || line.len() > self.most {
-                    true => Line::TooLong,
-                    false => Line::Whole(line.to_vec()),
-                };
-                self.start = (end + 1).min(self.bytes.len());
-                self.searched = self.start;
-                return Ok(Some(line));
+            while self.taken < self.piece.len() {
+                let (taken, line) = self.lines.take(&self.piece[self.taken..]);
+                self.taken += taken;
+                if line.is_some() {
+                    return Ok(line);
+                }
             }
-            if self.ended {
-                return Ok(too_long.then_some(Line::TooLong));
-            }
-            self.bytes.drain(..self.start);
-            self.start = 0;
-            if self.bytes.len() > self.most {
-                too_long = true;
-                self.bytes = Vec::new();
-            }
-            self.searched = self.bytes.len();
-            match self.source.next().await? {
-                Some(piece) if self.bytes.is_empty() => self.bytes = piece,
-                Some(piece) => self.bytes.extend_from_slice(&piece),
-                None => self.ended = true,
-            }
+            let Some(piece) = self.source.next().await? else { return Ok(self.lines.end()) };
+            (self.piece, self.taken) = (piece, 0);
         }
     }
 }
@@ -327,7 +290,7 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work)
     }
 
-    fn lines(text: &[u8], most: usize) -> Vec<Line> {
+    fn lines(text: &[u8], most: usize) -> Vec<MessageLine> {
         let text = text.to_vec();
         let source = Source::start(move || Ok(io::Cursor::new(text)), None).unwrap();
         let mut source = LineSource::new(source, most);
@@ -342,17 +305,25 @@ mod tests {
 
     #[test]
     fn lines_are_bounded_and_one_that_is_too_long_is_passed_over() {
-        let whole = |text: &str| Line::Whole(text.as_bytes().to_vec());
+        let whole = |text: &str| MessageLine::Whole(text.as_bytes().to_vec());
         assert_eq!(lines(b"", 4), []);
         assert_eq!(lines(b"a\n\nb", 4), [whole("a"), whole(""), whole("b")]);
-        assert_eq!(lines(b"1234\n12345\n6\n", 4), [whole("1234"), Line::TooLong, whole("6")]);
+        assert_eq!(
+            lines(b"1234\n12345\n6\n", 4),
+            [whole("1234"), MessageLine::TooLong(None), whole("6")]
+        );
         let long = vec![b'x'; 3 * PIECE_BYTES];
-        assert_eq!(lines(&long, 4), [Line::TooLong]);
+        assert_eq!(lines(&long, 4), [MessageLine::TooLong(None)]);
         let text = [&long[..], b"\nnext\n", &long, b"\n", &long].concat();
-        let expected = [Line::TooLong, whole("next"), Line::TooLong, Line::TooLong];
+        let expected = [
+            MessageLine::TooLong(None),
+            whole("next"),
+            MessageLine::TooLong(None),
+            MessageLine::TooLong(None),
+        ];
         assert_eq!(lines(&text, PIECE_BYTES), expected);
         assert_eq!(lines(&text, 3 * PIECE_BYTES).len(), 4);
-        assert!(!lines(&text, 3 * PIECE_BYTES).contains(&Line::TooLong));
+        assert!(!lines(&text, 3 * PIECE_BYTES).contains(&MessageLine::TooLong(None)));
     }
 
     #[test]
@@ -390,11 +361,11 @@ mod tests {
     proptest! {
         #[test]
         fn lines_are_those_of_the_text(text in "[ab\n]{0,60}", most in 0usize..6) {
-            let expected: Vec<Line> = text
+            let expected: Vec<MessageLine> = text
                 .lines()
                 .map(|line| match line.len() > most {
-                    true => Line::TooLong,
-                    false => Line::Whole(line.as_bytes().to_vec()),
+                    true => MessageLine::TooLong(None),
+                    false => MessageLine::Whole(line.as_bytes().to_vec()),
                 })
                 .collect();
             prop_assert_eq!(lines(text.as_bytes(), most), expected);

@@ -12,13 +12,14 @@ use crate::target::Place;
 /// A file of events. It stays as it is until the first one.
 #[derive(Debug)]
 pub struct EventLog {
-    path: PathBuf,
+    /// Its path.
+    pub path: PathBuf,
     place: Place,
     file: Option<File>,
     /// The number of the next line, from 1.
     next: u64,
     /// Why nothing more is written.
-    failure: Option<io::Error>,
+    pub failure: Option<io::Error>,
 }
 
 impl EventLog {
@@ -48,11 +49,6 @@ impl EventLog {
         file.write_all(&json)?;
         self.next += 1;
         Ok(())
-    }
-
-    /// Its path, and why it is not complete.
-    pub fn finish(self) -> (PathBuf, Option<io::Error>) {
-        (self.path, self.failure)
     }
 }
 
@@ -90,10 +86,7 @@ mod tests {
         let mut full = EventLog::new(full, Place::open(full).unwrap());
         full.write("a", ExecutionEvent::Started.into());
         full.write("a", ExecutionEvent::Started.into());
-        let (path, failure) = full.finish();
-        assert_eq!(
-            (path, failure.unwrap().kind()),
-            ("/dev/full".into(), io::ErrorKind::StorageFull)
-        );
+        assert_eq!(full.path, Path::new("/dev/full"));
+        assert_eq!(full.failure.unwrap().kind(), io::ErrorKind::StorageFull);
     }
 }

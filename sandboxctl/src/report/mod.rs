@@ -7,7 +7,7 @@
 mod events;
 
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use sandbox_api::service::ExecutionKind;
 use sandbox_api::{ExecutionDocument, ExecutionEvent, Recorded};
@@ -15,6 +15,7 @@ use sandbox_controller::Patterns;
 use serde_json::value::RawValue;
 
 use crate::error::Error;
+use crate::lock;
 use crate::target::Place;
 use events::EventLog;
 pub use sandbox_render::report::{Entry, ReportArgument, ReportKind, Subject, markdown};
@@ -63,7 +64,7 @@ impl Reports {
 
     /// Whether a report shows what a command prints.
     pub fn show_output(&self) -> bool {
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = lock(&self.events);
         !self.files.is_empty() || !events.is_empty()
     }
 
@@ -80,30 +81,11 @@ impl Reports {
     pub fn ended(
         &self,
         index: usize,
-        document: &ExecutionDocument<'static>,
-        exit_code: u8,
-        last_lines: String,
-    ) {
-        self.record(index, document.clone(), exit_code, last_lines);
-    }
-
-    /// Our side failed, so that there is no result.
-    pub fn failed(&self, index: usize, error: &Error) {
-        let (failure, code) = (error.document(), error.exit_code());
-        let is_script = self.subjects.get(index).is_some_and(|it| it.source.is_some());
-        let kind = if is_script { ExecutionKind::Script } else { ExecutionKind::Command };
-        let document = ExecutionDocument::failed(kind, failure, code);
-        self.record(index, document, code, String::new());
-    }
-
-    fn record(
-        &self,
-        index: usize,
         document: ExecutionDocument<'static>,
         exit_code: u8,
         mut last_lines: String,
     ) {
-        let mut entries = self.entries();
+        let mut entries = lock(&self.entries);
         // The first result is the run's own; a failure to print it is not another one.
         if entries.iter().any(|entry| entry.index == index) {
             return;
@@ -118,13 +100,18 @@ impl Reports {
         entries.sort_by_key(|entry| entry.index);
     }
 
-    fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Our side failed, so that there is no result.
+    pub fn failed(&self, index: usize, error: &Error) {
+        let (failure, code) = (error.document(), error.exit_code());
+        let is_script = self.subjects.get(index).is_some_and(|it| it.source.is_some());
+        let kind = if is_script { ExecutionKind::Script } else { ExecutionKind::Command };
+        let document = ExecutionDocument::failed(kind, failure, code);
+        self.ended(index, document, code, String::new());
     }
 
     fn emit(&self, index: usize, event: impl Fn() -> Recorded) {
         let name = self.subjects.get(index).map_or("", |subject| &subject.name);
-        let mut logs = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logs = lock(&self.events);
         logs.iter_mut().for_each(|log| log.write(name, event()));
     }
 
@@ -132,9 +119,9 @@ impl Reports {
     /// results, and why reports could not be written.
     pub fn finish(self, ended: Result<&u8, &Error>) -> (Vec<Entry>, Vec<Error>) {
         if let Err(error) = ended
-            && !self.entries().iter().any(|entry| entry.document.common.engine.is_none())
+            && !lock(&self.entries).iter().any(|entry| entry.document.common.engine.is_none())
         {
-            let known: Vec<_> = self.entries().iter().map(|entry| entry.index).collect();
+            let known: Vec<_> = lock(&self.entries).iter().map(|entry| entry.index).collect();
             if let Some(first) = (0..self.subjects.len()).find(|index| !known.contains(index)) {
                 self.failed(first, error);
             }
@@ -147,8 +134,8 @@ impl Reports {
             }
         }
         for log in self.events.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            let (file, failure) = log.finish();
-            failures.extend(failure.map(|source| unwritten(ReportKind::Ndjson, &file, source)));
+            let unwritten = |source| unwritten(ReportKind::Ndjson, &log.path, source);
+            failures.extend(log.failure.map(unwritten));
         }
         (entries, failures)
     }
@@ -233,7 +220,7 @@ mod tests {
             Reports::of(&[argument], None, vec![subject("a"), subject("b"), subject("c")]).unwrap();
         let failure = Error::usage("x", "y").document();
         let document = ExecutionDocument::failed(ExecutionKind::Script, failure, 2);
-        reports.ended(0, &document, 2, String::new());
+        reports.ended(0, document, 2, String::new());
         let error = Error::Signalled(crate::error::Signal::Terminate);
         reports.failed(1, &error);
         reports.failed(1, &Error::usage("x", "later"));
@@ -254,7 +241,7 @@ mod tests {
         let reports = Reports::of(&[], None, vec![subject]).unwrap();
         let failure = Error::usage("x", "y").document();
         let document = ExecutionDocument::failed(ExecutionKind::Command, failure, 1);
-        reports.ended(0, &document, 1, "it is hunter22".to_owned());
+        reports.ended(0, document, 1, "it is hunter22".to_owned());
         assert_eq!(reports.finish(Ok(&1)).0[0].last_lines, "it is ***");
     }
 

@@ -7,7 +7,7 @@ mod keys;
 
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, Once};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,6 +18,8 @@ use rustix::termios::{
 };
 use sandbox_api::process::{TERMINAL_SIZES, TerminalSize};
 use sandbox_render::ClipboardFilter;
+
+use crate::lock;
 
 pub use self::keys::{DetachKeys, KeyMatcher, Typed};
 
@@ -67,7 +69,7 @@ impl RawTerminal {
             }));
         });
         let was = tcgetattr(stdin())?;
-        *saved() = Some(was);
+        *lock(&SAVED) = Some(was);
         let raw = Self(());
         raw.again()?;
         Ok(raw)
@@ -79,7 +81,9 @@ impl RawTerminal {
     ///
     /// If it is gone.
     pub fn again(&self) -> io::Result<()> {
-        let Some(mut modes) = saved().clone().filter(|_| is_in_foreground()) else { return Ok(()) };
+        let Some(mut modes) = lock(&SAVED).clone().filter(|_| is_in_foreground()) else {
+            return Ok(());
+        };
         modes.make_raw();
         Ok(tcsetattr(stdin(), OptionalActions::Now, &modes)?)
     }
@@ -94,7 +98,7 @@ impl Drop for RawTerminal {
 /// Puts the terminal back as it was, if it is raw. For whatever ends the process without dropping what it
 /// has; not for handlers of signals.
 pub fn restore() {
-    let Some(was) = saved().take() else { return };
+    let Some(was) = lock(&SAVED).take() else { return };
     // A shell that has taken the terminal over has set it up for itself.
     if !is_in_foreground() {
         return;
@@ -121,10 +125,6 @@ pub fn restore() {
 
 fn is_ready(fds: &mut [PollFd<'_>], limit: &Timespec) -> bool {
     poll(fds, Some(limit)).is_ok_and(|ready| ready > 0)
-}
-
-fn saved() -> std::sync::MutexGuard<'static, Option<Termios>> {
-    SAVED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether the terminal is this process's. One that runs in the background is stopped if it touches it.

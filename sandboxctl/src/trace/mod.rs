@@ -51,7 +51,7 @@ pub fn start(cli: &Cli, output: &Output) {
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| Log)
-        .with_ansi(output.stderr_has_colour())
+        .with_ansi(output.stderr_has_colour)
         .fmt_fields(escaped_fields());
     match (format, is_for_people) {
         (Some(LogFormat::Json), _) => subscriber.event_format(Json).fmt_fields(JsonFields).init(),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::pin::pin;
 use std::sync::Arc;
 
-use sandbox_api::{CancelCause, DocumentBody, ErrorKind, ExecutionDocument, SandboxSpec, Workload};
+use sandbox_api::{CancelCause, ErrorKind, ExecutionDocument, SandboxSpec, Workload};
 use sandbox_controller::host_tools::ToolGrant;
 use sandbox_controller::permission::Permission;
 use sandbox_controller::{Config, Controller, Execution, PreparedSandbox, Sandbox};
@@ -16,10 +16,9 @@ use super::super::staging::Staging;
 use super::super::terminal::{Keyboard, Lent, next_size};
 use super::super::{Context, hints, launch, local};
 use super::follow::{follow, in_order};
-use super::job::Job;
-use super::render::{Ended, Left, LocalFiles, Renderer, View};
+use super::render::{Ended, Job, Left, LocalFiles, Renderer, View};
 use crate::config::Settings;
-use crate::error::{Error, UNREAD};
+use crate::error::Error;
 use crate::report::Reports;
 use crate::signals::Signals;
 
@@ -172,26 +171,19 @@ impl<'a> Local<'a> {
         // It was cancelled for that reason.
         fed?;
         let mut copied = self.artifacts.copy(sandbox, &result.outcome).await?;
-        let staged = self.staging.finish(sandbox, &mut result, self.context.output).await?;
+        let mut staged = self.staging.finish(sandbox, &mut result, self.context.output).await?;
         let issuer = &self.issuer;
         let issued =
             Issuer::issue(issuer, sandbox, workload, &result, &mut copied, &self.staging).await;
         let mut document = ExecutionDocument::from(&result);
         document.common.artifacts = copied.report.as_ref().map(Cow::Borrowed);
-        document.common.receipt = issued.report().map(Cow::Borrowed);
-        renderer.explain(&mut document);
-        let exit_code = match renderer.is_ended_by_reader(&document) {
-            true => UNREAD,
-            false => copied.exit_code(result.exit_code()),
-        };
-        if let DocumentBody::Script(body) = &mut document.body {
-            body.exit_code = exit_code;
-        }
-        let unwritten = |error: serde_json::Error| Error::Stdout { source: error.into() };
+        document.common.receipt = issued.as_ref().map(Cow::Borrowed);
+        let exit_code = renderer.conclude(&mut document, copied.exit_code(result.exit_code()));
         let document = document.to_json().and_then(|json| ExecutionDocument::from_json(&json));
         let io_dir = result.io_dir.take();
+        staged.changes = result.changes.take();
         let left = Left::Local(Box::new(LocalFiles { io_dir, copied, staged, issued }));
-        let ended = Ended { document: document.map_err(unwritten)?, exit_code, left };
+        let ended = Ended { document: document.map_err(Error::stdout)?, exit_code, left };
         renderer.end(&ended)?;
         Ok((renderer, ended))
     }
@@ -216,7 +208,7 @@ async fn feed(
             return Ok(InputEnd::Closed);
         }
     }
-    if keyboard.leaves() {
+    if keyboard.leaves {
         return Ok(InputEnd::Left);
     }
     // The command may also ignore the end of its stdin.

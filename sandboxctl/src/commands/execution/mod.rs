@@ -3,14 +3,13 @@
 //! Whatever is shown is rendered from events and one document, so that both print the same.
 
 mod follow;
-mod job;
 mod local;
+pub mod remarks;
 pub mod remote;
 mod render;
 mod tail;
 
-pub use self::job::{Job, Program};
 pub use self::local::Local;
 pub use self::remote::Remote;
-pub use self::render::{Console, StdoutState, View};
+pub use self::render::{Console, Job, Program, StdoutState, View};
 pub use self::tail::Tail;

@@ -1,26 +1,24 @@
 //! Executions on a service: what is sent there, and how they are followed to their ends.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
 use std::sync::{Arc, OnceLock};
 
 use sandbox_api::service::{
     Content, ExecutionRequest, IoMode, IoRequest, NetworkRequest, RequestSecrets,
 };
 use sandbox_api::{
-    DocumentBody, ErrorKind, ExecutionDocument, ExecutionEvent, InputSource, LimitKey,
-    LimitsRequest, Recorded, Secrets,
+    ErrorKind, ExecutionDocument, ExecutionEvent, InputSource, LimitKey, LimitsRequest, Recorded,
+    Secrets,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::super::Context;
 use super::follow::{follow, in_order};
-use super::job::Job;
-use super::render::{Ended, Left, RemoteFiles, Renderer, View};
+use super::render::{Ended, Job, Left, RemoteFiles, Renderer, View};
 use crate::config::{Key, Layer, Settings};
-use crate::error::{Error, Signal, UNREAD};
-use crate::input::{self, InputArgument, open_file, reason};
+use crate::error::{Error, Signal};
+use crate::input::{self, InputArgument, open_file, read_bounded, reason};
 use crate::remote::{self, Client, EventSource, Events};
 use crate::report::Reports;
 use crate::signals::{self, Canceller, Signals};
@@ -28,60 +26,46 @@ use crate::signals::{self, Canceller, Signals};
 /// The most bytes of inputs that are sent: they are held in memory, here and there.
 const MAX_INPUT_BYTES: u64 = 32 << 20;
 
-/// What scripts and commands have in common in a request.
-pub struct RequestOptions<'a> {
-    /// The settings, with the flags of the command line.
-    pub settings: &'a Settings,
-    /// `--in`.
-    pub inputs: &'a [InputArgument],
-    /// Which argument already uses stdin.
-    pub stdin: Option<&'a str>,
-    /// `--image`.
-    pub image: Option<String>,
-    /// `--secret`.
-    pub secrets: Secrets,
-    /// The name of what runs, for lists.
-    pub title: String,
+/// What scripts and commands have in common in a request, without what it runs. Limits and hosts are sent
+/// where this side sets them; others are the service's. `stdin` says which argument already uses it.
+///
+/// # Errors
+///
+/// If an input cannot be sent, or a host is invalid.
+pub fn request(
+    settings: &Settings,
+    inputs: &[InputArgument],
+    stdin: Option<&str>,
+    image: Option<String>,
+) -> Result<ExecutionRequest, Error> {
+    if settings.setting(Key::Inject).layer == Layer::Flag {
+        let why = "a service adds secrets of its own configuration, and takes none from a caller";
+        return Err(Error::usage("--inject", why).with_hint(
+            "[network] inject is that of your own service, as of its start, and [server.inject] that of \
+             a service for several callers",
+        ));
+    }
+    let asks_for_hosts = settings.asks_for_hosts()
+        || image.is_some() && settings.setting(Key::Allow).layer != Layer::Default;
+    let hosts = match asks_for_hosts {
+        true => settings.allow()?.rules().iter().map(ToString::to_string).collect(),
+        false => Vec::new(),
+    };
+    let mode = (!settings.io_enabled()).then_some(IoMode::Off);
+    Ok(ExecutionRequest {
+        image,
+        limits: LimitsRequest::of(&chosen_limits(settings), &settings.limits()),
+        inputs: contents(inputs, stdin)?,
+        io: IoRequest { mode, ..IoRequest::default() },
+        network: NetworkRequest { allow: hosts },
+        ..ExecutionRequest::default()
+    })
 }
 
-impl RequestOptions<'_> {
-    /// The request, without what it runs. Limits and hosts are sent where this side sets them; others
-    /// are the service's.
-    ///
-    /// # Errors
-    ///
-    /// If an input cannot be sent, or a host is invalid.
-    pub fn request(self) -> Result<ExecutionRequest, Error> {
-        let Self { settings, .. } = self;
-        if settings.setting(Key::Inject).layer == Layer::Flag {
-            let why =
-                "a service adds secrets of its own configuration, and takes none from a caller";
-            return Err(Error::usage("--inject", why).with_hint(
-                "[network] inject is that of your own service, as of its start, and [server.inject] that of \
-                 a service for several callers",
-            ));
-        }
-        let asks_for_hosts = settings.asks_for_hosts()
-            || self.image.is_some() && settings.setting(Key::Allow).layer != Layer::Default;
-        let hosts = match asks_for_hosts {
-            true => settings.allow()?.rules().iter().map(ToString::to_string).collect(),
-            false => Vec::new(),
-        };
-        let secrets = self.secrets.iter().map(|(name, value)| (name.to_owned(), value.clone()));
-        Ok(ExecutionRequest {
-            image: self.image,
-            limits: LimitsRequest::of(&chosen_limits(settings), &settings.limits()),
-            inputs: contents(self.inputs, self.stdin)?,
-            io: IoRequest {
-                mode: (!settings.io_enabled()).then_some(IoMode::Off),
-                ..IoRequest::default()
-            },
-            network: NetworkRequest { allow: hosts },
-            secrets: RequestSecrets(secrets.collect()),
-            metadata: title(&self.title),
-            ..ExecutionRequest::default()
-        })
-    }
+/// Secrets as a request has them.
+pub fn secrets(secrets: &Secrets) -> RequestSecrets {
+    let secrets = secrets.iter().map(|(name, value)| (name.to_owned(), value.clone()));
+    RequestSecrets(secrets.collect())
 }
 
 /// What lists show of an execution.
@@ -104,13 +88,9 @@ fn contents(
                 return Err(Error::usage(flag, "a directory cannot be sent to a service")
                     .with_hint("an archive of it can: tar c DIR | … --in -:NAME.tar"));
             }
-            InputSource::Path(path) => {
-                let mut bytes = Vec::new();
-                let read =
-                    open_file(&path).and_then(|it| it.take(left + 1).read_to_end(&mut bytes));
-                read.map_err(|error| Error::usage(&*flag, reason(&error)))?;
-                bytes
-            }
+            InputSource::Path(path) => open_file(&path)
+                .and_then(|opened| read_bounded(opened, left))
+                .map_err(|error| Error::usage(&*flag, reason(&error)))?,
         };
         left = left.checked_sub(content.len() as u64).ok_or_else(|| {
             Error::usage(flag, "the inputs are more than 32 MiB, and a service takes no more")
@@ -161,14 +141,8 @@ impl<'a> Remote<'a> {
             Ok(cancelled.map_err(|error| error.after_acceptance(&id))?)
         };
         follow(async || execution.next().await, cancel, &mut renderer).await?;
-        let (mut document, mut exit_code) = execution.document()?;
-        renderer.explain(&mut document);
-        if renderer.is_ended_by_reader(&document) {
-            exit_code = UNREAD;
-        }
-        if let DocumentBody::Script(body) = &mut document.body {
-            body.exit_code = exit_code;
-        }
+        let (mut document, exit_code) = execution.document()?;
+        let exit_code = renderer.conclude(&mut document, exit_code);
         let ended = Ended {
             document,
             exit_code,
@@ -271,7 +245,7 @@ impl RemoteExecution {
             && error.kind == ErrorKind::Cancelled
         {
             exit_code = signal.exit_code();
-            error.message = signal.as_str().to_owned();
+            error.message = signal.cause().message().to_owned();
         }
         Ok((document, exit_code))
     }

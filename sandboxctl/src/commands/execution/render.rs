@@ -6,20 +6,19 @@ use std::path::{Path, PathBuf};
 use sandbox_api::process::TerminalSize;
 use sandbox_api::{
     CancelCause, CommandBody, DocumentBody, ErrorKind, ExecutionDocument, ExecutionEvent, Failure,
-    FileOp, LogEntry, LogLevel, Note, NoteKind, OutputStream, ScriptBody, ScriptError, Status,
-    TestCase, TestStatus, TouchedFile,
+    LogEntry, LogLevel, Note, NoteKind, OutputStream, ReceiptReport, ScriptBody, ScriptError,
+    Status, TestCase, TestStatus, TouchedFile,
 };
 use sandbox_render::ci::log_markers::MarkFilter;
 
 use super::super::collect::Copied;
-use super::super::receipt::Issued;
 use super::super::staging::Staged;
 use super::super::transfer::Sink;
-use super::super::{Context, hints, network, touched, truncation};
-use super::job::{Job, Program};
+use super::super::{Context, hints};
+use super::remarks;
 use super::tail::Tail;
-use crate::ci::Ci;
-use crate::error::Error;
+use crate::cli::exec::CommandLine;
+use crate::error::{Error, UNREAD};
 use crate::input::ScriptSource;
 use crate::output::Output;
 use crate::render;
@@ -27,6 +26,24 @@ use crate::report::Reports;
 
 /// How many failed test cases are printed.
 const TESTS_SHOWN: usize = 50;
+
+/// A script or a command of a command line.
+#[derive(Clone, Copy)]
+pub struct Job<'a> {
+    /// Its position on the command line.
+    pub index: usize,
+    /// What runs.
+    pub program: Program<'a>,
+}
+
+/// What runs.
+#[derive(Clone, Copy)]
+pub enum Program<'a> {
+    /// A script.
+    Script(&'a ScriptSource),
+    /// A command.
+    Command(&'a CommandLine),
+}
 
 /// What of an execution is shown, and how.
 #[derive(Clone, Copy, Default)]
@@ -76,7 +93,8 @@ pub struct LocalFiles {
     pub io_dir: Option<PathBuf>,
     pub copied: Copied,
     pub staged: Staged,
-    pub issued: Issued,
+    /// The receipt, if one was asked for.
+    pub issued: Option<ReceiptReport>,
 }
 
 /// What a service has of an execution.
@@ -96,10 +114,7 @@ impl RemoteFiles {
             );
         }
         let Some(id) = &self.id else { return };
-        let kept = touched.iter().filter(|file| file.op != FileOp::Remove);
-        let (count, bytes) = kept.fold((0_u64, 0_u64), |(count, bytes), file| {
-            (count + 1, bytes.saturating_add(file.bytes))
-        });
+        let (count, bytes) = remarks::left(touched);
         if count > 0 {
             let (files, size) = (render::count(count, "file", "files"), render::size(bytes));
             output.notice(&format!(
@@ -190,7 +205,7 @@ impl<'a> Renderer<'a> {
                 }
             }
             ExecutionEvent::HostRefused(host) if !self.view.json => {
-                network::print(self.output, self.refused, &host);
+                remarks::refused_host(self.output, self.refused, &host);
                 self.refused += 1;
             }
             _ => {}
@@ -210,8 +225,9 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    /// Adds to a document what only this side knows: what a script looks like.
-    pub fn explain(&self, document: &mut ExecutionDocument<'_>) {
+    /// Adds to a document what only this side knows: what a script looks like, and the exit code, which is returned.
+    /// `exit_code` is that of a run whose output had a reader.
+    pub fn conclude(&self, document: &mut ExecutionDocument<'_>, exit_code: u8) -> u8 {
         if let Program::Script(script) = self.job.program
             && let Some(error) = &mut document.common.error
             && document.status == Status::ScriptError
@@ -220,10 +236,15 @@ impl<'a> Renderer<'a> {
         {
             error.hint = Some(hint);
         }
+        let exit_code = if self.is_ended_by_reader(document) { UNREAD } else { exit_code };
+        if let DocumentBody::Script(body) = &mut document.body {
+            body.exit_code = exit_code;
+        }
+        exit_code
     }
 
     /// Whether it was cancelled because its stdout was closed.
-    pub fn is_ended_by_reader(&self, document: &ExecutionDocument<'_>) -> bool {
+    fn is_ended_by_reader(&self, document: &ExecutionDocument<'_>) -> bool {
         let by_us = |error: &Failure| error.message == CancelCause::Caller.message();
         self.stdout == StdoutState::Closed
             && document.status == Status::Cancelled
@@ -237,7 +258,7 @@ impl<'a> Renderer<'a> {
     /// If stdout cannot be written.
     pub fn end(&mut self, ended: &Ended) -> Result<(), Error> {
         let (index, exit_code) = (self.job.index, ended.exit_code);
-        self.reports.ended(index, &ended.document, exit_code, self.stderr.last_lines());
+        self.reports.ended(index, ended.document.clone(), exit_code, self.stderr.last_lines());
         match self.view.is_later {
             true => Ok(()),
             false => self.show(ended),
@@ -258,7 +279,9 @@ impl<'a> Renderer<'a> {
             for entry in ended.document.log_entries() {
                 self.log(&entry)?;
             }
-            network::print_all_refused(self.output, ended.document.common.network.as_deref());
+            let network = ended.document.common.network.iter();
+            let refused = network.flat_map(|network| &network.refused).enumerate();
+            refused.for_each(|(printed, host)| remarks::refused_host(self.output, printed, host));
         }
         self.show(ended)
     }
@@ -298,9 +321,12 @@ impl<'a> Renderer<'a> {
                 Left::Remote(left) => left.print(output, &document.common.files_touched),
             }
         }
-        truncation::warn(output, document, self.view.json);
-        if let Left::Local(left) = &ended.left {
-            left.issued.print(output);
+        remarks::cut_off(output, document, self.view.json);
+        // The outcome of the run stands.
+        if let Left::Local(left) = &ended.left
+            && let Some(error) = left.issued.as_ref().and_then(|it| it.error.as_ref())
+        {
+            output.failure(&error.message, error.hint.as_deref());
         }
         Ok(())
     }
@@ -343,8 +369,7 @@ impl<'a> Renderer<'a> {
     }
 
     fn result(&self, json: &str) -> Result<(), Error> {
-        let value: serde_json::Value =
-            serde_json::from_str(json).map_err(|error| Error::Stdout { source: error.into() })?;
+        let value: serde_json::Value = serde_json::from_str(json).map_err(Error::stdout)?;
         match (self.view.result_only, &value) {
             // As it is, for the program that reads it.
             (true, serde_json::Value::String(text)) => self.output.result_text(text),
@@ -357,7 +382,7 @@ impl<'a> Renderer<'a> {
         let output = self.output;
         let Failure { kind, message, line, traceback, value, hint } = error.clone();
         let error = ScriptError { kind, message, line, traceback, value };
-        output.block(&render::script_error(&error, name, source, output.stderr_has_colour()));
+        output.block(&render::script_error(&error, name, source, output.stderr_has_colour));
         if let Some(stack) = render::call_stack(&error) {
             output.indented(stack);
         }
@@ -399,11 +424,11 @@ impl<'a> Renderer<'a> {
         if (io_dir.is_some() || !copied.is_complete()) && staged.is_kept() {
             let common = &document.common;
             let (files, truncated) = (&*common.files_touched, common.files_touched_truncated);
-            touched::print(output, self.here, io_dir, files, truncated);
+            remarks::touched(output, self.here, io_dir, files, truncated);
         }
         staged.print(output);
         if self.view.keep {
-            touched::print_kept(output, io_dir);
+            remarks::kept(output, io_dir);
         }
     }
 }
@@ -427,14 +452,14 @@ impl Console {
             (Some(_), _) => [Sink::screen(io::stdout()), Sink::screen(io::stderr())],
             (None, true) => [Sink::new(io::stdout()), Sink::new(io::stderr())],
             (None, false) => [
-                Sink::styled(io::stdout(), output.stdout_has_colour()),
-                Sink::styled(io::stderr(), output.stderr_has_colour()),
+                Sink::styled(io::stdout(), output.stdout_has_colour),
+                Sink::styled(io::stderr(), output.stderr_has_colour),
             ],
         }
-        .map(|sink| sink.map_err(|source| Error::Stdout { source }));
+        .map(|sink| sink.map_err(Error::stdout));
         let filters = [OutputStream::Stdout, OutputStream::Stderr]
             .map(|stream| output.ci().and_then(|ci| ci.filter(stream)));
-        let is_one = output.ci().is_some_and(Ci::is_one_stream);
+        let is_one = output.ci().is_some_and(|ci| ci.is_one_stream);
         Ok(Self { sinks: [stdout?, stderr?], filters, is_one })
     }
 
@@ -477,7 +502,7 @@ fn state(put: io::Result<()>) -> Result<StdoutState, Error> {
     match put {
         Ok(()) => Ok(StdoutState::Open),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(StdoutState::Closed),
-        Err(source) => Err(Error::Stdout { source }),
+        Err(error) => Err(Error::stdout(error)),
     }
 }
 

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use sandbox_api::operation::{Envelope, OperationRequest};
-use sandbox_api::{ErrorKind, exit_code};
+use sandbox_api::{ErrorKind, MessageLine, exit_code};
 use sandbox_controller::Sandbox;
 
-use super::super::transfer::{Line, LineSource, Source};
+use super::super::transfer::{LineSource, Source};
 use super::report::Report;
 use super::stream::{failed, poured, refused, still_read};
 use crate::cli::fs::BatchArgs;
@@ -61,12 +61,12 @@ impl Batch {
             let Some(line) = line else { break };
             number += 1;
             let envelope = match line {
-                Line::Whole(line) if line.trim_ascii().is_empty() => continue,
-                Line::Whole(line) => match operation(&line) {
+                MessageLine::Whole(line) if line.trim_ascii().is_empty() => continue,
+                MessageLine::Whole(line) => match operation(&line) {
                     Ok(operation) => sandbox.perform(operation).await,
                     Err(why) => refusal(number, &why),
                 },
-                Line::TooLong => refusal(number, "it is longer than 64 MiB"),
+                MessageLine::TooLong(_) => refusal(number, "it is longer than 64 MiB"),
             };
             let kind = envelope.error.as_ref().map(|error| error.kind);
             if !print_envelope(&envelope, output).await? {
@@ -81,7 +81,7 @@ impl Batch {
                 break;
             }
         }
-        Ok(Report::done().code(code))
+        Ok(Report { code, ..Report::default() })
     }
 }
 
@@ -97,11 +97,10 @@ fn refusal(number: u64, why: &str) -> Envelope {
 
 /// Writes an envelope to stdout, on one line. Returns false if the reader is gone.
 async fn print_envelope(envelope: &Envelope, output: &Output) -> Result<bool, Error> {
-    let mut json =
-        serde_json::to_string(envelope).map_err(|error| Error::Stdout { source: error.into() })?;
+    let mut json = serde_json::to_string(envelope).map_err(Error::stdout)?;
     json = output.neutral_json(&json).into_owned();
     json.push('\n');
-    if output.stdout_is_terminal() {
+    if output.stdout_is_terminal {
         json = json_for_terminal(&json).into_owned();
     }
     // Not on this thread, where a blocked reader would delay signals. In one write, so that nothing

@@ -11,8 +11,8 @@ use sandbox_api::operation::{self, Exists, Read, Stat, Write};
 use sandbox_controller::Sandbox;
 use serde::Serialize;
 
+use super::super::progress::Progress;
 use super::super::transfer::{Sink, Source};
-use super::progress::Progress;
 use super::report::Report;
 use super::stream::{failed, fill, pour, poured, stdout};
 use crate::cli::fs::Side;
@@ -114,7 +114,7 @@ impl<'a> Copy<'a> {
         let (from, to, bytes) = match (self.from, self.to) {
             (From::Host { mut source, written, name }, To::Sandbox(path)) => {
                 let path = inside(sandbox, path, name.as_deref()).await?;
-                let mut progress = Progress::shown(output, source.size());
+                let mut progress = Progress::shown(output, source.size);
                 let mut writer = sandbox.writer(Write::new(path)).await?;
                 let what = written.to_string();
                 fill(&mut writer, &mut source, &mut progress, &what).await?;
@@ -133,7 +133,7 @@ impl<'a> Copy<'a> {
                     return Err(failed(&what, io::ErrorKind::BrokenPipe.into()));
                 }
                 target.finish().map_err(|error| failed(&what, error))?;
-                (shown(from), what, progress.bytes())
+                (shown(from), what, progress.bytes)
             }
             (From::Sandbox(from), To::Stdout) => {
                 let mut reader = sandbox.reader(Read::new(from.as_bytes())).await?;
@@ -153,7 +153,7 @@ impl<'a> Copy<'a> {
                 (shown(from), format!(":{}", copied.to), copied.bytes)
             }
             // `prepare` has refused it.
-            (From::Host { .. }, To::Host { .. } | To::Stdout) => return Ok(Report::done()),
+            (From::Host { .. }, To::Host { .. } | To::Stdout) => return Ok(Report::default()),
         };
         Report::silent(&Copied { from, to, bytes, entries })
     }

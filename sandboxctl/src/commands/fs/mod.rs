@@ -6,13 +6,11 @@
 
 mod batch;
 mod copy;
-mod progress;
 mod report;
 mod stream;
 
-use std::fs::File;
 use std::io;
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
@@ -27,9 +25,9 @@ use sandbox_controller::{Config, Sandbox};
 
 use self::batch::Batch;
 use self::copy::Copy;
-use self::progress::Progress;
 use self::report::Report;
 use self::stream::{failed, fill, piece, pour, poured, refused, stdout, still_read};
+use super::progress::Progress;
 use super::text::LineCut;
 use super::transfer::Source;
 use super::{Context, block_on, launch};
@@ -46,8 +44,9 @@ const MAX_EDIT_BYTES: u64 = 1 << 20;
 
 pub fn fs(context: &Context<'_>, args: &FsArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
-    let spec =
-        launch::spec(context, &args.sandbox, &settings, RootFs::Builtin, stdin(&args.command))?;
+    let (files, stdin_is_for) = (&args.sandbox.files, stdin(&args.command));
+    let spec = launch::spec(context, files, &settings, RootFs::Builtin, stdin_is_for)?;
+    let spec = SandboxSpec { workdir: args.sandbox.workdir.clone(), ..spec };
     let config = context.controller(&settings);
     if let FsCommand::Cp { from, to, .. } = &args.command
         && let Some(path) = copy::destination(from, to)
@@ -166,8 +165,7 @@ impl<'a> PreparedOperation<'a> {
 
 impl Content {
     fn of(args: &WriteArgs) -> Result<Self, Error> {
-        let stdin =
-            || Source::stdin().map_err(|source| Error::System { what: "stdin".to_owned(), source });
+        let stdin = || Source::stdin().map_err(|error| Error::system("stdin", error));
         Ok(match (&args.content, args.encoding) {
             (Some(content), None) => Self::Bytes(content.as_bytes().to_vec()),
             (Some(content), Some(encoding)) => {
@@ -189,10 +187,8 @@ impl Content {
 fn edited(text: Option<&str>, file: Option<&Path>, flag: &str) -> Result<String, Error> {
     let Some(file) = file else { return Ok(text.unwrap_or_default().to_owned()) };
     let unusable = |why: &str| Error::usage(flag.to_owned(), format!("{}: {why}", file.display()));
-    let mut text = Vec::new();
-    File::open(file)
-        .and_then(|file| file.take(MAX_EDIT_BYTES + 1).read_to_end(&mut text))
-        .map_err(|error| unusable(&input::reason(&error)))?;
+    let text =
+        input::read_file(file, MAX_EDIT_BYTES).map_err(|error| unusable(&input::reason(&error)))?;
     if text.len() as u64 > MAX_EDIT_BYTES {
         return Err(unusable("it is longer than 1 MiB"));
     }
@@ -277,7 +273,8 @@ impl Session<'_> {
             PreparedOperation::Grep(grep) => report::grep(&sandbox.grep(grep).await?, output),
             PreparedOperation::Exists(exists) => {
                 let found = sandbox.call(exists).await?;
-                Ok(Report::silent(&found)?.code(if found.exists { 0 } else { 1 }))
+                let code = if found.exists { 0 } else { 1 };
+                Ok(Report { code, ..Report::silent(&found)? })
             }
             PreparedOperation::Stat(stat) => report::stat(&sandbox.stat(stat).await?, output),
             PreparedOperation::Copy(copy) => copy.perform(sandbox, output).await,
@@ -343,7 +340,7 @@ impl Session<'_> {
                 sandbox.write_text(write, &text, Some(encoding)).await?
             }
             Content::Stream(mut source) => {
-                let mut progress = Progress::shown(self.context.output, source.size());
+                let mut progress = Progress::shown(self.context.output, source.size);
                 let mut writer = sandbox.writer(write).await?;
                 fill(&mut writer, &mut source, &mut progress, "stdin").await?;
                 writer.finish().await?

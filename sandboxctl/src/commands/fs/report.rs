@@ -1,6 +1,5 @@
 //! The result of an operation: data for JSON, text for people.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use sandbox_api::files::{
@@ -32,33 +31,20 @@ pub struct Report {
 }
 
 impl Report {
-    /// Everything has been printed.
-    pub fn done() -> Self {
-        Self::default()
-    }
-
     /// Without JSON there is nothing to print.
     pub fn silent(data: &(impl OperationStats + Serialize)) -> Result<Self, Error> {
         let unusable = |source| ControllerError::Operation { source };
         Ok(Self { data: Some(OperationOutput::new(data).map_err(unusable)?), ..Self::default() })
     }
-
-    pub fn code(self, code: u8) -> Self {
-        Self { code, ..self }
-    }
-
-    pub fn text(self, text: impl Into<Vec<u8>>) -> Self {
-        Self { text: text.into(), ..self }
-    }
 }
 
 /// `read`: the content, unchanged.
 pub fn read(read: &ReadData, output: &Output) -> Result<Report, Error> {
-    let text = match output.stdout_is_terminal() {
+    let text = match output.stdout_is_terminal {
         true => escaped_text(&read.content).into_owned(),
         false => read.content.clone(),
     };
-    Ok(Report { is_content: true, ..Report::silent(read)?.text(text) })
+    Ok(Report { is_content: true, text: text.into(), ..Report::silent(read)? })
 }
 
 /// `view`, which is used only with JSON.
@@ -80,28 +66,19 @@ fn in_flags(footer: &str) -> String {
 /// `ls`: one name per line, or a table. Names in subdirectories are printed with their path
 /// relative to the listed directory.
 pub fn list(list: &ListData, long: bool, output: &Output) -> Result<Report, Error> {
-    let text = if long {
-        table_of(list).into_bytes()
-    } else if output.stdout_is_terminal() {
-        lines_of(list).into_bytes()
-    } else {
-        bytes_of(list)
+    let text = match long {
+        true => table_of(list).into_bytes(),
+        false => lines_of(list.entries.iter().map(|entry| shown(list, entry)), output),
     };
     let cut_off = cut_off(list.entries.len() as u64, "entries", list.note.as_deref());
-    let report = Report::silent(list)?.text(text);
-    Ok(Report { cut_off, ..report })
+    Ok(Report { text, cut_off, ..Report::silent(list)? })
 }
 
 /// `glob`: one path per line.
 pub fn glob(found: &GlobData, output: &Output) -> Result<Report, Error> {
-    let mut text = Vec::new();
-    for path in &found.matches {
-        push_name(&mut text, &path.name, output);
-        text.push(b'\n');
-    }
-    let report = Report::silent(found)?.text(text);
+    let text = lines_of(found.matches.iter().map(|path| path.name.as_bytes()), output);
     let cut_off = cut_off(found.matches.len() as u64, "paths", found.note.as_deref());
-    Ok(Report { cut_off, ..report })
+    Ok(Report { text, cut_off, ..Report::silent(found)? })
 }
 
 /// `grep`: `path:line:text`, context as `path-line-text`, with `--` between groups of lines.
@@ -116,18 +93,17 @@ pub fn grep(found: &GrepData, output: &Output) -> Result<Report, Error> {
             text.extend_from_slice(b"--\n");
         }
         last = Some((&line.path, line.line));
-        push_name(&mut text, &line.name, output);
+        push_name(&mut text, line.name.as_bytes(), output);
         let mark = if line.context { '-' } else { ':' };
-        let shown = match output.stdout_is_terminal() {
+        let shown = match output.stdout_is_terminal {
             true => escaped_line(&line.text),
             false => line.text.as_str().into(),
         };
         text.extend_from_slice(format!("{mark}{}{mark}{shown}\n", line.line).as_bytes());
     }
     let code = if found.matches == 0 { 1 } else { 0 };
-    let report = Report::silent(found)?.text(text).code(code);
     let cut_off = cut_off(found.matches, "matches", found.note.as_deref());
-    Ok(Report { cut_off, ..report })
+    Ok(Report { text, cut_off, code, ..Report::silent(found)? })
 }
 
 /// The warning that a result is a part.
@@ -136,23 +112,18 @@ fn cut_off(shown: u64, what: &str, note: Option<&str>) -> Option<String> {
 }
 
 /// A name as it is, or with control characters escaped for a terminal.
-fn push_name(text: &mut Vec<u8>, name: &WireString, output: &Output) {
-    match output.stdout_is_terminal() {
-        true => text.extend_from_slice(escaped_line(&name.to_string_lossy()).as_bytes()),
-        false => text.extend_from_slice(name.as_bytes()),
+fn push_name(text: &mut Vec<u8>, name: &[u8], output: &Output) {
+    match output.stdout_is_terminal {
+        true => text.extend_from_slice(escaped_line(&String::from_utf8_lossy(name)).as_bytes()),
+        false => text.extend_from_slice(name),
     }
 }
 
-/// For a terminal: names with control characters escaped.
-fn lines_of(list: &ListData) -> String {
-    list.entries.iter().map(|entry| format!("{}\n", escaped_line(&shown(list, entry)))).collect()
-}
-
-/// For a pipe: names unchanged.
-fn bytes_of(list: &ListData) -> Vec<u8> {
+/// A line for each name.
+fn lines_of<'a>(names: impl Iterator<Item = &'a [u8]>, output: &Output) -> Vec<u8> {
     let mut text = Vec::new();
-    for entry in &list.entries {
-        text.extend_from_slice(below(list.path.as_bytes(), entry.path.as_bytes()));
+    for name in names {
+        push_name(&mut text, name, output);
         text.push(b'\n');
     }
     text
@@ -164,14 +135,14 @@ fn table_of(list: &ListData) -> String {
             entry.kind.as_str().to_owned(),
             entry.size.to_string(),
             to_the_second(entry.modified),
-            escaped_line(&shown(list, entry)).into_owned(),
+            escaped_line(&String::from_utf8_lossy(shown(list, entry))).into_owned(),
         ]
     };
     table(["TYPE", "SIZE", "MODIFIED", "NAME"], list.entries.iter().map(row), None)
 }
 
-fn shown<'a>(list: &ListData, entry: &'a Entry) -> Cow<'a, str> {
-    String::from_utf8_lossy(below(list.path.as_bytes(), entry.path.as_bytes()))
+fn shown<'a>(list: &ListData, entry: &'a Entry) -> &'a [u8] {
+    below(list.path.as_bytes(), entry.path.as_bytes())
 }
 
 /// A path relative to the directory above it.
@@ -201,13 +172,13 @@ pub fn stat(stat: &StatData, output: &Output) -> Result<Report, Error> {
         ("created", time(stat.created)),
     ];
     for (name, value) in lines {
-        let value = match output.stdout_is_terminal() {
+        let value = match output.stdout_is_terminal {
             true => escaped_line(&value),
             false => value.as_str().into(),
         };
         _ = writeln!(text, "{:13}{value}", format!("{name}:"));
     }
-    Ok(Report::silent(stat)?.text(text))
+    Ok(Report { text: text.into(), ..Report::silent(stat)? })
 }
 
 fn time(time: Option<Timestamp>) -> String {
@@ -221,6 +192,7 @@ fn to_the_second(modified: Option<Timestamp>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::Verbosity;
     use sandbox_api::files::EntryKind;
 
     fn entry(path: &str, kind: EntryKind, size: u64) -> Entry {
@@ -248,8 +220,14 @@ mod tests {
     #[test]
     fn a_list_is_names_below_what_is_listed() {
         let list = some_list();
-        assert_eq!(lines_of(&list), "a\\nerror: forged\ndir\ndir/b.csv\nlink\nodd\u{fffd}\n");
-        assert_eq!(bytes_of(&list), b"a\nerror: forged\ndir\ndir/b.csv\nlink\nodd\xff\n");
+        let mut output = Output::new(Verbosity::Quiet);
+        let mut lines = |is_terminal: bool| {
+            output.stdout_is_terminal = is_terminal;
+            lines_of(list.entries.iter().map(|entry| shown(&list, entry)), &output)
+        };
+        let escaped = "a\\nerror: forged\ndir\ndir/b.csv\nlink\nodd\u{fffd}\n";
+        assert_eq!(lines(true), escaped.as_bytes());
+        assert_eq!(lines(false), b"a\nerror: forged\ndir\ndir/b.csv\nlink\nodd\xff\n");
         insta::assert_snapshot!(table_of(&list), @r"
         TYPE       SIZE     MODIFIED              NAME
         file       3        2026-09-21T14:13:20Z  a\nerror: forged

@@ -8,8 +8,8 @@ use sandbox_controller::files::{FileReader, FileWriter};
 use sandbox_protocol::WireError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::super::progress::Progress;
 use super::super::transfer::{Sink, Source};
-use super::progress::Progress;
 use super::report::Report;
 use crate::error::{Error, UNREAD};
 
@@ -17,7 +17,7 @@ use crate::error::{Error, UNREAD};
 const PIECE_BYTES: usize = 64 << 10;
 
 pub(super) fn stdout() -> Result<Sink, Error> {
-    Sink::standard(io::stdout()).map_err(|source| Error::Stdout { source })
+    Sink::standard(io::stdout()).map_err(Error::stdout)
 }
 
 /// The next piece of a file; `None` at its end.
@@ -52,7 +52,7 @@ pub(super) async fn pour(
 
 /// The report of a copy to stdout, of which a part is missing if the reader is gone.
 pub(super) fn poured(is_whole: bool) -> Report {
-    Report::done().code(if is_whole { 0 } else { UNREAD })
+    Report { code: if is_whole { 0 } else { UNREAD }, ..Report::default() }
 }
 
 /// Copies all of `source` into a file that is being written, without finishing it.

@@ -10,7 +10,7 @@ use sandbox_mcp::{SKILL, SKILL_NAME};
 
 use crate::cli::mcp::{InstallArgs, McpArgs};
 use crate::cli::{self, Cli, Command, Global};
-use crate::clients::{self, Client, Entry, InstallError, Written};
+use crate::clients::{self, Client, Entry, InstallError};
 use crate::commands::Context;
 use crate::config::Value;
 use crate::error::Error;
@@ -64,17 +64,17 @@ fn put(
     args: &InstallArgs,
     file: &Path,
     text: &str,
-    write: impl FnOnce() -> Result<Written, InstallError>,
+    write: impl FnOnce() -> Result<Option<PathBuf>, InstallError>,
 ) -> Result<(), Error> {
     if args.print {
         context.output.notice(&format!("in {}:", file.display()));
         return context.output.text(text);
     }
-    let written = write().map_err(|error| {
+    let backup = write().map_err(|error| {
         Error::usage(file.display().to_string(), error.to_string()).with_hint(error.hint())
     })?;
     context.output.text(&format!("{}\n", file.display()))?;
-    if let Some(backup) = written.backup {
+    if let Some(backup) = backup {
         context.output.notice(&format!("the file as it was is {}", backup.display()));
     }
     Ok(())
@@ -130,9 +130,7 @@ fn server(flags: &[String]) -> Result<McpArgs, Error> {
     };
     let words = ["sandboxctl", "mcp"].into_iter().chain(flags.iter().map(String::as_str));
     match Cli::read(words) {
-        Ok(Cli { command: Command::Mcp(args), .. }) if args.command.is_none() => {
-            Ok(args.into_inner())
-        }
+        Ok(Cli { command: Command::Mcp(args), .. }) if args.command.is_none() => Ok(*args.0),
         Err(error)
             if !matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
         {
@@ -195,7 +193,7 @@ mod tests {
         let line = format!("sandboxctl mcp install --client cursor {flags}");
         let Cli { global, command, .. } = Cli::read(line.split_whitespace()).unwrap();
         let Command::Mcp(args) = command else { panic!("{command:?}") };
-        let Some(McpCommand::Install(args)) = args.into_inner().command else { panic!("{line}") };
+        let Some(McpCommand::Install(args)) = args.0.command else { panic!("{line}") };
         let arguments = arguments(Path::new("/here"), &global, &args);
         arguments.map(|arguments| arguments.join(" ")).map_err(|error| error.to_text())
     }

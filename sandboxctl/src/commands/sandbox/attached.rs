@@ -5,7 +5,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_api::{ExecutionEvent, Exit, ProblemKind, Recorded, TerminalSize};
+use sandbox_api::{ExecutionEvent, Outcome, ProblemKind, Recorded, TerminalSize};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::Context;
@@ -59,15 +59,8 @@ pub enum Ended {
     Unread,
 }
 
-/// How one connection came to an end.
-enum Connection {
-    Ended(Ended),
-    /// It can be made again; whether anything came over it.
-    Lost {
-        has_brought: bool,
-        why: String,
-    },
-}
+/// How one connection came to an end: with the process or its user, or why it was lost. Then it can be made again.
+type Connection = Result<Ended, String>;
 
 impl Attached<'_> {
     /// Shows it to its end. Dropped, it is left.
@@ -89,13 +82,11 @@ impl Attached<'_> {
                     if tries > 0 {
                         output.notice("reconnected; some keystrokes may be lost");
                     }
-                    let connected = self.connected(input, from, &mut console, &mut lent).await?;
-                    match connected {
-                        Connection::Ended(ended) => break ended,
-                        Connection::Lost { has_brought, why } => {
-                            tries = if has_brought { 0 } else { tries };
-                            why
-                        }
+                    let connected =
+                        self.connected(input, from, &mut console, &mut lent, &mut tries);
+                    match connected.await? {
+                        Ok(ended) => break ended,
+                        Err(why) => why,
                     }
                 }
                 // The sandbox may be gone, or the process: it makes no sense to try again.
@@ -116,20 +107,21 @@ impl Attached<'_> {
         Ok(ended)
     }
 
-    /// What one connection brings and takes.
+    /// What one connection brings and takes. Anything that comes over it ends the `tries`.
     async fn connected(
         &mut self,
         input: AttachInput,
         from: AttachOutput,
         console: &mut Console,
         lent: &mut Option<Lent<'_>>,
+        tries: &mut u32,
     ) -> Result<Connection, Error> {
         let Self { process, last, keyboard, input: kind, context, .. } = self;
-        let receiving = receive(context, &process.sandbox, *kind, from, last, console);
+        let receiving = receive(context, &process.sandbox, *kind, from, (last, tries), console);
         let sending = send(input, *kind, keyboard, lent);
         tokio::select! {
             ended = receiving => ended,
-            left = sending => left.map(|()| Connection::Ended(Ended::Left)),
+            left = sending => left.map(|()| Ok(Ended::Left)),
         }
     }
 
@@ -146,11 +138,11 @@ async fn receive(
     sandbox: &str,
     kind: InputKind,
     mut from: AttachOutput,
-    last: &mut u64,
+    (last, tries): (&mut u64, &mut u32),
     console: &mut Console,
 ) -> Result<Connection, Error> {
     let mut exited: Option<(u8, Instant)> = None;
-    let (mut has_brought, mut is_told) = (false, kind == InputKind::Own);
+    let mut is_told = kind == InputKind::Own;
     loop {
         let is_over = async {
             match exited {
@@ -164,22 +156,23 @@ async fn receive(
         };
         let lost = match received {
             Ok(Some(received)) => {
-                has_brought = true;
+                *tries = 0;
                 match received {
                     Received::Output(stream, seq, data) => {
                         *last = seq;
                         if console.put(stream, data).await? == StdoutState::Closed {
-                            return Ok(Connection::Ended(Ended::Unread));
+                            return Ok(Ok(Ended::Unread));
                         }
                     }
                     Received::Event(record) => {
                         *last = record.seq;
                         match record.event {
                             Recorded::End { exit_code, .. } => {
-                                return Ok(Connection::Ended(Ended::Exited(exit_code)));
+                                return Ok(Ok(Ended::Exited(exit_code)));
                             }
                             Recorded::Event(ExecutionEvent::Exited(exit)) => {
-                                exited = Some((code(exit), Instant::now()));
+                                let code = Outcome::Exit(exit).exit_code();
+                                exited = Some((code, Instant::now()));
                             }
                             Recorded::Event(ExecutionEvent::Output { stream, data }) => {
                                 console.put(stream, data.into()).await?;
@@ -190,20 +183,16 @@ async fn receive(
                             Recorded::Event(_) => {}
                         }
                     }
-                    Received::Refused(problem) => {
-                        match problem.kind {
-                            ProblemKind::NoStdin if !is_told && exited.is_none() => {
-                                is_told = true;
-                                context.output.caution(&format!(
-                                    "{}: what was piped to it is dropped",
-                                    problem.detail
-                                ));
-                            }
-                            // Input that comes too late is nobody's mistake.
-                            ProblemKind::NoStdin | ProblemKind::ProcessEnded => {}
-                            _ => context.output.caution(&problem.detail),
+                    Received::Refused(problem) => match problem.kind {
+                        ProblemKind::NoStdin if !is_told && exited.is_none() => {
+                            is_told = true;
+                            let dropped = "what was piped to it is dropped";
+                            context.output.caution(&format!("{}: {dropped}", problem.detail));
                         }
-                    }
+                        // Input that comes too late is nobody's mistake.
+                        ProblemKind::NoStdin | ProblemKind::ProcessEnded => {}
+                        _ => context.output.caution(&problem.detail),
+                    },
                 }
                 continue;
             }
@@ -214,20 +203,13 @@ async fn receive(
         if exited.is_some() {
             break;
         }
-        return Ok(Connection::Lost { has_brought, why: lost });
+        return Ok(Err(lost));
     }
     let (code, _) = exited.unwrap_or((0, Instant::now()));
     context.output.notice(&format!(
         "what it has started still runs: `sandboxctl sandbox ps {sandbox}` lists it"
     ));
-    Ok(Connection::Ended(Ended::Exited(code)))
-}
-
-const fn code(exit: Exit) -> u8 {
-    match exit {
-        Exit::Code(code) => code,
-        Exit::Signal(signal) => 128_u8.saturating_add(signal),
-    }
+    Ok(Ok(Ended::Exited(code)))
 }
 
 /// Sends what is typed and how large the terminal is, until its user leaves. A connection that is lost is
@@ -241,7 +223,7 @@ async fn send(
     let failed = |source| Error::Content { what: "stdin".to_owned(), source };
     if let Some(lent) = lent {
         // One that was shown elsewhere draws itself again when its size changes.
-        let size = lent.size();
+        let size = lent.last;
         let other = TerminalSize { rows: if size.rows > 1 { size.rows - 1 } else { 2 }, ..size };
         for size in [other, size] {
             if input.resize(size).await.is_err() {
@@ -254,10 +236,10 @@ async fn send(
         let sent = tokio::select! {
             typed = next_input(keyboard), if is_open => match typed.map_err(failed)? {
                 Some(piece) => input.write(piece).await,
-                None if keyboard.as_ref().is_some_and(Keyboard::leaves) => return Ok(()),
+                None if keyboard.as_ref().is_some_and(|it| it.leaves) => return Ok(()),
                 None => {
                     is_open = false;
-                    let has_given = keyboard.as_ref().is_some_and(Keyboard::has_given);
+                    let has_given = keyboard.as_ref().is_some_and(|it| it.has_given);
                     match kind {
                         InputKind::Piped if !has_given => Ok(()),
                         InputKind::Piped | InputKind::Own => input.close().await,

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures_util::stream;
 use http_body_util::{BodyExt as _, StreamBody};
@@ -15,6 +15,7 @@ use super::super::transfer::Source;
 use super::find;
 use crate::error::Error;
 use crate::input::{is_stdin, reason};
+use crate::lock;
 use crate::remote::{Client, RequestBody};
 
 /// One of the two sides of a copy.
@@ -114,7 +115,7 @@ async fn put(client: &Client, sandbox: &str, path: &str, file: &Path) -> Result<
     })?;
     let failure = Arc::new(Mutex::new(None));
     let written = client.write_file(sandbox, path, body(source, failure.clone())).await;
-    match failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    match lock(&failure).take() {
         Some(source) => Err(Error::Content { what: what(), source }),
         None => Ok(written?),
     }
@@ -128,7 +129,7 @@ fn body(source: Source, failure: Arc<Mutex<Option<std::io::Error>>>) -> RequestB
             Ok(None) => None,
             Err(error) => {
                 let kind = error.kind();
-                *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                *lock(&failure) = Some(error);
                 Some((Err(kind.into()), (source, failure)))
             }
         }

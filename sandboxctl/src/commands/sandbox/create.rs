@@ -2,11 +2,11 @@
 
 use hyper::StatusCode;
 use sandbox_api::service::{IdleAction, KeptSpec, SandboxRequest, SandboxStatus};
-use sandbox_api::{Processes, Secrets, millis};
+use sandbox_api::{Processes, millis};
 
 use super::super::Context;
 use super::super::exec::variables_of_request;
-use super::super::execution::remote::RequestOptions;
+use super::super::execution::remote;
 use super::super::serve::own::Place;
 use super::listing;
 use crate::cli::sandboxes::CreateArgs;
@@ -20,15 +20,7 @@ pub async fn create(
 ) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
     // Limits, inputs and hosts are those of an execution.
-    let options = RequestOptions {
-        settings: &settings,
-        inputs: &args.inputs,
-        stdin: None,
-        image: args.image.clone(),
-        secrets: Secrets::new(),
-        title: String::new(),
-    };
-    let like = options.request()?;
+    let like = remote::request(&settings, &args.inputs, None, args.image.clone())?;
     // This user's own service may have what programs run in from an earlier command.
     let own = Place::of(&context.environment);
     let is_own = client.server() == format!("unix:{}", own.socket().display());
@@ -48,10 +40,7 @@ pub async fn create(
         }
         None => None,
     };
-    let metadata = args.metadata.iter().map(|it| {
-        let (key, value) = it.parts();
-        (key.to_owned(), value.into())
-    });
+    let metadata = args.metadata.iter().map(|it| (it.key.clone(), it.value.clone().into()));
     let mut request = SandboxRequest {
         name: args.name.clone(),
         spec: KeptSpec {
@@ -62,7 +51,7 @@ pub async fn create(
             mount_path: args.mount_path.clone(),
             workdir: args.workdir.clone(),
             processes: if keeps { Processes::Kept } else { Processes::PerCommand },
-            ports: args.ports(),
+            ports: args.port.iter().cloned().collect(),
             files: args.files.unwrap_or_default(),
             env: variables_of_request(context, &args.variables.read()?)?,
             host_dir,

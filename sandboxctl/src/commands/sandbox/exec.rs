@@ -1,10 +1,9 @@
 //! `sandbox exec`: a command in a sandbox that stays, which ends with all that it has started.
 
-use sandbox_api::service::{CommandRequest, ExecutionRequest, RequestSecrets};
+use sandbox_api::service::{CommandRequest, ExecutionRequest};
 use sandbox_api::{LimitKey, LimitsRequest};
 
-use super::super::execution::remote::title;
-use super::super::execution::{Job, Program, Remote, View};
+use super::super::execution::{Job, Program, Remote, View, remote};
 use super::super::{Context, block_on, exec as one_shot, hints, reports};
 use super::{connect, find};
 use crate::cli::remote::RemoteArgs;
@@ -14,26 +13,25 @@ use crate::config::Layer;
 use crate::error::Error;
 use crate::report::Reports;
 
-pub fn exec(context: &Context<'_>, remote: &RemoteArgs, args: &ExecInArgs) -> Result<u8, Error> {
+pub fn exec(context: &Context<'_>, service: &RemoteArgs, args: &ExecInArgs) -> Result<u8, Error> {
     let ExecInArgs { command, secrets, json, raw } = args;
     let settings = context.settings_with(|flags| command.add_flags(flags))?;
     let line = command.line();
     let (secrets, _) = secrets.read(&context.environment, command.stdin.then_some("--stdin"))?;
     let shown = hints::shown_line(&line, &secrets);
     let subject = reports::command(&line, &secrets);
-    let title = title(&one_shot::title(&line, &secrets));
+    let title = remote::title(&one_shot::title(&line, &secrets));
     let workdir = command.workdir.as_deref();
     let request = one_shot::command_request(context, workdir, &line, &command.variables.read()?)?;
     // The sandbox has the other limits.
     let is_timed = settings.setting(settings.limit_key(LimitKey::Timeout)).layer == Layer::Flag;
     let timeout = is_timed.then_some(LimitKey::Timeout);
     let limits = LimitsRequest::of(timeout.as_slice(), &settings.limits());
-    let secrets = secrets.iter().map(|(name, value)| (name.to_owned(), value.clone()));
-    let secrets = RequestSecrets(secrets.collect());
+    let secrets = remote::secrets(&secrets);
     let reports = Reports::of(&[], None, vec![subject])?;
     let job = Job { index: 0, program: Program::Command(&shown) };
     let ended = block_on(async {
-        let client = connect(context, remote, &LocalRootArgs::default()).await?;
+        let client = connect(context, service, &LocalRootArgs::default()).await?;
         let sandbox = find(&client, &command.sandbox).await?.id;
         let stdin = one_shot::read_stdin(context, command.stdin).await?;
         let request = ExecutionRequest {

@@ -85,7 +85,8 @@ async fn perform(
     match command {
         SandboxCommand::Create(args) => return create::create(context, &client, &args).await,
         SandboxCommand::Ls { status, metadata, quiet, json } => {
-            let metadata: BTreeMap<_, _> = metadata.iter().map(|it| it.parts()).collect();
+            let metadata: BTreeMap<_, _> =
+                metadata.iter().map(|it| (&*it.key, &*it.value)).collect();
             let query = SandboxQuery { status: status.as_deref(), metadata };
             let sandboxes = client.sandboxes(&query).await?;
             output.show(json, &sandboxes, |width| match quiet {
@@ -99,18 +100,15 @@ async fn perform(
             processes.retain(|it| all || it.state != ProcessState::Ended);
             output.show(json, &processes, |width| listing::processes(&processes, width))?;
         }
-        SandboxCommand::Logs { process, follow, after, raw, json } => {
-            let id = find(&client, &process.sandbox).await?.id;
-            let shown = process::Shown { follow, after: after.unwrap_or(0), raw, json };
-            return process::logs(context, client, id, process.process, shown).await;
-        }
+        SandboxCommand::Logs(args) => return process::logs(context, client, &args).await,
         SandboxCommand::Kill { sandbox, process, signal, tree } => {
             let id = find(&client, &sandbox).await?.id;
             let processes = match process {
                 Some(number) => vec![client.find_process(&id, number).await?],
-                None => living(&client, &id).await?,
+                None => client.processes(&id).await?,
             };
-            for view in &processes {
+            let is_meant = |it: &&ProcessView| process.is_some() || it.state != ProcessState::Ended;
+            for view in processes.iter().filter(is_meant) {
                 let process = ProcessRef::of(id.clone(), view);
                 match signal {
                     Some(signal) => {
@@ -176,11 +174,4 @@ async fn find_all(client: &Client, words: &[String]) -> Result<Vec<String>, Erro
         Ok(found.id.clone())
     };
     words.iter().map(find).collect()
-}
-
-/// The processes of which something runs.
-async fn living(client: &Client, sandbox: &str) -> Result<Vec<ProcessView>, Error> {
-    let mut processes = client.processes(sandbox).await?;
-    processes.retain(|process| process.state != ProcessState::Ended);
-    Ok(processes)
 }

@@ -69,13 +69,9 @@ pub async fn forward(
 
 /// As a service refuses a connection, in the words of the command line.
 fn not_listed(port: u16) -> remote::Error {
-    remote::Error::Refused {
-        status: StatusCode::FORBIDDEN,
-        kind: ErrorKind::Policy,
-        message: format!("the sandbox's spec does not list port {port}"),
-        hint: Some("`--port` names the ports of a sandbox when it is created".to_owned()),
-        member: None,
-    }
+    let why = format!("the sandbox's spec does not list port {port}");
+    let hint = "`--port` names the ports of a sandbox when it is created".to_owned();
+    remote::Error::refusal(StatusCode::FORBIDDEN, ErrorKind::Policy, why, Some(hint))
 }
 
 /// Nothing can listen at an address.

@@ -19,7 +19,7 @@ use super::super::{Context, exec as one_shot, terminal};
 use super::attached::{Attached, Ended, InputKind};
 use super::find;
 use crate::cli::exec::CommandLine;
-use crate::cli::sandboxes::{KeysArgs, ProcessArgs, RunInArgs};
+use crate::cli::sandboxes::{KeysArgs, LogsArgs, ProcessArgs, RunInArgs};
 use crate::config::Layer;
 use crate::error::{Error, Signal, UNREAD};
 use crate::remote::{self, Client, EventSource, Events, ProcessRef};
@@ -94,7 +94,8 @@ async fn start(
         .pty
         .as_ref()
         .map(|PtyRequest { cols, rows, .. }| TerminalSize { cols: *cols, rows: *rows });
-    let keyboard = request.stdin.then(|| open(size.map(|_| detach_keys.clone()))).transpose()?;
+    let keyboard =
+        request.stdin.then(|| Keyboard::open(size.map(|_| detach_keys.clone()))).transpose()?;
     if size.is_none() && keyboard.is_some() && io::stdin().is_terminal() {
         context.output.progress("reading from the terminal; Ctrl-D ends it");
     }
@@ -146,9 +147,9 @@ pub async fn attach(
     let is_typed = io::stdin().is_terminal();
     let size = (view.pty && is_typed).then(crate::terminal::size);
     let (keyboard, input) = match is_typed {
-        true => (Some(open(Some(detach_keys))?), InputKind::Own),
+        true => (Some(Keyboard::open(Some(detach_keys))?), InputKind::Own),
         false if is_null(rustix::stdio::stdin()) => (None, InputKind::Own),
-        false => (Some(open(None)?), InputKind::Piped),
+        false => (Some(Keyboard::open(None)?), InputKind::Piped),
     };
     let attached = Attached {
         context,
@@ -188,10 +189,6 @@ fn is_null(stdin: BorrowedFd<'_>) -> bool {
     fstat(stdin).is_ok_and(|found| null.is_ok_and(|null| found.st_rdev == null.st_rdev))
 }
 
-fn open(keys: Option<crate::terminal::DetachKeys>) -> Result<Keyboard, Error> {
-    Keyboard::open(keys).map_err(|source| Error::System { what: "stdin".to_owned(), source })
-}
-
 /// The process of this number, or else the one that was started last.
 async fn find_process(
     client: &Client,
@@ -208,23 +205,16 @@ async fn find_process(
     Ok(client.find_process(sandbox, number).await?)
 }
 
-/// What `logs` shows, and how.
-pub struct Shown {
-    pub follow: bool,
-    pub after: u64,
-    pub raw: bool,
-    pub json: bool,
-}
-
 pub async fn logs(
     context: &Context<'_>,
     client: Arc<Client>,
-    sandbox: String,
-    process: Option<u32>,
-    Shown { follow, after, raw, json }: Shown,
+    args: &LogsArgs,
 ) -> Result<u8, Error> {
+    let &LogsArgs { ref process, follow, after, raw, json } = args;
+    let (after, ProcessArgs { sandbox, process }) = (after.unwrap_or(0), process);
+    let sandbox = find(&client, sandbox).await?.id;
     let output = context.output;
-    let view = find_process(&client, &sandbox, process).await?;
+    let view = find_process(&client, &sandbox, *process).await?;
     let until = view.last_event;
     if !follow && until <= after {
         return Ok(0);

@@ -25,17 +25,13 @@ impl Unresolved {
         let what = format!("ID '{word}'");
         match self {
             // The same as a service says of an id.
-            Self::Unknown => RemoteError::Refused {
-                status: StatusCode::NOT_FOUND,
-                kind: ErrorKind::NotFound,
-                message: format!("{what}: there is no such sandbox"),
-                hint: Some(
-                    "`sandboxctl sandbox ls` lists them; of an id at least 4 characters count"
-                        .to_owned(),
-                ),
-                member: None,
+            Self::Unknown => {
+                let why = format!("{what}: there is no such sandbox");
+                let hint =
+                    "`sandboxctl sandbox ls` lists them; of an id at least 4 characters count";
+                let (status, kind) = (StatusCode::NOT_FOUND, ErrorKind::NotFound);
+                RemoteError::refusal(status, kind, why, Some(hint.to_owned())).into()
             }
-            .into(),
             Self::Several(ids) => {
                 Error::usage(what, format!("ambiguous ID: matches {}", ids.join(", ")))
                     .with_hint("use more characters")

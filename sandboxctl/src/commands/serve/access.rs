@@ -1,18 +1,18 @@
 //! Who is let in: API tokens of the store, tokens of an issuer, and the user of a socket.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
-use sandbox_api::service::{Subject, Time};
-use sandbox_auth::{
-    Failures, JwtConfig, JwtError, JwtKeys, LOCAL_SUBJECT, StoredToken, Token, local_caller,
-};
-use sandbox_http::{Authenticate, Caller, Peer, Scope, Unauthenticated};
+use sandbox_api::service::Time;
+use sandbox_auth::{Failures, JwtConfig, JwtError, JwtKeys, StoredToken, Token, local_caller};
+use sandbox_http::{Authenticate, Caller, Peer, Unauthenticated as Refused};
 use sandbox_store::{Store, StoreError, TokenRecord};
+
+use crate::lock;
 
 /// Who is asked for credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,9 +32,6 @@ pub struct Access {
     keys: RwLock<Option<JwtKeys>>,
     failures: Mutex<Failures>,
 }
-
-/// Why a caller is not let in; for the audit.
-type Refused = Unauthenticated;
 
 impl Access {
     /// Reads the keys of the issuer, if there is one.
@@ -75,10 +72,6 @@ impl Access {
         Ok(self.store.tokens()?.iter().any(is_valid))
     }
 
-    fn failures(&self) -> MutexGuard<'_, Failures> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The caller with this token.
     async fn check(&self, token: &str, peer: Peer) -> Result<Caller, Refused> {
         let checked = match Token::parse(token) {
@@ -90,7 +83,7 @@ impl Access {
             // proxy, may fail.
             Ok(caller) => {
                 if let Peer::Tcp(address) = peer {
-                    self.failures().clear(address.ip());
+                    lock(&self.failures).clear(address.ip());
                 }
                 Ok(caller)
             }
@@ -135,10 +128,11 @@ impl Authenticate for Access {
         &'a self,
         headers: &'a HeaderMap,
         peer: Peer,
-    ) -> BoxFuture<'a, Result<Caller, Unauthenticated>> {
+    ) -> BoxFuture<'a, Result<Caller, Refused>> {
         async move {
             if self.policy == Policy::NoCaller {
-                return local().ok_or(Refused::Missing);
+                // Every caller is the own user then.
+                return local_caller(self.own_uid, self.own_uid).ok_or(Refused::Missing);
             }
             match bearer(headers)? {
                 Some(token) => self.check(token, peer).await,
@@ -152,9 +146,9 @@ impl Authenticate for Access {
         .boxed()
     }
 
-    fn refuse(&self, peer: Peer, reason: String) -> Unauthenticated {
+    fn refuse(&self, peer: Peer, reason: String) -> Refused {
         let Peer::Tcp(address) = peer else { return Refused::Invalid { reason } };
-        let (mut failures, now) = (self.failures(), Instant::now());
+        let (mut failures, now) = (lock(&self.failures), Instant::now());
         if let Some(retry_after) = failures.wait(address.ip(), now) {
             return Refused::TooMany { retry_after };
         }
@@ -178,12 +172,6 @@ impl Authenticate for Access {
     fn is_credential(&self, word: &str) -> bool {
         self.check_jwt(word).is_ok()
     }
-}
-
-/// Every caller, without authentication.
-fn local() -> Option<Caller> {
-    let subject = Subject::new(LOCAL_SUBJECT).ok()?;
-    Some(Caller { subject, scopes: Scope::ALL.to_vec() })
 }
 
 /// The token of a request. Two tokens count as none: choosing one would be a guess.
@@ -216,7 +204,9 @@ mod tests {
     use std::net::SocketAddr;
 
     use hyper::header::HeaderValue;
-    use sandbox_auth::NewToken;
+    use sandbox_api::service::Subject;
+    use sandbox_auth::{LOCAL_SUBJECT, NewToken};
+    use sandbox_http::Scope;
 
     use super::*;
 
@@ -267,7 +257,7 @@ mod tests {
         let other = Peer::Unix { uid: u32::MAX - 1 };
         for (headers, peer) in [(headers(&[]), tcp()), (headers(&[]), other)] {
             let refused = access.authenticate(&headers, peer).await.unwrap_err();
-            assert_eq!(refused, Unauthenticated::Missing);
+            assert_eq!(refused, Refused::Missing);
         }
         store.revoke_token(&new.id, Time::now()).unwrap();
         assert!(access.authenticate(&bearer, tcp()).await.is_err());
@@ -285,20 +275,20 @@ mod tests {
         for _ in 0..30 {
             refusals.push(access.authenticate(&forged, tcp()).await.unwrap_err());
         }
-        assert!(matches!(refusals[0], Unauthenticated::Invalid { .. }), "{refusals:?}");
-        assert!(matches!(refusals[29], Unauthenticated::TooMany { .. }), "{refusals:?}");
+        assert!(matches!(refusals[0], Refused::Invalid { .. }), "{refusals:?}");
+        assert!(matches!(refusals[29], Refused::TooMany { .. }), "{refusals:?}");
         // Others there may have valid tokens.
         let valid = headers(&[&format!("Bearer {}", new.token.expose())]);
         assert_eq!(access.authenticate(&valid, tcp()).await.unwrap().subject.as_str(), "ci");
         // What is no credential, such as a wrong code, counts as well.
         let peer = Peer::Tcp(SocketAddr::from(([192, 0, 2, 3], 1)));
         let refusals: Vec<_> = (0..30).map(|_| access.refuse(peer, String::new())).collect();
-        assert!(matches!(refusals[0], Unauthenticated::Invalid { .. }), "{refusals:?}");
-        assert!(matches!(refusals[29], Unauthenticated::TooMany { .. }), "{refusals:?}");
+        assert!(matches!(refusals[0], Refused::Invalid { .. }), "{refusals:?}");
+        assert!(matches!(refusals[29], Refused::TooMany { .. }), "{refusals:?}");
         for odd in [&["Basic eA=="][..], &["Bearer a", "Bearer b"], &["Bearer"]] {
             let peer = Peer::Tcp(SocketAddr::from(([192, 0, 2, 2], 1)));
             let refused = access.authenticate(&headers(odd), peer).await.unwrap_err();
-            assert!(matches!(refused, Unauthenticated::Invalid { .. }), "{odd:?} {refused:?}");
+            assert!(matches!(refused, Refused::Invalid { .. }), "{odd:?} {refused:?}");
         }
     }
 }

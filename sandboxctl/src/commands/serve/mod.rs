@@ -52,7 +52,9 @@ pub fn serve(context: &Context<'_>, args: &ServeArgs) -> Result<u8, Error> {
     if !args.local {
         return serve_as(context, args);
     }
-    own::detach();
+    // No terminal and no signal to its starter's group ends it. It is led by nobody else if it leads a
+    // group already.
+    _ = rustix::process::setsid();
     serve_as(context, args).inspect_err(|error| {
         // Who started it asks why it is not there.
         Place::of(&context.environment).write_failure(&error.document());
@@ -181,36 +183,30 @@ async fn run(
     };
     service.host_tools = upstream::tools_of_service(&upstreams, settings);
     let controller = context.connect(controller, &mut signals).await?;
-    match controller.examine_programs().await {
-        Ok(Some(place)) => tracing::info!("programs are executed {place}"),
-        Ok(None) => {}
-        Err(error) => {
-            context.close(controller, &mut signals).await;
-            return Err(error.into());
-        }
-    }
     let offers_e2b = match owner {
         Owner::Team => settings.is_on(Key::E2bEnabled),
         Owner::Developer(_) => args.e2b,
         Owner::Program(_) | Owner::User(_) => false,
     };
-    let e2b = match offers_e2b {
-        true => {
-            let environment = &context.environment;
-            let is_developers = matches!(owner, Owner::Developer(_));
-            let public_ports = is_developers || settings.is_on(Key::ServerPublicPorts);
-            if let Some(previews) = &mut service.previews {
-                previews.may_be_public = public_ports;
-            }
-            let whose = if is_developers { Whose::Developers } else { Whose::Others };
-            let offered = e2b::settings(
-                settings, environment, &controller, &mut service, whose, public_ports,
-            );
-            offered.await.map(Some)
+    let examined = async {
+        if let Some(place) = controller.examine_programs().await? {
+            tracing::info!("programs are executed {place}");
         }
-        false => Ok(None),
+        if !offers_e2b {
+            return Ok(None);
+        }
+        let is_developers = matches!(owner, Owner::Developer(_));
+        let public_ports = is_developers || settings.is_on(Key::ServerPublicPorts);
+        if let Some(previews) = &mut service.previews {
+            previews.may_be_public = public_ports;
+        }
+        let whose = if is_developers { Whose::Developers } else { Whose::Others };
+        let (environment, service) = (&context.environment, &mut service);
+        let offered =
+            e2b::settings(settings, environment, &controller, service, whose, public_ports);
+        offered.await.map(Some)
     };
-    let e2b = match e2b {
+    let e2b = match examined.await {
         Ok(e2b) => e2b,
         Err(error) => {
             context.close(controller, &mut signals).await;
@@ -435,18 +431,16 @@ fn next_steps(server: &str, token: &Token, code: &str) -> String {
 /// Returns when there is nothing more to do for the owner.
 async fn over(owner: &Owner, service: Service, connections: impl Fn() -> usize) {
     match owner {
-        Owner::Program(_) => stdin_ended().await,
+        // When the program that started this one has ended, or closed its pipe.
+        Owner::Program(_) => {
+            _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
+        }
         Owner::User(place) => place.unused(&service, connections).await,
         Owner::Team | Owner::Developer(_) => {
             drop(service);
             pending().await
         }
     }
-}
-
-/// Returns when the program that started this one has ended, or closed its pipe.
-async fn stdin_ended() {
-    _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
 }
 
 /// Waits for the end of the service, or for a second signal that does not wait.

@@ -295,12 +295,6 @@ impl Place {
     }
 }
 
-/// Makes this process one of its own, that no terminal and no signal to its starter's group ends.
-pub fn detach() {
-    // It is led by nobody else if it leads a group already.
-    _ = rustix::process::setsid();
-}
-
 /// The listener that is passed as stdin.
 ///
 /// # Errors

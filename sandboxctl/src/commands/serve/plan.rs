@@ -85,19 +85,17 @@ impl Plan {
             return Err(Error::usage("--insecure-no-auth", why)
                 .with_hint("server.e2b.enabled = false, or authentication"));
         }
-        match (args.private, args.local, args.dev) {
-            (false, false, false) => {}
+        let owner = match (args.private, args.local, args.dev) {
+            (false, false, false) => None,
             (true, ..) => {
                 let parent = context.controller(settings).private_dir();
-                let owner = Owner::Program(super::super::mcp::private_dir(&parent)?);
-                return Self::of_one_user(context, args, settings, owner);
+                Some(Owner::Program(super::super::mcp::private_dir(&parent)?))
             }
-            (_, true, _) => {
-                return Self::of_one_user(context, args, settings, Owner::User(place()));
-            }
-            (_, _, true) => {
-                return Self::of_one_user(context, args, settings, Owner::Developer(place()));
-            }
+            (_, true, _) => Some(Owner::User(place())),
+            (_, _, true) => Some(Owner::Developer(place())),
+        };
+        if let Some(owner) = owner {
+            return Self::of_one_user(context, args, settings, owner);
         }
         if settings.text(Key::EngineKind) == Some("auto") {
             let why = "a service does not choose its engine by what it finds";
@@ -334,9 +332,7 @@ fn service(
         .io_errors(settings.io_errors())
         .protected(settings.protected())
         .default_encoding(settings.default_encoding());
-    if let Some(paths) = settings.allowed_paths() {
-        sandbox = sandbox.allowed_paths(paths);
-    }
+    sandbox.allowed_paths = settings.allowed_paths();
     let io = match &args.io_dir {
         Some(dir) => {
             let dir = dir.canonicalize().map_err(|error| {

@@ -1,21 +1,26 @@
-//! The progress of a transfer, on a terminal.
+//! The progress of a transfer, on a terminal; and that of the preparation of an image: on a terminal in one
+//! line that changes, else in a line from time to time.
 
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::output::Output;
+use crate::render::escaped_line;
 
 /// A transfer that takes longer gets a progress bar.
 const SLOW: Duration = Duration::from_millis(500);
+/// How often a line is printed where stderr is not a terminal.
+const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Counts the bytes of a transfer. If it is slow, a bar on stderr shows the progress, and is
 /// removed on drop.
 #[derive(Debug)]
 pub struct Progress {
     since: Instant,
-    bytes: u64,
-    /// None without a terminal.
+    /// The number of transferred bytes.
+    pub bytes: u64,
+    /// None without a terminal. Dropped, it is cleared.
     bar: Option<ProgressBar>,
 }
 
@@ -42,19 +47,6 @@ impl Progress {
             bar.set_position(self.bytes);
         }
     }
-
-    /// The number of transferred bytes.
-    pub const fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-    }
 }
 
 /// Not drawn yet.
@@ -73,6 +65,38 @@ const fn template(total: Option<u64>) -> &'static str {
     }
 }
 
+/// The progress of a preparation. Dropping it clears its line.
+pub struct PrepareProgress<'a> {
+    output: &'a Output,
+    /// On a terminal, from the first step on. Dropped, it is cleared.
+    bar: Option<ProgressBar>,
+    printed: Instant,
+}
+
+impl<'a> PrepareProgress<'a> {
+    pub fn new(output: &'a Output) -> Self {
+        Self { output, bar: None, printed: Instant::now() }
+    }
+
+    /// The current step, which may have text of others.
+    pub fn step(&mut self, text: &str) {
+        if self.output.shows_progress() {
+            let bar = self.bar.get_or_insert_with(spinner);
+            bar.set_message(escaped_line(text).into_owned());
+            bar.tick();
+        } else if self.printed.elapsed() >= INTERVAL {
+            self.output.notice(text);
+            self.printed = Instant::now();
+        }
+    }
+}
+
+fn spinner() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{wide_msg}").expect("the template is constant");
+    bar.with_style(style)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +109,6 @@ mod tests {
         let mut progress = Progress::hidden();
         progress.add(3);
         progress.add(4);
-        assert_eq!(progress.bytes(), 7);
+        assert_eq!(progress.bytes, 7);
     }
 }
