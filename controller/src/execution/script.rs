@@ -28,7 +28,7 @@ use crate::audit::{By, Event};
 use crate::error::Error;
 use crate::execution::driver::{Call, Driven, Execute, ExecutionDriver, Requested};
 use crate::execution::judge::AgentReport;
-use crate::execution::supervisor::{Begun, CancelHandle, Supervisor};
+use crate::execution::supervisor::{CancelHandle, Supervisor};
 use crate::failpoint::{Point, failpoint};
 use crate::host_tools::ToolGrant;
 use crate::host_tools::gate::{Answered, Gate};
@@ -439,10 +439,7 @@ impl Execute for ScriptExecution {
         };
         let sink: Arc<dyn NotificationHandler> = self.record.clone();
         let asked = inner.session().begin_at(permit, request, Some(sink));
-        let reply = match supervisor.begin(asked, kill_at).await? {
-            Begun::Accepted(reply) => reply,
-            Begun::Lost => return Ok(Ok(None)),
-        };
+        let Some(reply) = supervisor.begin(asked, kill_at).await? else { return Ok(Ok(None)) };
         failpoint(Point::Requested).await;
         // In a task of its own: whoever offers tools must not delay what ends the script.
         let _calls = self.calls.take().map(|calls| {

@@ -71,14 +71,6 @@ impl CancelHandle {
     }
 }
 
-/// The result of sending a request.
-pub(crate) enum Begun<T> {
-    /// The agent accepted it.
-    Accepted(T),
-    /// There will be no answer.
-    Lost,
-}
-
 /// Supervises a script or a command, and collects the evidence of how it ended.
 pub(crate) struct Supervisor {
     /// What is supervised, for messages: `script` or `program`.
@@ -119,7 +111,7 @@ impl Supervisor {
         self.cancel.is_some() || self.limit.is_some()
     }
 
-    /// Sends the request.
+    /// Sends the request. `None`: there will be no answer.
     ///
     /// # Errors
     ///
@@ -128,18 +120,18 @@ impl Supervisor {
         &mut self,
         request: impl Future<Output = Result<T, CallError>>,
         kill_at: Instant,
-    ) -> Result<Begun<T>, Error> {
+    ) -> Result<Option<T>, Error> {
         if self.inner.check_mounts_before_use().await.is_err() {
             // The judge says so.
-            return Ok(Begun::Lost);
+            return Ok(None);
         }
         tokio::select! {
             biased;
             begun = request => match begun {
-                Ok(begun) => Ok(Begun::Accepted(begun)),
+                Ok(begun) => Ok(Some(begun)),
                 Err(CallError::Over) => {
                     self.lost().await;
-                    Ok(Begun::Lost)
+                    Ok(None)
                 }
                 Err(error) => Err(error.into()),
             },
@@ -147,11 +139,11 @@ impl Supervisor {
             Ok(()) = self.cancelled.changed() => {
                 self.cancel = self.cancelled.borrow_and_update().cause;
                 self.give_up(KillReason::Cancel).await;
-                Ok(Begun::Lost)
+                Ok(None)
             }
             () = self.inner.clock.sleep_until(kill_at) => {
                 self.give_up(KillReason::Deadline).await;
-                Ok(Begun::Lost)
+                Ok(None)
             }
         }
     }

@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::stdin::Source;
 use crate::execution::driver::{Call, Execute, Requested};
 use crate::execution::judge::{AgentReport, SIGKILL};
-use crate::execution::supervisor::{Begun, Supervisor};
+use crate::execution::supervisor::Supervisor;
 use crate::sandbox::{Inner, KernelBaseline};
 
 /// The name of a command in the audit.
@@ -82,9 +82,8 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
         let most = limits.output_bytes.as_u64();
         let console = ConsoleSpec { has_stdin, has_stderr, most, kept: None };
         let asked = inner.session().converse(permit, console, params);
-        let (reply, console) = match supervisor.begin(asked, kill_at).await? {
-            Begun::Accepted(asked) => asked,
-            Begun::Lost => return Ok(Ok(None)),
+        let Some((reply, console)) = supervisor.begin(asked, kill_at).await? else {
+            return Ok(Ok(None));
         };
         id.send_replace(Some(reply.id));
         let Console { stdin, output } = console;
