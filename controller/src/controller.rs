@@ -14,7 +14,7 @@ use sandbox_staging::kept::KeptImages;
 use sandbox_warm_pool::{PoolConfig, PoolStats};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::PreparedSandbox;
 use crate::audit::{AccessRecord, Audit, AuditReport, Connection, Event};
@@ -49,7 +49,7 @@ pub struct Controller {
 
 /// Removes leftovers of crashed controllers in the background, until it is dropped.
 struct Sweeper {
-    task: JoinHandle<()>,
+    _task: AbortOnDropHandle<()>,
     /// Held until the first sweep is done.
     first: Arc<Mutex<()>>,
 }
@@ -59,19 +59,13 @@ impl Sweeper {
         let first = Arc::new(Mutex::new(()));
         let held = first.clone().try_lock_owned();
         let sweep = reap::sweep(shared.instance.state().clone(), shared.engine.clone(), held);
-        Self { task: tokio::spawn(sweep), first }
+        Self { _task: AbortOnDropHandle::new(tokio::spawn(sweep)), first }
     }
 
     /// Waits for the first sweep, so that even a short command removes leftovers. The wait is
     /// bounded: a slow engine completes the requests it has by itself.
     async fn first_sweep(&self) {
         _ = tokio::time::timeout(FIRST_SWEEP_TIMEOUT, self.first.lock()).await;
-    }
-}
-
-impl Drop for Sweeper {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

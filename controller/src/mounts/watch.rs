@@ -11,7 +11,7 @@ use sandbox_engine::mount_table::{MOUNTINFO, MountTable};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, watch};
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 /// The minimum interval between two reads of the table: changes within it count as one.
 const READ_INTERVAL: Duration = Duration::from_millis(20);
@@ -31,7 +31,7 @@ pub(crate) struct MountWatch(Arc<Mutex<Weak<Watcher>>>);
 #[derive(Debug)]
 struct Watcher {
     shared: Arc<Reader>,
-    task: AbortHandle,
+    _task: AbortOnDropHandle<()>,
 }
 
 /// Reads the table.
@@ -135,13 +135,7 @@ impl Watcher {
                 tokio::time::sleep(READ_INTERVAL).await;
             }
         });
-        Ok(Self { shared, task: task.abort_handle() })
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.task.abort();
+        Ok(Self { shared, _task: AbortOnDropHandle::new(task) })
     }
 }
 

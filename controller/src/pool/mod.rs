@@ -23,6 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use self::key::{NamedIoDir, SlotKey};
 use crate::error::Error;
@@ -114,16 +115,7 @@ impl Drop for HeldIoDir {
 /// A pooled sandbox, and the task that waits for its end.
 struct Slot {
     sandbox: PooledSandbox,
-    _watch: Watch,
-}
-
-/// A task that ends with this.
-struct Watch(AbortHandle);
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    _watch: AbortOnDropHandle<()>,
 }
 
 impl PoolHandle {
@@ -385,7 +377,7 @@ impl Pool {
                 pool.remove(number, why);
             }
         };
-        Slot { sandbox, _watch: Watch(self.runtime.spawn(watch).abort_handle()) }
+        Slot { sandbox, _watch: AbortOnDropHandle::new(self.runtime.spawn(watch)) }
     }
 
     /// Discards a slot.

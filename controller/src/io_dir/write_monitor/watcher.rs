@@ -7,8 +7,8 @@ use sandbox_api::DiskReserve;
 use sandbox_dirfd::{DiskUsage, FreeSpace};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::judge::{Reading, too_little};
 use super::scan::{Scanner, blocking, space_of};
@@ -35,7 +35,7 @@ pub(super) struct RunLimit(pub DiskUsage);
 pub(super) struct Watcher {
     pub measured: watch::Sender<Reading>,
     runs: Arc<Runs>,
-    task: AbortHandle,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Watcher {
@@ -53,8 +53,8 @@ impl Watcher {
             runs: runs.clone(),
             measured: measured.clone(),
         };
-        let task = runtime.spawn(watch.run()).abort_handle();
-        Arc::new(Self { measured, runs, task })
+        let task = AbortOnDropHandle::new(runtime.spawn(watch.run()));
+        Arc::new(Self { measured, runs, _task: task })
     }
 
     /// Adds the limit of a run, for as long as the returned value exists.
@@ -64,12 +64,6 @@ impl Watcher {
         all.retain(|limit| limit.strong_count() > 0);
         all.push(Arc::downgrade(&limit));
         limit
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
