@@ -514,16 +514,10 @@ impl Driver {
             let result = match inner.refusal() {
                 Some(error) => Err(error),
                 None => {
+                    let why = "a signal to a process was not answered";
                     let call = inner.session().call(request);
-                    match inner.clock.timeout(CONTROL_TIMEOUT, call).await {
-                        Some(Ok(ControlReply { found })) => Ok(found),
-                        Some(Err(CallError::Over)) => Err(inner.why_ended().await),
-                        Some(Err(error)) => Err(error.into()),
-                        None => {
-                            inner.abandon("a signal to a process was not answered").await;
-                            Err(inner.why_ended().await)
-                        }
-                    }
+                    let replied = inner.answered(CONTROL_TIMEOUT, why, call).await;
+                    replied.map(|ControlReply { found }| found)
                 }
             };
             // The caller may be gone.

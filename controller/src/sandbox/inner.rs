@@ -404,6 +404,24 @@ impl Inner {
         }
     }
 
+    /// Waits for the answer of an agent that has this time for it; `why` ends one that is late.
+    pub async fn answered<T>(
+        &self,
+        limit: Duration,
+        why: &'static str,
+        asked: impl Future<Output = Result<T, CallError>>,
+    ) -> Result<T, Error> {
+        match self.clock.timeout(limit, asked).await {
+            Some(Ok(answer)) => Ok(answer),
+            Some(Err(CallError::Over)) => Err(self.why_ended().await),
+            Some(Err(error)) => Err(error.into()),
+            None => {
+                self.abandon(why).await;
+                Err(self.why_ended().await)
+            }
+        }
+    }
+
     pub async fn kill(&self) -> Result<(), Error> {
         self.is_killed.store(true, Ordering::Relaxed);
         step(Step::Kill, self.container.kill()).await
