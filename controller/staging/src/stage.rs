@@ -23,7 +23,7 @@ use sandbox_dirfd::{FileStamp, Identity, Root, path_of, random_hex};
 use crate::bounded::BoundedDir;
 use crate::commit::{self, Commit};
 use crate::compare::{Comparison, compare};
-use crate::copy::{Baseline, CopyBounds, copy_linked, copy_tree, finish, is_socket};
+use crate::copy::{Baseline, CopyBounds, LinkedFiles, copy_tree, finish, is_socket};
 use crate::error::StageError;
 use crate::journal::Journal;
 use crate::location::{
@@ -136,7 +136,8 @@ impl Stage {
                     let is_left_out = |name: &CStr, stat: &Stat| {
                         is_socket(stat) || name.to_bytes().starts_with(PREFIX.as_bytes())
                     };
-                    let copied = copy_tree(io_dir.as_fd(), files.as_fd(), &is_left_out, bounds)?;
+                    let copied =
+                        copy_tree(io_dir.as_fd(), files.as_fd(), &is_left_out, bounds, None)?;
                     (files, Before::Copied(Arc::new(copied)), None)
                 }
                 Method::Overlay => {
@@ -180,7 +181,8 @@ impl Stage {
     fn copy_changes(&self, comparison: &Comparison) -> Result<Baseline, StageError> {
         let to =
             self.at.open(FILES).map_err(|errno| StageError::stage(&self.at.path)(errno.into()))?;
-        let copied = copy_linked(self.files.as_fd(), to.as_fd(), &|_, _| false, self.bounds)?;
+        let (from, linked) = (self.files.as_fd(), Some(LinkedFiles::default()));
+        let copied = copy_tree(from, to.as_fd(), &|_, _| false, self.bounds, linked)?;
         let missing = comparison
             .changed
             .iter()
