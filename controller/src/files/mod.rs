@@ -153,7 +153,7 @@ impl Sandbox {
     ///
     /// Those of [`read_bytes`](Self::read_bytes). Later failures are errors of the reader.
     pub async fn reader(&self, read: Read) -> Result<FileReader, Error> {
-        Reading::start(self.inner().clone(), read).await.map(FileReader::new)
+        Reading::start(self.inner().clone(), read).await.map(Reading::into_reader)
     }
 
     /// Returns a range of a file for people and models: lines of UTF-8 text, or an image.

@@ -6,11 +6,11 @@ use std::task::{Context, Poll};
 use std::{fmt, io};
 
 use bytes::Bytes;
-use futures_util::stream::{self, BoxStream, StreamExt};
+use futures_util::stream;
 use sandbox_protocol::operation::{FileOperation as _, Read, ReadReply, Write, WriteReply};
 use sandbox_protocol::path::GuestPath;
 use sandbox_session::{Fin, Incoming, Outgoing};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::sync::oneshot;
 use tokio_util::io::StreamReader;
 use tokio_util::task::AbortOnDropHandle;
@@ -95,17 +95,9 @@ impl Reading {
         }
         Ok(content)
     }
-}
 
-/// The content of a file, from [`Sandbox::reader`](crate::Sandbox::reader). Its I/O errors wrap an
-/// [`Error`]. Dropping it before the end cancels the read.
-///
-/// Unread content occupies at most 256 KiB, and one of the sandbox's 16 permits.
-pub struct FileReader(StreamReader<BoxStream<'static, io::Result<Bytes>>, Bytes>);
-
-impl FileReader {
-    pub(super) fn new(reading: Reading) -> Self {
-        let pieces = stream::unfold(Some(reading), |reading| async {
+    pub fn into_reader(self) -> FileReader {
+        let pieces = stream::unfold(Some(self), |reading| async {
             let mut reading = reading?;
             match reading.next().await {
                 Ok(Some(piece)) => Some((Ok(Bytes::from(piece)), Some(reading))),
@@ -119,25 +111,15 @@ impl FileReader {
                 }
             }
         });
-        Self(StreamReader::new(pieces.boxed()))
+        Box::pin(StreamReader::new(pieces))
     }
 }
 
-impl AsyncRead for FileReader {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer)
-    }
-}
-
-impl fmt::Debug for FileReader {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("FileReader").finish_non_exhaustive()
-    }
-}
+/// The content of a file, from [`Sandbox::reader`](crate::Sandbox::reader). Its I/O errors wrap an
+/// [`Error`]. Dropping it before the end cancels the read.
+///
+/// Unread content occupies at most 256 KiB, and one of the sandbox's 16 permits.
+pub type FileReader = Pin<Box<dyn AsyncRead + Send>>;
 
 /// A file being written.
 pub(super) struct Writing {
