@@ -26,10 +26,6 @@ pub(crate) struct Watched {
     pub clock: Clock,
 }
 
-/// How large the io dir may become in a run.
-#[derive(Debug)]
-pub(super) struct RunLimit(pub DiskUsage);
-
 /// Measures an io dir for as long as it has users.
 #[derive(Debug)]
 pub(super) struct Watcher {
@@ -57,9 +53,9 @@ impl Watcher {
         Arc::new(Self { measured, runs, _task: task })
     }
 
-    /// Adds the limit of a run, for as long as the returned value exists.
-    pub fn begin(&self, limit: DiskUsage) -> Arc<RunLimit> {
-        let limit = Arc::new(RunLimit(limit));
+    /// Adds how large the io dir may become in a run, for as long as the returned value exists.
+    pub fn begin(&self, limit: DiskUsage) -> Arc<DiskUsage> {
+        let limit = Arc::new(limit);
         let mut all = self.runs.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|limit| limit.strong_count() > 0);
         all.push(Arc::downgrade(&limit));
@@ -69,13 +65,13 @@ impl Watcher {
 
 /// The limits of all runs in progress.
 #[derive(Debug, Default)]
-struct Runs(Mutex<Vec<Weak<RunLimit>>>);
+struct Runs(Mutex<Vec<Weak<DiskUsage>>>);
 
 impl Runs {
     /// The lowest limit and the highest, of each.
     fn limits(&self) -> (DiskUsage, DiskUsage) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: Vec<_> = all.iter().filter_map(Weak::upgrade).map(|limit| limit.0).collect();
+        let all: Vec<_> = all.iter().filter_map(Weak::upgrade).map(|limit| *limit).collect();
         let lowest = |of: fn(&DiskUsage) -> u64| all.iter().map(of).min().unwrap_or(u64::MAX);
         let least = DiskUsage { bytes: lowest(|it| it.bytes), entries: lowest(|it| it.entries) };
         (least, all.into_iter().reduce(DiskUsage::or).unwrap_or_default())
