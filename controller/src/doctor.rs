@@ -221,7 +221,7 @@ async fn identity(controller: &Controller, io_dir: Option<&Path>) -> Result<Chec
     // A missing one is created by its first run, and then belongs to this user.
     let me = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let owner = match io_dir.filter(|dir| dir.exists()).map(|dir| IoDir::open(dir, Links::Follow)) {
-        Some(io_dir) => io_dir?.owner(),
+        Some(io_dir) => io_dir?.owner,
         None => me,
     };
     let how = match mapping {

@@ -42,11 +42,11 @@ pub(crate) struct IoDir {
     /// Absolute, without symbolic links.
     path: PathBuf,
     /// The source of its mount.
-    source: Source,
+    pub source: Source,
     /// Its files; of an overlay, the upper layer.
     files: Arc<OwnedFd>,
-    identity: Identity,
-    owner: (u32, u32),
+    pub identity: Identity,
+    pub owner: (u32, u32),
     /// It is removed with its sandbox, and callers do not use its path.
     is_private: bool,
     /// A shared lock, which marks it as in use.
@@ -378,19 +378,6 @@ impl IoDir {
             None => (DiskBound::Watched, DiskBackend::Directory),
         };
         Disk { bound, backend, bytes, entries, reason: self.unbounded.clone() }
-    }
-
-    /// The source of its mount.
-    pub fn source(&self) -> &Source {
-        &self.source
-    }
-
-    pub const fn identity(&self) -> Identity {
-        self.identity
-    }
-
-    pub const fn owner(&self) -> (u32, u32) {
-        self.owner
     }
 
     /// Writes a file with unpredictable content, which any user of the sandbox can read.

@@ -196,7 +196,7 @@ impl Opened {
         let private = match (&spec.io_dir, spec.private_io) {
             (None, Some(private)) => {
                 let io_dir = private_io_dir(&shared, &spec, private, owner, allowed).await?;
-                if spec.user.is_some() && owner.map(|(uid, _)| uid) != Some(io_dir.owner().0) {
+                if spec.user.is_some() && owner.map(|(uid, _)| uid) != Some(io_dir.owner.0) {
                     io_dir.admit_every_user()?;
                 }
                 Some(io_dir)
@@ -266,7 +266,7 @@ impl Opened {
                     )
                 }),
         );
-        let owner = held.io_dir.as_ref().map(|io_dir| io_dir.owner());
+        let owner = held.io_dir.as_ref().map(|io_dir| io_dir.owner);
         let asked = spec.user;
         let highest = shared.engine.highest_id();
         let user_by = |mapping| container_user(mapping, owner, asked, highest);
@@ -469,13 +469,13 @@ async fn image(
 impl HeldResources {
     /// The sources of the mounts, in order.
     fn sources(&self) -> impl Iterator<Item = &Source> {
-        let io_dir = self.io_dir.iter().map(|io_dir| io_dir.source());
+        let io_dir = self.io_dir.iter().map(|io_dir| &io_dir.source);
         io_dir.chain(self.inputs.iter().map(|input| &input.source))
     }
 
     /// The identities of the sources.
     fn identities(&self) -> Vec<Identity> {
-        let io_dir = self.io_dir.iter().map(|io_dir| io_dir.identity());
+        let io_dir = self.io_dir.iter().map(|io_dir| io_dir.identity);
         io_dir.chain(self.inputs.iter().map(|input| input.identity)).collect()
     }
 
@@ -483,7 +483,7 @@ impl HeldResources {
     fn guard(&self, plan: &Plan, mounts: &mut MountGuard) -> Result<(), Error> {
         if let (Some(io_dir), Some(target)) = (&self.io_dir, &plan.io) {
             let (staged, target) = (io_dir.staged_sources(), target.to_string());
-            for source in if staged.is_empty() { slice::from_ref(io_dir.source()) } else { &staged }
+            for source in if staged.is_empty() { slice::from_ref(&io_dir.source) } else { &staged }
             {
                 match io_dir.host_path() {
                     Some(_) => mounts.add(IO_DIR, source, &target, Access::Write)?,
