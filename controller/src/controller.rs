@@ -58,7 +58,7 @@ impl Sweeper {
     fn start(shared: &Shared) -> Self {
         let first = Arc::new(Mutex::new(()));
         let held = first.clone().try_lock_owned();
-        let sweep = reap::sweep(shared.instance.state().clone(), shared.engine.clone(), held);
+        let sweep = reap::sweep(shared.instance.state.clone(), shared.engine.clone(), held);
         Self { _task: AbortOnDropHandle::new(tokio::spawn(sweep)), first }
     }
 
@@ -405,7 +405,7 @@ impl Controller {
     /// What interrupted commits were completed without, since they were taken last: also while this
     /// controller closes.
     pub fn commit_conflicts(&self) -> ConflictLog {
-        self.shared.instance.state().stages().conflicts().clone()
+        self.shared.instance.state.stages.conflicts().clone()
     }
 
     /// Waits until all sandboxes are removed, and reports the state of the audit, if there is one.

@@ -183,7 +183,7 @@ impl Opened {
         let inputs = std::mem::take(&mut spec.inputs);
         let links = links_of(&spec);
         let inputs = open_inputs(inputs, links, &shared.instance.spool_dir())?;
-        let (made, stages) = (shared.instance.made_dir(), shared.instance.state().stages());
+        let (made, stages) = (shared.instance.made_dir(), &shared.instance.state.stages);
         let is_staged = spec.staged;
         if spec.io_dir.is_some() {
             // First, before the io dir is used.
@@ -409,7 +409,7 @@ async fn private_io_dir(
         };
         let (shared, path) = (shared.clone(), path.clone());
         let open = move || {
-            let templates = shared.instance.state().templates_dir();
+            let templates = shared.instance.state.templates_dir();
             let image = || shared.kept_images.open(&path, size, owner, &templates);
             IoDir::kept(&path, owner, wanted, image)
         };
@@ -457,7 +457,7 @@ async fn image(
     let (shared, size) = (shared.clone(), size_of(&spec.limits));
     // It starts a program, and mounts.
     let make = tokio::task::spawn_blocking(move || {
-        let templates = shared.instance.state().templates_dir();
+        let templates = shared.instance.state.templates_dir();
         BoundedDir::on_disk(size, owner, &shared.folders.scratch_dir, &templates)
     });
     match make.await {

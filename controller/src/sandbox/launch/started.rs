@@ -205,7 +205,7 @@ impl Ready {
             plan.configure.limits.disk_reserve_bytes = disk_reserve(shared, io_dir);
         }
         if spec.io_dir.is_some() {
-            shared.instance.state().stages().recover();
+            shared.instance.state.stages.recover();
         }
         (about.spec, about.plan) = (spec, plan);
     }

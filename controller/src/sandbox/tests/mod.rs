@@ -910,7 +910,7 @@ fn container_of(instance: &Instance, id: &str) -> ContainerSummary {
 #[tokio::test(start_paused = true)]
 async fn leftovers_go_at_once_and_every_half_minute_until_the_controller_ends() {
     let world = World::new(async |_, _| {});
-    let state = world.shared.instance.state().clone();
+    let state = world.shared.instance.state.clone();
     let (live, dead) = (
         Instance::register(state.clone(), "fake").unwrap(),
         Instance::register(state.clone(), "fake").unwrap(),
