@@ -214,7 +214,7 @@ impl Execution {
             let Some(id) = id.wait_for(Option::is_some).await.ok().and_then(|id| *id) else {
                 return false;
             };
-            let resized = inner.session().call(Resize { id, cols, rows });
+            let resized = inner.session.call(Resize { id, cols, rows });
             matches!(inner.clock.timeout(CONTROL_TIMEOUT, resized).await, Some(Ok(it)) if it.found)
         }
     }

@@ -201,7 +201,7 @@ impl Supervisor {
         // In a separate task: an agent that does not read must not delay the kill.
         let (inner, grace) = (self.inner.clone(), self.grace);
         tokio::spawn(async move {
-            let call = inner.session().call(cancel);
+            let call = inner.session.call(cancel);
             if !matches!(tokio::time::timeout(grace, call).await, Ok(Ok(_))) {
                 tracing::debug!("the agent did not take the cancel");
             }
@@ -223,12 +223,12 @@ impl Supervisor {
         tracing::warn!(why, "a container that was killed may not have ended");
         self.unproven.get_or_insert(why);
         // Its output would otherwise be waited for as long as it lives.
-        self.inner.session().abandon();
+        self.inner.session.abandon();
     }
 
     /// The session has ended, so there will be no answer.
     async fn lost(&mut self) {
-        if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
+        if let Some(SessionEnd::Breach(detail)) = self.inner.session.end() {
             self.give_up(KillReason::Breach(detail)).await;
             return;
         }
@@ -287,7 +287,7 @@ impl Supervisor {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(CallError::Refused(error))) => Err(error),
             Ok(Err(CallError::Over)) => {
-                if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
+                if let Some(SessionEnd::Breach(detail)) = self.inner.session.end() {
                     self.our_kill = Some(KillReason::Breach(detail));
                 }
                 return Ok(None);
@@ -356,7 +356,7 @@ impl Supervisor {
             timeout: limits.timeout,
             memory: limits.memory,
             output_bytes: limits.output_bytes,
-            stderr: self.inner.session().stderr(),
+            stderr: self.inner.session.stderr(),
         };
         Ok(evidence.judge())
     }

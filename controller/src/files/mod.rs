@@ -266,7 +266,7 @@ impl OperationCall {
     async fn view(&mut self, view: View) -> Result<ViewData, Error> {
         let inner = self.inner().clone();
         let most = inner.limits.max_file_size.as_u64();
-        let (reply, mut incoming) = self.send(inner.session().receive(most, view)).await?;
+        let (reply, mut incoming) = self.send(inner.session.receive(most, view)).await?;
         let reply = self.pending_reply(reply);
         let mut content = Vec::new();
         while let Some(piece) = self.with_timeout(content.len() as u64, incoming.next()).await? {

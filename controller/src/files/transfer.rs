@@ -40,7 +40,7 @@ impl Reading {
         let inner = call.inner();
         let most = inner.limits.max_file_size.as_u64();
         let most = request.limit.map_or(most, |limit| limit.min(most));
-        let begun = call.send(inner.session().receive(most, request)).await;
+        let begun = call.send(inner.session.receive(most, request)).await;
         let (reply, incoming) = match begun {
             Ok(begun) => begun,
             Err(error) => return call.end_with(None, Err(error)),
@@ -139,7 +139,7 @@ impl Writing {
         content: Option<&[u8]>,
     ) -> Result<Self, Error> {
         let call = OperationCall::new(inner, Write::NAME, request.paths());
-        let begun = call.send(call.inner().session().send(content, request)).await;
+        let begun = call.send(call.inner().session.send(content, request)).await;
         match begun {
             Ok((reply, outgoing, sent)) => {
                 let answer = Some(call.pending_reply(reply));

@@ -50,10 +50,10 @@ impl Sandbox {
     pub async fn listening_ports(&self) -> Result<PortList, Error> {
         let inner = self.inner();
         let _active = inner.begin_with_ports()?;
-        let asked = inner.session().call(ListPorts {});
+        let asked = inner.session.call(ListPorts {});
         let ports = inner.answered(ANSWER_TIMEOUT, UNANSWERED, asked).await?.listening;
         if ports.len() > MAX_LISTENING {
-            inner.session().breach("it lists too many ports");
+            inner.session.breach("it lists too many ports");
             return Err(inner.why_ended().await);
         }
         Ok(PortList { ports })
@@ -63,7 +63,7 @@ impl Sandbox {
 impl Inner {
     /// Begins a use of its ports, if it can be used.
     fn begin_with_ports(&self) -> Result<Active, Error> {
-        if !self.supports_exec() {
+        if !self.supports_exec {
             return Err(Error::ExecUnsupported);
         }
         let active = self.activity.begin();
@@ -93,7 +93,7 @@ impl Inner {
     }
 
     async fn connect(&self, port: u16) -> Result<Tunnel, Error> {
-        let asked = self.session().dial(port);
+        let asked = self.session.dial(port);
         let tunnel = match self.answered(DIAL_TIMEOUT + ANSWER_TIMEOUT, UNANSWERED, asked).await {
             Err(Error::Refused { source }) => match source.kind() {
                 ErrorKind::NotFound | ErrorKind::NotAllowed | ErrorKind::Timeout => {

@@ -81,7 +81,7 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
         let has_stdin = input.is_some();
         let most = limits.output_bytes.as_u64();
         let console = ConsoleSpec { has_stdin, has_stderr, most, kept: None };
-        let asked = inner.session().converse(permit, console, params);
+        let asked = inner.session.converse(permit, console, params);
         let Some((reply, console)) = supervisor.begin(asked, kill_at).await? else {
             return Ok(Ok(None));
         };
@@ -102,7 +102,7 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
         let unwanted = async {
             inner.clock.sleep_until(kill_at - Self::GRACE + UNWANTED_AFTER).await;
             for &number in &numbers {
-                inner.session().advance(number, UNWANTED_BYTES).await;
+                inner.session.advance(number, UNWANTED_BYTES).await;
             }
             std::future::pending().await
         };

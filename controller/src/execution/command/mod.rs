@@ -46,7 +46,7 @@ pub(super) async fn begin(
     mut command: Command,
     cancel: &CancelHandle,
 ) -> Result<Begun, Error> {
-    if !inner.supports_exec() {
+    if !inner.supports_exec {
         return Err(Error::ExecUnsupported);
     }
     let timeout = command.timeout.unwrap_or(inner.limits.timeout);

@@ -353,7 +353,7 @@ async fn an_agent_that_answers_before_anything_is_asked_runs_nothing() {
         std::future::pending().await
     });
     let sandbox = world.launch().await.unwrap();
-    sandbox.inner.session().ended().await;
+    sandbox.inner.session.ended().await;
     let error = sandbox.run(Script::new("x")).await.unwrap_err();
     assert!(matches!(error, Error::Ended { .. }), "{error}");
     assert!(error.to_string().contains("unknown request (id 0)"), "{error}");
