@@ -74,28 +74,22 @@ impl Sandbox {
             Some(id) => return Err(SpecError::Id { id: id.clone() }.into()),
             None => sandbox_dirfd::random_hex::<8>(),
         };
-        let launched = Self::launch_as(id.clone(), shared.clone(), sandbox, mounts).await;
+        let launch = async {
+            let began = Instant::now();
+            let opened = Opened::new(shared.clone(), sandbox, mounts).await?;
+            failpoint(Point::Opened).await;
+            let ready = opened.create(id.clone()).await?.start().await?.greet().await?;
+            let sandbox = ready.configure(StartKind::Cold, began).await?;
+            failpoint(Point::Greeted).await;
+            Ok::<_, Error>(sandbox)
+        };
+        let launched = launch.await;
         shared.audit.record(&Event {
             outcome: audit::outcome(&launched),
             duration: Some(started.elapsed()),
             ..Event::new(&id, "launch")
         });
         launched
-    }
-
-    async fn launch_as(
-        id: String,
-        shared: Arc<Shared>,
-        sandbox: PreparedSandbox,
-        mounts: Mounts,
-    ) -> Result<Self, Error> {
-        let began = Instant::now();
-        let opened = Opened::new(shared, sandbox, mounts).await?;
-        failpoint(Point::Opened).await;
-        let ready = opened.create(id).await?.start().await?.greet().await?;
-        let sandbox = ready.configure(StartKind::Cold, began).await?;
-        failpoint(Point::Greeted).await;
-        Ok(sandbox)
     }
 }
 
