@@ -1,9 +1,9 @@
 //! Transfers of content: files read and written in chunks.
 
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::{fmt, io};
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -214,6 +214,7 @@ impl Writing {
 
 /// A file to write to, from [`Sandbox::writer`](crate::Sandbox::writer). Nothing changes before
 /// [`finish`](Self::finish), or at all if it is dropped without.
+#[derive(Debug)]
 pub struct FileWriter {
     pipe: DuplexStream,
     /// Signals that the content is complete. Dropped: it is not.
@@ -281,11 +282,5 @@ impl AsyncWrite for FileWriter {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.pipe).poll_shutdown(context)
-    }
-}
-
-impl fmt::Debug for FileWriter {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("FileWriter").finish_non_exhaustive()
     }
 }
