@@ -353,9 +353,7 @@ impl Supervisor {
             our_kill: self.our_kill.take(),
             unproven: self.unproven.take(),
             exit,
-            timeout: limits.timeout,
-            memory: limits.memory,
-            output_bytes: limits.output_bytes,
+            limits: *limits,
             stderr: self.inner.session.stderr(),
         };
         Ok(evidence.judge())
