@@ -432,24 +432,14 @@ macro_rules! limits {
             }
         }
 
-        impl LimitKey {
-            /// Its name in JSON, with its unit.
-            pub const fn json_name(self) -> &'static str {
-                match self { $(Self::$variant => $json,)+ }
-            }
-        }
-
         impl TryFrom<LimitsDocument> for Limits {
             type Error = String;
 
             fn try_from(document: LimitsDocument) -> Result<Self, String> {
+                let request = LimitsRequest { $($field: Some(document.$field),)+ };
                 let mut limits = Self::default();
-                $(
-                    let value: $kind = document.$field.into_value();
-                    limits
-                        .set(LimitKey::$variant, value.value())
-                        .map_err(|error| format!("{}: {error}", $json))?;
-                )+
+                let applied = request.apply(&mut limits);
+                applied.map_err(|(name, error)| format!("{name}: {error}"))?;
                 Ok(limits)
             }
         }
@@ -476,6 +466,11 @@ macro_rules! limits {
         impl LimitKey {
             /// Every limit, in the order of the documentation.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// Its name in JSON, with its unit.
+            pub const fn json_name(self) -> &'static str {
+                match self { $(Self::$variant => $json,)+ }
+            }
 
             /// The configuration key.
             pub const fn key(self) -> &'static str {
