@@ -615,11 +615,6 @@ impl LimitKey {
         }
     }
 
-    /// Returns the limit with this configuration key.
-    pub fn from_key(key: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|limit| limit.key() == key)
-    }
-
     /// Its documented default.
     pub fn default_value(self) -> LimitValue {
         Limits::default().get(self)
@@ -830,7 +825,8 @@ mod tests {
                 limits.set(key, value).unwrap();
                 assert_eq!(limits.get(key), value);
             }
-            assert_eq!(LimitKey::from_key(key.key()), Some(key));
+            let named = LimitKey::ALL.iter().find(|it| it.key() == key.key());
+            assert_eq!(named, Some(&key));
         }
     }
 
