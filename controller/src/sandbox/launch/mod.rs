@@ -318,7 +318,8 @@ impl Opened {
             removal.create(container).await?
         };
         tracing::info!(container = container.id(), %user, "created a container");
-        let about = About {
+        Ok(Created {
+            container,
             image_workdir: image_workdir.filter(|_| plan.io.is_none()),
             image_id,
             named,
@@ -332,20 +333,14 @@ impl Opened {
             path_map,
             egress,
             user_mapping,
-        };
-        Ok(Created { container, about, removal })
+            removal,
+        })
     }
 }
 
-/// A container that was created but not started.
+/// A container that was created but not started, and the facts about its sandbox.
 struct Created {
     container: Arc<dyn Container>,
-    about: About,
-    removal: RemovalGuard,
-}
-
-/// Facts about a sandbox during its launch.
-struct About {
     id: String,
     shared: Arc<Shared>,
     spec: SandboxSpec,
@@ -363,6 +358,7 @@ struct About {
     image_id: Option<String>,
     /// The paths of what it is made of, as the caller named them.
     named: Vec<Arc<OwnedFd>>,
+    removal: RemovalGuard,
 }
 
 /// The bytes that the agent must leave free on the file system of an io dir. In a bounded one it has
