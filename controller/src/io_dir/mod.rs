@@ -110,13 +110,8 @@ impl IoDir {
             Ok(hold) => Ok(Self { hold: Mutex::new(hold), ..io_dir }),
             Err(errno) => Err(io::Error::from(errno).to_string()),
         });
-        match held {
-            Ok(io_dir) => Ok(Self { made: Some(created), ..io_dir }),
-            Err(reason) => {
-                created.remove_if_empty();
-                Err(reason)
-            }
-        }
+        let held = held.inspect_err(|_| created.remove_if_empty());
+        held.map(|io_dir| Self { made: Some(created), ..io_dir })
     }
 
     /// Stages an io dir: returns the copy, or the upper layer of the overlay. The stage is recorded
