@@ -154,27 +154,10 @@ impl Stage {
             };
             Ok((io_dir, files, before, image))
         })();
-        match staged {
-            Ok((io_dir, files, before, image)) => {
-                reached("filled");
-                let is_interrupted = false;
-                Ok(Self {
-                    io_dir,
-                    at,
-                    records,
-                    record,
-                    files,
-                    image,
-                    bounds,
-                    before,
-                    is_interrupted,
-                })
-            }
-            Err(error) => {
-                at.remove_with(&record);
-                Err(error)
-            }
-        }
+        let (io_dir, files, before, image) = staged.inspect_err(|_| at.remove_with(&record))?;
+        reached("filled");
+        let is_interrupted = false;
+        Ok(Self { io_dir, at, records, record, files, image, bounds, before, is_interrupted })
     }
 
     /// Copies what changed from its image into the stage, without the marks of the overlay.
@@ -371,16 +354,13 @@ impl Location {
             }
             fchmod(&dir, Mode::RWXU)?;
             record.add(&dir)?;
-            Ok(dir)
+            io::Result::Ok(dir)
         })();
-        match made {
-            Ok(dir) => Ok((Self { parent: fd, name: name.into(), path, dir, is_inside }, record)),
-            Err(error) => {
-                _ = keeping_times(&fd, is_inside, || unlinkat(&fd, name, AtFlags::REMOVEDIR));
-                record.remove();
-                Err(error)
-            }
-        }
+        let dir = made.inspect_err(|_| {
+            _ = keeping_times(&fd, is_inside, || unlinkat(&fd, name, AtFlags::REMOVEDIR));
+            record.remove();
+        })?;
+        Ok((Self { parent: fd, name: name.into(), path, dir, is_inside }, record))
     }
 
     fn remove_with(&self, record: &Record) {
