@@ -69,7 +69,8 @@ impl Collected {
 }
 
 /// Copies the selected files of an io dir to the destination, with their manifest and checksums:
-/// all of them or nothing. At most `most` entries may match. A name that `shown` changes is an error: it would stand in the manifest.
+/// all of them or nothing. At most `most` entries may match. A name that `shown` changes is an error:
+/// it would stand in the manifest.
 ///
 /// # Errors
 ///

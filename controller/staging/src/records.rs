@@ -378,8 +378,8 @@ impl Inode {
     }
 }
 
-/// The record of a stage, with an exclusive lock; `None` if the stage is in use, or if somebody else has
-/// removed the record.
+/// The record of a stage, with an exclusive lock; `None` if the stage is in use, or if somebody else
+/// has removed the record.
 fn unused(record: &Path) -> Option<File> {
     // Network filesystems give exclusive locks only to writers.
     let file = OpenOptions::new().read(true).write(true).open(record).ok()?;
