@@ -329,9 +329,7 @@ impl OperationCall {
         let note = self.note(reply.cut, limit);
         Ok(ListData { path: reply.path, entries, truncated: note.is_some(), note })
     }
-}
 
-impl OperationCall {
     async fn details(&self, details: message::EntryDetails) -> EntryDetails {
         let message::EntryDetails { permissions, uid, gid, owner, group, target, metadata } =
             details;
