@@ -85,20 +85,21 @@ pub struct Before {
     pub mode: Option<String>,
 }
 
-/// What happened to a path. Equal content, mode and times are no change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ChangeOp {
-    /// It did not exist before.
-    Created,
-    /// It has other content, or another type.
-    Modified,
-    /// It does not exist any more.
-    Removed,
-    /// It has other permission bits and the same content.
-    Mode,
-    /// It was written, and has the same content and permission bits. Not used of directories.
-    Times,
+sandbox_protocol::words! {
+    /// What happened to a path. Equal content, mode and times are no change.
+    #[derive(JsonSchema)]
+    pub enum ChangeOp {
+        /// It did not exist before.
+        Created = "created",
+        /// It has other content, or another type.
+        Modified = "modified",
+        /// It does not exist any more.
+        Removed = "removed",
+        /// It has other permission bits and the same content.
+        Mode = "mode",
+        /// It was written, and has the same content and permission bits. Not used of directories.
+        Times = "times",
+    }
 }
 
 /// The type of a changed path.

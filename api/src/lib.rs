@@ -26,7 +26,7 @@ mod limits;
 mod message_id;
 mod message_lines;
 mod named;
-mod network;
+pub mod network;
 mod notes;
 pub mod operation;
 mod outcome;

@@ -432,24 +432,14 @@ macro_rules! limits {
             }
         }
 
-        impl LimitKey {
-            /// Its name in JSON, with its unit.
-            pub const fn json_name(self) -> &'static str {
-                match self { $(Self::$variant => $json,)+ }
-            }
-        }
-
         impl TryFrom<LimitsDocument> for Limits {
             type Error = String;
 
             fn try_from(document: LimitsDocument) -> Result<Self, String> {
+                let request = LimitsRequest { $($field: Some(document.$field),)+ };
                 let mut limits = Self::default();
-                $(
-                    let value: $kind = document.$field.into_value();
-                    limits
-                        .set(LimitKey::$variant, value.value())
-                        .map_err(|error| format!("{}: {error}", $json))?;
-                )+
+                let applied = request.apply(&mut limits);
+                applied.map_err(|(name, error)| format!("{name}: {error}"))?;
                 Ok(limits)
             }
         }
@@ -476,6 +466,11 @@ macro_rules! limits {
         impl LimitKey {
             /// Every limit, in the order of the documentation.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// Its name in JSON, with its unit.
+            pub const fn json_name(self) -> &'static str {
+                match self { $(Self::$variant => $json,)+ }
+            }
 
             /// The configuration key.
             pub const fn key(self) -> &'static str {
@@ -618,11 +613,6 @@ impl LimitKey {
                 self.key()
             ),
         }
-    }
-
-    /// Returns the limit with this configuration key.
-    pub fn from_key(key: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|limit| limit.key() == key)
     }
 
     /// Its documented default.
@@ -835,7 +825,8 @@ mod tests {
                 limits.set(key, value).unwrap();
                 assert_eq!(limits.get(key), value);
             }
-            assert_eq!(LimitKey::from_key(key.key()), Some(key));
+            let named = LimitKey::ALL.iter().find(|it| it.key() == key.key());
+            assert_eq!(named, Some(&key));
         }
     }
 

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// How many hosts of each kind are kept.
 const MAX_HOSTS: usize = 100;
-/// How many characters of a host and of a reason are kept. A guest may have written either.
-const MAX_TEXT: usize = 255;
+/// How many characters of a host, a reason and other texts are kept that a guest may have written.
+pub const MAX_TEXT: usize = 255;
 
 /// The connections while a script or a command ran, those of others in the same sandbox included:
 /// each host, port and reason once, in order, at most 100 of each kind.
@@ -86,7 +86,8 @@ impl Network {
     }
 }
 
-fn cut(text: &mut String) {
+/// Cuts a text that a guest may have written.
+pub fn cut(text: &mut String) {
     if let Some((end, _)) = text.char_indices().nth(MAX_TEXT) {
         text.truncate(end);
     }

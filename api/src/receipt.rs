@@ -447,20 +447,12 @@ pub struct Envelope {
     pub signatures: Vec<Signature>,
 }
 
-/// The type of a signed payload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum PayloadType {
-    /// An in-toto statement.
-    #[serde(rename = "application/vnd.in-toto+json")]
-    InToto,
-}
-
-impl PayloadType {
-    /// Its name, which is signed too.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::InToto => "application/vnd.in-toto+json",
-        }
+sandbox_protocol::words! {
+    /// The type of a signed payload.
+    #[derive(JsonSchema)]
+    pub enum PayloadType {
+        /// An in-toto statement.
+        InToto = "application/vnd.in-toto+json",
     }
 }
 

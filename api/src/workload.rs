@@ -12,7 +12,7 @@ use crate::process::{
     DEFAULT_SCROLLBACK, MAX_TAG_BYTES, ProcessCommand, ProcessRequest, check_terminal,
 };
 use crate::secrets::Secrets;
-use crate::service::{CommandRequest, Content, ExecutionRequest, RequestSecrets};
+use crate::service::{CommandRequest, ExecutionRequest, RequestSecrets};
 use crate::spec::Script;
 
 /// What runs in a sandbox.
@@ -74,16 +74,37 @@ impl Workload {
     /// [`WorkloadError`] for the first member that is not usable.
     pub fn of(request: ExecutionRequest, max_stdin: ByteSize) -> Result<Self, WorkloadError> {
         let ExecutionRequest { script, command, args, seed, now, secrets, .. } = request;
-        let workload = with_secrets(workload(script, command, args, seed, now)?, secrets)?;
-        match &workload {
-            Self::Script(script) if script.source.len() > MAX_SOURCE_BYTES => {
-                let problem = format!("longer than {MAX_SOURCE_BYTES} bytes");
-                return Err(
-                    WorkloadError::invalid("script", problem).with_kind(ErrorKind::SourceTooLarge)
-                );
+        let mut workload = match (script, command) {
+            (Some(source), None) => {
+                Script::check_args(&args)
+                    .map_err(|error| WorkloadError::invalid("args", error.to_string()))?;
+                Self::Script(Script::new(source.0).args(args).seed(seed).now(now))
             }
-            Self::Script(_) => {}
-            Self::Command(command) => check_command(command, max_stdin)?,
+            (None, Some(_)) if !args.is_empty() || seed.is_some() || now.is_some() => {
+                let problem = "`args`, `seed` and `now` are those of a script";
+                return Err(WorkloadError::invalid("command", problem)
+                    .with_hint("arguments of a program are `command.args`"));
+            }
+            (None, Some(command)) => Self::Command(Command::try_from(command)?),
+            _ => {
+                let problem = "give one of `script` and `command`";
+                return Err(WorkloadError::invalid("script", problem));
+            }
+        };
+        let secrets = secrets_of(secrets)?;
+        match &mut workload {
+            Self::Script(script) => {
+                script.secrets = secrets;
+                if script.source.len() > MAX_SOURCE_BYTES {
+                    let problem = format!("longer than {MAX_SOURCE_BYTES} bytes");
+                    let refused = WorkloadError::invalid("script", problem);
+                    return Err(refused.with_kind(ErrorKind::SourceTooLarge));
+                }
+            }
+            Self::Command(command) => {
+                command.secrets = secrets;
+                check_command(command, max_stdin)?;
+            }
         }
         Ok(workload)
     }
@@ -176,32 +197,6 @@ impl ProcessCommand {
     }
 }
 
-fn workload(
-    script: Option<Content>,
-    command: Option<CommandRequest>,
-    args: serde_json::Map<String, serde_json::Value>,
-    seed: Option<u32>,
-    now: Option<u64>,
-) -> Result<Workload, WorkloadError> {
-    match (script, command) {
-        (Some(source), None) => {
-            Script::check_args(&args)
-                .map_err(|error| WorkloadError::invalid("args", error.to_string()))?;
-            Ok(Workload::Script(Script::new(source.0).args(args).seed(seed).now(now)))
-        }
-        (None, Some(command)) => {
-            let is_script = !args.is_empty() || seed.is_some() || now.is_some();
-            if is_script {
-                let problem = "`args`, `seed` and `now` are those of a script";
-                return Err(WorkloadError::invalid("command", problem)
-                    .with_hint("arguments of a program are `command.args`"));
-            }
-            Command::try_from(command).map(Workload::Command)
-        }
-        _ => Err(WorkloadError::invalid("script", "give one of `script` and `command`")),
-    }
-}
-
 impl TryFrom<CommandRequest> for Command {
     type Error = WorkloadError;
 
@@ -235,14 +230,6 @@ impl TryFrom<CommandRequest> for Command {
             None => command,
         })
     }
-}
-
-fn with_secrets(workload: Workload, given: RequestSecrets) -> Result<Workload, WorkloadError> {
-    let secrets = secrets_of(given)?;
-    Ok(match workload {
-        Workload::Script(script) => Workload::Script(script.secrets(secrets)),
-        Workload::Command(command) => Workload::Command(command.secrets(secrets)),
-    })
 }
 
 fn secrets_of(given: RequestSecrets) -> Result<Secrets, WorkloadError> {

@@ -40,10 +40,7 @@ pub async fn check_script(
     let answer = checked
         .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))
         .map_err(|source| Error::Check { source })?;
-    match answer {
-        CheckOutcome::Checked(reply) => Ok(reply),
-        CheckOutcome::Unconfined(detail) => Err(Error::Unconfined { detail }),
-    }
+    answer.map_err(|detail| Error::Unconfined { detail })
 }
 
 impl Controller {
@@ -57,18 +54,12 @@ impl Controller {
     }
 }
 
-/// How a check ended.
-enum CheckOutcome {
-    Checked(CheckReply),
-    /// The agent could not confine itself, and why.
-    Unconfined(String),
-}
-
+/// The inner error is why the agent could not confine itself.
 async fn run(
     source: &[u8],
     agent: &Agent,
     confinement: ConfinementPolicy,
-) -> io::Result<CheckOutcome> {
+) -> io::Result<Result<CheckReply, String>> {
     let program = Program::agent(agent)?;
     let args = AgentArgs {
         mode: Mode::Check,
@@ -109,10 +100,10 @@ async fn run(
     let status = child.wait().await?;
     let words = String::from_utf8_lossy(&words);
     if status.code() == Some(EXIT_UNCONFINED) {
-        return Ok(CheckOutcome::Unconfined(words.trim().to_owned()));
+        return Ok(Err(words.trim().to_owned()));
     }
     if !status.success() {
         return Err(io::Error::other(format!("the agent ended by {status}: {}", words.trim())));
     }
-    Ok(CheckOutcome::Checked(serde_json::from_slice(&reply)?))
+    Ok(Ok(serde_json::from_slice(&reply)?))
 }

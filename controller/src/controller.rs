@@ -14,7 +14,7 @@ use sandbox_staging::kept::KeptImages;
 use sandbox_warm_pool::{PoolConfig, PoolStats};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Mutex;
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::PreparedSandbox;
 use crate::audit::{AccessRecord, Audit, AuditReport, Connection, Event};
@@ -49,7 +49,7 @@ pub struct Controller {
 
 /// Removes leftovers of crashed controllers in the background, until it is dropped.
 struct Sweeper {
-    task: JoinHandle<()>,
+    _task: AbortOnDropHandle<()>,
     /// Held until the first sweep is done.
     first: Arc<Mutex<()>>,
 }
@@ -58,20 +58,14 @@ impl Sweeper {
     fn start(shared: &Shared) -> Self {
         let first = Arc::new(Mutex::new(()));
         let held = first.clone().try_lock_owned();
-        let sweep = reap::sweep(shared.instance.state().clone(), shared.engine.clone(), held);
-        Self { task: tokio::spawn(sweep), first }
+        let sweep = reap::sweep(shared.instance.state.clone(), shared.engine.clone(), held);
+        Self { _task: AbortOnDropHandle::new(tokio::spawn(sweep)), first }
     }
 
     /// Waits for the first sweep, so that even a short command removes leftovers. The wait is
     /// bounded: a slow engine completes the requests it has by itself.
     async fn first_sweep(&self) {
         _ = tokio::time::timeout(FIRST_SWEEP_TIMEOUT, self.first.lock()).await;
-    }
-}
-
-impl Drop for Sweeper {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -411,7 +405,7 @@ impl Controller {
     /// What interrupted commits were completed without, since they were taken last: also while this
     /// controller closes.
     pub fn commit_conflicts(&self) -> ConflictLog {
-        self.shared.instance.state().stages().conflicts().clone()
+        self.shared.instance.state.stages.conflicts().clone()
     }
 
     /// Waits until all sandboxes are removed, and reports the state of the audit, if there is one.

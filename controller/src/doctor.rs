@@ -88,7 +88,7 @@ pub async fn examine(config: Config, io_dir: Option<&Path>, io_is_private: bool)
     let scratch_dir = config.scratch_dir.clone();
     let boot_id = state_dir::boot_id();
     let state = boot_id.and_then(|boot_id| StateDir::open(&state_dir, &scratch_dir, &boot_id)).ok();
-    let left = || state.as_ref().map(|state| state.stages().leftovers()).unwrap_or_default();
+    let left = || state.as_ref().map(|state| state.stages.leftovers()).unwrap_or_default();
     let stages = left();
     let mut conflicts = Vec::new();
     // The diagnosis is not to be audited.
@@ -221,7 +221,7 @@ async fn identity(controller: &Controller, io_dir: Option<&Path>) -> Result<Chec
     // A missing one is created by its first run, and then belongs to this user.
     let me = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let owner = match io_dir.filter(|dir| dir.exists()).map(|dir| IoDir::open(dir, Links::Follow)) {
-        Some(io_dir) => io_dir?.owner(),
+        Some(io_dir) => io_dir?.owner,
         None => me,
     };
     let how = match mapping {

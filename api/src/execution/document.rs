@@ -221,10 +221,20 @@ impl<'a> From<&'a ExecutionResult> for ExecutionDocument<'a> {
                 tool_calls_truncated: *tool_calls_truncated,
             }),
             ResultBody::Command { exit_code, signal, stdout, stderr } => {
-                let none = CommandBody { failed: result.failed(), ..CommandBody::default() };
-                let none = none.with_output(stdout, stderr);
-                let (exit_code, signal, timed_out) = (*exit_code, *signal, result.timed_out());
-                DocumentBody::Command(CommandBody { exit_code, signal, timed_out, ..none })
+                let encode = |it: &'a Captured| OutputEncoding::encode(&it.bytes, it.truncated);
+                let [(out, stdout_encoding), (err, stderr_encoding)] = [stdout, stderr].map(encode);
+                DocumentBody::Command(CommandBody {
+                    exit_code: *exit_code,
+                    signal: *signal,
+                    failed: result.failed(),
+                    timed_out: result.timed_out(),
+                    stdout: out,
+                    stdout_encoding,
+                    stdout_truncated: stdout.truncated,
+                    stderr: err,
+                    stderr_encoding,
+                    stderr_truncated: stderr.truncated,
+                })
             }
         };
         let hint = result.hint();
@@ -367,28 +377,6 @@ impl ExecutionDocument<'_> {
             serde_json::from_str::<ReadMembers<ResultSchema, ScriptBody<'static>>>(json)?;
         body.result = result.map(|result| Cow::Owned(result.to_owned()));
         Ok(ExecutionDocument { id, status, body: DocumentBody::Script(body), common })
-    }
-}
-
-impl CommandBody<'_> {
-    /// The same with the beginning of its output.
-    pub fn with_output<'b>(self, stdout: &'b Captured, stderr: &'b Captured) -> CommandBody<'b> {
-        let Self { exit_code, signal, failed, timed_out, .. } = self;
-        let encode = |it: &'b Captured| OutputEncoding::encode(&it.bytes, it.truncated);
-        let ((stdout_text, stdout_encoding), (stderr_text, stderr_encoding)) =
-            (encode(stdout), encode(stderr));
-        CommandBody {
-            exit_code,
-            signal,
-            failed,
-            timed_out,
-            stdout: stdout_text,
-            stdout_encoding,
-            stdout_truncated: stdout.truncated,
-            stderr: stderr_text,
-            stderr_encoding,
-            stderr_truncated: stderr.truncated,
-        }
     }
 }
 

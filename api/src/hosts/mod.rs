@@ -373,8 +373,8 @@ impl FromStr for AllowRule {
             name @ Host::Name(_) => Pattern::Exactly(name),
         };
         match (&host, ports) {
-            (host, _) if host.is_own_loopback() => Err(AllowRuleError::Loopback(shown())),
-            (host, _) if host.is_reserved() => Err(AllowRuleError::Reserved(shown())),
+            (host, _) if host.host().is_own_loopback() => Err(AllowRuleError::Loopback(shown())),
+            (host, _) if host.host().is_reserved() => Err(AllowRuleError::Reserved(shown())),
             (Pattern::Exactly(Host::Name(name)), Ports::Usual) if ALL_WORDS.contains(&&**name) => {
                 Err(AllowRuleError::All(shown()))
             }
@@ -477,17 +477,11 @@ impl Pattern {
         }
     }
 
-    fn is_own_loopback(&self) -> bool {
+    /// Its host, or the domain that its hosts are below.
+    fn host(&self) -> Host {
         match self {
-            Self::Exactly(host) => host.is_own_loopback(),
-            Self::Below(name) => Host::Name(name.clone()).is_own_loopback(),
-        }
-    }
-
-    fn is_reserved(&self) -> bool {
-        match self {
-            Self::Exactly(host) => host.is_reserved(),
-            Self::Below(name) => Host::Name(name.clone()).is_reserved(),
+            Self::Exactly(host) => host.clone(),
+            Self::Below(name) => Host::Name(name.clone()),
         }
     }
 }

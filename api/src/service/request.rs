@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use sandbox_protocol::WireString;
 use sandbox_protocol::message::IoErrors;
-use sandbox_protocol::{Base64, WireString};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -135,23 +135,11 @@ impl fmt::Debug for Content {
 
 impl JsonSchema for Content {
     fn schema_name() -> Cow<'static, str> {
-        "Content".into()
+        WireString::schema_name()
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let base64 = generator.subschema_for::<Base64>();
-        json_schema!({
-            "description": "Text, or bytes in base64.",
-            "oneOf": [
-                { "type": "string" },
-                {
-                    "type": "object",
-                    "properties": { "b64": base64 },
-                    "required": ["b64"],
-                    "additionalProperties": false,
-                },
-            ],
-        })
+        WireString::json_schema(generator)
     }
 }
 

@@ -45,13 +45,6 @@ pub enum Unmatched {
 /// A path as it may be shown: without secrets.
 pub type Shown<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
 
-/// The bounds of what is copied.
-#[derive(Debug, Clone, Copy)]
-pub struct Bounds {
-    /// The maximum number of entries that match.
-    pub entries: u64,
-}
-
 /// What was copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collected {
@@ -76,7 +69,8 @@ impl Collected {
 }
 
 /// Copies the selected files of an io dir to the destination, with their manifest and checksums:
-/// all of them or nothing. A name that `shown` changes is an error: it would stand in the manifest.
+/// all of them or nothing. At most `most` entries may match. A name that `shown` changes is an error:
+/// it would stand in the manifest.
 ///
 /// # Errors
 ///
@@ -84,7 +78,7 @@ impl Collected {
 pub fn collect(
     io_dir: BorrowedFd<'_>,
     request: &Request,
-    bounds: Bounds,
+    most: u64,
     shown: Shown<'_>,
     proceed: ContinueFn<'_>,
 ) -> Result<Collected, Error> {
@@ -95,7 +89,7 @@ pub fn collect(
         .map_err(|errno| Error::io("read", b".")(errno))?;
     // A listing without copies writes no manifest.
     let reserves = destination.is_some();
-    let found = find(root.as_fd(), selection, bounds, reserves)?;
+    let found = find(root.as_fd(), selection, most, reserves)?;
     // Omitted entries are masked before any output names them.
     let omitted = found.omitted.iter().map(OmittedEntry::path);
     for path in found.files.iter().map(Vec::as_slice).chain(omitted) {
@@ -162,7 +156,7 @@ struct Selected {
 fn find(
     root: BorrowedFd<'_>,
     selection: &Selection,
-    bounds: Bounds,
+    most: u64,
     reserves: bool,
 ) -> Result<Selected, Error> {
     let patterns = selection.patterns();
@@ -181,7 +175,7 @@ fn find(
             return Visit::Skip;
         }
         matching += 1;
-        if matching > bounds.entries {
+        if matching > most {
             // Counted, and not remembered.
             return Visit::Skip;
         }
@@ -205,8 +199,8 @@ fn find(
         Visit::Skip
     });
     complete("the io dir", coverage)?;
-    if matching > bounds.entries {
-        return Err(Error::TooMany { most: bounds.entries });
+    if matching > most {
+        return Err(Error::TooMany { most });
     }
     files.sort_unstable();
     omitted.sort_unstable_by(|one: &OmittedEntry, other| one.path().cmp(other.path()));
@@ -304,7 +298,7 @@ pub mod tests {
                 let at = path.windows(7).position(|it| it == b"hunter2");
                 at.map_or(path.to_vec(), |at| [&path[..at], b"***"].concat())
             };
-            collect(io_dir.as_fd(), &request, Bounds { entries: 100 }, &shown, proceed)
+            collect(io_dir.as_fd(), &request, 100, &shown, proceed)
         }
 
         fn names(&self) -> Vec<String> {
@@ -463,9 +457,7 @@ pub mod tests {
             unmatched: Unmatched::Allow,
             reference: None,
         };
-        let collected =
-            collect(io_dir.as_fd(), &request, Bounds { entries: 1 }, &<[u8]>::to_vec, &|| true)
-                .unwrap();
+        let collected = collect(io_dir.as_fd(), &request, 1, &<[u8]>::to_vec, &|| true).unwrap();
         assert_eq!((collected.files(), collected.unmatched), (0, vec!["*.whl".to_owned()]));
         assert!(sha256sum_accepts(&place.at("out")));
     }

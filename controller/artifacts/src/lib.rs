@@ -26,7 +26,7 @@ mod tree;
 mod verify;
 
 pub use archive::ArchiveFormat;
-pub use collect::{Bounds, Collected, Request, Shown, Unmatched, collect};
+pub use collect::{Collected, Request, Shown, Unmatched, collect};
 pub use destination::Destination;
 pub use diff::diff;
 pub use error::Error;

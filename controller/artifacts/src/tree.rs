@@ -3,22 +3,19 @@
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat};
 use rustix::io::Errno;
 use sandbox_api::ErrorKind;
-use sandbox_dirfd::{FileStamp, HoleAllowance, Visit, WalkBounds, hex, join, open_child, walk};
+use sandbox_dirfd::{FileStamp, HoleAllowance, Visit, hex, join, open_child, walk};
 use sha2::{Digest as _, Sha256};
 
+use crate::ContinueFn;
 use crate::collect::complete;
 use crate::copy::{Progress, describe, hash, target_of};
 use crate::cursor::{Cursor, MissingDir};
 use crate::error::{Error, text};
-use crate::{ContinueFn, MAX_DEPTH};
-
-const SCAN: WalkBounds =
-    WalkBounds { entries: 2_000_000, depth: MAX_DEPTH, time: Duration::from_secs(600) };
+use crate::verify::SCAN;
 
 /// The digest of an input, and what shows later whether it is still the same.
 #[derive(Debug, Clone, PartialEq, Eq)]

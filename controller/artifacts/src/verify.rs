@@ -20,7 +20,8 @@ use crate::cursor::{Cursor, MissingDir};
 use crate::error::{Error, text};
 use crate::{CHECKSUMS, ContinueFn, MANIFEST, MAX_DEPTH, manifest, sums};
 
-const SCAN: WalkBounds =
+/// The bounds of what is scanned outside of an io dir.
+pub(crate) const SCAN: WalkBounds =
     WalkBounds { entries: 2_000_000, depth: MAX_DEPTH, time: Duration::from_secs(600) };
 
 /// An artifacts directory with a manifest. What else is in it is not known to be right.

@@ -9,14 +9,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sandbox_api::hosts::Allowlist;
+use sandbox_api::network::cut;
 use sandbox_api::{ByteSize, Limits, millis};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 /// How many refusals are kept.
 const MAX_REFUSALS: usize = 20;
-/// How many characters of a text are kept that a guest may have written.
-const MAX_TEXT: usize = 255;
 
 /// The limits of a sandbox's connections over its whole life. At most
 /// [`MAX_TUNNELS`](sandbox_protocol::limits::MAX_TUNNELS) are open at a time. The default allows none.
@@ -154,14 +153,10 @@ impl Policy {
     }
 }
 
-fn cut(text: &mut String) {
-    if let Some((end, _)) = text.char_indices().nth(MAX_TEXT) {
-        text.truncate(end);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use sandbox_api::network::MAX_TEXT;
+
     use super::*;
 
     fn answer(policy: &Policy, request: &str) -> (String, String) {

@@ -219,7 +219,7 @@ impl<E: Execute> ExecutionDriver<E> {
             Some(monitor) => {
                 let (found, passed) = monitor.end().await;
                 // A script announces all that it changes.
-                let has_commands = self.inner.supports_exec();
+                let has_commands = self.inner.supports_exec;
                 (if has_commands { found.with(announced) } else { announced }, passed)
             }
             None => (announced, None),
@@ -240,7 +240,7 @@ impl<E: Execute> ExecutionDriver<E> {
             kernel,
             signs: self.execution.signs(),
             network: network.as_ref(),
-            io_dir: inner.io_mount().map(ToString::to_string),
+            io_dir: inner.io_mount.as_ref().map(ToString::to_string),
             disk: disk.as_ref(),
         };
         let notes = evidence.notes();

@@ -5,9 +5,7 @@
 //! (out of memory, a kill from outside); otherwise the agent is lost. A missing exit code is never
 //! a success.
 
-use std::time::Duration;
-
-use sandbox_api::{CancelCause, Exit, KilledBy, Outcome, failure};
+use sandbox_api::{CancelCause, Exit, KilledBy, Limits, Outcome, failure};
 use sandbox_engine::{ExitEvidence, KILLED};
 use sandbox_protocol::message::{ExecEnd, ExecStop, RunEnd, ScriptError};
 use sandbox_protocol::{ErrorKind, WireError};
@@ -50,12 +48,8 @@ pub(crate) struct Evidence {
     pub unproven: Option<String>,
     /// The engine's evidence of the container's exit, if it exited and the engine could be asked.
     pub exit: Option<ExitEvidence>,
-    /// The time limit, for the message.
-    pub timeout: Duration,
-    /// The container's memory limit, for the message.
-    pub memory: sandbox_api::ByteSize,
-    /// The limit of a command's output, for the message.
-    pub output_bytes: sandbox_api::ByteSize,
+    /// The limits, for the messages.
+    pub limits: Limits,
     /// The last lines that the agent wrote to stderr.
     pub stderr: String,
 }
@@ -109,17 +103,14 @@ impl Evidence {
         let oom = self.exit.is_some_and(|exit| {
             exit.over_memory || exit.oom_killed == Some(true) && exit.code != Some(0)
         });
-        match self.our_kill {
-            Some(KillReason::Deadline | KillReason::Lifetime) => {
-                let limit = humantime::format_duration(self.timeout);
-                let text = format!("the {} did not end within its {limit}", self.what);
-                let message = match &self.unproven {
-                    None => format!("killed: {text}"),
-                    Some(why) => format!("{text}; its container may not have ended yet: {why}"),
-                };
-                return Outcome::Timeout(failure(ErrorKind::Timeout, message));
-            }
-            Some(KillReason::Cancel | KillReason::Breach(_) | KillReason::MountLost(_)) | None => {}
+        if let Some(KillReason::Deadline | KillReason::Lifetime) = self.our_kill {
+            let limit = humantime::format_duration(self.limits.timeout);
+            let text = format!("the {} did not end within its {limit}", self.what);
+            let message = match &self.unproven {
+                None => format!("killed: {text}"),
+                Some(why) => format!("{text}; its container may not have ended yet: {why}"),
+            };
+            return Outcome::Timeout(failure(ErrorKind::Timeout, message));
         }
         if oom {
             return self.out_of_memory();
@@ -143,7 +134,8 @@ impl Evidence {
     }
 
     fn out_of_memory(&self) -> Outcome {
-        let message = format!("killed: the sandbox used more than its {} of memory", self.memory);
+        let message =
+            format!("killed: the sandbox used more than its {} of memory", self.limits.memory);
         Outcome::Limit(failure(ErrorKind::OutOfMemory, message))
     }
 
@@ -155,12 +147,13 @@ impl Evidence {
     ) -> Outcome {
         match (stopped, end) {
             (Some(ExecStop::Timeout), _) => {
-                let limit = humantime::format_duration(self.timeout);
+                let limit = humantime::format_duration(self.limits.timeout);
                 let message = format!("killed: the {} did not end within its {limit}", self.what);
                 Outcome::Timeout(failure(ErrorKind::Timeout, message))
             }
             (Some(ExecStop::OutputLimit), _) => {
-                let message = format!("killed: its output was more than {}", self.output_bytes);
+                let most = self.limits.output_bytes;
+                let message = format!("killed: its output was more than {most}");
                 Outcome::Limit(failure(ErrorKind::OutputLimit, message))
             }
             (Some(ExecStop::Cancelled), _) => match self.cancel {

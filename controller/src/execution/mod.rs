@@ -14,9 +14,10 @@ use sandbox_api::{
     CancelCause, ExecutionEvent, ExecutionResult, OutputCapture, ResultBody, TerminalSize, Workload,
 };
 use sandbox_protocol::message::Resize;
+use tokio::io::{AsyncWrite, DuplexStream};
 use tokio::sync::watch;
 
-use self::command::{CommandOutput, ExecStdin};
+use self::command::CommandOutput;
 use self::driver::{Driven, Driver, RefusedHosts};
 use self::script::ScriptEvents;
 pub use self::supervisor::CancelHandle;
@@ -118,7 +119,7 @@ pub struct Execution {
     /// All of the source has been returned.
     is_read: bool,
     refused: RefusedHosts,
-    stdin: Option<ExecStdin>,
+    stdin: Option<DuplexStream>,
     capture: OutputCapture,
     /// Of a command: its sandbox, and the id of its request, once that is sent.
     request: Option<(Arc<Inner>, watch::Receiver<Option<u64>>)>,
@@ -194,8 +195,10 @@ impl Execution {
     }
 
     /// Returns its stdin if a command has [`Stdin::Stream`](sandbox_api::Stdin::Stream); `None`
-    /// after the first call.
-    pub const fn stdin(&mut self) -> Option<ExecStdin> {
+    /// after the first call. A shutdown or a drop closes it.
+    ///
+    /// A write fails with `BrokenPipe`, as on a pipe, if the command closed its stdin or has ended.
+    pub const fn stdin(&mut self) -> Option<impl AsyncWrite + Send + Unpin + use<>> {
         self.stdin.take()
     }
 
@@ -211,7 +214,7 @@ impl Execution {
             let Some(id) = id.wait_for(Option::is_some).await.ok().and_then(|id| *id) else {
                 return false;
             };
-            let resized = inner.session().call(Resize { id, cols, rows });
+            let resized = inner.session.call(Resize { id, cols, rows });
             matches!(inner.clock.timeout(CONTROL_TIMEOUT, resized).await, Some(Ok(it)) if it.found)
         }
     }

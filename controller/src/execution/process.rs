@@ -99,7 +99,7 @@ async fn begin(inner: &Arc<Inner>, asked: ProcessCommand) -> Result<Starting, Er
     if inner.keeps.is_default() {
         return Err(Error::ProcessesUnsupported);
     }
-    if !inner.supports_exec() {
+    if !inner.supports_exec {
         return Err(Error::ExecUnsupported);
     }
     inner.refusal().map_or(Ok(()), Err)?;
@@ -144,7 +144,7 @@ async fn begin(inner: &Arc<Inner>, asked: ProcessCommand) -> Result<Starting, Er
     let run_id = inner.next_run_id();
     let since = inner.kernel_baseline().await;
     let began = inner.clock.now();
-    let asked = inner.session().converse(InFlightPermit::of_kept(), console, params);
+    let asked = inner.session.converse(InFlightPermit::of_kept(), console, params);
     let (reply, Console { stdin, output }) = asked.await?;
     let flows: Vec<_> = output.flows().cloned().collect();
     _ = reporter.flows.set(flows.clone());
@@ -319,7 +319,7 @@ impl Driver {
             }
             // The session lets no other through.
             Some(Ok(Report::Exited(..)) | Err(_)) => {
-                inner.session().breach("it did not begin a program, for another reason");
+                inner.session.breach("it did not begin a program, for another reason");
                 Err(inner.why_ended().await)
             }
             None => {
@@ -336,7 +336,7 @@ impl Driver {
         mut requests: mpsc::Receiver<Request>,
     ) -> Result<ExecReply, CallError> {
         let inner = self.inner.clone();
-        let mut over = std::pin::pin!(inner.session().ended());
+        let mut over = std::pin::pin!(inner.session.ended());
         let (mut pieces, mut passes_at) = (VecDeque::new(), inner.clock.now());
         let (mut exit, mut stopped, mut is_read) = (None::<(Exited, u64)>, None, false);
         let mut is_silent = false;
@@ -422,7 +422,7 @@ impl Driver {
             Ok(reply) => match self.check(process, &reply) {
                 Ok(()) => Some(reply),
                 Err(what) => {
-                    self.inner.session().breach(what);
+                    self.inner.session.breach(what);
                     None
                 }
             },
@@ -432,7 +432,7 @@ impl Driver {
                 None
             }
             Err(CallError::Refused(error)) => {
-                self.inner.session().breach(format!("an error of a process that ran: {error}"));
+                self.inner.session.breach(format!("an error of a process that ran: {error}"));
                 None
             }
             Err(CallError::Over | CallError::TooLarge(_)) => None,
@@ -514,16 +514,10 @@ impl Driver {
             let result = match inner.refusal() {
                 Some(error) => Err(error),
                 None => {
-                    let call = inner.session().call(request);
-                    match inner.clock.timeout(CONTROL_TIMEOUT, call).await {
-                        Some(Ok(ControlReply { found })) => Ok(found),
-                        Some(Err(CallError::Over)) => Err(inner.why_ended().await),
-                        Some(Err(error)) => Err(error.into()),
-                        None => {
-                            inner.abandon("a signal to a process was not answered").await;
-                            Err(inner.why_ended().await)
-                        }
-                    }
+                    let why = "a signal to a process was not answered";
+                    let call = inner.session.call(request);
+                    let replied = inner.answered(CONTROL_TIMEOUT, why, call).await;
+                    replied.map(|ControlReply { found }| found)
                 }
             };
             // The caller may be gone.
@@ -540,7 +534,7 @@ impl Driver {
         self.kill_at = Some(self.kill_at.map_or(kill_at, |at| at.min(kill_at)));
         let (inner, cancel) = (self.inner.clone(), Cancel { id: self.reply.id, at_once });
         // In a separate task: an agent that does not read must not delay the end.
-        tokio::spawn(async move { _ = inner.session().call(cancel).await });
+        tokio::spawn(async move { _ = inner.session.call(cancel).await });
     }
 
     fn record(&self, process: &Process, program: &[u8], operation: &str, outcome: &str) {

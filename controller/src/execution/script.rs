@@ -28,7 +28,7 @@ use crate::audit::{By, Event};
 use crate::error::Error;
 use crate::execution::driver::{Call, Driven, Execute, ExecutionDriver, Requested};
 use crate::execution::judge::AgentReport;
-use crate::execution::supervisor::{Begun, CancelHandle, Supervisor};
+use crate::execution::supervisor::{CancelHandle, Supervisor};
 use crate::failpoint::{Point, failpoint};
 use crate::host_tools::ToolGrant;
 use crate::host_tools::gate::{Answered, Gate};
@@ -171,7 +171,7 @@ impl Record {
             changed: Notify::new(),
             max_bytes: limits.log_bytes.as_u64(),
             max_lines: limits.log_lines.get().into(),
-            mount: inner.io_mount().cloned(),
+            mount: inner.io_mount.clone(),
             has_tools,
             calls,
         }
@@ -353,7 +353,7 @@ impl HostCalls {
             // The next call may be here before the agent has said that it took the result.
             self.record.lock().is_calling = false;
             let result = CallResult { request, call, end, files };
-            if self.inner.session().call(result).await.is_err() {
+            if self.inner.session.call(result).await.is_err() {
                 break;
             }
         }
@@ -438,11 +438,8 @@ impl Execute for ScriptExecution {
             Err(error) => return Ok(Ok(Some(Err(error)))),
         };
         let sink: Arc<dyn NotificationHandler> = self.record.clone();
-        let asked = inner.session().begin_at(permit, request, Some(sink));
-        let reply = match supervisor.begin(asked, kill_at).await? {
-            Begun::Accepted(reply) => reply,
-            Begun::Lost => return Ok(Ok(None)),
-        };
+        let asked = inner.session.begin_at(permit, request, Some(sink));
+        let Some(reply) = supervisor.begin(asked, kill_at).await? else { return Ok(Ok(None)) };
         failpoint(Point::Requested).await;
         // In a task of its own: whoever offers tools must not delay what ends the script.
         let _calls = self.calls.take().map(|calls| {
@@ -509,7 +506,7 @@ impl Execute for ScriptExecution {
             return FilesTouched::default();
         }
         let inner = inner.clone();
-        let scan = tokio::task::spawn_blocking(move || match (inner.io_dir(), inner.io_mount()) {
+        let scan = tokio::task::spawn_blocking(move || match (inner.io_dir(), &inner.io_mount) {
             (Some(io_dir), Some(mount)) => touched.scan(io_dir.view(), mount),
             _ => FilesTouched::default(),
         });

@@ -71,14 +71,6 @@ impl CancelHandle {
     }
 }
 
-/// The result of sending a request.
-pub(crate) enum Begun<T> {
-    /// The agent accepted it.
-    Accepted(T),
-    /// There will be no answer.
-    Lost,
-}
-
 /// Supervises a script or a command, and collects the evidence of how it ended.
 pub(crate) struct Supervisor {
     /// What is supervised, for messages: `script` or `program`.
@@ -119,7 +111,7 @@ impl Supervisor {
         self.cancel.is_some() || self.limit.is_some()
     }
 
-    /// Sends the request.
+    /// Sends the request. `None`: there will be no answer.
     ///
     /// # Errors
     ///
@@ -128,18 +120,18 @@ impl Supervisor {
         &mut self,
         request: impl Future<Output = Result<T, CallError>>,
         kill_at: Instant,
-    ) -> Result<Begun<T>, Error> {
+    ) -> Result<Option<T>, Error> {
         if self.inner.check_mounts_before_use().await.is_err() {
             // The judge says so.
-            return Ok(Begun::Lost);
+            return Ok(None);
         }
         tokio::select! {
             biased;
             begun = request => match begun {
-                Ok(begun) => Ok(Begun::Accepted(begun)),
+                Ok(begun) => Ok(Some(begun)),
                 Err(CallError::Over) => {
                     self.lost().await;
-                    Ok(Begun::Lost)
+                    Ok(None)
                 }
                 Err(error) => Err(error.into()),
             },
@@ -147,11 +139,11 @@ impl Supervisor {
             Ok(()) = self.cancelled.changed() => {
                 self.cancel = self.cancelled.borrow_and_update().cause;
                 self.give_up(KillReason::Cancel).await;
-                Ok(Begun::Lost)
+                Ok(None)
             }
             () = self.inner.clock.sleep_until(kill_at) => {
                 self.give_up(KillReason::Deadline).await;
-                Ok(Begun::Lost)
+                Ok(None)
             }
         }
     }
@@ -209,7 +201,7 @@ impl Supervisor {
         // In a separate task: an agent that does not read must not delay the kill.
         let (inner, grace) = (self.inner.clone(), self.grace);
         tokio::spawn(async move {
-            let call = inner.session().call(cancel);
+            let call = inner.session.call(cancel);
             if !matches!(tokio::time::timeout(grace, call).await, Ok(Ok(_))) {
                 tracing::debug!("the agent did not take the cancel");
             }
@@ -231,12 +223,12 @@ impl Supervisor {
         tracing::warn!(why, "a container that was killed may not have ended");
         self.unproven.get_or_insert(why);
         // Its output would otherwise be waited for as long as it lives.
-        self.inner.session().abandon();
+        self.inner.session.abandon();
     }
 
     /// The session has ended, so there will be no answer.
     async fn lost(&mut self) {
-        if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
+        if let Some(SessionEnd::Breach(detail)) = self.inner.session.end() {
             self.give_up(KillReason::Breach(detail)).await;
             return;
         }
@@ -295,7 +287,7 @@ impl Supervisor {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(CallError::Refused(error))) => Err(error),
             Ok(Err(CallError::Over)) => {
-                if let Some(SessionEnd::Breach(detail)) = self.inner.session().end() {
+                if let Some(SessionEnd::Breach(detail)) = self.inner.session.end() {
                     self.our_kill = Some(KillReason::Breach(detail));
                 }
                 return Ok(None);
@@ -361,10 +353,8 @@ impl Supervisor {
             our_kill: self.our_kill.take(),
             unproven: self.unproven.take(),
             exit,
-            timeout: limits.timeout,
-            memory: limits.memory,
-            output_bytes: limits.output_bytes,
-            stderr: self.inner.session().stderr(),
+            limits: *limits,
+            stderr: self.inner.session.stderr(),
         };
         Ok(evidence.judge())
     }

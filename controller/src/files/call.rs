@@ -132,7 +132,7 @@ impl OperationCall {
         request: O,
         sink: Option<Arc<dyn NotificationHandler>>,
     ) -> Result<O::Reply, Error> {
-        let reply = self.send(self.inner.session().begin(request, sink)).await?;
+        let reply = self.send(self.inner.session.begin(request, sink)).await?;
         self.verified(self.pending_reply(reply).wait().await?)
     }
 
@@ -217,7 +217,7 @@ pub(super) fn late(limit: Duration) -> Error {
 }
 
 fn breach(inner: &Inner, detail: &str) -> Error {
-    inner.session().breach(detail);
+    inner.session.breach(detail);
     inner.ended().unwrap_or_else(|| Error::Ended { detail: detail.to_owned() })
 }
 
@@ -294,7 +294,7 @@ impl<T: Send + 'static> Drop for PendingReply<T> {
         let inner = self.inner.clone();
         self.runtime.spawn(async move {
             let cancelled = async {
-                _ = inner.session().call(Cancel { id: reply.id, at_once: false }).await;
+                _ = inner.session.call(Cancel { id: reply.id, at_once: false }).await;
                 _ = reply.wait().await;
             };
             if with_timeout(&inner, cancelled).await.is_err() {

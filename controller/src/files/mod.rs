@@ -153,7 +153,7 @@ impl Sandbox {
     ///
     /// Those of [`read_bytes`](Self::read_bytes). Later failures are errors of the reader.
     pub async fn reader(&self, read: Read) -> Result<FileReader, Error> {
-        Reading::start(self.inner().clone(), read).await.map(FileReader::new)
+        Reading::start(self.inner().clone(), read).await.map(Reading::into_reader)
     }
 
     /// Returns a range of a file for people and models: lines of UTF-8 text, or an image.
@@ -266,7 +266,7 @@ impl OperationCall {
     async fn view(&mut self, view: View) -> Result<ViewData, Error> {
         let inner = self.inner().clone();
         let most = inner.limits.max_file_size.as_u64();
-        let (reply, mut incoming) = self.send(inner.session().receive(most, view)).await?;
+        let (reply, mut incoming) = self.send(inner.session.receive(most, view)).await?;
         let reply = self.pending_reply(reply);
         let mut content = Vec::new();
         while let Some(piece) = self.with_timeout(content.len() as u64, incoming.next()).await? {
@@ -329,9 +329,7 @@ impl OperationCall {
         let note = self.note(reply.cut, limit);
         Ok(ListData { path: reply.path, entries, truncated: note.is_some(), note })
     }
-}
 
-impl OperationCall {
     async fn details(&self, details: message::EntryDetails) -> EntryDetails {
         let message::EntryDetails { permissions, uid, gid, owner, group, target, metadata } =
             details;

@@ -1,16 +1,16 @@
 //! Transfers of content: files read and written in chunks.
 
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::{fmt, io};
 
 use bytes::Bytes;
-use futures_util::stream::{self, BoxStream, StreamExt};
+use futures_util::stream;
 use sandbox_protocol::operation::{FileOperation as _, Read, ReadReply, Write, WriteReply};
 use sandbox_protocol::path::GuestPath;
 use sandbox_session::{Fin, Incoming, Outgoing};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::sync::oneshot;
 use tokio_util::io::StreamReader;
 use tokio_util::task::AbortOnDropHandle;
@@ -40,7 +40,7 @@ impl Reading {
         let inner = call.inner();
         let most = inner.limits.max_file_size.as_u64();
         let most = request.limit.map_or(most, |limit| limit.min(most));
-        let begun = call.send(inner.session().receive(most, request)).await;
+        let begun = call.send(inner.session.receive(most, request)).await;
         let (reply, incoming) = match begun {
             Ok(begun) => begun,
             Err(error) => return call.end_with(None, Err(error)),
@@ -95,17 +95,9 @@ impl Reading {
         }
         Ok(content)
     }
-}
 
-/// The content of a file, from [`Sandbox::reader`](crate::Sandbox::reader). Its I/O errors wrap an
-/// [`Error`]. Dropping it before the end cancels the read.
-///
-/// Unread content occupies at most 256 KiB, and one of the sandbox's 16 permits.
-pub struct FileReader(StreamReader<BoxStream<'static, io::Result<Bytes>>, Bytes>);
-
-impl FileReader {
-    pub(super) fn new(reading: Reading) -> Self {
-        let pieces = stream::unfold(Some(reading), |reading| async {
+    pub fn into_reader(self) -> FileReader {
+        let pieces = stream::unfold(Some(self), |reading| async {
             let mut reading = reading?;
             match reading.next().await {
                 Ok(Some(piece)) => Some((Ok(Bytes::from(piece)), Some(reading))),
@@ -119,25 +111,15 @@ impl FileReader {
                 }
             }
         });
-        Self(StreamReader::new(pieces.boxed()))
+        Box::pin(StreamReader::new(pieces))
     }
 }
 
-impl AsyncRead for FileReader {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer)
-    }
-}
-
-impl fmt::Debug for FileReader {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("FileReader").finish_non_exhaustive()
-    }
-}
+/// The content of a file, from [`Sandbox::reader`](crate::Sandbox::reader). Its I/O errors wrap an
+/// [`Error`]. Dropping it before the end cancels the read.
+///
+/// Unread content occupies at most 256 KiB, and one of the sandbox's 16 permits.
+pub type FileReader = Pin<Box<dyn AsyncRead + Send>>;
 
 /// A file being written.
 pub(super) struct Writing {
@@ -157,7 +139,7 @@ impl Writing {
         content: Option<&[u8]>,
     ) -> Result<Self, Error> {
         let call = OperationCall::new(inner, Write::NAME, request.paths());
-        let begun = call.send(call.inner().session().send(content, request)).await;
+        let begun = call.send(call.inner().session.send(content, request)).await;
         match begun {
             Ok((reply, outgoing, sent)) => {
                 let answer = Some(call.pending_reply(reply));
@@ -232,6 +214,7 @@ impl Writing {
 
 /// A file to write to, from [`Sandbox::writer`](crate::Sandbox::writer). Nothing changes before
 /// [`finish`](Self::finish), or at all if it is dropped without.
+#[derive(Debug)]
 pub struct FileWriter {
     pipe: DuplexStream,
     /// Signals that the content is complete. Dropped: it is not.
@@ -299,11 +282,5 @@ impl AsyncWrite for FileWriter {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.pipe).poll_shutdown(context)
-    }
-}
-
-impl fmt::Debug for FileWriter {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("FileWriter").finish_non_exhaustive()
     }
 }

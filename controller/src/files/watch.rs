@@ -47,7 +47,7 @@ async fn begin(call: &OperationCall, request: &WatchRequest) -> Result<FileWatch
     let (inner, queue) = (call.inner(), Arc::new(Queue::default()));
     let asked = Watch { path: request.path.clone(), recursive: request.recursive };
     let permit = InFlightPermit::of_kept();
-    let reply = call.send(inner.session().begin_at(permit, asked, Some(queue.clone()))).await?;
+    let reply = call.send(inner.session.begin_at(permit, asked, Some(queue.clone()))).await?;
     let dropped = CancellationToken::new();
     let (inner, queue) = (inner.clone(), queue);
     // A caller that stops waiting drops it too.
@@ -77,7 +77,7 @@ impl FileWatch {
     pub fn flushed(&self) -> impl Future<Output = ()> + Send + use<> {
         let inner = self.inner.clone();
         async move {
-            let flushed = inner.session().call(Flush {});
+            let flushed = inner.session.call(Flush {});
             _ = inner.clock.timeout(limit(&inner), flushed).await;
         }
     }
@@ -234,7 +234,7 @@ impl Driver {
             }
             // The session lets no other through.
             Some(Some(Ok(_))) => {
-                inner.session().breach("a watch has ended before it was on");
+                inner.session.breach("a watch has ended before it was on");
                 _ = starting.send(Err(inner.why_ended().await));
                 return;
             }
@@ -261,7 +261,7 @@ impl Driver {
     async fn cancel(&mut self) {
         let (inner, id) = (self.inner.clone(), self.reply.id);
         let cancelled = async {
-            _ = inner.session().call(Cancel { id, at_once: false }).await;
+            _ = inner.session.call(Cancel { id, at_once: false }).await;
             _ = self.reply.wait().await;
         };
         if inner.clock.timeout(limit(&inner), cancelled).await.is_none() {

@@ -88,7 +88,7 @@ impl Reaper {
     pub async fn gc(&self, options: GcOptions) -> Result<GcReport, Error> {
         let mut whole = GcReport::default();
         let mut failure = None;
-        let stages = self.state.stages().leftovers();
+        let stages = self.state.stages.leftovers();
         for engine in &self.engines {
             match gc(&self.state, &**engine, options).await {
                 Ok(report) => {
@@ -114,12 +114,12 @@ impl Reaper {
                 failure = Some(Error::State { path: sandbox_engine::store_directory(), source });
             }
         }
-        let mut left = self.state.stages().leftovers();
+        let mut left = self.state.stages.leftovers();
         if options.mode == GcMode::DryRun {
             // Those without an obstacle would be removed.
             left.retain(|stage| stage.advice().is_some());
         }
-        whole.commit_conflicts = self.state.stages().conflicts().take();
+        whole.commit_conflicts = self.state.stages.conflicts().take();
         for stage in stages {
             match stage {
                 stage if left.iter().any(|it| it.path == stage.path) => {
@@ -143,8 +143,8 @@ pub(crate) fn labels(
 ) -> Vec<(String, String)> {
     [
         (LABEL_SANDBOX, sandbox.to_owned()),
-        (LABEL_INSTANCE, instance.id().to_owned()),
-        (LABEL_HOST, instance.state().host().to_owned()),
+        (LABEL_INSTANCE, instance.id.clone()),
+        (LABEL_HOST, instance.state.host.clone()),
         (LABEL_EXPIRES, seconds(expires).to_string()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
@@ -185,7 +185,7 @@ async fn survey(state: &StateDir, engine: &dyn Engine) -> Result<Vec<SandboxSumm
         .into_iter()
         .map(|labels| {
             let lock = state.lock_of(&labels.instance);
-            let state = decide(&labels, state.host(), lock, now);
+            let state = decide(&labels, &state.host, lock, now);
             let Labels { sandbox: id, container, instance, created, expires, rest, .. } = labels;
             let engine = engine.info().kind;
             let [name, title, image, io_dir] =

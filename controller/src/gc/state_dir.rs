@@ -37,9 +37,10 @@ pub(crate) struct StateDir {
     instances: PathBuf,
     /// Where fresh io dirs are.
     scratch: PathBuf,
-    stages: Records,
+    /// The records of stages of io dirs.
+    pub stages: Records,
     /// Identifies this boot of this machine, and this user.
-    host: String,
+    pub host: String,
 }
 
 /// The state of an instance's lock.
@@ -70,19 +71,9 @@ impl StateDir {
         Ok(Self { path: path.to_owned(), instances, scratch: scratch.to_owned(), stages, host })
     }
 
-    /// Identifies this boot of this machine, and this user.
-    pub fn host(&self) -> &str {
-        &self.host
-    }
-
     /// The directory of empty images of io dirs.
     pub fn templates_dir(&self) -> PathBuf {
         self.path.join("templates")
-    }
-
-    /// The records of stages of io dirs.
-    pub const fn stages(&self) -> &Records {
-        &self.stages
     }
 
     /// Whether an instance is alive.
@@ -147,8 +138,8 @@ impl StateDir {
 /// A controller as seen by others: a locked file in the state directory.
 #[derive(Debug)]
 pub(crate) struct Instance {
-    id: String,
-    state: StateDir,
+    pub id: String,
+    pub state: StateDir,
     /// Holds the lock.
     lock: fs::File,
 }
@@ -169,14 +160,6 @@ impl Instance {
         })()
         .map_err(|source| Error::State { path, source })?;
         Ok(Self { id, state, lock })
-    }
-
-    pub fn id(&self) -> &str {
-        &self.id
-    }
-
-    pub const fn state(&self) -> &StateDir {
-        &self.state
     }
 
     /// The directory where this instance spools inputs.

@@ -42,11 +42,11 @@ pub(crate) struct IoDir {
     /// Absolute, without symbolic links.
     path: PathBuf,
     /// The source of its mount.
-    source: Source,
+    pub source: Source,
     /// Its files; of an overlay, the upper layer.
     files: Arc<OwnedFd>,
-    identity: Identity,
-    owner: (u32, u32),
+    pub identity: Identity,
+    pub owner: (u32, u32),
     /// It is removed with its sandbox, and callers do not use its path.
     is_private: bool,
     /// A shared lock, which marks it as in use.
@@ -110,13 +110,8 @@ impl IoDir {
             Ok(hold) => Ok(Self { hold: Mutex::new(hold), ..io_dir }),
             Err(errno) => Err(io::Error::from(errno).to_string()),
         });
-        match held {
-            Ok(io_dir) => Ok(Self { made: Some(created), ..io_dir }),
-            Err(reason) => {
-                created.remove_if_empty();
-                Err(reason)
-            }
-        }
+        let held = held.inspect_err(|_| created.remove_if_empty());
+        held.map(|io_dir| Self { made: Some(created), ..io_dir })
     }
 
     /// Stages an io dir: returns the copy, or the upper layer of the overlay. The stage is recorded
@@ -378,19 +373,6 @@ impl IoDir {
             None => (DiskBound::Watched, DiskBackend::Directory),
         };
         Disk { bound, backend, bytes, entries, reason: self.unbounded.clone() }
-    }
-
-    /// The source of its mount.
-    pub fn source(&self) -> &Source {
-        &self.source
-    }
-
-    pub const fn identity(&self) -> Identity {
-        self.identity
-    }
-
-    pub const fn owner(&self) -> (u32, u32) {
-        self.owner
     }
 
     /// Writes a file with unpredictable content, which any user of the sandbox can read.

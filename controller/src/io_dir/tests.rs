@@ -112,7 +112,7 @@ fn runs_that_share_an_io_dir_never_lose_it_under_each_other() {
                 for _ in 0..200 {
                     let io_dir = IoDir::make(&path, Links::Follow, &records, None).unwrap();
                     let stat = rustix::fs::stat(&path).unwrap();
-                    assert_eq!(Identity::of(&stat), io_dir.identity());
+                    assert_eq!(Identity::of(&stat), io_dir.identity);
                     io_dir.release();
                 }
             });

@@ -22,8 +22,8 @@ use sandbox_protocol::message::ScriptError;
 use sandbox_staging::snapshot::Snapshot;
 
 use self::judge::{Baseline, Most, Reading, UNMEASURED, too_little, unseen};
-use self::scan::{FEW_ENTRIES, Scanner, Taken, space_of};
-use self::watcher::{RunLimit, Watcher};
+use self::scan::{FEW_ENTRIES, Scanner, space_of};
+use self::watcher::Watcher;
 
 pub(crate) use self::scan::watch_runtime;
 pub(crate) use self::watcher::Watched;
@@ -58,18 +58,16 @@ struct Before {
     baseline: Baseline,
     watcher: Arc<Watcher>,
     /// Registered with the watcher while this exists.
-    limit: Arc<RunLimit>,
+    limit: Arc<DiskUsage>,
 }
 
 impl WriteMonitor {
     /// Scans the io dir before anything runs.
     pub async fn begin(baseline: &WriteBaseline, watched: Watched, limits: Limits) -> Self {
         let scanner = baseline.scanner(&watched);
-        let before = scanner.snapshot(&limits).await.map(|taken| {
-            let Taken { snapshot, usage, coverage, space } = taken;
-            let now = Reading { usage, coverage, space, is_missing: false };
-            Before::new(baseline, watched, &limits, now, Some(snapshot))
-        });
+        let before = scanner.snapshot(&limits).await;
+        let before = before
+            .map(|(snapshot, now)| Before::new(baseline, watched, &limits, now, Some(snapshot)));
         Self { scanner, limits, before }
     }
 
@@ -119,7 +117,7 @@ impl WriteMonitor {
             if limit.kind != ErrorKind::DiskFull && !reading.is_missing {
                 // A walk may count files twice that are moved meanwhile: a limit is exceeded only
                 // after two results.
-                let most = before.limit.0.entries.saturating_add(1);
+                let most = before.limit.entries.saturating_add(1);
                 let Some((usage, coverage)) = self.scanner.measure(most).await else { continue };
                 let again = Reading { usage, coverage, ..reading };
                 let Some(passed) = before.baseline.passed(&again) else { continue };
@@ -150,12 +148,10 @@ impl WriteMonitor {
             ..FilesTouched::default()
         };
         let Some(before) = self.before else { return (unknown, None) };
-        let Some(taken) = self.scanner.snapshot(&self.limits).await else {
+        let Some((after, now)) = self.scanner.snapshot(&self.limits).await else {
             return (unknown, Some(failure(ErrorKind::WriteLimit, UNMEASURED)));
         };
-        let Taken { snapshot: after, usage, coverage, .. } = taken;
-        let reading = Reading { usage, coverage, space: None, is_missing: false };
-        let limit = before.baseline.passed(&reading);
+        let limit = before.baseline.passed(&Reading { space: None, ..now });
         let Some(snapshot) = before.snapshot.clone() else { return (unknown, limit) };
         let changes = match after.usage.entries.max(snapshot.usage.entries) <= FEW_ENTRIES {
             true => Ok(snapshot.changes(&after)),

@@ -211,7 +211,7 @@ impl MountGuard {
 
     /// For checks of the mounts when the sandbox is used.
     pub fn looks(&self) -> MountLooks {
-        let reader = self.rules.as_ref().map(|rules| rules.changes.reader());
+        let reader = self.rules.as_ref().map(|rules| rules.changes.reader.clone());
         MountLooks {
             reader: reader.filter(|_| !self.watched.is_empty()),
             watched: self.watched.clone(),
@@ -241,7 +241,7 @@ fn guest_paths(target: &str, below: &[&str]) -> Vec<String> {
 #[derive(Debug)]
 pub(crate) struct MountLooks {
     /// `None` without mounts of the host.
-    reader: Option<MountReader>,
+    reader: Option<Arc<MountReader>>,
     watched: Arc<Vec<Watched>>,
     /// The last table by which nothing was lost.
     examined: Mutex<Weak<MountTable>>,
@@ -251,7 +251,7 @@ impl MountLooks {
     /// A mount that certainly must not continue to exist, by the table as it was less than `age`
     /// ago. Each table is examined once.
     pub async fn lost(&self, age: Duration) -> Option<MountLost> {
-        let table = self.reader.as_ref()?.read(age).await;
+        let table = self.reader.as_ref()?.table(age).await;
         let mut examined = self.examined.lock().unwrap_or_else(PoisonError::into_inner);
         if let Ok(table) = &table
             && examined.as_ptr() == Arc::as_ptr(table)

@@ -11,7 +11,7 @@ use sandbox_engine::mount_table::{MOUNTINFO, MountTable};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, watch};
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 /// The minimum interval between two reads of the table: changes within it count as one.
 const READ_INTERVAL: Duration = Duration::from_millis(20);
@@ -30,13 +30,13 @@ pub(crate) struct MountWatch(Arc<Mutex<Weak<Watcher>>>);
 
 #[derive(Debug)]
 struct Watcher {
-    shared: Arc<Reader>,
-    task: AbortHandle,
+    shared: Arc<MountReader>,
+    _task: AbortOnDropHandle<()>,
 }
 
 /// Reads the table.
 #[derive(Debug)]
-struct Reader {
+pub(super) struct MountReader {
     /// Open while the table is watched: reading it again needs no new descriptor, which could be
     /// refused. Locked, because overlapping reads would tear lines.
     mountinfo: Mutex<Arc<File>>,
@@ -49,36 +49,12 @@ struct Reader {
     looked: Mutex<Option<(Instant, Table)>>,
 }
 
-/// Reads the table on request.
-#[derive(Debug, Clone)]
-pub(super) struct MountReader(Arc<Reader>);
-
-impl MountReader {
-    #[cfg(test)]
-    pub fn of(mountinfo: File) -> Self {
-        Self(Arc::new(Reader::new(Arc::new(mountinfo))))
-    }
-
-    /// The table, at most `age` old. All checks share it.
-    pub async fn read(&self, age: Duration) -> Table {
-        if let Some(table) = self.0.looked(age) {
-            return table;
-        }
-        // Reading a short one takes less time than a thread switch.
-        if self.0.length.load(Ordering::Relaxed) <= SHORT {
-            return self.0.look(age);
-        }
-        let reader = self.0.clone();
-        let read = tokio::task::spawn_blocking(move || reader.look(age)).await;
-        read.unwrap_or_else(|error| Err(Arc::new(io::Error::other(error))))
-    }
-}
-
 /// The changes since the subscription.
 #[derive(Debug)]
 pub(super) struct MountChanges {
     latest: watch::Receiver<Latest>,
-    reader: Arc<Reader>,
+    /// For reading the table at any time.
+    pub reader: Arc<MountReader>,
     /// Watching ends when the last of these is dropped.
     _watcher: Option<Arc<Watcher>>,
 }
@@ -112,7 +88,7 @@ impl Watcher {
     )]
     fn start() -> io::Result<Self> {
         let mountinfo = Arc::new(File::open(MOUNTINFO)?);
-        let reader = Arc::new(Reader::new(mountinfo.clone()));
+        let reader = Arc::new(MountReader::new(mountinfo.clone()));
         // The kernel compares with the moment at which the file was opened: no change before the
         // task's first poll is missed. It reports changes as POLLPRI and POLLERR.
         let changes = AsyncFd::with_interest(mountinfo, Interest::PRIORITY)?;
@@ -135,17 +111,30 @@ impl Watcher {
                 tokio::time::sleep(READ_INTERVAL).await;
             }
         });
-        Ok(Self { shared, task: task.abort_handle() })
+        Ok(Self { shared, _task: AbortOnDropHandle::new(task) })
     }
 }
 
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.task.abort();
+impl MountReader {
+    #[cfg(test)]
+    pub fn of(mountinfo: File) -> Arc<Self> {
+        Arc::new(Self::new(Arc::new(mountinfo)))
     }
-}
 
-impl Reader {
+    /// The table, at most `age` old. All checks share it.
+    pub async fn table(self: &Arc<Self>, age: Duration) -> Table {
+        if let Some(table) = self.looked(age) {
+            return table;
+        }
+        // Reading a short one takes less time than a thread switch.
+        if self.length.load(Ordering::Relaxed) <= SHORT {
+            return self.look(age);
+        }
+        let reader = self.clone();
+        let read = tokio::task::spawn_blocking(move || reader.look(age)).await;
+        read.unwrap_or_else(|error| Err(Arc::new(io::Error::other(error))))
+    }
+
     fn new(mountinfo: Arc<File>) -> Self {
         let latest = watch::Sender::new(None);
         Self {
@@ -204,11 +193,6 @@ impl MountChanges {
         has_changed.then(|| self.latest.borrow().clone()).flatten()
     }
 
-    /// For reading the table at any time.
-    pub fn reader(&self) -> MountReader {
-        MountReader(self.reader.clone())
-    }
-
     /// Requests another read of the table soon, whether it changes or not.
     pub fn read_again(&self) {
         self.reader.again.notify_one();
@@ -235,12 +219,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Changes made up by a test.
 #[cfg(test)]
-pub(super) struct MadeUp(Arc<Reader>);
+pub(super) struct MadeUp(Arc<MountReader>);
 
 #[cfg(test)]
 impl MadeUp {
     pub fn new() -> (Self, MountChanges) {
-        let reader = Arc::new(Reader::new(Arc::new(File::open(MOUNTINFO).unwrap())));
+        let reader = Arc::new(MountReader::new(Arc::new(File::open(MOUNTINFO).unwrap())));
         let latest = reader.latest.subscribe();
         (Self(reader.clone()), MountChanges { latest, reader, _watcher: None })
     }

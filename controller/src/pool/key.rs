@@ -81,8 +81,8 @@ impl NamedIoDir {
         let io_dir = IoDir::open(path, links_of(spec))?;
         Ok(Some(Self {
             path: io_dir.path().to_owned(),
-            identity: io_dir.identity(),
-            owner: io_dir.owner(),
+            identity: io_dir.identity,
+            owner: io_dir.owner,
             private: spec.private_io,
         }))
     }

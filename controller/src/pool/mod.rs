@@ -23,6 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use self::key::{NamedIoDir, SlotKey};
 use crate::error::Error;
@@ -114,16 +115,7 @@ impl Drop for HeldIoDir {
 /// A pooled sandbox, and the task that waits for its end.
 struct Slot {
     sandbox: PooledSandbox,
-    _watch: Watch,
-}
-
-/// A task that ends with this.
-struct Watch(AbortHandle);
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    _watch: AbortOnDropHandle<()>,
 }
 
 impl PoolHandle {
@@ -173,7 +165,7 @@ impl PoolHandle {
         let deadline = Instant::now() + CLAIM_TIMEOUT;
         for _ in (0..MAX_TRIES).take_while(|_| Instant::now() < deadline) {
             let Some((group, slot)) = pool.take(&key, sandbox) else { break };
-            let age = slot.since().elapsed();
+            let age = slot.since.elapsed();
             let claimed = slot.claim(sandbox.spec.clone(), plan.clone(), began, deadline).await;
             pool.state().slots.handed_over(group, claimed.is_ok(), Instant::now());
             match claimed {
@@ -212,7 +204,7 @@ impl PoolHandle {
     pub fn stats(&self) -> PoolStats {
         let state = self.0.state();
         let (keys, target, filling) = state.slots.counts();
-        let ages = state.slots.iter().map(|slot| slot.sandbox.since().elapsed());
+        let ages = state.slots.iter().map(|slot| slot.sandbox.since.elapsed());
         PoolStats {
             keys,
             target,
@@ -276,7 +268,7 @@ impl Pool {
         sandbox: &PreparedSandbox,
     ) -> Option<(u64, PooledSandbox)> {
         let lifetime = sandbox.spec.lifetime;
-        let lives_on = |slot: &Slot| slot.sandbox.lifetime() >= lifetime;
+        let lives_on = |slot: &Slot| slot.sandbox.lifetime >= lifetime;
         let taken = self.state().slots.take(key, Instant::now(), lives_on);
         let (group, slot) = taken?;
         self.refill();
@@ -375,7 +367,7 @@ impl Pool {
         let ended = sandbox.ended();
         // At different times: sandboxes that started together would expire together.
         let early = self.config.max_age / 64 * u32::try_from(number % 16).unwrap_or(0);
-        let expires = sandbox.since() + (self.config.max_age - early);
+        let expires = sandbox.since + (self.config.max_age - early);
         let watch = async move {
             let why = tokio::select! {
                 _ = ended => SlotEnd::Dead,
@@ -385,7 +377,7 @@ impl Pool {
                 pool.remove(number, why);
             }
         };
-        Slot { sandbox, _watch: Watch(self.runtime.spawn(watch).abort_handle()) }
+        Slot { sandbox, _watch: AbortOnDropHandle::new(self.runtime.spawn(watch)) }
     }
 
     /// Discards a slot.

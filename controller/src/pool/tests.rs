@@ -369,7 +369,7 @@ async fn claimed_sandbox_has_its_callers_limits_and_its_own_io_dir() {
     let run = one.run(Script::new("x")).await.unwrap();
     assert_eq!(run.limits.vm_memory, vm_memory);
     let other = world.launch(SandboxSpec::new().fresh_io_dir()).await;
-    let [one_dir, other_dir] = [&one, &other].map(|it| it.inner().io_dir().unwrap().identity());
+    let [one_dir, other_dir] = [&one, &other].map(|it| it.inner().io_dir().unwrap().identity);
     assert_ne!(one_dir, other_dir);
     // It is kept where its caller wants it.
     let kept = world.state.path().join("kept");

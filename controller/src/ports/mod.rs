@@ -12,7 +12,7 @@ use sandbox_api::PortList;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::limits::{DIAL_TIMEOUT, MAX_DIALS, MAX_LISTENING};
 use sandbox_protocol::message::ListPorts;
-use sandbox_session::{CallError, Tunnel};
+use sandbox_session::Tunnel;
 
 pub use self::stream::PortStream;
 use crate::audit::{Connection, Event};
@@ -22,6 +22,8 @@ use crate::sandbox::{Inner, Sandbox};
 
 /// How long the agent may take for an answer beyond the time that it has.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+const UNANSWERED: &str = "a request about its ports was not answered";
 
 impl Sandbox {
     /// Connects to a TCP port of its loopback. While the connection is open, the sandbox is in use, and
@@ -48,10 +50,10 @@ impl Sandbox {
     pub async fn listening_ports(&self) -> Result<PortList, Error> {
         let inner = self.inner();
         let _active = inner.begin_with_ports()?;
-        let asked = inner.session().call(ListPorts {});
-        let ports = inner.answered(ANSWER_TIMEOUT, asked).await?.listening;
+        let asked = inner.session.call(ListPorts {});
+        let ports = inner.answered(ANSWER_TIMEOUT, UNANSWERED, asked).await?.listening;
         if ports.len() > MAX_LISTENING {
-            inner.session().breach("it lists too many ports");
+            inner.session.breach("it lists too many ports");
             return Err(inner.why_ended().await);
         }
         Ok(PortList { ports })
@@ -61,28 +63,11 @@ impl Sandbox {
 impl Inner {
     /// Begins a use of its ports, if it can be used.
     fn begin_with_ports(&self) -> Result<Active, Error> {
-        if !self.supports_exec() {
+        if !self.supports_exec {
             return Err(Error::ExecUnsupported);
         }
         let active = self.activity.begin();
         self.refusal().map_or(Ok(active), Err)
-    }
-
-    /// Waits for the answer of an agent that has this time for it.
-    async fn answered<T>(
-        &self,
-        limit: Duration,
-        asked: impl Future<Output = Result<T, CallError>>,
-    ) -> Result<T, Error> {
-        match self.clock.timeout(limit, asked).await {
-            Some(Ok(answer)) => Ok(answer),
-            Some(Err(CallError::Over)) => Err(self.why_ended().await),
-            Some(Err(error)) => Err(error.into()),
-            None => {
-                self.abandon("a request about its ports was not answered").await;
-                Err(self.why_ended().await)
-            }
-        }
     }
 
     async fn dial(self: Arc<Self>, port: u16) -> Result<PortStream, Error> {
@@ -108,8 +93,8 @@ impl Inner {
     }
 
     async fn connect(&self, port: u16) -> Result<Tunnel, Error> {
-        let asked = self.session().dial(port);
-        let tunnel = match self.answered(DIAL_TIMEOUT + ANSWER_TIMEOUT, asked).await {
+        let asked = self.session.dial(port);
+        let tunnel = match self.answered(DIAL_TIMEOUT + ANSWER_TIMEOUT, UNANSWERED, asked).await {
             Err(Error::Refused { source }) => match source.kind() {
                 ErrorKind::NotFound | ErrorKind::NotAllowed | ErrorKind::Timeout => {
                     return Err(Error::PortClosed { port });

@@ -1,11 +1,9 @@
 //! Readers of a process's events. Each has a [place](super::readers) in the kept events, and nothing of
 //! its own: what it has not read when it falls out of them, it misses.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use futures_util::stream::{self, BoxStream, Stream, StreamExt as _};
+use futures_util::stream::{self, BoxStream, StreamExt as _};
 use sandbox_api::{EventRecord, ReadFrom, ReadMode};
 
 use super::handle::{Process, State};
@@ -13,7 +11,7 @@ use super::readers::MAX_READERS;
 use crate::error::Error;
 
 /// The events of a process, from its start or from where its reader was. The last one is the end.
-pub struct ProcessEvents(BoxStream<'static, Arc<EventRecord>>);
+pub type ProcessEvents = BoxStream<'static, Arc<EventRecord>>;
 
 impl Process {
     /// Its events. A reader in [`ReadMode::Wait`] slows it down to its own pace, but holds it up for at
@@ -31,21 +29,7 @@ impl Process {
             let reader = (!event.event.is_end()).then_some(reader);
             Some((event, reader))
         });
-        Ok(ProcessEvents(events.boxed()))
-    }
-}
-
-impl std::fmt::Debug for ProcessEvents {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("ProcessEvents").finish_non_exhaustive()
-    }
-}
-
-impl Stream for ProcessEvents {
-    type Item = Arc<EventRecord>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_next_unpin(context)
+        Ok(events.boxed())
     }
 }
 

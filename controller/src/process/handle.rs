@@ -122,13 +122,11 @@ impl Process {
         has_stdin: bool,
     ) -> (Self, mpsc::Receiver<Request>, Option<Input>) {
         let (requests, asked) = mpsc::channel(MAX_REQUESTS);
-        let (stdin, input) = match has_stdin {
-            true => {
-                let (stdin, input) = Stdin::open();
-                (stdin, Some(input))
-            }
-            false => (Stdin::closed(), None),
-        };
+        let (stdin, input) = Stdin::open();
+        if !has_stdin {
+            _ = stdin.close();
+        }
+        let input = has_stdin.then_some(input);
         let mut ring = Ring::new(identity.scrollback);
         let started_at = Time::now();
         ring.push(ExecutionEvent::Started.into(), started_at);

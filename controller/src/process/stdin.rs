@@ -53,12 +53,6 @@ impl Stdin {
         (Self { queue: Mutex::new(Some(queue)), room, written: AtomicU64::new(0) }, input)
     }
 
-    /// None.
-    pub fn closed() -> Self {
-        let room = Arc::new(Semaphore::new(QUEUE_BYTES));
-        Self { queue: Mutex::default(), room, written: AtomicU64::new(0) }
-    }
-
     /// Writes all of it, as one piece if the queue can hold that.
     pub async fn write(&self, mut bytes: Bytes) -> Result<(), StdinError> {
         while !bytes.is_empty() {
@@ -136,6 +130,8 @@ mod tests {
             stdin.end();
         });
         assert_eq!(written, Err(StdinError::Ended));
-        assert_eq!(Stdin::closed().close(), Err(StdinError::NoStdin));
+        let (none, _) = Stdin::open();
+        none.close().unwrap();
+        assert_eq!(none.close(), Err(StdinError::NoStdin));
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sandbox_artifacts::{Bounds, Collected, Request, collect};
+use sandbox_artifacts::{Collected, Request, collect};
 use tokio::task::JoinHandle;
 
 use super::Sandbox;
@@ -46,7 +46,7 @@ impl Sandbox {
         let is_cancelled = Arc::new(AtomicBool::new(false));
         let (cancelled, io_dir) = (is_cancelled.clone(), self.inner.io_dir.clone());
         let redactions = self.inner.redactions.clone();
-        let bounds = Bounds { entries: self.inner.limits.entries.get().into() };
+        let most = u64::from(self.inner.limits.entries.get());
         let work = tokio::task::spawn_blocking(move || {
             let io_dir = io_dir.ok_or(Error::NoIoDir)?;
             io_dir.settle().map_err(|source| sandbox_artifacts::Error::Io {
@@ -60,7 +60,7 @@ impl Sandbox {
                 !is_cancelled()
             };
             let shown = |path: &[u8]| redactions.bytes(path).into_owned();
-            Ok(collect(io_dir.view().as_fd(), &request, bounds, &shown, &proceed)?)
+            Ok(collect(io_dir.view().as_fd(), &request, most, &shown, &proceed)?)
         });
         ArtifactCopy { is_cancelled, work }
     }

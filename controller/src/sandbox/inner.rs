@@ -59,7 +59,7 @@ pub(crate) struct Inner {
     pub confinement: Confinement,
     /// Whether its agent runs on the kernel of this process.
     pub(super) is_our_kernel: bool,
-    pub(super) session: Session,
+    pub session: Session,
     /// Held by the run in progress.
     pub(super) run_lock: Arc<Semaphore>,
     /// Why the controller ended the sandbox without a request.
@@ -87,7 +87,7 @@ pub(crate) struct Inner {
     pub(super) cpu_counted: AtomicU64,
     pub(super) cpu_sample: CpuSample,
     pub(super) io_dir: Option<Arc<IoDir>>,
-    pub(super) io_mount: Option<GuestPath>,
+    pub io_mount: Option<GuestPath>,
     /// The default working directory of commands according to the image. `None` if there is an io
     /// dir, or no support for commands.
     pub(super) image_workdir: Option<String>,
@@ -95,7 +95,8 @@ pub(crate) struct Inner {
     pub(super) image_id: Option<String>,
     /// The paths of what it is made of, as the caller named them.
     pub(super) named: Vec<Arc<OwnedFd>>,
-    pub(super) supports_exec: bool,
+    /// Whether commands can run in it.
+    pub supports_exec: bool,
     pub(super) write_baseline: WriteBaseline,
     pub(super) home: Option<GuestPath>,
     pub(super) workdir: GuestPath,
@@ -136,15 +137,6 @@ impl Inner {
         _ = tokio::time::timeout(EVIDENCE_TIMEOUT, self.session.settle_tunnels()).await;
     }
 
-    pub const fn session(&self) -> &Session {
-        &self.session
-    }
-
-    /// Whether commands can run in it.
-    pub const fn supports_exec(&self) -> bool {
-        self.supports_exec
-    }
-
     /// Scans the io dir before a run, if more may be written to it than the agent counts: by
     /// commands, or by an overlay, which copies a whole file at the first write.
     pub async fn monitor_writes(&self, limits: Limits) -> Option<WriteMonitor> {
@@ -182,10 +174,6 @@ impl Inner {
 
     pub fn io_dir(&self) -> Option<&IoDir> {
         self.io_dir.as_deref()
-    }
-
-    pub const fn io_mount(&self) -> Option<&GuestPath> {
-        self.io_mount.as_ref()
     }
 
     /// The normalised form of a path that a caller gave.
@@ -269,7 +257,7 @@ impl Inner {
 
     /// Records in the audit what a run or a command changed: the final state, as in its result.
     pub fn record_changes(&self, run_id: &str, changes: &FilesTouched) {
-        let Some(mount) = self.io_mount() else { return };
+        let Some(mount) = &self.io_mount else { return };
         for file in &changes.files {
             let path = [mount.as_bytes(), b"/", file.name.as_bytes()].concat();
             self.audit().record(&Event {
@@ -401,6 +389,24 @@ impl Inner {
         self.session.abandon();
         if let Err(error) = self.kill().await {
             tracing::debug!(%error, "cannot kill a container that is to be removed");
+        }
+    }
+
+    /// Waits for the answer of an agent that has this time for it; `why` ends one that is late.
+    pub async fn answered<T>(
+        &self,
+        limit: Duration,
+        why: &'static str,
+        asked: impl Future<Output = Result<T, CallError>>,
+    ) -> Result<T, Error> {
+        match self.clock.timeout(limit, asked).await {
+            Some(Ok(answer)) => Ok(answer),
+            Some(Err(CallError::Over)) => Err(self.why_ended().await),
+            Some(Err(error)) => Err(error.into()),
+            None => {
+                self.abandon(why).await;
+                Err(self.why_ended().await)
+            }
         }
     }
 

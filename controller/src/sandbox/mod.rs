@@ -143,7 +143,7 @@ impl Sandbox {
     /// Completes when the sandbox accepts no more requests, whatever ended it. Its container exists
     /// until it is [closed](Self::close).
     pub fn until_ended(&self) -> impl Future<Output = ()> + Send + use<> {
-        let end = self.inner.session().subscribe_end();
+        let end = self.inner.session.subscribe_end();
         async move { _ = end.await }
     }
 

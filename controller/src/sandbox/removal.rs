@@ -170,18 +170,12 @@ impl RemovalGuard {
             return false;
         }
         let mut kept = None;
-        self.removal.send_if_modified(|removal| match removal {
-            Removal::Pending(_) => match std::mem::replace(removal, Removal::Gone) {
-                Removal::Pending(held) => {
-                    kept = Some(held);
-                    true
-                }
-                other => {
-                    *removal = other;
-                    false
-                }
-            },
-            _ => false,
+        self.removal.send_if_modified(|removal| {
+            let is_pending = matches!(removal, Removal::Pending(_));
+            if is_pending {
+                kept = Some(std::mem::replace(removal, Removal::Gone));
+            }
+            is_pending
         });
         // If the engine fails, the next sweep removes it.
         self.shared.cleanup.hand_over();

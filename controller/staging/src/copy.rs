@@ -68,39 +68,23 @@ impl Default for CopyBounds {
     }
 }
 
-/// Copies everything below `from` into the empty directory `to`, except devices, and what is
-/// `skipped`.
-pub(crate) fn copy_tree(
-    from: BorrowedFd<'_>,
-    to: BorrowedFd<'_>,
-    skipped: &dyn Fn(&CStr, &Stat) -> bool,
-    bounds: CopyBounds,
-) -> Result<Baseline, StageError> {
-    // Hard links are separate files in the copy: `None`.
-    copy_with(from, to, skipped, bounds, None)
-}
-
-/// The same, with files of several names as such.
-pub(crate) fn copy_linked(
-    from: BorrowedFd<'_>,
-    to: BorrowedFd<'_>,
-    skipped: &dyn Fn(&CStr, &Stat) -> bool,
-    bounds: CopyBounds,
-) -> Result<Baseline, StageError> {
-    copy_with(from, to, skipped, bounds, Some(KnownFiles::default()))
-}
+/// Files of several names, by the first one in the copy.
+pub(crate) type LinkedFiles = KnownFiles<Box<[u8]>>;
 
 /// Whether it is a socket: nothing serves a copy of it.
 pub(crate) fn is_socket(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Socket
 }
 
-fn copy_with(
+/// Copies everything below `from` into the empty directory `to`, except devices, and what is
+/// `skipped`. Files of several names are such in the copy if it is given a record of them, and
+/// separate files otherwise.
+pub(crate) fn copy_tree(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
     skipped: &dyn Fn(&CStr, &Stat) -> bool,
     bounds: CopyBounds,
-    linked: Option<KnownFiles<Box<[u8]>>>,
+    linked: Option<LinkedFiles>,
 ) -> Result<Baseline, StageError> {
     let at = StageError::at(b".");
     let (from, to) = (
@@ -182,7 +166,8 @@ pub fn copy_out(from: BorrowedFd<'_>, to: &NewDirectory) -> Result<(), StageErro
     let copied = directory.map_err(failed).and_then(|to| {
         let is_left_out = |_: &CStr, stat: &Stat| is_socket(stat);
         // A copy of what a guest left must not be larger than that.
-        copy_linked(from, to.as_fd(), &is_left_out, CopyBounds::default()).map(drop)
+        let linked = Some(LinkedFiles::default());
+        copy_tree(from, to.as_fd(), &is_left_out, CopyBounds::default(), linked).map(drop)
     });
     if copied.is_err() {
         _ = remove_tree(parent.as_fd(), name);
@@ -200,7 +185,7 @@ struct Copying<'a> {
     reserve: u64,
     copies: CopyAllowance,
     /// The paths of files that have several names, if these are to be names of one copy.
-    linked: Option<KnownFiles<Box<[u8]>>>,
+    linked: Option<LinkedFiles>,
     seen: WalkCount,
     copied: BTreeMap<Box<[u8]>, Copied>,
 }

@@ -96,13 +96,9 @@ impl CreatedDirs {
         let mut missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
         missing.reverse();
         let mut created = Self { dirs: Vec::new(), recorded: Vec::new(), record: None };
-        match created.fill(&missing, records, links, prepare) {
-            Ok(()) => Ok(created),
-            Err(error) => {
-                created.remove_if_empty();
-                Err(error)
-            }
-        }
+        let filled = created.fill(&missing, records, links, prepare);
+        filled.inspect_err(|_| created.remove_if_empty())?;
+        Ok(created)
     }
 
     fn fill(

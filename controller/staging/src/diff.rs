@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
-use sandbox_api::changes::{ChangeOp, ChangeType};
+use sandbox_api::changes::ChangeType;
 use sandbox_dirfd::{FileStamp, Root};
 use similar::{Algorithm, DiffOp, DiffTag, capture_diff_slices_deadline, group_diff_ops};
 
@@ -51,7 +51,7 @@ impl Comparison {
                 Err(why) => {
                     let name = in_header(&shown);
                     diff.extend(
-                        [word(change.op).as_bytes(), b": ", &name, why.as_bytes()].concat(),
+                        [change.op.as_str().as_bytes(), b": ", &name, why.as_bytes()].concat(),
                     );
                     diff.push(b'\n');
                 }
@@ -261,16 +261,6 @@ fn quoted(path: &[u8]) -> Vec<u8> {
     }
     text.push(b'"');
     text
-}
-
-const fn word(op: ChangeOp) -> &'static str {
-    match op {
-        ChangeOp::Created => "created",
-        ChangeOp::Modified => "modified",
-        ChangeOp::Removed => "removed",
-        ChangeOp::Mode => "mode",
-        ChangeOp::Times => "times",
-    }
 }
 
 /// The content of a file.

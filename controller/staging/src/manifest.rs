@@ -1,15 +1,14 @@
 //! The manifest of what changed.
 
 use std::ffi::OsStr;
-use std::fmt::Write as _;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use sandbox_api::changes::{Before, Change, ChangeManifest, ChangeOp, ChangeType};
-use sandbox_dirfd::{FileStamp, Root};
+use sandbox_dirfd::{FileStamp, Root, hex};
 
-use crate::changed::{Changed, Digest, target};
+use crate::changed::{Changed, target};
 use crate::compare::Comparison;
 use crate::tree::kind_of;
 
@@ -37,7 +36,7 @@ fn document(path: &[u8], change: &Changed, copy: Option<&Root<'_>>) -> Change {
     let is_link = |stamp: FileStamp| kind_of(stamp) == ChangeType::Symlink;
     let before = change.before.map(|before| Before {
         bytes: bytes(before.original),
-        sha256: change.digests.before.as_ref().map(hex),
+        sha256: change.digests.before.map(|digest| hex(&digest)),
         mode: mode(before.original),
     });
     let is_file = kind == ChangeType::File && change.op != ChangeOp::Removed;
@@ -51,7 +50,7 @@ fn document(path: &[u8], change: &Changed, copy: Option<&Root<'_>>) -> Change {
         op: change.op,
         kind,
         bytes: change.now.and_then(bytes),
-        sha256: change.digests.now.as_ref().map(hex),
+        sha256: change.digests.now.map(|digest| hex(&digest)),
         mode: change.now.and_then(mode),
         mime: mime.and_then(|guess| Some(guess.first()?.essence_str().to_owned())),
         target: target.map(|target| String::from_utf8_lossy(&target).into_owned()),
@@ -66,11 +65,4 @@ fn bytes(stamp: FileStamp) -> Option<u64> {
 
 fn mode(stamp: FileStamp) -> Option<String> {
     (kind_of(stamp) != ChangeType::Symlink).then(|| format!("{:04o}", stamp.permissions()))
-}
-
-fn hex(digest: &Digest) -> String {
-    digest.iter().fold(String::new(), |mut text, byte| {
-        _ = write!(text, "{byte:02x}");
-        text
-    })
 }

@@ -192,7 +192,7 @@ impl Comparing {
         let opaque = lower.filter(|_| self.is_hidden);
         for (name, stat) in &above {
             let path = join(path, name.to_bytes());
-            self.count(&path)?;
+            self.seen.add(&path)?;
             let below = lower.map(|lower| stat_of(lower, name)).transpose();
             let below = below.map_err(StageError::at(&path))?.flatten();
             if is_whiteout(stat) {
@@ -291,7 +291,7 @@ impl Comparing {
         path: &[u8],
         depth: Depth,
     ) -> std::result::Result<(), StageError> {
-        self.count(path)?;
+        self.seen.add(path)?;
         let before = FileStamp::of(stat);
         let change = Changed::new(ChangeOp::Removed, None, Some(before.into()));
         self.changed.insert(path.into(), change);
@@ -322,10 +322,6 @@ impl Comparing {
         if depth.is_foreign || before.changed > self.since {
             self.conflicts.insert(path.into());
         }
-    }
-
-    fn count(&mut self, path: &[u8]) -> std::result::Result<(), StageError> {
-        self.seen.add(path)
     }
 
     /// Names the old paths of new ones: a copied file is shown with the inode of the lower one. If none

@@ -96,16 +96,6 @@ pub(crate) struct Record {
     recorded: Recorded,
 }
 
-/// What the lock on a record says.
-enum Found {
-    /// The stage is in use.
-    InUse,
-    /// Not in use. The file holds an exclusive lock.
-    Unused(File),
-    /// Somebody else has removed it.
-    Gone,
-}
-
 impl Records {
     /// The name of the directory of records.
     pub const NAME: &str = "stages";
@@ -215,7 +205,7 @@ impl Records {
         let entries = is_private.then(|| fs::read_dir(&self.directory).ok()).flatten();
         entries.into_iter().flatten().flatten().filter_map(|entry| {
             let path = entry.path();
-            let Found::Unused(mut file) = look(&path).ok()? else { return None };
+            let mut file = unused(&path)?;
             let mut text = Vec::new();
             file.read_to_end(&mut text).ok()?;
             // A record that was not renamed into place does not count, even if complete.
@@ -388,27 +378,20 @@ impl Inode {
     }
 }
 
-/// Whether a stage is in use, by the lock on its record.
-fn look(record: &Path) -> io::Result<Found> {
+/// The record of a stage, with an exclusive lock; `None` if the stage is in use, or if somebody else
+/// has removed the record.
+fn unused(record: &Path) -> Option<File> {
     // Network filesystems give exclusive locks only to writers.
-    let file = match OpenOptions::new().read(true).write(true).open(record) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Gone),
-        file => file?,
-    };
+    let file = OpenOptions::new().read(true).write(true).open(record).ok()?;
     if let Err(errno) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        if errno != Errno::WOULDBLOCK {
-            return Err(errno.into());
-        }
-        if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
-            return Ok(Found::InUse);
+        let is_shared = || flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
+        if errno != Errno::WOULDBLOCK || is_shared() {
+            return None;
         }
         // Another process is completing the commit: wait, so that this one sees a complete io dir.
-        flock(&file, FlockOperation::LockExclusive)?;
+        flock(&file, FlockOperation::LockExclusive).ok()?;
     }
-    Ok(match fstat(&file)?.st_nlink {
-        0 => Found::Gone,
-        _ => Found::Unused(file),
-    })
+    (fstat(&file).ok()?.st_nlink > 0).then_some(file)
 }
 
 /// `None` if nothing is there, or no directory.

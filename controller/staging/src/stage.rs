@@ -23,7 +23,7 @@ use sandbox_dirfd::{FileStamp, Identity, Root, path_of, random_hex};
 use crate::bounded::BoundedDir;
 use crate::commit::{self, Commit};
 use crate::compare::{Comparison, compare};
-use crate::copy::{Baseline, CopyBounds, copy_linked, copy_tree, finish, is_socket};
+use crate::copy::{Baseline, CopyBounds, LinkedFiles, copy_tree, finish, is_socket};
 use crate::error::StageError;
 use crate::journal::Journal;
 use crate::location::{
@@ -136,7 +136,8 @@ impl Stage {
                     let is_left_out = |name: &CStr, stat: &Stat| {
                         is_socket(stat) || name.to_bytes().starts_with(PREFIX.as_bytes())
                     };
-                    let copied = copy_tree(io_dir.as_fd(), files.as_fd(), &is_left_out, bounds)?;
+                    let copied =
+                        copy_tree(io_dir.as_fd(), files.as_fd(), &is_left_out, bounds, None)?;
                     (files, Before::Copied(Arc::new(copied)), None)
                 }
                 Method::Overlay => {
@@ -153,34 +154,18 @@ impl Stage {
             };
             Ok((io_dir, files, before, image))
         })();
-        match staged {
-            Ok((io_dir, files, before, image)) => {
-                reached("filled");
-                let is_interrupted = false;
-                Ok(Self {
-                    io_dir,
-                    at,
-                    records,
-                    record,
-                    files,
-                    image,
-                    bounds,
-                    before,
-                    is_interrupted,
-                })
-            }
-            Err(error) => {
-                at.remove_with(&record);
-                Err(error)
-            }
-        }
+        let (io_dir, files, before, image) = staged.inspect_err(|_| at.remove_with(&record))?;
+        reached("filled");
+        let is_interrupted = false;
+        Ok(Self { io_dir, at, records, record, files, image, bounds, before, is_interrupted })
     }
 
     /// Copies what changed from its image into the stage, without the marks of the overlay.
     fn copy_changes(&self, comparison: &Comparison) -> Result<Baseline, StageError> {
         let to =
             self.at.open(FILES).map_err(|errno| StageError::stage(&self.at.path)(errno.into()))?;
-        let copied = copy_linked(self.files.as_fd(), to.as_fd(), &|_, _| false, self.bounds)?;
+        let (from, linked) = (self.files.as_fd(), Some(LinkedFiles::default()));
+        let copied = copy_tree(from, to.as_fd(), &|_, _| false, self.bounds, linked)?;
         let missing = comparison
             .changed
             .iter()
@@ -369,16 +354,13 @@ impl Location {
             }
             fchmod(&dir, Mode::RWXU)?;
             record.add(&dir)?;
-            Ok(dir)
+            io::Result::Ok(dir)
         })();
-        match made {
-            Ok(dir) => Ok((Self { parent: fd, name: name.into(), path, dir, is_inside }, record)),
-            Err(error) => {
-                _ = keeping_times(&fd, is_inside, || unlinkat(&fd, name, AtFlags::REMOVEDIR));
-                record.remove();
-                Err(error)
-            }
-        }
+        let dir = made.inspect_err(|_| {
+            _ = keeping_times(&fd, is_inside, || unlinkat(&fd, name, AtFlags::REMOVEDIR));
+            record.remove();
+        })?;
+        Ok((Self { parent: fd, name: name.into(), path, dir, is_inside }, record))
     }
 
     fn remove_with(&self, record: &Record) {

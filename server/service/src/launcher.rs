@@ -400,7 +400,7 @@ impl GuestProcess for Process {
     }
 
     fn attach(&self, from: ReadFrom, mode: ReadMode) -> Result<ProcessEvents, ServiceError> {
-        Ok(Self::attach(self, from, mode).map_err(failed)?.boxed())
+        Self::attach(self, from, mode).map_err(failed)
     }
 
     fn write_stdin(&self, bytes: Bytes) -> Called<'_, ()> {

@@ -148,8 +148,26 @@ impl Gate {
         left: Duration,
     ) -> (Answered, Option<ToolCall>) {
         let number = self.begin(name, arguments);
-        let result = self.try_call(name, arguments, number, left).await;
-        let (outcome, text, answered) = match result {
+        let call = async {
+            let limits = &self.grant.limits;
+            if number > limits.calls {
+                let message = format!("this script may call tools {} times", limits.calls);
+                return Err(Refusal(ToolOutcome::Limit, message));
+            }
+            self.spend(0)?;
+            let Ok(arguments) = serde_json::from_str::<Map<String, Value>>(arguments.get()) else {
+                let message = format!("the arguments of '{name}' are not an object");
+                return Err(Refusal(ToolOutcome::Refused, message));
+            };
+            self.wait_for_turn().await;
+            let tool = self.find(name, left).await?;
+            let permitted = self.permit(&tool, &arguments).await?;
+            // What it says of itself may have changed since.
+            let called = self.grant.tools.call(name, arguments, permitted);
+            let answer = timeout(limits.timeout.min(left), called).await;
+            self.take(&tool, number, answer.unwrap_or(Err(HostToolError::Timeout))?)
+        };
+        let (outcome, text, answered) = match call.await {
             Ok((text, answered)) => (ToolOutcome::Ok, text, answered),
             Err(refusal) => (refusal.0, refusal.1.clone(), (refusal.end(), Vec::new())),
         };
@@ -198,32 +216,6 @@ impl Gate {
     pub fn calls(&self) -> (Vec<ToolCall>, bool) {
         let state = self.lock();
         (state.done.clone(), state.is_truncated)
-    }
-
-    async fn try_call(
-        &self,
-        name: &str,
-        arguments: &RawValue,
-        number: u32,
-        left: Duration,
-    ) -> Result<(String, Answered), Refusal> {
-        let limits = &self.grant.limits;
-        if number > limits.calls {
-            let message = format!("this script may call tools {} times", limits.calls);
-            return Err(Refusal(ToolOutcome::Limit, message));
-        }
-        self.spend(0)?;
-        let Ok(arguments) = serde_json::from_str::<Map<String, Value>>(arguments.get()) else {
-            let message = format!("the arguments of '{name}' are not an object");
-            return Err(Refusal(ToolOutcome::Refused, message));
-        };
-        self.wait_for_turn().await;
-        let tool = self.find(name, left).await?;
-        let permitted = self.permit(&tool, &arguments).await?;
-        // What it says of itself may have changed since.
-        let called = self.grant.tools.call(name, arguments, permitted);
-        let answer = timeout(limits.timeout.min(left), called).await;
-        self.take(&tool, number, answer.unwrap_or(Err(HostToolError::Timeout))?)
     }
 
     /// What the tool may do in this call, which is given or which somebody permits.

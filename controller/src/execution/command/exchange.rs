@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::stdin::Source;
 use crate::execution::driver::{Call, Execute, Requested};
 use crate::execution::judge::{AgentReport, SIGKILL};
-use crate::execution::supervisor::{Begun, Supervisor};
+use crate::execution::supervisor::Supervisor;
 use crate::sandbox::{Inner, KernelBaseline};
 
 /// The name of a command in the audit.
@@ -81,10 +81,9 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
         let has_stdin = input.is_some();
         let most = limits.output_bytes.as_u64();
         let console = ConsoleSpec { has_stdin, has_stderr, most, kept: None };
-        let asked = inner.session().converse(permit, console, params);
-        let (reply, console) = match supervisor.begin(asked, kill_at).await? {
-            Begun::Accepted(asked) => asked,
-            Begun::Lost => return Ok(Ok(None)),
+        let asked = inner.session.converse(permit, console, params);
+        let Some((reply, console)) = supervisor.begin(asked, kill_at).await? else {
+            return Ok(Ok(None));
         };
         id.send_replace(Some(reply.id));
         let Console { stdin, output } = console;
@@ -103,7 +102,7 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
         let unwanted = async {
             inner.clock.sleep_until(kill_at - Self::GRACE + UNWANTED_AFTER).await;
             for &number in &numbers {
-                inner.session().advance(number, UNWANTED_BYTES).await;
+                inner.session.advance(number, UNWANTED_BYTES).await;
             }
             std::future::pending().await
         };

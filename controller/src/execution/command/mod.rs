@@ -15,14 +15,14 @@ use sandbox_api::{Command, ExecutionEvent, Limits, OutputStream, Stdin};
 use sandbox_protocol::message;
 use sandbox_redact::{Console, Redactions};
 use sandbox_session::Incoming;
+use tokio::io::DuplexStream;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
 pub(super) use self::exchange::{CLOCK_SKEW, OPERATION, check_reply, printed};
 use self::exchange::{CommandExecution, Request};
 pub(super) use self::request::{Term, request};
-pub use self::stdin::ExecStdin;
-use self::stdin::Source;
+use self::stdin::{BUFFER_BYTES, Source};
 use crate::error::Error;
 use crate::execution::driver::{Driven, ExecutionDriver};
 use crate::execution::supervisor::CancelHandle;
@@ -35,7 +35,7 @@ const STREAMS: [OutputStream; 2] = [OutputStream::Stdout, OutputStream::Stderr];
 pub(super) struct Begun {
     pub driven: Driven,
     pub output: CommandOutput,
-    pub stdin: Option<ExecStdin>,
+    pub stdin: Option<DuplexStream>,
     /// The id of its request, once that is sent.
     pub request: watch::Receiver<Option<u64>>,
 }
@@ -46,7 +46,7 @@ pub(super) async fn begin(
     mut command: Command,
     cancel: &CancelHandle,
 ) -> Result<Begun, Error> {
-    if !inner.supports_exec() {
+    if !inner.supports_exec {
         return Err(Error::ExecUnsupported);
     }
     let timeout = command.timeout.unwrap_or(inner.limits.timeout);
@@ -57,7 +57,7 @@ pub(super) async fn begin(
         Stdin::Null => (None, None),
         Stdin::Bytes(bytes) => (None, Some(Source::Bytes(bytes))),
         Stdin::Stream => {
-            let (stdin, source) = ExecStdin::new();
+            let (stdin, source) = tokio::io::duplex(BUFFER_BYTES);
             (Some(stdin), Some(Source::Stream(source)))
         }
     };

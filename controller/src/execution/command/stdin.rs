@@ -1,53 +1,17 @@
 //! The stdin of a running command.
 
-use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
 use sandbox_session::{Ended, Fin, Outgoing};
-use tokio::io::{AsyncReadExt as _, AsyncWrite, DuplexStream};
+use tokio::io::{AsyncReadExt as _, DuplexStream};
 
 /// How many bytes a writer buffers before it waits for the command.
-const BUFFER_BYTES: usize = 64 << 10;
-
-/// The stdin of a command. A shutdown or a drop closes it.
-///
-/// A write fails with `BrokenPipe`, as on a pipe, if the command closed its stdin or has ended.
-#[derive(Debug)]
-pub struct ExecStdin(DuplexStream);
-
-impl ExecStdin {
-    /// A writer, and the stream that receives its bytes.
-    pub(super) fn new() -> (Self, DuplexStream) {
-        let (ours, theirs) = tokio::io::duplex(BUFFER_BYTES);
-        (Self(ours), theirs)
-    }
-}
-
-impl AsyncWrite for ExecStdin {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
-    }
-}
+pub(super) const BUFFER_BYTES: usize = 64 << 10;
 
 /// The source of a command's stdin.
 #[derive(Debug)]
 pub(super) enum Source {
     /// All bytes are there already.
     Bytes(Vec<u8>),
-    /// The other end of an [`ExecStdin`].
+    /// The other end of a command's [`stdin`](crate::Execution::stdin).
     Stream(DuplexStream),
 }
 

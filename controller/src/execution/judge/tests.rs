@@ -11,9 +11,7 @@ fn evidence() -> Evidence {
         our_kill: None,
         unproven: None,
         exit: None,
-        timeout: Duration::from_secs(30),
-        memory: sandbox_api::ByteSize::b(256 << 20),
-        output_bytes: sandbox_api::ByteSize::b(1 << 30),
+        limits: Limits::default(),
         stderr: String::new(),
     }
 }

@@ -53,10 +53,7 @@ fn labels_that_no_controller_wrote_are_left_alone() {
     };
     let good = summary(ID);
     let read = Labels::read(good.clone()).unwrap();
-    assert_eq!(
-        (read.sandbox.as_str(), read.instance, read.expires),
-        (ID, me.id().to_owned(), expires)
-    );
+    assert_eq!((read.sandbox.as_str(), read.instance, read.expires), (ID, me.id.clone(), expires));
     for (index, value) in [(3, "soon"), (3, "-1"), (3, "99999999999999999999")] {
         let mut bad = good.clone();
         bad.labels[index].1 = value.into();

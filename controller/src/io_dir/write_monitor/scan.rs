@@ -10,6 +10,7 @@ use sandbox_dirfd::{DiskUsage, FreeSpace, ScanCoverage, is_local};
 use sandbox_staging::snapshot::{Snapshot, measure};
 use tokio::runtime::{Builder, Handle};
 
+use super::judge::Reading;
 use crate::io_dir::IoDir;
 
 /// How long to wait for a scan. It ends by itself before that, unless its filesystem hangs.
@@ -40,19 +41,19 @@ impl Scanner {
         blocking(&self.runtime, measure).await
     }
 
-    pub async fn snapshot(&self, limits: &Limits) -> Option<Taken> {
+    pub async fn snapshot(&self, limits: &Limits) -> Option<(Snapshot, Reading)> {
         let Self { io_dir, is_prompt, .. } = self;
         if is_prompt.load(Ordering::Relaxed)
             && io_dir.lower().is_none()
             && let Some(snapshot) = Snapshot::take_few(io_dir.fd(), FEW_ENTRIES)
         {
-            return Some(Taken::of(io_dir, snapshot));
+            return Some(taken(io_dir, snapshot));
         }
         let (io_dir, is_prompt) = (io_dir.clone(), is_prompt.clone());
         let most = u64::from(limits.entries.get()).saturating_mul(KNOWN_PER_ENTRY);
         blocking(&self.runtime, move || {
             let since = Instant::now();
-            let taken = Taken::of(&io_dir, Snapshot::take(io_dir.fd(), io_dir.lower(), most));
+            let taken = taken(&io_dir, Snapshot::take(io_dir.fd(), io_dir.lower(), most));
             let is_local = is_local(io_dir.fd());
             is_prompt.store(is_local && since.elapsed() < AT_ONCE, Ordering::Relaxed);
             taken
@@ -61,19 +62,10 @@ impl Scanner {
     }
 }
 
-/// What a scan has found.
-pub(super) struct Taken {
-    pub snapshot: Snapshot,
-    pub usage: DiskUsage,
-    pub coverage: ScanCoverage,
-    pub space: Option<FreeSpace>,
-}
-
-impl Taken {
-    fn of(io_dir: &IoDir, snapshot: Snapshot) -> Self {
-        let (usage, coverage) = used(io_dir).unwrap_or((snapshot.usage, snapshot.coverage));
-        Self { snapshot, usage, coverage, space: space_of(io_dir) }
-    }
+fn taken(io_dir: &IoDir, snapshot: Snapshot) -> (Snapshot, Reading) {
+    let (usage, coverage) = used(io_dir).unwrap_or((snapshot.usage, snapshot.coverage));
+    let space = space_of(io_dir);
+    (snapshot, Reading { usage, coverage, space, is_missing: false })
 }
 
 /// What is in use of an io dir that the kernel bounds; `None` for another one.

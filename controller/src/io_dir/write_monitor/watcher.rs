@@ -7,8 +7,8 @@ use sandbox_api::DiskReserve;
 use sandbox_dirfd::{DiskUsage, FreeSpace};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::judge::{Reading, too_little};
 use super::scan::{Scanner, blocking, space_of};
@@ -26,16 +26,12 @@ pub(crate) struct Watched {
     pub clock: Clock,
 }
 
-/// How large the io dir may become in a run.
-#[derive(Debug)]
-pub(super) struct RunLimit(pub DiskUsage);
-
 /// Measures an io dir for as long as it has users.
 #[derive(Debug)]
 pub(super) struct Watcher {
     pub measured: watch::Sender<Reading>,
     runs: Arc<Runs>,
-    task: AbortHandle,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Watcher {
@@ -53,13 +49,13 @@ impl Watcher {
             runs: runs.clone(),
             measured: measured.clone(),
         };
-        let task = runtime.spawn(watch.run()).abort_handle();
-        Arc::new(Self { measured, runs, task })
+        let task = AbortOnDropHandle::new(runtime.spawn(watch.run()));
+        Arc::new(Self { measured, runs, _task: task })
     }
 
-    /// Adds the limit of a run, for as long as the returned value exists.
-    pub fn begin(&self, limit: DiskUsage) -> Arc<RunLimit> {
-        let limit = Arc::new(RunLimit(limit));
+    /// Adds how large the io dir may become in a run, for as long as the returned value exists.
+    pub fn begin(&self, limit: DiskUsage) -> Arc<DiskUsage> {
+        let limit = Arc::new(limit);
         let mut all = self.runs.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|limit| limit.strong_count() > 0);
         all.push(Arc::downgrade(&limit));
@@ -67,21 +63,15 @@ impl Watcher {
     }
 }
 
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 /// The limits of all runs in progress.
 #[derive(Debug, Default)]
-struct Runs(Mutex<Vec<Weak<RunLimit>>>);
+struct Runs(Mutex<Vec<Weak<DiskUsage>>>);
 
 impl Runs {
     /// The lowest limit and the highest, of each.
     fn limits(&self) -> (DiskUsage, DiskUsage) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: Vec<_> = all.iter().filter_map(Weak::upgrade).map(|limit| limit.0).collect();
+        let all: Vec<_> = all.iter().filter_map(Weak::upgrade).map(|limit| *limit).collect();
         let lowest = |of: fn(&DiskUsage) -> u64| all.iter().map(of).min().unwrap_or(u64::MAX);
         let least = DiskUsage { bytes: lowest(|it| it.bytes), entries: lowest(|it| it.entries) };
         (least, all.into_iter().reduce(DiskUsage::or).unwrap_or_default())

@@ -74,28 +74,22 @@ impl Sandbox {
             Some(id) => return Err(SpecError::Id { id: id.clone() }.into()),
             None => sandbox_dirfd::random_hex::<8>(),
         };
-        let launched = Self::launch_as(id.clone(), shared.clone(), sandbox, mounts).await;
+        let launch = async {
+            let began = Instant::now();
+            let opened = Opened::new(shared.clone(), sandbox, mounts).await?;
+            failpoint(Point::Opened).await;
+            let ready = opened.create(id.clone()).await?.start().await?.greet().await?;
+            let sandbox = ready.configure(StartKind::Cold, began).await?;
+            failpoint(Point::Greeted).await;
+            Ok::<_, Error>(sandbox)
+        };
+        let launched = launch.await;
         shared.audit.record(&Event {
             outcome: audit::outcome(&launched),
             duration: Some(started.elapsed()),
             ..Event::new(&id, "launch")
         });
         launched
-    }
-
-    async fn launch_as(
-        id: String,
-        shared: Arc<Shared>,
-        sandbox: PreparedSandbox,
-        mounts: Mounts,
-    ) -> Result<Self, Error> {
-        let began = Instant::now();
-        let opened = Opened::new(shared, sandbox, mounts).await?;
-        failpoint(Point::Opened).await;
-        let ready = opened.create(id).await?.start().await?.greet().await?;
-        let sandbox = ready.configure(StartKind::Cold, began).await?;
-        failpoint(Point::Greeted).await;
-        Ok(sandbox)
     }
 }
 
@@ -183,7 +177,7 @@ impl Opened {
         let inputs = std::mem::take(&mut spec.inputs);
         let links = links_of(&spec);
         let inputs = open_inputs(inputs, links, &shared.instance.spool_dir())?;
-        let (made, stages) = (shared.instance.made_dir(), shared.instance.state().stages());
+        let (made, stages) = (shared.instance.made_dir(), &shared.instance.state.stages);
         let is_staged = spec.staged;
         if spec.io_dir.is_some() {
             // First, before the io dir is used.
@@ -196,7 +190,7 @@ impl Opened {
         let private = match (&spec.io_dir, spec.private_io) {
             (None, Some(private)) => {
                 let io_dir = private_io_dir(&shared, &spec, private, owner, allowed).await?;
-                if spec.user.is_some() && owner.map(|(uid, _)| uid) != Some(io_dir.owner().0) {
+                if spec.user.is_some() && owner.map(|(uid, _)| uid) != Some(io_dir.owner.0) {
                     io_dir.admit_every_user()?;
                 }
                 Some(io_dir)
@@ -266,7 +260,7 @@ impl Opened {
                     )
                 }),
         );
-        let owner = held.io_dir.as_ref().map(|io_dir| io_dir.owner());
+        let owner = held.io_dir.as_ref().map(|io_dir| io_dir.owner);
         let asked = spec.user;
         let highest = shared.engine.highest_id();
         let user_by = |mapping| container_user(mapping, owner, asked, highest);
@@ -324,7 +318,8 @@ impl Opened {
             removal.create(container).await?
         };
         tracing::info!(container = container.id(), %user, "created a container");
-        let about = About {
+        Ok(Created {
+            container,
             image_workdir: image_workdir.filter(|_| plan.io.is_none()),
             image_id,
             named,
@@ -338,20 +333,14 @@ impl Opened {
             path_map,
             egress,
             user_mapping,
-        };
-        Ok(Created { container, about, removal })
+            removal,
+        })
     }
 }
 
-/// A container that was created but not started.
+/// A container that was created but not started, and the facts about its sandbox.
 struct Created {
     container: Arc<dyn Container>,
-    about: About,
-    removal: RemovalGuard,
-}
-
-/// Facts about a sandbox during its launch.
-struct About {
     id: String,
     shared: Arc<Shared>,
     spec: SandboxSpec,
@@ -369,6 +358,7 @@ struct About {
     image_id: Option<String>,
     /// The paths of what it is made of, as the caller named them.
     named: Vec<Arc<OwnedFd>>,
+    removal: RemovalGuard,
 }
 
 /// The bytes that the agent must leave free on the file system of an io dir. In a bounded one it has
@@ -409,7 +399,7 @@ async fn private_io_dir(
         };
         let (shared, path) = (shared.clone(), path.clone());
         let open = move || {
-            let templates = shared.instance.state().templates_dir();
+            let templates = shared.instance.state.templates_dir();
             let image = || shared.kept_images.open(&path, size, owner, &templates);
             IoDir::kept(&path, owner, wanted, image)
         };
@@ -457,7 +447,7 @@ async fn image(
     let (shared, size) = (shared.clone(), size_of(&spec.limits));
     // It starts a program, and mounts.
     let make = tokio::task::spawn_blocking(move || {
-        let templates = shared.instance.state().templates_dir();
+        let templates = shared.instance.state.templates_dir();
         BoundedDir::on_disk(size, owner, &shared.folders.scratch_dir, &templates)
     });
     match make.await {
@@ -469,13 +459,13 @@ async fn image(
 impl HeldResources {
     /// The sources of the mounts, in order.
     fn sources(&self) -> impl Iterator<Item = &Source> {
-        let io_dir = self.io_dir.iter().map(|io_dir| io_dir.source());
+        let io_dir = self.io_dir.iter().map(|io_dir| &io_dir.source);
         io_dir.chain(self.inputs.iter().map(|input| &input.source))
     }
 
     /// The identities of the sources.
     fn identities(&self) -> Vec<Identity> {
-        let io_dir = self.io_dir.iter().map(|io_dir| io_dir.identity());
+        let io_dir = self.io_dir.iter().map(|io_dir| io_dir.identity);
         io_dir.chain(self.inputs.iter().map(|input| input.identity)).collect()
     }
 
@@ -483,7 +473,7 @@ impl HeldResources {
     fn guard(&self, plan: &Plan, mounts: &mut MountGuard) -> Result<(), Error> {
         if let (Some(io_dir), Some(target)) = (&self.io_dir, &plan.io) {
             let (staged, target) = (io_dir.staged_sources(), target.to_string());
-            for source in if staged.is_empty() { slice::from_ref(io_dir.source()) } else { &staged }
+            for source in if staged.is_empty() { slice::from_ref(&io_dir.source) } else { &staged }
             {
                 match io_dir.host_path() {
                     Some(_) => mounts.add(IO_DIR, source, &target, Access::Write)?,

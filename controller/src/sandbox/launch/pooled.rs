@@ -29,9 +29,10 @@ const PING_AFTER: Duration = Duration::from_secs(30);
 pub(crate) struct PooledSandbox {
     ready: Ready,
     shared: Arc<Shared>,
-    since: Instant,
+    /// Since when it exists.
+    pub since: Instant,
     /// The longest lifetime of the sandbox after a claim.
-    lifetime: Duration,
+    pub lifetime: Duration,
 }
 
 /// Opens the io dir that a caller named, creating it if it is missing; `None` if none is named.
@@ -80,16 +81,6 @@ impl PooledSandbox {
             ..Event::new(&id, "park")
         });
         ready
-    }
-
-    /// Since when it exists.
-    pub const fn since(&self) -> Instant {
-        self.since
-    }
-
-    /// The longest lifetime of the sandbox after a claim.
-    pub const fn lifetime(&self) -> Duration {
-        self.lifetime
     }
 
     /// Completes when its agent is gone.

@@ -13,7 +13,7 @@ use sandbox_protocol::message::{Call, Confinement, Hello, HelloReply, MountIdent
 use sandbox_protocol::{ErrorKind, PROTOCOL_VERSION};
 use tokio::sync::Semaphore;
 
-use super::{About, Created, disk_reserve};
+use super::{Created, disk_reserve};
 use crate::Sandbox;
 use crate::clock::Clock;
 use crate::engine_call::step;
@@ -46,7 +46,7 @@ impl Created {
     pub(super) async fn start(self) -> Result<Started, Error> {
         let attached = step(Step::Attach, self.container.attach()).await?;
         step(Step::Start, self.container.start()).await?;
-        let gate = self.about.egress.clone().map(|egress| egress as Arc<dyn ConnectHandler>);
+        let gate = self.egress.clone().map(|egress| egress as Arc<dyn ConnectHandler>);
         let session = Session::start(attached, gate).map_err(|error| Error::StartFailed {
             detail: format!("cannot start the thread of its heartbeats: {error}"),
         })?;
@@ -57,12 +57,12 @@ impl Created {
 impl Started {
     pub(super) async fn greet(self) -> Result<Ready, Error> {
         let reply = self.hello(None).await?;
-        let shared = &self.created.about.shared;
+        let shared = &self.created.shared;
         let is_our_kernel = reply.boot_id.trim() == shared.boot_id;
         let kernel = is_our_kernel.then(confinement::kernel_landlock).flatten();
         confinement::check(shared.confinement, &reply.confinement, kernel)?;
         self.prove_mounts(&reply, is_our_kernel).await?;
-        if let Some(io_dir) = &self.created.about.io_dir {
+        if let Some(io_dir) = &self.created.io_dir {
             io_dir.keep_image()?;
         }
         Ok(Ready { started: self, confinement: reply.confinement, is_our_kernel })
@@ -127,7 +127,7 @@ impl Started {
 
     /// Verifies, before any guest code runs, that the agent sees what was opened.
     async fn prove_mounts(&self, reply: &HelloReply, is_our_kernel: bool) -> Result<(), Error> {
-        let About { plan, io_dir, identities, .. } = &self.created.about;
+        let Created { plan, io_dir, identities, .. } = &self.created;
         let reported: Vec<&str> = reply.mounts.iter().map(|mount| mount.path.as_str()).collect();
         let asked: Vec<String> =
             plan.args.mounts.iter().map(|mount| mount.path.to_string()).collect();
@@ -199,20 +199,20 @@ impl Ready {
     /// Turns it into the sandbox of another spec, whose container and agent are the same. `plan` is
     /// that spec's.
     pub(super) fn assign(&mut self, spec: SandboxSpec, mut plan: Plan) {
-        let about = &mut self.started.created.about;
-        let (shared, io_dir) = (&about.shared, &about.io_dir);
+        let created = &mut self.started.created;
+        let (shared, io_dir) = (&created.shared, &created.io_dir);
         if let Some(io_dir) = io_dir {
             plan.configure.limits.disk_reserve_bytes = disk_reserve(shared, io_dir);
         }
         if spec.io_dir.is_some() {
-            shared.instance.state().stages().recover();
+            shared.instance.state.stages.recover();
         }
-        (about.spec, about.plan) = (spec, plan);
+        (created.spec, created.plan) = (spec, plan);
     }
 
     /// Checks that nothing was mounted meanwhile below its mounts.
     pub(super) fn check_mounts(&self) -> Result<(), Error> {
-        self.started.created.about.mounts.check_again()
+        self.started.created.mounts.check_again()
     }
 
     /// Pings the agent.
@@ -221,7 +221,7 @@ impl Ready {
     }
 
     pub(super) fn id(&self) -> &str {
-        &self.started.created.about.id
+        &self.started.created.id
     }
 
     /// Sends the agent its limits and policy, and starts the sandbox's lifetime.
@@ -231,19 +231,19 @@ impl Ready {
         began: Instant,
     ) -> Result<Sandbox, Error> {
         let Self { mut started, confinement, is_our_kernel } = self;
-        let About { spec, egress, plan, shared, .. } = &mut started.created.about;
+        let Created { spec, egress, plan, shared, .. } = &mut started.created;
         if let Some(egress) = egress {
             let (hosts, inject) = (spec.hosts(), std::mem::take(&mut spec.inject));
             let ca = egress.intercept(&hosts, &inject, shared.ca_file.as_deref())?;
             plan.configure.ca = ca.map(Box::new);
             egress.set_rules(hosts, (&spec.limits).into());
         }
-        let configure = started.created.about.plan.configure.clone();
+        let configure = started.created.plan.configure.clone();
         started.call(Step::Configure, configure).await?;
-        let Started { session, created: Created { container, about, removal } } = started;
-        let About { spec, plan, mounts, egress, .. } = about;
+        let Started { session, created } = started;
+        let Created { container, spec, plan, mounts, egress, removal, .. } = created;
         let inner = Inner {
-            id: about.id,
+            id: created.id,
             launch: LaunchInfo { start, took: began.elapsed() },
             container,
             limits: spec.limits,
@@ -266,24 +266,24 @@ impl Ready {
             cpu_reported: AtomicU64::new(0),
             cpu_counted: AtomicU64::new(0),
             cpu_sample: CpuSample::new(),
-            io_dir: about.io_dir,
+            io_dir: created.io_dir,
             supports_exec: spec.root.supports_exec(),
             write_baseline: WriteBaseline::default(),
-            image_workdir: about.image_workdir,
-            image_id: about.image_id,
-            named: about.named,
+            image_workdir: created.image_workdir,
+            image_id: created.image_id,
+            named: created.named,
             home: plan.args.home.clone(),
             workdir: plan.args.base(),
             io_mount: plan.io,
-            path_map: about.path_map,
+            path_map: created.path_map,
             default_encoding: spec.default_encoding,
-            user_mapping: about.user_mapping,
+            user_mapping: created.user_mapping,
             files: spec.files,
             policy: egress.as_ref().map(|egress| egress.policy.clone()).unwrap_or_default(),
             redactions: egress.map(|egress| egress.redactions.clone()).unwrap_or_default(),
             mount_looks: mounts.looks(),
             removal,
-            shared: about.shared,
+            shared: created.shared,
         };
         inner.guard(spec.lifetime, spec.idle_limit, mounts);
         Ok(Sandbox { inner: Arc::new(inner) })

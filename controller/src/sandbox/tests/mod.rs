@@ -353,7 +353,7 @@ async fn an_agent_that_answers_before_anything_is_asked_runs_nothing() {
         std::future::pending().await
     });
     let sandbox = world.launch().await.unwrap();
-    sandbox.inner.session().ended().await;
+    sandbox.inner.session.ended().await;
     let error = sandbox.run(Script::new("x")).await.unwrap_err();
     assert!(matches!(error, Error::Ended { .. }), "{error}");
     assert!(error.to_string().contains("unknown request (id 0)"), "{error}");
@@ -910,7 +910,7 @@ fn container_of(instance: &Instance, id: &str) -> ContainerSummary {
 #[tokio::test(start_paused = true)]
 async fn leftovers_go_at_once_and_every_half_minute_until_the_controller_ends() {
     let world = World::new(async |_, _| {});
-    let state = world.shared.instance.state().clone();
+    let state = world.shared.instance.state.clone();
     let (live, dead) = (
         Instance::register(state.clone(), "fake").unwrap(),
         Instance::register(state.clone(), "fake").unwrap(),

@@ -328,7 +328,7 @@ async fn a_process_has_so_many_readers_and_dropping_one_ends_nothing() {
     })
     .await;
     let readers: Vec<_> = (0..8).map(|_| read_all(&process)).collect();
-    let error = process.attach(ReadFrom::Now, ReadMode::Lossy).unwrap_err();
+    let error = process.attach(ReadFrom::Now, ReadMode::Lossy).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Busy);
     drop(readers);
     assert_eq!(next(&mut read_all(&process)).await, "1 start");
