@@ -24,6 +24,7 @@ mod disk_usage;
 mod error;
 mod events;
 #[cfg(any(test, feature = "testing"))]
+#[path = "tests/fake/mod.rs"]
 pub mod fake;
 mod feed;
 mod files;

@@ -39,6 +39,7 @@ mod data_dir;
 mod error;
 mod executions;
 #[cfg(any(test, feature = "fixture"))]
+#[path = "tests/fixture.rs"]
 pub mod fixture;
 mod integer;
 mod pool;
