@@ -209,17 +209,10 @@ impl Records {
         self.call(move |store| store.subjects(now, limit)).await
     }
 
-    /// What a subject has used ever, without what it has now.
+    /// What a subject has used ever, and what of it is stored now.
     pub async fn usage(&self, subject: &Subject) -> Result<UsageTotals, ServiceError> {
         let subject = subject.clone();
-        let usage = self.call(move |store| store.usage(&subject)).await?;
-        Ok(UsageTotals {
-            executions: usage.executions,
-            cpu_ms: usage.cpu_ms,
-            wall_ms: usage.wall_ms,
-            written_bytes: usage.written_bytes,
-            ..UsageTotals::default()
-        })
+        self.call(move |store| store.usage(&subject)).await
     }
 
     /// The bytes of results and of files of executions that are stored of a subject.
