@@ -404,7 +404,10 @@ impl Store {
         };
         let statement =
             format!("SELECT {RECOVERED} FROM executions {which} ended_at IS NULL ORDER BY seq");
-        Ok(self.all(&statement, &values, |row| recovered(row))?.into_iter().collect())
+        let all = self.all(&statement, &values, |row| recovered(row))?;
+        let is_queued = |it: &RecoveredExecution| it.summary.status == ExecutionState::Queued;
+        let (queued, running) = all.into_iter().partition(is_queued);
+        Ok(Recovered { queued, running })
     }
 
     /// Lists executions of a subject, newest first. Paging returns each execution that exists
@@ -517,14 +520,6 @@ pub(crate) fn wait<T: Send + 'static>(
     // A caller that is gone needs no answer.
     begin(Box::new(move |made| _ = sender.send(made)));
     receiver.recv().unwrap_or(Err(StoreError::Closed))
-}
-
-impl FromIterator<RecoveredExecution> for Recovered {
-    fn from_iter<I: IntoIterator<Item = RecoveredExecution>>(executions: I) -> Self {
-        let is_queued = |it: &RecoveredExecution| it.summary.status == ExecutionState::Queued;
-        let (queued, running) = executions.into_iter().partition(is_queued);
-        Self { queued, running }
-    }
 }
 
 /// The columns of a [`summary`].
