@@ -132,7 +132,7 @@ impl Forward {
                 (ForwardResult::Failed, Attempt::Lost)
             }
         };
-        self.here.app.metrics().forwarded(result);
+        self.here.app.metrics.forwarded(result);
         attempt
     }
 
@@ -195,7 +195,7 @@ impl Forward {
             && let (Some(caller), Some(node)) = (caller, head.extensions.remove::<OnUpgrade>())
         {
             let held = (place, self.here.in_flight.clone());
-            tunnel::join(caller, node.map_ok(TokioIo::new), self.here.app.stop().clone(), held);
+            tunnel::join(caller, node.map_ok(TokioIo::new), self.here.app.stop.clone(), held);
         }
         // As a stream: none of it is in memory yet.
         let body = match body.is_end_stream() {

@@ -126,7 +126,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Json<T> {
         }
         let held = request.extensions().get::<MeteredBody>().cloned();
         let body = read_all(request.into_body()).await?;
-        Ok(Self { value: app.parsers().parse(body).await?, _held: held })
+        Ok(Self { value: app.parsers.parse(body).await?, _held: held })
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) async fn get(
     headers: HeaderMap,
 ) -> Result<Response> {
     let after = last_event(&headers)?.unwrap_or(params.after);
-    Ok(stream(&app, app.service().events(&caller.subject, &id, after).await?))
+    Ok(stream(&app, app.service.events(&caller.subject, &id, after).await?))
 }
 
 /// The answer with these events, as they come.
@@ -31,8 +31,8 @@ pub(super) fn stream(app: &App, events: Events) -> Response {
     // A stream that fails is cut off, without an end: the client reconnects where it was.
     let events =
         events.map(|event| message(&*event?)).map(|event| event.map_err(axum::BoxError::from));
-    let events = events.take_until(app.stop().clone().cancelled_owned());
-    let keep_alive = KeepAlive::new().interval(app.config().keep_alive).text("");
+    let events = events.take_until(app.stop.clone().cancelled_owned());
+    let keep_alive = KeepAlive::new().interval(app.config.keep_alive).text("");
     Sse::new(events).keep_alive(keep_alive).into_response()
 }
 

@@ -26,7 +26,7 @@ use crate::response::json_response;
 const CHUNK: usize = 256 << 10;
 
 pub(super) async fn list(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
-    let files = app.service().files(&caller.subject, &id).await?;
+    let files = app.service.files(&caller.subject, &id).await?;
     Ok(json_response(StatusCode::OK, &files))
 }
 
@@ -35,7 +35,7 @@ pub(super) async fn changes(
     caller: Caller,
     Id(id): Id,
 ) -> Result<Response> {
-    let changes = app.service().changes(&caller.subject, &id).await?;
+    let changes = app.service.changes(&caller.subject, &id).await?;
     Ok(json_response(StatusCode::OK, &changes))
 }
 
@@ -49,7 +49,7 @@ pub(super) async fn archive(
         Format::TarGz => (ArchiveFormat::TarGzip, "application/gzip", "tar.gz"),
         Format::TarZst => (ArchiveFormat::TarZstd, "application/zstd", "tar.zst"),
     };
-    let stream = app.service().archive(&caller.subject, &id, format).await?;
+    let stream = app.service.archive(&caller.subject, &id, format).await?;
     let mut response = Body::from_stream(stream).into_response();
     let headers = response.headers_mut();
     as_attachment(headers, format!("{id}.{suffix}").as_bytes());
@@ -64,7 +64,7 @@ pub(super) async fn get(
     FilePath(path): FilePath,
     headers: HeaderMap,
 ) -> Result<Response> {
-    let file = app.service().open_file(&caller.subject, &id, &path).await?;
+    let file = app.service.open_file(&caller.subject, &id, &path).await?;
     let etag = etag(&file.version);
     let mut response = match condition(&headers, &etag) {
         Condition::Failed => {

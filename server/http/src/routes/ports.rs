@@ -32,8 +32,8 @@ const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
 pub(super) async fn list(at: At) -> Result<Response> {
     // One of a session of MCP is none here.
-    at.app.service().sandbox(&at.subject, &at.sandbox.id).await?;
-    let listed = at.app.service().listening_ports(&at.subject, &at.sandbox).await?;
+    at.app.service.sandbox(&at.subject, &at.sandbox.id).await?;
+    let listed = at.app.service.listening_ports(&at.subject, &at.sandbox).await?;
     Ok(answer(StatusCode::OK, &listed))
 }
 
@@ -43,7 +43,7 @@ pub(super) async fn preview(
     request: Json<PreviewRequest>,
 ) -> Result<Response> {
     let At { app, subject, sandbox, .. } = at;
-    let preview = app.service().open_preview(&subject, &sandbox, port, request.value).await?;
+    let preview = app.service.open_preview(&subject, &sandbox, port, request.value).await?;
     Ok(json_response(StatusCode::CREATED, &preview))
 }
 
@@ -58,11 +58,11 @@ pub(super) async fn connect(
 ) -> Result<Response> {
     let At { app, subject, sandbox, .. } = at;
     // Others learn nothing of it, whatever they ask for.
-    app.service().sandbox(&subject, &sandbox.id).await?;
+    app.service.sandbox(&subject, &sandbox.id).await?;
     let TcpUpgrade { on_upgrade, held } = upgrade?;
-    let stream = app.service().dial(&subject, &sandbox, port).await?.value;
+    let stream = app.service.dial(&subject, &sandbox, port).await?.value;
     let connection = std::future::ready(Ok(IdleGuard::tunnel(stream)));
-    tunnel::join(on_upgrade, connection, app.stop().clone(), held);
+    tunnel::join(on_upgrade, connection, app.stop.clone(), held);
     let headers = [
         (CONNECTION, HeaderValue::from_static("upgrade")),
         (UPGRADE, HeaderValue::from_static(TCP_PROTOCOL)),
@@ -120,8 +120,8 @@ async fn by_http(
     *request.uri_mut() =
         uri.ok_or_else(|| Refusal::new(ProblemKind::Malformed, "the path is not valid"))?;
     let sandbox = SandboxRef { id, generation: None };
-    let dialed = app.service().dial(&caller.subject, &sandbox, port).await?;
-    let (host, guard, stop) = (HostHeader::Local(port), Guard::Api, app.stop().clone());
+    let dialed = app.service.dial(&caller.subject, &sandbox, port).await?;
+    let (host, guard, stop) = (HostHeader::Local(port), Guard::Api, app.stop.clone());
     Ok(proxy(dialed.value, request, ProxyOptions { host, guard, scheme: None, stop }).await?)
 }
 
@@ -129,7 +129,7 @@ async fn by_http(
 /// credentials.
 fn refuse_pages(app: &App, headers: &HeaderMap) -> Result<()> {
     let forbidden = |detail| Err(Refusal::new(ProblemKind::Forbidden, detail));
-    if !app.config().has_auth {
+    if !app.config.has_auth {
         return forbidden("without authentication a port has no path here: use `sandbox port`");
     }
     let is_page = headers.get_all(SEC_FETCH_MODE).iter().any(|mode| mode == "navigate");
