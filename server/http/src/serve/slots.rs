@@ -1,9 +1,10 @@
 //! How many connections there are: in all, and of each address.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sandbox_auth::network;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::access::Peer;
@@ -63,16 +64,6 @@ impl Drop for Slot {
                 counts.remove(address);
             }
         }
-    }
-}
-
-/// A client with one IPv6 address usually has its whole /64.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
-        }
-        address => address,
     }
 }
 
