@@ -29,7 +29,7 @@ mod serve;
 mod session;
 mod websocket;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::{Extension, Router};
 use sandbox_service::Service;
@@ -55,6 +55,11 @@ pub use serve::{
 use crate::access::FromNode;
 use crate::app::App;
 use crate::serve::{Certificate, Server};
+
+/// Locks a mutex. What a thread that panicked has left in it is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// When a server stops.
 #[derive(Debug, Clone, Default)]

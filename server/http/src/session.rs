@@ -5,7 +5,7 @@
 //! request also carries the session's proof, which the page keeps where only pages of its exact origin find it.
 
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use axum::extract::Request;
@@ -19,6 +19,7 @@ use sandbox_service::SigningKey;
 
 use crate::access::{authority, host_of, is_of};
 use crate::lists::{take_bearer, take_subprotocol};
+use crate::lock;
 
 /// The most that a session lasts.
 pub(crate) const MAX_SESSION: Duration = Duration::from_secs(12 * 3600);
@@ -47,16 +48,12 @@ impl Sessions {
 
     /// A code that signs in once with this token.
     pub fn issue_code(&self, token: &str) -> String {
-        self.codes().issue(token, Instant::now())
+        lock(&self.codes).issue(token, Instant::now())
     }
 
     /// The token of a code.
     pub fn redeem_code(&self, code: &str) -> Option<String> {
-        self.codes().redeem(code, Instant::now())
-    }
-
-    fn codes(&self) -> std::sync::MutexGuard<'_, SignInCodes> {
-        self.codes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.codes).redeem(code, Instant::now())
     }
 
     /// Makes the session of a request its credential, if it has no other one and comes from a page of this server.

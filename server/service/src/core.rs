@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use sandbox_api::SandboxSpec;
@@ -19,6 +19,7 @@ use crate::files::Files;
 use crate::first_uses::FirstUses;
 use crate::launcher::{Guest, Launcher};
 use crate::live::{Live, PendingExecution};
+use crate::lock;
 use crate::rate::Rates;
 use crate::readers::Readers;
 use crate::records::Records;
@@ -129,7 +130,7 @@ impl Core {
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub fn find_live(&self, subject: &Subject, id: &str) -> Option<Arc<Live>> {

@@ -1,14 +1,16 @@
 //! Counters of a service, for metrics.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use opentelemetry::{KeyValue, metrics};
 use sandbox_api::Status;
 use sandbox_api::service::Subject;
 use sandbox_controller::PoolStats;
+
+use crate::lock;
 
 /// What a service has done since it started, and what it does now.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -160,7 +162,7 @@ impl Times {
         subject: Option<&Subject>,
         time: Duration,
     ) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         let mut key = (status, subject.map(|subject| subject.as_str().to_owned()));
         if all.len() >= MAX_SUBJECTS && !all.contains_key(&key) {
             key.1 = key.1.map(|_| String::new());
@@ -182,7 +184,7 @@ impl Times {
     }
 
     fn so_far(&self) -> Vec<Histogram> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        lock(&self.0).values().cloned().collect()
     }
 }
 

@@ -3,13 +3,15 @@
 //! any more is in the store.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use sandbox_api::service::Time;
 use sandbox_api::{EventRecord, ExecutionEvent, Recorded};
 use sandbox_store::Store;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
+
+use crate::lock;
 
 /// The bytes of stored events that stay in memory for readers who keep up.
 pub(crate) const RECENT_BYTES: usize = 64 << 10;
@@ -110,7 +112,7 @@ impl Feed {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Adds an event; a log entry or output beyond the bounds is omitted, which an event says.

@@ -54,6 +54,8 @@ mod trace;
 mod turns;
 mod work;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use admission::Submitted;
 pub use archive::Archive;
 pub use cluster::node::ClusterCounters;
@@ -76,6 +78,11 @@ pub use sandboxes::{
     SandboxQuery,
 };
 pub use service::{Service, WeakService};
+
+/// Locks a mutex. What a thread that panicked has left in it is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Runs something on the threads for calls that block.
 async fn blocking<T: Send + 'static>(

@@ -1,7 +1,7 @@
 //! Turns of subjects: so many of one subject and of all at a time, so that nobody waits for what another asks for.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use sandbox_api::service::Subject;
@@ -9,6 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::error::ServiceError;
+use crate::lock;
 
 /// The turns of one kind of work. Clones are the same ones.
 #[derive(Debug, Clone)]
@@ -71,7 +72,7 @@ impl Turns {
 
     /// Those of a subject. Subjects that neither have one nor wait for one are forgotten.
     fn of(&self, subject: &Subject) -> Arc<Semaphore> {
-        let mut all = self.0.of_subjects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0.of_subjects);
         all.retain(|_, own| own.strong_count() > 0);
         if let Some(own) = all.get(subject).and_then(Weak::upgrade) {
             return own;

@@ -26,7 +26,7 @@ mod table;
 mod tool;
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use sandbox_controller::Controller;
@@ -43,6 +43,11 @@ use tool::{Context, MAX_READ_BYTES, Output, Tool};
 
 use registry::Registry;
 pub use registry::Settings;
+
+/// Locks a mutex. What a thread that panicked has left in it is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The tool that creates a sandbox for the others.
 pub const INIT: &str = Init::NAME;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
@@ -12,6 +12,7 @@ use sandbox_service::NodeSession;
 use super::head::{prepare, target};
 use super::node::{NodeConnections, Sent};
 use super::places::Places;
+use crate::lock;
 use crate::serve::peer::PeerIdentity;
 
 const X_SANDBOXCTL_FORWARDED: HeaderName = HeaderName::from_static(FORWARDED);
@@ -101,8 +102,4 @@ impl Peers {
         }
         Some(all.entry(node.id).or_insert(Arc::new(made)).clone())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sandbox_auth::network;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::access::Peer;
+use crate::lock;
 
 /// The connections of each address.
 type Counts = Arc<Mutex<HashMap<IpAddr, usize>>>;
@@ -43,7 +44,7 @@ impl Slots {
     pub fn assign(&self, permit: OwnedSemaphorePermit, peer: &Peer) -> Option<Slot> {
         let Peer::Tcp(address) = peer else { return Some(Slot { _permit: permit, address: None }) };
         let address = network(address.ip());
-        let mut counts = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.by_address);
         let count = counts.entry(address).or_default();
         if *count >= self.most_of_an_address {
             return None;
@@ -57,7 +58,7 @@ impl Slots {
 impl Drop for Slot {
     fn drop(&mut self) {
         let Some((address, counts)) = &self.address else { return };
-        let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(counts);
         if let Some(count) = counts.get_mut(address) {
             *count -= 1;
             if *count == 0 {

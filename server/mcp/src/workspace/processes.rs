@@ -1,6 +1,5 @@
 //! The processes of a workspace. They live in one sandbox, beside that of the file tools, with the same files.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use sandbox_api::service::{SandboxRef, Subject};
@@ -11,6 +10,7 @@ use sandbox_api::{
 use sandbox_service::{Events, ProcessFilter, Service, ServiceError};
 
 use super::Workspace;
+use crate::lock;
 
 /// The title of the sandbox of processes.
 const PROCESSES: &str = "mcp processes";
@@ -42,7 +42,7 @@ impl Workspace {
         let started = service.start_process(subject, &sandbox, request, None).await;
         let started = started.map_err(|error| self.failure(&error))?;
         let sandbox = SandboxRef { generation: Some(started.generation), ..sandbox };
-        *self.processes.sandbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(sandbox);
+        *lock(&self.processes.sandbox) = Some(sandbox);
         Ok(started.value)
     }
 
@@ -126,7 +126,7 @@ impl Workspace {
     /// Where the processes are, if any was started.
     fn process_sandbox(&self) -> Result<(Service, &Subject, SandboxRef), Failure> {
         let (service, subject) = self.process_service()?;
-        let sandbox = self.processes.sandbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let sandbox = lock(&self.processes.sandbox);
         let hint = Some("start_process starts one".to_owned());
         let none = || Failure::new(ErrorKind::NotFound, "no process was started", hint);
         Ok((service, subject, sandbox.clone().ok_or_else(none)?))

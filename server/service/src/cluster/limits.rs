@@ -6,10 +6,11 @@ use std::time::Instant;
 use sandbox_api::service::{RequestSecrets, Subject};
 use sandbox_store::{Lane, Placement};
 
-use super::node::{Node, lock};
+use super::node::Node;
 use crate::core::Core;
 use crate::counters::Counting;
 use crate::error::ServiceError;
+use crate::lock;
 
 impl Core {
     /// Where an execution may run, and within which bounds it may wait.

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use sandbox_api::hosts::Allowlist;
@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::error::{ToolError, over_ceiling};
+use crate::lock;
 use mount_policy::MountPolicy;
 pub(crate) use order::Scope;
 use order::{Order, Ticket};
@@ -233,10 +234,6 @@ pub(crate) struct Lease {
     ticket: Option<Ticket>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl RegisteredSandbox {
     fn handle(&self) -> &str {
         &self.request.handle
@@ -317,7 +314,7 @@ impl Lease {
             Error::MountLost { .. } => error.full_message(),
             _ => return error.into(),
         };
-        if self.registry.names().remove(&self.sandbox) {
+        if lock(&self.registry.names).remove(&self.sandbox) {
             self.registry.remove_in_background(&self.sandbox);
         }
         let message = format!("Container '{}' has ended: {reason}", self.sandbox.handle());
@@ -342,10 +339,6 @@ impl Registry {
         Ok(Self { controller, settings, mounts, names, tasks })
     }
 
-    fn names(&self) -> MutexGuard<'_, Names> {
-        lock(&self.names)
-    }
-
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let mut tasks = lock(&self.tasks);
         while tasks.try_join_next().is_some() {}
@@ -364,7 +357,7 @@ impl Registry {
     ///
     /// If there is none.
     pub(crate) fn find(self: &Arc<Self>, handle: &str) -> Result<Lease, ToolError> {
-        let sandbox = self.names().registered.get(handle).cloned();
+        let sandbox = lock(&self.names).registered.get(handle).cloned();
         let sandbox = sandbox.ok_or_else(|| ToolError::not_registered(handle))?;
         Ok(Lease { registry: self.clone(), sandbox, ticket: None })
     }
@@ -380,7 +373,7 @@ impl Registry {
     ) -> Result<LaunchWaiter, ToolError> {
         request.check()?;
         self.settings.check(&request)?;
-        let mut names = self.names();
+        let mut names = lock(&self.names);
         if let Some(sandbox) = names.registered.get(&request.handle) {
             if !sandbox.has_ended() {
                 if sandbox.request != request {
@@ -440,7 +433,7 @@ impl Registry {
             Ok(launched) => State::Ready(Arc::new(launched)),
             Err(error) => {
                 // First, so that a caller that sees the failure can retry.
-                self.names().remove(&sandbox);
+                lock(&self.names).remove(&sandbox);
                 State::Failed(Arc::new(error))
             }
         };
@@ -490,7 +483,7 @@ impl Registry {
     ///
     /// If there is none with this handle.
     pub(crate) fn remove(self: &Arc<Self>, handle: &str) -> Result<Removal, ToolError> {
-        let mut names = self.names();
+        let mut names = lock(&self.names);
         let sandbox = match (names.registered.remove(handle), names.removals.get(handle)) {
             (Some(sandbox), _) => sandbox,
             (None, None) => return Err(ToolError::not_registered(handle)),
@@ -525,7 +518,7 @@ impl Registry {
             },
             Err(error) => Removed::Never(error),
         };
-        let mut names = self.names();
+        let mut names = lock(&self.names);
         let is_its = |it: &Removal| Arc::ptr_eq(&it.sandbox, sandbox);
         if names.removals.get(sandbox.handle()).is_some_and(is_its) {
             names.removals.remove(sandbox.handle());
@@ -537,7 +530,7 @@ impl Registry {
     /// that could not be removed, with the reasons.
     pub async fn close(self: Arc<Self>) -> Vec<(String, String)> {
         let registered: Vec<_> =
-            self.names().registered.drain().map(|(_, sandbox)| sandbox).collect();
+            lock(&self.names).registered.drain().map(|(_, sandbox)| sandbox).collect();
         let removals: Vec<_> = registered
             .iter()
             .map(|sandbox| {
@@ -557,7 +550,8 @@ impl Registry {
             }
             while tasks.join_next().await.is_some() {}
         }
-        let before = self.names().removals.drain().map(|(_, removal)| removal).collect::<Vec<_>>();
+        let before =
+            lock(&self.names).removals.drain().map(|(_, removal)| removal).collect::<Vec<_>>();
         let all = removals.iter().chain(&before);
         all.filter_map(|removal| match &*removal.outcome.borrow() {
             Some(Removed::Left(why)) => Some((removal.sandbox.handle().to_owned(), why.clone())),
@@ -602,7 +596,7 @@ impl LaunchWaiter {
 
 impl Drop for LaunchWaiter {
     fn drop(&mut self) {
-        let mut names = self.registry.names();
+        let mut names = lock(&self.registry.names);
         let mut launch = lock(&self.sandbox.launch);
         launch.waiters -= 1;
         if launch.waiters > 0 || !matches!(&*self.sandbox.state.borrow(), State::Launching) {
