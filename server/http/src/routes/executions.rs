@@ -143,7 +143,3 @@ pub(super) fn example_request() -> Value {
         "metadata": { "step": 7 },
     })
 }
-
-pub(super) fn example_accepted() -> Value {
-    json!({ "id": "0f7c2b1d9a3e4c5b", "status": "queued" })
-}

@@ -11,7 +11,6 @@ use axum::routing::{MethodRouter, any};
 use hyper::upgrade::OnUpgrade;
 use sandbox_api::service::SandboxRef;
 use sandbox_api::{PreviewRequest, ProblemKind, TCP_PROTOCOL};
-use serde_json::{Value, json};
 
 use super::params::At;
 use super::sandboxes::answer;
@@ -45,10 +44,6 @@ pub(super) async fn preview(
     let At { app, subject, sandbox, .. } = at;
     let preview = app.service.open_preview(&subject, &sandbox, port, request.value).await?;
     Ok(json_response(StatusCode::CREATED, &preview))
-}
-
-pub(super) fn example_preview() -> Value {
-    json!({ "ttl_ms": 3_600_000 })
 }
 
 pub(super) async fn connect(

@@ -13,7 +13,6 @@ use sandbox_api::{
     ProcessRequest, ProcessState, ProcessView, ReadFrom, ReadMode, SignalRequest, TerminalSize,
 };
 use sandbox_service::{InSandbox, ProcessFilter, ServiceError};
-use serde_json::{Value, json};
 
 use super::events::{last_event, stream};
 use super::params::{At, ProcessEventParams, ProcessListParams, SubmitInParams};
@@ -155,16 +154,4 @@ pub(super) async fn signal(
 ) -> Result<StatusCode> {
     at.app.service.signal_process(&at.subject, &at.sandbox, process, request.value).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-pub(super) fn example_request() -> Value {
-    json!({ "command": { "shell": "python3 -m http.server 8080" }, "tag": "web" })
-}
-
-pub(super) fn example_size() -> Value {
-    json!({ "cols": 120, "rows": 40 })
-}
-
-pub(super) fn example_signal() -> Value {
-    json!({ "signal": "TERM", "to": "group" })
 }

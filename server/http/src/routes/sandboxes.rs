@@ -14,7 +14,6 @@ use sandbox_api::service::{ExecutionRequest, ExtendRequest, SandboxPatch, Sandbo
 use sandbox_api::{ErrorKind, ProblemKind};
 use sandbox_service::{CreatedSandbox, InSandbox, KeptWriter, SandboxQuery};
 use serde::Serialize;
-use serde_json::{Value, json};
 use tokio_util::io::ReaderStream;
 
 use super::content::{as_attachment, refuse_etags, write_mode};
@@ -166,25 +165,4 @@ pub(super) async fn run(
 ) -> Result<Response> {
     let At { app, subject, sandbox, params } = at;
     submit(&app, &subject, request, key, Some(sandbox), params.wait.into()).await
-}
-
-pub(super) fn example_request() -> Value {
-    json!({
-        "name": "notebook",
-        "spec": { "limits": { "memory_bytes": 268_435_456 } },
-        "ttl_ms": 3_600_000,
-        "idle_ms": 600_000,
-    })
-}
-
-pub(super) fn example_extend() -> Value {
-    json!({ "ttl_ms": 3_600_000 })
-}
-
-pub(super) fn example_patch() -> Value {
-    json!({ "ttl_ms": 600_000, "metadata": { "owner": "ci" } })
-}
-
-pub(super) fn example_operation() -> Value {
-    json!({ "operation": "write", "path": "notes.txt", "content": "hello\n" })
 }

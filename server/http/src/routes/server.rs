@@ -8,7 +8,6 @@ use sandbox_api::ProblemKind;
 use sandbox_api::service::ScriptRequest;
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use crate::access::{Caller, Scope};
 use crate::app::App;
@@ -33,10 +32,6 @@ pub(super) async fn check(
 ) -> Result<Response> {
     let checked = app.service.check_script(&caller.subject, request.value).await?;
     Ok(json_response(StatusCode::OK, &checked))
-}
-
-pub(super) fn example_script() -> Value {
-    json!({ "script": "return 6 * 7" })
 }
 
 /// The answer of `/healthz`.

@@ -10,7 +10,6 @@ use sandbox_api::service::{Subject, Time};
 use sandbox_auth::{MAX_SESSION_TOKEN_BYTES, Session};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use crate::access::{Caller, Peer, Reason};
 use crate::app::App;
@@ -117,8 +116,4 @@ pub(super) async fn delete(uri: Uri, headers: HeaderMap) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     Sessions::end(&uri, &headers, &mut response);
     response
-}
-
-pub(super) fn example_sign_in() -> Value {
-    json!({ "token": "sbx_0f7c2b1d9a3e4c5b_…" })
 }
