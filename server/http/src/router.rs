@@ -73,9 +73,9 @@ pub(crate) fn router(app: &App, mut mounts: Vec<Mount>) -> Router {
     let outside = Outside::new(app.service.previews().map(|it| &*it.domain), &mounts);
     let mut router = Router::new();
     for route in routes::table() {
-        let path = route.router_path();
+        let path = route.path.replace("{path}", "{*path}");
         // Public routes accept any query: monitoring adds parameters.
-        let has_query = route.has_query() || route.needs == Needs::Nothing;
+        let has_query = route.query.is_some() || route.needs == Needs::Nothing;
         let statuses = Some(Arc::new(route.statuses()));
         let Route { name, needs, body, owner, handler, .. } = route;
         let limit = body.map(|body| body.limit);

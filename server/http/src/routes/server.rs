@@ -12,7 +12,6 @@ use serde::Serialize;
 use crate::access::{Caller, Scope};
 use crate::app::App;
 use crate::metrics::OPENMETRICS;
-use crate::openapi::scopes;
 use crate::refusal::{Refusal, Result};
 use crate::request::Json;
 use crate::response::json_response;
@@ -95,7 +94,7 @@ pub(super) struct ProtectedResource {
 }
 
 pub(super) async fn resource_metadata(State(app): State<App>) -> Result<Response> {
-    metadata_of(&app, "", scopes().map(|(scope, _)| scope).collect())
+    metadata_of(&app, "", Scope::ALL.iter().map(|scope| scope.as_str()).collect())
 }
 
 pub(super) async fn mcp_resource_metadata(State(app): State<App>) -> Result<Response> {
