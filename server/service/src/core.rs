@@ -44,8 +44,6 @@ pub(crate) struct Core {
     pub previews_used: FirstUses,
     pub subject_dirs: SubjectDirs,
     pub pending: Pending,
-    /// Runs an execution whose turn has come, on a task of its own.
-    work: fn(Arc<Core>, PendingExecution),
     state: Mutex<State>,
     /// Events wait for the store.
     pub events_due: Arc<Notify>,
@@ -84,14 +82,13 @@ pub(crate) struct State {
 }
 
 impl Core {
-    /// A service that does nothing yet; `work` runs an execution on a task of its own.
+    /// A service that does nothing yet.
     pub fn new(
         config: ServiceConfig,
         launcher: Arc<dyn Launcher>,
         records: Records,
         node: Option<Arc<Node>>,
         files: Files,
-        work: fn(Arc<Self>, PendingExecution),
     ) -> Self {
         let quotas = config.quotas;
         let counting = Counting::new(config.figures_by_subject);
@@ -118,7 +115,6 @@ impl Core {
             previews_used: FirstUses::default(),
             subject_dirs: SubjectDirs::default(),
             pending: Pending::default(),
-            work,
             state: Mutex::new(state),
             events_due: Arc::default(),
             ended: Arc::default(),
@@ -246,11 +242,6 @@ impl Core {
         drop(state);
         self.ended.notify_one();
         self.dispatch();
-    }
-
-    /// Runs an execution that counts as one that runs.
-    pub fn begin_work(self: &Arc<Self>, waiting: PendingExecution) {
-        (self.work)(self.clone(), waiting);
     }
 
     /// Something that had a place among what runs is over.

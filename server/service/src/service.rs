@@ -97,8 +97,7 @@ impl Service {
             Ok(Records::new(store, signing_key))
         })
         .await?;
-        let begin = crate::work::begin;
-        let core = Arc::new(Core::new(config, launcher, records, node, files, begin));
+        let core = Arc::new(Core::new(config, launcher, records, node, files));
         core.recover().await?;
         crate::background::start(&core);
         if let Some(node) = &core.node {
