@@ -26,7 +26,7 @@ struct Waiter<'a> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        self.core.unqueue_attached(self.subject, &self.id);
+        self.core.state().schedule.remove(self.subject, &self.id);
     }
 }
 

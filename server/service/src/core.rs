@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sandbox_api::SandboxSpec;
 use sandbox_api::service::Subject;
@@ -120,7 +120,8 @@ impl Core {
             ended: Arc::default(),
             is_accepting: AtomicBool::new(true),
             since: Instant::now(),
-            checks: Turns::of_checks(),
+            // Each check is a process of this machine.
+            checks: Turns::new(4, 1, Duration::from_secs(5)),
             accepts: RwLock::default(),
         }
     }
@@ -266,11 +267,6 @@ impl Core {
             Some(Queued::Execution(waiting)) => Some(waiting),
             Some(Queued::Attached(_)) | None => None,
         }
-    }
-
-    /// Takes what its caller does not wait for any more out of the queue.
-    pub fn unqueue_attached(&self, subject: &Subject, id: &str) {
-        self.state().schedule.remove(subject, id);
     }
 
     /// Queues what was accepted before this service started.

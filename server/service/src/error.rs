@@ -41,10 +41,6 @@ impl ServiceError {
         Self::new(Kind::NotFound, format!("there is no {what} '{}'", shown(id)))
     }
 
-    pub(crate) fn no_execution(id: &str) -> Self {
-        Self::not_found("execution", id)
-    }
-
     /// A service that has no previews.
     pub(crate) fn no_previews() -> Self {
         Self::new(Kind::Invalid, "this service has no previews").with_hint(

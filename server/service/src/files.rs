@@ -305,10 +305,7 @@ fn version(stat: &Stat) -> String {
 }
 
 fn failed(errno: Errno) -> ServiceError {
-    io_failed(errno.into())
-}
-
-fn io_failed(error: io::Error) -> ServiceError {
+    let error = io::Error::from(errno);
     tracing::error!(%error, "cannot use the files");
     ServiceError::files(error)
 }

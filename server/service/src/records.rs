@@ -171,7 +171,7 @@ impl Records {
             store.execution(&subject, &of)
         });
         let stored = stored.await?;
-        stored.ok_or_else(|| ServiceError::no_execution(id))
+        stored.ok_or_else(|| ServiceError::not_found("execution", id))
     }
 
     pub async fn list(

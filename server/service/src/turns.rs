@@ -31,11 +31,6 @@ pub(crate) struct Turn {
 }
 
 impl Turns {
-    /// Those of checks of scripts. Each check is a process of this machine.
-    pub fn of_checks() -> Self {
-        Self::new(4, 1, Duration::from_secs(5))
-    }
-
     /// So many of all and of one subject at a time. Who gets none in this time may try again after it.
     pub fn new(all: usize, of_a_subject: usize, max_wait: Duration) -> Self {
         let (all, of_subjects) = (Arc::new(Semaphore::new(all)), Mutex::default());
