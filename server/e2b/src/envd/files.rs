@@ -62,7 +62,7 @@ impl Call {
         let user = match user.filter(|user| !user.is_empty()) {
             Some(name) => {
                 let unknown = |message| Error::new(StatusCode::UNAUTHORIZED, message);
-                User::named(Some(name), self.app.settings()).map_err(unknown)?
+                User::named(Some(name)).map_err(unknown)?
             }
             None => self.user.clone(),
         };
