@@ -91,19 +91,6 @@ const BOUNDS: [f64; 16] = [
 /// Subjects that have histograms of their own.
 const MAX_SUBJECTS: usize = 1000;
 
-/// Every status, in order.
-const STATUSES: [Status; 9] = [
-    Status::Ok,
-    Status::ScriptError,
-    Status::Exit,
-    Status::Limit,
-    Status::Timeout,
-    Status::Cancelled,
-    Status::Killed,
-    Status::AgentLost,
-    Status::Error,
-];
-
 /// The counters as they count.
 #[derive(Debug, Default)]
 pub(crate) struct Counting {
@@ -115,7 +102,7 @@ pub(crate) struct Counting {
     pub fenced: AtomicU64,
     pub pauses: AtomicU64,
     pub processes_started: AtomicU64,
-    ended: [AtomicU64; STATUSES.len()],
+    ended: [AtomicU64; Status::ALL.len()],
     by_subject: bool,
     waits: Times,
     starts: Times,
@@ -215,7 +202,7 @@ impl Counting {
     }
 
     pub fn ended(&self, status: Status) {
-        if let Some(at) = STATUSES.iter().position(|it| *it == status) {
+        if let Some(at) = Status::ALL.iter().position(|it| *it == status) {
             Self::add(&self.ended[at]);
         }
     }
@@ -227,7 +214,7 @@ impl Counting {
             accepted: count(&self.accepted),
             refused_full: count(&self.refused_full),
             refused_quota: count(&self.refused_quota),
-            ended: STATUSES.into_iter().zip(self.ended.iter().map(count)).collect(),
+            ended: Status::ALL.into_iter().zip(self.ended.iter().map(count)).collect(),
             retried_starts: count(&self.retried_starts),
             failed_removals: count(&self.failed_removals),
             fenced: count(&self.fenced),

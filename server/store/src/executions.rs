@@ -481,7 +481,7 @@ impl Store {
             }
         };
         only("subject =", subject.map(|it| value(it.as_str().to_owned())));
-        only("kind =", query.kind.map(|it| value(kind_name(it))));
+        only("kind =", query.kind.map(|it| value(it.as_str())));
         only("sandbox =", query.sandbox.clone().map(value));
         only("image =", query.image.clone().map(value));
         only("created_at >=", query.since.map(|it| value(it.unix_millis())));
@@ -562,7 +562,7 @@ pub(crate) fn recovered(row: &impl Columns) -> Result<RecoveredExecution, StoreE
         subject: row.subject()?,
         has_secrets: row.column("has_secrets")?,
         last_event: row.count("last_event")?,
-        engine: row.column::<Option<String>>("engine")?.as_deref().and_then(engine),
+        engine: row.column::<Option<String>>("engine")?.as_deref().and_then(EngineKind::from_word),
         limits: row.column::<Option<String>>("limits")?.as_deref().and_then(limits),
         request_bytes: row.count("request_bytes")?,
         trace_parent: row.column("trace_parent")?,
@@ -595,27 +595,9 @@ pub(crate) fn limits(json: &str) -> Option<Limits> {
     serde_json::from_str(json).ok()
 }
 
-pub(crate) fn engine(name: &str) -> Option<EngineKind> {
-    [EngineKind::Docker, EngineKind::Embedded].into_iter().find(|kind| kind.as_str() == name)
-}
-
-const SCRIPT: &str = "script";
-const COMMAND: &str = "command";
-
-pub(crate) const fn kind_name(kind: ExecutionKind) -> &'static str {
-    match kind {
-        ExecutionKind::Script => SCRIPT,
-        ExecutionKind::Command => COMMAND,
-    }
-}
-
 /// The kind of this name.
 pub(crate) fn kind(name: &str) -> Result<ExecutionKind, StoreError> {
-    match name {
-        SCRIPT => Ok(ExecutionKind::Script),
-        COMMAND => Ok(ExecutionKind::Command),
-        other => Err(StoreError::row(format!("the kind '{other}'"))),
-    }
+    ExecutionKind::from_word(name).ok_or_else(|| StoreError::row(format!("the kind '{name}'")))
 }
 
 /// The state of this name.
