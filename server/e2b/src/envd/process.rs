@@ -470,27 +470,16 @@ fn end_message(exit: Exit) -> Value {
     json!({ "event": { "end": end } })
 }
 
-/// The names of signals that E2B's clients see.
+/// The names of signals that E2B's clients see, from the first on.
+const SIGNALS: [&str; 15] = [
+    "hangup", "interrupt", "quit", "illegal instruction", "trace/breakpoint trap", "aborted",
+    "bus error", "floating point exception", "killed", "user defined signal 1",
+    "segmentation fault", "user defined signal 2", "broken pipe", "alarm clock", "terminated",
+];
+
 fn signal_text(signal: u8) -> String {
-    let text = match signal {
-        1 => "hangup",
-        2 => "interrupt",
-        3 => "quit",
-        4 => "illegal instruction",
-        5 => "trace/breakpoint trap",
-        6 => "aborted",
-        7 => "bus error",
-        8 => "floating point exception",
-        9 => "killed",
-        10 => "user defined signal 1",
-        11 => "segmentation fault",
-        12 => "user defined signal 2",
-        13 => "broken pipe",
-        14 => "alarm clock",
-        15 => "terminated",
-        other => return format!("signal {other}"),
-    };
-    text.to_owned()
+    let name = usize::from(signal).checked_sub(1).and_then(|at| SIGNALS.get(at));
+    name.map_or_else(|| format!("signal {signal}"), |name| (*name).to_owned())
 }
 
 /// A process of a list, with what is known of its words.

@@ -114,7 +114,9 @@ impl Forward {
     pub async fn send(&self, node: &NodeSession, target: &Target, request: Request) -> Attempt {
         let upgrade = request.extensions().get::<OnUpgrade>().cloned();
         let place = request.extensions().get::<ConnectionPlace>().cloned();
-        let (result, attempt) = match self.exchange(node, target, request).await {
+        let sent = self.while_at(node, target, self.peers.send(node, &self.caller, request)).await;
+        let gone = || Sent::Lost("it is gone, or cannot be reached any more".into());
+        let (result, attempt) = match sent.unwrap_or_else(gone) {
             Sent::Answered(response) if response.status() == StatusCode::MISDIRECTED_REQUEST => {
                 (ForwardResult::Moved, Attempt::Moved)
             }
@@ -134,12 +136,6 @@ impl Forward {
         };
         self.here.app.metrics.forwarded(result);
         attempt
-    }
-
-    async fn exchange(&self, node: &NodeSession, target: &Target, request: Request) -> Sent {
-        let sent = self.peers.send(node, &self.caller, request);
-        let sent = self.while_at(node, target, sent).await;
-        sent.unwrap_or_else(|| Sent::Lost("it is gone, or cannot be reached any more".into()))
     }
 
     /// Waits for something as long as the node has the target, and can be connected to: one that dies without a word
