@@ -39,7 +39,7 @@ use init::Init;
 pub use response::{Document, ToolResponse};
 pub use stop::{Stop, StopCause};
 pub use table::{Description, catalogue, check, names};
-use tool::{Context, MAX_READ_BYTES, Output, Tool};
+use tool::{Context, MAX_READ_BYTES, Tool};
 
 use registry::Registry;
 pub use registry::Settings;
@@ -96,17 +96,8 @@ impl Tools {
         let started = Instant::now();
         let work = table::find(tool).map(|tool| (tool.begin)(&self.0, args, stop));
         async move {
-            let outcome = match work {
-                Ok(work) => work.await,
-                Err(error) => Err(error),
-            };
-            let took = started.elapsed();
-            match outcome {
-                Ok(Output { data, metadata, failure, held }) => {
-                    ToolResponse { outcome: Ok(data), metadata, failure, took, _held: held }
-                }
-                Err(error) => ToolResponse { took, ..ToolResponse::refused(error) },
-            }
+            let outcome = async { work?.await }.await;
+            ToolResponse { outcome, took: started.elapsed() }
         }
     }
 
