@@ -258,11 +258,7 @@ where
     if !is_of(request.headers(), STREAM) {
         return ConnectError::media_type(STREAM);
     }
-    let answered = match Incoming::new(request) {
-        Ok(incoming) => answer(incoming).await,
-        Err(error) => Err(error),
-    };
-    let message = answered.and_then(|answer| to_json(&answer));
+    let message = async { to_json(&answer(Incoming::new(request)?).await?) }.await;
     streamed(stream::once(async { message }).boxed())
 }
 

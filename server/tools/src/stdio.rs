@@ -333,17 +333,11 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Server<W> {
         // One line at a time is built and written.
         let mut output = self.output.lock().await;
         let line = line();
-        let written = match line {
-            Ok(line) => {
-                async {
-                    output.write_all(&line).await?;
-                    output.flush().await
-                }
-                .await
-            }
-            Err(error) => Err(error),
+        let written = async {
+            output.write_all(&line?).await?;
+            output.flush().await
         };
-        if let Err(error) = written {
+        if let Err(error) = written.await {
             lock(&self.failed).get_or_insert(error);
             self.has_failed.send_replace(true);
         }
