@@ -215,10 +215,7 @@ where
         let whole = whole(request, MAX_MESSAGE).await?;
         answer(parse(&whole.bytes)?).await
     };
-    match answered.await {
-        Ok(answer) => axum::Json(answer).into_response(),
-        Err(error) => error.into_response(),
-    }
+    answered.await.map(axum::Json).into_response()
 }
 
 /// The messages of a stream to a client.

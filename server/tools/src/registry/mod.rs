@@ -187,13 +187,8 @@ struct RegisteredSandbox {
     launch: Mutex<Launch>,
 }
 
-#[derive(Clone)]
-enum State {
-    Launching,
-    Ready(Arc<Sandbox>),
-    /// The launch failed.
-    Failed(Arc<ToolError>),
-}
+/// None as long as it is being launched; an error if that failed.
+type State = Option<Result<Arc<Sandbox>, Arc<ToolError>>>;
 
 /// A removal in progress, or its result.
 #[derive(Clone)]
@@ -246,29 +241,21 @@ impl RegisteredSandbox {
     /// The sandbox, once it is ready; an error if the launch failed or was cancelled.
     async fn ready(&self) -> Result<Arc<Sandbox>, Arc<ToolError>> {
         let mut state = self.state.subscribe();
-        let state = state.wait_for(|state| !matches!(state, State::Launching)).await;
+        let state = state.wait_for(Option::is_some).await;
         // `self` holds the sender.
-        match state.map(|state| state.clone()) {
-            Ok(State::Ready(sandbox)) => Ok(sandbox),
-            Ok(State::Failed(error)) => Err(error),
-            Ok(State::Launching) | Err(_) => {
-                Err(Arc::new(ToolError::not_registered(self.handle())))
-            }
-        }
+        let state = state.ok().and_then(|state| state.clone());
+        state.unwrap_or_else(|| Err(Arc::new(ToolError::not_registered(self.handle()))))
     }
 
     fn cancel_launch(&self) {
         let message = "the sandbox_init of this container was cancelled";
         let error = Arc::new(ToolError::new(ErrorKind::Cancelled, message));
-        self.state.send_replace(State::Failed(error));
+        self.state.send_replace(Some(Err(error)));
     }
 
     /// Whether it was ready and has ended by itself.
     fn has_ended(&self) -> bool {
-        match &*self.state.borrow() {
-            State::Ready(sandbox) => sandbox.ended().is_some(),
-            State::Launching | State::Failed(_) => false,
-        }
+        matches!(&*self.state.borrow(), Some(Ok(sandbox)) if sandbox.ended().is_some())
     }
 }
 
@@ -408,7 +395,7 @@ impl Registry {
             bounds: Bounds { limits: spec.limits, ceiling },
             request,
             order: Mutex::default(),
-            state: watch::Sender::new(State::Launching),
+            state: watch::Sender::new(None),
             launch: Mutex::default(),
         });
         names.registered.insert(handle, sandbox.clone());
@@ -429,15 +416,12 @@ impl Registry {
         let launched = launched.await.unwrap_or_else(|_| {
             Err(ToolError::new(ErrorKind::Internal, "internal error: the launch failed"))
         });
-        let state = match launched {
-            Ok(launched) => State::Ready(Arc::new(launched)),
-            Err(error) => {
-                // First, so that a caller that sees the failure can retry.
-                lock(&self.names).remove(&sandbox);
-                State::Failed(Arc::new(error))
-            }
-        };
-        sandbox.state.send_replace(state);
+        let state = launched.map(Arc::new).map_err(|error| {
+            // First, so that a caller that sees the failure can retry.
+            lock(&self.names).remove(&sandbox);
+            Arc::new(error)
+        });
+        sandbox.state.send_replace(Some(state));
     }
 
     async fn launch_container(&self, request: &SandboxRequest) -> Result<Sandbox, ToolError> {
@@ -535,7 +519,7 @@ impl Registry {
             .iter()
             .map(|sandbox| {
                 if let Some(task) = lock(&sandbox.launch).task.take()
-                    && matches!(&*sandbox.state.borrow(), State::Launching)
+                    && sandbox.state.borrow().is_none()
                 {
                     task.abort();
                     sandbox.cancel_launch();
@@ -599,7 +583,7 @@ impl Drop for LaunchWaiter {
         let mut names = lock(&self.registry.names);
         let mut launch = lock(&self.sandbox.launch);
         launch.waiters -= 1;
-        if launch.waiters > 0 || !matches!(&*self.sandbox.state.borrow(), State::Launching) {
+        if launch.waiters > 0 || self.sandbox.state.borrow().is_some() {
             return;
         }
         if let Some(task) = launch.task.take() {
