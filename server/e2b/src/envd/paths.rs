@@ -45,14 +45,10 @@ impl User {
         if written.len() > MAX_PATH || written.contains('\0') {
             return Err("the path is too long, or has a NUL byte".to_owned());
         }
-        let below = match written {
-            "~" => Some(""),
-            path if path.starts_with('/') => None,
-            path => Some(path.strip_prefix("~/").unwrap_or(path)),
-        };
-        Ok(match below {
-            Some(below) => clean(&format!("{}/{below}", self.home)),
-            None => clean(written),
+        Ok(match written {
+            "~" => self.home.to_owned(),
+            path if path.starts_with('/') => clean(path),
+            path => clean(&format!("{}/{}", self.home, path.strip_prefix("~/").unwrap_or(path))),
         })
     }
 }

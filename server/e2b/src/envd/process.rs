@@ -157,10 +157,7 @@ impl Call {
         if cmd.is_empty() {
             return Err(ConnectError::invalid("process.cmd is missing"));
         }
-        let cwd = match cwd.filter(|cwd| !cwd.is_empty()) {
-            Some(cwd) => Some(self.resolve(&cwd)?),
-            None => None,
-        };
+        let cwd = cwd.filter(|cwd| !cwd.is_empty()).map(|cwd| self.resolve(&cwd)).transpose()?;
         let view = self.view().await?;
         let template = Marker::of(&view.metadata).unwrap_or_default().template;
         let own = view.spec.env;
@@ -186,13 +183,8 @@ impl Call {
             cwd: cwd.map(|cwd| Content(cwd.into_bytes())),
             ..CommandRequest::default()
         };
-        let pty = match pty {
-            Some(pty) => {
-                let TerminalSize { cols, rows } = size_of(pty)?;
-                Some(PtyRequest { cols, rows, term })
-            }
-            None => None,
-        };
+        let size = pty.map(size_of).transpose()?;
+        let pty = size.map(|TerminalSize { cols, rows }| PtyRequest { cols, rows, term });
         let timeout_ms = timeout.map(|it| millis(it).max(1));
         let stdin = stdin.unwrap_or(true);
         Ok(ProcessRequest { command, tag, stdin, pty, timeout_ms, ..ProcessRequest::default() })
@@ -423,13 +415,9 @@ impl Following {
         if view.is_some_and(|view| view.stopped == Some(ProcessStop::Timeout)) {
             return Err(ConnectError::too_late());
         }
-        match self.end {
-            Some(exit) => to_json(&end_message(exit)),
-            None => {
-                let message = "the sandbox has ended, and the process with it";
-                Err(ConnectError::new(Code::Unavailable, message))
-            }
-        }
+        let message = "the sandbox has ended, and the process with it";
+        let unknown = || ConnectError::new(Code::Unavailable, message);
+        to_json(&end_message(self.end.ok_or_else(unknown)?))
     }
 }
 
@@ -438,11 +426,7 @@ const fn is_kill(exit: Exit) -> bool {
 }
 
 fn end_of(view: &ProcessView) -> Option<Exit> {
-    match (view.exit_code, view.signal) {
-        (Some(code), _) => Some(Exit::Code(code)),
-        (None, Some(signal)) => Some(Exit::Signal(signal)),
-        (None, None) => None,
-    }
+    view.exit_code.map(Exit::Code).or(view.signal.map(Exit::Signal))
 }
 
 /// A piece of output.
