@@ -15,12 +15,10 @@ pub(crate) fn items(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item
 pub(crate) fn take_subprotocol(headers: &mut HeaderMap, prefix: &str) -> Option<String> {
     let mut taken = None;
     let protocols: Vec<&str> = items(headers, SEC_WEBSOCKET_PROTOCOL)
-        .filter(|item| match item.strip_prefix(prefix) {
-            Some(found) => {
-                taken = Some(found.to_owned());
-                false
-            }
-            None => true,
+        .filter(|item| {
+            let found = item.strip_prefix(prefix);
+            taken = found.map(str::to_owned).or(taken.take());
+            found.is_none()
         })
         .collect();
     taken.as_ref()?;

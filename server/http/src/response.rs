@@ -15,13 +15,10 @@ pub(crate) fn json_response(status: StatusCode, value: &impl Serialize) -> Respo
 
 /// The same of what is written already.
 pub(crate) fn json_text(status: StatusCode, json: serde_json::Result<String>) -> Response {
-    match json {
-        Ok(body) => {
-            let content_type = HeaderValue::from_static("application/json");
-            (status, [(CONTENT_TYPE, content_type)], body).into_response()
-        }
-        Err(_) => Refusal::internal("an answer cannot be written as JSON").into_response(),
-    }
+    let Ok(body) = json else {
+        return Refusal::internal("an answer cannot be written as JSON").into_response();
+    };
+    (status, [(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
 }
 
 /// That an execution was accepted. A response with its result has this in its extensions, for the case

@@ -136,14 +136,12 @@ fn refused(detail: &str) -> Refusal {
 impl WebSocketUpgrade {
     /// Checks that the client speaks this subprotocol.
     pub fn speaks(&self, protocol: &str) -> Result<()> {
-        match self.protocols.iter().any(|it| it == protocol) {
-            true => Ok(()),
-            false => {
-                let detail = format!("the subprotocol is {protocol}");
-                Err(Refusal::new(ProblemKind::Malformed, detail)
-                    .hint(Some(format!("send Sec-WebSocket-Protocol: {protocol}"))))
-            }
+        if self.protocols.iter().any(|it| it == protocol) {
+            return Ok(());
         }
+        let detail = format!("the subprotocol is {protocol}");
+        let hint = format!("send Sec-WebSocket-Protocol: {protocol}");
+        Err(Refusal::new(ProblemKind::Malformed, detail).hint(Some(hint)))
     }
 
     /// Answers that it becomes one, and lets `serve` have it then.

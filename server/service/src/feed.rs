@@ -221,16 +221,8 @@ impl Feed {
             Some(first) if first.seq <= seq + 1 => {
                 let skip = usize::try_from(seq + 1 - first.seq).unwrap_or(usize::MAX);
                 let is_durable = |event: &&Arc<EventRecord>| event.seq <= durable;
-                FeedRead::Events(
-                    state
-                        .recent
-                        .iter()
-                        .skip(skip)
-                        .take_while(is_durable)
-                        .take(most)
-                        .cloned()
-                        .collect(),
-                )
+                let events = state.recent.iter().skip(skip).take_while(is_durable).take(most);
+                FeedRead::Events(events.cloned().collect())
             }
             _ => FeedRead::InStore,
         }

@@ -154,26 +154,18 @@ impl Forward {
                 return Some(came);
             }
             let is_there = match self.place(target).await {
-                Ok(Location::At(now)) => Some(now.id == node.id),
+                Ok(Location::At(now)) => now.id == node.id,
                 // What is being made is nowhere yet.
-                Ok(Location::Here) => {
-                    Some(matches!(target, Target::Here | Target::SandboxNamed(_)))
-                }
-                Ok(Location::Away { .. }) => Some(false),
+                Ok(Location::Here) => matches!(target, Target::Here | Target::SandboxNamed(_)),
+                Ok(Location::Away { .. }) => false,
                 // That the store fails says nothing of that node.
-                Err(_) => None,
+                Err(_) => continue,
             };
-            match is_there {
-                Some(true) => {
-                    let is_unreachable = !self.peers.reach(node).await;
-                    if is_unreachable && was_unreachable {
-                        return None;
-                    }
-                    was_unreachable = is_unreachable;
-                }
-                Some(false) => return None,
-                None => {}
+            let is_unreachable = is_there && !self.peers.reach(node).await;
+            if !is_there || (is_unreachable && was_unreachable) {
+                return None;
             }
+            was_unreachable = is_unreachable;
         }
     }
 

@@ -44,17 +44,12 @@ impl MeteredBody {
             move |(mut pieces, mut json, metered)| async move {
                 let Some(piece) = pieces.next().await.transpose()? else { return Ok(None) };
                 let bytes = if is_json { json.add(&piece) } else { Ok(piece.len() as u64) };
-                let added = match bytes {
-                    Ok(bytes) => metered.held.add(bytes).await,
-                    Err(refusal) => Err(refusal),
-                };
-                match added {
-                    Ok(()) => Ok(Some((piece, (pieces, json, metered)))),
-                    Err(refusal) => {
-                        _ = metered.refused.set(refusal.clone());
-                        Err(axum::Error::new(refusal))
-                    }
+                let added = async { metered.held.add(bytes?).await };
+                if let Err(refusal) = added.await {
+                    _ = metered.refused.set(refusal.clone());
+                    return Err(axum::Error::new(refusal));
                 }
+                Ok(Some((piece, (pieces, json, metered))))
             },
         ))
     }
@@ -271,13 +266,11 @@ impl OptionalFromRequestParts<App> for IdempotencyKey {
         let mut values = parts.headers.get_all(IDEMPOTENCY_KEY).iter();
         let Some(value) = values.next() else { return Ok(None) };
         let key = sandbox_service::IdempotencyKey::new(value.to_str().unwrap_or_default());
-        match (key, values.next()) {
-            (Ok(key), None) => Ok(Some(Self(key))),
-            _ => {
-                let detail = "a key has 1 to 255 visible characters";
-                Err(Refusal::new(ProblemKind::Invalid, detail).at("Idempotency-Key", detail))
-            }
-        }
+        let (Ok(key), None) = (key, values.next()) else {
+            let detail = "a key has 1 to 255 visible characters";
+            return Err(Refusal::new(ProblemKind::Invalid, detail).at("Idempotency-Key", detail));
+        };
+        Ok(Some(Self(key)))
     }
 }
 

@@ -83,13 +83,11 @@ impl FromRequestParts<App> for TcpUpgrade {
             && asks(UPGRADE, TCP_PROTOCOL);
         let extensions = &mut parts.extensions;
         let held = (extensions.get().cloned(), extensions.get().cloned());
-        match extensions.remove::<OnUpgrade>() {
-            Some(on_upgrade) if is_asked_for => Ok(Self { on_upgrade, held }),
-            _ => {
-                let detail = format!("this is a tunnel: send Upgrade: {TCP_PROTOCOL}, by HTTP/1.1");
-                Err(Refusal::new(ProblemKind::Malformed, detail))
-            }
-        }
+        let (true, Some(on_upgrade)) = (is_asked_for, extensions.remove()) else {
+            let detail = format!("this is a tunnel: send Upgrade: {TCP_PROTOCOL}, by HTTP/1.1");
+            return Err(Refusal::new(ProblemKind::Malformed, detail));
+        };
+        Ok(Self { on_upgrade, held })
     }
 }
 

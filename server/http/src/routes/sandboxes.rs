@@ -134,10 +134,7 @@ pub(super) async fn write(at: At, FilePath(path): FilePath, request: Request) ->
     let bytes = length.and_then(|length| length.parse().ok());
     let file = Write { mode, ..Write::new(&*path) };
     let writer = at.app.service.write_file(&at.subject, &at.sandbox, file, bytes).await;
-    let written = match writer {
-        Ok(writer) => copy(request.into_body(), writer).await,
-        Err(error) => Err(error.into()),
-    };
+    let written = async { copy(request.into_body(), writer?).await }.await;
     let written = written.map_err(|refusal| match refusal.problem().kind {
         ProblemKind::Sandbox(ErrorKind::AlreadyExists) if mode == WriteMode::CreateNew => {
             Refusal::new(ProblemKind::PreconditionFailed, "the file exists")

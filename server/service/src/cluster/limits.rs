@@ -39,13 +39,9 @@ impl Core {
             }
             None => self.state().rates.take(subject, Some(per_minute), Instant::now()).err(),
         };
-        match waits {
-            None => Ok(()),
-            Some(retry_after) => {
-                Counting::add(&self.counting.refused_quota);
-                Err(ServiceError::too_fast(retry_after))
-            }
-        }
+        let Some(retry_after) = waits else { return Ok(()) };
+        Counting::add(&self.counting.refused_quota);
+        Err(ServiceError::too_fast(retry_after))
     }
 
     /// How many executions of a subject wait and run, and how many sandboxes it keeps.
