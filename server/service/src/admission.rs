@@ -1,6 +1,5 @@
 //! How requests are accepted: their keys, their quotas, a place in the queue, and the store.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -143,9 +142,7 @@ impl Core {
         is_waited: bool,
     ) -> Result<Submitted, ServiceError> {
         let _accepts = self.accepts.read().await;
-        if !self.is_accepting.load(Ordering::Acquire) {
-            return Err(ServiceError::shutting_down());
-        }
+        self.check_accepting()?;
         let _key = key.as_ref().map(|key| self.use_key(&subject, key)).transpose()?;
         let checked = request.clone();
         let secrets = std::mem::take(&mut request.secrets);

@@ -1,7 +1,6 @@
 //! What ends with its caller, such as the scripts and commands of agents. It shares the queue, the quotas
 //! and the usage of executions, but is not stored, and has no id.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sandbox_api::service::Subject;
@@ -103,9 +102,7 @@ impl Service {
     /// Waits in the queue of executions, within the same quotas.
     async fn run_permit(&self, subject: &Subject) -> Result<RunPermit, ServiceError> {
         let core = &self.core;
-        if !core.is_accepting.load(Ordering::Acquire) {
-            return Err(ServiceError::shutting_down());
-        }
+        core.check_accepting()?;
         let (reserved, _) = core.admit(subject, 0).await?;
         let (sender, granted) = oneshot::channel();
         let waiter = Waiter { core, subject, id: random_hex::<12>() };

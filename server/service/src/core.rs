@@ -202,6 +202,14 @@ impl Core {
         }
     }
 
+    /// Refuses what would begin now, if the service is being shut down.
+    pub fn check_accepting(&self) -> Result<(), ServiceError> {
+        match self.is_accepting.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => Err(ServiceError::shutting_down()),
+        }
+    }
+
     /// Starts what waits here and may run now.
     pub fn dispatch_own(self: &Arc<Self>) {
         loop {

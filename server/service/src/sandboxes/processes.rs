@@ -2,7 +2,6 @@
 //! generation that they were started in.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -138,9 +137,7 @@ impl Service {
         request: ProcessRequest,
         key: Option<IdempotencyKey>,
     ) -> Result<InSandbox<ProcessView>, ServiceError> {
-        if !self.core.is_accepting.load(Ordering::Acquire) {
-            return Err(ServiceError::shutting_down());
-        }
+        self.core.check_accepting()?;
         let (core, subject, place) = (self.core.clone(), subject.clone(), sandbox.clone());
         // A caller that goes away does not leave a process without its key.
         let starting = async move { core.start_process(&subject, &place, request, key).await };
