@@ -4,9 +4,7 @@
 use std::time::{Duration, Instant};
 
 use sandbox_api::service::Subject;
-use sandbox_api::{
-    ErrorKind, ExecutionEvent, ExecutionResult, Failure, SandboxSpec, Status, Usage, Workload,
-};
+use sandbox_api::{ExecutionEvent, ExecutionResult, SandboxSpec, Status, Usage, Workload};
 use sandbox_controller::CancelHandle;
 use sandbox_controller::host_tools::ToolGrant;
 use sandbox_dirfd::random_hex;
@@ -37,7 +35,7 @@ impl Service {
     /// # Errors
     ///
     /// [`ServiceError`] if it did not run; that of a cancel has the kind
-    /// [`Cancelled`](ErrorKind::Cancelled).
+    /// [`Cancelled`](sandbox_api::ErrorKind::Cancelled).
     pub async fn run(
         &self,
         subject: &Subject,
@@ -71,10 +69,7 @@ impl Service {
         };
         let (permit, launched) = tokio::select! {
             biased;
-            () = cancel.cancelled() => {
-                let failure = Failure::new(ErrorKind::Cancelled, "cancelled", None);
-                return Err(ServiceError::sandbox(failure));
-            }
+            () = cancel.cancelled() => return Err(ServiceError::cancelled()),
             launched = launched => launched?,
         };
         let result = match launched {
@@ -92,9 +87,7 @@ impl Service {
         core.counting.ended(status);
         core.counting.ran(status, subject, Duration::from_millis(used.wall_ms));
         // Its place is not free before what it used counts.
-        if let Err(error) = core.records.add_usage(subject, core.records.now(), used).await {
-            tracing::error!(%error, "cannot record usage");
-        }
+        core.records.add_usage(subject, used).await;
         drop(permit);
         result
     }

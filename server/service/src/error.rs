@@ -300,6 +300,11 @@ impl ServiceError {
         Self::of_failure(failure.kind.into(), failure)
     }
 
+    /// What began was cancelled.
+    pub(crate) fn cancelled() -> Self {
+        Self::sandbox(Failure::new(ErrorKind::Cancelled, "cancelled", None))
+    }
+
     /// A sandbox could not be started. If it is transient it may start a little later: the engine does not
     /// answer.
     pub fn not_started(failure: Failure, is_transient: bool) -> Self {

@@ -221,15 +221,13 @@ impl Records {
         self.call(move |store| store.stored_bytes(&subject)).await
     }
 
-    /// Adds something that ended to what its subject has used.
-    pub async fn add_usage(
-        &self,
-        subject: &Subject,
-        ended_at: Time,
-        used: sandbox_api::Usage,
-    ) -> Result<(), ServiceError> {
-        let subject = subject.clone();
-        self.call(move |store| store.add_usage(&subject, ended_at, used)).await
+    /// Adds something that ended now to what its subject has used.
+    pub async fn add_usage(&self, subject: &Subject, used: sandbox_api::Usage) {
+        let (subject, now) = (subject.clone(), self.now());
+        let added = self.call(move |store| store.add_usage(&subject, now, used)).await;
+        if let Err(error) = added {
+            tracing::error!(%error, "cannot record usage");
+        }
     }
 
     /// The processor time that a subject has used on this UTC day.

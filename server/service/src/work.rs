@@ -338,10 +338,7 @@ impl Core {
             }
             tokio::select! {
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
-                () = live.cancel.cancelled() => {
-                    let failure = Failure::new(ErrorKind::Cancelled, "cancelled", None);
-                    return Err(ServiceError::sandbox(failure));
-                }
+                () = live.cancel.cancelled() => return Err(ServiceError::cancelled()),
             }
         }
     }

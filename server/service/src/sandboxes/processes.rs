@@ -113,10 +113,7 @@ impl Core {
                 peak_memory_bytes: None,
                 written_bytes: None,
             };
-            let used = used.charged(&limits);
-            if let Err(error) = core.records.add_usage(&subject, core.records.now(), used).await {
-                tracing::error!(%error, "cannot record usage");
-            }
+            core.records.add_usage(&subject, used.charged(&limits)).await;
         };
         tokio::spawn(following.in_current_span());
     }
