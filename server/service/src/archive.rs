@@ -40,7 +40,7 @@ impl Service {
         let (sender, mut receiver) = mpsc::channel(PIECES);
         let id = id.to_owned();
         let reading = core.clone();
-        core.readers.start(subject, move || {
+        core.readers.read_files(subject, move || {
             let proceed = || !sender.is_closed();
             let written = reading.files.archive(&id, format, Pieces(sender.clone()), &proceed);
             if let Err(error) = written {
@@ -72,7 +72,7 @@ impl Service {
         let id = id.to_owned();
         let reading = core.clone();
         let (sender, read) = oneshot::channel();
-        core.readers.start(subject, move || {
+        core.readers.read_files(subject, move || {
             // The work ends when the caller is gone.
             let changes = reading.files.changes(&id, &|| !sender.is_closed());
             _ = sender.send(changes);

@@ -21,7 +21,6 @@ use crate::launcher::{Guest, Launcher};
 use crate::live::{Live, PendingExecution};
 use crate::lock;
 use crate::rate::Rates;
-use crate::readers::Readers;
 use crate::records::Records;
 use crate::room::Pending;
 use crate::sandboxes::prepared::PreparedSandboxes;
@@ -40,7 +39,8 @@ pub(crate) struct Core {
     pub counting: Counting,
     pub kept: KeptSandboxes,
     pub prepared: PreparedSandboxes,
-    pub readers: Readers,
+    /// Who reads the files of executions.
+    pub readers: Turns,
     pub previews_used: FirstUses,
     pub subject_dirs: SubjectDirs,
     pub pending: Pending,
@@ -111,7 +111,8 @@ impl Core {
             counting,
             kept: KeptSandboxes::default(),
             prepared,
-            readers: Readers::default(),
+            // Each reader has a thread.
+            readers: Turns::new(16, 4, Duration::from_secs(1)),
             previews_used: FirstUses::default(),
             subject_dirs: SubjectDirs::default(),
             pending: Pending::default(),

@@ -37,7 +37,6 @@ mod plan;
 mod preparation;
 mod previews;
 mod rate;
-mod readers;
 mod records;
 mod recovery;
 mod room;
