@@ -251,18 +251,14 @@ pub(crate) fn is_of(origin: &HeaderValue, authority: &str) -> bool {
 
 impl From<Unauthenticated> for (Refusal, Option<Reason>) {
     fn from(error: Unauthenticated) -> Self {
+        let unknown = |detail| Refusal::new(ProblemKind::Unauthenticated, detail);
         match error {
             Unauthenticated::Missing => {
                 let hint = "send Authorization: Bearer TOKEN; `sandboxctl token create` makes one";
-                let refusal =
-                    Refusal::new(ProblemKind::Unauthenticated, "the request has no credentials")
-                        .hint(Some(hint));
-                (refusal, None)
+                (unknown("the request has no credentials").hint(Some(hint)), None)
             }
             Unauthenticated::Invalid { reason } => {
-                let refusal =
-                    Refusal::new(ProblemKind::Unauthenticated, "the credentials are not valid");
-                (refusal, Some(Reason(reason)))
+                (unknown("the credentials are not valid"), Some(Reason(reason)))
             }
             Unauthenticated::TooMany { retry_after } => {
                 let detail = "too many failed attempts from this address";

@@ -10,6 +10,12 @@ pub(crate) fn items(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item
     values.flat_map(|value| value.split(',')).map(str::trim).filter(|item| !item.is_empty())
 }
 
+/// The value of a header that is there once.
+pub(crate) fn only(headers: &HeaderMap, name: HeaderName) -> Option<&HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    values.next().filter(|_| values.next().is_none())
+}
+
 /// Takes out of the subprotocols what follows this prefix: pages can send it with a WebSocket in no other way. It is not
 /// sent on.
 pub(crate) fn take_subprotocol(headers: &mut HeaderMap, prefix: &str) -> Option<String> {

@@ -16,6 +16,7 @@ use sandbox_service::{PreviewHost, Service, Target};
 
 use crate::access::{Caller, Peer, Scope, below};
 use crate::app::App;
+use crate::lists::only;
 use crate::mount::{Admit, Admitted, Mount, MountAccess, with_path};
 use crate::proxy::{Guard, HostHeader, ProxyOptions, proxy};
 use crate::refusal::{Refusal, Result};
@@ -91,11 +92,7 @@ impl Admit for Previews {
 
 /// The one token of a request.
 fn token(headers: &HeaderMap) -> Option<String> {
-    let mut tokens = headers.get_all(SANDBOX_PORT_TOKEN).iter();
-    match (tokens.next(), tokens.next()) {
-        (Some(token), None) => token.to_str().ok().map(str::to_owned),
-        _ => None,
-    }
+    only(headers, SANDBOX_PORT_TOKEN)?.to_str().ok().map(str::to_owned)
 }
 
 async fn answer(State(app): State<App>, caller: Caller, mut request: Request) -> Result<Response> {

@@ -1,12 +1,19 @@
-//! Responses in JSON.
+//! Responses in JSON, and their headers.
 
 use axum::http::header::{CONTENT_TYPE, LOCATION};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use sandbox_api::service::AcceptedExecution;
 use serde::Serialize;
 
 use crate::refusal::Refusal;
+
+/// Sets a header, if this text can be one.
+pub(crate) fn set(headers: &mut HeaderMap, name: HeaderName, text: &str) {
+    if let Ok(value) = HeaderValue::from_str(text) {
+        headers.insert(name, value);
+    }
+}
 
 /// A JSON response.
 pub(crate) fn json_response(status: StatusCode, value: &impl Serialize) -> Response {

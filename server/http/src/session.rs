@@ -20,6 +20,7 @@ use sandbox_service::SigningKey;
 use crate::access::{authority, host_of, is_of};
 use crate::lists::{take_bearer, take_subprotocol};
 use crate::lock;
+use crate::response::set;
 
 /// The most that a session lasts.
 pub(crate) const MAX_SESSION: Duration = Duration::from_secs(12 * 3600);
@@ -170,9 +171,7 @@ impl OwnPage {
         let name = self.reach.cookie_name();
         let cookie =
             format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
-        if let Ok(cookie) = HeaderValue::from_str(&cookie) {
-            response.headers_mut().insert(SET_COOKIE, cookie);
-        }
+        set(response.headers_mut(), SET_COOKIE, &cookie);
     }
 }
 

@@ -24,7 +24,6 @@ use super::peers::Peers;
 use super::{head, tunnel};
 use crate::access::Caller;
 use crate::here::Here;
-use crate::metrics::ForwardResult;
 use crate::refusal::{Refusal, Result};
 use crate::serve::ConnectionPlace;
 
@@ -118,20 +117,20 @@ impl Forward {
         let gone = || Sent::Lost("it is gone, or cannot be reached any more".into());
         let (result, attempt) = match sent.unwrap_or_else(gone) {
             Sent::Answered(response) if response.status() == StatusCode::MISDIRECTED_REQUEST => {
-                (ForwardResult::Moved, Attempt::Moved)
+                ("moved", Attempt::Moved)
             }
             Sent::Answered(response) => {
                 let mut response = self.relay(response, upgrade, place);
                 response.extensions_mut().insert(node.clone());
-                (ForwardResult::Ok, Attempt::Answered(response))
+                ("ok", Attempt::Answered(response))
             }
             Sent::Unsent(request, error) => {
                 tracing::warn!(node = node.node, error, "a node cannot be reached");
-                (ForwardResult::Unreachable, Attempt::Unsent(request))
+                ("unreachable", Attempt::Unsent(request))
             }
             Sent::Lost(error) => {
                 tracing::warn!(node = node.node, error, "a node was lost before it answered");
-                (ForwardResult::Failed, Attempt::Lost)
+                ("failed", Attempt::Lost)
             }
         };
         self.here.app.metrics.forwarded(result);

@@ -12,6 +12,7 @@ use sandbox_service::NodeSession;
 use super::head::{prepare, target};
 use super::node::{NodeConnections, Sent};
 use super::places::Places;
+use crate::lists::only;
 use crate::lock;
 use crate::serve::peer::PeerIdentity;
 
@@ -54,10 +55,8 @@ impl Peers {
 
     /// Who sent a request that came over the port for nodes.
     pub(crate) fn verify(&self, request: &Request) -> Result<Caller, ForwardRefusal> {
-        let mut headers = request.headers().get_all(X_SANDBOXCTL_FORWARDED).iter();
-        let (Some(header), None) = (headers.next(), headers.next()) else {
-            return Err(ForwardRefusal::Missing);
-        };
+        let header = only(request.headers(), X_SANDBOXCTL_FORWARDED);
+        let header = header.ok_or(ForwardRefusal::Missing)?;
         let header = header.to_str().map_err(|_| ForwardRefusal::Malformed)?;
         let (method, target) = (request.method().as_str(), target(request.uri()));
         lock(&self.0.verifier).verify(header, method, target, self.places().cluster_time())

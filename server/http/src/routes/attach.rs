@@ -36,7 +36,7 @@ pub(super) async fn attach(
     upgrade.speaks(SUBPROTOCOL)?;
     // What comes later is for this process, not for one of its number in another generation.
     let sandbox = SandboxRef { generation: Some(found.generation), ..sandbox };
-    let (from, mode) = (params.after.into(), params.mode.unwrap_or(ReadMode::Wait));
+    let (from, mode) = (params.after, params.mode.unwrap_or(ReadMode::Wait));
     let events = app.service.process_events(&subject, &sandbox, process, from, mode).await?;
     let attached = Attached { app, subject, sandbox, process };
     Ok(upgrade.accept(SUBPROTOCOL, move |socket| attached.serve(socket, events)))

@@ -86,7 +86,7 @@ pub(super) async fn events(
     headers: HeaderMap,
 ) -> Result<Response> {
     let At { app, subject, sandbox, params } = at;
-    let from = last_event(&headers)?.map_or(params.after.into(), ReadFrom::After);
+    let from = last_event(&headers)?.map_or(params.after, ReadFrom::After);
     let mode = params.mode.unwrap_or(ReadMode::Lossy);
     let events = app.service.process_events(&subject, &sandbox, process, from, mode).await?;
     Ok(stream(&app, events))
