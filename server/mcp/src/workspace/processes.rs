@@ -33,7 +33,7 @@ impl Workspace {
             let hint = "list_processes shows them, and stop_process stops one";
             return Err(Failure::new(ErrorKind::Busy, message, Some(hint.to_owned())));
         }
-        let (service, subject) = self.process_service()?;
+        let (service, subject) = (self.service()?, &self.subject);
         // Who may use them is signed: a port is open to those that are given its preview.
         let ports = if service.previews().is_some() { Ports::Any } else { Ports::default() };
         let spec = || self.spec().processes(sandbox_api::Processes::Kept).ports(ports.clone());
@@ -119,13 +119,9 @@ impl Workspace {
         Ok(stopped.map_err(|error| self.failure(&error))?.value)
     }
 
-    fn process_service(&self) -> Result<(Service, &Subject), Failure> {
-        Ok((self.service()?, &self.subject))
-    }
-
     /// Where the processes are, if any was started.
     fn process_sandbox(&self) -> Result<(Service, &Subject, SandboxRef), Failure> {
-        let (service, subject) = self.process_service()?;
+        let (service, subject) = (self.service()?, &self.subject);
         let sandbox = lock(&self.processes.sandbox);
         let hint = Some("start_process starts one".to_owned());
         let none = || Failure::new(ErrorKind::NotFound, "no process was started", hint);
