@@ -10,22 +10,10 @@ use sandbox_controller::host_tools::ToolGrant;
 use sandbox_dirfd::random_hex;
 use tokio::sync::oneshot;
 
-use crate::core::{Core, Queued, RunPermit};
+use crate::OnDrop;
+use crate::core::{Queued, RunPermit};
 use crate::error::ServiceError;
 use crate::service::Service;
-
-/// Leaves the queue when it is dropped.
-struct Waiter<'a> {
-    core: &'a Core,
-    subject: &'a Subject,
-    id: String,
-}
-
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        self.core.state().schedule.remove(self.subject, &self.id);
-    }
-}
 
 impl Service {
     /// Runs something to its end in a sandbox of its own, when its turn has come, and gives its events to
@@ -98,9 +86,11 @@ impl Service {
         core.check_accepting()?;
         let (reserved, _) = core.admit(subject, 0).await?;
         let (sender, granted) = oneshot::channel();
-        let waiter = Waiter { core, subject, id: random_hex::<12>() };
+        let id = random_hex::<12>();
+        // Who does not wait any more leaves the queue.
+        let _waiting = OnDrop(|| _ = core.state().schedule.remove(subject, &id));
         let since = Instant::now();
-        reserved.fill(waiter.id.clone(), Queued::Attached(sender));
+        reserved.fill(id.clone(), Queued::Attached(sender));
         let permit = granted.await.map_err(|_| ServiceError::shutting_down())?;
         core.counting.waited(subject, since.elapsed());
         Ok(permit)

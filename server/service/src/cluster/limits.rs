@@ -7,6 +7,7 @@ use sandbox_api::service::{RequestSecrets, Subject};
 use sandbox_store::{Lane, Placement};
 
 use super::node::Node;
+use crate::OnDrop;
 use crate::core::Core;
 use crate::counters::Counting;
 use crate::error::ServiceError;
@@ -54,27 +55,20 @@ impl Core {
         let counts = node.call(move |cluster| cluster.counts_of(&subject)).await?;
         Ok((counts.queued, counts.running, counts.sandboxes))
     }
-}
 
-/// An execution that is being accepted: a session that holds it already is not wrong about it.
-pub(crate) struct Accepting {
-    core: Arc<Core>,
-    id: String,
-}
-
-impl Accepting {
+    /// An execution that is being accepted: a session that holds it already is not wrong about it.
     /// Its secrets are there before it can be claimed. They are dropped when it does not wait for them.
-    pub fn begin(core: &Arc<Core>, node: &Node, id: &str, secrets: &RequestSecrets) -> Self {
-        core.state().accepting.insert(id.to_owned());
+    pub fn accepting(
+        self: &Arc<Self>,
+        node: &Node,
+        id: &str,
+        secrets: &RequestSecrets,
+    ) -> OnDrop<impl FnMut() + use<>> {
+        let (core, id) = (self.clone(), id.to_owned());
+        core.state().accepting.insert(id.clone());
         if !secrets.is_empty() {
-            lock(&node.secrets).insert(id.to_owned(), secrets.clone());
+            lock(&node.secrets).insert(id.clone(), secrets.clone());
         }
-        Self { core: core.clone(), id: id.to_owned() }
-    }
-}
-
-impl Drop for Accepting {
-    fn drop(&mut self) {
-        self.core.state().accepting.remove(&self.id);
+        OnDrop(move || _ = core.state().accepting.remove(&id))
     }
 }
