@@ -16,7 +16,7 @@ use axum::http::{HeaderMap, HeaderName, Uri};
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
-use sandbox_api::ProblemKind;
+use sandbox_api::{ProblemKind, decode_percent};
 use serde::de::DeserializeOwned;
 
 use crate::access::Caller;
@@ -221,23 +221,6 @@ impl<S: Sync> FromRequestParts<S> for FilePath {
         }
         Ok(Self(path))
     }
-}
-
-fn decode_percent(text: &str) -> Option<Vec<u8>> {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
-        if *first != b'%' {
-            decoded.push(*first);
-            continue;
-        }
-        let [high, low, after @ ..] = rest else { return None };
-        let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|it| u8::try_from(it).ok());
-        decoded.push(digit(high)? << 4 | digit(low)?);
-        rest = after;
-    }
-    Some(decoded)
 }
 
 impl FromRequestParts<App> for Caller {
