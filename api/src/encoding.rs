@@ -158,6 +158,25 @@ impl Encoding {
     }
 }
 
+/// What a text with percent signs stands for; none if two digits do not follow each.
+#[must_use]
+pub fn decode_percent(text: &str) -> Option<Vec<u8>> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = after;
+        if *first != b'%' {
+            decoded.push(*first);
+            continue;
+        }
+        let [high, low, after @ ..] = rest else { return None };
+        let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|it| u8::try_from(it).ok());
+        decoded.push(digit(high)? << 4 | digit(low)?);
+        rest = after;
+    }
+    Some(decoded)
+}
+
 /// Why a text is not base64. Everything before an odd byte is digits, one character each.
 fn no_base64(error: &DecodeError) -> String {
     match error {

@@ -67,8 +67,9 @@ impl Failures {
     }
 }
 
-/// One customer has a whole /64 of IPv6.
-fn network(address: IpAddr) -> IpAddr {
+/// What an address is counted as: one customer has a whole /64 of IPv6.
+#[must_use]
+pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((u128::from(address) & !u128::from(u64::MAX)).into()),
         address => address,

@@ -14,7 +14,7 @@ mod session;
 mod token;
 
 pub use caller::{Caller, Scope, UnknownScope};
-pub use failures::Failures;
+pub use failures::{Failures, network};
 pub use jwt::{JwtConfig, JwtError, JwtKeys, JwtRefusal, MAX_JWT_BYTES};
 pub use key_file::{KeyFileError, MAX_KEY_FILE_BYTES, MIN_SECRET_BYTES, read_private};
 pub use peer::{FORWARDED, ForwardKey, ForwardRefusal, ForwardVerifier, Receiver};

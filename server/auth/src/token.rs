@@ -3,7 +3,7 @@
 use std::fmt;
 
 use sandbox_api::service::{Subject, Time};
-use sandbox_dirfd::random_hex;
+use sandbox_dirfd::{is_random_hex, random_hex};
 use sha2::{Digest, Sha256};
 
 use crate::caller::{Caller, Scope};
@@ -80,11 +80,7 @@ impl Token {
             Some(digits) => digits.split_at_checked(2 * ID_BYTES)?,
             None => text.strip_prefix(TOKEN_PREFIX)?.split_once('_')?,
         };
-        let is_hex = |text: &str, bytes: usize| {
-            text.len() == 2 * bytes
-                && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-        };
-        let is_token = is_hex(id, ID_BYTES) && is_hex(secret, SECRET_BYTES);
+        let is_token = is_random_hex::<ID_BYTES>(id) && is_random_hex::<SECRET_BYTES>(secret);
         is_token.then(|| Self { id: id.to_owned(), secret: secret.to_owned() })
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::header::{ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, RETRY_AFTER};
 use axum::http::request::Parts;
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
 use futures_util::FutureExt as _;
@@ -153,22 +153,20 @@ impl E2b {
             Some(id) => {
                 let subject =
                     service.subject_of(&id).await.map_err(|error| response(error.into()))?;
-                match subject {
-                    Some(subject) => (id, subject),
-                    None => return Err(not_found(&id)),
-                }
+                let subject = subject.ok_or_else(|| not_found(&id))?;
+                (id, subject)
             }
             None => self.find_by_credentials(head).await.map_err(response)?,
         };
         let (envd, traffic) = (envd_token(service, &id), traffic_token(service, &id));
         let is_public = if port != ENVD_PORT {
             // Who may do everything in a sandbox may reach its ports, as SDKs do that have no other token.
-            if has(head, &ACCESS_TOKEN, &envd)
+            if has(&head.headers, &ACCESS_TOKEN, &envd)
                 && let Ok(traffic) = HeaderValue::from_str(&traffic)
             {
                 head.headers.insert(TRAFFIC_TOKEN, traffic);
             }
-            !has(head, &TRAFFIC_TOKEN, &traffic)
+            !has(&head.headers, &TRAFFIC_TOKEN, &traffic)
         } else if is_health(head) {
             true
         } else {
@@ -238,8 +236,8 @@ impl Admit for Elsewhere {
 }
 
 /// Whether this header has this token.
-fn has(head: &Parts, name: &HeaderName, token: &str) -> bool {
-    let given = head.headers.get(name).and_then(|given| given.to_str().ok());
+pub(crate) fn has(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
+    let given = headers.get(name).and_then(|given| given.to_str().ok());
     given.is_some_and(|given| is_equal(given, token))
 }
 
@@ -261,7 +259,7 @@ fn operation(method: &Method) -> &'static str {
 fn check_envd(head: &Parts, token: &str) -> Result<(), Error> {
     let is_file = path_below(&head.uri) == "/files";
     match head.headers.get(ACCESS_TOKEN) {
-        Some(_) if has(head, &ACCESS_TOKEN, token) => Ok(()),
+        Some(_) if has(&head.headers, &ACCESS_TOKEN, token) => Ok(()),
         Some(_) => Err(unauthorized("invalid access token".to_owned())),
         None if is_file => {
             let file = SignedFile::of_query(head.uri.query().unwrap_or_default());

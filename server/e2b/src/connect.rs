@@ -99,6 +99,10 @@ impl ConnectError {
         Self::new(Code::DeadlineExceeded, "the timeout of the call has passed")
     }
 
+    pub(crate) fn with_code(self, code: Code) -> Self {
+        Self { code, ..self }
+    }
+
     /// A client sent what is not this kind of call.
     fn media_type(expected: &'static str) -> Response {
         let refused = format!("the content type of this call is {expected}");
@@ -149,7 +153,7 @@ impl From<ServiceError> for ConnectError {
     fn from(error: ServiceError) -> Self {
         let code = match error.problem().kind {
             ProblemKind::Sandbox(kind) => code_of(kind),
-            ProblemKind::NotFound => Code::NotFound,
+            ProblemKind::NotFound | ProblemKind::ProcessEnded => Code::NotFound,
             // As what is in front of a sandbox that is not there says it.
             ProblemKind::Gone | ProblemKind::Unavailable => Code::Unavailable,
             ProblemKind::Policy => Code::PermissionDenied,
@@ -157,18 +161,11 @@ impl From<ServiceError> for ConnectError {
                 Code::ResourceExhausted
             }
             ProblemKind::Invalid => Code::InvalidArgument,
-            ProblemKind::ProcessEnded => Code::NotFound,
             ProblemKind::Conflict | ProblemKind::TooLarge => Code::FailedPrecondition,
             ProblemKind::StdinFull => Code::ResourceExhausted,
             _ => Code::Internal,
         };
         Self::from(error.failure()).with_code(code)
-    }
-}
-
-impl ConnectError {
-    pub(crate) fn with_code(self, code: Code) -> Self {
-        Self { code, ..self }
     }
 }
 
@@ -215,10 +212,7 @@ where
         let whole = whole(request, MAX_MESSAGE).await?;
         answer(parse(&whole.bytes)?).await
     };
-    match answered.await {
-        Ok(answer) => axum::Json(answer).into_response(),
-        Err(error) => error.into_response(),
-    }
+    answered.await.map(axum::Json).into_response()
 }
 
 /// The messages of a stream to a client.
@@ -258,11 +252,7 @@ where
     if !is_of(request.headers(), STREAM) {
         return ConnectError::media_type(STREAM);
     }
-    let answered = match Incoming::new(request) {
-        Ok(incoming) => answer(incoming).await,
-        Err(error) => Err(error),
-    };
-    let message = answered.and_then(|answer| to_json(&answer));
+    let message = async { to_json(&answer(Incoming::new(request)?).await?) }.await;
     streamed(stream::once(async { message }).boxed())
 }
 
@@ -371,14 +361,12 @@ impl Incoming {
             if let Some(message) = self.decoder.next()? {
                 return parse(&message).map(Some);
             }
-            match self.body.next().await {
-                Some(piece) => {
-                    let piece = piece.map_err(|_| EnvelopeError::CutOff)?;
-                    hold(held.as_ref(), piece.len()).await?;
-                    self.decoder.push(&piece);
-                }
-                None => return self.decoder.finish().map(|()| None).map_err(Into::into),
-            }
+            let Some(piece) = self.body.next().await else {
+                return self.decoder.finish().map(|()| None).map_err(Into::into);
+            };
+            let piece = piece.map_err(|_| EnvelopeError::CutOff)?;
+            hold(held.as_ref(), piece.len()).await?;
+            self.decoder.push(&piece);
         }
     }
 }

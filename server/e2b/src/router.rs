@@ -11,6 +11,7 @@ use sandbox_http::{Caller, Guard, HostHeader, ProxyError, ProxyOptions, proxy};
 use serde_json::json;
 use tower::ServiceExt as _;
 
+use crate::access::has;
 use crate::answers::{closed, not_found, refused, with_cors};
 use crate::app::{App, EnvdCaller};
 use crate::control;
@@ -19,7 +20,7 @@ use crate::error::Error;
 use crate::marker::Marker;
 use crate::plane::{Decided, ENVD_PORT, FILES, PATH, TRAFFIC_TOKEN};
 use crate::sandbox::{Sandbox, is_missing};
-use crate::tokens::{is_equal, traffic_token};
+use crate::tokens::traffic_token;
 
 /// What answers, without the path of the mount.
 #[derive(Clone)]
@@ -109,17 +110,15 @@ async fn running(app: &App, sandbox: Sandbox) -> Result<Sandbox, Response> {
 
 /// The answer to a request that may not go to a port of a sandbox.
 fn forbidden(app: &App, sandbox: &Sandbox, request: &Request) -> Option<Response> {
-    let id = sandbox.id();
-    if app.is_private(&sandbox.marker) {
-        let given = request.headers().get(TRAFFIC_TOKEN).and_then(|token| token.to_str().ok());
-        let token = traffic_token(app.service(), id);
-        if !given.is_some_and(|given| is_equal(given, &token)) {
-            let message = "this sandbox takes requests with its traffic access token only";
-            let body = json!({ "sandboxId": id, "message": message, "code": 403 });
-            return Some(refused(StatusCode::FORBIDDEN, body));
-        }
+    let (id, headers) = (sandbox.id(), request.headers());
+    if !app.is_private(&sandbox.marker)
+        || has(headers, &TRAFFIC_TOKEN, &traffic_token(app.service(), id))
+    {
+        return None;
     }
-    None
+    let message = "this sandbox takes requests with its traffic access token only";
+    let body = json!({ "sandboxId": id, "message": message, "code": 403 });
+    Some(refused(StatusCode::FORBIDDEN, body))
 }
 
 /// Sends a request to a port of a sandbox, and its answer back.

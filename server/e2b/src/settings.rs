@@ -9,9 +9,9 @@ use sandbox_service::{Preparation, Ready};
 use serde::{Deserialize, Serialize};
 
 /// The name of the user of every sandbox.
-const USER: &str = "user";
+pub(crate) const USER: &str = "user";
 /// Their home: the sandbox's io dir.
-const HOME: &str = "/home/user";
+pub(crate) const HOME: &str = "/home/user";
 /// The template that a server must have.
 pub(crate) const BASE: &str = "base";
 /// The longest name of a template, and the most sandboxes of one that are started ahead.
@@ -96,18 +96,6 @@ impl Template {
 }
 
 impl Settings {
-    /// The name of the user of every sandbox.
-    #[must_use]
-    pub fn user(&self) -> &'static str {
-        USER
-    }
-
-    /// Their home, which is the io dir.
-    #[must_use]
-    pub fn home(&self) -> &'static str {
-        HOME
-    }
-
     /// The root file systems of the templates, by the names that requests have for them.
     #[must_use]
     pub fn roots(&self, pull: Pull) -> BTreeMap<String, RootFs> {

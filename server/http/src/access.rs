@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::http::header::{HOST, ORIGIN, WWW_AUTHENTICATE};
@@ -14,6 +14,7 @@ use sandbox_api::service::{Subject, Time};
 pub use sandbox_auth::{Caller, Scope};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::lock;
 use crate::refusal::{Refusal, Result};
 
 /// The other side of a connection.
@@ -250,18 +251,14 @@ pub(crate) fn is_of(origin: &HeaderValue, authority: &str) -> bool {
 
 impl From<Unauthenticated> for (Refusal, Option<Reason>) {
     fn from(error: Unauthenticated) -> Self {
+        let unknown = |detail| Refusal::new(ProblemKind::Unauthenticated, detail);
         match error {
             Unauthenticated::Missing => {
                 let hint = "send Authorization: Bearer TOKEN; `sandboxctl token create` makes one";
-                let refusal =
-                    Refusal::new(ProblemKind::Unauthenticated, "the request has no credentials")
-                        .hint(Some(hint));
-                (refusal, None)
+                (unknown("the request has no credentials").hint(Some(hint)), None)
             }
             Unauthenticated::Invalid { reason } => {
-                let refusal =
-                    Refusal::new(ProblemKind::Unauthenticated, "the credentials are not valid");
-                (refusal, Some(Reason(reason)))
+                (unknown("the credentials are not valid"), Some(Reason(reason)))
             }
             Unauthenticated::TooMany { retry_after } => {
                 let detail = "too many failed attempts from this address";
@@ -339,7 +336,7 @@ impl InFlight {
         let permit = Arc::clone(&self.all).try_acquire_owned().map_err(|_| {
             Refusal::new(ProblemKind::Full, "too many requests at one time").retry_after(soon)
         })?;
-        let mut counts = self.by_subject.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.by_subject);
         let count = counts.entry(subject.clone()).or_default();
         if *count >= self.most_of_a_subject {
             return Err(Refusal::new(
@@ -363,7 +360,7 @@ impl InFlightRequest {
 
 impl Drop for InFlightRequest {
     fn drop(&mut self) {
-        let mut counts = self.by_subject.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.by_subject);
         if let Some(count) = counts.get_mut(&self.subject) {
             *count -= 1;
             if *count == 0 {

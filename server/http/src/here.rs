@@ -118,13 +118,13 @@ impl Here {
         let caller = request.extensions().get::<Caller>();
         let is_passed_on = is_stream || gate.limit == Some(Limit::Upload);
         if let (Some(caller), false) = (caller, is_passed_on) {
-            let held = app.requests().hold(&caller.subject);
+            let held = app.requests.hold(&caller.subject);
             let metered = MeteredBody { held, refused: Arc::clone(&refused) };
             let is_form = media_type(request.headers()).as_deref() == Some("multipart/form-data");
             body = metered.meter(body, !is_form);
             request.extensions_mut().insert(metered);
         } else if let (Some(caller), Some(_)) = (caller, &gate.own) {
-            let held = app.requests().hold(&caller.subject);
+            let held = app.requests.hold(&caller.subject);
             request.extensions_mut().insert(held);
         }
         *request.body_mut() = body;

@@ -29,7 +29,7 @@ mod serve;
 mod session;
 mod websocket;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::{Extension, Router};
 use sandbox_service::Service;
@@ -55,6 +55,11 @@ pub use serve::{
 use crate::access::FromNode;
 use crate::app::App;
 use crate::serve::{Certificate, Server};
+
+/// Locks a mutex. What a thread that panicked has left in it is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// When a server stops.
 #[derive(Debug, Clone, Default)]
@@ -97,19 +102,19 @@ impl Http {
     /// A code that signs a page in once, within ten minutes, as the caller with this token.
     #[must_use]
     pub fn sign_in_code(&self, token: &str) -> String {
-        self.app.sessions().issue_code(token)
+        self.app.sessions.issue_code(token)
     }
 
     /// Says how many connections are open, whenever it is asked.
     pub fn connections(&self) -> impl Fn() -> usize + Send + Sync + use<> {
-        let metrics = Arc::clone(self.app.metrics());
+        let metrics = Arc::clone(&self.app.metrics);
         move || metrics.open_connections()
     }
 
     /// Serves what the listeners accept, over TLS where TCP has a certificate. Returns after
     /// [`Shutdown::stop`], when every connection has ended.
     pub async fn serve(self, listeners: Vec<Listener>, tls: Option<Arc<Tls>>) {
-        let limits = self.app.config().connections;
+        let limits = self.app.config.connections;
         let server = self.server(self.router.clone(), tls.map(Certificate::Files), limits);
         server.run(listeners).await;
     }
@@ -120,7 +125,7 @@ impl Http {
         let router = self.router.clone().layer(Extension(FromNode));
         let certificate = self.app.peers().map(|it| Certificate::Node(it.identity().clone()));
         // Each node is one address.
-        let connections = self.app.config().connections.connections;
+        let connections = self.app.config.connections.connections;
         let limits = ConnectionLimits { connections, of_an_address: connections };
         let server = certificate.map(|it| self.server(router, Some(it), limits));
         async move {
@@ -132,7 +137,7 @@ impl Http {
 
     fn server(&self, router: Router, tls: Option<Certificate>, limits: ConnectionLimits) -> Server {
         let Shutdown { stop, kill } = self.shutdown.clone();
-        Server { router, tls, limits, metrics: Arc::clone(self.app.metrics()), stop, kill }
+        Server { router, tls, limits, metrics: Arc::clone(&self.app.metrics), stop, kill }
     }
 }
 

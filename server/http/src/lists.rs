@@ -10,17 +10,21 @@ pub(crate) fn items(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item
     values.flat_map(|value| value.split(',')).map(str::trim).filter(|item| !item.is_empty())
 }
 
+/// The value of a header that is there once.
+pub(crate) fn only(headers: &HeaderMap, name: HeaderName) -> Option<&HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    values.next().filter(|_| values.next().is_none())
+}
+
 /// Takes out of the subprotocols what follows this prefix: pages can send it with a WebSocket in no other way. It is not
 /// sent on.
 pub(crate) fn take_subprotocol(headers: &mut HeaderMap, prefix: &str) -> Option<String> {
     let mut taken = None;
     let protocols: Vec<&str> = items(headers, SEC_WEBSOCKET_PROTOCOL)
-        .filter(|item| match item.strip_prefix(prefix) {
-            Some(found) => {
-                taken = Some(found.to_owned());
-                false
-            }
-            None => true,
+        .filter(|item| {
+            let found = item.strip_prefix(prefix);
+            taken = found.map(str::to_owned).or(taken.take());
+            found.is_none()
         })
         .collect();
     taken.as_ref()?;

@@ -2,7 +2,7 @@
 //! has: however many take all they may, others have some.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sandbox_api::ProblemKind;
@@ -10,6 +10,7 @@ use sandbox_api::service::{Subject, has_room};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
+use crate::lock;
 use crate::refusal::{Refusal, Result};
 
 /// What a body takes without being counted: there are few connections.
@@ -46,10 +47,6 @@ struct HeldBytes {
     memory: Memory,
     subject: Subject,
     bytes: Mutex<u64>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Memory {

@@ -44,30 +44,6 @@ struct ForwardLabel {
     result: &'static str,
 }
 
-/// What came of sending a request on, for the figures.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum ForwardResult {
-    /// It was answered.
-    Ok,
-    /// The node does not have what it is about.
-    Moved,
-    /// The node could not be reached.
-    Unreachable,
-    /// The node was lost before it answered.
-    Failed,
-}
-
-impl ForwardResult {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Moved => "moved",
-            Self::Unreachable => "unreachable",
-            Self::Failed => "failed",
-        }
-    }
-}
-
 /// The figures.
 pub(crate) struct Metrics {
     registry: Registry,
@@ -141,8 +117,9 @@ impl Metrics {
         self.connections_refused.inc();
     }
 
-    pub fn forwarded(&self, result: ForwardResult) {
-        self.forwarded.get_or_create(&ForwardLabel { result: result.as_str() }).inc();
+    /// Counts a request that was sent on, by what came of it.
+    pub fn forwarded(&self, result: &'static str) {
+        self.forwarded.get_or_create(&ForwardLabel { result }).inc();
     }
 
     /// All of them, as text.

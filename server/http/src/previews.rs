@@ -16,6 +16,7 @@ use sandbox_service::{PreviewHost, Service, Target};
 
 use crate::access::{Caller, Peer, Scope, below};
 use crate::app::App;
+use crate::lists::only;
 use crate::mount::{Admit, Admitted, Mount, MountAccess, with_path};
 use crate::proxy::{Guard, HostHeader, ProxyOptions, proxy};
 use crate::refusal::{Refusal, Result};
@@ -27,10 +28,10 @@ const SANDBOX_PORT_TOKEN: HeaderName = HeaderName::from_static(PORT_TOKEN);
 
 /// The previews of a service that has a domain for them.
 pub(crate) fn mount(app: &App) -> Option<Mount> {
-    let domain = app.service().previews()?.domain.clone();
+    let domain = app.service.previews()?.domain.clone();
     let service =
         Router::new().route(&format!("{PATH}/{{*path}}"), any(answer)).with_state(app.clone());
-    let previews = Previews { service: app.service().clone(), domain };
+    let previews = Previews { service: app.service.clone(), domain };
     let access = MountAccess::Own(Arc::new(previews));
     Some(Mount { path: PATH, service, access, max_request: ByteSize::b(u64::MAX) })
 }
@@ -91,11 +92,7 @@ impl Admit for Previews {
 
 /// The one token of a request.
 fn token(headers: &HeaderMap) -> Option<String> {
-    let mut tokens = headers.get_all(SANDBOX_PORT_TOKEN).iter();
-    match (tokens.next(), tokens.next()) {
-        (Some(token), None) => token.to_str().ok().map(str::to_owned),
-        _ => None,
-    }
+    only(headers, SANDBOX_PORT_TOKEN)?.to_str().ok().map(str::to_owned)
 }
 
 async fn answer(State(app): State<App>, caller: Caller, mut request: Request) -> Result<Response> {
@@ -109,8 +106,8 @@ async fn answer(State(app): State<App>, caller: Caller, mut request: Request) ->
     let sandbox = SandboxRef { id: id.to_owned(), generation: None };
     let uri = with_path(request.uri(), &format!("/{path}"));
     *request.uri_mut() = uri.ok_or_else(not_found)?;
-    let dialed = app.service().dial(&caller.subject, &sandbox, port).await?;
-    let (host, guard, stop) = (HostHeader::Local(port), Guard::Open, app.stop().clone());
-    let scheme = app.service().previews().map(|config| config.scheme);
+    let dialed = app.service.dial(&caller.subject, &sandbox, port).await?;
+    let (host, guard, stop) = (HostHeader::Local(port), Guard::Open, app.stop.clone());
+    let scheme = app.service.previews().map(|config| config.scheme);
     Ok(proxy(dialed.value, request, ProxyOptions { host, guard, scheme, stop }).await?)
 }

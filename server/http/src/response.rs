@@ -1,12 +1,19 @@
-//! Responses in JSON.
+//! Responses in JSON, and their headers.
 
 use axum::http::header::{CONTENT_TYPE, LOCATION};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use sandbox_api::service::AcceptedExecution;
 use serde::Serialize;
 
 use crate::refusal::Refusal;
+
+/// Sets a header, if this text can be one.
+pub(crate) fn set(headers: &mut HeaderMap, name: HeaderName, text: &str) {
+    if let Ok(value) = HeaderValue::from_str(text) {
+        headers.insert(name, value);
+    }
+}
 
 /// A JSON response.
 pub(crate) fn json_response(status: StatusCode, value: &impl Serialize) -> Response {
@@ -15,13 +22,10 @@ pub(crate) fn json_response(status: StatusCode, value: &impl Serialize) -> Respo
 
 /// The same of what is written already.
 pub(crate) fn json_text(status: StatusCode, json: serde_json::Result<String>) -> Response {
-    match json {
-        Ok(body) => {
-            let content_type = HeaderValue::from_static("application/json");
-            (status, [(CONTENT_TYPE, content_type)], body).into_response()
-        }
-        Err(_) => Refusal::internal("an answer cannot be written as JSON").into_response(),
-    }
+    let Ok(body) = json else {
+        return Refusal::internal("an answer cannot be written as JSON").into_response();
+    };
+    (status, [(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
 }
 
 /// That an execution was accepted. A response with its result has this in its extensions, for the case

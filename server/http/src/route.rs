@@ -185,6 +185,14 @@ impl Route {
         H: Handler<T, App>,
         T: 'static,
     {
+        let mut problems = BTreeSet::from(OF_ANY);
+        // Where there is an id, there may be nothing of it. A sandbox ends by itself: it may be gone.
+        if path.contains('{') {
+            problems.insert(404);
+        }
+        if path.starts_with("/v1/sandboxes/{") {
+            problems.insert(410);
+        }
         Self {
             method,
             path,
@@ -197,25 +205,13 @@ impl Route {
             query: None,
             body: None,
             answers: Vec::new(),
-            problems: OF_ANY.into(),
+            problems,
             owner: Owner::of_path(path),
             handler: on(filter, handler),
         }
-        .with_id()
     }
 
     methods! { get GET post POST put PUT delete DELETE patch PATCH }
-
-    /// Where there is an id, there may be nothing of it. A sandbox ends by itself: it may be gone.
-    fn with_id(mut self) -> Self {
-        if self.path.contains('{') {
-            self.problems.insert(404);
-        }
-        if self.path.starts_with("/v1/sandboxes/{") {
-            self.problems.insert(410);
-        }
-        self
-    }
 
     /// Its group, what its caller needs, and what it does.
     pub fn is(self, tag: Tag, scope: Scope, summary: &'static str) -> Self {
@@ -436,15 +432,5 @@ impl Route {
     /// The statuses of all its problems.
     pub fn problems(&self) -> impl Iterator<Item = u16> + '_ {
         self.problems.iter().copied()
-    }
-
-    /// Whether it has parameters in its query.
-    pub fn has_query(&self) -> bool {
-        self.query.is_some()
-    }
-
-    /// Its path for the router.
-    pub fn router_path(&self) -> String {
-        self.path.replace("{path}", "{*path}")
     }
 }

@@ -70,12 +70,12 @@ struct RouteName(&'static str);
 pub(crate) fn router(app: &App, mut mounts: Vec<Mount>) -> Router {
     // The last: the others know their hosts.
     mounts.extend(previews::mount(app));
-    let outside = Outside::new(app.service().previews().map(|it| &*it.domain), &mounts);
+    let outside = Outside::new(app.service.previews().map(|it| &*it.domain), &mounts);
     let mut router = Router::new();
     for route in routes::table() {
-        let path = route.router_path();
+        let path = route.path.replace("{path}", "{*path}");
         // Public routes accept any query: monitoring adds parameters.
-        let has_query = route.has_query() || route.needs == Needs::Nothing;
+        let has_query = route.query.is_some() || route.needs == Needs::Nothing;
         let statuses = Some(Arc::new(route.statuses()));
         let Route { name, needs, body, owner, handler, .. } = route;
         let limit = body.map(|body| body.limit);
@@ -160,7 +160,7 @@ async fn around(
     next: Next,
 ) -> Response {
     let started = Instant::now();
-    let in_flight = app.metrics().request_begun();
+    let in_flight = app.metrics.request_begun();
     let peer = request.extensions().get().copied().unwrap_or(Peer::UNKNOWN);
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let origin = request.headers().get(ORIGIN).cloned();
@@ -186,7 +186,7 @@ async fn around(
     let matched = extensions.remove::<MatchedPath>();
     let refused = extensions.remove::<ProblemKind>();
     let reason = extensions.remove::<Reason>();
-    app.metrics().request_answered(route.unwrap_or(NO_ROUTE), status, started.elapsed());
+    app.metrics.request_answered(route.unwrap_or(NO_ROUTE), status, started.elapsed());
     drop(in_flight);
     trace.answered(status, subject.as_ref(), matched.as_ref());
     span.record("status", status);
@@ -194,7 +194,7 @@ async fn around(
         span.record("subject", subject.as_str());
     }
     span.in_scope(|| tracing::debug!(took = ?started.elapsed(), "answered"));
-    if let Some(audit) = &app.config().audit {
+    if let Some(audit) = &app.config.audit {
         let request = id::current().map(|id| id.to_string());
         audit(&AccessDecision {
             request: request.as_deref().unwrap_or_default(),
@@ -276,10 +276,10 @@ async fn handle(
             }
         }
     } else if let Site::Api = site {
-        if let Err(refusal) = app.sites().check(peer, request.uri(), request.headers()) {
+        if let Err(refusal) = app.sites.check(peer, request.uri(), request.headers()) {
             return refusal.into_response();
         }
-        app.sessions().authorize(&mut request, &sessions);
+        app.sessions.authorize(&mut request, &sessions);
     }
     // What a proxy decodes would be another body than the one read here.
     let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
@@ -303,7 +303,7 @@ fn is_preflight(app: &App, request: &Request) -> bool {
     let headers = request.headers();
     request.method() == Method::OPTIONS
         && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
-        && headers.get(ORIGIN).is_some_and(|origin| app.sites().allows_origin(origin))
+        && headers.get(ORIGIN).is_some_and(|origin| app.sites.allows_origin(origin))
 }
 
 /// Authentication, scope, bounds: a request that passes is handled.
@@ -368,7 +368,7 @@ async fn admit(
         Some(caller) if is_from_node => caller.clone(),
         _ => {
             let peer = request.extensions().get().copied().unwrap_or(Peer::UNKNOWN);
-            let caller = app.auth().authenticate(request.headers(), peer).await;
+            let caller = app.auth.authenticate(request.headers(), peer).await;
             let scope = gate.needs.scope();
             caller.map_err(|error| refuse_caller(app, scope, gate.resource, error))?
         }
@@ -377,7 +377,7 @@ async fn admit(
     if let Some(scope) = gate.needs.scope().filter(|scope| !caller.may(*scope)) {
         return Err((lacks(scope, metadata_url(app, gate.resource).as_deref()), None));
     }
-    let begun = app.in_flight().begin(&caller.subject).map_err(|refusal| (refusal, None))?;
+    let begun = app.in_flight.begin(&caller.subject).map_err(|refusal| (refusal, None))?;
     let begun = Arc::new(begun);
     request.extensions_mut().insert(caller);
     // For what goes on after its answer.
@@ -415,8 +415,8 @@ async fn admit_by(
     request.extensions_mut().insert(target);
     let Some(caller) = caller else { return Ok(None) };
     let begun = match is_public {
-        true => app.in_flight().begin(&strangers(&caller.subject)),
-        false => app.in_flight().begin(&caller.subject),
+        true => app.in_flight.begin(&strangers(&caller.subject)),
+        false => app.in_flight.begin(&caller.subject),
     };
     if !is_public {
         *subject = Some(caller.subject.clone());
@@ -450,7 +450,7 @@ fn has_credential(app: &App, headers: &HeaderMap) -> bool {
 }
 
 fn is_credential(app: &App, word: &str) -> bool {
-    Token::parse(word).is_some() || app.auth().is_credential(word)
+    Token::parse(word).is_some() || app.auth.is_credential(word)
 }
 
 /// A refusal, and why for the audit.
@@ -479,13 +479,13 @@ pub(crate) fn refuse_caller(
 
 /// Where a client finds out where its tokens come from, if configured.
 fn metadata_url(app: &App, resource: &str) -> Option<String> {
-    app.config().resource.as_ref().map(|it| it.metadata_url_of(resource))
+    app.config.resource.as_ref().map(|it| it.metadata_url_of(resource))
 }
 
 /// An answer to the subject in whose place it is. One that is in memory whole takes its share before it is sent,
 /// and a piece of a stream when it comes.
 fn answer(app: &App, in_flight: Arc<InFlightRequest>, mut response: Response) -> Response {
-    let memory = app.answers().hold(in_flight.subject());
+    let memory = app.answers.hold(in_flight.subject());
     let whole = response.body().size_hint().exact();
     if let Err(refusal) = memory.try_add(whole.unwrap_or(0)) {
         // Who is refused sends it again: not what was done.
@@ -581,7 +581,7 @@ fn add_headers(app: &App, origin: Option<&HeaderValue>, headers: &mut HeaderMap)
     add(CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'");
     add(REFERRER_POLICY, "no-referrer");
     add(CACHE_CONTROL, "no-store");
-    let allowed = origin.filter(|origin| app.sites().allows_origin(origin));
+    let allowed = origin.filter(|origin| app.sites.allows_origin(origin));
     let Some(origin) = allowed else {
         add(CROSS_ORIGIN_RESOURCE_POLICY, "same-origin");
         return;

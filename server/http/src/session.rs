@@ -5,7 +5,7 @@
 //! request also carries the session's proof, which the page keeps where only pages of its exact origin find it.
 
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use axum::extract::Request;
@@ -19,6 +19,8 @@ use sandbox_service::SigningKey;
 
 use crate::access::{authority, host_of, is_of};
 use crate::lists::{take_bearer, take_subprotocol};
+use crate::lock;
+use crate::response::set;
 
 /// The most that a session lasts.
 pub(crate) const MAX_SESSION: Duration = Duration::from_secs(12 * 3600);
@@ -47,16 +49,12 @@ impl Sessions {
 
     /// A code that signs in once with this token.
     pub fn issue_code(&self, token: &str) -> String {
-        self.codes().issue(token, Instant::now())
+        lock(&self.codes).issue(token, Instant::now())
     }
 
     /// The token of a code.
     pub fn redeem_code(&self, code: &str) -> Option<String> {
-        self.codes().redeem(code, Instant::now())
-    }
-
-    fn codes(&self) -> std::sync::MutexGuard<'_, SignInCodes> {
-        self.codes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.codes).redeem(code, Instant::now())
     }
 
     /// Makes the session of a request its credential, if it has no other one and comes from a page of this server.
@@ -173,9 +171,7 @@ impl OwnPage {
         let name = self.reach.cookie_name();
         let cookie =
             format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
-        if let Ok(cookie) = HeaderValue::from_str(&cookie) {
-            response.headers_mut().insert(SET_COOKIE, cookie);
-        }
+        set(response.headers_mut(), SET_COOKIE, &cookie);
     }
 }
 

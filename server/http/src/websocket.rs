@@ -30,7 +30,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use crate::access::InFlightRequest;
 use crate::app::App;
-use crate::lists::items;
+use crate::lists::{items, only};
 use crate::refusal::{Refusal, Result};
 use crate::serve::ConnectionPlace;
 
@@ -106,11 +106,7 @@ impl FromRequestParts<App> for WebSocketUpgrade {
         let is_asked_for = parts.version == Version::HTTP_11
             && items(headers, CONNECTION).any(|item| item.eq_ignore_ascii_case("upgrade"))
             && items(headers, UPGRADE).any(|item| item.eq_ignore_ascii_case(WEBSOCKET));
-        let mut keys = headers.get_all(SEC_WEBSOCKET_KEY).iter();
-        let key = match (keys.next(), keys.next()) {
-            (Some(key), None) if key.len() == KEY_LENGTH => Some(key),
-            _ => None,
-        };
+        let key = only(headers, SEC_WEBSOCKET_KEY).filter(|key| key.len() == KEY_LENGTH);
         let (true, Some(key)) = (is_asked_for, key) else {
             return Err(refused("this is a WebSocket: ask for it as one, over HTTP/1.1"));
         };
@@ -136,14 +132,12 @@ fn refused(detail: &str) -> Refusal {
 impl WebSocketUpgrade {
     /// Checks that the client speaks this subprotocol.
     pub fn speaks(&self, protocol: &str) -> Result<()> {
-        match self.protocols.iter().any(|it| it == protocol) {
-            true => Ok(()),
-            false => {
-                let detail = format!("the subprotocol is {protocol}");
-                Err(Refusal::new(ProblemKind::Malformed, detail)
-                    .hint(Some(format!("send Sec-WebSocket-Protocol: {protocol}"))))
-            }
+        if self.protocols.iter().any(|it| it == protocol) {
+            return Ok(());
         }
+        let detail = format!("the subprotocol is {protocol}");
+        let hint = format!("send Sec-WebSocket-Protocol: {protocol}");
+        Err(Refusal::new(ProblemKind::Malformed, detail).hint(Some(hint)))
     }
 
     /// Answers that it becomes one, and lets `serve` have it then.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use async_trait::async_trait;
 use rmcp::model::{
@@ -11,6 +11,8 @@ use rmcp::model::{
 };
 use rmcp::service::{Peer, PeerRequestOptions, RequestContext, RoleServer};
 use sandbox_service::permission::{Answer, Ask, PERMISSION_TIMEOUT, Permission};
+
+use crate::lock;
 
 /// The most arguments that a person is asked about, and the most characters of a name or a value.
 const MAX_ARGUMENTS: usize = 20;
@@ -28,8 +30,7 @@ impl Elicitation {
         let has_requests = context.protocol_version().is_none_or(|it| it.has_initialize());
         let can_ask =
             has_requests && context.client_capabilities().is_some_and(|it| has_forms(&it));
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) =
-            can_ask.then(|| context.peer.clone());
+        *lock(&self.0) = can_ask.then(|| context.peer.clone());
     }
 }
 
@@ -41,7 +42,7 @@ fn has_forms(capabilities: &ClientCapabilities) -> bool {
 #[async_trait]
 impl Permission for Elicitation {
     async fn ask(&self, ask: &Ask<'_>) -> Answer {
-        let peer = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let peer = lock(&self.0).clone();
         let (Some(peer), Some(message)) = (peer, question(ask)) else { return Answer::Refused };
         // The answer is yes or no: a form without fields.
         let requested_schema = ElicitationSchema::new(BTreeMap::new());

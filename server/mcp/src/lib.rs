@@ -30,6 +30,8 @@ mod uris;
 mod workspace;
 mod workspaces;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use api_text::SCRIPT_API;
 pub use elicitation::Elicitation;
 pub use outputs::{DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES};
@@ -41,3 +43,8 @@ pub use tools::{DEFAULT_CONCURRENCY, tool_names};
 pub use transport::http::{HttpOptions, HttpServer};
 pub use transport::lines::{ServeError, serve_lines};
 pub use workspace::{Workspace, WorkspaceDir, WorkspaceError};
+
+/// Locks a mutex. What a thread that panicked has left in it is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

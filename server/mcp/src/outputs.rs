@@ -3,9 +3,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sandbox_api::service::has_room;
+
+use crate::lock;
 
 /// How the URIs of outputs begin.
 const OUTPUTS: &str = "sandbox://output/";
@@ -193,13 +195,9 @@ impl Outputs {
         Self { kept: Mutex::default(), shared }
     }
 
-    fn kept(&self) -> MutexGuard<'_, KeptOutputs> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Keeps an output; none if there is no room for it.
     pub fn keep(&self, name: &str, content: Vec<u8>, mime_type: &'static str) -> Option<Kept> {
-        let mut kept = self.kept();
+        let mut kept = lock(&self.kept);
         let bytes = content.len();
         let fits = |kept: &KeptOutputs| {
             let (own, all) = (kept.bytes as u64, self.shared.load(Ordering::Relaxed));
@@ -223,13 +221,13 @@ impl Outputs {
 
     /// The output with this URI.
     pub fn find(&self, uri: &str) -> Option<(Kept, Arc<[u8]>)> {
-        self.kept().outputs.iter().find(|(kept, _)| kept.uri == uri).cloned()
+        lock(&self.kept).outputs.iter().find(|(kept, _)| kept.uri == uri).cloned()
     }
 }
 
 impl Drop for Outputs {
     fn drop(&mut self) {
-        let bytes = self.kept().bytes as u64;
+        let bytes = lock(&self.kept).bytes as u64;
         self.shared.fetch_sub(bytes, Ordering::Relaxed);
     }
 }

@@ -238,22 +238,11 @@ pub(crate) async fn read(
         read => read,
     };
     let read = read.map_err(failed)?;
-    let (uri, mime_type) = (given.to_owned(), Some(read.mime_type));
-    let contents = match read.encoding {
-        Encoding::Base64 => ResourceContents::BlobResourceContents {
-            uri,
-            mime_type,
-            blob: read.content,
-            meta: None,
-        },
-        _ => ResourceContents::TextResourceContents {
-            uri,
-            mime_type,
-            text: read.content,
-            meta: None,
-        },
+    let content = match read.encoding {
+        Encoding::Base64 => ResourceContents::blob(read.content, given),
+        _ => ResourceContents::text(read.content, given),
     };
-    Ok(result(contents))
+    Ok(result(content.with_mime_type(read.mime_type)))
 }
 
 fn result(content: ResourceContents) -> ReadResourceResult {

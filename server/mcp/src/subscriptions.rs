@@ -5,12 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::mem;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use rmcp::model::ErrorData;
 use sandbox_api::GuestPath;
 use tokio::sync::Notify;
 
+use crate::lock;
 use crate::uris;
 
 /// How many files a session subscribes to, or one `subscriptions/listen`.
@@ -44,7 +45,7 @@ impl Subscriptions {
     pub fn add(&self, uri: &str) -> Result<(), ErrorData> {
         let no_file = || ErrorData::invalid_params("only files can be subscribed to", None);
         let path = file(uri).ok_or_else(no_file)?;
-        let mut files = self.files();
+        let mut files = lock(&self.files);
         if files.len() >= MAX_SUBSCRIPTIONS && !files.contains_key(uri) {
             return Err(too_many());
         }
@@ -53,12 +54,12 @@ impl Subscriptions {
     }
 
     pub fn remove(&self, uri: &str) {
-        self.files().remove(uri);
+        lock(&self.files).remove(uri);
     }
 
     /// These files, and what is in these directories, have changed; without paths, any file may have.
     pub fn touch(&self, paths: Option<&[GuestPath]>) {
-        for Subscribed { path, is_touched } in self.files().values_mut() {
+        for Subscribed { path, is_touched } in lock(&self.files).values_mut() {
             *is_touched |= paths.is_none_or(|paths| paths.iter().any(|it| path.is_under(it)));
         }
         self.touched.notify_one();
@@ -67,8 +68,7 @@ impl Subscriptions {
     /// The URI of a file that has changed since it was given last. Cancel-safe.
     pub async fn updated(&self) -> String {
         loop {
-            let updated = self
-                .files()
+            let updated = lock(&self.files)
                 .iter_mut()
                 .find_map(|(uri, file)| mem::take(&mut file.is_touched).then(|| uri.clone()));
             match updated {
@@ -76,10 +76,6 @@ impl Subscriptions {
                 None => self.touched.notified().await,
             }
         }
-    }
-
-    fn files(&self) -> MutexGuard<'_, BTreeMap<String, Subscribed>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use sandbox_api::decode_percent;
+
 /// The scheme of the files' URIs, and the empty authority.
 const SCHEME: &str = "sandbox://";
 
@@ -34,24 +36,8 @@ pub(crate) fn path_below(mount_path: &str, name: &[u8]) -> Vec<u8> {
 
 /// The guest path of a URI; none if it is not a file's.
 pub(crate) fn path(uri: &str) -> Option<Vec<u8>> {
-    let rest = uri.strip_prefix(SCHEME)?;
-    if !rest.starts_with('/') {
-        return None;
-    }
-    let mut path = Vec::with_capacity(rest.len());
-    let mut bytes = rest.bytes();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'%' => {
-                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-                let value = digit(bytes.next())? * 16 + digit(bytes.next())?;
-                path.push(u8::try_from(value).ok()?);
-            }
-            b'?' | b'#' => return None,
-            byte => path.push(byte),
-        }
-    }
-    Some(path)
+    let path = uri.strip_prefix(SCHEME).filter(|path| path.starts_with('/'))?;
+    decode_percent(path).filter(|_| !path.contains(['?', '#']))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use sandbox_api::files::ReadData;
@@ -25,6 +25,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::lock;
 use crate::outputs::Outputs;
 use crate::settings::{Access, Audience, Settings};
 use crate::subscriptions::Subscriptions;
@@ -184,7 +185,7 @@ impl Workspace {
 
     /// The service, until the workspace is closed.
     fn service(&self) -> Result<Service, Failure> {
-        let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let service = lock(&self.service).clone();
         service.filter(|_| !self.closing.is_cancelled()).ok_or_else(cancelled)
     }
 
@@ -350,7 +351,7 @@ impl Workspace {
         if paths.as_ref().is_some_and(Vec::is_empty) {
             return;
         }
-        let mut subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut subscribers = lock(&self.subscribers);
         subscribers.is_touched = true;
         let clients = subscribers.clients.iter().filter_map(Weak::upgrade);
         clients.for_each(|client| client.touch(paths.as_deref()));
@@ -358,7 +359,7 @@ impl Workspace {
 
     /// Notifies a client of changes from now on; true if calls have changed files before.
     pub(crate) fn tell(&self, client: &Arc<Subscriptions>) -> bool {
-        let mut subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut subscribers = lock(&self.subscribers);
         let client = Arc::downgrade(client);
         subscribers.clients.retain(|it| it.strong_count() > 0 && !it.ptr_eq(&client));
         subscribers.clients.push(client);
@@ -374,7 +375,7 @@ impl Workspace {
         if tokio::time::timeout(CLOSE_WAIT, self.runs.wait()).await.is_err() {
             tracing::warn!("calls in progress did not end in {CLOSE_WAIT:?}");
         }
-        drop(self.service.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(lock(&self.service).take());
     }
 }
 

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use axum::http::request;
 use rmcp::model::{ErrorData, Extensions};
 use sandbox_api::service::Subject;
 use sandbox_service::Service;
 
+use crate::lock;
 use crate::outputs::Outputs;
 use crate::settings::Settings;
 use crate::workspace::{Workspace, WorkspaceDir};
@@ -43,7 +44,7 @@ impl Workspaces {
     }
 
     fn of(&self, subject: &Subject) -> Result<Arc<Workspace>, ErrorData> {
-        let mut workspaces = self.by_subject();
+        let mut workspaces = lock(&self.by_subject);
         if let Some(workspace) = workspaces.get(subject) {
             return Ok(workspace.clone());
         }
@@ -64,12 +65,8 @@ impl Workspaces {
     }
 
     pub async fn close(&self) {
-        let workspaces: Vec<_> = self.by_subject().drain().map(|(_, it)| it).collect();
+        let workspaces: Vec<_> = lock(&self.by_subject).drain().map(|(_, it)| it).collect();
         futures_util::future::join_all(workspaces.iter().map(|workspace| workspace.close())).await;
-    }
-
-    fn by_subject(&self) -> MutexGuard<'_, HashMap<Subject, Arc<Workspace>>> {
-        self.by_subject.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

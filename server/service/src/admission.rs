@@ -1,6 +1,5 @@
 //! How requests are accepted: their keys, their quotas, a place in the queue, and the store.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -13,7 +12,7 @@ use sandbox_store::{Accepted, NewExecution};
 use tokio::sync::watch;
 use tracing::Instrument as _;
 
-use crate::cluster::limits::Accepting;
+use crate::OnDrop;
 use crate::cluster::node::Node;
 use crate::core::{Core, Queued};
 use crate::counters::Counting;
@@ -38,18 +37,6 @@ pub struct Submitted {
     pub id: String,
     /// Whether it is new: otherwise its key was used before, with the same request.
     pub is_new: bool,
-}
-
-/// A key that is in use while its request is being accepted.
-struct KeyInUse {
-    core: Arc<Core>,
-    key: (Subject, String),
-}
-
-impl Drop for KeyInUse {
-    fn drop(&mut self) {
-        self.core.state().keys.remove(&self.key);
-    }
 }
 
 /// A place in the queue, or among what runs, that is not used yet.
@@ -143,9 +130,7 @@ impl Core {
         is_waited: bool,
     ) -> Result<Submitted, ServiceError> {
         let _accepts = self.accepts.read().await;
-        if !self.is_accepting.load(Ordering::Acquire) {
-            return Err(ServiceError::shutting_down());
-        }
+        self.check_accepting()?;
         let _key = key.as_ref().map(|key| self.use_key(&subject, key)).transpose()?;
         let checked = request.clone();
         let secrets = std::mem::take(&mut request.secrets);
@@ -236,7 +221,7 @@ impl Core {
             live.feed.push(ExecutionEvent::Started);
         }
         // Until it is known here.
-        let _accepting = node.map(|node| Accepting::begin(&self, node, &id, &secrets));
+        let _accepting = node.map(|node| self.accepting(node, &id, &secrets));
         if is_stored {
             let events = live.feed.unsaved();
             let placement =
@@ -315,14 +300,15 @@ impl Core {
         })
     }
 
+    /// Has a key in use until what this gives is dropped.
     fn use_key(
         self: &Arc<Self>,
         subject: &Subject,
         key: &IdempotencyKey,
-    ) -> Result<KeyInUse, ServiceError> {
-        let key = (subject.clone(), key.as_str().to_owned());
+    ) -> Result<OnDrop<impl FnMut() + use<>>, ServiceError> {
+        let (core, key) = (self.clone(), (subject.clone(), key.as_str().to_owned()));
         match self.state().keys.insert(key.clone()) {
-            true => Ok(KeyInUse { core: self.clone(), key }),
+            true => Ok(OnDrop(move || _ = core.state().keys.remove(&key))),
             false => Err(ServiceError::key_in_flight()),
         }
     }

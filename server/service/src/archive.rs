@@ -2,8 +2,6 @@
 
 use std::future::ready;
 use std::io::{self, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -42,7 +40,7 @@ impl Service {
         let (sender, mut receiver) = mpsc::channel(PIECES);
         let id = id.to_owned();
         let reading = core.clone();
-        core.readers.start(subject, move || {
+        core.readers.read_files(subject, move || {
             let proceed = || !sender.is_closed();
             let written = reading.files.archive(&id, format, Pieces(sender.clone()), &proceed);
             if let Err(error) = written {
@@ -72,24 +70,14 @@ impl Service {
     ) -> Result<ChangeManifest, ServiceError> {
         let core = self.core.with_files(subject, id).await?;
         let id = id.to_owned();
-        // Ends the work when the caller is gone.
-        let is_wanted = CancelOnDrop(Arc::new(AtomicBool::new(true)));
-        let wanted = is_wanted.0.clone();
         let reading = core.clone();
         let (sender, read) = oneshot::channel();
-        core.readers.start(subject, move || {
-            let wanted = || wanted.load(Ordering::Relaxed);
-            _ = sender.send(reading.files.changes(&id, &wanted));
+        core.readers.read_files(subject, move || {
+            // The work ends when the caller is gone.
+            let changes = reading.files.changes(&id, &|| !sender.is_closed());
+            _ = sender.send(changes);
         })?;
         read.await.map_err(|_| ServiceError::internal("the reader of files panicked"))?
-    }
-}
-
-struct CancelOnDrop(Arc<AtomicBool>);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
     }
 }
 

@@ -1,34 +1,19 @@
 //! What ends with its caller, such as the scripts and commands of agents. It shares the queue, the quotas
 //! and the usage of executions, but is not stored, and has no id.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sandbox_api::service::Subject;
-use sandbox_api::{
-    ErrorKind, ExecutionEvent, ExecutionResult, Failure, SandboxSpec, Status, Usage, Workload,
-};
+use sandbox_api::{ExecutionEvent, ExecutionResult, SandboxSpec, Status, Usage, Workload};
 use sandbox_controller::CancelHandle;
 use sandbox_controller::host_tools::ToolGrant;
 use sandbox_dirfd::random_hex;
 use tokio::sync::oneshot;
 
-use crate::core::{Core, Queued, RunPermit};
+use crate::OnDrop;
+use crate::core::{Queued, RunPermit};
 use crate::error::ServiceError;
 use crate::service::Service;
-
-/// Leaves the queue when it is dropped.
-struct Waiter<'a> {
-    core: &'a Core,
-    subject: &'a Subject,
-    id: String,
-}
-
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        self.core.unqueue_attached(self.subject, &self.id);
-    }
-}
 
 impl Service {
     /// Runs something to its end in a sandbox of its own, when its turn has come, and gives its events to
@@ -38,7 +23,7 @@ impl Service {
     /// # Errors
     ///
     /// [`ServiceError`] if it did not run; that of a cancel has the kind
-    /// [`Cancelled`](ErrorKind::Cancelled).
+    /// [`Cancelled`](sandbox_api::ErrorKind::Cancelled).
     pub async fn run(
         &self,
         subject: &Subject,
@@ -72,10 +57,7 @@ impl Service {
         };
         let (permit, launched) = tokio::select! {
             biased;
-            () = cancel.cancelled() => {
-                let failure = Failure::new(ErrorKind::Cancelled, "cancelled", None);
-                return Err(ServiceError::sandbox(failure));
-            }
+            () = cancel.cancelled() => return Err(ServiceError::cancelled()),
             launched = launched => launched?,
         };
         let result = match launched {
@@ -93,9 +75,7 @@ impl Service {
         core.counting.ended(status);
         core.counting.ran(status, subject, Duration::from_millis(used.wall_ms));
         // Its place is not free before what it used counts.
-        if let Err(error) = core.records.add_usage(subject, core.records.now(), used).await {
-            tracing::error!(%error, "cannot record usage");
-        }
+        core.records.add_usage(subject, used).await;
         drop(permit);
         result
     }
@@ -103,14 +83,14 @@ impl Service {
     /// Waits in the queue of executions, within the same quotas.
     async fn run_permit(&self, subject: &Subject) -> Result<RunPermit, ServiceError> {
         let core = &self.core;
-        if !core.is_accepting.load(Ordering::Acquire) {
-            return Err(ServiceError::shutting_down());
-        }
+        core.check_accepting()?;
         let (reserved, _) = core.admit(subject, 0).await?;
         let (sender, granted) = oneshot::channel();
-        let waiter = Waiter { core, subject, id: random_hex::<12>() };
+        let id = random_hex::<12>();
+        // Who does not wait any more leaves the queue.
+        let _waiting = OnDrop(|| _ = core.state().schedule.remove(subject, &id));
         let since = Instant::now();
-        reserved.fill(waiter.id.clone(), Queued::Attached(sender));
+        reserved.fill(id.clone(), Queued::Attached(sender));
         let permit = granted.await.map_err(|_| ServiceError::shutting_down())?;
         core.counting.waited(subject, since.elapsed());
         Ok(permit)

@@ -92,13 +92,10 @@ impl EventBatch {
 async fn remove_expired(core: Weak<Core>) {
     loop {
         let Some(strong) = core.upgrade() else { return };
-        let next = match strong.remove_due().await {
-            Ok(next) => next,
-            Err(error) => {
-                tracing::warn!(%error, "results were not removed");
-                Some(Duration::from_secs(60))
-            }
-        };
+        let next = strong.remove_due().await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "results were not removed");
+            Some(Duration::from_secs(60))
+        });
         let sleep = next.unwrap_or(LONGEST_SLEEP).clamp(Duration::from_secs(1), LONGEST_SLEEP);
         let ended = strong.ended.clone();
         drop(strong);

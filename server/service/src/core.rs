@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use sandbox_api::SandboxSpec;
 use sandbox_api::service::Subject;
@@ -19,8 +19,8 @@ use crate::files::Files;
 use crate::first_uses::FirstUses;
 use crate::launcher::{Guest, Launcher};
 use crate::live::{Live, PendingExecution};
+use crate::lock;
 use crate::rate::Rates;
-use crate::readers::Readers;
 use crate::records::Records;
 use crate::room::Pending;
 use crate::sandboxes::prepared::PreparedSandboxes;
@@ -39,12 +39,11 @@ pub(crate) struct Core {
     pub counting: Counting,
     pub kept: KeptSandboxes,
     pub prepared: PreparedSandboxes,
-    pub readers: Readers,
+    /// Who reads the files of executions.
+    pub readers: Turns,
     pub previews_used: FirstUses,
     pub subject_dirs: SubjectDirs,
     pub pending: Pending,
-    /// Runs an execution whose turn has come, on a task of its own.
-    work: fn(Arc<Core>, PendingExecution),
     state: Mutex<State>,
     /// Events wait for the store.
     pub events_due: Arc<Notify>,
@@ -83,14 +82,13 @@ pub(crate) struct State {
 }
 
 impl Core {
-    /// A service that does nothing yet; `work` runs an execution on a task of its own.
+    /// A service that does nothing yet.
     pub fn new(
         config: ServiceConfig,
         launcher: Arc<dyn Launcher>,
         records: Records,
         node: Option<Arc<Node>>,
         files: Files,
-        work: fn(Arc<Self>, PendingExecution),
     ) -> Self {
         let quotas = config.quotas;
         let counting = Counting::new(config.figures_by_subject);
@@ -113,23 +111,24 @@ impl Core {
             counting,
             kept: KeptSandboxes::default(),
             prepared,
-            readers: Readers::default(),
+            // Each reader has a thread.
+            readers: Turns::new(16, 4, Duration::from_secs(1)),
             previews_used: FirstUses::default(),
             subject_dirs: SubjectDirs::default(),
             pending: Pending::default(),
-            work,
             state: Mutex::new(state),
             events_due: Arc::default(),
             ended: Arc::default(),
             is_accepting: AtomicBool::new(true),
             since: Instant::now(),
-            checks: Turns::of_checks(),
+            // Each check is a process of this machine.
+            checks: Turns::new(4, 1, Duration::from_secs(5)),
             accepts: RwLock::default(),
         }
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub fn find_live(&self, subject: &Subject, id: &str) -> Option<Arc<Live>> {
@@ -204,6 +203,14 @@ impl Core {
         }
     }
 
+    /// Refuses what would begin now, if the service is being shut down.
+    pub fn check_accepting(&self) -> Result<(), ServiceError> {
+        match self.is_accepting.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => Err(ServiceError::shutting_down()),
+        }
+    }
+
     /// Starts what waits here and may run now.
     pub fn dispatch_own(self: &Arc<Self>) {
         loop {
@@ -247,11 +254,6 @@ impl Core {
         self.dispatch();
     }
 
-    /// Runs an execution that counts as one that runs.
-    pub fn begin_work(self: &Arc<Self>, waiting: PendingExecution) {
-        (self.work)(self.clone(), waiting);
-    }
-
     /// Something that had a place among what runs is over.
     pub fn release_run(self: &Arc<Self>, subject: &Subject) {
         self.state().schedule.done(subject);
@@ -274,11 +276,6 @@ impl Core {
             Some(Queued::Execution(waiting)) => Some(waiting),
             Some(Queued::Attached(_)) | None => None,
         }
-    }
-
-    /// Takes what its caller does not wait for any more out of the queue.
-    pub fn unqueue_attached(&self, subject: &Subject, id: &str) {
-        self.state().schedule.remove(subject, id);
     }
 
     /// Queues what was accepted before this service started.

@@ -1,14 +1,16 @@
 //! Counters of a service, for metrics.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use opentelemetry::{KeyValue, metrics};
 use sandbox_api::Status;
 use sandbox_api::service::Subject;
 use sandbox_controller::PoolStats;
+
+use crate::lock;
 
 /// What a service has done since it started, and what it does now.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -89,19 +91,6 @@ const BOUNDS: [f64; 16] = [
 /// Subjects that have histograms of their own.
 const MAX_SUBJECTS: usize = 1000;
 
-/// Every status, in order.
-const STATUSES: [Status; 9] = [
-    Status::Ok,
-    Status::ScriptError,
-    Status::Exit,
-    Status::Limit,
-    Status::Timeout,
-    Status::Cancelled,
-    Status::Killed,
-    Status::AgentLost,
-    Status::Error,
-];
-
 /// The counters as they count.
 #[derive(Debug, Default)]
 pub(crate) struct Counting {
@@ -113,7 +102,7 @@ pub(crate) struct Counting {
     pub fenced: AtomicU64,
     pub pauses: AtomicU64,
     pub processes_started: AtomicU64,
-    ended: [AtomicU64; STATUSES.len()],
+    ended: [AtomicU64; Status::ALL.len()],
     by_subject: bool,
     waits: Times,
     starts: Times,
@@ -160,7 +149,7 @@ impl Times {
         subject: Option<&Subject>,
         time: Duration,
     ) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         let mut key = (status, subject.map(|subject| subject.as_str().to_owned()));
         if all.len() >= MAX_SUBJECTS && !all.contains_key(&key) {
             key.1 = key.1.map(|_| String::new());
@@ -182,7 +171,7 @@ impl Times {
     }
 
     fn so_far(&self) -> Vec<Histogram> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        lock(&self.0).values().cloned().collect()
     }
 }
 
@@ -213,7 +202,7 @@ impl Counting {
     }
 
     pub fn ended(&self, status: Status) {
-        if let Some(at) = STATUSES.iter().position(|it| *it == status) {
+        if let Some(at) = Status::ALL.iter().position(|it| *it == status) {
             Self::add(&self.ended[at]);
         }
     }
@@ -225,7 +214,7 @@ impl Counting {
             accepted: count(&self.accepted),
             refused_full: count(&self.refused_full),
             refused_quota: count(&self.refused_quota),
-            ended: STATUSES.into_iter().zip(self.ended.iter().map(count)).collect(),
+            ended: Status::ALL.into_iter().zip(self.ended.iter().map(count)).collect(),
             retried_starts: count(&self.retried_starts),
             failed_removals: count(&self.failed_removals),
             fenced: count(&self.fenced),

@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use sandbox_api::service::Subject;
 
 use crate::files::{bytes_below, image_bytes};
+use crate::lock;
 
 /// A directory is measured again after so many times as long as the last time took.
 const PAUSE: u32 = 10;
@@ -42,7 +43,7 @@ struct Measured {
 
 impl DiskUsage {
     fn lock(&self) -> MutexGuard<'_, Measured> {
-        self.0.measured.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.measured)
     }
 
     /// It may be another one now.
@@ -126,21 +127,17 @@ impl DiskUsage {
 pub(crate) struct SubjectDirs(Mutex<HashMap<Subject, DiskUsage>>);
 
 impl SubjectDirs {
-    fn sizes(&self) -> MutexGuard<'_, HashMap<Subject, DiskUsage>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn changed(&self, subject: &Subject) {
-        if let Some(size) = self.sizes().get(subject) {
+        if let Some(size) = lock(&self.0).get(subject) {
             size.changed();
         }
     }
 
     /// The bytes below the directory of a subject, which changes all the time while it is in use.
     pub async fn bytes_of(&self, subject: &Subject, directory: PathBuf, is_in_use: bool) -> u64 {
-        let size = self.sizes().entry(subject.clone()).or_default().clone();
+        let size = lock(&self.0).entry(subject.clone()).or_default().clone();
         let bytes = size.bytes_of(directory, is_in_use).await;
-        let mut sizes = self.sizes();
+        let mut sizes = lock(&self.0);
         if bytes == 0 && size.is_unshared() {
             sizes.remove(subject);
         }

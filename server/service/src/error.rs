@@ -41,10 +41,6 @@ impl ServiceError {
         Self::new(Kind::NotFound, format!("there is no {what} '{}'", shown(id)))
     }
 
-    pub(crate) fn no_execution(id: &str) -> Self {
-        Self::not_found("execution", id)
-    }
-
     /// A service that has no previews.
     pub(crate) fn no_previews() -> Self {
         Self::new(Kind::Invalid, "this service has no previews").with_hint(
@@ -302,6 +298,11 @@ impl ServiceError {
     /// A sandbox could not be used.
     pub fn sandbox(failure: Failure) -> Self {
         Self::of_failure(failure.kind.into(), failure)
+    }
+
+    /// What began was cancelled.
+    pub(crate) fn cancelled() -> Self {
+        Self::sandbox(Failure::new(ErrorKind::Cancelled, "cancelled", None))
     }
 
     /// A sandbox could not be started. If it is transient it may start a little later: the engine does not

@@ -91,10 +91,7 @@ impl Reader {
                 // Before it looks: what comes after is noticed.
                 let has_ended =
                     progress.as_mut().is_none_or(|progress| progress.borrow_and_update().has_ended);
-                let events =
-                    self.core.records.events(&self.subject, &self.id, self.after, PIECE).await?;
-                self.ready = events.into_iter().map(Arc::new).collect();
-                if !self.ready.is_empty() || has_ended {
+                if self.fill_stored().await? || has_ended {
                     return Ok(());
                 }
                 if let Some(progress) = &mut progress {
@@ -104,6 +101,14 @@ impl Reader {
                 self.live = self.core.find_live(&self.subject, &self.id);
             }
         }
+    }
+
+    /// Reads the next events that are stored; whether there are any.
+    async fn fill_stored(&mut self) -> Result<bool, ServiceError> {
+        let Self { core, subject, id, after, .. } = self;
+        let events = core.records.events(subject, id, *after, PIECE).await?;
+        self.ready = events.into_iter().map(Arc::new).collect();
+        Ok(!self.ready.is_empty())
     }
 
     /// Reads the next events of one that is here; whether it did, or it has ended.
@@ -119,13 +124,7 @@ impl Reader {
                 }
                 FeedRead::Ended => return Ok(true),
                 FeedRead::InStore => {
-                    let events = self
-                        .core
-                        .records
-                        .events(&self.subject, &self.id, self.after, PIECE)
-                        .await?;
-                    if !events.is_empty() {
-                        self.ready = events.into_iter().map(Arc::new).collect();
+                    if self.fill_stored().await? {
                         return Ok(true);
                     }
                     self.live = None;

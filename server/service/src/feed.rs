@@ -3,13 +3,15 @@
 //! any more is in the store.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use sandbox_api::service::Time;
 use sandbox_api::{EventRecord, ExecutionEvent, Recorded};
 use sandbox_store::Store;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
+
+use crate::lock;
 
 /// The bytes of stored events that stay in memory for readers who keep up.
 pub(crate) const RECENT_BYTES: usize = 64 << 10;
@@ -110,7 +112,7 @@ impl Feed {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Adds an event; a log entry or output beyond the bounds is omitted, which an event says.
@@ -219,16 +221,8 @@ impl Feed {
             Some(first) if first.seq <= seq + 1 => {
                 let skip = usize::try_from(seq + 1 - first.seq).unwrap_or(usize::MAX);
                 let is_durable = |event: &&Arc<EventRecord>| event.seq <= durable;
-                FeedRead::Events(
-                    state
-                        .recent
-                        .iter()
-                        .skip(skip)
-                        .take_while(is_durable)
-                        .take(most)
-                        .cloned()
-                        .collect(),
-                )
+                let events = state.recent.iter().skip(skip).take_while(is_durable).take(most);
+                FeedRead::Events(events.cloned().collect())
             }
             _ => FeedRead::InStore,
         }

@@ -193,11 +193,8 @@ impl Files {
             Err(errno) => return Err(failed(errno)),
         };
         let root = Root::new(directory.as_fd()).map_err(failed)?;
-        let (found, stat) = match root.open(path, OFlags::PATH | OFlags::NOFOLLOW) {
-            Ok(found) => {
-                let stat = fstat(&found).map_err(failed)?;
-                (found, stat)
-            }
+        let found = match root.open(path, OFlags::PATH | OFlags::NOFOLLOW) {
+            Ok(found) => found,
             Err(Errno::NOENT | Errno::NOTDIR) => return Err(not_found()),
             Err(Errno::LOOP) => return refuse(ErrorKind::Symlink, "a link is never followed"),
             Err(Errno::XDEV) => {
@@ -205,6 +202,7 @@ impl Files {
             }
             Err(errno) => return Err(failed(errno)),
         };
+        let stat = fstat(&found).map_err(failed)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
             FileType::Directory => return refuse(ErrorKind::IsDirectory, "it is a directory"),
@@ -305,10 +303,7 @@ fn version(stat: &Stat) -> String {
 }
 
 fn failed(errno: Errno) -> ServiceError {
-    io_failed(errno.into())
-}
-
-fn io_failed(error: io::Error) -> ServiceError {
+    let error = io::Error::from(errno);
     tracing::error!(%error, "cannot use the files");
     ServiceError::files(error)
 }

@@ -1,7 +1,9 @@
 //! Which tokens were used: the audit has the first use of each.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use crate::lock;
 
 /// How many are remembered.
 const MAX_TOKENS: usize = 4096;
@@ -13,7 +15,7 @@ pub(crate) struct FirstUses(Mutex<HashSet<String>>);
 impl FirstUses {
     /// Whether this is the first use of a token.
     pub fn is_first(&self, token: &str) -> bool {
-        let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = lock(&self.0);
         if used.contains(token) {
             return false;
         }

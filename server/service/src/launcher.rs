@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, Stream};
-use futures_util::{FutureExt as _, StreamExt as _};
+use futures_util::{FutureExt as _, StreamExt as _, TryFutureExt as _};
 use sandbox_api::files::WriteReply;
 use sandbox_api::operation::{OperationRequest, Read, Write};
 use sandbox_api::{
@@ -243,11 +243,8 @@ fn is_transient(error: &sandbox_controller::EngineError) -> bool {
 
 impl Launcher for Arc<Controller> {
     fn launch(&self, sandbox: PreparedSandbox) -> Called<'_, Arc<dyn Guest>> {
-        async move {
-            let sandbox = Controller::launch(self, sandbox).await.map_err(not_started)?;
-            Ok(Arc::new(sandbox) as Arc<dyn Guest>)
-        }
-        .boxed()
+        let launched = Controller::launch(self, sandbox).map_err(not_started);
+        launched.map_ok(|sandbox| Arc::new(sandbox) as Arc<dyn Guest>).boxed()
     }
 
     fn prewarm(&self, spec: SandboxSpec) -> Called<'_, ()> {
@@ -259,13 +256,7 @@ impl Launcher for Arc<Controller> {
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), String>> {
-        async move {
-            match self.engine_facts().await {
-                Ok(_) => Ok(()),
-                Err(error) => Err(failure_of(&error).message),
-            }
-        }
-        .boxed()
+        self.engine_facts().map_ok(drop).map_err(|error| failure_of(&error).message).boxed()
     }
 
     fn pool(&self) -> Option<PoolStats> {
@@ -309,27 +300,18 @@ impl Guest for Sandbox {
     }
 
     fn reader(&self, read: Read) -> Called<'_, ContentReader> {
-        async move {
-            let reader = self.reader(read).await.map_err(failed)?;
-            Ok(Box::new(reader) as ContentReader)
-        }
-        .boxed()
+        let reader = self.reader(read).map_err(failed);
+        reader.map_ok(|reader| Box::new(reader) as ContentReader).boxed()
     }
 
     fn writer(&self, write: Write) -> Called<'_, Box<dyn ContentWriter>> {
-        async move {
-            let writer = self.writer(write).await.map_err(failed)?;
-            Ok(Box::new(writer) as Box<dyn ContentWriter>)
-        }
-        .boxed()
+        let writer = self.writer(write).map_err(failed);
+        writer.map_ok(|writer| Box::new(writer) as Box<dyn ContentWriter>).boxed()
     }
 
     fn dial(&self, port: u16) -> Called<'_, Box<dyn Connection>> {
-        async move {
-            let connection = Self::dial(self, port).await.map_err(failed)?;
-            Ok(Box::new(connection) as Box<dyn Connection>)
-        }
-        .boxed()
+        let dialled = Self::dial(self, port).map_err(failed);
+        dialled.map_ok(|connection| Box::new(connection) as Box<dyn Connection>).boxed()
     }
 
     fn listening_ports(&self) -> Called<'_, PortList> {
@@ -337,19 +319,13 @@ impl Guest for Sandbox {
     }
 
     fn watch_files(&self, request: WatchRequest) -> Called<'_, Box<dyn GuestWatch>> {
-        async move {
-            let watch = Self::watch_files(self, request).await.map_err(failed)?;
-            Ok(Box::new(Watching(watch)) as Box<dyn GuestWatch>)
-        }
-        .boxed()
+        let watch = Self::watch_files(self, request).map_err(failed);
+        watch.map_ok(|watch| Box::new(Watching(watch)) as Box<dyn GuestWatch>).boxed()
     }
 
     fn start_process(&self, command: ProcessCommand) -> Called<'_, Arc<dyn GuestProcess>> {
-        async move {
-            let process = Self::start_process(self, command).await.map_err(failed)?;
-            Ok(Arc::new(process) as Arc<dyn GuestProcess>)
-        }
-        .boxed()
+        let started = Self::start_process(self, command).map_err(failed);
+        started.map_ok(|process| Arc::new(process) as Arc<dyn GuestProcess>).boxed()
     }
 
     fn processes(&self) -> Vec<Arc<dyn GuestProcess>> {

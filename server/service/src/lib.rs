@@ -24,6 +24,7 @@ mod disk_usage;
 mod error;
 mod events;
 #[cfg(any(test, feature = "testing"))]
+#[path = "tests/fake/mod.rs"]
 pub mod fake;
 mod feed;
 mod files;
@@ -36,7 +37,6 @@ mod plan;
 mod preparation;
 mod previews;
 mod rate;
-mod readers;
 mod records;
 mod recovery;
 mod room;
@@ -52,6 +52,8 @@ mod tests;
 mod trace;
 mod turns;
 mod work;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use admission::Submitted;
 pub use archive::Archive;
@@ -75,6 +77,20 @@ pub use sandboxes::{
     SandboxQuery,
 };
 pub use service::{Service, WeakService};
+
+/// Locks a mutex. What a thread that panicked has left in it is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Does something when it is dropped.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
 
 /// Runs something on the threads for calls that block.
 async fn blocking<T: Send + 'static>(

@@ -171,7 +171,7 @@ impl Records {
             store.execution(&subject, &of)
         });
         let stored = stored.await?;
-        stored.ok_or_else(|| ServiceError::no_execution(id))
+        stored.ok_or_else(|| ServiceError::not_found("execution", id))
     }
 
     pub async fn list(
@@ -209,17 +209,10 @@ impl Records {
         self.call(move |store| store.subjects(now, limit)).await
     }
 
-    /// What a subject has used ever, without what it has now.
+    /// What a subject has used ever, and what of it is stored now.
     pub async fn usage(&self, subject: &Subject) -> Result<UsageTotals, ServiceError> {
         let subject = subject.clone();
-        let usage = self.call(move |store| store.usage(&subject)).await?;
-        Ok(UsageTotals {
-            executions: usage.executions,
-            cpu_ms: usage.cpu_ms,
-            wall_ms: usage.wall_ms,
-            written_bytes: usage.written_bytes,
-            ..UsageTotals::default()
-        })
+        self.call(move |store| store.usage(&subject)).await
     }
 
     /// The bytes of results and of files of executions that are stored of a subject.
@@ -228,15 +221,13 @@ impl Records {
         self.call(move |store| store.stored_bytes(&subject)).await
     }
 
-    /// Adds something that ended to what its subject has used.
-    pub async fn add_usage(
-        &self,
-        subject: &Subject,
-        ended_at: Time,
-        used: sandbox_api::Usage,
-    ) -> Result<(), ServiceError> {
-        let subject = subject.clone();
-        self.call(move |store| store.add_usage(&subject, ended_at, used)).await
+    /// Adds something that ended now to what its subject has used.
+    pub async fn add_usage(&self, subject: &Subject, used: sandbox_api::Usage) {
+        let (subject, now) = (subject.clone(), self.now());
+        let added = self.call(move |store| store.add_usage(&subject, now, used)).await;
+        if let Err(error) = added {
+            tracing::error!(%error, "cannot record usage");
+        }
     }
 
     /// The processor time that a subject has used on this UTC day.

@@ -1,9 +1,11 @@
 //! Reservations for what is about to be stored: bytes that are on their way count as stored already.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use sandbox_api::service::Subject;
+
+use crate::lock;
 
 /// The most that is added at one time, a PiB: a client announces what it likes, and sums are to have an end.
 const MAX: u64 = 1 << 50;
@@ -37,7 +39,7 @@ pub(crate) struct StorageReservation {
 
 impl Pending {
     fn lock(&self) -> MutexGuard<'_, PendingBytes> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Those of a subject.

@@ -97,8 +97,7 @@ impl Service {
             Ok(Records::new(store, signing_key))
         })
         .await?;
-        let begin = crate::work::begin;
-        let core = Arc::new(Core::new(config, launcher, records, node, files, begin));
+        let core = Arc::new(Core::new(config, launcher, records, node, files));
         core.recover().await?;
         crate::background::start(&core);
         if let Some(node) = &core.node {
@@ -146,20 +145,6 @@ impl Service {
         key: Option<IdempotencyKey>,
     ) -> Result<Submitted, ServiceError> {
         self.core.clone().submit(subject.clone(), request, key, sandbox, true).await
-    }
-
-    /// An execution with its result document when it has ended, or as it is after this time.
-    ///
-    /// # Errors
-    ///
-    /// [`ServiceError::not_found`] if this subject has none of this id.
-    pub async fn wait(
-        &self,
-        subject: &Subject,
-        id: &str,
-        up_to: Duration,
-    ) -> Result<StoredExecution, ServiceError> {
-        self.core.wait(subject, id, up_to).await
     }
 
     /// Cancels an execution, and gives it as it is then: one that waited has ended, one that runs

@@ -59,15 +59,11 @@ impl ExecutionTrace {
         accepted_at: SystemTime,
         parent: &Context,
     ) -> Self {
-        let kind = match kind {
-            ExecutionKind::Script => "script",
-            ExecutionKind::Command => "command",
-        };
         let span = SpanBuilder::from_name("execution")
             .with_start_time(accepted_at)
             .with_attributes([
                 KeyValue::new("sandboxctl.execution.id", id.to_owned()),
-                KeyValue::new("sandboxctl.execution.kind", kind),
+                KeyValue::new("sandboxctl.execution.kind", kind.as_str()),
                 KeyValue::new("enduser.id", subject.as_str().to_owned()),
             ])
             .start_with_context(&global::tracer(SCOPE), parent);

@@ -1,7 +1,8 @@
 //! Turns of subjects: so many of one subject and of all at a time, so that nobody waits for what another asks for.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread;
 use std::time::Duration;
 
 use sandbox_api::service::Subject;
@@ -9,6 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::error::ServiceError;
+use crate::lock;
 
 /// The turns of one kind of work. Clones are the same ones.
 #[derive(Debug, Clone)]
@@ -30,11 +32,6 @@ pub(crate) struct Turn {
 }
 
 impl Turns {
-    /// Those of checks of scripts. Each check is a process of this machine.
-    pub fn of_checks() -> Self {
-        Self::new(4, 1, Duration::from_secs(5))
-    }
-
     /// So many of all and of one subject at a time. Who gets none in this time may try again after it.
     pub fn new(all: usize, of_a_subject: usize, max_wait: Duration) -> Self {
         let (all, of_subjects) = (Arc::new(Semaphore::new(all)), Mutex::default());
@@ -69,9 +66,29 @@ impl Turns {
         }
     }
 
+    /// Reads files on a thread of its own, in a turn that is free: how long it takes is up to the subject, and
+    /// nothing else waits for it. Dropped work was not started, for want of a thread.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::too_fast`] if there is none now.
+    pub fn read_files(
+        &self,
+        subject: &Subject,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<(), ServiceError> {
+        let turn = self.try_take(subject)?;
+        let work = move || {
+            work();
+            drop(turn);
+        };
+        let started = thread::Builder::new().name("read files".to_owned()).spawn(work);
+        started.map(drop).map_err(|_| ServiceError::too_fast(self.0.max_wait))
+    }
+
     /// Those of a subject. Subjects that neither have one nor wait for one are forgotten.
     fn of(&self, subject: &Subject) -> Arc<Semaphore> {
-        let mut all = self.0.of_subjects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0.of_subjects);
         all.retain(|_, own| own.strong_count() > 0);
         if let Some(own) = all.get(subject).and_then(Weak::upgrade) {
             return own;
@@ -120,5 +137,31 @@ mod tests {
         assert!(turns.try_take(&subject(3)).is_err());
         drop(held);
         assert!(turns.try_take(&subject(3)).is_ok());
+    }
+
+    #[test]
+    fn slow_readers_of_a_subject_leave_room_for_others() {
+        let (all, of_one) = (16, 4);
+        let turns = Turns::new(all, of_one, MAX_WAIT);
+        let start = |subject: &str| {
+            let (sender, end) = std::sync::mpsc::channel::<()>();
+            let subject = Subject::new(subject).unwrap();
+            turns.read_files(&subject, move || _ = end.recv()).map(|()| sender)
+        };
+        let is_refused = |subject: &str| {
+            start(subject).is_err_and(|it| it.problem().kind == ProblemKind::RateLimited)
+        };
+        let mut held = Vec::new();
+        for number in 0..all / of_one {
+            let subject = format!("subject-{number}");
+            held.extend((0..of_one).map(|_| start(&subject).unwrap()));
+            assert!(is_refused(&subject));
+        }
+        assert!(is_refused("last"));
+        held.pop();
+        // It is noticed soon.
+        while is_refused("last") {
+            thread::yield_now();
+        }
     }
 }

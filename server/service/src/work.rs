@@ -44,13 +44,13 @@ struct Ended {
     guest: Option<Arc<dyn Guest>>,
 }
 
-/// Runs an execution whose turn has come, on a task of its own.
-pub(crate) fn begin(core: Arc<Core>, waiting: PendingExecution) {
-    let span = waiting.live.span.clone();
-    _ = tokio::spawn(core.work(waiting).instrument(span));
-}
-
 impl Core {
+    /// Runs an execution whose turn has come, and which counts as one that runs, on a task of its own.
+    pub fn begin_work(self: &Arc<Self>, waiting: PendingExecution) {
+        let span = waiting.live.span.clone();
+        _ = tokio::spawn(self.clone().work(waiting).instrument(span));
+    }
+
     /// Runs an execution whose turn has come. It always ends, and its place is given back.
     async fn work(self: Arc<Self>, waiting: PendingExecution) {
         let PendingExecution { live, work, mut room } = waiting;
@@ -338,10 +338,7 @@ impl Core {
             }
             tokio::select! {
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
-                () = live.cancel.cancelled() => {
-                    let failure = Failure::new(ErrorKind::Cancelled, "cancelled", None);
-                    return Err(ServiceError::sandbox(failure));
-                }
+                () = live.cancel.cancelled() => return Err(ServiceError::cancelled()),
             }
         }
     }

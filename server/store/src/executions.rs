@@ -404,7 +404,10 @@ impl Store {
         };
         let statement =
             format!("SELECT {RECOVERED} FROM executions {which} ended_at IS NULL ORDER BY seq");
-        Ok(self.all(&statement, &values, |row| recovered(row))?.into_iter().collect())
+        let all = self.all(&statement, &values, |row| recovered(row))?;
+        let is_queued = |it: &RecoveredExecution| it.summary.status == ExecutionState::Queued;
+        let (queued, running) = all.into_iter().partition(is_queued);
+        Ok(Recovered { queued, running })
     }
 
     /// Lists executions of a subject, newest first. Paging returns each execution that exists
@@ -478,7 +481,7 @@ impl Store {
             }
         };
         only("subject =", subject.map(|it| value(it.as_str().to_owned())));
-        only("kind =", query.kind.map(|it| value(kind_name(it))));
+        only("kind =", query.kind.map(|it| value(it.as_str())));
         only("sandbox =", query.sandbox.clone().map(value));
         only("image =", query.image.clone().map(value));
         only("created_at >=", query.since.map(|it| value(it.unix_millis())));
@@ -517,14 +520,6 @@ pub(crate) fn wait<T: Send + 'static>(
     // A caller that is gone needs no answer.
     begin(Box::new(move |made| _ = sender.send(made)));
     receiver.recv().unwrap_or(Err(StoreError::Closed))
-}
-
-impl FromIterator<RecoveredExecution> for Recovered {
-    fn from_iter<I: IntoIterator<Item = RecoveredExecution>>(executions: I) -> Self {
-        let is_queued = |it: &RecoveredExecution| it.summary.status == ExecutionState::Queued;
-        let (queued, running) = executions.into_iter().partition(is_queued);
-        Self { queued, running }
-    }
 }
 
 /// The columns of a [`summary`].
@@ -567,7 +562,7 @@ pub(crate) fn recovered(row: &impl Columns) -> Result<RecoveredExecution, StoreE
         subject: row.subject()?,
         has_secrets: row.column("has_secrets")?,
         last_event: row.count("last_event")?,
-        engine: row.column::<Option<String>>("engine")?.as_deref().and_then(engine),
+        engine: row.column::<Option<String>>("engine")?.as_deref().and_then(EngineKind::from_word),
         limits: row.column::<Option<String>>("limits")?.as_deref().and_then(limits),
         request_bytes: row.count("request_bytes")?,
         trace_parent: row.column("trace_parent")?,
@@ -600,27 +595,9 @@ pub(crate) fn limits(json: &str) -> Option<Limits> {
     serde_json::from_str(json).ok()
 }
 
-pub(crate) fn engine(name: &str) -> Option<EngineKind> {
-    [EngineKind::Docker, EngineKind::Embedded].into_iter().find(|kind| kind.as_str() == name)
-}
-
-const SCRIPT: &str = "script";
-const COMMAND: &str = "command";
-
-pub(crate) const fn kind_name(kind: ExecutionKind) -> &'static str {
-    match kind {
-        ExecutionKind::Script => SCRIPT,
-        ExecutionKind::Command => COMMAND,
-    }
-}
-
 /// The kind of this name.
 pub(crate) fn kind(name: &str) -> Result<ExecutionKind, StoreError> {
-    match name {
-        SCRIPT => Ok(ExecutionKind::Script),
-        COMMAND => Ok(ExecutionKind::Command),
-        other => Err(StoreError::row(format!("the kind '{other}'"))),
-    }
+    ExecutionKind::from_word(name).ok_or_else(|| StoreError::row(format!("the kind '{name}'")))
 }
 
 /// The state of this name.

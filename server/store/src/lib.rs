@@ -39,6 +39,7 @@ mod data_dir;
 mod error;
 mod executions;
 #[cfg(any(test, feature = "fixture"))]
+#[path = "tests/fixture.rs"]
 pub mod fixture;
 mod integer;
 mod pool;
@@ -79,7 +80,6 @@ pub use sandboxes::SandboxRecord;
 pub use signing_key::SigningKey;
 pub use status::StoreStatus;
 pub use tokens::{Rotated, TokenRecord};
-pub use usage::Usage;
 
 /// Whether to go on with long work; asked between pieces of it.
 pub type ContinueFn<'a> = &'a (dyn Fn() -> bool + Sync);

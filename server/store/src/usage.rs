@@ -1,6 +1,6 @@
 //! What subjects have used.
 
-use sandbox_api::service::{Subject, SubjectStatus, Time};
+use sandbox_api::service::{Subject, SubjectStatus, Time, UsageTotals};
 
 use crate::Store;
 use crate::error::StoreError;
@@ -12,21 +12,6 @@ const DAY_MS: i64 = 24 * 3600 * 1000;
 /// The most of anything in a day: 30,000 years of milliseconds, a PiB. Some figures are those of a
 /// guest, and no sum of them may be more than a database can add.
 pub(crate) const MAX: i64 = 1 << 50;
-
-/// What a subject has used: all that ended, and what is stored now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Usage {
-    /// Executions that ended.
-    pub executions: u64,
-    /// Their processor time in milliseconds.
-    pub cpu_ms: u64,
-    /// Their time in milliseconds.
-    pub wall_ms: u64,
-    /// The bytes that they wrote.
-    pub written_bytes: u64,
-    /// The bytes of results and files that are stored now, for any period.
-    pub stored_bytes: u64,
-}
 
 /// The columns of [`SubjectStatus`], for a day and at most so many subjects. What is under way and kept is bounded by
 /// the service, and an index has what was used on a day.
@@ -77,12 +62,12 @@ impl Store {
         self.all(SUBJECTS, &values, |row| subject_status(row))
     }
 
-    /// What a subject has used ever.
+    /// What a subject has used ever, and what of it is stored now.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn usage(&self, subject: &Subject) -> Result<Usage, StoreError> {
+    pub fn usage(&self, subject: &Subject) -> Result<UsageTotals, StoreError> {
         self.usage_from(subject, i64::MIN)
     }
 
@@ -91,12 +76,12 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn usage_since(&self, subject: &Subject, since: Time) -> Result<Usage, StoreError> {
+    pub fn usage_since(&self, subject: &Subject, since: Time) -> Result<UsageTotals, StoreError> {
         self.usage_from(subject, day(since))
     }
 
-    /// What a subject has used from a day on.
-    fn usage_from(&self, subject: &Subject, day: i64) -> Result<Usage, StoreError> {
+    /// What a subject has used from a day on, and what is stored now, for any period.
+    fn usage_from(&self, subject: &Subject, day: i64) -> Result<UsageTotals, StoreError> {
         // Sums of integers are numerics in PostgreSQL.
         self.one(
             "SELECT CAST(coalesce(sum(executions), 0) AS bigint) AS executions,
@@ -108,12 +93,13 @@ impl Store {
              FROM usage WHERE subject = $1 AND day >= $2",
             &[value(subject.as_str().to_owned()), value(day)],
             |row| {
-                Ok(Usage {
+                Ok(UsageTotals {
                     executions: row.count("executions")?,
                     cpu_ms: row.count("cpu_ms")?,
                     wall_ms: row.count("wall_ms")?,
                     written_bytes: row.count("written_bytes")?,
                     stored_bytes: row.count("stored_bytes")?,
+                    ..UsageTotals::default()
                 })
             },
         )

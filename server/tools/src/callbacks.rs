@@ -2,7 +2,7 @@
 //! answers.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use sandbox_api::{HostTool, ToolEffect, ToolRule};
@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use super::error::ToolError;
+use crate::lock;
 
 /// Most functions of one script.
 const MAX_TOOLS: usize = 1000;
@@ -53,25 +54,21 @@ fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, 
 }
 
 impl Callbacks {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// From now on calls are lines, which are received here.
     pub(super) fn open(&self) -> mpsc::Receiver<Vec<u8>> {
         let (lines, received) = mpsc::channel(MAX_LINES);
-        self.lock().lines = Some(lines);
+        lock(&self.0).lines = Some(lines);
         received
     }
 
     /// No answer comes any more: calls fail.
     pub(super) fn close(&self) {
-        *self.lock() = State::default();
+        *lock(&self.0) = State::default();
     }
 
     /// Whether a call waits for its answer.
     pub(super) fn is_waiting(&self) -> bool {
-        !self.lock().waiting.is_empty()
+        !lock(&self.0).waiting.is_empty()
     }
 
     /// Delivers an answer. One that nobody waits for any more is dropped.
@@ -92,7 +89,7 @@ impl Callbacks {
             (None, Some(error)) => Err(HostToolError::Failed(error)),
             _ => return Err("it has either a value or an error"),
         };
-        if let Some(waiting) = self.lock().waiting.remove(&id) {
+        if let Some(waiting) = lock(&self.0).waiting.remove(&id) {
             // The script may have ended.
             _ = waiting.send(answer);
         }
@@ -106,7 +103,7 @@ impl Callbacks {
         functions: Vec<HostTool>,
     ) -> Result<ToolGrant, ToolError> {
         let refuse = |why: String| ToolError::invalid(format!("{tool}: `tools`: {why}"));
-        if self.lock().lines.is_none() {
+        if lock(&self.0).lines.is_none() {
             let why = "only with `tools --stdio` can this program be called".to_owned();
             return Err(refuse(why));
         }
@@ -147,7 +144,7 @@ impl HostTools for Functions {
         let gone = || HostToolError::Unavailable("the program answers no calls".to_owned());
         let (sender, answer) = oneshot::channel();
         let (lines, waiter) = {
-            let mut state = self.callbacks.lock();
+            let mut state = lock(&self.callbacks.0);
             let lines = state.lines.clone().ok_or_else(gone)?;
             state.last_id += 1;
             let id = state.last_id;
@@ -169,7 +166,7 @@ struct Waiter<'a> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        self.callbacks.lock().waiting.remove(&self.id);
+        lock(&self.callbacks.0).waiting.remove(&self.id);
     }
 }
 

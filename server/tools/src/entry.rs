@@ -39,10 +39,7 @@ fn begin<T: Tool>(context: &Context, args: &RawValue, stop: Stop) -> Work<Json> 
         T::begin(args, context, stop)
     });
     Box::pin(async move {
-        let outcome = match work {
-            Ok(work) => work.await,
-            Err(error) => Err(error),
-        };
+        let outcome = async { work?.await }.await;
         match outcome {
             Ok(Output { data, metadata, failure, held }) => {
                 let data: Json = Box::new(data);

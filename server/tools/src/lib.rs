@@ -26,7 +26,7 @@ mod table;
 mod tool;
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use sandbox_controller::Controller;
@@ -39,10 +39,15 @@ use init::Init;
 pub use response::{Document, ToolResponse};
 pub use stop::{Stop, StopCause};
 pub use table::{Description, catalogue, check, names};
-use tool::{Context, MAX_READ_BYTES, Output, Tool};
+use tool::{Context, MAX_READ_BYTES, Tool};
 
 use registry::Registry;
 pub use registry::Settings;
+
+/// Locks a mutex. What a thread that panicked has left in it is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The tool that creates a sandbox for the others.
 pub const INIT: &str = Init::NAME;
@@ -91,17 +96,8 @@ impl Tools {
         let started = Instant::now();
         let work = table::find(tool).map(|tool| (tool.begin)(&self.0, args, stop));
         async move {
-            let outcome = match work {
-                Ok(work) => work.await,
-                Err(error) => Err(error),
-            };
-            let took = started.elapsed();
-            match outcome {
-                Ok(Output { data, metadata, failure, held }) => {
-                    ToolResponse { outcome: Ok(data), metadata, failure, took, _held: held }
-                }
-                Err(error) => ToolResponse { took, ..ToolResponse::refused(error) },
-            }
+            let outcome = async { work?.await }.await;
+            ToolResponse { outcome, took: started.elapsed() }
         }
     }
 

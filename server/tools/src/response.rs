@@ -5,41 +5,29 @@ use std::time::Duration;
 use sandbox_api::{ErrorKind, millis};
 use serde::Serialize;
 use serde_json::Value;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::error::ToolError;
 use super::metadata::{Json, Metadata};
+use super::tool::Output;
 
 /// The answer to a call.
 pub struct ToolResponse {
-    pub(super) outcome: Result<Json, ToolError>,
-    /// Further metadata.
-    pub(super) metadata: Metadata,
-    /// The error, if the tool returns a failure as data.
-    pub(super) failure: Option<ErrorKind>,
+    pub(super) outcome: Result<Output<Json>, ToolError>,
     /// The duration of the call.
     pub(super) took: Duration,
-    /// Its share of the memory for pending answers, held until it is written.
-    pub(super) _held: Option<OwnedSemaphorePermit>,
 }
 
 impl ToolResponse {
     /// The answer to a call that was refused immediately.
     #[must_use]
     pub fn refused(error: ToolError) -> Self {
-        Self {
-            outcome: Err(error),
-            metadata: Metadata::default(),
-            failure: None,
-            took: Duration::ZERO,
-            _held: None,
-        }
+        Self { outcome: Err(error), took: Duration::ZERO }
     }
 
     /// The kind of the error, also if it is returned as data.
     #[must_use]
     pub fn failure(&self) -> Option<ErrorKind> {
-        self.outcome.as_ref().err().map(|error| error.kind).or(self.failure)
+        self.outcome.as_ref().map_or_else(|error| Some(error.kind), |output| output.failure)
     }
 
     /// Whether the call returned data.
@@ -52,9 +40,8 @@ impl ToolResponse {
     #[must_use]
     pub fn document(&self) -> Document<'_> {
         let answer = match &self.outcome {
-            Ok(data) => {
-                let metadata =
-                    DataMetadata { duration_ms: millis(self.took), others: &self.metadata };
+            Ok(Output { data, metadata, .. }) => {
+                let metadata = DataMetadata { duration_ms: millis(self.took), others: metadata };
                 Answer::Data { r#type: "text", data, metadata }
             }
             Err(error) => Answer::Error { error: &error.message, metadata: error },

@@ -15,7 +15,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -33,6 +33,7 @@ use super::callbacks::{CallAnswer, Callbacks};
 use super::error::ToolError;
 use super::response::ToolResponse;
 use super::stop::{Stop, StopCause};
+use crate::lock;
 
 /// Longest line, in both directions, without its newline.
 pub const MAX_LINE_BYTES: usize = 64 << 20;
@@ -168,7 +169,7 @@ where
             Request::Cancel(id) => {
                 if let Some(index) = waiting.iter().position(|it| it.call.id == id) {
                     server.drop_waiting(&mut waiting, index, StopCause::Cancelled, tasks);
-                } else if let Some(stop) = server.active_calls().get(&key(&id)) {
+                } else if let Some(stop) = lock(&server.active_calls).get(&key(&id)) {
                     stop.stop(StopCause::Cancelled);
                 }
                 continue;
@@ -204,7 +205,7 @@ where
             ended = tasks.join_next() => if ended.is_none() { break },
         }
     }
-    let failed = server.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let failed = lock(&server.failed).take();
     match failed {
         Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
         _ => Ok(()),
@@ -285,10 +286,6 @@ struct Waiting {
 }
 
 impl<W: AsyncWrite + Unpin + Send + 'static> Server<W> {
-    fn active_calls(&self) -> MutexGuard<'_, HashMap<String, Stop>> {
-        self.active_calls.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits until writing has become impossible.
     async fn failed(&self) {
         // `self` holds its sender.
@@ -297,7 +294,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Server<W> {
 
     /// Registers a call; none if one with this id is in progress.
     fn enter(&self, id: &Value) -> Option<Stop> {
-        let mut active_calls = self.active_calls();
+        let mut active_calls = lock(&self.active_calls);
         let key = key(id);
         if active_calls.contains_key(&key) {
             return None;
@@ -309,7 +306,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Server<W> {
 
     async fn answer(&self, id: &Value, answer: ToolResponse) {
         // Before its answer can be seen: the id may be reused then.
-        self.active_calls().remove(&key(id));
+        lock(&self.active_calls).remove(&key(id));
         self.write_line(|| line(id, &answer)).await;
     }
 
@@ -323,7 +320,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Server<W> {
         tasks: &mut JoinSet<()>,
     ) {
         let Some(Waiting { call: Call { id, .. }, .. }) = waiting.remove(index) else { return };
-        self.active_calls().remove(&key(&id));
+        lock(&self.active_calls).remove(&key(&id));
         let server = self.clone();
         tasks.spawn(async move { server.refuse(&id, cause.into()).await });
     }
@@ -336,18 +333,12 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Server<W> {
         // One line at a time is built and written.
         let mut output = self.output.lock().await;
         let line = line();
-        let written = match line {
-            Ok(line) => {
-                async {
-                    output.write_all(&line).await?;
-                    output.flush().await
-                }
-                .await
-            }
-            Err(error) => Err(error),
+        let written = async {
+            output.write_all(&line?).await?;
+            output.flush().await
         };
-        if let Err(error) = written {
-            self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        if let Err(error) = written.await {
+            lock(&self.failed).get_or_insert(error);
             self.has_failed.send_replace(true);
         }
     }

@@ -87,14 +87,10 @@ pub(crate) fn name_of_key(headers: &HeaderMap) -> Result<Option<String>> {
 /// The sandbox of the service that is what E2B's API is asked for.
 fn plan(app: &App, asked: NewSandbox) -> Result<SandboxRequest> {
     let (settings, bounds) = (app.settings(), app.service().kept_bounds());
-    let template_name = asked.template_id.unwrap_or_else(|| BASE.to_owned());
     // The SDK starts the gateway itself, and says that this has failed where the template has none.
-    let template_name = match &*template_name {
-        MCP_GATEWAY if asked.mcp.is_some() && !settings.templates.contains_key(MCP_GATEWAY) => {
-            BASE.to_owned()
-        }
-        _ => template_name,
-    };
+    let has_gateway = asked.mcp.is_none() || settings.templates.contains_key(MCP_GATEWAY);
+    let template_name = asked.template_id.filter(|name| name != MCP_GATEWAY || has_gateway);
+    let template_name = template_name.unwrap_or_else(|| BASE.to_owned());
     let template = settings.templates.get(&template_name).ok_or_else(|| {
         let known: Vec<_> = settings.templates.keys().map(String::as_str).collect();
         let message =
@@ -128,12 +124,8 @@ fn plan(app: &App, asked: NewSandbox) -> Result<SandboxRequest> {
     if spec.network.is_none() && app.service().has_usual_hosts() {
         return Err(Error::not_offered("sandboxes without the hosts of its network.allow"));
     }
-    spec.env = asked
-        .env_vars
-        .unwrap_or_default()
-        .into_iter()
-        .map(|(name, value)| (name, Content(value.into_bytes())))
-        .collect();
+    let env = asked.env_vars.unwrap_or_default().into_iter();
+    spec.env = env.map(|(name, value)| (name, Content(value.into_bytes()))).collect();
     let mut metadata: Map<String, Value> = Map::new();
     for (key, value) in asked.metadata.unwrap_or_default() {
         if key == MARKER {

@@ -64,13 +64,11 @@ impl<T: DeserializeOwned + Default> FromRequest<App> for Asked<T> {
 /// The time that a request asks for.
 pub(super) fn time(app: &App, seconds: u64) -> Result<Duration> {
     let (time, most) = (Duration::from_secs(seconds), app.service().kept_bounds().max_ttl);
-    match time > most {
-        true => {
-            let most = most.as_secs();
-            Err(Error::invalid(format!(
-                "a timeout of {seconds} s is longer than the {most} s of this server"
-            )))
-        }
+    let most = most.as_secs();
+    match seconds > most {
+        true => Err(Error::invalid(format!(
+            "a timeout of {seconds} s is longer than the {most} s of this server"
+        ))),
         false => Ok(time),
     }
 }

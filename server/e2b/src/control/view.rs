@@ -5,7 +5,7 @@ use axum::http::header::HOST;
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
-use crate::marker::{MARKER, OnTimeout};
+use crate::marker::MARKER;
 use crate::sandbox::Sandbox;
 use crate::tokens::{envd_token, traffic_token};
 
@@ -62,14 +62,11 @@ pub(super) fn listed(app: &App, sandbox: &Sandbox) -> Value {
 pub(super) fn detail(app: &App, sandbox: &Sandbox) -> Value {
     let marker = &sandbox.marker;
     let mut detail = listed(app, sandbox);
-    let on_timeout = match marker.on_timeout {
-        OnTimeout::Kill => "kill",
-        OnTimeout::Pause => "pause",
-    };
     detail["envdAccessToken"] = envd_token(app.service(), sandbox.id()).into();
     detail["domain"] = Value::Null;
     detail["allowInternetAccess"] = marker.internet.into();
-    detail["lifecycle"] = json!({ "autoResume": marker.auto_resume, "onTimeout": on_timeout });
+    detail["lifecycle"] =
+        json!({ "autoResume": marker.auto_resume, "onTimeout": marker.on_timeout });
     if let Some(network) = &marker.network {
         detail["network"] = network.clone();
     }

@@ -18,7 +18,7 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use sandbox_api::operation::{EntryKind, Read, SetMetadata, Write};
 use sandbox_api::{ErrorKind, ProblemKind};
 use sandbox_http::{ContentRange, content_range};
@@ -62,7 +62,7 @@ impl Call {
         let user = match user.filter(|user| !user.is_empty()) {
             Some(name) => {
                 let unknown = |message| Error::new(StatusCode::UNAUTHORIZED, message);
-                User::named(Some(name), self.app.settings()).map_err(unknown)?
+                User::named(Some(name)).map_err(unknown)?
             }
             None => self.user.clone(),
         };
@@ -87,12 +87,10 @@ pub(super) async fn read(
             return Err(Error::invalid(format!("path '{path}' is not a regular file")));
         }
     }
-    let asked_range = match headers.contains_key(IF_RANGE) {
-        // Nothing says that it is still the same file.
-        true => None,
-        false => headers.get(RANGE).and_then(|range| range.to_str().ok()),
-    };
-    let part = asked_range.map(|range| content_range(range, found.size));
+    // With a condition it has all: nothing says that it is still the same file.
+    let range = headers.get(RANGE).filter(|_| !headers.contains_key(IF_RANGE));
+    let range = range.and_then(|range| range.to_str().ok());
+    let part = range.map(|range| content_range(range, found.size));
     let (is_part, offset, length) = match part.unwrap_or(ContentRange::Whole) {
         ContentRange::Whole => (false, 0, found.size),
         ContentRange::Range(first, last) => (true, first, last - first + 1),
@@ -231,19 +229,13 @@ impl Upload {
         untaken: &AtomicUsize,
     ) -> Result<Json<Vec<Value>>, Error> {
         let mut files = Vec::new();
-        loop {
-            let part = tokio::time::timeout(IDLE, multipart.next_field()).await.map_err(late)?;
-            let Some(part) = part.map_err(|it| unreadable(&it))? else { break };
+        while let Some(part) = in_time(multipart.next_field()).await? {
             untaken.store(0, Ordering::Relaxed);
             let is_file = part.name() == Some("file");
             let file_name = part.file_name().map(str::to_owned);
             let mut content = part.inspect(|_| untaken.store(0, Ordering::Relaxed));
             if !is_file {
-                while let Some(piece) =
-                    tokio::time::timeout(IDLE, content.next()).await.map_err(late)?
-                {
-                    piece.map_err(|it| unreadable(&it))?;
-                }
+                while in_time(content.try_next()).await?.is_some() {}
                 continue;
             }
             if files.len() == MAX_FILES {
@@ -279,10 +271,7 @@ impl Upload {
         let writer = service.write_file(subject, sandbox, write, length).await;
         let mut writer = writer.map_err(refused)?;
         let mut content = std::pin::pin!(content);
-        loop {
-            let piece = tokio::time::timeout(IDLE, content.next()).await;
-            let Some(piece) = piece.map_err(late)? else { break };
-            let piece = piece.map_err(|error| unreadable(&error))?;
+        while let Some(piece) = in_time(content.try_next()).await? {
             writer = writer.write(&piece).await.map_err(refused)?;
         }
         self.call.watchers.uploading(&sandbox.id, &path);
@@ -312,13 +301,11 @@ impl Upload {
     }
 }
 
-fn late(_: tokio::time::error::Elapsed) -> Error {
-    Error::new(StatusCode::REQUEST_TIMEOUT, "the upload has stopped")
-}
-
-/// What an upload sent is not readable.
-fn unreadable(error: &impl Display) -> Error {
-    Error::invalid(format!("the upload cannot be read: {error}"))
+/// What an upload sends next.
+async fn in_time<T, E: Display>(next: impl Future<Output = Result<T, E>>) -> Result<T, Error> {
+    let late = |_| Error::new(StatusCode::REQUEST_TIMEOUT, "the upload has stopped");
+    let next = tokio::time::timeout(IDLE, next).await.map_err(late)?;
+    next.map_err(|error| Error::invalid(format!("the upload cannot be read: {error}")))
 }
 
 /// Why a file was not read or written.
@@ -368,9 +355,8 @@ fn metadata_of(headers: &HeaderMap) -> Result<BTreeMap<String, String>, Error> {
         let Some(key) = name.as_str().strip_prefix(METADATA_HEADER) else { continue };
         let value = value.as_bytes();
         if key.is_empty() || key.len() > MAX_KEY_BYTES {
-            return Err(Error::invalid(format!(
-                "a key of metadata has 1 to {MAX_KEY_BYTES} bytes"
-            )));
+            let message = format!("a key of metadata has 1 to {MAX_KEY_BYTES} bytes");
+            return Err(Error::invalid(message));
         }
         let text = std::str::from_utf8(value).ok();
         let text = text.filter(|text| text.bytes().all(|byte| (0x20..0x7f).contains(&byte)));

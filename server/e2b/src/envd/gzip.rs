@@ -15,40 +15,30 @@ const SLICE: usize = 1 << 10;
 pub(super) fn gunzipped<E: Display + Send + 'static>(
     body: impl Stream<Item = Result<Bytes, E>> + Send + Unpin + 'static,
 ) -> impl Stream<Item = Result<Bytes, io::Error>> + Send + 'static {
-    struct State<S> {
-        body: S,
-        decoder: MultiGzDecoder<Vec<u8>>,
-        waiting: Bytes,
-        has_ended: bool,
-    }
-    let decoder = MultiGzDecoder::new(Vec::new());
-    let state = State { body, decoder, waiting: Bytes::new(), has_ended: false };
-    stream::try_unfold(state, |mut state| async move {
+    let state = (body, Bytes::new(), Some(MultiGzDecoder::new(Vec::new())));
+    stream::try_unfold(state, |(mut body, mut waiting, decoder)| async move {
+        let Some(mut decoder) = decoder else { return Ok(None) };
         loop {
-            let made = std::mem::take(state.decoder.get_mut());
+            let made = std::mem::take(decoder.get_mut());
             if !made.is_empty() {
-                return Ok(Some((Bytes::from(made), state)));
+                return Ok(Some((Bytes::from(made), (body, waiting, Some(decoder)))));
             }
-            if state.has_ended {
-                return Ok(None);
-            }
-            if state.waiting.is_empty() {
-                match state.body.next().await {
-                    Some(Ok(piece)) => state.waiting = piece,
+            if waiting.is_empty() {
+                match body.next().await {
+                    Some(Ok(piece)) => waiting = piece,
                     Some(Err(error)) => return Err(io::Error::other(error.to_string())),
                     None => {
-                        state.has_ended = true;
-                        state.decoder.try_finish()?;
+                        let made = Some(decoder.finish()?).filter(|made| !made.is_empty());
+                        return Ok(made.map(|made| (Bytes::from(made), (body, waiting, None))));
                     }
                 }
                 continue;
             }
-            let slice = &state.waiting[..state.waiting.len().min(SLICE)];
-            let taken = state.decoder.write(slice)?;
+            let taken = decoder.write(&waiting[..waiting.len().min(SLICE)])?;
             if taken == 0 {
                 return Err(io::Error::other("there is more after the end of gzip"));
             }
-            state.waiting.advance(taken);
+            waiting.advance(taken);
         }
     })
 }

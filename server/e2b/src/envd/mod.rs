@@ -65,7 +65,7 @@ impl FromRequestParts<App> for Call {
             parts.extensions.get().cloned().ok_or_else(missing)?;
         let watchers = parts.extensions.get::<Arc<Watchers>>().cloned().ok_or_else(missing)?;
         let name = parts.headers.get(AUTHORIZATION).and_then(|it| user_of(it.as_bytes()));
-        let user = User::named(name.as_deref(), app.settings());
+        let user = User::named(name.as_deref());
         let user = user.map_err(|message| Error::new(StatusCode::UNAUTHORIZED, message))?;
         Ok(Self { app: app.clone(), subject, sandbox, user, watchers })
     }

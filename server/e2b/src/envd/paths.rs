@@ -1,6 +1,6 @@
 //! Paths as a user writes them. Pure.
 
-use crate::settings::Settings;
+use crate::settings::{HOME, USER};
 
 /// The home of the user `root`.
 const ROOT_HOME: &str = "/root";
@@ -10,7 +10,7 @@ const MAX_PATH: usize = 4096;
 /// Whose home a relative path is below. All act as the sandbox's one user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct User {
-    name: String,
+    name: &'static str,
     home: &'static str,
 }
 
@@ -20,22 +20,20 @@ impl User {
     /// # Errors
     ///
     /// In words, if there is no such user.
-    pub(crate) fn named(name: Option<&str>, settings: &Settings) -> Result<Self, String> {
-        let (own, home) = (settings.user(), settings.home());
-        match name.filter(|name| !name.is_empty()) {
-            None => Ok(Self { name: own.to_owned(), home }),
-            Some(name) if name == own => Ok(Self { name: own.to_owned(), home }),
-            Some("root") => Ok(Self { name: "root".to_owned(), home: ROOT_HOME }),
-            Some(other) => {
+    pub(crate) fn named(name: Option<&str>) -> Result<Self, String> {
+        match name.unwrap_or_default() {
+            "" | USER => Ok(Self { name: USER, home: HOME }),
+            "root" => Ok(Self { name: "root", home: ROOT_HOME }),
+            other => {
                 let shown: String = other.chars().filter(|it| !it.is_control()).take(64).collect();
-                Err(format!("error looking up user '{shown}': there are '{own}' and 'root'"))
+                Err(format!("error looking up user '{shown}': there are '{USER}' and 'root'"))
             }
         }
     }
 
     /// Its name.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
     }
 
     /// The absolute path that this is, without `.`, `..` and double slashes. Links in it are not looked at.
@@ -47,14 +45,10 @@ impl User {
         if written.len() > MAX_PATH || written.contains('\0') {
             return Err("the path is too long, or has a NUL byte".to_owned());
         }
-        let below = match written {
-            "~" => Some(""),
-            path if path.starts_with('/') => None,
-            path => Some(path.strip_prefix("~/").unwrap_or(path)),
-        };
-        Ok(match below {
-            Some(below) => clean(&format!("{}/{below}", self.home)),
-            None => clean(written),
+        Ok(match written {
+            "~" => self.home.to_owned(),
+            path if path.starts_with('/') => clean(path),
+            path => clean(&format!("{}/{}", self.home, path.strip_prefix("~/").unwrap_or(path))),
         })
     }
 }
@@ -94,11 +88,10 @@ mod tests {
 
     #[test]
     fn a_path_is_below_the_home_of_its_user_or_absolute() {
-        let settings = Settings::default();
-        let user = User::named(None, &settings).unwrap();
-        let root = User::named(Some("root"), &settings).unwrap();
-        assert_eq!(user, User::named(Some("user"), &settings).unwrap());
-        assert!(User::named(Some("nobody"), &settings).is_err());
+        let user = User::named(None).unwrap();
+        let root = User::named(Some("root")).unwrap();
+        assert_eq!(user, User::named(Some("user")).unwrap());
+        assert!(User::named(Some("nobody")).is_err());
         for (written, path) in [
             ("a.txt", "/home/user/a.txt"),
             ("./a//b/", "/home/user/a/b"),

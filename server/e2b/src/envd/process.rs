@@ -157,10 +157,7 @@ impl Call {
         if cmd.is_empty() {
             return Err(ConnectError::invalid("process.cmd is missing"));
         }
-        let cwd = match cwd.filter(|cwd| !cwd.is_empty()) {
-            Some(cwd) => Some(self.resolve(&cwd)?),
-            None => None,
-        };
+        let cwd = cwd.filter(|cwd| !cwd.is_empty()).map(|cwd| self.resolve(&cwd)).transpose()?;
         let view = self.view().await?;
         let template = Marker::of(&view.metadata).unwrap_or_default().template;
         let own = view.spec.env;
@@ -188,13 +185,8 @@ impl Call {
             cwd: cwd.map(|cwd| Content(cwd.into_bytes())),
             ..CommandRequest::default()
         };
-        let pty = match pty {
-            Some(pty) => {
-                let TerminalSize { cols, rows } = size_of(pty)?;
-                Some(PtyRequest { cols, rows, term })
-            }
-            None => None,
-        };
+        let size = pty.map(size_of).transpose()?;
+        let pty = size.map(|TerminalSize { cols, rows }| PtyRequest { cols, rows, term });
         let timeout_ms = timeout.map(|it| millis(it).max(1));
         let stdin = stdin.unwrap_or(true);
         Ok(ProcessRequest { command, tag, stdin, pty, timeout_ms, ..ProcessRequest::default() })
@@ -425,13 +417,9 @@ impl Following {
         if view.is_some_and(|view| view.stopped == Some(ProcessStop::Timeout)) {
             return Err(ConnectError::too_late());
         }
-        match self.end {
-            Some(exit) => to_json(&end_message(exit)),
-            None => {
-                let message = "the sandbox has ended, and the process with it";
-                Err(ConnectError::new(Code::Unavailable, message))
-            }
-        }
+        let message = "the sandbox has ended, and the process with it";
+        let unknown = || ConnectError::new(Code::Unavailable, message);
+        to_json(&end_message(self.end.ok_or_else(unknown)?))
     }
 }
 
@@ -440,11 +428,7 @@ const fn is_kill(exit: Exit) -> bool {
 }
 
 fn end_of(view: &ProcessView) -> Option<Exit> {
-    match (view.exit_code, view.signal) {
-        (Some(code), _) => Some(Exit::Code(code)),
-        (None, Some(signal)) => Some(Exit::Signal(signal)),
-        (None, None) => None,
-    }
+    view.exit_code.map(Exit::Code).or(view.signal.map(Exit::Signal))
 }
 
 /// A piece of output.
@@ -472,27 +456,16 @@ fn end_message(exit: Exit) -> Value {
     json!({ "event": { "end": end } })
 }
 
-/// The names of signals that E2B's clients see.
+/// The names of signals that E2B's clients see, from the first on.
+const SIGNALS: [&str; 15] = [
+    "hangup", "interrupt", "quit", "illegal instruction", "trace/breakpoint trap", "aborted",
+    "bus error", "floating point exception", "killed", "user defined signal 1",
+    "segmentation fault", "user defined signal 2", "broken pipe", "alarm clock", "terminated",
+];
+
 fn signal_text(signal: u8) -> String {
-    let text = match signal {
-        1 => "hangup",
-        2 => "interrupt",
-        3 => "quit",
-        4 => "illegal instruction",
-        5 => "trace/breakpoint trap",
-        6 => "aborted",
-        7 => "bus error",
-        8 => "floating point exception",
-        9 => "killed",
-        10 => "user defined signal 1",
-        11 => "segmentation fault",
-        12 => "user defined signal 2",
-        13 => "broken pipe",
-        14 => "alarm clock",
-        15 => "terminated",
-        other => return format!("signal {other}"),
-    };
-    text.to_owned()
+    let name = usize::from(signal).checked_sub(1).and_then(|at| SIGNALS.get(at));
+    name.map_or_else(|| format!("signal {signal}"), |name| (*name).to_owned())
 }
 
 /// A process of a list, with what is known of its words.

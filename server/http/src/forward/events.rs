@@ -69,7 +69,7 @@ impl Source {
 impl Followed {
     /// The next whole messages; none after the end, or when the server stops.
     async fn next(&mut self) -> Result<Option<Bytes>> {
-        let stop = self.forward.here.app.stop().clone();
+        let stop = self.forward.here.app.stop.clone();
         loop {
             if self.messages.have_ended {
                 return Ok(None);

@@ -24,7 +24,6 @@ use super::peers::Peers;
 use super::{head, tunnel};
 use crate::access::Caller;
 use crate::here::Here;
-use crate::metrics::ForwardResult;
 use crate::refusal::{Refusal, Result};
 use crate::serve::ConnectionPlace;
 
@@ -114,32 +113,28 @@ impl Forward {
     pub async fn send(&self, node: &NodeSession, target: &Target, request: Request) -> Attempt {
         let upgrade = request.extensions().get::<OnUpgrade>().cloned();
         let place = request.extensions().get::<ConnectionPlace>().cloned();
-        let (result, attempt) = match self.exchange(node, target, request).await {
+        let sent = self.while_at(node, target, self.peers.send(node, &self.caller, request)).await;
+        let gone = || Sent::Lost("it is gone, or cannot be reached any more".into());
+        let (result, attempt) = match sent.unwrap_or_else(gone) {
             Sent::Answered(response) if response.status() == StatusCode::MISDIRECTED_REQUEST => {
-                (ForwardResult::Moved, Attempt::Moved)
+                ("moved", Attempt::Moved)
             }
             Sent::Answered(response) => {
                 let mut response = self.relay(response, upgrade, place);
                 response.extensions_mut().insert(node.clone());
-                (ForwardResult::Ok, Attempt::Answered(response))
+                ("ok", Attempt::Answered(response))
             }
             Sent::Unsent(request, error) => {
                 tracing::warn!(node = node.node, error, "a node cannot be reached");
-                (ForwardResult::Unreachable, Attempt::Unsent(request))
+                ("unreachable", Attempt::Unsent(request))
             }
             Sent::Lost(error) => {
                 tracing::warn!(node = node.node, error, "a node was lost before it answered");
-                (ForwardResult::Failed, Attempt::Lost)
+                ("failed", Attempt::Lost)
             }
         };
-        self.here.app.metrics().forwarded(result);
+        self.here.app.metrics.forwarded(result);
         attempt
-    }
-
-    async fn exchange(&self, node: &NodeSession, target: &Target, request: Request) -> Sent {
-        let sent = self.peers.send(node, &self.caller, request);
-        let sent = self.while_at(node, target, sent).await;
-        sent.unwrap_or_else(|| Sent::Lost("it is gone, or cannot be reached any more".into()))
     }
 
     /// Waits for something as long as the node has the target, and can be connected to: one that dies without a word
@@ -158,26 +153,18 @@ impl Forward {
                 return Some(came);
             }
             let is_there = match self.place(target).await {
-                Ok(Location::At(now)) => Some(now.id == node.id),
+                Ok(Location::At(now)) => now.id == node.id,
                 // What is being made is nowhere yet.
-                Ok(Location::Here) => {
-                    Some(matches!(target, Target::Here | Target::SandboxNamed(_)))
-                }
-                Ok(Location::Away { .. }) => Some(false),
+                Ok(Location::Here) => matches!(target, Target::Here | Target::SandboxNamed(_)),
+                Ok(Location::Away { .. }) => false,
                 // That the store fails says nothing of that node.
-                Err(_) => None,
+                Err(_) => continue,
             };
-            match is_there {
-                Some(true) => {
-                    let is_unreachable = !self.peers.reach(node).await;
-                    if is_unreachable && was_unreachable {
-                        return None;
-                    }
-                    was_unreachable = is_unreachable;
-                }
-                Some(false) => return None,
-                None => {}
+            let is_unreachable = is_there && !self.peers.reach(node).await;
+            if !is_there || (is_unreachable && was_unreachable) {
+                return None;
             }
+            was_unreachable = is_unreachable;
         }
     }
 
@@ -195,7 +182,7 @@ impl Forward {
             && let (Some(caller), Some(node)) = (caller, head.extensions.remove::<OnUpgrade>())
         {
             let held = (place, self.here.in_flight.clone());
-            tunnel::join(caller, node.map_ok(TokioIo::new), self.here.app.stop().clone(), held);
+            tunnel::join(caller, node.map_ok(TokioIo::new), self.here.app.stop.clone(), held);
         }
         // As a stream: none of it is in memory yet.
         let body = match body.is_end_stream() {

@@ -1,7 +1,7 @@
 //! The connections to one node.
 
 use std::error::Error;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,6 +12,7 @@ use hyper_util::rt::TokioIo;
 use sandbox_auth::Receiver;
 use tokio::time::{Instant, timeout};
 
+use crate::lock;
 use crate::serve::peer::PeerAddress;
 
 /// How long a connection may take, with its handshake.
@@ -126,8 +127,4 @@ impl NodeConnections {
         idle.retain(|it| it.sender.is_ready() && it.since.elapsed() < MAX_IDLE_TIME);
         idle.pop().map(|it| it.sender)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
@@ -12,6 +12,8 @@ use sandbox_service::NodeSession;
 use super::head::{prepare, target};
 use super::node::{NodeConnections, Sent};
 use super::places::Places;
+use crate::lists::only;
+use crate::lock;
 use crate::serve::peer::PeerIdentity;
 
 const X_SANDBOXCTL_FORWARDED: HeaderName = HeaderName::from_static(FORWARDED);
@@ -53,10 +55,8 @@ impl Peers {
 
     /// Who sent a request that came over the port for nodes.
     pub(crate) fn verify(&self, request: &Request) -> Result<Caller, ForwardRefusal> {
-        let mut headers = request.headers().get_all(X_SANDBOXCTL_FORWARDED).iter();
-        let (Some(header), None) = (headers.next(), headers.next()) else {
-            return Err(ForwardRefusal::Missing);
-        };
+        let header = only(request.headers(), X_SANDBOXCTL_FORWARDED);
+        let header = header.ok_or(ForwardRefusal::Missing)?;
         let header = header.to_str().map_err(|_| ForwardRefusal::Malformed)?;
         let (method, target) = (request.method().as_str(), target(request.uri()));
         lock(&self.0.verifier).verify(header, method, target, self.places().cluster_time())
@@ -101,8 +101,4 @@ impl Peers {
         }
         Some(all.entry(node.id).or_insert(Arc::new(made)).clone())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,7 +6,7 @@ use sandbox_api::{Problem, ProblemKind, schema};
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use crate::access::{Needs, Scope};
+use crate::access::Needs;
 use crate::limit::Limit;
 use crate::refusal::PROBLEM_JSON;
 use crate::route::{Content, Route, Tag};
@@ -370,17 +370,4 @@ fn remove_nulls(paths: &mut Map<String, Value>) {
         let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
         parameters.into_iter().flatten().for_each(drop);
     }
-}
-
-/// The scopes, for the reference.
-pub(crate) fn scopes() -> impl Iterator<Item = (&'static str, &'static str)> {
-    Scope::ALL.iter().map(|scope| {
-        let meaning = match scope {
-            Scope::ExecutionsWrite => "run and cancel executions",
-            Scope::ExecutionsRead => "read executions, their events and files",
-            Scope::Sandboxes => "use kept sandboxes",
-            Scope::Admin => "everything, and the server's own figures",
-        };
-        (scope.as_str(), meaning)
-    })
 }

@@ -16,7 +16,7 @@ use axum::http::{HeaderMap, HeaderName, Uri};
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
-use sandbox_api::ProblemKind;
+use sandbox_api::{ProblemKind, decode_percent};
 use serde::de::DeserializeOwned;
 
 use crate::access::Caller;
@@ -44,17 +44,12 @@ impl MeteredBody {
             move |(mut pieces, mut json, metered)| async move {
                 let Some(piece) = pieces.next().await.transpose()? else { return Ok(None) };
                 let bytes = if is_json { json.add(&piece) } else { Ok(piece.len() as u64) };
-                let added = match bytes {
-                    Ok(bytes) => metered.held.add(bytes).await,
-                    Err(refusal) => Err(refusal),
-                };
-                match added {
-                    Ok(()) => Ok(Some((piece, (pieces, json, metered)))),
-                    Err(refusal) => {
-                        _ = metered.refused.set(refusal.clone());
-                        Err(axum::Error::new(refusal))
-                    }
+                let added = async { metered.held.add(bytes?).await };
+                if let Err(refusal) = added.await {
+                    _ = metered.refused.set(refusal.clone());
+                    return Err(axum::Error::new(refusal));
                 }
+                Ok(Some((piece, (pieces, json, metered))))
             },
         ))
     }
@@ -126,7 +121,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Json<T> {
         }
         let held = request.extensions().get::<MeteredBody>().cloned();
         let body = read_all(request.into_body()).await?;
-        Ok(Self { value: app.parsers().parse(body).await?, _held: held })
+        Ok(Self { value: app.parsers.parse(body).await?, _held: held })
     }
 }
 
@@ -228,23 +223,6 @@ impl<S: Sync> FromRequestParts<S> for FilePath {
     }
 }
 
-fn decode_percent(text: &str) -> Option<Vec<u8>> {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
-        if *first != b'%' {
-            decoded.push(*first);
-            continue;
-        }
-        let [high, low, after @ ..] = rest else { return None };
-        let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|it| u8::try_from(it).ok());
-        decoded.push(digit(high)? << 4 | digit(low)?);
-        rest = after;
-    }
-    Some(decoded)
-}
-
 impl FromRequestParts<App> for Caller {
     type Rejection = Refusal;
 
@@ -271,13 +249,11 @@ impl OptionalFromRequestParts<App> for IdempotencyKey {
         let mut values = parts.headers.get_all(IDEMPOTENCY_KEY).iter();
         let Some(value) = values.next() else { return Ok(None) };
         let key = sandbox_service::IdempotencyKey::new(value.to_str().unwrap_or_default());
-        match (key, values.next()) {
-            (Ok(key), None) => Ok(Some(Self(key))),
-            _ => {
-                let detail = "a key has 1 to 255 visible characters";
-                Err(Refusal::new(ProblemKind::Invalid, detail).at("Idempotency-Key", detail))
-            }
-        }
+        let (Ok(key), None) = (key, values.next()) else {
+            let detail = "a key has 1 to 255 visible characters";
+            return Err(Refusal::new(ProblemKind::Invalid, detail).at("Idempotency-Key", detail));
+        };
+        Ok(Some(Self(key)))
     }
 }
 

@@ -31,13 +31,13 @@ pub(super) async fn attach(
     ProcessId(process): ProcessId,
 ) -> Result<Response> {
     let At { app, subject, sandbox, params } = at;
-    let found = app.service().process(&subject, &sandbox, process, Duration::ZERO).await?;
+    let found = app.service.process(&subject, &sandbox, process, Duration::ZERO).await?;
     let upgrade = upgrade?;
     upgrade.speaks(SUBPROTOCOL)?;
     // What comes later is for this process, not for one of its number in another generation.
     let sandbox = SandboxRef { generation: Some(found.generation), ..sandbox };
-    let (from, mode) = (params.after.into(), params.mode.unwrap_or(ReadMode::Wait));
-    let events = app.service().process_events(&subject, &sandbox, process, from, mode).await?;
+    let (from, mode) = (params.after, params.mode.unwrap_or(ReadMode::Wait));
+    let events = app.service.process_events(&subject, &sandbox, process, from, mode).await?;
     let attached = Attached { app, subject, sandbox, process };
     Ok(upgrade.accept(SUBPROTOCOL, move |socket| attached.serve(socket, events)))
 }
@@ -57,7 +57,7 @@ impl Attached {
         let why = tokio::select! {
             why = send(&mut sender, events, refused) => why,
             why = self.receive(&mut receiver, refusals) => why,
-            () = self.app.stop().cancelled() => Closing::Stopping,
+            () = self.app.stop.cancelled() => Closing::Stopping,
         };
         tracing::debug!(process = self.process, ?why, "a client is not attached any more");
         WebSocket { sender, receiver }.close(why).await;
@@ -86,8 +86,7 @@ impl Attached {
     async fn write(&self, bytes: Bytes) -> Result<(), ServiceError> {
         let Self { app, subject, sandbox, process } = self;
         loop {
-            let write =
-                app.service().write_process_stdin(subject, sandbox, *process, bytes.clone());
+            let write = app.service.write_process_stdin(subject, sandbox, *process, bytes.clone());
             match write.await {
                 Err(error) if error.problem().kind == ProblemKind::StdinFull => {}
                 written => return written,
@@ -97,7 +96,7 @@ impl Attached {
 
     async fn perform(&self, request: AttachRequest) -> Result<(), ServiceError> {
         let Self { app, subject, sandbox, process } = self;
-        let service = app.service();
+        let service = &app.service;
         match request {
             AttachRequest::Resize(size) => {
                 service.resize_process(subject, sandbox, *process, size).await

@@ -16,6 +16,7 @@ use sandbox_api::ProblemKind;
 use super::content::{Condition, condition};
 use crate::lists::items;
 use crate::refusal::{Refusal, Result};
+use crate::response::set;
 
 /// What was built, if it was: names and compressed contents.
 const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/console.rs"));
@@ -63,9 +64,7 @@ pub(super) async fn asset(uri: Uri, headers: HeaderMap) -> Result<Response> {
     let kept = response.headers_mut();
     kept.insert(CACHE_CONTROL, IMMUTABLE);
     // It is weak because both encodings have the same one.
-    if let Ok(etag) = HeaderValue::from_str(&format!("W/\"{name}\"")) {
-        kept.insert(ETAG, etag);
-    }
+    set(kept, ETAG, &format!("W/\"{name}\""));
     Ok(guarded(response))
 }
 
@@ -107,9 +106,7 @@ fn file(
     };
     let kind = mime_guess::from_path(name).first_raw().unwrap_or("application/octet-stream");
     let charset = if kind.starts_with("text/") { "; charset=utf-8" } else { "" };
-    if let Ok(kind) = HeaderValue::from_str(&format!("{kind}{charset}")) {
-        response.headers_mut().insert(CONTENT_TYPE, kind);
-    }
+    set(response.headers_mut(), CONTENT_TYPE, &format!("{kind}{charset}"));
     response.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
     response
 }

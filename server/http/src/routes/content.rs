@@ -1,7 +1,7 @@
 //! Content of files: ranges, conditions, and headers that let no browser run it.
 
 use axum::http::header::{
-    CONTENT_DISPOSITION, CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_MATCH,
+    CONTENT_DISPOSITION, CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE, IF_MATCH,
     IF_NONE_MATCH, IF_RANGE, RANGE,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -9,6 +9,7 @@ use sandbox_api::ProblemKind;
 use sandbox_api::files::WriteMode;
 
 use crate::refusal::{Refusal, Result};
+use crate::response::set;
 
 /// Which part of a file an answer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,9 +124,7 @@ pub(super) fn as_attachment(headers: &mut HeaderMap, path: &[u8]) {
     let mime = mime_guess::from_path(&*String::from_utf8_lossy(name)).first_raw();
     let mime = mime.unwrap_or("application/octet-stream");
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(mime));
-    if let Ok(value) = HeaderValue::from_str(&disposition(name)) {
-        headers.insert(CONTENT_DISPOSITION, value);
-    }
+    set(headers, CONTENT_DISPOSITION, &disposition(name));
     headers.insert(
         CONTENT_SECURITY_POLICY,
         HeaderValue::from_static("sandbox; default-src 'none'; frame-ancestors 'none'"),
@@ -153,13 +152,6 @@ fn disposition(name: &[u8]) -> String {
 /// The strong ETag of a file.
 pub(super) fn etag(version: &str) -> String {
     format!("\"{version}\"")
-}
-
-/// Adds the ETag.
-pub(super) fn add_etag(headers: &mut HeaderMap, etag: &str) {
-    if let Ok(value) = HeaderValue::from_str(etag) {
-        headers.insert(ETAG, value);
-    }
 }
 
 #[cfg(test)]

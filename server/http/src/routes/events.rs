@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::StreamExt as _;
+use futures_util::{Stream, StreamExt as _};
 use sandbox_api::EventRecord;
 use sandbox_api::ProblemKind;
 use sandbox_service::Events;
@@ -23,16 +23,22 @@ pub(super) async fn get(
     headers: HeaderMap,
 ) -> Result<Response> {
     let after = last_event(&headers)?.unwrap_or(params.after);
-    Ok(stream(&app, app.service().events(&caller.subject, &id, after).await?))
+    Ok(stream(&app, app.service.events(&caller.subject, &id, after).await?))
 }
 
 /// The answer with these events, as they come.
 pub(super) fn stream(app: &App, events: Events) -> Response {
     // A stream that fails is cut off, without an end: the client reconnects where it was.
-    let events =
-        events.map(|event| message(&*event?)).map(|event| event.map_err(axum::BoxError::from));
-    let events = events.take_until(app.stop().clone().cancelled_owned());
-    let keep_alive = KeepAlive::new().interval(app.config().keep_alive).text("");
+    sse(app, events.map(|event| message(&*event?)))
+}
+
+/// The same of any messages.
+pub(super) fn sse(
+    app: &App,
+    events: impl Stream<Item = Result<Event>> + Send + 'static,
+) -> Response {
+    let events = events.take_until(app.stop.clone().cancelled_owned());
+    let keep_alive = KeepAlive::new().interval(app.config.keep_alive).text("");
     Sse::new(events).keep_alive(keep_alive).into_response()
 }
 

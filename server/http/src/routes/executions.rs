@@ -54,7 +54,7 @@ pub(super) async fn submit(
     wait: Duration,
 ) -> Result<Response> {
     let Json { value, _held } = request;
-    let (service, key) = (app.service(), key.map(|key| key.0));
+    let (service, key) = (&app.service, key.map(|key| key.0));
     let id = match wait.is_zero() {
         true => service.submit(subject, value, sandbox, key).await?.id,
         false => service.submit_waited(subject, value, sandbox, key).await?.id,
@@ -87,10 +87,10 @@ async fn wait_for(
     id: &str,
     wait: Duration,
 ) -> Result<StoredExecution> {
-    let service = app.service();
+    let service = &app.service;
     let execution = tokio::select! {
         execution = service.wait(subject, id, wait) => execution,
-        () = app.stop().cancelled() => service.wait(subject, id, Duration::ZERO).await,
+        () = app.stop.cancelled() => service.wait(subject, id, Duration::ZERO).await,
     };
     Ok(execution?)
 }
@@ -106,7 +106,7 @@ pub(super) async fn get(
 }
 
 pub(super) async fn cancel(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
-    let execution = app.service().cancel(&caller.subject, &id).await?;
+    let execution = app.service.cancel(&caller.subject, &id).await?;
     Ok(execution_answer(StatusCode::OK, execution))
 }
 
@@ -121,15 +121,15 @@ pub(super) async fn list(
     let limit = PageSize::of(limit);
     let query = ExecutionQuery { status, kind, sandbox, image, since, until, cursor, limit };
     let list = match subject {
-        None => app.service().list(&caller.subject, query).await?,
+        None => app.service.list(&caller.subject, query).await?,
         Some(_) if !caller.may(Scope::Admin) => {
-            let metadata = app.config().resource.as_ref().map(ResourceMetadata::metadata_url);
+            let metadata = app.config.resource.as_ref().map(ResourceMetadata::metadata_url);
             return Err(lacks(Scope::Admin, metadata.as_deref()));
         }
         Some(name) => {
             let invalid = |_| ServiceError::invalid("subject", "it is no subject, and not `*`");
             let subject = (name != ALL_SUBJECTS).then(|| Subject::new(name).map_err(invalid));
-            app.service().list_of(&caller.subject, subject.transpose()?, query).await?
+            app.service.list_of(&caller.subject, subject.transpose()?, query).await?
         }
     };
     Ok(json_response(StatusCode::OK, &list))
@@ -142,8 +142,4 @@ pub(super) fn example_request() -> Value {
         "limits": { "timeout_ms": 5000 },
         "metadata": { "step": 7 },
     })
-}
-
-pub(super) fn example_accepted() -> Value {
-    json!({ "id": "0f7c2b1d9a3e4c5b", "status": "queued" })
 }

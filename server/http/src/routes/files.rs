@@ -5,7 +5,7 @@ use std::io::{Seek as _, SeekFrom};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{
-    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE,
+    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -14,19 +14,19 @@ use sandbox_service::{ArchiveFormat, OpenFile};
 use tokio::io::AsyncReadExt as _;
 use tokio_util::io::ReaderStream;
 
-use super::content::{Condition, ContentRange, add_etag, as_attachment, condition, etag, part};
+use super::content::{Condition, ContentRange, as_attachment, condition, etag, part};
 use super::params::{ArchiveParams, Format};
 use crate::access::Caller;
 use crate::app::App;
 use crate::refusal::{Refusal, Result};
 use crate::request::{FilePath, Id, Params};
-use crate::response::json_response;
+use crate::response::{json_response, set};
 
 /// What is read of a file at a time.
 const CHUNK: usize = 256 << 10;
 
 pub(super) async fn list(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
-    let files = app.service().files(&caller.subject, &id).await?;
+    let files = app.service.files(&caller.subject, &id).await?;
     Ok(json_response(StatusCode::OK, &files))
 }
 
@@ -35,7 +35,7 @@ pub(super) async fn changes(
     caller: Caller,
     Id(id): Id,
 ) -> Result<Response> {
-    let changes = app.service().changes(&caller.subject, &id).await?;
+    let changes = app.service.changes(&caller.subject, &id).await?;
     Ok(json_response(StatusCode::OK, &changes))
 }
 
@@ -49,7 +49,7 @@ pub(super) async fn archive(
         Format::TarGz => (ArchiveFormat::TarGzip, "application/gzip", "tar.gz"),
         Format::TarZst => (ArchiveFormat::TarZstd, "application/zstd", "tar.zst"),
     };
-    let stream = app.service().archive(&caller.subject, &id, format).await?;
+    let stream = app.service.archive(&caller.subject, &id, format).await?;
     let mut response = Body::from_stream(stream).into_response();
     let headers = response.headers_mut();
     as_attachment(headers, format!("{id}.{suffix}").as_bytes());
@@ -64,7 +64,7 @@ pub(super) async fn get(
     FilePath(path): FilePath,
     headers: HeaderMap,
 ) -> Result<Response> {
-    let file = app.service().open_file(&caller.subject, &id, &path).await?;
+    let file = app.service.open_file(&caller.subject, &id, &path).await?;
     let etag = etag(&file.version);
     let mut response = match condition(&headers, &etag) {
         Condition::Failed => {
@@ -80,7 +80,7 @@ pub(super) async fn get(
         }
     };
     let headers = response.headers_mut();
-    add_etag(headers, &etag);
+    set(headers, ETAG, &etag);
     // It never changes, and is its owner's alone.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
     Ok(response)
@@ -114,10 +114,7 @@ fn content(mut file: OpenFile, part: ContentRange, path: &[u8]) -> Result<Respon
     headers.insert(CONTENT_LENGTH, length.into());
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     if let ContentRange::Range(first, last) = part {
-        let range = format!("bytes {first}-{last}/{all}");
-        if let Ok(value) = HeaderValue::from_str(&range) {
-            headers.insert(CONTENT_RANGE, value);
-        }
+        set(headers, CONTENT_RANGE, &format!("bytes {first}-{last}/{all}"));
     }
     Ok(response)
 }

@@ -66,7 +66,7 @@ pub(super) async fn read(request: Request, app: &App) -> Result<Json<ExecutionRe
                 if let Some(metered) = &held {
                     metered.held.add(in_memory).await?;
                 }
-                value = Some(app.parsers().parse(json.into()).await?);
+                value = Some(app.parsers.parse(json.into()).await?);
             }
             (Some(INPUT), Some(request)) => {
                 let name = part.file_name().map(str::to_owned);

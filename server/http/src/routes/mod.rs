@@ -26,6 +26,7 @@ use sandbox_api::service::{
 };
 use sandbox_api::{PortList, Preview, PreviewRequest};
 use sandbox_api::{ProcessList, ProcessRequest, ProcessView, SignalRequest, TerminalSize};
+use serde_json::json;
 
 pub use self::content::{ContentRange, content_range};
 use self::params::{
@@ -68,7 +69,7 @@ fn executions() -> Vec<Route> {
             .answers::<Execution>(200, "It has ended.")
             .header("Location", "The execution.")
             .answers::<AcceptedExecution>(202, ACCEPTED)
-            .example(executions::example_accepted)
+            .example(|| json!({ "id": "0f7c2b1d9a3e4c5b", "status": "queued" }))
             .header("Location", "The execution.")
             .refuses([409, 507]),
         Route::get("/v1/executions", "list_executions", executions::list)
@@ -149,7 +150,14 @@ fn sandboxes() -> Vec<Route> {
         Route::post("/v1/sandboxes", "create_sandbox", sandboxes::create)
             .does("Create a sandbox, or find it by its name")
             .owned_by(Owner::NewSandbox)
-            .json_body::<SandboxRequest>(Limit::Request, sandboxes::example_request)
+            .json_body::<SandboxRequest>(Limit::Request, || {
+                json!({
+                    "name": "notebook",
+                    "spec": { "limits": { "memory_bytes": 268_435_456 } },
+                    "ttl_ms": 3_600_000,
+                    "idle_ms": 600_000,
+                })
+            })
             .answers::<SandboxView>(200, "The sandbox of this name, which has the same spec.")
             .header("Location", "The sandbox.")
             .says_generation()
@@ -174,7 +182,7 @@ fn sandboxes() -> Vec<Route> {
         Route::post("/v1/sandboxes/{id}/extend", "extend_sandbox", sandboxes::extend)
             .does("Extend the lifetime of a sandbox")
             .describe("At most to the maximum lifetime fixed at creation.")
-            .json_body::<ExtendRequest>(Limit::Small, sandboxes::example_extend)
+            .json_body::<ExtendRequest>(Limit::Small, || json!({ "ttl_ms": 3_600_000 }))
             .answers::<SandboxView>(200, "The sandbox."),
         Route::patch("/v1/sandboxes/{id}", "patch_sandbox", sandboxes::patch)
             .does("Change the lifetime or the metadata of a sandbox")
@@ -182,7 +190,10 @@ fn sandboxes() -> Vec<Route> {
                 "What is left out stays. The lifetime may become shorter, and ends at \
                  `max_expires_at` at the latest.",
             )
-            .json_body::<SandboxPatch>(Limit::Small, sandboxes::example_patch)
+            .json_body::<SandboxPatch>(
+                Limit::Small,
+                || json!({ "ttl_ms": 600_000, "metadata": { "owner": "ci" } }),
+            )
             .answers::<SandboxView>(200, "The sandbox."),
         Route::post("/v1/sandboxes/{id}/pause", "pause_sandbox", sandboxes::pause)
             .does("Pause a sandbox")
@@ -203,7 +214,10 @@ fn sandboxes() -> Vec<Route> {
                 "An operation that fails is answered 200 with `success: false` and its error.",
             )
             .query::<GenerationParams>()
-            .json_body::<OperationRequest>(Limit::Request, sandboxes::example_operation)
+            .json_body::<OperationRequest>(
+                Limit::Request,
+                || json!({ "operation": "write", "path": "notes.txt", "content": "hello\n" }),
+            )
             .answers::<Envelope>(200, "The result of the operation.")
             .says_generation()
             .uses_sandbox(),
@@ -265,7 +279,10 @@ fn processes() -> Vec<Route> {
             .describe("Needs a sandbox whose spec has `processes: kept`.")
             .takes_key()
             .query::<GenerationParams>()
-            .json_body::<ProcessRequest>(Limit::Request, processes::example_request)
+            .json_body::<ProcessRequest>(
+                Limit::Request,
+                || json!({ "command": { "shell": "python3 -m http.server 8080" }, "tag": "web" }),
+            )
             .answers::<ProcessView>(201, "The process.")
             .header("Location", "The process.")
             .says_generation(),
@@ -343,7 +360,7 @@ fn processes() -> Vec<Route> {
         )
         .does("Set the size of a process's terminal")
         .query::<GenerationParams>()
-        .json_body::<TerminalSize>(Limit::Small, processes::example_size)
+        .json_body::<TerminalSize>(Limit::Small, || json!({ "cols": 120, "rows": 40 }))
         .answers_nothing(204, "It has this size."),
         Route::post(
             "/v1/sandboxes/{id}/processes/{process}/signal",
@@ -352,7 +369,7 @@ fn processes() -> Vec<Route> {
         )
         .does("Send a signal to a process")
         .query::<GenerationParams>()
-        .json_body::<SignalRequest>(Limit::Small, processes::example_signal)
+        .json_body::<SignalRequest>(Limit::Small, || json!({ "signal": "TERM", "to": "group" }))
         .answers_nothing(204, "It was sent."),
     ];
     routes.map(|route| route.of(Tag::Processes, Scope::Sandboxes).uses_sandbox()).into()
@@ -380,7 +397,7 @@ fn ports() -> Vec<Route> {
                  `Sandbox-Port-Token`, or without it if the preview is public.",
             )
             .query::<GenerationParams>()
-            .json_body::<PreviewRequest>(Limit::Small, ports::example_preview)
+            .json_body::<PreviewRequest>(Limit::Small, || json!({ "ttl_ms": 3_600_000 }))
             .answers::<Preview>(201, "The preview."),
     ];
     routes.map(|route| route.of(Tag::Ports, Scope::Sandboxes).uses_sandbox()).into()
@@ -400,7 +417,7 @@ fn server() -> Vec<Route> {
             .answers::<ServiceStatus>(200, "What it does."),
         Route::post("/v1/check", "check_script", server::check)
             .is(Tag::Executions, Scope::ExecutionsWrite, "Check a script without running it")
-            .json_body::<ScriptRequest>(Limit::Request, server::example_script)
+            .json_body::<ScriptRequest>(Limit::Request, || json!({ "script": "return 6 * 7" }))
             .answers::<ScriptCheck>(200, "What is wrong with it: nothing if it compiles."),
         Route::get("/v1/openapi.json", "get_openapi", server::openapi)
             .public("Get this document")
@@ -426,7 +443,7 @@ fn server() -> Vec<Route> {
                  server's own pages alone, with `proof` in `Session-Proof`. It lasts up to 12 hours, and no longer \
                  than the token.",
             )
-            .json_body::<session::SignIn>(Limit::Small, session::example_sign_in)
+            .json_body::<session::SignIn>(Limit::Small, || json!({ "token": "sbx_0f7c2b1d9a3e4c5b_…" }))
             .answers::<session::SessionView>(200, "Who is signed in.")
             .header("Set-Cookie", "The session.")
             .refuses([401, 429]),

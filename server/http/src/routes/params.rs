@@ -199,36 +199,21 @@ pub(super) struct ProcessEventParams {
     /// The generation of the sandbox that is meant: another one is refused (410).
     pub generation: Option<u64>,
     /// Only events after this number; `now`: only those that are still to come.
-    #[serde(default)]
+    #[serde(default = "beginning", deserialize_with = "read_from")]
     #[schemars(with = "Option<String>", extend("pattern" = "^(now|[0-9]+)$"))]
-    pub after: After,
+    pub after: ReadFrom,
     /// What happens to a reader that is too slow.
     pub mode: Option<ReadMode>,
 }
 
+const fn beginning() -> ReadFrom {
+    ReadFrom::After(0)
+}
+
 /// The event after which a stream begins.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(try_from = "String")]
-pub(super) struct After(ReadFrom);
-
-impl Default for After {
-    fn default() -> Self {
-        Self(ReadFrom::After(0))
-    }
-}
-
-impl TryFrom<String> for After {
-    type Error = &'static str;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse().map(Self).map_err(|_| "it is the number of an event, or `now`")
-    }
-}
-
-impl From<After> for ReadFrom {
-    fn from(after: After) -> Self {
-        after.0
-    }
+fn read_from<'de, D: Deserializer<'de>>(text: D) -> Result<ReadFrom, D::Error> {
+    let invalid = |_| D::Error::custom("it is the number of an event, or `now`");
+    String::deserialize(text)?.parse().map_err(invalid)
 }
 
 #[derive(Debug, Default, JsonSchema)]

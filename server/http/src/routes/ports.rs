@@ -11,7 +11,6 @@ use axum::routing::{MethodRouter, any};
 use hyper::upgrade::OnUpgrade;
 use sandbox_api::service::SandboxRef;
 use sandbox_api::{PreviewRequest, ProblemKind, TCP_PROTOCOL};
-use serde_json::{Value, json};
 
 use super::params::At;
 use super::sandboxes::answer;
@@ -32,8 +31,8 @@ const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
 pub(super) async fn list(at: At) -> Result<Response> {
     // One of a session of MCP is none here.
-    at.app.service().sandbox(&at.subject, &at.sandbox.id).await?;
-    let listed = at.app.service().listening_ports(&at.subject, &at.sandbox).await?;
+    at.app.service.sandbox(&at.subject, &at.sandbox.id).await?;
+    let listed = at.app.service.listening_ports(&at.subject, &at.sandbox).await?;
     Ok(answer(StatusCode::OK, &listed))
 }
 
@@ -43,12 +42,8 @@ pub(super) async fn preview(
     request: Json<PreviewRequest>,
 ) -> Result<Response> {
     let At { app, subject, sandbox, .. } = at;
-    let preview = app.service().open_preview(&subject, &sandbox, port, request.value).await?;
+    let preview = app.service.open_preview(&subject, &sandbox, port, request.value).await?;
     Ok(json_response(StatusCode::CREATED, &preview))
-}
-
-pub(super) fn example_preview() -> Value {
-    json!({ "ttl_ms": 3_600_000 })
 }
 
 pub(super) async fn connect(
@@ -58,11 +53,11 @@ pub(super) async fn connect(
 ) -> Result<Response> {
     let At { app, subject, sandbox, .. } = at;
     // Others learn nothing of it, whatever they ask for.
-    app.service().sandbox(&subject, &sandbox.id).await?;
+    app.service.sandbox(&subject, &sandbox.id).await?;
     let TcpUpgrade { on_upgrade, held } = upgrade?;
-    let stream = app.service().dial(&subject, &sandbox, port).await?.value;
+    let stream = app.service.dial(&subject, &sandbox, port).await?.value;
     let connection = std::future::ready(Ok(IdleGuard::tunnel(stream)));
-    tunnel::join(on_upgrade, connection, app.stop().clone(), held);
+    tunnel::join(on_upgrade, connection, app.stop.clone(), held);
     let headers = [
         (CONNECTION, HeaderValue::from_static("upgrade")),
         (UPGRADE, HeaderValue::from_static(TCP_PROTOCOL)),
@@ -88,13 +83,11 @@ impl FromRequestParts<App> for TcpUpgrade {
             && asks(UPGRADE, TCP_PROTOCOL);
         let extensions = &mut parts.extensions;
         let held = (extensions.get().cloned(), extensions.get().cloned());
-        match extensions.remove::<OnUpgrade>() {
-            Some(on_upgrade) if is_asked_for => Ok(Self { on_upgrade, held }),
-            _ => {
-                let detail = format!("this is a tunnel: send Upgrade: {TCP_PROTOCOL}, by HTTP/1.1");
-                Err(Refusal::new(ProblemKind::Malformed, detail))
-            }
-        }
+        let (true, Some(on_upgrade)) = (is_asked_for, extensions.remove()) else {
+            let detail = format!("this is a tunnel: send Upgrade: {TCP_PROTOCOL}, by HTTP/1.1");
+            return Err(Refusal::new(ProblemKind::Malformed, detail));
+        };
+        Ok(Self { on_upgrade, held })
     }
 }
 
@@ -120,8 +113,8 @@ async fn by_http(
     *request.uri_mut() =
         uri.ok_or_else(|| Refusal::new(ProblemKind::Malformed, "the path is not valid"))?;
     let sandbox = SandboxRef { id, generation: None };
-    let dialed = app.service().dial(&caller.subject, &sandbox, port).await?;
-    let (host, guard, stop) = (HostHeader::Local(port), Guard::Api, app.stop().clone());
+    let dialed = app.service.dial(&caller.subject, &sandbox, port).await?;
+    let (host, guard, stop) = (HostHeader::Local(port), Guard::Api, app.stop.clone());
     Ok(proxy(dialed.value, request, ProxyOptions { host, guard, scheme: None, stop }).await?)
 }
 
@@ -129,7 +122,7 @@ async fn by_http(
 /// credentials.
 fn refuse_pages(app: &App, headers: &HeaderMap) -> Result<()> {
     let forbidden = |detail| Err(Refusal::new(ProblemKind::Forbidden, detail));
-    if !app.config().has_auth {
+    if !app.config.has_auth {
         return forbidden("without authentication a port has no path here: use `sandbox port`");
     }
     let is_page = headers.get_all(SEC_FETCH_MODE).iter().any(|mode| mode == "navigate");

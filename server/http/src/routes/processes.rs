@@ -13,7 +13,6 @@ use sandbox_api::{
     ProcessRequest, ProcessState, ProcessView, ReadFrom, ReadMode, SignalRequest, TerminalSize,
 };
 use sandbox_service::{InSandbox, ProcessFilter, ServiceError};
-use serde_json::{Value, json};
 
 use super::events::{last_event, stream};
 use super::params::{At, ProcessEventParams, ProcessListParams, SubmitInParams};
@@ -31,7 +30,7 @@ pub(super) async fn start(
     request: Json<ProcessRequest>,
 ) -> Result<Response> {
     let (At { subject, sandbox, .. }, key) = (&at, key.map(|key| key.0));
-    let started = at.app.service().start_process(subject, sandbox, request.value, key).await?;
+    let started = at.app.service.start_process(subject, sandbox, request.value, key).await?;
     let location = format!("/v1/sandboxes/{}/processes/{}", sandbox.id, started.value.id);
     let location = HeaderValue::from_str(&location)
         .map_err(|_| Refusal::internal("the id of a sandbox is not valid in a URL"))?;
@@ -43,13 +42,13 @@ pub(super) async fn start(
 pub(super) async fn list(at: At<ProcessListParams>) -> Result<Response> {
     let At { app, subject, sandbox, params: ProcessListParams { state, tag, .. } } = at;
     let filter = ProcessFilter { state, tag };
-    let listed = app.service().processes(&subject, &sandbox, filter).await?;
+    let listed = app.service.processes(&subject, &sandbox, filter).await?;
     Ok(answer(StatusCode::OK, &listed))
 }
 
 pub(super) async fn get(at: At<SubmitInParams>, ProcessId(process): ProcessId) -> Result<Response> {
     let At { app, subject, sandbox, params } = &at;
-    let waiting = app.service().process(subject, sandbox, process, params.wait.into());
+    let waiting = app.service.process(subject, sandbox, process, params.wait.into());
     Ok(answer(StatusCode::OK, &unless_stopping(&at, process, waiting).await?))
 }
 
@@ -58,7 +57,7 @@ pub(super) async fn stop(
     ProcessId(process): ProcessId,
 ) -> Result<Response> {
     let At { app, subject, sandbox, params } = &at;
-    let stopping = app.service().stop_process(subject, sandbox, process, params.wait.into());
+    let stopping = app.service.stop_process(subject, sandbox, process, params.wait.into());
     let stopped = unless_stopping(&at, process, stopping).await?;
     let status = match stopped.value.state {
         ProcessState::Ended => StatusCode::OK,
@@ -75,8 +74,8 @@ async fn unless_stopping<P>(
 ) -> Result<InSandbox<ProcessView>, ServiceError> {
     tokio::select! {
         waited = waiting => waited,
-        () = app.stop().cancelled() => {
-            app.service().process(subject, sandbox, process, Duration::ZERO).await
+        () = app.stop.cancelled() => {
+            app.service.process(subject, sandbox, process, Duration::ZERO).await
         }
     }
 }
@@ -87,9 +86,9 @@ pub(super) async fn events(
     headers: HeaderMap,
 ) -> Result<Response> {
     let At { app, subject, sandbox, params } = at;
-    let from = last_event(&headers)?.map_or(params.after.into(), ReadFrom::After);
+    let from = last_event(&headers)?.map_or(params.after, ReadFrom::After);
     let mode = params.mode.unwrap_or(ReadMode::Lossy);
-    let events = app.service().process_events(&subject, &sandbox, process, from, mode).await?;
+    let events = app.service.process_events(&subject, &sandbox, process, from, mode).await?;
     Ok(stream(&app, events))
 }
 
@@ -98,7 +97,7 @@ pub(super) async fn write_stdin(
     ProcessId(process): ProcessId,
     request: Request,
 ) -> Result<StatusCode> {
-    let found = app.service().process(&subject, &sandbox, process, Duration::ZERO).await?;
+    let found = app.service.process(&subject, &sandbox, process, Duration::ZERO).await?;
     // What comes later is for this process, not for one of its number in another generation.
     let sandbox = SandboxRef { generation: Some(found.generation), ..sandbox };
     write(&app, &subject, &sandbox, process, request.into_body()).await?;
@@ -120,7 +119,7 @@ async fn write(
         while !piece.is_empty() {
             let next = piece.split_to(piece.len().min(PIECE_BYTES));
             let bytes = next.len();
-            let written = app.service().write_process_stdin(subject, sandbox, process, next).await;
+            let written = app.service.write_process_stdin(subject, sandbox, process, next).await;
             written.map_err(|error| {
                 let problem = error.problem();
                 let detail = format!("{}; it has taken {taken} bytes", problem.detail);
@@ -135,7 +134,7 @@ async fn write(
 }
 
 pub(super) async fn close_stdin(at: At, ProcessId(process): ProcessId) -> Result<StatusCode> {
-    at.app.service().close_process_stdin(&at.subject, &at.sandbox, process).await?;
+    at.app.service.close_process_stdin(&at.subject, &at.sandbox, process).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -144,7 +143,7 @@ pub(super) async fn resize(
     ProcessId(process): ProcessId,
     request: Json<TerminalSize>,
 ) -> Result<StatusCode> {
-    at.app.service().resize_process(&at.subject, &at.sandbox, process, request.value).await?;
+    at.app.service.resize_process(&at.subject, &at.sandbox, process, request.value).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -153,18 +152,6 @@ pub(super) async fn signal(
     ProcessId(process): ProcessId,
     request: Json<SignalRequest>,
 ) -> Result<StatusCode> {
-    at.app.service().signal_process(&at.subject, &at.sandbox, process, request.value).await?;
+    at.app.service.signal_process(&at.subject, &at.sandbox, process, request.value).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-pub(super) fn example_request() -> Value {
-    json!({ "command": { "shell": "python3 -m http.server 8080" }, "tag": "web" })
-}
-
-pub(super) fn example_size() -> Value {
-    json!({ "cols": 120, "rows": 40 })
-}
-
-pub(super) fn example_signal() -> Value {
-    json!({ "signal": "TERM", "to": "group" })
 }

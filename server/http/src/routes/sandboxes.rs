@@ -14,7 +14,6 @@ use sandbox_api::service::{ExecutionRequest, ExtendRequest, SandboxPatch, Sandbo
 use sandbox_api::{ErrorKind, ProblemKind};
 use sandbox_service::{CreatedSandbox, InSandbox, KeptWriter, SandboxQuery};
 use serde::Serialize;
-use serde_json::{Value, json};
 use tokio_util::io::ReaderStream;
 
 use super::content::{as_attachment, refuse_etags, write_mode};
@@ -51,7 +50,7 @@ pub(super) async fn create(
     caller: Caller,
     request: Json<SandboxRequest>,
 ) -> Result<Response> {
-    let created = app.service().create_sandbox(&caller.subject, request.value).await?;
+    let created = app.service.create_sandbox(&caller.subject, request.value).await?;
     let CreatedSandbox { sandbox, is_new, restarted } = created;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     let mut response = json_response(status, &sandbox);
@@ -69,15 +68,15 @@ pub(super) async fn list(
     let SandboxListParams { metadata, name, status, cursor, limit } = params;
     let limit = limit.map(PageSize::items);
     let query = SandboxQuery { metadata, name, status, limit, cursor };
-    Ok(json_response(StatusCode::OK, &app.service().sandboxes(&caller.subject, query).await?))
+    Ok(json_response(StatusCode::OK, &app.service.sandboxes(&caller.subject, query).await?))
 }
 
 pub(super) async fn get(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
-    Ok(json_response(StatusCode::OK, &app.service().sandbox(&caller.subject, &id).await?))
+    Ok(json_response(StatusCode::OK, &app.service.sandbox(&caller.subject, &id).await?))
 }
 
 pub(super) async fn delete(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
-    app.service().delete_sandbox(&caller.subject, &id).await?;
+    app.service.delete_sandbox(&caller.subject, &id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -88,7 +87,7 @@ pub(super) async fn extend(
     request: Json<ExtendRequest>,
 ) -> Result<Response> {
     let ttl = Duration::from_millis(request.value.ttl_ms);
-    let sandbox = app.service().extend_sandbox(&caller.subject, &id, ttl).await?;
+    let sandbox = app.service.extend_sandbox(&caller.subject, &id, ttl).await?;
     Ok(json_response(StatusCode::OK, &sandbox))
 }
 
@@ -98,22 +97,22 @@ pub(super) async fn patch(
     Id(id): Id,
     request: Json<SandboxPatch>,
 ) -> Result<Response> {
-    let sandbox = app.service().patch_sandbox(&caller.subject, &id, request.value).await?;
+    let sandbox = app.service.patch_sandbox(&caller.subject, &id, request.value).await?;
     Ok(json_response(StatusCode::OK, &sandbox))
 }
 
 pub(super) async fn pause(at: At) -> Result<Response> {
-    let sandbox = at.app.service().pause_sandbox(&at.subject, &at.sandbox).await?;
+    let sandbox = at.app.service.pause_sandbox(&at.subject, &at.sandbox).await?;
     Ok(json_response(StatusCode::OK, &sandbox))
 }
 
 pub(super) async fn resume(at: At) -> Result<Response> {
-    let sandbox = at.app.service().resume_sandbox(&at.subject, &at.sandbox).await?;
+    let sandbox = at.app.service.resume_sandbox(&at.subject, &at.sandbox).await?;
     Ok(json_response(StatusCode::OK, &sandbox))
 }
 
 pub(super) async fn operate(at: At, request: Json<OperationRequest>) -> Result<Response> {
-    let done = at.app.service().perform(&at.subject, &at.sandbox, request.value).await?;
+    let done = at.app.service.perform(&at.subject, &at.sandbox, request.value).await?;
     Ok(answer(StatusCode::OK, &done))
 }
 
@@ -121,7 +120,7 @@ pub(super) async fn read(at: At, FilePath(path): FilePath, headers: HeaderMap) -
     refuse_etags(&headers)?;
     let file = Read::new(&*path);
     let InSandbox { value, generation, restarted } =
-        at.app.service().read_file(&at.subject, &at.sandbox, file).await?;
+        at.app.service.read_file(&at.subject, &at.sandbox, file).await?;
     // A content that breaks off is cut off: it has no end that could be taken for its own.
     let content = ReaderStream::with_capacity(value, PIECE_BYTES);
     let mut response = Body::from_stream(content).into_response();
@@ -134,11 +133,8 @@ pub(super) async fn write(at: At, FilePath(path): FilePath, request: Request) ->
     let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     let bytes = length.and_then(|length| length.parse().ok());
     let file = Write { mode, ..Write::new(&*path) };
-    let writer = at.app.service().write_file(&at.subject, &at.sandbox, file, bytes).await;
-    let written = match writer {
-        Ok(writer) => copy(request.into_body(), writer).await,
-        Err(error) => Err(error.into()),
-    };
+    let writer = at.app.service.write_file(&at.subject, &at.sandbox, file, bytes).await;
+    let written = async { copy(request.into_body(), writer?).await }.await;
     let written = written.map_err(|refusal| match refusal.problem().kind {
         ProblemKind::Sandbox(ErrorKind::AlreadyExists) if mode == WriteMode::CreateNew => {
             Refusal::new(ProblemKind::PreconditionFailed, "the file exists")
@@ -166,25 +162,4 @@ pub(super) async fn run(
 ) -> Result<Response> {
     let At { app, subject, sandbox, params } = at;
     submit(&app, &subject, request, key, Some(sandbox), params.wait.into()).await
-}
-
-pub(super) fn example_request() -> Value {
-    json!({
-        "name": "notebook",
-        "spec": { "limits": { "memory_bytes": 268_435_456 } },
-        "ttl_ms": 3_600_000,
-        "idle_ms": 600_000,
-    })
-}
-
-pub(super) fn example_extend() -> Value {
-    json!({ "ttl_ms": 3_600_000 })
-}
-
-pub(super) fn example_patch() -> Value {
-    json!({ "ttl_ms": 600_000, "metadata": { "owner": "ci" } })
-}
-
-pub(super) fn example_operation() -> Value {
-    json!({ "operation": "write", "path": "notes.txt", "content": "hello\n" })
 }

@@ -8,22 +8,20 @@ use sandbox_api::ProblemKind;
 use sandbox_api::service::ScriptRequest;
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use crate::access::{Caller, Scope};
 use crate::app::App;
 use crate::metrics::OPENMETRICS;
-use crate::openapi::scopes;
 use crate::refusal::{Refusal, Result};
 use crate::request::Json;
 use crate::response::json_response;
 
 pub(super) async fn usage(State(app): State<App>, caller: Caller) -> Result<Response> {
-    Ok(json_response(StatusCode::OK, &app.service().usage(&caller.subject).await?))
+    Ok(json_response(StatusCode::OK, &app.service.usage(&caller.subject).await?))
 }
 
 pub(super) async fn service(State(app): State<App>) -> Result<Response> {
-    Ok(json_response(StatusCode::OK, &app.service().status().await?))
+    Ok(json_response(StatusCode::OK, &app.service.status().await?))
 }
 
 pub(super) async fn check(
@@ -31,12 +29,8 @@ pub(super) async fn check(
     caller: Caller,
     request: Json<ScriptRequest>,
 ) -> Result<Response> {
-    let checked = app.service().check_script(&caller.subject, request.value).await?;
+    let checked = app.service.check_script(&caller.subject, request.value).await?;
     Ok(json_response(StatusCode::OK, &checked))
-}
-
-pub(super) fn example_script() -> Value {
-    json!({ "script": "return 6 * 7" })
 }
 
 /// The answer of `/healthz`.
@@ -52,14 +46,14 @@ pub(super) async fn healthz() -> Response {
 }
 
 pub(super) async fn readyz(State(app): State<App>) -> Response {
-    let mut health = app.service().health().await;
+    let mut health = app.service.health().await;
     // Anybody may ask: the reasons are in the log.
     for check in &mut health.checks {
         if let Some(problem) = check.problem.take() {
             tracing::warn!(check = check.name, problem, "not ready");
         }
     }
-    health.ready &= !app.stop().is_cancelled();
+    health.ready &= !app.stop.is_cancelled();
     let status = match health.ready {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
@@ -68,7 +62,7 @@ pub(super) async fn readyz(State(app): State<App>) -> Response {
 }
 
 pub(super) async fn metrics(State(app): State<App>) -> Result<Response> {
-    let text = app.metrics().text().map_err(|_| Refusal::internal("figures cannot be written"))?;
+    let text = app.metrics.text().map_err(|_| Refusal::internal("figures cannot be written"))?;
     Ok(([(CONTENT_TYPE, HeaderValue::from_static(OPENMETRICS))], text).into_response())
 }
 
@@ -80,7 +74,7 @@ pub(super) async fn openapi(State(app): State<App>) -> Response {
         (CONTENT_TYPE, HeaderValue::from_static("application/json")),
         (CACHE_CONTROL, FOR_A_WHILE),
     ];
-    (headers, app.openapi().clone()).into_response()
+    (headers, app.openapi.clone()).into_response()
 }
 
 /// OAuth 2.0 Protected Resource Metadata.
@@ -100,7 +94,7 @@ pub(super) struct ProtectedResource {
 }
 
 pub(super) async fn resource_metadata(State(app): State<App>) -> Result<Response> {
-    metadata_of(&app, "", scopes().map(|(scope, _)| scope).collect())
+    metadata_of(&app, "", Scope::ALL.iter().map(|scope| scope.as_str()).collect())
 }
 
 pub(super) async fn mcp_resource_metadata(State(app): State<App>) -> Result<Response> {
@@ -108,7 +102,7 @@ pub(super) async fn mcp_resource_metadata(State(app): State<App>) -> Result<Resp
 }
 
 fn metadata_of(app: &App, path: &str, scopes: Vec<&'static str>) -> Result<Response> {
-    let resource = app.config().resource.as_ref().ok_or_else(|| {
+    let resource = app.config.resource.as_ref().ok_or_else(|| {
         Refusal::new(ProblemKind::NotFound, "this server names no issuer of tokens")
     })?;
     let url = resource.url.trim_end_matches('/');

@@ -10,7 +10,6 @@ use sandbox_api::service::{Subject, Time};
 use sandbox_auth::{MAX_SESSION_TOKEN_BYTES, Session};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use crate::access::{Caller, Peer, Reason};
 use crate::app::App;
@@ -67,8 +66,8 @@ async fn sign_in(app: &App, request: Request) -> Result<Response, (Refusal, Opti
     let token = match body.value {
         SignIn { token: Some(token), code: None } => token.trim().to_owned(),
         SignIn { token: None, code: Some(code) } => {
-            let unknown = || app.auth().refuse(peer, "an unknown or used code".to_owned());
-            let token = app.sessions().redeem_code(&code);
+            let unknown = || app.auth.refuse(peer, "an unknown or used code".to_owned());
+            let token = app.sessions.redeem_code(&code);
             token.ok_or_else(|| refuse_caller(app, None, "", unknown()))?
         }
         _ => {
@@ -84,16 +83,16 @@ async fn sign_in(app: &App, request: Request) -> Result<Response, (Refusal, Opti
     let authenticated = match bearer(&token) {
         Some(authorization) => {
             headers.insert(AUTHORIZATION, authorization);
-            app.auth().authenticate(&headers, peer).await
+            app.auth.authenticate(&headers, peer).await
         }
-        None => Err(app.auth().refuse(peer, "not the characters of a token".to_owned())),
+        None => Err(app.auth.refuse(peer, "not the characters of a token".to_owned())),
     };
     let caller = authenticated.map_err(|error| refuse_caller(app, None, "", error))?;
     // Where nobody needs a token, nobody needs a session.
-    let (session, proof) = match app.config().has_auth {
+    let (session, proof) = match app.config.has_auth {
         true => {
             let latest = Time::now().after(MAX_SESSION);
-            let expires_at = app.auth().expiry(&token).await.map_or(latest, |it| it.min(latest));
+            let expires_at = app.auth.expiry(&token).await.map_or(latest, |it| it.min(latest));
             let (session, proof) = Session::new(token, expires_at);
             (Some(session), Some(proof))
         }
@@ -102,7 +101,7 @@ async fn sign_in(app: &App, request: Request) -> Result<Response, (Refusal, Opti
     let expires_at = session.as_ref().map(|session| session.expires_at);
     let mut response = json_response(StatusCode::OK, &SessionView::of(&caller, expires_at, proof));
     if let Some(session) = &session {
-        app.sessions().begin(page, session, &mut response);
+        app.sessions.begin(page, session, &mut response);
     }
     response.extensions_mut().insert(caller.subject);
     Ok(response)
@@ -117,8 +116,4 @@ pub(super) async fn delete(uri: Uri, headers: HeaderMap) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     Sessions::end(&uri, &headers, &mut response);
     response
-}
-
-pub(super) fn example_sign_in() -> Value {
-    json!({ "token": "sbx_0f7c2b1d9a3e4c5b_…" })
 }

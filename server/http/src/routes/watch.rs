@@ -1,23 +1,20 @@
 //! Changes in a watched directory, as server-sent events.
 
-use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use axum::response::sse::Event;
 use futures_util::StreamExt as _;
 use sandbox_api::{WatchRecord, WatchRequest};
 
+use super::events::sse;
 use super::params::{At, WatchParams};
 use crate::refusal::{Refusal, Result};
 
 pub(super) async fn get(at: At<WatchParams>) -> Result<Response> {
     let At { app, subject, sandbox, params: WatchParams { path, recursive, .. } } = at;
     let request = WatchRequest { path: path.as_deref().unwrap_or(".").into(), recursive };
-    let watch = app.service().watch_files(&subject, &sandbox, request).await?;
+    let watch = app.service.watch_files(&subject, &sandbox, request).await?;
     // A watch that fails is cut off: its client has to look itself at what has changed since.
-    let events =
-        watch.map(|record| message(&record?)).map(|event| event.map_err(axum::BoxError::from));
-    let events = events.take_until(app.stop().clone().cancelled_owned());
-    let keep_alive = KeepAlive::new().interval(app.config().keep_alive).text("");
-    Ok(Sse::new(events).keep_alive(keep_alive).into_response())
+    Ok(sse(&app, watch.map(|record| message(&record?))))
 }
 
 fn message(record: &WatchRecord) -> Result<Event> {

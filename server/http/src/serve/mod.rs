@@ -17,7 +17,7 @@ use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -47,6 +47,7 @@ use self::stall::StallGuard;
 pub(crate) use self::tls::Certificate;
 pub use self::tls::{Tls, TlsError};
 use crate::access::Peer;
+use crate::lock;
 use crate::metrics::{InGauge, Metrics};
 
 /// How long a TLS handshake may take, and then the head of the first request.
@@ -369,7 +370,7 @@ impl Activity {
     }
 
     fn touch(&self) {
-        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *lock(&self.since) = Instant::now();
     }
 
     /// When it is to be looked at again.
@@ -380,7 +381,7 @@ impl Activity {
             (0, false, true) => IDLE_TIMEOUT,
             _ => PROGRESS_TIMEOUT,
         };
-        *self.since.lock().unwrap_or_else(PoisonError::into_inner) + patience
+        *lock(&self.since) + patience
     }
 }
 

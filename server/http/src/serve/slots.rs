@@ -1,12 +1,14 @@
 //! How many connections there are: in all, and of each address.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
 
+use sandbox_auth::network;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::access::Peer;
+use crate::lock;
 
 /// The connections of each address.
 type Counts = Arc<Mutex<HashMap<IpAddr, usize>>>;
@@ -42,7 +44,7 @@ impl Slots {
     pub fn assign(&self, permit: OwnedSemaphorePermit, peer: &Peer) -> Option<Slot> {
         let Peer::Tcp(address) = peer else { return Some(Slot { _permit: permit, address: None }) };
         let address = network(address.ip());
-        let mut counts = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.by_address);
         let count = counts.entry(address).or_default();
         if *count >= self.most_of_an_address {
             return None;
@@ -56,23 +58,13 @@ impl Slots {
 impl Drop for Slot {
     fn drop(&mut self) {
         let Some((address, counts)) = &self.address else { return };
-        let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(counts);
         if let Some(count) = counts.get_mut(address) {
             *count -= 1;
             if *count == 0 {
                 counts.remove(address);
             }
         }
-    }
-}
-
-/// A client with one IPv6 address usually has its whole /64.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
-        }
-        address => address,
     }
 }
 

@@ -35,17 +35,15 @@ pub(super) fn timeout(
 ) -> Result<Option<Duration>, Failure> {
     let Some(given) = given.filter(|given| !given.is_null()) else { return Ok(None) };
     let ceiling = millis(settings.timeout_ceiling);
-    match given.as_u64() {
-        Some(given) if (1..=ceiling).contains(&given) => Ok(Some(Duration::from_millis(given))),
-        _ => {
-            let given: String = given.to_string().chars().take(40).collect();
-            let message = format!(
-                "{tool}: `timeout_ms` is {given}: it must be 1 to {ceiling}, a whole number"
-            );
-            let hint = "limits.ceiling in the user's or the system's configuration is the most";
-            Err(Failure::new(ErrorKind::InvalidRequest, message, Some(hint.to_owned())))
-        }
-    }
+    let allowed = given.as_u64().filter(|given| (1..=ceiling).contains(given));
+    let allowed = allowed.map(Duration::from_millis).map(Some);
+    allowed.ok_or_else(|| {
+        let given: String = given.to_string().chars().take(40).collect();
+        let message =
+            format!("{tool}: `timeout_ms` is {given}: it must be 1 to {ceiling}, a whole number");
+        let hint = "limits.ceiling in the user's or the system's configuration is the most";
+        Failure::new(ErrorKind::InvalidRequest, message, Some(hint.to_owned()))
+    })
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use super::result::{
 use super::schema;
 use super::tool::{Call, Hints, McpTool, ServerTraits};
 use crate::hints::{explained, noted};
+use crate::lock;
 use crate::outputs::{Kept, MAX_KEPT_BYTES, Output, OutputEnd, Outputs, Shown};
 use crate::paths;
 use crate::settings::{Access, Settings};
@@ -174,7 +175,7 @@ async fn run(call: Call<'_>) -> Result<Ran, Failure> {
     let ends = Mutex::new([OutputEnd::default(), OutputEnd::default()]);
     let sink = |event: ExecutionEvent| {
         let ExecutionEvent::Output { stream, data } = event else { return };
-        let [stdout, stderr] = &mut *ends.lock().unwrap_or_else(PoisonError::into_inner);
+        let [stdout, stderr] = &mut *lock(&ends);
         match stream {
             OutputStream::Stdout => stdout.push(&data),
             OutputStream::Stderr => stderr.push(&data),

@@ -59,11 +59,9 @@ impl Catalogue {
     /// The tools that these settings offer, with or without files.
     pub fn new(settings: &Settings, has_files: bool) -> Self {
         let server = ServerTraits { settings, has_files };
-        let is_selected = |name: &str| match &settings.tools {
-            Some(names) => names.iter().any(|it| it == name),
-            None => true,
-        };
-        let tools = tools().filter(|entry| is_selected(entry.name));
+        let names = settings.tools.as_ref();
+        let is_named = |name: &str| names.is_none_or(|names| names.iter().any(|it| it == name));
+        let tools = tools().filter(|entry| is_named(entry.name));
         Self { tools: tools.filter_map(|it| Some((it, (it.offer)(server)?))).collect() }
     }
 

@@ -77,8 +77,7 @@ impl AnswerForm {
         let mut pieces = body.into_data_stream();
         // What was read, of which events end before `read`.
         let (mut held, mut read) = (Vec::new(), 0);
-        loop {
-            let Some(Ok(piece)) = pieces.next().await else { break };
+        while let Some(Ok(piece)) = pieces.next().await {
             let from = held.len().saturating_sub(1).max(read);
             held.extend_from_slice(&piece);
             let mut is_alone = true;

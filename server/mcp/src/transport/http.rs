@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
@@ -24,6 +24,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
 
+use crate::lock;
 use crate::server::{McpServer, Shared, Source};
 use crate::settings::Settings;
 use crate::transport::answer::AnswerForm;
@@ -54,10 +55,6 @@ pub struct HttpOptions {
     pub settings: Settings,
     /// The directory with an io dir for each subject; `None`: no files.
     pub io_dirs: Option<PathBuf>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A server over HTTP for any number of subjects, each with files of its own.

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rmcp::model::{
@@ -26,6 +26,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::lock;
 use crate::server::McpServer;
 use crate::tools::runs_in_a_fresh_container;
 
@@ -168,10 +169,6 @@ struct Shared<W> {
 }
 
 impl<W: AsyncWrite + Send + Unpin> Shared<W> {
-    fn in_flight(&self) -> std::sync::MutexGuard<'_, HashMap<RequestId, Lane>> {
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Writes a message. The id of the request that it answers is free from then on.
     async fn write(
         &self,
@@ -214,7 +211,7 @@ impl<W: AsyncWrite + Send + Unpin> Shared<W> {
     }
 
     fn end(&self, id: &RequestId) {
-        self.in_flight().remove(id);
+        lock(&self.in_flight).remove(id);
         self.answered.notify_one();
     }
 }
@@ -392,7 +389,7 @@ where
 
     /// A request that may be worked on now.
     fn admit(&mut self) -> Option<ClientJsonRpcMessage> {
-        let mut in_flight = self.shared.in_flight();
+        let mut in_flight = lock(&self.shared.in_flight);
         let has_room = [Lane::Ping, Lane::Fresh, Lane::Other]
             .map(|lane| in_flight.values().filter(|it| **it == lane).count() < IN_FLIGHT);
         let may_begin = |lane: Lane| has_room[lane as usize];
@@ -414,7 +411,7 @@ where
                 let (id, lane) = (request.id.clone(), Lane::of(&request.request));
                 self.is_initialized |=
                     matches!(request.request, ClientRequest::InitializeRequest(_));
-                let is_known = self.shared.in_flight().contains_key(&id)
+                let is_known = lock(&self.shared.in_flight).contains_key(&id)
                     || self.queue.iter().any(|waiting| waiting.id == id);
                 if is_known {
                     self.refuse(None, id_in_progress());

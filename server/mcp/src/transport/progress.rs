@@ -1,12 +1,14 @@
 //! Progress of a script by the lines that it logs, and of a command by its output.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::{Peer, RoleServer};
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
+
+use crate::lock;
 
 /// The shortest time between two notifications: a script logs faster than clients draw.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -38,13 +40,9 @@ impl Progress {
         Self { peer, token, pending: Mutex::default() }
     }
 
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a line of a script's log.
     pub fn push_line(&self, line: &str) {
-        let mut pending = self.pending();
+        let mut pending = lock(&self.pending);
         pending.done += 1;
         if !pending.message.is_empty() {
             append(&mut pending.message, b"\n");
@@ -54,7 +52,7 @@ impl Progress {
 
     /// Adds output of a command.
     pub fn push_output(&self, piece: &[u8]) {
-        let mut pending = self.pending();
+        let mut pending = lock(&self.pending);
         pending.done += piece.len() as u64;
         append(&mut pending.message, piece);
     }
@@ -68,7 +66,7 @@ impl Progress {
 
     /// What is to be sent: how much there is so far, and the message.
     fn next(&self) -> Option<(u64, String)> {
-        let mut pending = self.pending();
+        let mut pending = lock(&self.pending);
         if pending.sent == pending.done {
             return None;
         }

@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::future::ready;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _, stream};
@@ -28,6 +28,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::lines::{answered_id, id_in_progress};
+use crate::lock;
 
 /// The most sessions.
 const MAX_SESSIONS: usize = 1024;
@@ -120,10 +121,6 @@ impl Drop for OpenStream {
     fn drop(&mut self) {
         self.0.send_modify(|call| call.streams -= 1);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The common prefix of the event ids of one stream; `None` for events outside of a call.

@@ -1,6 +1,5 @@
 //! The processes of a workspace. They live in one sandbox, beside that of the file tools, with the same files.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use sandbox_api::service::{SandboxRef, Subject};
@@ -11,6 +10,7 @@ use sandbox_api::{
 use sandbox_service::{Events, ProcessFilter, Service, ServiceError};
 
 use super::Workspace;
+use crate::lock;
 
 /// The title of the sandbox of processes.
 const PROCESSES: &str = "mcp processes";
@@ -33,7 +33,7 @@ impl Workspace {
             let hint = "list_processes shows them, and stop_process stops one";
             return Err(Failure::new(ErrorKind::Busy, message, Some(hint.to_owned())));
         }
-        let (service, subject) = self.process_service()?;
+        let (service, subject) = (self.service()?, &self.subject);
         // Who may use them is signed: a port is open to those that are given its preview.
         let ports = if service.previews().is_some() { Ports::Any } else { Ports::default() };
         let spec = || self.spec().processes(sandbox_api::Processes::Kept).ports(ports.clone());
@@ -42,7 +42,7 @@ impl Workspace {
         let started = service.start_process(subject, &sandbox, request, None).await;
         let started = started.map_err(|error| self.failure(&error))?;
         let sandbox = SandboxRef { generation: Some(started.generation), ..sandbox };
-        *self.processes.sandbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(sandbox);
+        *lock(&self.processes.sandbox) = Some(sandbox);
         Ok(started.value)
     }
 
@@ -119,14 +119,10 @@ impl Workspace {
         Ok(stopped.map_err(|error| self.failure(&error))?.value)
     }
 
-    fn process_service(&self) -> Result<(Service, &Subject), Failure> {
-        Ok((self.service()?, &self.subject))
-    }
-
     /// Where the processes are, if any was started.
     fn process_sandbox(&self) -> Result<(Service, &Subject, SandboxRef), Failure> {
-        let (service, subject) = self.process_service()?;
-        let sandbox = self.processes.sandbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let (service, subject) = (self.service()?, &self.subject);
+        let sandbox = lock(&self.processes.sandbox);
         let hint = Some("start_process starts one".to_owned());
         let none = || Failure::new(ErrorKind::NotFound, "no process was started", hint);
         Ok((service, subject, sandbox.clone().ok_or_else(none)?))

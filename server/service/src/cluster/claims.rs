@@ -10,11 +10,12 @@ use sandbox_api::{ErrorKind, Failure};
 use sandbox_store::{Claimed, Claims};
 
 use super::decide::{self, Adoption};
-use super::node::{Node, lock};
+use super::node::Node;
 use crate::core::{Core, HeldSlot};
 use crate::counters::Counting;
 use crate::error::ServiceError;
 use crate::live::{PendingExecution, PendingWork};
+use crate::lock;
 
 /// When to look if nobody says that something waits: a wake-up can be lost.
 const POLL: Duration = Duration::from_secs(1);

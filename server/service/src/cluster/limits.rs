@@ -6,10 +6,12 @@ use std::time::Instant;
 use sandbox_api::service::{RequestSecrets, Subject};
 use sandbox_store::{Lane, Placement};
 
-use super::node::{Node, lock};
+use super::node::Node;
+use crate::OnDrop;
 use crate::core::Core;
 use crate::counters::Counting;
 use crate::error::ServiceError;
+use crate::lock;
 
 impl Core {
     /// Where an execution may run, and within which bounds it may wait.
@@ -38,13 +40,9 @@ impl Core {
             }
             None => self.state().rates.take(subject, Some(per_minute), Instant::now()).err(),
         };
-        match waits {
-            None => Ok(()),
-            Some(retry_after) => {
-                Counting::add(&self.counting.refused_quota);
-                Err(ServiceError::too_fast(retry_after))
-            }
-        }
+        let Some(retry_after) = waits else { return Ok(()) };
+        Counting::add(&self.counting.refused_quota);
+        Err(ServiceError::too_fast(retry_after))
     }
 
     /// How many executions of a subject wait and run, and how many sandboxes it keeps.
@@ -57,27 +55,20 @@ impl Core {
         let counts = node.call(move |cluster| cluster.counts_of(&subject)).await?;
         Ok((counts.queued, counts.running, counts.sandboxes))
     }
-}
 
-/// An execution that is being accepted: a session that holds it already is not wrong about it.
-pub(crate) struct Accepting {
-    core: Arc<Core>,
-    id: String,
-}
-
-impl Accepting {
+    /// An execution that is being accepted: a session that holds it already is not wrong about it.
     /// Its secrets are there before it can be claimed. They are dropped when it does not wait for them.
-    pub fn begin(core: &Arc<Core>, node: &Node, id: &str, secrets: &RequestSecrets) -> Self {
-        core.state().accepting.insert(id.to_owned());
+    pub fn accepting(
+        self: &Arc<Self>,
+        node: &Node,
+        id: &str,
+        secrets: &RequestSecrets,
+    ) -> OnDrop<impl FnMut() + use<>> {
+        let (core, id) = (self.clone(), id.to_owned());
+        core.state().accepting.insert(id.clone());
         if !secrets.is_empty() {
-            lock(&node.secrets).insert(id.to_owned(), secrets.clone());
+            lock(&node.secrets).insert(id.clone(), secrets.clone());
         }
-        Self { core: core.clone(), id: id.to_owned() }
-    }
-}
-
-impl Drop for Accepting {
-    fn drop(&mut self) {
-        self.core.state().accepting.remove(&self.id);
+        OnDrop(move || _ = core.state().accepting.remove(&id))
     }
 }

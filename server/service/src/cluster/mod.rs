@@ -19,7 +19,7 @@ mod claims;
 pub(crate) mod decide;
 mod elsewhere;
 mod followed;
-pub(crate) mod limits;
+mod limits;
 pub(crate) mod node;
 mod orphans;
 pub(crate) mod place;

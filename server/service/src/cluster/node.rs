@@ -1,8 +1,8 @@
 //! What a service knows and has done as a node of a cluster.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use sandbox_api::service::{RequestSecrets, Time};
@@ -10,6 +10,7 @@ use sandbox_store::{Cluster, NewSession, NodeSession, NodeView, StoreError, Wake
 use tokio::sync::Notify;
 
 use super::followed::Followed;
+use crate::lock;
 
 /// What a service knows as a node.
 pub(crate) struct Node {
@@ -76,10 +77,6 @@ pub struct ClusterCounters {
     pub commit_seconds: f64,
     /// Transactions that it began again.
     pub database_retries: u64,
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Node {

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use sandbox_api::service::{SandboxStatus, Subject, Time};
 use sandbox_store::{Cluster, NodeSession, Place, SandboxElsewhere, StoreError};
 
-use super::node::{ClusterCounters, Node, lock};
+use super::node::{ClusterCounters, Node};
 use crate::error::ServiceError;
+use crate::lock;
 use crate::service::Service;
 
 /// How old what is known of the sessions may be.

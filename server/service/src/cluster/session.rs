@@ -8,9 +8,10 @@ use sandbox_api::CancelCause;
 use sandbox_store::{Beat, Drain, NewSession, StoreError};
 
 use super::decide::{Action, Observer};
-use super::node::{Node, NodeState, lock};
+use super::node::{Node, NodeState};
 use crate::core::Core;
 use crate::error::ServiceError;
+use crate::lock;
 
 impl Node {
     /// Begins a session, which ends the earlier ones of this node: its data directory is in use by this process

@@ -64,9 +64,7 @@ impl Core {
         spec: impl Fn() -> SandboxSpec,
     ) -> Result<SandboxLease, ServiceError> {
         loop {
-            if !self.is_accepting.load(Ordering::Acquire) {
-                return Err(ServiceError::shutting_down());
-            }
+            self.check_accepting()?;
             let make = || SandboxEntry::attached(subject, title, spec());
             let bounds = (self.quotas().sandboxes, self.config.kept.sandboxes);
             let kept = self.kept.attached(subject, title, make, bounds);

@@ -1,7 +1,7 @@
 //! Sandboxes that were started ahead with a process in them, each for one creation: which wait, and who takes one.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use sandbox_api::Processes;
@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use crate::error::ServiceError;
 use crate::launcher::Guest;
+use crate::lock;
 use crate::preparation::Preparation;
 
 /// The sandboxes that wait, by their preparations.
@@ -18,7 +19,7 @@ pub(crate) struct PreparedSandboxes(Vec<Arc<Group>>);
 /// Those of a preparation.
 pub(crate) struct Group {
     pub preparation: Preparation,
-    waiting: Mutex<Waiting>,
+    pub waiting: Mutex<Waiting>,
     /// One was taken.
     pub taken: Notify,
 }
@@ -59,15 +60,9 @@ impl Claimed {
 impl Drop for Claimed {
     fn drop(&mut self) {
         if let Some(sandbox) = self.sandbox.take() {
-            self.group.waiting().sandboxes.push_front(sandbox);
+            lock(&self.group.waiting).sandboxes.push_front(sandbox);
         }
         self.group.taken.notify_one();
-    }
-}
-
-impl Group {
-    pub fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -113,7 +108,7 @@ impl PreparedSandboxes {
         if !group.preparation.is_for(spec) {
             return None;
         }
-        let mut waiting = group.waiting();
+        let mut waiting = lock(&group.waiting);
         // Those that have ended are removed by who starts others.
         let at = waiting.sandboxes.iter().position(|it| !it.guest.has_ended())?;
         let sandbox = waiting.sandboxes.remove(at);
@@ -123,7 +118,7 @@ impl PreparedSandboxes {
     /// The ids of those that wait.
     pub fn ids(&self) -> Vec<String> {
         let of_group = |group: &Arc<Group>| {
-            let waiting = group.waiting();
+            let waiting = lock(&group.waiting);
             waiting.sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect::<Vec<_>>()
         };
         self.0.iter().flat_map(of_group).collect()

@@ -23,6 +23,7 @@ use super::prepared::{Group, WaitingSandbox};
 use crate::core::Core;
 use crate::error::ServiceError;
 use crate::launcher::{Guest, GuestProcess};
+use crate::lock;
 use crate::plan::{plan_kept, plan_process};
 use crate::preparation::{Preparation, Ready};
 
@@ -81,7 +82,7 @@ impl Core {
         let id = random_hex::<12>();
         let guest = self.start_one(group, &id).await?;
         {
-            let mut waiting = group.waiting();
+            let mut waiting = lock(&group.waiting);
             if !waiting.is_closed {
                 waiting.sandboxes.push_back(WaitingSandbox { id, guest, since: Instant::now() });
                 return Ok(());
@@ -119,7 +120,7 @@ impl Core {
     /// Removes all that wait, and starts no more.
     pub async fn close_prepared(&self) {
         let close = |group: &Arc<Group>| {
-            let mut waiting = group.waiting();
+            let mut waiting = lock(&group.waiting);
             waiting.is_closed = true;
             std::mem::take(&mut waiting.sandboxes)
         };
@@ -134,7 +135,7 @@ async fn fill(core: Weak<Core>, group: Arc<Group>) {
     loop {
         let Some(strong) = core.upgrade() else { return };
         let (unusable, is_missing) = {
-            let mut waiting = group.waiting();
+            let mut waiting = lock(&group.waiting);
             if waiting.is_closed {
                 return;
             }

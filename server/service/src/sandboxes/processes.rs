@@ -2,7 +2,6 @@
 //! generation that they were started in.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -114,10 +113,7 @@ impl Core {
                 peak_memory_bytes: None,
                 written_bytes: None,
             };
-            let used = used.charged(&limits);
-            if let Err(error) = core.records.add_usage(&subject, core.records.now(), used).await {
-                tracing::error!(%error, "cannot record usage");
-            }
+            core.records.add_usage(&subject, used.charged(&limits)).await;
         };
         tokio::spawn(following.in_current_span());
     }
@@ -138,9 +134,7 @@ impl Service {
         request: ProcessRequest,
         key: Option<IdempotencyKey>,
     ) -> Result<InSandbox<ProcessView>, ServiceError> {
-        if !self.core.is_accepting.load(Ordering::Acquire) {
-            return Err(ServiceError::shutting_down());
-        }
+        self.core.check_accepting()?;
         let (core, subject, place) = (self.core.clone(), subject.clone(), sandbox.clone());
         // A caller that goes away does not leave a process without its key.
         let starting = async move { core.start_process(&subject, &place, request, key).await };

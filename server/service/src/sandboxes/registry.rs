@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use sandbox_api::service::{
     IdleAction, KeptSpec, SandboxCounts, SandboxRef, SandboxStatus, SandboxView, Subject, Time,
@@ -19,6 +19,7 @@ use crate::disk_usage::DiskUsage;
 use crate::error::ServiceError;
 use crate::files::Files;
 use crate::launcher::Guest;
+use crate::lock;
 use crate::name_lock::NameLock;
 use crate::plan::{Env, plan_kept};
 use crate::records::Records;
@@ -141,10 +142,6 @@ impl Info {
     pub fn guest(&self) -> Option<Arc<dyn Guest>> {
         self.guest.as_ref()?.upgrade()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A use of a kept sandbox. Its container is not removed for idleness before it ends.

@@ -1,7 +1,6 @@
 //! What callers ask of kept sandboxes: to create, list, change and remove them.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -97,9 +96,7 @@ impl Service {
         subject: &Subject,
         request: SandboxRequest,
     ) -> Result<CreatedSandbox, ServiceError> {
-        if !self.core.is_accepting.load(Ordering::Acquire) {
-            return Err(ServiceError::shutting_down());
-        }
+        self.core.check_accepting()?;
         // A caller that goes away does not leave a sandbox half created.
         let creating = self.core.clone().create_sandbox(subject.clone(), request);
         let (used, is_new) = crate::detached("the creation of a sandbox", creating).await?;

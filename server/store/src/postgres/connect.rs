@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 use std::iter;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -261,13 +262,8 @@ fn split_verification(url: &str) -> Result<(String, Option<bool>), StoreError> {
 
 /// Whether the way to a host does not leave the machine.
 fn is_local(host: &Host) -> bool {
-    match host {
-        Host::Unix(_) => true,
-        Host::Tcp(name) => {
-            name == "localhost"
-                || name.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
-        }
-    }
+    let Host::Tcp(name) = host else { return true };
+    name == "localhost" || name.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 fn roots(file: Option<&Path>) -> io::Result<RootCertStore> {

@@ -18,20 +18,14 @@ pub(crate) enum QueryError {
 impl QueryError {
     /// What the server said.
     pub fn code(&self) -> Option<&SqlState> {
-        match self {
-            Self::Timeout => None,
-            Self::Postgres(error) => error.code(),
-        }
+        let Self::Postgres(error) = self else { return None };
+        error.code()
     }
 
     /// Whether the server refused it, and goes on with the connection. Otherwise what became of it is not known.
     pub fn is_refusal(&self) -> bool {
-        match self {
-            Self::Timeout => false,
-            Self::Postgres(error) => error
-                .as_db_error()
-                .is_some_and(|answer| answer.parsed_severity() == Some(Severity::Error)),
-        }
+        let Self::Postgres(error) = self else { return false };
+        error.as_db_error().is_some_and(|it| it.parsed_severity() == Some(Severity::Error))
     }
 }
 

@@ -10,7 +10,7 @@ use super::parameters::{bind, if_any, one, own};
 use super::{Change, PostgresStore, WRITERS};
 use crate::error::StoreError;
 use crate::executions::{
-    Accepted, Finish, Lane, NewExecution, Start, StoredEvent, Then, kind_name, limits_json, state,
+    Accepted, Finish, Lane, NewExecution, Start, StoredEvent, Then, limits_json, state,
 };
 use crate::integer::{signed, unsigned};
 use crate::usage::{MAX, day};
@@ -34,7 +34,7 @@ impl PostgresStore {
         let parameters = vec![
             own(new.id),
             own(new.subject.as_str().to_owned()),
-            own(kind_name(new.kind)),
+            own(new.kind.as_str()),
             own(new.request),
             own(new.has_secrets),
             own(Value::Object(new.metadata).to_string()),

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::{SqliteStore, usage};
 use crate::error::StoreError;
 use crate::executions::{
-    Accepted, Finish, NewExecution, OF_KEY, Start, StoredEvent, Then, accepted, kind_name,
-    last_number, limits, limits_json, state,
+    Accepted, Finish, NewExecution, OF_KEY, Start, StoredEvent, Then, accepted, last_number,
+    limits, limits_json, state,
 };
 use crate::integer::signed;
 use crate::statement::of_sqlite;
@@ -84,7 +84,7 @@ fn accept(connection: &Connection, new: NewExecution) -> Result<Accepted, StoreE
     let seq = insert.insert(params![
         id,
         subject.as_str(),
-        kind_name(kind),
+        kind.as_str(),
         status.as_str(),
         request,
         has_secrets,

@@ -11,13 +11,12 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use sandbox_api::service::{
-    ExecutionKind, ExecutionState, IdleAction, KeptSpec, Subject, SubjectStatus, Time,
+    ExecutionKind, ExecutionState, IdleAction, KeptSpec, Subject, SubjectStatus, Time, UsageTotals,
 };
 use sandbox_api::{Cpus, EngineKind, Limits, Processes, Status, Usage};
 use serde_json::{Map, Value};
 
 use super::*;
-use crate::usage as used;
 use postgres::Clustered;
 
 pub(crate) use sqlite::count_steps;
@@ -240,10 +239,16 @@ fn execution_goes_from_queued_to_ended_and_never_back(on: &Engine) {
     assert_eq!(store.execution(&subject("bob"), "a").unwrap(), None);
     assert!(store.request("a").is_err());
     let usage = store.usage(&subject("alice")).unwrap();
-    let expected =
-        used::Usage { executions: 1, cpu_ms: 3, wall_ms: 5, written_bytes: 7, stored_bytes: 100 };
+    let expected = UsageTotals {
+        executions: 1,
+        cpu_ms: 3,
+        wall_ms: 5,
+        written_bytes: 7,
+        stored_bytes: 100,
+        ..UsageTotals::default()
+    };
     assert_eq!(usage, expected);
-    assert_eq!(store.usage(&subject("bob")).unwrap(), used::Usage::default());
+    assert_eq!(store.usage(&subject("bob")).unwrap(), UsageTotals::default());
 }
 
 fn execution_that_does_not_wait_is_stored_as_running(on: &Engine) {

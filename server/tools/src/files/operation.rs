@@ -143,10 +143,7 @@ pub(super) fn begin<T: FileTool>(
     let data_bytes = T::data_bytes(&args, largest);
     Ok(Box::pin(async move {
         let sandbox = lease.ready().await.map_err(OperationError::Sandbox)?;
-        let held = match data_bytes {
-            Some(bytes) => hold(read_bytes, bytes).await,
-            None => None,
-        };
+        let held = hold(read_bytes, data_bytes).await;
         let output = T::perform(&sandbox, args).await.map_err(|error| match error {
             Error::Operation { .. } => OperationError::Operation(error.into()),
             error => OperationError::Sandbox(lease.failure(error)),
@@ -163,8 +160,8 @@ fn scope(path: &[u8], changes: bool, lease: &Lease) -> Option<Scope> {
 }
 
 /// Waits until the data that a read may return fits into the memory for pending answers.
-async fn hold(available: Arc<Semaphore>, bytes: u64) -> Option<OwnedSemaphorePermit> {
-    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(MAX_READ_BYTES as u32);
+async fn hold(available: Arc<Semaphore>, bytes: Option<u64>) -> Option<OwnedSemaphorePermit> {
+    let bytes = u32::try_from(bytes?).unwrap_or(u32::MAX).min(MAX_READ_BYTES as u32);
     // The semaphore is never closed.
     available.acquire_many_owned(bytes).await.ok()
 }

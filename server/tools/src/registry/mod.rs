@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use sandbox_api::hosts::Allowlist;
@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::error::{ToolError, over_ceiling};
+use crate::lock;
 use mount_policy::MountPolicy;
 pub(crate) use order::Scope;
 use order::{Order, Ticket};
@@ -186,13 +187,8 @@ struct RegisteredSandbox {
     launch: Mutex<Launch>,
 }
 
-#[derive(Clone)]
-enum State {
-    Launching,
-    Ready(Arc<Sandbox>),
-    /// The launch failed.
-    Failed(Arc<ToolError>),
-}
+/// None as long as it is being launched; an error if that failed.
+type State = Option<Result<Arc<Sandbox>, Arc<ToolError>>>;
 
 /// A removal in progress, or its result.
 #[derive(Clone)]
@@ -233,10 +229,6 @@ pub(crate) struct Lease {
     ticket: Option<Ticket>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl RegisteredSandbox {
     fn handle(&self) -> &str {
         &self.request.handle
@@ -249,29 +241,21 @@ impl RegisteredSandbox {
     /// The sandbox, once it is ready; an error if the launch failed or was cancelled.
     async fn ready(&self) -> Result<Arc<Sandbox>, Arc<ToolError>> {
         let mut state = self.state.subscribe();
-        let state = state.wait_for(|state| !matches!(state, State::Launching)).await;
+        let state = state.wait_for(Option::is_some).await;
         // `self` holds the sender.
-        match state.map(|state| state.clone()) {
-            Ok(State::Ready(sandbox)) => Ok(sandbox),
-            Ok(State::Failed(error)) => Err(error),
-            Ok(State::Launching) | Err(_) => {
-                Err(Arc::new(ToolError::not_registered(self.handle())))
-            }
-        }
+        let state = state.ok().and_then(|state| state.clone());
+        state.unwrap_or_else(|| Err(Arc::new(ToolError::not_registered(self.handle()))))
     }
 
     fn cancel_launch(&self) {
         let message = "the sandbox_init of this container was cancelled";
         let error = Arc::new(ToolError::new(ErrorKind::Cancelled, message));
-        self.state.send_replace(State::Failed(error));
+        self.state.send_replace(Some(Err(error)));
     }
 
     /// Whether it was ready and has ended by itself.
     fn has_ended(&self) -> bool {
-        match &*self.state.borrow() {
-            State::Ready(sandbox) => sandbox.ended().is_some(),
-            State::Launching | State::Failed(_) => false,
-        }
+        matches!(&*self.state.borrow(), Some(Ok(sandbox)) if sandbox.ended().is_some())
     }
 }
 
@@ -317,7 +301,7 @@ impl Lease {
             Error::MountLost { .. } => error.full_message(),
             _ => return error.into(),
         };
-        if self.registry.names().remove(&self.sandbox) {
+        if lock(&self.registry.names).remove(&self.sandbox) {
             self.registry.remove_in_background(&self.sandbox);
         }
         let message = format!("Container '{}' has ended: {reason}", self.sandbox.handle());
@@ -342,10 +326,6 @@ impl Registry {
         Ok(Self { controller, settings, mounts, names, tasks })
     }
 
-    fn names(&self) -> MutexGuard<'_, Names> {
-        lock(&self.names)
-    }
-
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let mut tasks = lock(&self.tasks);
         while tasks.try_join_next().is_some() {}
@@ -364,7 +344,7 @@ impl Registry {
     ///
     /// If there is none.
     pub(crate) fn find(self: &Arc<Self>, handle: &str) -> Result<Lease, ToolError> {
-        let sandbox = self.names().registered.get(handle).cloned();
+        let sandbox = lock(&self.names).registered.get(handle).cloned();
         let sandbox = sandbox.ok_or_else(|| ToolError::not_registered(handle))?;
         Ok(Lease { registry: self.clone(), sandbox, ticket: None })
     }
@@ -380,7 +360,7 @@ impl Registry {
     ) -> Result<LaunchWaiter, ToolError> {
         request.check()?;
         self.settings.check(&request)?;
-        let mut names = self.names();
+        let mut names = lock(&self.names);
         if let Some(sandbox) = names.registered.get(&request.handle) {
             if !sandbox.has_ended() {
                 if sandbox.request != request {
@@ -415,7 +395,7 @@ impl Registry {
             bounds: Bounds { limits: spec.limits, ceiling },
             request,
             order: Mutex::default(),
-            state: watch::Sender::new(State::Launching),
+            state: watch::Sender::new(None),
             launch: Mutex::default(),
         });
         names.registered.insert(handle, sandbox.clone());
@@ -436,15 +416,12 @@ impl Registry {
         let launched = launched.await.unwrap_or_else(|_| {
             Err(ToolError::new(ErrorKind::Internal, "internal error: the launch failed"))
         });
-        let state = match launched {
-            Ok(launched) => State::Ready(Arc::new(launched)),
-            Err(error) => {
-                // First, so that a caller that sees the failure can retry.
-                self.names().remove(&sandbox);
-                State::Failed(Arc::new(error))
-            }
-        };
-        sandbox.state.send_replace(state);
+        let state = launched.map(Arc::new).map_err(|error| {
+            // First, so that a caller that sees the failure can retry.
+            lock(&self.names).remove(&sandbox);
+            Arc::new(error)
+        });
+        sandbox.state.send_replace(Some(state));
     }
 
     async fn launch_container(&self, request: &SandboxRequest) -> Result<Sandbox, ToolError> {
@@ -490,7 +467,7 @@ impl Registry {
     ///
     /// If there is none with this handle.
     pub(crate) fn remove(self: &Arc<Self>, handle: &str) -> Result<Removal, ToolError> {
-        let mut names = self.names();
+        let mut names = lock(&self.names);
         let sandbox = match (names.registered.remove(handle), names.removals.get(handle)) {
             (Some(sandbox), _) => sandbox,
             (None, None) => return Err(ToolError::not_registered(handle)),
@@ -525,7 +502,7 @@ impl Registry {
             },
             Err(error) => Removed::Never(error),
         };
-        let mut names = self.names();
+        let mut names = lock(&self.names);
         let is_its = |it: &Removal| Arc::ptr_eq(&it.sandbox, sandbox);
         if names.removals.get(sandbox.handle()).is_some_and(is_its) {
             names.removals.remove(sandbox.handle());
@@ -537,12 +514,12 @@ impl Registry {
     /// that could not be removed, with the reasons.
     pub async fn close(self: Arc<Self>) -> Vec<(String, String)> {
         let registered: Vec<_> =
-            self.names().registered.drain().map(|(_, sandbox)| sandbox).collect();
+            lock(&self.names).registered.drain().map(|(_, sandbox)| sandbox).collect();
         let removals: Vec<_> = registered
             .iter()
             .map(|sandbox| {
                 if let Some(task) = lock(&sandbox.launch).task.take()
-                    && matches!(&*sandbox.state.borrow(), State::Launching)
+                    && sandbox.state.borrow().is_none()
                 {
                     task.abort();
                     sandbox.cancel_launch();
@@ -557,7 +534,8 @@ impl Registry {
             }
             while tasks.join_next().await.is_some() {}
         }
-        let before = self.names().removals.drain().map(|(_, removal)| removal).collect::<Vec<_>>();
+        let before =
+            lock(&self.names).removals.drain().map(|(_, removal)| removal).collect::<Vec<_>>();
         let all = removals.iter().chain(&before);
         all.filter_map(|removal| match &*removal.outcome.borrow() {
             Some(Removed::Left(why)) => Some((removal.sandbox.handle().to_owned(), why.clone())),
@@ -602,10 +580,10 @@ impl LaunchWaiter {
 
 impl Drop for LaunchWaiter {
     fn drop(&mut self) {
-        let mut names = self.registry.names();
+        let mut names = lock(&self.registry.names);
         let mut launch = lock(&self.sandbox.launch);
         launch.waiters -= 1;
-        if launch.waiters > 0 || !matches!(&*self.sandbox.state.borrow(), State::Launching) {
+        if launch.waiters > 0 || self.sandbox.state.borrow().is_some() {
             return;
         }
         if let Some(task) = launch.task.take() {

@@ -1,7 +1,7 @@
 //! Lines and calls, with a test tool that does what its arguments say.
 
 use super::*;
-use crate::metadata::Metadata;
+use crate::metadata::Json;
 use serde_json::json;
 use std::pin::Pin;
 use tokio::io::{AsyncReadExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
@@ -13,12 +13,9 @@ type Boxed = Pin<Box<dyn Future<Output = ToolResponse> + Send>>;
 /// anything else is unknown.
 fn tool(tool: &str, args: &RawValue, stop: Stop) -> Boxed {
     let args: Value = serde_json::from_str(args.get()).unwrap();
-    let say = |content: String| ToolResponse {
-        outcome: Ok(Box::new(json!({"content": content}))),
-        metadata: Metadata::default(),
-        failure: None,
-        took: Duration::ZERO,
-        _held: None,
+    let say = |content: String| {
+        let data: Json = Box::new(json!({"content": content}));
+        ToolResponse { outcome: Ok(data.into()), took: Duration::ZERO }
     };
     match tool {
         "say" => Box::pin(async move { say(args.as_str().unwrap().to_owned()) }),
