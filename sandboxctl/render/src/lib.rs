@@ -6,6 +6,7 @@ pub mod ci;
 mod clipboard;
 mod diff;
 mod escape;
+pub mod listing;
 pub mod report;
 mod script_error;
 mod styled;

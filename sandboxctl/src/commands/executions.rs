@@ -4,13 +4,11 @@ use std::ffi::OsStr;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
+use sandbox_api::ExecutionDocument;
 use sandbox_api::service::{
-    Content, Execution, ExecutionRequest, ExecutionState, ExecutionSummary, FileEntry, FileKind,
-    FileList, Subject, Time,
+    Content, Execution, ExecutionRequest, ExecutionState, ExecutionSummary, Time,
 };
-use sandbox_api::{DocumentBody, EventRecord, ExecutionDocument, ExecutionEvent, Exit, Recorded};
 
 use super::{Context, guarded};
 use crate::cli::executions::{ExecutionsArgs, ExecutionsCommand, ListArgs, SubmitArgs};
@@ -18,7 +16,7 @@ use crate::error::{Error, UNREAD};
 use crate::input::{self, ScriptArgument};
 use crate::output::Output;
 use crate::remote::{self, Client, EventSource, Events, Stream};
-use crate::render;
+use crate::render::listing;
 use crate::signals::stdout_is_unread;
 use crate::target::Target;
 
@@ -38,7 +36,7 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
                 let executions = list(&client, &args).await?;
                 output.show(args.json, &executions, |width| match args.quiet {
                     true => executions.iter().map(|it| format!("{}\n", it.id)).collect(),
-                    false => listing(&executions, width),
+                    false => listing::executions(&executions, Time::now(), width),
                 })?;
             }
             ExecutionsCommand::Get { id, wait, json } => {
@@ -56,7 +54,7 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
                         match json {
                             // A line each, on a terminal too.
                             true => output.json_line(&event)?,
-                            false => output.text(&shown(&event))?,
+                            false => output.text(&listing::event(&event))?,
                         }
                     }
                     Ok(())
@@ -66,7 +64,7 @@ pub fn executions(context: &Context<'_>, args: ExecutionsArgs) -> Result<u8, Err
             ExecutionsCommand::Cancel { ids } => return cancel(output, &client, &ids).await,
             ExecutionsCommand::Files { id, json } => {
                 let files = client.files(&id).await?;
-                output.show(json, &files, |width| files_listing(&files, width))?;
+                output.show(json, &files, |width| listing::files(&files, width))?;
             }
             ExecutionsCommand::Download { id, path, output: file } => {
                 context.check_output("--output", &file)?;
@@ -180,119 +178,12 @@ async fn list(client: &Client, args: &ListArgs) -> Result<Vec<ExecutionSummary>,
     }
 }
 
-/// Executions as a table of this width.
-fn listing(executions: &[ExecutionSummary], width: Option<usize>) -> String {
-    let now = Time::from(SystemTime::now());
-    let of_subjects = executions.iter().map(|it| Some((it.subject.as_ref()?, it)));
-    if let Some(of_subjects) = of_subjects.collect::<Option<Vec<_>>>().filter(|it| !it.is_empty()) {
-        return listing_of_subjects(of_subjects, now, width);
-    }
-    let rows = executions.iter().map(|it| row(it, now));
-    render::table(["ID", "STATUS", "AGE", "TOOK", "RUNS", "SANDBOX"], rows, width)
-}
-
-/// Executions of several subjects as a table of this width.
-pub fn listing_of_subjects<'a>(
-    executions: impl IntoIterator<Item = (&'a Subject, &'a ExecutionSummary)>,
-    now: Time,
-    width: Option<usize>,
-) -> String {
-    let row = |(subject, execution): (&Subject, &ExecutionSummary)| {
-        let [id, status, age, took, title, sandbox] = row(execution, now);
-        [id, render::cell(Some(subject.as_str())), status, age, took, title, sandbox]
-    };
-    let headings = ["ID", "SUBJECT", "STATUS", "AGE", "TOOK", "RUNS", "SANDBOX"];
-    render::table(headings, executions.into_iter().map(row), width)
-}
-
-/// The columns of an execution in a table.
-fn row(it: &ExecutionSummary, now: Time) -> [String; 6] {
-    let took = match (it.started_at, it.ended_at) {
-        (Some(start), Some(end)) => took(end.since(start)),
-        (Some(start), None) => took(now.since(start)),
-        (None, _) => "-".to_owned(),
-    };
-    // Its submitter chose it.
-    let title = it.metadata.get("title").and_then(|title| title.as_str());
-    [
-        it.id.clone(),
-        it.status.to_string(),
-        render::age(now.since(it.created_at)),
-        took,
-        render::cell(title),
-        render::cell(it.sandbox.as_deref()),
-    ]
-}
-
-fn took(time: Duration) -> String {
-    match time.as_millis() {
-        millis @ 0..1000 => format!("{millis}ms"),
-        millis @ 1000..60_000 => format!("{}.{}s", millis / 1000, millis % 1000 / 100),
-        _ => render::age(time),
-    }
-}
-
 /// Prints an execution: as the service gives it, or as lines for people.
 fn print(output: &Output, execution: &Execution, json: bool) -> Result<(), Error> {
-    if json {
-        return output.document(execution);
+    match json {
+        true => output.document(execution),
+        false => output.text(&listing::execution(execution)),
     }
-    let summary = &execution.summary;
-    let mut facts = vec![
-        ("id", summary.id.clone()),
-        ("status", summary.status.to_string()),
-        ("created", summary.created_at.to_string()),
-    ];
-    facts.extend(summary.started_at.map(|time| ("started", time.to_string())));
-    facts.extend(summary.ended_at.map(|time| ("ended", time.to_string())));
-    if let Some(document) = &execution.document {
-        facts.push(("exit", document.process_exit_code().to_string()));
-        facts.extend(document.common.error.iter().map(|error| ("error", error.message.clone())));
-        if let DocumentBody::Script(body) = &document.body {
-            facts.extend(body.result.iter().map(|result| ("result", result.get().to_owned())));
-        }
-    }
-    output.text(&render::facts(8, facts))
-}
-
-/// An event as a line for people.
-pub fn shown(record: &EventRecord) -> String {
-    let what = match &record.event {
-        Recorded::Event(event) => match event {
-            ExecutionEvent::Log(entry) => entry.text.as_str().into(),
-            ExecutionEvent::Output { data, .. } => String::from_utf8_lossy(data),
-            ExecutionEvent::Test(case) => case.name.as_str().into(),
-            ExecutionEvent::HostRefused(host) => {
-                format!("{}:{} ({})", host.host, host.port, host.reason).into()
-            }
-            ExecutionEvent::Exited(Exit::Code(code)) => format!("exit code {code}").into(),
-            ExecutionEvent::Exited(Exit::Signal(signal)) => format!("signal {signal}").into(),
-            ExecutionEvent::Queued | ExecutionEvent::Started | ExecutionEvent::Omitted => "".into(),
-        },
-        Recorded::End { exit_code, .. } => format!("exit code {exit_code}").into(),
-    };
-    let what = render::escaped_line(what.trim_end_matches('\n')).into_owned();
-    let name = record.event.name();
-    let shown = format!("{:>5}  {}  {name:<8} {what}", record.seq, record.time);
-    format!("{}\n", shown.trim_end())
-}
-
-/// Files as a table of this width.
-fn files_listing(files: &FileList, width: Option<usize>) -> String {
-    let row = |file: &FileEntry| {
-        let size = match file.kind {
-            FileKind::File => render::size(file.bytes),
-            FileKind::Directory => "directory".to_owned(),
-            FileKind::Symlink => "link".to_owned(),
-            FileKind::Other => "other".to_owned(),
-        };
-        [render::escaped_line(&file.path.to_string_lossy()).into_owned(), size]
-    };
-    let mut text = render::table(["PATH", "SIZE"], files.files.iter().map(row), width);
-    if files.truncated {
-        text.push_str("…\n");
-    }
-    text
 }
 
 /// Prints until the end, or until stdout is closed. Returns the exit code.
@@ -338,10 +229,6 @@ pub async fn save(
 
 #[cfg(test)]
 mod tests {
-    use sandbox_api::Status;
-    use sandbox_api::service::ExecutionKind;
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -356,42 +243,5 @@ mod tests {
         ] {
             assert_eq!(check_archive_name(Path::new(name)).is_ok(), is_taken, "{name}");
         }
-    }
-
-    #[test]
-    fn table_says_what_each_execution_is_and_how_it_ended() {
-        let now = Time::now();
-        let summary = ExecutionSummary {
-            id: "da2442acca66b731".into(),
-            kind: ExecutionKind::Script,
-            status: ExecutionState::Ended(Status::ScriptError),
-            created_at: now.before(Duration::from_secs(65)),
-            started_at: Some(now.before(Duration::from_millis(64_000))),
-            ended_at: Some(now.before(Duration::from_millis(62_750))),
-            metadata: [("title".to_owned(), json!("a\n.luau"))].into_iter().collect(),
-            sandbox: None,
-            generation: None,
-            restarted: None,
-            image: None,
-            subject: None,
-        };
-        insta::assert_snapshot!(listing(&[summary], None), @r"
-        ID                STATUS        AGE  TOOK  RUNS      SANDBOX
-        da2442acca66b731  script_error  1m   1.2s  a\n.luau  -
-        ");
-    }
-
-    #[test]
-    fn events_are_one_line_each_whatever_a_script_prints() {
-        let entry = sandbox_api::LogEntry::from_line("a\nend exit code 0\u{1b}[2J\n");
-        let event = EventRecord {
-            seq: 3,
-            time: Time::from_unix_millis(0),
-            name: None,
-            event: ExecutionEvent::Log(entry).into(),
-        };
-        let text = shown(&event);
-        assert_eq!(text.lines().count(), 1, "{text}");
-        assert!(text.contains("a\\nend exit code 0\\u{1b}[2J"), "{text}");
     }
 }

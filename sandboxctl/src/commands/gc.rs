@@ -1,13 +1,14 @@
 //! `gc`: removes leftovers of crashed controllers.
 
 use std::collections::BTreeSet;
+use std::time::SystemTime;
 
 use sandbox_api::{Force, GcMode, GcOptions, ProgramImage, SandboxSummary, Stores};
 
-use super::{Context, ps::listing};
+use super::Context;
 use crate::cli::GcArgs;
 use crate::error::Error;
-use crate::render::{self, escaped_line};
+use crate::render::{self, escaped_line, listing};
 
 pub fn gc(context: &Context<'_>, args: &GcArgs) -> Result<u8, Error> {
     let options = GcOptions {
@@ -53,7 +54,8 @@ pub fn gc(context: &Context<'_>, args: &GcArgs) -> Result<u8, Error> {
         text.push_str(&format!("{}\n", escaped_line(&conflict.to_string())));
     }
     if !report.removed.is_empty() {
-        text.push_str(&listing(&report.removed, context.output.width()));
+        let width = context.output.width();
+        text.push_str(&listing::containers(&report.removed, SystemTime::now(), width));
     }
     context.output.text(&text)?;
     if !report.archives_kept.is_empty() {

@@ -10,14 +10,13 @@ use sandbox_store::{ExecutionQuery, Store, StoreStatus};
 use serde::Serialize;
 
 use super::artifacts::cancellable;
-use super::executions::listing_of_subjects;
 use super::token::{Place, place, remove_new, store};
 use super::{Context, guarded};
 use crate::cli::remote::RemoteArgs;
 use crate::cli::token::{ServerCommand, StoreArgs};
 use crate::config::Key;
 use crate::error::Error;
-use crate::render::{self, escaped_line};
+use crate::render::{self, escaped_line, listing};
 use crate::target;
 use crate::whole_file::MissingDirs;
 
@@ -41,7 +40,7 @@ pub fn server(context: &Context<'_>, command: &ServerCommand) -> Result<u8, Erro
             let found = store(context, args)?.list_all(subject.as_ref(), &query)?;
             let pairs = || found.iter().map(|(subject, execution)| (subject, execution));
             let all = pairs().map(|(subject, execution)| Listed { subject, execution });
-            let text = |width| listing_of_subjects(pairs(), Time::now(), width);
+            let text = |width| listing::executions_of_subjects(pairs(), Time::now(), width);
             context.output.show(*json, &all.collect::<Vec<_>>(), text)?;
             Ok(0)
         }

@@ -1,17 +1,17 @@
 //! `sandbox create`: a sandbox that stays.
 
 use hyper::StatusCode;
-use sandbox_api::service::{IdleAction, KeptSpec, SandboxRequest, SandboxStatus};
+use sandbox_api::service::{IdleAction, KeptSpec, SandboxRequest, SandboxStatus, Time};
 use sandbox_api::{Processes, millis};
 
 use super::super::Context;
 use super::super::exec::variables_of_request;
 use super::super::execution::remote;
 use super::super::serve::own::Place;
-use super::listing;
 use crate::cli::sandboxes::CreateArgs;
 use crate::error::Error;
 use crate::remote::{Client, Error as RemoteError};
+use crate::render::listing;
 
 pub async fn create(
     context: &Context<'_>,
@@ -85,8 +85,8 @@ pub async fn create(
         false => {
             context.output.text(&format!("{}\n", sandbox.id))?;
             let word = sandbox.name.as_deref().unwrap_or(&sandbox.id);
-            let (expiry, is_stopped) =
-                (listing::expiry(&sandbox), sandbox.status == SandboxStatus::Stopped);
+            let expiry = listing::expiry(&sandbox, Time::now());
+            let is_stopped = sandbox.status == SandboxStatus::Stopped;
             let state = if is_stopped { "it is stopped, and starts at its next use; " } else { "" };
             context.output.notice(&format!(
                 "{state}{expiry}; `sandboxctl sandbox extend {word} TIME` changes that"

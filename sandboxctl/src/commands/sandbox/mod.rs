@@ -4,7 +4,6 @@ mod attached;
 mod copy;
 mod create;
 mod exec;
-mod listing;
 mod port;
 mod process;
 pub mod resolve;
@@ -12,7 +11,7 @@ pub mod resolve;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sandbox_api::service::{SandboxPatch, SandboxView};
+use sandbox_api::service::{SandboxPatch, SandboxView, Time};
 use sandbox_api::{ProcessState, ProcessView, SignalRequest, SignalTarget, millis};
 
 use self::resolve::Unresolved;
@@ -21,6 +20,7 @@ use crate::cli::root::LocalRootArgs;
 use crate::cli::sandboxes::{SandboxCommand, SandboxesArgs};
 use crate::error::Error;
 use crate::remote::{Client, ProcessRef, SandboxQuery};
+use crate::render::listing;
 use crate::signals::Signals;
 
 pub fn sandbox(context: &Context<'_>, args: SandboxesArgs) -> Result<u8, Error> {
@@ -90,15 +90,16 @@ async fn perform(
             let query = SandboxQuery { status: status.as_deref(), metadata };
             let sandboxes = client.sandboxes(&query).await?;
             output.show(json, &sandboxes, |width| match quiet {
-                true => listing::ids(&sandboxes),
-                false => listing::sandboxes(&sandboxes, width),
+                true => listing::sandbox_ids(&sandboxes),
+                false => listing::sandboxes(&sandboxes, Time::now(), width),
             })?;
         }
         SandboxCommand::Ps { sandbox, all, json } => {
             let id = find(&client, &sandbox).await?.id;
             let mut processes = client.processes(&id).await?;
             processes.retain(|it| all || it.state != ProcessState::Ended);
-            output.show(json, &processes, |width| listing::processes(&processes, width))?;
+            let text = |width| listing::processes(&processes, Time::now(), width);
+            output.show(json, &processes, text)?;
         }
         SandboxCommand::Logs(args) => return process::logs(context, client, &args).await,
         SandboxCommand::Kill { sandbox, process, signal, tree } => {
@@ -126,7 +127,7 @@ async fn perform(
             let id = find(&client, &sandbox).await?.id;
             let patch = SandboxPatch { ttl_ms: Some(millis(ttl)), ..SandboxPatch::default() };
             let sandbox = client.patch_sandbox(&id, &patch).await?;
-            output.notice(&listing::expiry(&sandbox));
+            output.notice(&listing::expiry(&sandbox, Time::now()));
         }
         SandboxCommand::Pause { sandboxes } => {
             for id in find_all(&client, &sandboxes).await? {

@@ -60,8 +60,34 @@ pub fn resolve<'a>(word: &str, all: &'a [SandboxView]) -> Result<&'a SandboxView
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use sandbox_api::service::{SandboxStatus, Time};
+    use serde_json::{Map, json};
+
     use super::*;
-    use crate::commands::sandbox::listing::tests::view;
+
+    /// A sandbox of this id and name.
+    fn view(id: &str, name: Option<&str>) -> SandboxView {
+        let now = Time::now();
+        SandboxView {
+            id: id.to_owned(),
+            name: name.map(str::to_owned),
+            generation: 1,
+            status: SandboxStatus::Ready,
+            spec: serde_json::from_value(json!({ "image": "debian:13" })).unwrap(),
+            created_at: now.before(Duration::from_secs(65)),
+            last_used_at: now,
+            expires_at: now.after(Duration::from_secs(3605)),
+            max_expires_at: now.after(Duration::from_secs(7200)),
+            idle_at: None,
+            idle: serde_json::from_value(json!("stop")).unwrap(),
+            processes: Some(2),
+            paused_memory: None,
+            metadata: Map::new(),
+            node_away: false,
+        }
+    }
 
     #[test]
     fn word_is_an_id_a_name_or_the_beginning_of_an_id() {
