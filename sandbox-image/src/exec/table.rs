@@ -442,7 +442,9 @@ impl Supervisor {
                 self.report(asked, watches);
             }
             self.shared.outbox.flush();
-            if self.watched.len() >= MANY {
+            // What has more to do goes on at once.
+            let is_due = |it: &Watched| it.due.is_some_and(|due| due <= Instant::now());
+            if self.watched.len() >= MANY && !self.watched.values().any(is_due) {
                 std::thread::sleep(TURN.saturating_sub(now.elapsed()));
             }
         }
