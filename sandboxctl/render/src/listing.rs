@@ -5,5 +5,5 @@ mod receipt;
 mod sandboxes;
 
 pub use executions::{event, execution, executions, executions_of_subjects, files};
-pub use receipt::receipt;
+pub use receipt::{ending, receipt};
 pub use sandboxes::{containers, expiry, processes, sandbox_ids, sandboxes};

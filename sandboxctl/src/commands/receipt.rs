@@ -26,7 +26,6 @@ use super::Context;
 use super::artifacts::{cancellable, lines};
 use super::collect::{Artifacts, Copied};
 use super::execution::remarks;
-use super::replay::outcome_text;
 use super::staging::Staging;
 use crate::cli::receipt::{KeysCommand, ReceiptArgs, ReceiptCommand};
 use crate::error::Error;
@@ -557,7 +556,7 @@ pub fn receipt(context: &Context<'_>, command: &ReceiptCommand) -> Result<u8, Er
         output.text(&done)?;
     }
     if has_failed {
-        let ended = format!("its run ended with {}", outcome_text(outcome));
+        let ended = format!("its run ended with {}", listing::ending(outcome));
         match require_ok {
             true => output.failure(&ended, None),
             false => output.notice(&ended),

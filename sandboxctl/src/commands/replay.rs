@@ -12,7 +12,7 @@ use sandbox_api::receipt::{
 };
 use sandbox_api::{
     DEFAULT_LIFETIME, Lifespan, Outcome, PrivateIo, Pull, RootFs, SandboxSpec, Script, Secrets,
-    Status, Workload,
+    Workload,
 };
 use sandbox_controller::artifacts::{Reference, Request, Selection, Unmatched};
 use sandbox_controller::{Command, Execution, FinishOptions, Patterns, Sandbox, receipts};
@@ -27,7 +27,7 @@ use crate::cli::receipt::ReplayArgs;
 use crate::config::{Key, Settings, resolved_parents};
 use crate::error::Error;
 use crate::input::{self, ScriptArgument};
-use crate::render::escaped_line;
+use crate::render::{escaped_line, listing};
 
 const IMAGE_PREFIX: &str = "sha256:";
 
@@ -313,18 +313,15 @@ fn text_of(comparison: &Comparison) -> String {
         text.push_str("outcome    differs\n");
         match comparison.actual {
             Some(actual) if actual != comparison.expected => {
-                text.push_str(&both(&outcome_text(comparison.expected), &outcome_text(actual)));
+                text.push_str(&both(
+                    &listing::ending(comparison.expected),
+                    &listing::ending(actual),
+                ));
             }
             _ => text.push_str("  its result or its test cases are others\n"),
         }
     }
     text
-}
-
-/// How a run ended, for people.
-pub fn outcome_text(RecordedOutcome { status, exit_code }: RecordedOutcome) -> String {
-    let status = status.map_or("an unknown status", Status::as_str);
-    exit_code.map_or_else(|| status.to_owned(), |code| format!("{status}, exit code {code}"))
 }
 
 /// The sandbox of the receipt. What it may do is what is allowed here: a receipt allows nothing, and
@@ -548,6 +545,8 @@ fn outcome(receipt: &Receipt, outcome: &Outcome, tests: Option<TestResult>) -> S
 
 #[cfg(test)]
 mod tests {
+    use sandbox_api::Status;
+
     use super::*;
 
     #[test]

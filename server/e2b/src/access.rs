@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::header::{ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, RETRY_AFTER};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
 use futures_util::FutureExt as _;
@@ -31,7 +31,7 @@ use crate::plane::{
     sandbox_in,
 };
 use crate::router::routers;
-use crate::tokens::{SignatureRefusal, SignedFile, envd_token, is_equal, traffic_token};
+use crate::tokens::{SignatureRefusal, SignedFile, envd_token, has, is_equal, traffic_token};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ACCESS_TOKEN: HeaderName = HeaderName::from_static("x-access-token");
@@ -233,12 +233,6 @@ impl Admit for Elsewhere {
     fn refuse(&self, refusal: Refusal) -> Response {
         refused(refusal)
     }
-}
-
-/// Whether this header has this token.
-pub(crate) fn has(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
-    let given = headers.get(name).and_then(|given| given.to_str().ok());
-    given.is_some_and(|given| is_equal(given, token))
 }
 
 fn is_preflight(head: &Parts) -> bool {

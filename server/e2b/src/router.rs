@@ -11,7 +11,6 @@ use sandbox_http::{Caller, Guard, HostHeader, ProxyError, ProxyOptions, proxy};
 use serde_json::json;
 use tower::ServiceExt as _;
 
-use crate::access::has;
 use crate::answers::{closed, not_found, refused, with_cors};
 use crate::app::{App, EnvdCaller};
 use crate::control;
@@ -20,7 +19,7 @@ use crate::error::Error;
 use crate::marker::Marker;
 use crate::plane::{Decided, ENVD_PORT, FILES, PATH, TRAFFIC_TOKEN};
 use crate::sandbox::{Sandbox, is_missing};
-use crate::tokens::traffic_token;
+use crate::tokens::{has, traffic_token};
 
 /// What answers, without the path of the mount.
 #[derive(Clone)]

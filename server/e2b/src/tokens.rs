@@ -1,5 +1,6 @@
 //! The tokens of a sandbox, which are derived from its id and stored nowhere, and what is signed with them.
 
+use axum::http::{HeaderMap, HeaderName};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use sandbox_api::service::Time;
@@ -25,6 +26,12 @@ pub(crate) fn traffic_token(service: &Service, id: &str) -> String {
 pub(crate) fn is_equal(one: &str, other: &str) -> bool {
     let bytes = one.bytes().zip(other.bytes());
     one.len() == other.len() && bytes.fold(0, |differs, (one, other)| differs | (one ^ other)) == 0
+}
+
+/// Whether this header has this token.
+pub(crate) fn has(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
+    let given = headers.get(name).and_then(|given| given.to_str().ok());
+    given.is_some_and(|given| is_equal(given, token))
 }
 
 /// What a signed URL of a file says.

@@ -147,6 +147,20 @@ impl Service {
         self.core.clone().submit(subject.clone(), request, key, sandbox, true).await
     }
 
+    /// An execution with its result document when it has ended, or as it is after this time.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::not_found`] if this subject has none of this id.
+    pub async fn wait(
+        &self,
+        subject: &Subject,
+        id: &str,
+        up_to: Duration,
+    ) -> Result<StoredExecution, ServiceError> {
+        self.core.wait(subject, id, up_to).await
+    }
+
     /// Cancels an execution, and gives it as it is then: one that waited has ended, one that runs
     /// ends soon, and one that has ended is not changed. Once more kills it at once.
     ///

@@ -375,6 +375,17 @@ impl Call {
         accepted["id"].as_str().unwrap().to_owned()
     }
 
+    /// The same for a node whose connections to the database were ended: it may answer with 503 until it has new ones.
+    #[track_caller]
+    pub fn submit_in_time(&self, script: &str) -> String {
+        let body = serde_json::json!({ "script": script }).to_string();
+        eventually("the node to reach the database", || {
+            let (status, answer) = self.json("POST", "/v1/executions", &body).expect("an answer");
+            assert!([202, 503].contains(&status), "{status} {answer}");
+            (status == 202).then(|| answer["id"].as_str().unwrap().to_owned())
+        })
+    }
+
     /// The status of an execution.
     #[track_caller]
     pub fn status(&self, id: &str) -> String {

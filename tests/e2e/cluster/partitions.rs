@@ -41,8 +41,8 @@ fn partition_from_the_database_is_felt_when_it_is_longer_than_the_lease() {
 
     // Without wake-ups what waits is found as well.
     (0..NODES).for_each(|node| cluster.nodes[node].database.reset());
-    let ids: Vec<_> =
-        (0..30).map(|number| cluster.call(number % NODES, "a").submit("return 1")).collect();
+    let submit = |number| cluster.call(number % NODES, "a").submit_in_time("return 1");
+    let ids: Vec<_> = (0..30).map(submit).collect();
     for id in &ids {
         assert_eq!(cluster.ended(1, "a", id)["status"], "ok");
     }

@@ -8,6 +8,12 @@ use serde_json::Value;
 
 use crate::table;
 
+/// How a run ended, as its receipt says.
+pub fn ending(RecordedOutcome { status, exit_code }: RecordedOutcome) -> String {
+    let status = status.map_or("an unknown status", Status::as_str);
+    exit_code.map_or_else(|| status.to_owned(), |code| format!("{status}, exit code {code}"))
+}
+
 /// What a receipt and the statement of its tests say, a line for each fact. `keys` are the ids that its
 /// signatures name.
 pub fn receipt<'a>(
