@@ -104,6 +104,7 @@ fn goal(target: Target, unit: Unit, verdict: Option<Verdict>) -> String {
     let bound = match target.of {
         Aspect::Ratio => number(target.bound),
         Aspect::Median => quantity(target.bound, unit),
+        Aspect::P95 => format!("{} at p95", quantity(target.bound, unit)),
         Aspect::P99 => format!("{} at p99", quantity(target.bound, unit)),
     };
     let verdict = match verdict {

@@ -109,6 +109,8 @@ pub enum Aspect {
     Ratio,
     /// The median, in the figure's unit.
     Median,
+    /// What a twentieth of the samples exceeds, in the figure's unit.
+    P95,
     /// What a hundredth of the samples exceeds, in the figure's unit.
     P99,
 }
@@ -158,6 +160,12 @@ impl Target {
         Self { of: Aspect::Median, side: Side::AtLeast, bound }
     }
 
+    /// All but a twentieth at most this, in the figure's unit.
+    #[must_use]
+    pub const fn p95_at_most(bound: f64) -> Self {
+        Self { of: Aspect::P95, side: Side::AtMost, bound }
+    }
+
     /// All but a hundredth at most this, in the figure's unit.
     #[must_use]
     pub const fn p99_at_most(bound: f64) -> Self {
@@ -173,6 +181,7 @@ impl Figure {
         let value = match target.of {
             Aspect::Ratio => self.beside.as_ref()?.ratio.value,
             Aspect::Median => self.summary.median,
+            Aspect::P95 => self.summary.p95,
             Aspect::P99 => self.summary.p99,
         };
         let is_met = match target.side {

@@ -16,6 +16,8 @@ pub struct Summary {
     pub median: f64,
     /// A tenth of them is greater.
     pub p90: f64,
+    /// A twentieth of them is greater.
+    pub p95: f64,
     /// A hundredth of them is greater.
     pub p99: f64,
 }
@@ -31,6 +33,7 @@ impl Summary {
             p10: quantile(&sorted, 0.10)?,
             median: quantile(&sorted, 0.50)?,
             p90: quantile(&sorted, 0.90)?,
+            p95: quantile(&sorted, 0.95)?,
             p99: quantile(&sorted, 0.99)?,
         })
     }
@@ -86,7 +89,10 @@ mod tests {
     fn a_summary_is_of_the_order_and_not_of_the_turn() {
         let samples: Vec<f64> = (0..=100).rev().map(f64::from).collect();
         let summary = Summary::of(&samples).unwrap();
-        assert_eq!(summary, Summary { count: 101, p10: 10., median: 50., p90: 90., p99: 99. });
+        assert_eq!(
+            summary,
+            Summary { count: 101, p10: 10., median: 50., p90: 90., p95: 95., p99: 99. }
+        );
     }
 
     #[test]

@@ -246,7 +246,7 @@ async fn in_sandbox(
 
     let beside =
         row("`exec true` during a transfer of 1 GiB", beside_transfer(bench, sandbox).await?);
-    rows.push(beside.target(Target::p99_at_most(5e-3)));
+    rows.push(beside.target(Target::p95_at_most(5e-3)));
     Ok(rows)
 }
 
