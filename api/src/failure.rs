@@ -38,8 +38,8 @@ impl Failure {
         Self { kind, message: message.into(), line: None, traceback: None, value: None, hint }
     }
 
-    /// The same with how to get [a part](crate::Operation::part_hint) of what is too large, and [what to
-    /// do](crate::Operation::bytes_hint) with content that is not UTF-8.
+    /// The same with how to get [a part](crate::operation::OperationRequest::part_hint) of what is too large, and [what to
+    /// do](crate::operation::OperationRequest::bytes_hint) with content that is not UTF-8.
     #[must_use]
     pub fn with_hints(mut self, part: Option<&str>, bytes: Option<&str>) -> Self {
         match (self.kind, part, bytes, &mut self.hint) {

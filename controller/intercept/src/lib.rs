@@ -2,8 +2,8 @@
 //! add, or rules about single requests. It holds both ends: that of the program, with a certificate of the
 //! [sandbox's own authority](Interceptor::certificate), and that of the host, whose certificate is verified.
 //!
-//! Each request is checked, changed ([`request`](crate::request)) and sent; secrets are found
-//! ([`forms`](crate::forms)) and replaced ([`redact`](crate::redact)) in each answer. Whoever connects, and counts bytes, is the caller.
+//! Each request is checked, changed (`request`) and sent; secrets are found
+//! (`forms`) and replaced (`redact`) in each answer. Whoever connects, and counts bytes, is the caller.
 
 #![forbid(unsafe_code)]
 

@@ -25,7 +25,7 @@
 //!              └──────────── server: retry, once ──────────────────┘
 //! ```
 //!
-//! Pure, and bounded: it holds at most [`MAX_HELD`], and reads each byte once.
+//! Pure, and bounded: it holds at most `MAX_HELD`, and reads each byte once.
 
 #![deny(unsafe_code)]
 

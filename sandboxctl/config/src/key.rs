@@ -159,12 +159,12 @@ macro_rules! settings {
         /// A setting.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Key {
-            $(#[doc = $description] $key,)*
+            $(#[doc = concat!("`", $name, "`: `", $description, "`")] $key,)*
             /// A limit.
             Limit(LimitKey),
             /// The ceiling of a limit.
             Ceiling(LimitKey),
-            /// The limit of sandboxes with programs, for those in [`EXEC`].
+            /// The limit of sandboxes with programs, for those of `exec`.
             Exec(LimitKey),
             /// The ceiling of such a limit.
             ExecCeiling(LimitKey),

@@ -3,7 +3,7 @@
 //! Layers, each overriding the one before: defaults, the system's file, the user's file, the
 //! project's file, environment variables, flags. `--config FILE` is trusted like the user's file,
 //! and is then the only file that is read. The project's file is not trusted: it may narrow and
-//! never widen ([`project`]).
+//! never widen (`project`).
 
 mod effective;
 mod error;

@@ -25,7 +25,7 @@ impl Value {
     ///
     /// # Errors
     ///
-    /// [`ValueError`], which describes a valid value.
+    /// `ValueError`, which describes a valid value.
     pub fn from_text(key: Key, text: &str) -> Result<Self, ValueError> {
         match key.kind() {
             // No limit is 0, and the size of the pool is not a limit.
@@ -84,7 +84,7 @@ impl Value {
     ///
     /// # Errors
     ///
-    /// [`ValueError`], which describes a valid value.
+    /// `ValueError`, which describes a valid value.
     pub fn from_toml(key: Key, value: &Spanned<DeValue<'_>>) -> Result<Self, ValueError> {
         let expected = key.expects();
         let found = type_name(value.get_ref());

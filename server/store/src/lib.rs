@@ -145,7 +145,7 @@ impl Store {
         sqlite::SqliteStore::attach(data_dir).map(|store| Self(Backend::Sqlite(store)))
     }
 
-    /// Connects to the store of a cluster, which [`DatabaseConfig::init`] has made.
+    /// Connects to the store of a cluster, which [`initialize`](Self::initialize) has made.
     ///
     /// # Errors
     ///
