@@ -173,7 +173,7 @@ impl Files {
         if !is_directory && target.wants_directory {
             let Some(_) = replaced else { return Err(fail(Errno::NOTDIR)) };
             let error = FileError::system(Errno::ISDIR, to);
-            let there = [to, source.path.name()].concat();
+            let there = join_written(to, source.path.name());
             let there = String::from_utf8_lossy(&there);
             return Err(FileError { reason: format!("{}: name {there}", error.reason), ..error });
         }

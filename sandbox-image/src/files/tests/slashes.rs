@@ -118,6 +118,7 @@ fn a_rename_onto_a_path_with_a_slash_takes_directories_only() {
         ("dir", "empty/", Ok(())),
         ("file", "none/", Err("file: Not a directory")),
         ("file", "empty/", Err("empty/: Is a directory: name empty/file")),
+        ("file", "empty/.", Err("empty/.: Is a directory: name empty/./file")),
         ("file", "other/", Err("other/: Not a directory")),
         ("dir", "other/", Err("other/: Not a directory")),
         ("dir", "link/", Err("link/: a symbolic link")),
