@@ -5,13 +5,15 @@ use std::io::{self, IsTerminal, Read};
 use std::path::Path;
 use std::time::SystemTime;
 
-use sandbox_controller::{Controller, ImageInfo, ImageSelector, ProgramImage, Rebuild};
+use sandbox_controller::{
+    Controller, Error as ControllerError, ImageInfo, ImageSelector, ProgramImage, Rebuild,
+};
 use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::Context;
 use crate::cli::ImageCommand;
-use crate::error::Error;
+use crate::error::{Error, UNREAD};
 use crate::render;
 use crate::target::Target;
 
@@ -85,9 +87,16 @@ fn save(context: &Context<'_>, file: &Path, json: bool) -> Result<u8, Error> {
         if io::stdout().is_terminal() {
             return Err(Error::usage("FILE", "not writing an image to a terminal"));
         }
-        context
-            .with_controller(async |controller| controller.image_save(tokio::io::stdout()).await)?;
-        return Ok(0);
+        let save = async |controller: &Controller| controller.image_save(tokio::io::stdout()).await;
+        return match context.with_controller(save) {
+            // Its reader has what it wants.
+            Err(Error::Controller(ControllerError::ImageStream { source, .. }))
+                if source.kind() == io::ErrorKind::BrokenPipe =>
+            {
+                Ok(UNREAD)
+            }
+            saved => saved.map(|_| 0),
+        };
     }
     context.check_output("FILE", file)?;
     let saved = context.with_controller(async |controller| {
