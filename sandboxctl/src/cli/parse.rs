@@ -177,7 +177,10 @@ fn with_tip(mut error: clap::Error, whole: &Command, args: &[OsString]) -> clap:
             _ => {}
         }
         let names: Vec<&str> = visible_subcommands(group).collect();
-        tips.push(format!("subcommands: {}", names.join(", ")).into());
+        // `help` has none that it shows.
+        if !names.is_empty() {
+            tips.push(format!("subcommands: {}", names.join(", ")).into());
+        }
     }
     if !tips.is_empty() {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
@@ -398,6 +401,8 @@ mod tests {
             let error = Cli::read(["sandboxctl"].iter().chain(args)).unwrap_err().to_string();
             assert!(error.contains(expected), "{args:?}: {error}");
         }
+        let error = Cli::read(["sandboxctl", "help", "nosuch"]).unwrap_err().to_string();
+        assert!(!error.contains("tip:"), "{error}");
     }
 
     #[test]
