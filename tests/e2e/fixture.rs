@@ -412,7 +412,6 @@ pub fn wait_and_watch(child: Child) -> (Ended, u64) {
             if since.elapsed() > TIMEOUT {
                 return false;
             }
-            // The kernel's own record, which only grows.
             peak_kib = peak_kib.max(peak_memory_kib(child.id()));
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -475,11 +474,14 @@ impl Printed {
     }
 }
 
-/// The most memory that a process used, in KiB.
+/// The most memory that a process used, in KiB, without what it maps of files: programs of debug builds are large.
 pub fn peak_memory_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
+    let kib = |name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_suffix(" kB"));
+        line.and_then(|line| line.trim().parse().ok()).unwrap_or(0_u64)
+    };
+    kib("VmHWM:").saturating_sub(kib("RssFile:"))
 }
 
 /// Polls until `done` gives something; fails the test when that hangs.

@@ -353,7 +353,7 @@ fn bytes_pass_as_they_are_in_bounded_memory() {
     ended.assert_code(0);
     assert_eq!(reader.join().unwrap(), writer.join().unwrap());
     assert_eq!(passed.load(Ordering::Relaxed), BYTES);
-    assert!(peak_kib < 64 << 10, "{peak_kib} KiB of memory for {BYTES} bytes");
+    assert!(peak_kib < 32 << 10, "{peak_kib} KiB of memory for {BYTES} bytes");
     // Another kernel's memory is not seen from here.
     if has(Feature::SharedKernel) {
         assert!(agent_kib < 32 << 10, "{agent_kib} KiB of the agent's memory for {BYTES} bytes");
@@ -442,7 +442,7 @@ fn output_is_limited_in_total() {
     assert!(ours.contains("output"), "{ours}");
     assert_eq!(ended.stdout.len() + output.len(), LIMIT);
     assert!(ended.stdout.bytes().all(|byte| b"b\n".contains(&byte)));
-    assert!(peak_kib < 64 << 10, "{peak_kib} KiB");
+    assert!(peak_kib < 32 << 10, "{peak_kib} KiB");
 }
 
 #[test]

@@ -200,7 +200,7 @@ fn a_large_file_passes_in_bounded_memory() {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let (ended, peak_kib) = wait_and_watch(command.spawn().unwrap());
         ended.assert_code(0);
-        assert!(peak_kib < 64 << 10, "{args:?}: {peak_kib} KiB");
+        assert!(peak_kib < 32 << 10, "{args:?}: {peak_kib} KiB");
     }
     assert_eq!(place.path("copy.bin").metadata().unwrap().len(), size);
 }
