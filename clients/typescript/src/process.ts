@@ -110,7 +110,7 @@ export class Process implements AsyncIterable<ProcessEvent> {
   }
 
   /** Sends a signal: `TERM`, `SIGTERM` or 15. One that has ended is a `SandboxError` of kind `process_ended`. */
-  async signal(signal: SignalName | NodeJS.Signals | number, to: SignalTarget = "group"): Promise<void> {
+  async signal(signal: SignalName | `SIG${SignalName}` | number, to: SignalTarget = "group"): Promise<void> {
     const json = { signal: signalName(signal), to };
     await this.#ask("/signal", { method: "POST", json, replay: false });
   }
