@@ -3,7 +3,7 @@
 //! [sandbox's own authority](Interceptor::certificate), and that of the host, whose certificate is verified.
 //!
 //! Each request is checked, changed (`request`) and sent; secrets are found
-//! (`forms`) and replaced (`redact`) in each answer. Whoever connects, and counts bytes, is the caller.
+//! (`forms`) and replaced (`redact`) in each answer. The caller connects, and counts bytes.
 
 #![forbid(unsafe_code)]
 
