@@ -55,17 +55,19 @@ impl Stdin {
 
     /// Writes all of it, as one piece if the queue can hold that.
     pub async fn write(&self, mut bytes: Bytes) -> Result<(), StdinError> {
+        self.queue()?;
+        // What is in the queue is written, even if the process has ended by it before this returns.
         while !bytes.is_empty() {
-            self.queue()?;
             let piece = bytes.split_to(bytes.len().min(QUEUE_BYTES));
             let length = piece.len();
             let room = self.room.clone().acquire_many_owned(length as u32);
             let room = tokio::time::timeout(PATIENCE, room).await.map_err(|_| StdinError::Full)?;
             let written = Written { bytes: piece, _room: room.map_err(|_| StdinError::Ended)? };
-            self.queue()?.send(written).map_err(|_| StdinError::Ended)?;
+            let queue = self.queue()?;
             self.written.fetch_add(length as u64, Ordering::Relaxed);
+            queue.send(written).map_err(|_| StdinError::Ended)?;
         }
-        self.queue().map(drop)
+        Ok(())
     }
 
     /// Closes it after what was written.
@@ -96,6 +98,8 @@ impl Stdin {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Wake, Waker};
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -119,6 +123,26 @@ mod tests {
         tokio::join!(read, write);
         stdin.end();
         assert_eq!(stdin.write(Bytes::new()).await, Err(StdinError::Ended));
+    }
+
+    /// A process that ends in the moment in which something is there to be read.
+    struct Ends(Arc<Stdin>);
+
+    impl Wake for Ends {
+        fn wake(self: Arc<Self>) {
+            assert_eq!(self.0.written(), 5);
+            self.0.end();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_process_may_end_as_soon_as_it_is_written_to() {
+        let (stdin, mut input) = Stdin::open();
+        let stdin = Arc::new(stdin);
+        let process = Waker::from(Arc::new(Ends(stdin.clone())));
+        assert!(input.poll_recv(&mut Context::from_waker(&process)).is_pending());
+        assert_eq!(stdin.write(Bytes::from_static(b"line\n")).await, Ok(()));
+        assert_eq!(input.recv().await.unwrap().bytes, "line\n");
     }
 
     #[tokio::test]
