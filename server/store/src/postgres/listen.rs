@@ -15,7 +15,7 @@ use super::parameters::bind;
 use crate::cluster::Wake;
 use crate::error::StoreError;
 
-/// How long what is to be said is collected.
+/// How long what is to be said next is collected. What comes after a silence is said at once.
 const COLLECT: Duration = Duration::from_millis(5);
 /// The most that is said at one time; PostgreSQL allows less than 8,000 bytes.
 const MAX_PAYLOAD: usize = 7900;
@@ -101,7 +101,6 @@ async fn say(
         return Ok(());
     }
     while let Some(first) = announced.recv().await {
-        tokio::time::sleep(COLLECT).await;
         let (mut payload, mut is_queued) = (String::new(), false);
         let mut next = Some(first);
         while let Some(wake) = next {
@@ -121,6 +120,7 @@ async fn say(
         }
         let statement = "SELECT pg_notify('sandboxctl', $1)";
         client.query_typed(statement, &[bind(&payload)]).await?;
+        tokio::time::sleep(COLLECT).await;
     }
     Ok(())
 }
