@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
     AtFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT, fstat, renameat,
-    renameat_with, statat, utimensat,
+    renameat_with, utimensat,
 };
 use rustix::io::{Errno, Result};
 use sandbox_api::Base64;
@@ -389,11 +389,7 @@ fn put(
 }
 
 fn mark_at(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<OldEntry>> {
-    match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) => Ok(Some(OldEntry::of(FileStamp::of(&stat)))),
-        Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(errno),
-    }
+    Ok(tree::stat_at(parent, name)?.map(|stat| OldEntry::of(FileStamp::of(&stat))))
 }
 
 /// Moves something that may be in a directory, or be one, whose owner took away the right to write:

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustix::fs::{
     AtFlags, FileType, OFlags, Stat, XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr,
-    fstat, statat, unlinkat,
+    fstat, unlinkat,
 };
 use rustix::io::{Errno, Result};
 use sandbox_api::changes::{ChangeOp, ChangeType};
@@ -19,7 +19,7 @@ use crate::commit::covered;
 use crate::compare::{Comparison, op_of};
 use crate::copy::{Baseline, Copied};
 use crate::error::StageError;
-use crate::tree::{MAX_DEPTH, WalkCount, birth_time, entries, join, kind_of, open};
+use crate::tree::{MAX_DEPTH, WalkCount, birth_time, entries, join, kind_of, open, stat_at};
 
 /// Attributes of overlays have names that begin with it. Only root can set them.
 const PREFIX: &[u8] = b"trusted.overlay.";
@@ -193,7 +193,7 @@ impl Comparing {
         for (name, stat) in &above {
             let path = join(path, name.to_bytes());
             self.seen.add(&path)?;
-            let below = lower.map(|lower| stat_of(lower, name)).transpose();
+            let below = lower.map(|lower| retry(|| stat_at(lower.as_fd(), name))).transpose();
             let below = below.map_err(StageError::at(&path))?.flatten();
             if is_whiteout(stat) {
                 if let (Some(lower), Some(below)) = (lower, &below) {
@@ -347,14 +347,6 @@ impl Comparing {
             }
         }
         Ok(())
-    }
-}
-
-fn stat_of(directory: &OwnedFd, name: &CStr) -> Result<Option<Stat>> {
-    match retry(|| statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)) {
-        Ok(stat) => Ok(Some(stat)),
-        Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(errno),
     }
 }
 

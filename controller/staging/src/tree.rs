@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, StatxFlags, chmod, statat};
 use rustix::io::{Errno, Result};
+use rustix::path::Arg;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use sandbox_api::changes::ChangeType;
 use sandbox_dirfd::{FileStamp, open_child, retry};
@@ -88,6 +89,15 @@ pub(crate) fn set_mode(of: BorrowedFd<'_>, mode: u32) -> Result<()> {
     chmod(format!("/proc/self/fd/{}", of.as_raw_fd()), Mode::from_raw_mode(mode))
 }
 
+/// The metadata of an entry of a directory, if it is there.
+pub(crate) fn stat_at(directory: BorrowedFd<'_>, name: impl Arg) -> Result<Option<Stat>> {
+    match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// The entries of a directory, sorted by name, with their metadata. One that disappears meanwhile is
 /// left out.
 pub(crate) fn entries(directory: BorrowedFd<'_>) -> Result<Vec<(CString, Stat)>> {
@@ -98,11 +108,7 @@ pub(crate) fn entries(directory: BorrowedFd<'_>) -> Result<Vec<(CString, Stat)>>
         if matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
-        match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => found.push((name.to_owned(), stat)),
-            Err(Errno::NOENT) => {}
-            Err(errno) => return Err(errno),
-        }
+        found.extend(stat_at(directory, name)?.map(|stat| (name.to_owned(), stat)));
     }
     found.sort_by(|(a, _), (b, _)| a.cmp(b));
     Ok(found)
