@@ -38,6 +38,14 @@ impl WalkCount {
     }
 }
 
+/// Refuses a directory that has more above it than can be followed.
+pub(crate) fn check_depth(path: &[u8]) -> std::result::Result<(), StageError> {
+    match path.split(|&byte| byte == b'/').count() > MAX_DEPTH {
+        true => Err(StageError::TooDeep { path: path.to_owned() }),
+        false => Ok(()),
+    }
+}
+
 /// The type of a file.
 pub(crate) fn kind_of(stamp: FileStamp) -> ChangeType {
     match stamp.file_type() {
@@ -135,27 +143,24 @@ pub(crate) fn walk(
     see: &mut impl FnMut(Visit<'_>) -> std::result::Result<(), StageError>,
 ) -> std::result::Result<(), StageError> {
     let root_fd = open(root, c".", OFlags::DIRECTORY).map_err(StageError::at(b"."))?;
-    walk_in(root_fd.as_fd(), b"", 0, see)
+    walk_in(root_fd.as_fd(), b"", see)
 }
 
 fn walk_in(
     directory: BorrowedFd<'_>,
     path: &[u8],
-    depth: usize,
     see: &mut impl FnMut(Visit<'_>) -> std::result::Result<(), StageError>,
 ) -> std::result::Result<(), StageError> {
     for (name, stat) in entries(directory).map_err(StageError::at(path))? {
         let path = join(path, name.to_bytes());
         see(Visit { parent: directory, name: &name, path: &path, stat: &stat })?;
         if FileStamp::of(&stat).is_directory() {
-            if depth + 1 > MAX_DEPTH {
-                return Err(StageError::TooDeep { path: path.into() });
-            }
+            check_depth(&path)?;
             let below = match open(directory, &name, OFlags::DIRECTORY) {
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 opened => opened.map_err(StageError::at(&path))?,
             };
-            walk_in(below.as_fd(), &path, depth + 1, see)?;
+            walk_in(below.as_fd(), &path, see)?;
         }
     }
     Ok(())
