@@ -12,7 +12,7 @@ use rustix::fs::{
 use rustix::io::{Errno, Result};
 use sandbox_api::Base64;
 use sandbox_api::changes::ChangeOp;
-use sandbox_dirfd::{FileStamp, Root, open_child, random_hex, retry, split};
+use sandbox_dirfd::{FileStamp, Root, join, open_child, random_hex, retry, split};
 
 use crate::changed::Changed;
 use crate::compare::Comparison;
@@ -73,8 +73,8 @@ fn has_nothing_new(io_dir: &Root<'_>, path: &[u8], baseline: &Baseline) -> bool 
     let Ok(directory) = io_dir.directory(path) else { return false };
     let mut is_known = true;
     let walked = walk(directory.as_fd(), &mut |visit| {
-        let path = tree::join(path, visit.path);
-        is_known &= baseline.entries.contains_key(&path);
+        let path = join(path, visit.path);
+        is_known &= baseline.entries.contains_key(&*path);
         Ok(())
     });
     walked.is_ok() && is_known

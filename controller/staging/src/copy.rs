@@ -14,12 +14,12 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use sandbox_dirfd::{
-    CopyAllowance, FileStamp, KnownFiles, link_below, next_data, open_child, remove_tree,
+    CopyAllowance, FileStamp, KnownFiles, join, link_below, next_data, open_child, remove_tree,
 };
 
 use crate::error::StageError;
 use crate::tree::{
-    BirthTime, WalkCount, birth_time, check_depth, entries, join, open, set_mode, wait_for_tick,
+    BirthTime, WalkCount, birth_time, check_depth, entries, open, set_mode, wait_for_tick,
 };
 
 /// How often to copy a file that changes meanwhile.
@@ -216,7 +216,7 @@ impl Copying<'_> {
                 copy: FileStamp::of(&copy.map_err(StageError::at(&path))?),
                 born: birth_time(to, &name),
             };
-            self.copied.insert(path, copied);
+            self.copied.insert(path.into(), copied);
         }
         Ok(())
     }

@@ -12,14 +12,14 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, Result};
 use sandbox_api::changes::{ChangeOp, ChangeType};
-use sandbox_dirfd::{FileStamp, Root, retry, split};
+use sandbox_dirfd::{FileStamp, Root, join, retry, split};
 
 use crate::changed::Changed;
 use crate::commit::covered;
 use crate::compare::{Comparison, op_of};
 use crate::copy::{Baseline, Copied};
 use crate::error::StageError;
-use crate::tree::{WalkCount, birth_time, check_depth, entries, join, kind_of, open, stat_at};
+use crate::tree::{WalkCount, birth_time, check_depth, entries, kind_of, open, stat_at};
 
 /// Attributes of overlays have names that begin with it. Only root can set them.
 const PREFIX: &[u8] = b"trusted.overlay.";

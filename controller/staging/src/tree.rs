@@ -8,7 +8,7 @@ use rustix::io::{Errno, Result};
 use rustix::path::Arg;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use sandbox_api::changes::ChangeType;
-use sandbox_dirfd::{FileStamp, open_child, retry};
+use sandbox_dirfd::{FileStamp, join, open_child, retry};
 
 use crate::error::StageError;
 
@@ -120,13 +120,6 @@ pub(crate) fn entries(directory: BorrowedFd<'_>) -> Result<Vec<(CString, Stat)>>
     }
     found.sort_by(|(a, _), (b, _)| a.cmp(b));
     Ok(found)
-}
-
-pub(crate) fn join(directory: &[u8], name: &[u8]) -> Box<[u8]> {
-    match directory {
-        [] => name.into(),
-        directory => [directory, b"/", name].concat().into(),
-    }
 }
 
 /// An entry that a walk has come to.
