@@ -68,7 +68,6 @@ pub use sandbox_engine::{
     AGENT, AGENT_SHA256, AgentError, AgentSource, ConnectError, DockerEndpoint, EmbeddedConfig,
     EmbeddedProblem, EngineChoice, EngineConfig, EngineError, EngineFacts, ImageIdError,
     ImageSelector, MASKED_PATHS, READONLY_PATHS, Rebuild, RootfsError, RootlessLimits, Tried,
-    UnknownEngine, UnknownLimits,
 };
 pub use sandbox_grants::{host_tools, permission};
 pub use sandbox_protocol::argv::{CheckReply, CheckWarning, ConfinementPolicy};

@@ -268,6 +268,19 @@ pub fn split(relative: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
+/// An absolute path without `.`, `..` and double slashes, wherever links may lead.
+pub fn clean(path: &str) -> String {
+    let mut names = Vec::new();
+    for name in path.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => _ = names.pop(),
+            name => names.push(name),
+        }
+    }
+    format!("/{}", names.join("/"))
+}
+
 /// Refuses a directory that was opened through a link: gVisor follows a link with `O_DIRECTORY`
 /// despite `O_NOFOLLOW`.
 fn refuse_followed(directory: BorrowedFd<'_>, name: &[u8], opened: &Stat) -> Result<()> {

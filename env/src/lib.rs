@@ -19,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use sandbox_controller::{Config, ConfinementPolicy};
+use sandbox_controller::{Config, ConfinementPolicy, EngineChoice, RootlessLimits};
 
 pub use environment::Environment;
 
@@ -77,6 +77,14 @@ impl Setting {
         self.text()?
             .parse()
             .map_err(|error: T::Err| Error::Setting { name, reason: error.to_string() })
+    }
+
+    /// The one that has this word. A message says what `kind` of words there are.
+    fn word<T>(self, of: impl FnOnce(&str) -> Option<T>, kind: &str) -> Result<T, Error> {
+        let name = self.name.clone();
+        let word = self.text()?;
+        let unknown = || Error::Setting { name, reason: format!("'{word}' is not {kind}") };
+        of(&word).ok_or_else(unknown)
     }
 }
 
@@ -138,16 +146,14 @@ impl Environment {
         if let Some(reserve) = setting("limits.disk_reserve") {
             config.disk_reserve = reserve.parse()?;
         }
-        if let Some(setting) = setting("policy.confinement") {
-            let name = setting.name.clone();
-            let word = setting.text()?;
-            let reason = || format!("'{word}' is not a policy: use required or best-effort");
-            config.confinement = ConfinementPolicy::from_word(&word)
-                .ok_or_else(|| Error::Setting { name, reason: reason() })?;
+        let policies = "a policy: use required or best-effort";
+        if let Some(policy) = setting("policy.confinement") {
+            config.confinement = policy.word(ConfinementPolicy::from_word, policies)?;
         }
         let engine = &mut config.engine;
         if let Some(kind) = setting("engine.kind") {
-            engine.kind = kind.parse()?;
+            let engines = "an engine: use auto, docker or embedded";
+            engine.kind = kind.word(EngineChoice::from_word, engines)?;
         }
         engine.docker = self.docker();
         if let Some(host) = setting("engine.host") {
@@ -158,7 +164,7 @@ impl Environment {
         engine.image = text("engine.image")?;
         engine.embedded.data_dir = path("engine.data_dir").unwrap_or_else(|| self.data_dir());
         if let Some(policy) = setting("engine.rootless_limits") {
-            engine.embedded.rootless_limits = policy.parse()?;
+            engine.embedded.rootless_limits = policy.word(RootlessLimits::from_word, policies)?;
         }
         Ok(config)
     }
@@ -167,7 +173,6 @@ impl Environment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sandbox_controller::EngineChoice;
 
     fn config(variables: &[(&str, &str)]) -> Result<Config, String> {
         let environment = Environment::new(Path::new("/work"), 1000, variables);

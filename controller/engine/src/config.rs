@@ -40,19 +40,6 @@ sandbox_protocol::words! {
     }
 }
 
-impl std::str::FromStr for RootlessLimits {
-    type Err = UnknownLimits;
-
-    fn from_str(word: &str) -> Result<Self, Self::Err> {
-        Self::from_word(word).ok_or_else(|| UnknownLimits(word.to_owned()))
-    }
-}
-
-/// The name of an unknown [`RootlessLimits`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not a policy: use required or best-effort")]
-pub struct UnknownLimits(pub String);
-
 impl EmbeddedConfig {
     /// The default data directory of root.
     pub const DATA_DIR: &'static str = "/var/lib/sandboxctl";
@@ -82,19 +69,6 @@ sandbox_protocol::words! {
         Embedded = "embedded",
     }
 }
-
-impl std::str::FromStr for EngineChoice {
-    type Err = UnknownEngine;
-
-    fn from_str(word: &str) -> Result<Self, Self::Err> {
-        Self::from_word(word).ok_or_else(|| UnknownEngine(word.to_owned()))
-    }
-}
-
-/// The name of an unknown [`EngineChoice`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not an engine: use auto, docker or embedded")]
-pub struct UnknownEngine(pub String);
 
 /// Where to look for Docker, in the order of the Docker CLI: `host`, `env_host`, `env_context`, the
 /// current context of `config_dir`, then the `sockets`, each of which is pinged.

@@ -49,7 +49,6 @@ use self::hardening::SYSTEM_FILES;
 pub use agent::{AGENT, AGENT_SHA256, Agent};
 pub use config::{
     AgentSource, DockerEndpoint, EmbeddedConfig, EngineChoice, EngineConfig, RootlessLimits,
-    UnknownEngine, UnknownLimits,
 };
 pub use connect::{connect, connect_available};
 pub use docker::cache::CACHE_PREFIX;

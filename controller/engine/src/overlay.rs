@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, StatVfsMountFlags, fstatvfs, unlinkat};
-use sandbox_helper::mounts::{Filesystem, NODEV, NOEXEC, NOSUID};
+use sandbox_helper::mounts::{self, NODEV, NOEXEC, NOSUID};
 
 /// Whole files are copied, and directories of `lower` are never renamed, so `upper` alone shows
 /// what changed. The kernel marks it with attributes that only root can set (`trusted.overlay.…`):
@@ -86,9 +86,7 @@ impl Layers {
         if !self.executes() {
             restrictions |= NOEXEC;
         }
-        let overlay =
-            Filesystem { kind: "overlay", source: "none", options: &options, restrictions };
-        Ok(overlay.mount()?)
+        Ok(mounts::make("overlay", "none", &options, restrictions)?)
     }
 
     /// The mount options for a process that has this one in its `/proc`, and its mount namespace.

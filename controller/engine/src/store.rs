@@ -25,7 +25,7 @@ use rustix::mount::{
 use rustix::process::geteuid;
 use sandbox_api::{GcMode, Stores};
 use sandbox_dirfd::{Links, open_path, open_private_child};
-use sandbox_helper::mounts::{Filesystem, NODEV, NOSUID, RDONLY, Reach, restrict};
+use sandbox_helper::mounts::{self, NODEV, NOSUID, RDONLY, Reach, restrict};
 use sha2::{Digest as _, Sha256};
 
 use crate::agent::{AGENT, AGENT_SHA256, HELPER, HELPER_SHA256};
@@ -204,10 +204,7 @@ impl Store<'_> {
             ("size", bytes.to_string()),
             ("nr_inodes", "8".to_owned()),
         ];
-        let create = |options| {
-            let restrictions = NOSUID | NODEV;
-            Filesystem { kind: "tmpfs", source: "sandboxctl", options, restrictions }.create()
-        };
+        let create = |options| mounts::create("tmpfs", "sandboxctl", options, NOSUID | NODEV);
         // Kernels before Linux 6.4 do not know the first option.
         let (system, mount) = create(&options).or_else(|_| create(&options[1..]))?;
         for (name, bytes) in self.programs {

@@ -45,11 +45,13 @@ mod tests {
     use super::super::Session;
     use super::super::fake::pipe;
     use super::super::outbound;
+    use std::sync::Arc;
+
     use sandbox_protocol::{HEARTBEAT, ToAgent};
     use tokio::io::{AsyncReadExt as _, DuplexStream};
 
     /// A session whose agent reads through a pipe of this size.
-    fn session(most: usize) -> (outbound::Sender, outbound::Writer, DuplexStream) {
+    fn session(most: usize) -> (Arc<outbound::Sender>, outbound::Writer, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(most);
         let (sender, writer) = outbound::open(Box::pin(ours));
         (sender, writer, theirs)

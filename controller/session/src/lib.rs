@@ -21,7 +21,7 @@ mod tunnels;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use futures_util::StreamExt;
 use sandbox_engine::{Attached, Output};
@@ -37,9 +37,10 @@ use sandbox_protocol::{FromAgent, ToAgent, WireError};
 use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
-use self::outbound::{Sender, WeakSender};
+pub use self::outbound::Ended;
+use self::outbound::Sender;
 use self::streams::Streams;
-pub use self::streams::{Ended, Fin, Flow, Incoming, Outgoing};
+pub use self::streams::{Fin, Flow, Incoming, Outgoing};
 use self::tunnels::Tunnels;
 pub use self::tunnels::{ConnectHandler, Received, Tunnel};
 
@@ -115,7 +116,7 @@ pub trait NotificationHandler: Send + Sync {
 
 /// The controller's end of a session.
 pub struct Session {
-    outgoing: Sender,
+    outgoing: Arc<Sender>,
     in_flight: Arc<Semaphore>,
     /// Permits of `cancel` and `shutdown`, which must not wait for the requests they end.
     control: Arc<Semaphore>,
@@ -127,7 +128,7 @@ struct Shared {
     end: watch::Sender<Option<SessionEnd>>,
     /// Handles connection requests and sends the replies. Weak: stdin is closed when the session
     /// ends.
-    gate: Option<(Arc<dyn ConnectHandler>, WeakSender)>,
+    gate: Option<(Arc<dyn ConnectHandler>, Weak<Sender>)>,
 }
 
 #[derive(Default)]
@@ -268,7 +269,7 @@ impl Session {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             end: watch::Sender::new(None),
-            gate: gate.map(|gate| (gate, outgoing.downgrade())),
+            gate: gate.map(|gate| (gate, Arc::downgrade(&outgoing))),
         });
         let mut end = shared.end.subscribe();
         heartbeat::begin(outgoing.lines())?;
@@ -379,7 +380,7 @@ impl Session {
     /// Connects to a port of the sandbox's loopback; `None` if there are as many connections as there may
     /// be. It must be waited for: otherwise a tunnel without an owner is left.
     pub async fn dial(&self, port: u16) -> Result<Option<Tunnel>, CallError> {
-        let Some(tunnel) = Tunnel::dial(&self.shared, self.outgoing.downgrade()) else {
+        let Some(tunnel) = Tunnel::dial(&self.shared, Arc::downgrade(&self.outgoing)) else {
             return Ok(None);
         };
         let number = tunnel.number();

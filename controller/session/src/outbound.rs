@@ -49,16 +49,8 @@ struct Line {
     places: OwnedSemaphorePermit,
 }
 
-/// Sends lines. Once the last of its clones is dropped, the agent's stdin is closed after the lines
-/// that wait.
-#[derive(Clone)]
-pub(super) struct Sender(Arc<Handle>);
-
-/// A [`Sender`] that does not hold the agent's stdin open.
-#[derive(Clone)]
-pub(super) struct WeakSender(Weak<Handle>);
-
-struct Handle(Arc<Lines>);
+/// Sends lines. Once nobody holds it any more, the agent's stdin is closed after the lines that wait.
+pub(super) struct Sender(Arc<Lines>);
 
 /// A place for one line.
 pub(super) struct Slot<'s> {
@@ -66,12 +58,12 @@ pub(super) struct Slot<'s> {
     place: OwnedSemaphorePermit,
 }
 
-/// The session has ended.
-#[derive(Debug)]
-pub(super) struct Closed;
+/// The stream, or its session, ended before everything was sent: the answer has the reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended;
 
 /// Returns the sender of lines to `input`, and the work that is to be done for it meanwhile.
-pub(super) fn open(input: Input) -> (Sender, Writer) {
+pub(super) fn open(input: Input) -> (Arc<Sender>, Writer) {
     let state =
         State { input: Some(input), waiting: VecDeque::new(), is_busy: false, closing: false };
     let lines = Arc::new(Lines {
@@ -79,41 +71,29 @@ pub(super) fn open(input: Input) -> (Sender, Writer) {
         places: Arc::new(Semaphore::new(MAX_WAITING_LINES)),
         work: Notify::new(),
     });
-    (Sender(Arc::new(Handle(lines.clone()))), Writer(lines))
+    (Arc::new(Sender(lines.clone())), Writer(lines))
 }
 
 impl Sender {
     /// Waits until another line may be sent.
-    pub async fn reserve(&self) -> Result<Slot<'_>, Closed> {
-        let Handle(lines) = &*self.0;
-        let place = lines.places.clone().acquire_owned().await.map_err(|_| Closed)?;
+    pub async fn reserve(&self) -> Result<Slot<'_>, Ended> {
+        let Self(lines) = self;
+        let place = lines.places.clone().acquire_owned().await.map_err(|_| Ended)?;
         Ok(Slot { lines, place })
     }
 
     /// Sends a line.
-    pub async fn send(&self, line: Vec<u8>) -> Result<(), Closed> {
+    pub async fn send(&self, line: Vec<u8>) -> Result<(), Ended> {
         self.reserve().await.map(|slot| slot.send(line))
-    }
-
-    /// The same without a hold on the agent's stdin.
-    pub fn downgrade(&self) -> WeakSender {
-        WeakSender(Arc::downgrade(&self.0))
     }
 
     /// For heartbeats.
     pub fn lines(&self) -> Weak<Lines> {
-        Arc::downgrade(&self.0.0)
+        Arc::downgrade(&self.0)
     }
 }
 
-impl WeakSender {
-    /// `None` once the agent's stdin is about to be closed.
-    pub fn upgrade(&self) -> Option<Sender> {
-        self.0.upgrade().map(Sender)
-    }
-}
-
-impl Drop for Handle {
+impl Drop for Sender {
     fn drop(&mut self) {
         self.0.lock().closing = true;
         self.0.work.notify_one();
@@ -226,7 +206,7 @@ impl State {
 }
 
 /// Writes what senders could not. When it is dropped, the agent's stdin is closed, and senders get
-/// [`Closed`].
+/// [`Ended`].
 pub(super) struct Writer(Arc<Lines>);
 
 impl Writer {
@@ -265,7 +245,7 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt as _, DuplexStream};
 
-    fn session(most: usize) -> (Sender, DuplexStream) {
+    fn session(most: usize) -> (Arc<Sender>, DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(most);
         let (sender, writer) = open(Box::pin(ours));
         tokio::spawn(writer.run());
@@ -293,7 +273,7 @@ mod tests {
                 for at in 0..LINES {
                     sender.send(format!("{name} {at} {}\n", "x".repeat(at)).into_bytes()).await?;
                 }
-                Ok::<_, Closed>(())
+                Ok::<_, Ended>(())
             });
         }
         drop(sender);
@@ -329,6 +309,6 @@ mod tests {
         sender.send(b"line\n".to_vec()).await.unwrap();
         writer.await.unwrap();
         assert!(sender.send(b"line\n".to_vec()).await.is_err());
-        assert!(sender.downgrade().upgrade().is_some());
+        assert!(Arc::downgrade(&sender).upgrade().is_some());
     }
 }

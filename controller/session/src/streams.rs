@@ -15,7 +15,7 @@ use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
 use tokio::sync::{Notify, mpsc};
 
 use super::Shared;
-use super::outbound::Sender;
+use super::outbound::{Ended, Sender};
 
 /// The open streams of a session, by their numbers.
 #[derive(Debug, Default)]
@@ -209,7 +209,7 @@ pub(super) struct ReceivedStream {
 pub struct Incoming {
     pub(super) streams: Vec<ReceivedStream>,
     pub(super) pieces: mpsc::UnboundedReceiver<(u32, Vec<u8>)>,
-    pub(super) lines: Sender,
+    pub(super) lines: Arc<Sender>,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -252,7 +252,7 @@ impl Incoming {
 pub struct Outgoing {
     pub(super) number: u32,
     pub(super) changed: Arc<Notify>,
-    pub(super) lines: Sender,
+    pub(super) lines: Arc<Sender>,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -264,10 +264,6 @@ pub enum Fin {
     /// Nothing: the stream ends with this chunk.
     Nothing,
 }
-
-/// The stream ended before everything was sent: the answer has the reason.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended;
 
 impl Outgoing {
     /// Its number on the wire.
@@ -298,7 +294,7 @@ impl Outgoing {
             };
             let size = chunk.data.0.len();
             let line = ToAgent::Chunk(chunk).encode().map_err(|_| Ended)?;
-            return self.lines.send(line).await.map(|()| size).map_err(|_| Ended);
+            return self.lines.send(line).await.map(|()| size);
         }
     }
 }

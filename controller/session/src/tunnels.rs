@@ -7,7 +7,7 @@
 //! ports by the caller of [`Session::dial`](super::Session::dial), not here.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use sandbox_protocol::ToAgent;
 use sandbox_protocol::limits::{
@@ -20,8 +20,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::Shared;
-use super::outbound::WeakSender;
-use super::streams::Ended;
+use super::outbound::{Ended, Sender};
 
 /// Decides about connections, and establishes them.
 pub trait ConnectHandler: Send + Sync {
@@ -168,7 +167,7 @@ pub struct Tunnel {
     has_arrived: Arc<Notify>,
     has_credit: Arc<Notify>,
     broken: CancellationToken,
-    lines: WeakSender,
+    lines: Weak<Sender>,
     shared: Arc<Shared>,
     /// Signals on drop that the tunnel is unused.
     _ended: DropGuard,
@@ -208,13 +207,13 @@ impl Tunnel {
     }
 
     /// A tunnel that is to be dialled; `None` if there are as many as there may be.
-    pub(super) fn dial(shared: &Arc<Shared>, lines: WeakSender) -> Option<Self> {
+    pub(super) fn dial(shared: &Arc<Shared>, lines: Weak<Sender>) -> Option<Self> {
         let tunnels = &mut shared.lock().tunnels;
         let number = tunnels.dial_number()?;
         Some(Self::insert(shared, lines, number, tunnels))
     }
 
-    fn insert(shared: &Arc<Shared>, lines: WeakSender, number: u32, tunnels: &mut Tunnels) -> Self {
+    fn insert(shared: &Arc<Shared>, lines: Weak<Sender>, number: u32, into: &mut Tunnels) -> Self {
         let ended = CancellationToken::new();
         let tunnel = Self {
             number,
@@ -237,7 +236,7 @@ impl Tunnel {
             is_connected: false,
             is_closed: false,
         };
-        tunnels.open.insert(number, open);
+        into.open.insert(number, open);
         tunnel
     }
 
@@ -360,6 +359,6 @@ impl Tunnel {
     async fn say(&self, message: &ToAgent) -> Result<(), Ended> {
         let line = message.encode().map_err(|_| Ended)?;
         let lines = self.lines.upgrade().ok_or(Ended)?;
-        lines.send(line).await.map_err(|_| Ended)
+        lines.send(line).await
     }
 }

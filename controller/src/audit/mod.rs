@@ -119,6 +119,11 @@ impl Audit {
         }
     }
 
+    /// Records how something that the caller asked for has ended, and how long it took.
+    pub fn ended(&self, run_id: &str, operation: &str, outcome: &str, took: Duration) {
+        self.record(&Event { outcome, duration: Some(took), ..Event::new(run_id, operation) });
+    }
+
     /// Waits until all queued lines are written, with a timeout for a file that accepts no data,
     /// and reports the result.
     pub async fn flush(&self) -> Option<AuditReport> {

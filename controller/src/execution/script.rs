@@ -303,12 +303,8 @@ fn over_its_limit(end: &RunEnd) -> Option<&'static str> {
             (result.get().len() > MAX_RESULT_BYTES).then_some("a result over its limit")
         }
         RunEnd::Failed(error) => {
-            let texts = [Some(&error.message), error.traceback.as_ref()];
             let is_long = |text: &String| encoded_len(text) > MAX_MESSAGE_BYTES;
-            texts
-                .into_iter()
-                .flatten()
-                .any(is_long)
+            (is_long(&error.message) || error.traceback.as_ref().is_some_and(is_long))
                 .then_some("an error message over the size limit")
         }
     }

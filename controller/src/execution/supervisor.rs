@@ -208,11 +208,11 @@ impl Supervisor {
         });
     }
 
-    /// Kills the container: the awaited event will not happen. Whether it has ended already changes
-    /// nothing about the reason.
+    /// Kills the container, unless it was killed: the awaited event will not happen. Whether it has
+    /// ended already changes nothing about the reason.
     async fn give_up(&mut self, our_kill: KillReason) {
-        self.our_kill = Some(our_kill);
-        if let Err(error) = self.inner.kill().await {
+        let was_killed = self.our_kill.replace(our_kill).is_some();
+        if !was_killed && let Err(error) = self.inner.kill().await {
             self.leave_unproven(&error);
         }
     }
@@ -230,6 +230,9 @@ impl Supervisor {
     async fn lost(&mut self) {
         if let Some(SessionEnd::Breach(detail)) = self.inner.session.end() {
             self.give_up(KillReason::Breach(detail)).await;
+            return;
+        }
+        if self.our_kill.is_some() {
             return;
         }
         self.our_kill = match self.inner.end_cause() {
@@ -283,26 +286,11 @@ impl Supervisor {
         if let Err(error) = killed {
             self.leave_unproven(&error);
         }
-        let answer = match answer {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(CallError::Refused(error))) => Err(error),
-            Ok(Err(CallError::Over)) => {
-                if let Some(SessionEnd::Breach(detail)) = self.inner.session.end() {
-                    self.our_kill = Some(KillReason::Breach(detail));
-                }
-                return Ok(None);
-            }
-            Ok(Err(error)) => return Err(error.into()),
+        match answer {
+            Ok(answer) => self.settle(answer, check).await,
             Err(_) => {
                 let source = EngineError::TimedOut { after };
                 self.leave_unproven(&Error::Engine { step: Step::Exit, source });
-                return Ok(None);
-            }
-        };
-        match check(self, &answer) {
-            Ok(()) => Ok(Some(answer)),
-            Err(what) => {
-                self.our_kill = Some(KillReason::Breach(what));
                 Ok(None)
             }
         }

@@ -19,7 +19,7 @@ use crate::sandbox::idle::Active;
 
 /// How much longer than the agent the controller waits: the agent's own timeout has a better
 /// message.
-pub(super) const GRACE: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_secs(1);
 
 /// The minimum transfer rate of content, in bytes per second: far below the slowest machine, but
 /// enough that no agent can delay a transfer for ever.
@@ -184,7 +184,10 @@ impl Drop for OperationCall {
 }
 
 /// Waits for one message of the agent, for slightly longer than the time limit of an operation.
-async fn with_timeout<T>(inner: &Inner, sign: impl Future<Output = T>) -> Result<T, Error> {
+pub(super) async fn with_timeout<T>(
+    inner: &Inner,
+    sign: impl Future<Output = T>,
+) -> Result<T, Error> {
     with_patience(inner, inner.limits.operation_timeout + GRACE, sign).await
 }
 
@@ -195,7 +198,11 @@ async fn with_patience<T>(
 ) -> Result<T, Error> {
     keep_timer(inner);
     let sign = inner.clock.timeout(patience, sign).await;
-    sign.ok_or_else(|| late(inner.limits.operation_timeout))
+    sign.ok_or_else(|| {
+        let limit = humantime::format_duration(inner.limits.operation_timeout);
+        let message = format!("no answer within filesystem.timeout ({limit})");
+        Error::Operation { source: WireError::new(ErrorKind::Timeout, message) }
+    })
 }
 
 /// Has a timer that ends before those of the operations that begin meanwhile. Without it each of these
@@ -210,10 +217,15 @@ fn keep_timer(inner: &Inner) {
     }
 }
 
-pub(super) fn late(limit: Duration) -> Error {
-    let message =
-        format!("no answer within filesystem.timeout ({})", humantime::format_duration(limit));
-    Error::Operation { source: WireError::new(ErrorKind::Timeout, message) }
+/// Cancels a request, and waits for its end: the sandbox of an agent that does not end it is abandoned.
+pub(super) async fn cancel<T>(inner: &Inner, reply: &mut Reply<T>, why: &'static str) {
+    let cancelled = async {
+        _ = inner.session.call(Cancel { id: reply.id, at_once: false }).await;
+        _ = reply.wait().await;
+    };
+    if with_timeout(inner, cancelled).await.is_err() {
+        inner.abandon(why).await;
+    }
 }
 
 fn breach(inner: &Inner, detail: &str) -> Error {
@@ -293,13 +305,8 @@ impl<T: Send + 'static> Drop for PendingReply<T> {
         let Some(mut reply) = self.reply.take() else { return };
         let inner = self.inner.clone();
         self.runtime.spawn(async move {
-            let cancelled = async {
-                _ = inner.session.call(Cancel { id: reply.id, at_once: false }).await;
-                _ = reply.wait().await;
-            };
-            if with_timeout(&inner, cancelled).await.is_err() {
-                inner.abandon("a file operation did not stop after its timeout or cancel").await;
-            }
+            let why = "a file operation did not stop after its timeout or cancel";
+            cancel(&inner, &mut reply, why).await;
         });
     }
 }

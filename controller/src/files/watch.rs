@@ -8,18 +8,17 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use futures_util::stream::Stream;
 use sandbox_api::{FileEvent, WatchRecord, WatchRequest};
 use sandbox_protocol::limits::LIST_PAGE;
-use sandbox_protocol::message::{Cancel, ChangedEntry, Changes, Flush, Watch, WatchReply, Watched};
+use sandbox_protocol::message::{ChangedEntry, Changes, Flush, Watch, WatchReply, Watched};
 use sandbox_protocol::path::MAX_PATH_BYTES;
 use sandbox_session::{CallError, InFlightPermit, NotificationHandler, Reply};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::call::{GRACE, OperationCall, failed, late};
+use super::call::{OperationCall, cancel, failed, with_timeout};
 use crate::error::Error;
 use crate::sandbox::idle::Active;
 use crate::sandbox::{Inner, Sandbox};
@@ -27,6 +26,8 @@ use crate::sandbox::{Inner, Sandbox};
 /// How many changes are kept for a reader, and how many bytes of their names.
 const MOST_KEPT: usize = 4096;
 const MOST_KEPT_BYTES: usize = 1 << 20;
+
+const UNENDED: &str = "a watch did not end after its cancel";
 
 impl Sandbox {
     /// Watches a directory: what changes in it is reported until the result is dropped, or the directory is
@@ -78,7 +79,7 @@ impl FileWatch {
         let inner = self.inner.clone();
         async move {
             let flushed = inner.session.call(Flush {});
-            _ = inner.clock.timeout(limit(&inner), flushed).await;
+            _ = with_timeout(&inner, flushed).await;
         }
     }
 }
@@ -95,11 +96,6 @@ impl fmt::Debug for FileWatch {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("FileWatch").finish_non_exhaustive()
     }
-}
-
-/// How long the agent may take for an answer.
-fn limit(inner: &Inner) -> Duration {
-    inner.limits.operation_timeout + GRACE
 }
 
 /// Changes on their way to the reader.
@@ -225,29 +221,30 @@ impl Driver {
                 answer = self.reply.wait() => Some(answer),
             }
         };
-        match inner.clock.timeout(limit(&inner), begun).await {
+        match with_timeout(&inner, begun).await {
             // The caller may be gone, which is noticed below.
-            Some(None) => _ = starting.send(Ok(())),
-            Some(Some(Err(error))) => {
+            Ok(None) => _ = starting.send(Ok(())),
+            Ok(Some(Err(error))) => {
                 _ = starting.send(Err(failed(&inner, error).await));
                 return;
             }
             // The session lets no other through.
-            Some(Some(Ok(_))) => {
+            Ok(Some(Ok(_))) => {
                 inner.session.breach("a watch has ended before it was on");
                 _ = starting.send(Err(inner.why_ended().await));
                 return;
             }
-            None => {
-                _ = starting.send(Err(late(inner.limits.operation_timeout)));
-                self.cancel().await;
-                return;
+            Err(late) => {
+                _ = starting.send(Err(late));
+                return cancel(&inner, &mut self.reply, UNENDED).await;
             }
         }
         let answer = tokio::select! {
             biased;
             answer = self.reply.wait() => answer,
-            () = self.dropped.cancelled() => return self.cancel().await,
+            () = self.dropped.cancelled() => {
+                return cancel(&inner, &mut self.reply, UNENDED).await;
+            }
         };
         let why = match answer {
             Ok(WatchReply {}) => None,
@@ -255,18 +252,6 @@ impl Driver {
             Err(error) => Some(failed(&inner, error).await),
         };
         self.queue.end(why);
-    }
-
-    /// Ends the watch, however its agent answers.
-    async fn cancel(&mut self) {
-        let (inner, id) = (self.inner.clone(), self.reply.id);
-        let cancelled = async {
-            _ = inner.session.call(Cancel { id, at_once: false }).await;
-            _ = self.reply.wait().await;
-        };
-        if inner.clock.timeout(limit(&inner), cancelled).await.is_none() {
-            inner.abandon("a watch did not end after its cancel").await;
-        }
     }
 }
 

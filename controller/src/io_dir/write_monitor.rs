@@ -12,34 +12,37 @@ mod scan;
 mod schedule;
 mod watcher;
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use sandbox_api::{FilesTouched, Limits, TouchedSource, failure};
+use sandbox_api::{DiskReserve, FilesTouched, Limits, TouchedSource, failure};
 use sandbox_dirfd::DiskUsage;
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::ScriptError;
 use sandbox_staging::snapshot::Snapshot;
+use tokio::runtime::Handle;
 
 use self::judge::{Baseline, Most, Reading, UNMEASURED, too_little, unseen};
 use self::scan::{FEW_ENTRIES, Scanner, space_of};
 use self::watcher::Watcher;
+use crate::clock::Clock;
+use crate::io_dir::IoDir;
 
 pub(crate) use self::scan::watch_runtime;
-pub(crate) use self::watcher::Watched;
 
 /// The minimum that a command may write after it was asked to end, before its container is killed.
 const OVERRUN: u64 = 64 << 20;
 
-/// The state of the directory that a sandbox's commands write to.
-#[derive(Debug, Default)]
+/// The directory that a sandbox's commands write to, and its state.
+#[derive(Debug)]
 pub(crate) struct WriteBaseline {
+    scanner: Scanner,
+    reserve: DiskReserve,
+    /// The sandbox's: nothing is measured while it stands still.
+    clock: Clock,
     /// The usage before the first of them.
     first: OnceLock<DiskUsage>,
     /// Alive while something runs.
     watcher: Mutex<Weak<Watcher>>,
-    /// Whether the last scan was done at once, on a local filesystem.
-    is_prompt: Arc<AtomicBool>,
 }
 
 /// Monitors the writes of a run in a sandbox that supports commands.
@@ -63,22 +66,22 @@ struct Before {
 
 impl WriteMonitor {
     /// Scans the io dir before anything runs.
-    pub async fn begin(baseline: &WriteBaseline, watched: Watched, limits: Limits) -> Self {
-        let scanner = baseline.scanner(&watched);
+    pub async fn begin(baseline: &WriteBaseline, limits: Limits) -> Self {
+        let scanner = baseline.scanner.clone();
         let before = scanner.snapshot(&limits).await;
-        let before = before
-            .map(|(snapshot, now)| Before::new(baseline, watched, &limits, now, Some(snapshot)));
+        let before =
+            before.map(|(snapshot, now)| Before::new(baseline, &limits, now, Some(snapshot)));
         Self { scanner, limits, before }
     }
 
     /// Monitors what is written from the first run on, by whatever lives in the sandbox: together it may
     /// write as much as one run.
-    pub async fn of_life(baseline: &WriteBaseline, watched: Watched, limits: Limits) -> Self {
-        let scanner = baseline.scanner(&watched);
+    pub async fn of_life(baseline: &WriteBaseline, limits: Limits) -> Self {
+        let scanner = baseline.scanner.clone();
         let before = scanner.measure(u64::MAX).await.map(|(usage, coverage)| {
-            let space = space_of(&watched.io_dir);
+            let space = space_of(&scanner.io_dir);
             let now = Reading { usage, coverage, space, is_missing: false };
-            Before::new(baseline, watched, &limits, now, None)
+            Before::new(baseline, &limits, now, None)
         });
         Self { scanner, limits, before }
     }
@@ -164,37 +167,34 @@ impl WriteMonitor {
 impl Before {
     fn new(
         baseline: &WriteBaseline,
-        watched: Watched,
         limits: &Limits,
         now: Reading,
         snapshot: Option<Snapshot>,
     ) -> Self {
         let Reading { usage, coverage, space, .. } = now;
-        let (io_dir, reserve) = (&watched.io_dir, watched.reserve);
+        let (io_dir, reserve) = (&baseline.scanner.io_dir, baseline.reserve);
         let first = *baseline.first.get_or_init(|| usage);
         let usage = if snapshot.is_some() { usage } else { first };
         let most = Most::of(io_dir.bounds(), limits);
         let is_overlay = io_dir.lower().is_some();
         let of_run = Baseline { usage, coverage, first, most, space, reserve, is_overlay };
-        let watcher = baseline.watcher(watched, now);
+        let watcher = baseline.watcher(now);
         let limit = watcher.begin(usage + most.in_run);
         Self { snapshot: snapshot.map(Arc::new), baseline: of_run, watcher, limit }
     }
 }
 
 impl WriteBaseline {
-    fn scanner(&self, watched: &Watched) -> Scanner {
-        Scanner {
-            io_dir: watched.io_dir.clone(),
-            is_prompt: self.is_prompt.clone(),
-            runtime: watched.runtime.clone(),
-        }
+    /// The watcher and its scans run in `runtime`.
+    pub fn new(io_dir: Arc<IoDir>, reserve: DiskReserve, runtime: Handle, clock: Clock) -> Self {
+        let scanner = Scanner { io_dir, is_prompt: Arc::default(), runtime };
+        Self { scanner, reserve, clock, first: OnceLock::new(), watcher: Mutex::default() }
     }
 
-    fn watcher(&self, watched: Watched, now: Reading) -> Arc<Watcher> {
+    fn watcher(&self, now: Reading) -> Arc<Watcher> {
         let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
         watcher.upgrade().unwrap_or_else(|| {
-            let new = Watcher::start(watched, now);
+            let new = Watcher::start(self.scanner.clone(), self.reserve, self.clock.clone(), now);
             *watcher = Arc::downgrade(&new);
             new
         })

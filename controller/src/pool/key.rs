@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use sandbox_api::{FileScope, PrivateIo, Processes, RootFs, SandboxSpec};
 use sandbox_dirfd::Identity;
-use sandbox_engine::{ContainerSpec, Prepared, ProgramRoot, Programs, Ulimit};
+use sandbox_engine::{ContainerSpec, Prepared, ProgramRoot};
 use sandbox_protocol::User;
-use sandbox_protocol::argv::AgentArgs;
 
 use crate::error::Error;
 use crate::io_dir::{IoDir, links_of};
@@ -32,7 +31,9 @@ pub(super) struct SlotKey {
     user: Option<User>,
     processes: Processes,
     files: FileScope,
-    container: ContainerKey,
+    /// What the engine is asked for, without a name, labels and mounts: the targets and modes of these
+    /// are in its arguments, their sources in `io`.
+    container: ContainerSpec,
 }
 
 /// The io dir of a slot.
@@ -58,20 +59,6 @@ pub(super) struct NamedIoDir {
     identity: Identity,
     owner: (u32, u32),
     private: Option<PrivateIo>,
-}
-
-/// The container settings sent to the engine, except its name, its labels, and the sources of its
-/// mounts.
-#[derive(Debug, Clone, PartialEq)]
-struct ContainerKey {
-    /// The mounts with their modes, the working directory, the confinement, and whether there is a proxy
-    /// for connections.
-    args: AgentArgs,
-    memory: u64,
-    nano_cpus: i64,
-    pids: u32,
-    ulimits: Vec<Ulimit>,
-    programs: Option<Programs>,
 }
 
 impl NamedIoDir {
@@ -179,21 +166,6 @@ impl SlotKey {
         let any = user.unwrap_or(ROOT);
         let container =
             plan.container(spec, String::new(), Vec::new(), any, &[], prepared.cloned());
-        let ContainerSpec {
-            name: _,
-            labels: _,
-            args,
-            user: _,
-            // Their targets and modes are in the arguments, their sources in `io`.
-            mounts: _,
-            // Covers the controller's own directories; the mounts decide about these.
-            hidden: _,
-            memory,
-            nano_cpus,
-            pids,
-            ulimits,
-            programs,
-        } = container;
         Ok(Self {
             root: match root {
                 // The pull policy does not matter once the image is prepared.
@@ -209,7 +181,7 @@ impl SlotKey {
             user: *user,
             processes: *processes,
             files: *files,
-            container: ContainerKey { args, memory, nano_cpus, pids, ulimits, programs },
+            container,
         })
     }
 }

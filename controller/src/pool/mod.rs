@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant as StdInstant};
 
 use sandbox_api::DEFAULT_LIFETIME;
-use sandbox_warm_pool::{Counters, PoolConfig, PoolSlots, PoolStats, SlotEnd};
+use sandbox_warm_pool::{PoolConfig, PoolSlots, PoolStats, SlotEnd};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -59,7 +59,6 @@ struct Pool {
     /// The runtime that connected.
     runtime: Handle,
     state: Mutex<State>,
-    counters: Counters,
     /// Notified when a sandbox is ready, or could not be started.
     changed: Notify,
     /// How many launches found none, and are starting a sandbox.
@@ -93,6 +92,8 @@ struct State {
     /// The task that waits for the retry after a failure.
     timer: Option<AbortHandle>,
     is_closed: bool,
+    /// What is counted.
+    stats: PoolStats,
 }
 
 /// The template of a key's slots.
@@ -127,13 +128,13 @@ impl PoolHandle {
             fillers: 0,
             timer: None,
             is_closed: false,
+            stats: PoolStats::default(),
         };
         Self(Arc::new(Pool {
             shared,
             config,
             runtime: Handle::current(),
             state: Mutex::new(state),
-            counters: Counters::default(),
             changed: Notify::new(),
             cold_starts: watch::Sender::new(0),
         }))
@@ -159,7 +160,7 @@ impl PoolHandle {
         let pool = &self.0;
         let Ok((key, plan)) = pool.key_of(sandbox).await else {
             // On an error the launch reports it.
-            pool.counters.unpooled.add();
+            pool.count(|stats| stats.unpooled += 1);
             return Claim::Unpooled;
         };
         let deadline = Instant::now() + CLAIM_TIMEOUT;
@@ -170,17 +171,20 @@ impl PoolHandle {
             pool.state().slots.handed_over(group, claimed.is_ok(), Instant::now());
             match claimed {
                 Ok(sandbox) => {
-                    pool.counters.hit(age);
+                    pool.count(|stats| {
+                        stats.hits += 1;
+                        stats.claimed_age += age;
+                    });
                     tracing::info!(took = ?began.elapsed(), ?age, "took a pooled sandbox");
                     return Claim::Warm(sandbox);
                 }
                 Err(error) => {
-                    pool.counters.dead.add();
+                    pool.count(|stats| stats.dead += 1);
                     tracing::info!(error = error.full_message(), "a pooled sandbox is unusable");
                 }
             }
         }
-        pool.counters.misses.add();
+        pool.count(|stats| stats.misses += 1);
         pool.cold_starts.send_modify(|starts| *starts += 1);
         let cold = ColdStart(pool.clone());
         pool.learn(key, sandbox);
@@ -211,7 +215,8 @@ impl PoolHandle {
             filling,
             parked: state.slots.iter().count(),
             oldest: ages.max().unwrap_or_default(),
-            ..self.0.counters.read()
+            claims: state.stats.hits.saturating_add(state.stats.misses),
+            ..state.stats
         }
     }
 
@@ -245,6 +250,10 @@ impl Pool {
     fn state(&self) -> MutexGuard<'_, State> {
         // The state is consistent between any two statements that can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, count: impl FnOnce(&mut PoolStats)) {
+        count(&mut self.state().stats);
     }
 
     /// The key of a sandbox, and its plan. Prepares its root, if it is not.
@@ -326,7 +335,10 @@ impl Pool {
             let max_age = self.config.max_age;
             match PooledSandbox::launch(self.shared.clone(), sandbox, max_age).await {
                 Ok(sandbox) => {
-                    self.counters.filled(since.elapsed());
+                    self.count(|stats| {
+                        stats.filled += 1;
+                        stats.fill_time += since.elapsed();
+                    });
                     let pool = Arc::downgrade(&self);
                     let slot = |number, sandbox| self.slot(pool, number, sandbox);
                     // An unwanted sandbox is dropped without the lock.
@@ -334,7 +346,7 @@ impl Pool {
                     drop(unwanted);
                 }
                 Err(error) => {
-                    self.counters.failed.add();
+                    self.count(|stats| stats.failed += 1);
                     tracing::warn!(error = error.full_message(), "cannot start a sandbox ahead");
                     self.state().slots.failed_to_fill(group, Instant::now());
                 }
@@ -384,10 +396,10 @@ impl Pool {
     fn remove(self: &Arc<Self>, number: u64, why: SlotEnd) {
         let removed = self.state().slots.remove(number, why, Instant::now());
         if removed.is_some() {
-            match why {
-                SlotEnd::Dead => self.counters.dead.add(),
-                SlotEnd::Expired => self.counters.expired.add(),
-            }
+            self.count(|stats| match why {
+                SlotEnd::Dead => stats.dead += 1,
+                SlotEnd::Expired => stats.expired += 1,
+            });
             tracing::debug!(?why, "a pooled sandbox is discarded");
             self.changed.notify_waiters();
             self.refill();

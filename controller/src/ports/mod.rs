@@ -18,7 +18,7 @@ pub use self::stream::PortStream;
 use crate::audit::{Connection, Event};
 use crate::error::Error;
 use crate::sandbox::idle::Active;
-use crate::sandbox::{Inner, Sandbox};
+use crate::sandbox::{Inner, Sandbox, detached};
 
 /// How long the agent may take for an answer beyond the time that it has.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,12 +34,8 @@ impl Sandbox {
     /// [`Error::PortNotListed`], [`Error::PortClosed`], [`Error::TooMany`]; [`Error`] if the sandbox is
     /// paused or has ended.
     pub async fn dial(&self, port: u16) -> Result<PortStream, Error> {
-        let inner = self.inner().clone();
-        // In a task: what a caller gives up is closed, too.
-        let dialling = tokio::spawn(async move { inner.dial(port).await });
-        dialling.await.unwrap_or_else(|_| {
-            Err(Error::Ended { detail: "the runtime is shutting down".to_owned() })
-        })
+        // What a caller gives up is closed, too.
+        detached(self.inner().clone().dial(port)).await
     }
 
     /// The TCP sockets that listen in it.

@@ -24,7 +24,7 @@ use crate::engine_call::step;
 use crate::error::Error;
 use crate::io_dir::IoDir;
 use crate::io_dir::path_map::PathMap;
-use crate::io_dir::write_monitor::{Watched, WriteBaseline, WriteMonitor};
+use crate::io_dir::write_monitor::{WriteBaseline, WriteMonitor};
 use crate::mounts::{LOOK_INTERVAL, MountGuard, MountLooks, MountLost};
 use crate::process::ProcessTable;
 use crate::sandbox::context::Shared;
@@ -97,7 +97,7 @@ pub(crate) struct Inner {
     pub(super) named: Vec<Arc<OwnedFd>>,
     /// Whether commands can run in it.
     pub supports_exec: bool,
-    pub(super) write_baseline: WriteBaseline,
+    pub(super) write_baseline: OnceLock<WriteBaseline>,
     pub(super) home: Option<GuestPath>,
     pub(super) workdir: GuestPath,
     pub(super) path_map: PathMap,
@@ -140,24 +140,21 @@ impl Inner {
     /// Scans the io dir before a run, if more may be written to it than the agent counts: by
     /// commands, or by an overlay, which copies a whole file at the first write.
     pub async fn monitor_writes(&self, limits: Limits) -> Option<WriteMonitor> {
-        Some(WriteMonitor::begin(&self.write_baseline, self.watched()?, limits).await)
+        Some(WriteMonitor::begin(self.write_baseline()?, limits).await)
     }
 
     /// The same for the life of the sandbox, for what goes on beside other runs.
     pub async fn monitor_life(&self) -> Option<WriteMonitor> {
-        let watched = self.watched()?;
-        Some(WriteMonitor::of_life(&self.write_baseline, watched, self.limits).await)
+        Some(WriteMonitor::of_life(self.write_baseline()?, self.limits).await)
     }
 
-    fn watched(&self) -> Option<Watched> {
+    fn write_baseline(&self) -> Option<&WriteBaseline> {
         let writes_more = |io_dir: &&Arc<IoDir>| self.supports_exec || io_dir.lower().is_some();
         let io_dir = self.io_dir.as_ref().filter(writes_more)?;
-        Some(Watched {
-            io_dir: io_dir.clone(),
-            reserve: self.shared.disk_reserve,
-            runtime: (self.shared.watch_runtime)(),
-            clock: self.clock.clone(),
-        })
+        Some(self.write_baseline.get_or_init(|| {
+            let (reserve, runtime) = (self.shared.disk_reserve, (self.shared.watch_runtime)());
+            WriteBaseline::new(io_dir.clone(), reserve, runtime, self.clock.clone())
+        }))
     }
 
     /// What bounds the disk space that is taken in the io dir with these limits; `None` if the agent

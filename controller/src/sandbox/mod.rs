@@ -211,3 +211,11 @@ impl Drop for Sandbox {
         self.inner.removal.remove(Attempt::First);
     }
 }
+
+/// Does this in a separate task: it is whole even if the caller is gone.
+pub(crate) async fn detached<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Result<T, Error> {
+    let gone = |_| Err(Error::Ended { detail: "the runtime is shutting down".to_owned() });
+    tokio::spawn(work).await.unwrap_or_else(gone)
+}

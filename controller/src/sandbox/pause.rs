@@ -7,7 +7,7 @@ use sandbox_engine::EngineError;
 use crate::audit::{self, Event};
 use crate::engine_call::step;
 use crate::error::Error;
-use crate::sandbox::{Inner, Sandbox};
+use crate::sandbox::{Inner, Sandbox, detached};
 use crate::step::Step;
 
 impl Sandbox {
@@ -19,7 +19,7 @@ impl Sandbox {
     ///
     /// [`Error`] if it has ended, or its engine cannot.
     pub async fn pause(&self) -> Result<(), Error> {
-        self.change(Step::Pause).await
+        detached(self.inner().clone().pause()).await
     }
 
     /// Goes on after [`pause`](Self::pause). Does nothing to a sandbox that runs.
@@ -28,7 +28,7 @@ impl Sandbox {
     ///
     /// As `pause`.
     pub async fn resume(&self) -> Result<(), Error> {
-        self.change(Step::Resume).await
+        detached(self.inner().clone().resume()).await
     }
 
     /// Whether it is paused. What is asked of it then fails with [`Error::Paused`], but for the events
@@ -36,23 +36,10 @@ impl Sandbox {
     pub fn is_paused(&self) -> bool {
         self.inner().clock.is_paused()
     }
-
-    /// Takes the step in a separate task: it is whole even if the caller is gone.
-    async fn change(&self, which: Step) -> Result<(), Error> {
-        let inner = self.inner().clone();
-        let task = tokio::spawn(async move {
-            match which {
-                Step::Pause => inner.pause().await,
-                _ => inner.resume().await,
-            }
-        });
-        let gone = |_| Err(Error::Ended { detail: "the runtime is shutting down".to_owned() });
-        task.await.unwrap_or_else(gone)
-    }
 }
 
 impl Inner {
-    async fn pause(self: &Arc<Self>) -> Result<(), Error> {
+    async fn pause(self: Arc<Self>) -> Result<(), Error> {
         let mut paused = self.paused.lock().await;
         self.ended().map_or(Ok(()), Err)?;
         if paused.is_some() {
@@ -76,7 +63,7 @@ impl Inner {
         result
     }
 
-    async fn resume(self: &Arc<Self>) -> Result<(), Error> {
+    async fn resume(self: Arc<Self>) -> Result<(), Error> {
         let mut paused = self.paused.lock().await;
         self.ended().map_or(Ok(()), Err)?;
         if paused.is_none() {

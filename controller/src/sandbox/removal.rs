@@ -8,7 +8,7 @@ use sandbox_api::RootFs;
 use sandbox_engine::{Container, ContainerSpec, EngineError};
 use tokio::sync::{oneshot, watch};
 
-use crate::audit::{self, Event};
+use crate::audit;
 use crate::egress::Egress;
 use crate::engine_call::step;
 use crate::error::Error;
@@ -143,11 +143,7 @@ impl RemovalGuard {
                 // Their audit lines precede the line of the sandbox's end.
                 egress.settle(EVIDENCE_TIMEOUT).await;
             }
-            shared.audit.record(&Event {
-                outcome: audit::outcome(&result),
-                duration: Some(started.elapsed()),
-                ..Event::new(&id, "close")
-            });
+            shared.audit.ended(&id, "close", audit::outcome(&result), started.elapsed());
             // Not earlier: the container had it mounted. A fresh io dir may be a large tree.
             _ = tokio::task::spawn_blocking(move || drop(kept)).await;
             removal.send_replace(if result.is_ok() { Removal::Gone } else { Removal::Left });
@@ -179,11 +175,7 @@ impl RemovalGuard {
         });
         // If the engine fails, the next sweep removes it.
         self.shared.cleanup.hand_over();
-        self.shared.audit.record(&Event {
-            outcome: audit::REQUESTED,
-            duration: Some(started.elapsed()),
-            ..Event::new(&self.id, "close")
-        });
+        self.shared.audit.ended(&self.id, "close", audit::REQUESTED, started.elapsed());
         // Only the agent still runs in the sandbox.
         _ = tokio::task::spawn_blocking(move || drop(kept)).await;
         true

@@ -7,12 +7,12 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
     AtFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT, fstat, renameat,
-    renameat_with, statat, utimensat,
+    renameat_with, utimensat,
 };
 use rustix::io::{Errno, Result};
 use sandbox_api::Base64;
 use sandbox_api::changes::ChangeOp;
-use sandbox_dirfd::{FileStamp, Root, open_child, random_hex, retry, split};
+use sandbox_dirfd::{FileStamp, Root, join, open_child, random_hex, retry, split};
 
 use crate::changed::Changed;
 use crate::compare::Comparison;
@@ -73,8 +73,8 @@ fn has_nothing_new(io_dir: &Root<'_>, path: &[u8], baseline: &Baseline) -> bool 
     let Ok(directory) = io_dir.directory(path) else { return false };
     let mut is_known = true;
     let walked = walk(directory.as_fd(), &mut |visit| {
-        let path = tree::join(path, visit.path);
-        is_known &= baseline.entries.contains_key(&path);
+        let path = join(path, visit.path);
+        is_known &= baseline.entries.contains_key(&*path);
         Ok(())
     });
     walked.is_ok() && is_known
@@ -389,11 +389,7 @@ fn put(
 }
 
 fn mark_at(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<OldEntry>> {
-    match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) => Ok(Some(OldEntry::of(FileStamp::of(&stat)))),
-        Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(errno),
-    }
+    Ok(tree::stat_at(parent, name)?.map(|stat| OldEntry::of(FileStamp::of(&stat))))
 }
 
 /// Moves something that may be in a directory, or be one, whose owner took away the right to write:

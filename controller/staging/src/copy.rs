@@ -14,12 +14,12 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use sandbox_dirfd::{
-    CopyAllowance, FileStamp, KnownFiles, link_below, next_data, open_child, remove_tree,
+    CopyAllowance, FileStamp, KnownFiles, join, link_below, next_data, open_child, remove_tree,
 };
 
 use crate::error::StageError;
 use crate::tree::{
-    BirthTime, MAX_DEPTH, WalkCount, birth_time, entries, join, open, set_mode, wait_for_tick,
+    BirthTime, WalkCount, birth_time, check_depth, entries, open, set_mode, wait_for_tick,
 };
 
 /// How often to copy a file that changes meanwhile.
@@ -101,7 +101,7 @@ pub(crate) fn copy_tree(
         seen: WalkCount::default(),
         copied: BTreeMap::new(),
     };
-    copying.directory((from.as_fd(), to.as_fd()), b"", 0)?;
+    copying.directory((from.as_fd(), to.as_fd()), b"")?;
     finish(&from, &to, &original).map_err(&at)?;
     let copy = FileStamp::of(&fstat(&to).map_err(&at)?);
     let born = birth_time(to.as_fd(), c".");
@@ -191,12 +191,7 @@ struct Copying<'a> {
 }
 
 impl Copying<'_> {
-    fn directory(
-        &mut self,
-        (from, to): Between<'_>,
-        path: &[u8],
-        depth: usize,
-    ) -> Result<(), StageError> {
+    fn directory(&mut self, (from, to): Between<'_>, path: &[u8]) -> Result<(), StageError> {
         for (name, stat) in entries(from).map_err(StageError::at(path))? {
             if (self.skipped)(&name, &stat) {
                 continue;
@@ -204,7 +199,7 @@ impl Copying<'_> {
             let path = join(path, name.to_bytes());
             self.seen.add(&path)?;
             let original = match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => self.subdirectory((from, to), &name, &path, depth)?,
+                FileType::Directory => self.subdirectory((from, to), &name, &path)?,
                 FileType::RegularFile => self.file((from, to), &name, &path)?,
                 FileType::Symlink => {
                     link(from, to, &name).map_err(StageError::at(&path))?.then_some(stat)
@@ -221,7 +216,7 @@ impl Copying<'_> {
                 copy: FileStamp::of(&copy.map_err(StageError::at(&path))?),
                 born: birth_time(to, &name),
             };
-            self.copied.insert(path, copied);
+            self.copied.insert(path.into(), copied);
         }
         Ok(())
     }
@@ -254,12 +249,9 @@ impl Copying<'_> {
         (from, to): Between<'_>,
         name: &CStr,
         path: &[u8],
-        depth: usize,
     ) -> Result<Option<Stat>, StageError> {
         let at = StageError::at(path);
-        if depth + 1 > MAX_DEPTH {
-            return Err(StageError::TooDeep { path: path.to_owned() });
-        }
+        check_depth(path)?;
         let from = match open(from, name, OFlags::DIRECTORY) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
             opened => opened.map_err(&at)?,
@@ -267,7 +259,7 @@ impl Copying<'_> {
         let original = fstat(&from).map_err(&at)?;
         mkdirat(to, name, Mode::RWXU).map_err(&at)?;
         let to = open(to, name, OFlags::DIRECTORY).map_err(&at)?;
-        self.directory((from.as_fd(), to.as_fd()), path, depth + 1)?;
+        self.directory((from.as_fd(), to.as_fd()), path)?;
         finish(&from, &to, &original).map_err(&at)?;
         Ok(Some(original))
     }

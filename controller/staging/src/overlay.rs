@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 use rustix::fs::{
     AtFlags, FileType, OFlags, Stat, XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr,
-    fstat, statat, unlinkat,
+    fstat, unlinkat,
 };
 use rustix::io::{Errno, Result};
 use sandbox_api::changes::{ChangeOp, ChangeType};
-use sandbox_dirfd::{FileStamp, Root, retry, split};
+use sandbox_dirfd::{FileStamp, Root, join, retry, split};
 
 use crate::changed::Changed;
 use crate::commit::covered;
 use crate::compare::{Comparison, op_of};
 use crate::copy::{Baseline, Copied};
 use crate::error::StageError;
-use crate::tree::{MAX_DEPTH, WalkCount, birth_time, entries, join, kind_of, open};
+use crate::tree::{WalkCount, birth_time, check_depth, entries, kind_of, open, stat_at};
 
 /// Attributes of overlays have names that begin with it. Only root can set them.
 const PREFIX: &[u8] = b"trusted.overlay.";
@@ -126,14 +126,14 @@ pub(crate) fn compare(
         since,
         seen: WalkCount::default(),
         is_hidden: false,
+        is_foreign: false,
         before: BTreeMap::new(),
         changed: BTreeMap::new(),
         directories: BTreeMap::new(),
         conflicts: BTreeSet::new(),
         origins: Vec::new(),
     };
-    let depth = Depth { levels: 0, is_foreign: false };
-    layers.directory(&upper_dir, Some(&lower_dir), b"", depth, false)?;
+    layers.directory(&upper_dir, Some(&lower_dir), b"", false, false)?;
     layers.name_origins(view).map_err(&at)?;
     let Comparing { before, changed, directories, conflicts, .. } = layers;
     let baseline = Arc::new(Baseline { root: root.into(), entries: before });
@@ -142,30 +142,13 @@ pub(crate) fn compare(
     Ok(compared.read(lower, upper))
 }
 
-/// Where a directory is.
-#[derive(Debug, Clone, Copy)]
-struct Depth {
-    levels: usize,
-    /// The directory of the lower layer, or one above it, is not the one that the run saw.
-    is_foreign: bool,
-}
-
-impl Depth {
-    /// Of what is in a directory.
-    fn below(self, path: &[u8]) -> std::result::Result<Self, StageError> {
-        let below = Self { levels: self.levels + 1, ..self };
-        if below.levels > MAX_DEPTH {
-            return Err(StageError::TooDeep { path: path.to_owned() });
-        }
-        Ok(below)
-    }
-}
-
 struct Comparing {
     since: (i64, u64),
     seen: WalkCount,
     /// The directory that is compared hides that of the lower layer.
     is_hidden: bool,
+    /// The directory of the lower layer, or one above it, is not the one that the run saw.
+    is_foreign: bool,
     before: BTreeMap<Box<[u8]>, Copied>,
     changed: BTreeMap<Box<[u8]>, Changed>,
     directories: BTreeMap<Box<[u8]>, FileStamp>,
@@ -176,42 +159,43 @@ struct Comparing {
 
 impl Comparing {
     /// `lower` is the directory of the lower layer at the same path, if there is one. `hides` says
-    /// that the run saw nothing of it.
+    /// that the run saw nothing of it, `is_foreign` that it saw another one.
     fn directory(
         &mut self,
         upper: &OwnedFd,
         lower: Option<&OwnedFd>,
         path: &[u8],
-        depth: Depth,
         hides: bool,
+        is_foreign: bool,
     ) -> std::result::Result<(), StageError> {
         let above = entries(upper.as_fd()).map_err(StageError::at(path))?;
         // What is below an opaque directory hides the lower layer too, without a mark of its own.
-        let is_hidden = self.is_hidden;
+        let above_it = (self.is_hidden, self.is_foreign);
         self.is_hidden |= hides;
+        self.is_foreign |= is_foreign;
         let opaque = lower.filter(|_| self.is_hidden);
         for (name, stat) in &above {
             let path = join(path, name.to_bytes());
             self.seen.add(&path)?;
-            let below = lower.map(|lower| stat_of(lower, name)).transpose();
+            let below = lower.map(|lower| retry(|| stat_at(lower.as_fd(), name))).transpose();
             let below = below.map_err(StageError::at(&path))?.flatten();
             if is_whiteout(stat) {
                 if let (Some(lower), Some(below)) = (lower, &below) {
-                    self.removed(lower, name, below, &path, depth)?;
+                    self.removed(lower, name, below, &path)?;
                 }
                 continue;
             }
-            self.entry(upper, lower, (name, stat), below.as_ref(), &path, depth)?;
+            self.entry(upper, lower, (name, stat), below.as_ref(), &path)?;
         }
         if let Some(lower) = opaque {
             let is_above = |name: &CString| above.binary_search_by(|(it, _)| it.cmp(name)).is_ok();
             for (name, below) in entries(lower.as_fd()).map_err(StageError::at(path))? {
                 if !is_above(&name) {
-                    self.removed(lower, &name, &below, &join(path, name.to_bytes()), depth)?;
+                    self.removed(lower, &name, &below, &join(path, name.to_bytes()))?;
                 }
             }
         }
-        self.is_hidden = is_hidden;
+        (self.is_hidden, self.is_foreign) = above_it;
         Ok(())
     }
 
@@ -223,7 +207,6 @@ impl Comparing {
         (name, stat): (&CStr, &Stat),
         below: Option<&Stat>,
         path: &[u8],
-        depth: Depth,
     ) -> std::result::Result<(), StageError> {
         let at = StageError::at(path);
         let (now, before) = (FileStamp::of(stat), below.map(FileStamp::of));
@@ -233,7 +216,7 @@ impl Comparing {
         }
         if let Some(before) = before {
             self.before.insert(path.into(), before.into());
-            self.note(path, before, depth);
+            self.note(path, before);
         } else if has_attributes(now) && was_copied(upper.as_fd(), name) {
             if now.is_directory() {
                 // The run cannot have given it another name: something else did, or removed it.
@@ -245,33 +228,33 @@ impl Comparing {
         let was_directory = before.is_some_and(|before| before.is_directory());
         if now.is_directory() {
             let upper = open(upper.as_fd(), name, OFlags::DIRECTORY).map_err(&at)?;
-            let mut depth = depth.below(path)?;
+            check_depth(path)?;
             let inner = lower.filter(|_| was_directory);
             let inner = inner.map(|lower| open(lower.as_fd(), name, OFlags::DIRECTORY));
             let inner = inner.transpose().map_err(&at)?;
             if was_directory {
                 self.directories.insert(path.into(), now);
             }
-            let mut hides = is_opaque(&upper);
+            let (mut hides, mut is_foreign) = (is_opaque(&upper), false);
             if let (Some(inner), Some(before)) = (&inner, before)
                 && before.changed > self.since
             {
                 if hides && self.is_younger(inner) {
                     // Nothing was removed with it: both have made it.
-                    (hides, depth.is_foreign) = (false, true);
+                    (hides, is_foreign) = (false, true);
                 } else if hides {
                     // What was removed with the old directory may not be what was in it then.
                     self.conflicts.insert(path.into());
                     let replaced = Changed::new(ChangeOp::Mode, Some(now), Some(before.into()));
                     self.changed.entry(path.into()).or_insert(replaced);
                 } else {
-                    depth.is_foreign |= !is_copy_of(&upper, inner);
+                    is_foreign = !is_copy_of(&upper, inner);
                 }
             }
-            self.directory(&upper, inner.as_ref(), path, depth, hides)?;
+            self.directory(&upper, inner.as_ref(), path, hides, is_foreign)?;
         } else if let (true, Some(lower)) = (was_directory, lower) {
             let lower = open(lower.as_fd(), name, OFlags::DIRECTORY).map_err(&at)?;
-            self.removed_below(&lower, path, depth.below(path)?)?;
+            self.removed_below(&lower, path)?;
         }
         Ok(())
     }
@@ -289,18 +272,17 @@ impl Comparing {
         name: &CStr,
         stat: &Stat,
         path: &[u8],
-        depth: Depth,
     ) -> std::result::Result<(), StageError> {
         self.seen.add(path)?;
         let before = FileStamp::of(stat);
         let change = Changed::new(ChangeOp::Removed, None, Some(before.into()));
         self.changed.insert(path.into(), change);
         self.before.insert(path.into(), before.into());
-        self.note(path, before, depth);
+        self.note(path, before);
         if before.is_directory() {
             let at = StageError::at(path);
             let directory = open(parent.as_fd(), name, OFlags::DIRECTORY).map_err(&at)?;
-            self.removed_below(&directory, path, depth.below(path)?)?;
+            self.removed_below(&directory, path)?;
         }
         Ok(())
     }
@@ -309,17 +291,17 @@ impl Comparing {
         &mut self,
         directory: &OwnedFd,
         path: &[u8],
-        depth: Depth,
     ) -> std::result::Result<(), StageError> {
+        check_depth(path)?;
         for (name, stat) in entries(directory.as_fd()).map_err(StageError::at(path))? {
-            self.removed(directory, &name, &stat, &join(path, name.to_bytes()), depth)?;
+            self.removed(directory, &name, &stat, &join(path, name.to_bytes()))?;
         }
         Ok(())
     }
 
     /// Notes a conflict if the lower entry was changed while the run was going on.
-    fn note(&mut self, path: &[u8], before: FileStamp, depth: Depth) {
-        if depth.is_foreign || before.changed > self.since {
+    fn note(&mut self, path: &[u8], before: FileStamp) {
+        if self.is_foreign || before.changed > self.since {
             self.conflicts.insert(path.into());
         }
     }
@@ -347,14 +329,6 @@ impl Comparing {
             }
         }
         Ok(())
-    }
-}
-
-fn stat_of(directory: &OwnedFd, name: &CStr) -> Result<Option<Stat>> {
-    match retry(|| statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)) {
-        Ok(stat) => Ok(Some(stat)),
-        Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(errno),
     }
 }
 

@@ -5,9 +5,10 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, StatxFlags, chmod, statat};
 use rustix::io::{Errno, Result};
+use rustix::path::Arg;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use sandbox_api::changes::ChangeType;
-use sandbox_dirfd::{FileStamp, open_child, retry};
+use sandbox_dirfd::{FileStamp, join, open_child, retry};
 
 use crate::error::StageError;
 
@@ -34,6 +35,14 @@ impl WalkCount {
             return Err(StageError::TooMany);
         }
         Ok(())
+    }
+}
+
+/// Refuses a directory that has more above it than can be followed.
+pub(crate) fn check_depth(path: &[u8]) -> std::result::Result<(), StageError> {
+    match path.split(|&byte| byte == b'/').count() > MAX_DEPTH {
+        true => Err(StageError::TooDeep { path: path.to_owned() }),
+        false => Ok(()),
     }
 }
 
@@ -88,6 +97,15 @@ pub(crate) fn set_mode(of: BorrowedFd<'_>, mode: u32) -> Result<()> {
     chmod(format!("/proc/self/fd/{}", of.as_raw_fd()), Mode::from_raw_mode(mode))
 }
 
+/// The metadata of an entry of a directory, if it is there.
+pub(crate) fn stat_at(directory: BorrowedFd<'_>, name: impl Arg) -> Result<Option<Stat>> {
+    match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// The entries of a directory, sorted by name, with their metadata. One that disappears meanwhile is
 /// left out.
 pub(crate) fn entries(directory: BorrowedFd<'_>) -> Result<Vec<(CString, Stat)>> {
@@ -98,21 +116,10 @@ pub(crate) fn entries(directory: BorrowedFd<'_>) -> Result<Vec<(CString, Stat)>>
         if matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
-        match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => found.push((name.to_owned(), stat)),
-            Err(Errno::NOENT) => {}
-            Err(errno) => return Err(errno),
-        }
+        found.extend(stat_at(directory, name)?.map(|stat| (name.to_owned(), stat)));
     }
     found.sort_by(|(a, _), (b, _)| a.cmp(b));
     Ok(found)
-}
-
-pub(crate) fn join(directory: &[u8], name: &[u8]) -> Box<[u8]> {
-    match directory {
-        [] => name.into(),
-        directory => [directory, b"/", name].concat().into(),
-    }
 }
 
 /// An entry that a walk has come to.
@@ -129,27 +136,24 @@ pub(crate) fn walk(
     see: &mut impl FnMut(Visit<'_>) -> std::result::Result<(), StageError>,
 ) -> std::result::Result<(), StageError> {
     let root_fd = open(root, c".", OFlags::DIRECTORY).map_err(StageError::at(b"."))?;
-    walk_in(root_fd.as_fd(), b"", 0, see)
+    walk_in(root_fd.as_fd(), b"", see)
 }
 
 fn walk_in(
     directory: BorrowedFd<'_>,
     path: &[u8],
-    depth: usize,
     see: &mut impl FnMut(Visit<'_>) -> std::result::Result<(), StageError>,
 ) -> std::result::Result<(), StageError> {
     for (name, stat) in entries(directory).map_err(StageError::at(path))? {
         let path = join(path, name.to_bytes());
         see(Visit { parent: directory, name: &name, path: &path, stat: &stat })?;
         if FileStamp::of(&stat).is_directory() {
-            if depth + 1 > MAX_DEPTH {
-                return Err(StageError::TooDeep { path: path.into() });
-            }
+            check_depth(&path)?;
             let below = match open(directory, &name, OFlags::DIRECTORY) {
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 opened => opened.map_err(StageError::at(&path))?,
             };
-            walk_in(below.as_fd(), &path, depth + 1, see)?;
+            walk_in(below.as_fd(), &path, see)?;
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ mod stats;
 use std::time::Duration;
 
 pub use self::slots::{PoolSlots, SlotEnd};
-pub use self::stats::{Counter, Counters, PoolStats};
+pub use self::stats::PoolStats;
 
 /// How many sandboxes are started ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

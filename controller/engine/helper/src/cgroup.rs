@@ -259,25 +259,18 @@ impl Hierarchies {
     /// The groups of the container with this name, whether they exist or not.
     pub fn of(&self, name: &str) -> Groups {
         let all = self.used().map(|point| point.join(name)).collect();
-        let v1 = |controller: &str| {
+        let controllers = NEEDED.iter().chain(BESIDES).chain([&FREEZER]);
+        let v1 = controllers.filter_map(|&controller| {
             let holds =
                 |(names, _): &&(Vec<String>, PathBuf)| names.iter().any(|it| it == controller);
-            self.v1.iter().find(holds).map(|(_, point)| point.join(name))
-        };
-        let files = if self.is_v1() {
-            Files::V1 {
-                memory: v1("memory"),
-                cpuacct: v1("cpuacct"),
-                pids: v1("pids"),
-                devices: v1("devices"),
-            }
-        } else {
-            Files::V2 { group: self.v2.as_ref().map(|point| point.join(name)) }
-        };
+            let (_, point) = self.v1.iter().find(holds)?;
+            Some((controller, point.join(name)))
+        });
+        let unified = self.unified().map(|point| point.join(name));
         let processors = self.v1.iter().find(|(names, _)| *names == [PROCESSORS]);
         let processors = processors.map(|(_, point)| point.join(name));
-        let (time, views, freezer) = (v1("cpu"), self.views(name), v1(FREEZER));
-        Groups { name: name.to_owned(), all, processors, time, freezer, views, files }
+        let (v1, views) = (v1.collect(), self.views(name));
+        Groups { name: name.to_owned(), all, processors, v1, unified, views }
     }
 }
 
@@ -300,25 +293,11 @@ pub struct Groups {
     all: Vec<PathBuf>,
     /// That of [`PROCESSORS`] alone, which limits nothing.
     processors: Option<PathBuf>,
-    /// The one of version 1 that limits processor time.
-    time: Option<PathBuf>,
-    /// The one of version 1 that is frozen, which need not be there.
-    freezer: Option<PathBuf>,
+    /// Those of version 1, each with its controller. That of [`FREEZER`] need not be there.
+    v1: Vec<(&'static str, PathBuf)>,
+    /// That of version 2. It is the only one.
+    unified: Option<PathBuf>,
     views: Vec<View>,
-    files: Files,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Files {
-    V1 {
-        memory: Option<PathBuf>,
-        cpuacct: Option<PathBuf>,
-        pids: Option<PathBuf>,
-        devices: Option<PathBuf>,
-    },
-    V2 {
-        group: Option<PathBuf>,
-    },
 }
 
 impl Groups {
@@ -329,15 +308,13 @@ impl Groups {
 
     /// Their statistics; `None` if they are gone, or do not account memory.
     pub fn usage(&self) -> Option<Usage> {
-        let (memory, pids, [events, peak]) = match &self.files {
-            Files::V1 { memory, pids, .. } => {
-                (memory, pids, ["memory.oom_control", "memory.max_usage_in_bytes"])
-            }
-            Files::V2 { group } => (group, group, ["memory.events", "memory.peak"]),
+        let memory = self.group("memory")?;
+        let [events, peak] = match self.unified {
+            None => ["memory.oom_control", "memory.max_usage_in_bytes"],
+            Some(_) => ["memory.events", "memory.peak"],
         };
-        let memory = memory.as_ref()?;
         // A kernel without it counts none.
-        let refused = pids.as_ref().and_then(|pids| field(&pids.join("pids.events"), "max"));
+        let refused = self.group("pids").and_then(|pids| field(&pids.join("pids.events"), "max"));
         // Before Linux 5.19 version 2 has no peak: the current value is a lower bound.
         let current = || number(&memory.join("memory.current"));
         Some(Usage {
@@ -350,13 +327,11 @@ impl Groups {
 
     /// What is used of them now; `None` if they are gone, or do not account memory.
     pub fn current(&self) -> Option<Current> {
-        let (memory, used, cached) = match &self.files {
-            Files::V1 { memory, .. } => {
-                (memory, "memory.usage_in_bytes", ["total_cache", "total_shmem"])
-            }
-            Files::V2 { group } => (group, "memory.current", ["file", "shmem"]),
+        let memory = self.group("memory")?;
+        let (used, cached) = match self.unified {
+            None => ("memory.usage_in_bytes", ["total_cache", "total_shmem"]),
+            Some(_) => ("memory.current", ["file", "shmem"]),
         };
-        let memory = memory.as_ref()?;
         let stat = memory.join("memory.stat");
         let [cache, shared] = cached.map(|name| field(&stat, name).unwrap_or(0));
         let cache = cache.saturating_sub(shared);
@@ -367,13 +342,10 @@ impl Groups {
 
     /// The processor time of all that has run in them.
     fn cpu(&self) -> Option<Duration> {
-        match &self.files {
-            Files::V1 { cpuacct, .. } => {
-                number(&cpuacct.as_ref()?.join("cpuacct.usage")).map(Duration::from_nanos)
-            }
-            Files::V2 { group } => {
-                field(&group.as_ref()?.join("cpu.stat"), "usage_usec").map(Duration::from_micros)
-            }
+        let group = self.group("cpuacct")?;
+        match self.unified {
+            None => number(&group.join("cpuacct.usage")).map(Duration::from_nanos),
+            Some(_) => field(&group.join("cpu.stat"), "usage_usec").map(Duration::from_micros),
         }
     }
 
@@ -406,7 +378,7 @@ impl Groups {
         if self.is_none() {
             return Ok(());
         }
-        if let Files::V2 { group: Some(group) } = &self.files {
+        if let Some(group) = &self.unified {
             delegate(group.parent().unwrap_or(group))?;
         }
         for group in self.all.iter().filter(|group| Some(*group) != self.processors.as_ref()) {
@@ -418,9 +390,9 @@ impl Groups {
             // It limits nothing. Another group may have these processors for itself.
             _ = fs::remove_dir(group);
         }
-        match self.files {
-            Files::V1 { .. } => self.limit_v1(tenant, limits),
-            Files::V2 { .. } => self.limit_v2(limits),
+        match self.unified {
+            None => self.limit_v1(tenant, limits),
+            Some(_) => self.limit_v2(limits),
         }
     }
 
@@ -463,7 +435,7 @@ impl Groups {
     ///
     /// [`io::Error`] where it is not there.
     pub fn birthplace(&self) -> io::Result<Option<OwnedFd>> {
-        let Files::V2 { group: Some(group) } = &self.files else { return Ok(None) };
+        let Some(group) = &self.unified else { return Ok(None) };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Some(rustix::fs::open(group, flags, Mode::empty())?))
     }
@@ -479,10 +451,11 @@ impl Groups {
     ///
     /// [`io::Error`] where the kernel refuses.
     pub fn enter(&self) -> io::Result<()> {
-        if let Files::V2 { .. } = self.files {
+        if self.unified.is_some() {
             return Ok(());
         }
-        for group in self.all.iter().filter(|group| Some(*group) != self.time.as_ref()) {
+        let time = self.of_v1("cpu");
+        for group in self.all.iter().filter(|group| Some(*group) != time) {
             match enter(group) {
                 // It limits nothing, and need not be there.
                 Err(_) if Some(group) == self.processors.as_ref() => {}
@@ -499,7 +472,7 @@ impl Groups {
     ///
     /// [`io::Error`] where the kernel refuses.
     pub fn enter_time(&self) -> io::Result<()> {
-        self.time.iter().try_for_each(|group| enter(group))
+        self.of_v1("cpu").map_or(Ok(()), |group| enter(group))
     }
 
     /// What the container's commands may see of them, and where. On version 1 each is at the names of its
@@ -520,7 +493,9 @@ impl Groups {
         values: impl IntoIterator<Item = &'a &'a str>,
     ) -> io::Result<()> {
         let write = || {
-            let group = self.group_of(file).ok_or(io::ErrorKind::NotFound)?;
+            // Each has the name of its controller before the first dot.
+            let controller = file.split('.').next().unwrap_or_default();
+            let group = self.group(controller).ok_or(io::ErrorKind::NotFound)?;
             // Nothing to create or cut: each write is a value.
             let mut setting = File::options().write(true).open(group.join(file))?;
             values.into_iter().try_for_each(|value| setting.write_all(value.as_bytes()))
@@ -529,24 +504,22 @@ impl Groups {
             .map_err(|error| io::Error::new(error.kind(), format!("cannot write {file}: {error}")))
     }
 
-    /// The group that has a setting: on version 1 that of the controller by whose name it begins.
-    fn group_of(&self, setting: &str) -> Option<&Path> {
-        let group = match (&self.files, setting.split('.').next()) {
-            (Files::V2 { group }, _) => group,
-            (Files::V1 { memory, .. }, Some("memory")) => memory,
-            (Files::V1 { pids, .. }, Some("pids")) => pids,
-            (Files::V1 { devices, .. }, Some("devices")) => devices,
-            (Files::V1 { .. }, _) => &self.time,
-        };
-        group.as_deref()
+    /// The group that has the files of a controller.
+    fn group(&self, controller: &str) -> Option<&PathBuf> {
+        self.unified.as_ref().or_else(|| self.of_v1(controller))
+    }
+
+    /// The group of version 1 that has the files of a controller.
+    fn of_v1(&self, controller: &str) -> Option<&PathBuf> {
+        self.v1.iter().find(|(name, _)| *name == controller).map(|(_, group)| group)
     }
 
     /// Lifts the CPU limit. Call it before a kill: the kernel delays the death of a process that
     /// has used more than its share, and long system calls use seconds more than the share.
     pub fn lift_cpu_limit(&self) {
-        let (file, none) = match self.files {
-            Files::V1 { .. } => ("cpu.cfs_quota_us", "-1"),
-            Files::V2 { .. } => ("cpu.max", "max"),
+        let (file, none) = match self.unified {
+            None => ("cpu.cfs_quota_us", "-1"),
+            Some(_) => ("cpu.max", "max"),
         };
         _ = self.set(file, none);
     }
@@ -559,16 +532,12 @@ impl Groups {
     /// time.
     pub fn freeze(&self, within: Duration) -> io::Result<()> {
         let deadline = Instant::now() + within;
-        let frozen = match (&self.files, &self.freezer) {
-            (Files::V2 { group: Some(group) }, _) => {
-                write(group, "cgroup.freeze", "1").and_then(|()| {
-                    let events = group.join("cgroup.events");
-                    wait_until(deadline, || field(&events, "frozen") == Some(1))
-                })
-            }
-            (Files::V1 { memory: Some(members), .. }, Some(freezer)) => {
-                freeze_v1(members, freezer, deadline)
-            }
+        let frozen = match (&self.unified, self.of_v1("memory"), self.of_v1(FREEZER)) {
+            (Some(group), ..) => write(group, "cgroup.freeze", "1").and_then(|()| {
+                let events = group.join("cgroup.events");
+                wait_until(deadline, || field(&events, "frozen") == Some(1))
+            }),
+            (None, Some(members), Some(freezer)) => freeze_v1(members, freezer, deadline),
             _ => Err(io::ErrorKind::Unsupported.into()),
         };
         frozen.inspect_err(|_| _ = self.thaw())
@@ -580,9 +549,9 @@ impl Groups {
     ///
     /// [`io::Error`] where the kernel refuses.
     pub fn thaw(&self) -> io::Result<()> {
-        match (&self.files, &self.freezer) {
-            (Files::V2 { group: Some(group) }, _) => write(group, "cgroup.freeze", "0"),
-            (_, Some(freezer)) if freezer.exists() => write(freezer, "freezer.state", "THAWED"),
+        match (&self.unified, self.of_v1(FREEZER)) {
+            (Some(group), _) => write(group, "cgroup.freeze", "0"),
+            (None, Some(freezer)) if freezer.exists() => write(freezer, "freezer.state", "THAWED"),
             _ => Ok(()),
         }
     }
@@ -591,7 +560,7 @@ impl Groups {
     /// are all killed before they are thawed.
     pub fn let_die(&self) {
         self.lift_cpu_limit();
-        if self.freezer.as_ref().is_some_and(|freezer| freezer.exists()) {
+        if self.of_v1(FREEZER).is_some_and(|freezer| freezer.exists()) {
             self.kill_processes();
             _ = self.thaw();
         }
@@ -636,7 +605,7 @@ impl Groups {
         let mut is_killed = false;
         loop {
             let mut left = None;
-            for group in self.all.iter().chain(&self.freezer) {
+            for group in self.all.iter().chain(self.of_v1(FREEZER)) {
                 match remove_tree(group) {
                     Ok(()) | Err(Errno::NOENT) => {}
                     Err(error) => left = Some((group, error)),
@@ -814,13 +783,13 @@ mod tests {
             ]
         );
         assert_eq!(
-            groups.files,
-            Files::V1 {
-                memory: Some("/sys/fs/cgroup/memory/sandboxctl-1".into()),
-                cpuacct: Some("/sys/fs/cgroup/cpu,cpuacct/sandboxctl-1".into()),
-                pids: Some("/sys/fs/cgroup/pids/sandboxctl-1".into()),
-                devices: None,
-            }
+            ["memory", "cpuacct", "pids", "devices"].map(|it| groups.group(it)?.to_str()),
+            [
+                Some("/sys/fs/cgroup/memory/sandboxctl-1"),
+                Some("/sys/fs/cgroup/cpu,cpuacct/sandboxctl-1"),
+                Some("/sys/fs/cgroup/pids/sandboxctl-1"),
+                None,
+            ]
         );
     }
 
@@ -830,7 +799,7 @@ mod tests {
         let (once, twice) = (format!("{V1}{UNIFIED}"), format!("{V1}{UNIFIED}{again}"));
         let groups = |table: &str| Hierarchies::parse(table).of("x");
         assert_eq!(groups(&twice).all, groups(&once).all);
-        assert_eq!(groups(&twice).files, groups(&once).files);
+        assert_eq!(groups(&twice).v1, groups(&once).v1);
     }
 
     #[test]
@@ -862,7 +831,7 @@ mod tests {
         let hierarchies = Hierarchies::parse(&format!("{V1}{UNIFIED}"));
         assert_eq!(hierarchies.version(), "1 and 2 (hybrid)");
         let groups = hierarchies.of("x");
-        assert!(matches!(groups.files, Files::V1 { .. }));
+        assert_eq!(groups.unified, None);
         assert_eq!(groups.all.last().unwrap(), Path::new("/sys/fs/cgroup/pids/x"));
     }
 
@@ -873,7 +842,7 @@ mod tests {
         assert_eq!(hierarchies.version(), "2");
         let groups = hierarchies.of("x");
         assert_eq!(groups.all, [Path::new("/sys/fs/cgroup/x")]);
-        assert_eq!(groups.files, Files::V2 { group: Some("/sys/fs/cgroup/x".into()) });
+        assert_eq!(groups.unified, Some("/sys/fs/cgroup/x".into()));
     }
 
     #[test]

@@ -19,47 +19,43 @@ pub const NOEXEC: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOEXEC;
 /// Nothing of it is written to.
 pub const RDONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
 
-/// A new file system.
-#[derive(Debug)]
-pub struct Filesystem<'a> {
-    /// Its kind.
-    pub kind: &'static str,
-    /// The name that the mount table shows.
-    pub source: &'a str,
-    /// Its options, each with a value; empty for a flag.
-    pub options: &'a [(&'a str, String)],
-    /// What no mount of it allows.
-    pub restrictions: MountAttrFlags,
+/// A mount of a new file system, attached nowhere yet. `source` is the name that the mount table shows.
+/// Each option has a value, empty for a flag; no mount of it allows what is in `restrictions`.
+///
+/// # Errors
+///
+/// Those of the kernel.
+pub fn make(
+    kind: &str,
+    source: &str,
+    options: &[(&str, String)],
+    restrictions: MountAttrFlags,
+) -> Result<OwnedFd, Errno> {
+    create(kind, source, options, restrictions).map(|(_, mount)| mount)
 }
 
-impl Filesystem<'_> {
-    /// A mount of it, attached nowhere yet.
-    ///
-    /// # Errors
-    ///
-    /// Those of the kernel.
-    pub fn mount(&self) -> Result<OwnedFd, Errno> {
-        self.create().map(|(_, mount)| mount)
-    }
-
-    /// The same, after the file system itself, which can be configured again.
-    ///
-    /// # Errors
-    ///
-    /// Those of the kernel.
-    pub fn create(&self) -> Result<(OwnedFd, OwnedFd), Errno> {
-        let filesystem = fsopen(self.kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
-        fsconfig_set_string(&filesystem, "source", self.source)?;
-        for (name, value) in self.options {
-            match value.as_str() {
-                "" => fsconfig_set_flag(&filesystem, *name)?,
-                value => fsconfig_set_string(&filesystem, *name, value)?,
-            }
+/// The same, after the file system itself, which can be configured again.
+///
+/// # Errors
+///
+/// Those of the kernel.
+pub fn create(
+    kind: &str,
+    source: &str,
+    options: &[(&str, String)],
+    restrictions: MountAttrFlags,
+) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let filesystem = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&filesystem, "source", source)?;
+    for (name, value) in options {
+        match value.as_str() {
+            "" => fsconfig_set_flag(&filesystem, *name)?,
+            value => fsconfig_set_string(&filesystem, *name, value)?,
         }
-        fsconfig_create(&filesystem)?;
-        let mount = fsmount(&filesystem, FsMountFlags::FSMOUNT_CLOEXEC, self.restrictions)?;
-        Ok((filesystem, mount))
     }
+    fsconfig_create(&filesystem)?;
+    let mount = fsmount(&filesystem, FsMountFlags::FSMOUNT_CLOEXEC, restrictions)?;
+    Ok((filesystem, mount))
 }
 
 /// How far [`restrict`] reaches.

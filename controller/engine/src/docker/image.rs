@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use async_trait::async_trait;
 use bollard::Docker;
 use bollard::models::ImageSummary;
 use bollard::query_parameters::{
@@ -19,23 +20,27 @@ use bollard::query_parameters::{
     TagImageOptionsBuilder,
 };
 use bytes::Bytes;
+use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt};
 use sandbox_api::{EngineKind, ImageInfo, ProgramImage, is_image_reference};
 
 use super::image_tar::{LABEL_AGENT, LABEL_IMAGE, Recipe};
 use super::response::engine_error;
 use super::system::unix_time;
-use crate::Progress;
-use crate::agent::Agent;
+use crate::agent::{Agent, DOCKERFILE};
 use crate::docker::cache::Cache;
 use crate::error::EngineError;
+use crate::{ImageTar, Images, Progress};
 
 /// Untagged images are dangling, and `docker image prune` would remove them.
 const REPOSITORY: &str = "sandboxctl/agent";
 
 /// The image that this controller uses.
 pub(super) struct Image {
+    docker: Docker,
     recipe: Recipe,
+    /// An image to use instead of the built-in one.
+    pub other: Option<String>,
     /// The id, if it is known.
     id: Mutex<Option<String>>,
     /// The cache of the id.
@@ -43,10 +48,16 @@ pub(super) struct Image {
 }
 
 impl Image {
-    pub fn new(agent: Agent, dockerfile: &'static str, endpoint: &str, state_dir: &Path) -> Self {
-        let recipe = Recipe::new(dockerfile, agent);
+    pub fn new(
+        docker: Docker,
+        agent: Agent,
+        endpoint: &str,
+        state_dir: &Path,
+        other: Option<String>,
+    ) -> Self {
+        let recipe = Recipe::new(DOCKERFILE, agent);
         let cache = Cache::new(state_dir, &format!("{endpoint}\n{}", recipe.digest));
-        Self { recipe, id: Mutex::new(cache.read()), cache }
+        Self { docker, recipe, other, id: Mutex::new(cache.read()), cache }
     }
 
     fn tag(&self) -> &str {
@@ -77,21 +88,21 @@ impl Image {
     }
 
     /// Returns the image's id: found by its label, or built.
-    pub async fn ensure(&self, docker: &Docker) -> Result<String, EngineError> {
-        match self.find(docker).await? {
+    pub async fn ensure(&self) -> Result<String, EngineError> {
+        match self.find().await? {
             Some(id) => {
                 self.remember(&id);
                 Ok(id)
             }
-            None => self.build(docker, &mut |_| {}).await,
+            None => self.build(&mut |_| {}).await,
         }
     }
 
-    async fn find(&self, docker: &Docker) -> Result<Option<String>, EngineError> {
+    async fn find(&self) -> Result<Option<String>, EngineError> {
         let label = format!("{LABEL_IMAGE}={}", self.recipe.digest);
         // The builder of an image chooses its labels: this is only a claim.
-        for image in list_by_label(docker, &label).await? {
-            match self.verify(docker, &image.id, "it").await {
+        for image in list_by_label(&self.docker, &label).await? {
+            match self.verify(&image.id, "it").await {
                 Ok(id) => return Ok(Some(id)),
                 Err(error) => tracing::debug!(id = image.id, %error, "not a sandbox image"),
             }
@@ -99,32 +110,15 @@ impl Image {
         Ok(None)
     }
 
-    /// Builds the image, even if one exists. Two processes may do so concurrently.
-    pub async fn build(
-        &self,
-        docker: &Docker,
-        progress: Progress<'_>,
-    ) -> Result<String, EngineError> {
-        let tag = format!("{REPOSITORY}:{}", self.tag());
-        let archive = self.recipe.archive(&tag, SystemTime::now());
-        let pieces = futures_util::stream::once(async { Ok(archive) });
-        self.load_from(docker, pieces, "what was built", progress).await
-    }
-
     /// The id of the image with this name, if it is this controller's image. `which` is its name in
     /// messages.
-    pub async fn verify(
-        &self,
-        docker: &Docker,
-        name: &str,
-        which: &str,
-    ) -> Result<String, EngineError> {
+    pub async fn verify(&self, name: &str, which: &str) -> Result<String, EngineError> {
         let unusable = |reason| EngineError::UnusableImage { which: which.to_owned(), reason };
         if !is_image_reference(name) {
             return Err(unusable("is not the name of an image"));
         }
         let image =
-            docker.inspect_image(name).await.map_err(|error| match engine_error(error) {
+            self.docker.inspect_image(name).await.map_err(|error| match engine_error(error) {
                 EngineError::NotFound(_) => unusable("names no image that the engine has"),
                 error => error,
             })?;
@@ -134,76 +128,16 @@ impl Image {
         image.id.ok_or_else(|| EngineError::UnexpectedResponse("an image without an id".to_owned()))
     }
 
-    pub async fn list(&self, docker: &Docker) -> Result<Vec<ImageInfo>, EngineError> {
-        let images = list_by_label(docker, LABEL_IMAGE).await?;
-        // Among identical images, the one that a run would use is current, and the others are
-        // stale.
-        let current = match self.remembered() {
-            Some(id) if images.iter().any(|image| image.id == id) => Some(id),
-            _ => self.find(docker).await?,
-        };
-        // Any image can have the label: verify before removing.
-        let images = images.into_iter().filter(is_ours);
-        let info = |image: ImageSummary| ImageInfo {
-            agent: image.labels.get(LABEL_AGENT).cloned().unwrap_or_default(),
-            current: current.as_ref() == Some(&image.id),
-            engine: EngineKind::Docker,
-            created: unix_time(image.created),
-            size: u64::try_from(image.size).unwrap_or(0),
-            id: image.id,
-        };
-        Ok(images.into_iter().map(info).collect())
-    }
-
-    pub async fn remove(&self, docker: &Docker, id: &str) -> Result<(), EngineError> {
-        if !is_image_reference(id) {
-            return Ok(());
-        }
-        let options = RemoveImageOptionsBuilder::new().force(true).build();
-        match docker.remove_image(id, Some(options), None).await.map_err(engine_error) {
-            Ok(_) => {}
-            Err(EngineError::NotFound(_)) => {}
-            Err(error) => return Err(error),
-        }
-        self.forget(id);
-        Ok(())
-    }
-
-    /// The image `id` as a tar archive.
-    pub async fn save(
-        &self,
-        docker: &Docker,
-        id: &str,
-    ) -> Result<impl Stream<Item = Result<Bytes, EngineError>> + use<>, EngineError> {
-        // Requested by its tag, because otherwise the archive would not contain the tag.
-        let tag = self.tag();
-        let options = TagImageOptionsBuilder::new().repo(REPOSITORY).tag(tag).build();
-        docker.tag_image(id, Some(options)).await.map_err(engine_error)?;
-        let docker = docker.clone();
-        let name = format!("{REPOSITORY}:{tag}");
-        Ok(docker.export_image(&name).map(|piece| piece.map_err(engine_error)))
-    }
-
-    /// Loads an archive written by [`save`](Self::save).
-    pub async fn load(
-        &self,
-        docker: &Docker,
-        tar: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
-    ) -> Result<String, EngineError> {
-        self.load_from(docker, tar, "what was loaded", &mut |_| {}).await
-    }
-
     /// The existence of the image proves nothing, because it may have existed before: the engine
     /// must report that it loaded it. `which` is its name in messages.
     async fn load_from(
         &self,
-        docker: &Docker,
         tar: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
         which: &str,
         progress: Progress<'_>,
     ) -> Result<String, EngineError> {
         let options = ImportImageOptionsBuilder::new().quiet(true).build();
-        let mut lines = Box::pin(docker.import_image_stream(options, tar, None));
+        let mut lines = Box::pin(self.docker.import_image_stream(options, tar, None));
         let mut failure = EngineError::UnusableImage {
             which: which.to_owned(),
             reason: "is not the sandbox image of this version",
@@ -222,7 +156,7 @@ impl Image {
             }
         }
         for name in loaded {
-            match self.verify(docker, &name, which).await {
+            match self.verify(&name, which).await {
                 Ok(id) => {
                     self.remember(&id);
                     return Ok(id);
@@ -231,6 +165,73 @@ impl Image {
             }
         }
         Err(failure)
+    }
+}
+
+#[async_trait]
+impl Images for Image {
+    fn is_known(&self) -> bool {
+        self.other.is_some() || self.remembered().is_some()
+    }
+
+    // Two processes may do so concurrently.
+    async fn build(&self, progress: Progress<'_>) -> Result<String, EngineError> {
+        let tag = format!("{REPOSITORY}:{}", self.tag());
+        let archive = self.recipe.archive(&tag, SystemTime::now());
+        let pieces = futures_util::stream::once(async { Ok(archive) });
+        self.load_from(pieces, "what was built", progress).await
+    }
+
+    async fn list(&self) -> Result<Vec<ImageInfo>, EngineError> {
+        let images = list_by_label(&self.docker, LABEL_IMAGE).await?;
+        // Among identical images, the one that a run would use is current, and the others are
+        // stale.
+        let current = match self.remembered() {
+            Some(id) if images.iter().any(|image| image.id == id) => Some(id),
+            _ => self.find().await?,
+        };
+        // Any image can have the label: verify before removing.
+        let images = images.into_iter().filter(is_ours);
+        let info = |image: ImageSummary| ImageInfo {
+            agent: image.labels.get(LABEL_AGENT).cloned().unwrap_or_default(),
+            current: current.as_ref() == Some(&image.id),
+            engine: EngineKind::Docker,
+            created: unix_time(image.created),
+            size: u64::try_from(image.size).unwrap_or(0),
+            id: image.id,
+        };
+        Ok(images.into_iter().map(info).collect())
+    }
+
+    async fn remove(&self, id: &str) -> Result<(), EngineError> {
+        if !is_image_reference(id) {
+            return Ok(());
+        }
+        let options = RemoveImageOptionsBuilder::new().force(true).build();
+        match self.docker.remove_image(id, Some(options), None).await.map_err(engine_error) {
+            Ok(_) => {}
+            Err(EngineError::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+        self.forget(id);
+        Ok(())
+    }
+
+    async fn save(&self) -> Result<(String, ImageTar), EngineError> {
+        let id = self.ensure().await?;
+        // Requested by its tag, because otherwise the archive would not contain the tag.
+        let tag = self.tag();
+        let options = TagImageOptionsBuilder::new().repo(REPOSITORY).tag(tag).build();
+        self.docker.tag_image(&id, Some(options)).await.map_err(engine_error)?;
+        let tar = self.docker.export_image(&format!("{REPOSITORY}:{tag}"));
+        Ok((id, tar.map(|piece| piece.map_err(engine_error)).boxed()))
+    }
+
+    async fn load(
+        &self,
+        tar: BoxStream<'static, io::Result<Bytes>>,
+    ) -> Result<String, EngineError> {
+        self.load_from(tar, "what was loaded", &mut |_| {}).await
     }
 }
 

@@ -33,10 +33,8 @@ use bollard::query_parameters::{
     RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
-use bytes::Bytes;
-use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt};
-use sandbox_api::{EngineInfo, EngineKind, ImageInfo, ProgramImage, RootFs};
+use sandbox_api::{EngineInfo, EngineKind, ProgramImage, RootFs};
 use sandbox_helper::cgroup::Hierarchies;
 use tokio::sync::OnceCell;
 
@@ -47,14 +45,13 @@ use self::image::Image;
 use self::links::Links;
 use self::response::{CLIENT_TIMEOUT, engine_error, even_if_paused, stopped_is_exited};
 use self::system::{missing_limits, rfc3339, security_names, user_mapping};
-use crate::agent::{Agent, DOCKERFILE};
+use crate::agent::Agent;
 use crate::config::{DockerEndpoint, EngineConfig};
 use crate::error::{ConnectError, EngineError, Tried};
 use crate::exit::{ContainerUsage, ExitEvidence, KILLED};
 use crate::{
     Attached, CONNECT_TIMEOUT, Container, ContainerSpec, ContainerSummary, Engine, EngineFacts,
-    Groups, ImageTar, Images, Output, Prepared, ProgramRoot, Programs, Progress, UserMapping,
-    accounts,
+    Groups, Images, Output, Prepared, ProgramRoot, Programs, Progress, UserMapping, accounts,
 };
 
 /// How long after a container's exit the engine may take to report that memory had run out.
@@ -80,8 +77,6 @@ pub struct DockerEngine {
     agent_mount: Arc<AgentMount>,
     /// The symbolic links of these images.
     links: Links,
-    /// An image to use instead of the built-in one.
-    other_image: Option<String>,
     runtime: Option<String>,
     is_podman: AtomicBool,
 }
@@ -114,7 +109,8 @@ impl DockerEngine {
                     let endpoint = endpoint.to_string();
                     let agent_mount = Arc::new(AgentMount::new(agent.clone(), state_dir));
                     let links = Links::new(&endpoint, state_dir);
-                    let image = Image::new(agent, DOCKERFILE, &endpoint, state_dir);
+                    let other = config.image.clone();
+                    let image = Image::new(docker.clone(), agent, &endpoint, state_dir, other);
                     let kind = EngineKind::Docker;
                     return Ok(Self {
                         docker,
@@ -125,7 +121,6 @@ impl DockerEngine {
                         image,
                         agent_mount,
                         links,
-                        other_image: config.image.clone(),
                         runtime: config.runtime.clone(),
                         is_podman: AtomicBool::new(false),
                     });
@@ -344,7 +339,7 @@ impl Engine for DockerEngine {
     }
 
     fn images(&self) -> Option<&dyn Images> {
-        Some(self)
+        Some(&self.image)
     }
 
     async fn prepare(
@@ -354,8 +349,8 @@ impl Engine for DockerEngine {
     ) -> Result<Option<Prepared>, EngineError> {
         match root {
             RootFs::Builtin => {
-                if !self.is_known() {
-                    self.image.ensure(&self.docker).await?;
+                if !self.image.is_known() {
+                    self.image.ensure().await?;
                 }
                 Ok(None)
             }
@@ -369,9 +364,9 @@ impl Engine for DockerEngine {
     async fn create(&self, spec: &ContainerSpec) -> Result<Box<dyn Container>, EngineError> {
         let id = if let Some(programs) = &spec.programs {
             self.create_foreign(programs, spec).await?
-        } else if let Some(name) = &self.other_image {
+        } else if let Some(name) = &self.image.other {
             let which = format!("engine.image '{name}'");
-            let image = self.image.verify(&self.docker, name, &which).await?;
+            let image = self.image.verify(name, &which).await?;
             self.create_from(From::SandboxImage(&image), spec).await?
         } else {
             let image = self.image.remembered().ok_or(EngineError::ImageMissing)?;
@@ -585,38 +580,6 @@ impl DockerContainer {
         let mut events = self.docker.events(Some(options));
         let event = tokio::time::timeout(LATE_NEWS, events.next()).await;
         Some(matches!(event, Ok(Some(Ok(_)))))
-    }
-}
-
-#[async_trait]
-impl Images for DockerEngine {
-    fn is_known(&self) -> bool {
-        self.other_image.is_some() || self.image.remembered().is_some()
-    }
-
-    async fn build(&self, progress: Progress<'_>) -> Result<String, EngineError> {
-        self.image.build(&self.docker, progress).await
-    }
-
-    async fn list(&self) -> Result<Vec<ImageInfo>, EngineError> {
-        self.image.list(&self.docker).await
-    }
-
-    async fn remove(&self, id: &str) -> Result<(), EngineError> {
-        self.image.remove(&self.docker, id).await
-    }
-
-    async fn save(&self) -> Result<(String, ImageTar), EngineError> {
-        let id = self.image.ensure(&self.docker).await?;
-        let tar = self.image.save(&self.docker, &id).await?;
-        Ok((id, tar.boxed()))
-    }
-
-    async fn load(
-        &self,
-        tar: BoxStream<'static, io::Result<Bytes>>,
-    ) -> Result<String, EngineError> {
-        self.image.load(&self.docker, tar).await
     }
 }
 

@@ -3,6 +3,7 @@
 use bollard::Docker;
 use bollard::models::ImageInspect;
 use sandbox_api::{Pull, is_image_reference};
+use sandbox_dirfd::clean;
 
 use super::response::engine_error;
 use crate::error::EngineError;
@@ -71,7 +72,7 @@ fn prepared(reference: &str, image: ImageInspect) -> Result<Prepared, String> {
     if let Some(path) = declared.iter().find(|path| !path.starts_with('/')) {
         return Err(format!("declares the volume {path:?}, which is not an absolute path"));
     }
-    let mut volumes: Vec<String> = declared.iter().map(|path| normalised(path)).collect();
+    let mut volumes: Vec<String> = declared.iter().map(|path| clean(path)).collect();
     volumes.sort();
     volumes.dedup();
     Ok(Prepared {
@@ -88,19 +89,6 @@ pub(super) const ARCHITECTURE: &str = match std::env::consts::ARCH.as_bytes() {
     b"aarch64" => "arm64",
     _ => std::env::consts::ARCH,
 };
-
-/// Normalises a path of the image for the engine.
-fn normalised(path: &str) -> String {
-    let mut names = Vec::new();
-    for name in path.split('/') {
-        match name {
-            "" | "." => {}
-            ".." => _ = names.pop(),
-            name => names.push(name),
-        }
-    }
-    format!("/{}", names.join("/"))
-}
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use sandbox_api::DiskReserve;
 use sandbox_dirfd::{DiskUsage, FreeSpace};
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -14,17 +13,6 @@ use super::judge::{Reading, too_little};
 use super::scan::{Scanner, blocking, space_of};
 use super::schedule::{gone, rest, tick};
 use crate::clock::Clock;
-use crate::io_dir::IoDir;
-
-/// The monitored io dir, and how to monitor it.
-pub(crate) struct Watched {
-    pub io_dir: Arc<IoDir>,
-    pub reserve: DiskReserve,
-    /// Where the watcher and its scans run.
-    pub runtime: Handle,
-    /// The sandbox's: nothing is measured while it stands still.
-    pub clock: Clock,
-}
 
 /// Measures an io dir for as long as it has users.
 #[derive(Debug)]
@@ -35,10 +23,9 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    pub fn start(watched: Watched, now: Reading) -> Arc<Self> {
-        let Watched { io_dir, reserve, runtime, clock } = watched;
+    pub fn start(scanner: Scanner, reserve: DiskReserve, clock: Clock, now: Reading) -> Arc<Self> {
         let (measured, runs) = (watch::Sender::new(now), Arc::new(Runs::default()));
-        let scanner = Scanner { io_dir, is_prompt: Arc::default(), runtime: runtime.clone() };
+        let runtime = scanner.runtime.clone();
         let watch = Watch {
             scanner,
             reserve,

@@ -84,11 +84,7 @@ impl Sandbox {
             Ok::<_, Error>(sandbox)
         };
         let launched = launch.await;
-        shared.audit.record(&Event {
-            outcome: audit::outcome(&launched),
-            duration: Some(started.elapsed()),
-            ..Event::new(&id, "launch")
-        });
+        shared.audit.ended(&id, "launch", audit::outcome(&launched), started.elapsed());
         launched
     }
 }

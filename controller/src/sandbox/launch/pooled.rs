@@ -9,8 +9,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::started::Ready;
 use super::{IO_DIR, Mounts, Opened, launch_with, made_for};
-use crate::Sandbox;
-use crate::audit::{self, Event};
 use crate::error::Error;
 use crate::failpoint::{Point, failpoint};
 use crate::io_dir::{IoDir, links_of};
@@ -19,6 +17,7 @@ use crate::sandbox::context::Shared;
 use crate::sandbox::plan::Plan;
 use crate::sandbox::prepared::PreparedSandbox;
 use crate::step::Step;
+use crate::{Sandbox, audit};
 use sandbox_session::SessionEnd;
 
 /// The age from which a pooled sandbox is pinged before it is handed over.
@@ -75,11 +74,7 @@ impl PooledSandbox {
             opened.create(id.clone()).await?.start().await?.greet().await
         };
         let ready = ready.await;
-        shared.audit.record(&Event {
-            outcome: audit::outcome(&ready),
-            duration: Some(since.elapsed()),
-            ..Event::new(&id, "park")
-        });
+        shared.audit.ended(&id, "park", audit::outcome(&ready), since.elapsed());
         ready
     }
 
@@ -111,11 +106,7 @@ impl PooledSandbox {
             let source = EngineError::TimedOut { after: began.elapsed() };
             Err(Error::Engine { step: Step::Configure, source })
         });
-        shared.audit.record(&Event {
-            outcome: audit::outcome(&claimed),
-            duration: Some(began.elapsed()),
-            ..Event::new(&id, "launch")
-        });
+        shared.audit.ended(&id, "launch", audit::outcome(&claimed), began.elapsed());
         claimed
     }
 }

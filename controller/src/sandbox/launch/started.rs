@@ -1,8 +1,8 @@
 //! From a running container to a sandbox: verifies the agent and its mounts, and sends it its
 //! limits and policy.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use sandbox_api::{SandboxSpec, StartKind};
@@ -19,7 +19,6 @@ use crate::clock::Clock;
 use crate::engine_call::step;
 use crate::error::Error;
 use crate::io_dir::IoDir;
-use crate::io_dir::write_monitor::WriteBaseline;
 use crate::process::ProcessTable;
 use crate::sandbox::confinement;
 use crate::sandbox::idle::Activity;
@@ -268,7 +267,7 @@ impl Ready {
             cpu_sample: CpuSample::new(),
             io_dir: created.io_dir,
             supports_exec: spec.root.supports_exec(),
-            write_baseline: WriteBaseline::default(),
+            write_baseline: OnceLock::new(),
             image_workdir: created.image_workdir,
             image_id: created.image_id,
             named: created.named,

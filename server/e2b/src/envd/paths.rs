@@ -1,5 +1,7 @@
 //! Paths as a user writes them. Pure.
 
+use sandbox_dirfd::clean;
+
 use crate::settings::{HOME, USER};
 
 /// The home of the user `root`.
@@ -51,19 +53,6 @@ impl User {
             path => clean(&format!("{}/{}", self.home, path.strip_prefix("~/").unwrap_or(path))),
         })
     }
-}
-
-/// An absolute path without `.`, `..` and double slashes.
-pub(crate) fn clean(path: &str) -> String {
-    let mut names = Vec::new();
-    for name in path.split('/') {
-        match name {
-            "" | "." => {}
-            ".." => _ = names.pop(),
-            name => names.push(name),
-        }
-    }
-    format!("/{}", names.join("/"))
 }
 
 /// The last name of a path; `/` has itself.

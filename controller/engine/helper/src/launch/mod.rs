@@ -38,7 +38,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, PidfdFlags, WaitOptions};
 use rustix::thread::UnshareFlags;
 use sandbox_helper::cgroup::{Groups, Tenant};
-use sandbox_helper::mounts::{Filesystem, NODEV, NOEXEC, NOSUID, RDONLY, Reach};
+use sandbox_helper::mounts::{NODEV, NOEXEC, NOSUID, RDONLY, Reach};
 use sandbox_helper::spec::{Descriptors, Launch, Mount, Programs};
 
 use self::mounts::{make, restrict};
@@ -230,18 +230,15 @@ fn root_of_programs(
         ("size", tmp_bytes.to_string()),
         ("nr_inodes", tmp_inodes.to_string()),
     ];
-    let restrictions = NOSUID | NODEV;
-    let tmp = Filesystem { kind: "tmpfs", source: "tmpfs", options: &options, restrictions };
-    root.mount(&make(&tmp)?, "/tmp")?;
+    root.mount(&make("tmpfs", "tmpfs", &options, NOSUID | NODEV)?, "/tmp")?;
     Ok(root)
 }
 
 /// Covers directories of the mounts by empty ones.
 fn hide(root: &Root, hidden: &[String]) -> Result<(), Failed> {
     let options = [("mode", "0555".to_owned()), ("size", "4k".to_owned())];
-    let restrictions = RDONLY | NOSUID | NODEV | NOEXEC;
-    let empty = Filesystem { kind: "tmpfs", source: "tmpfs", options: &options, restrictions };
-    hidden.iter().try_for_each(|path| root.cover(&make(&empty)?, path))
+    let empty = || make("tmpfs", "tmpfs", &options, RDONLY | NOSUID | NODEV | NOEXEC);
+    hidden.iter().try_for_each(|path| root.cover(&empty()?, path))
 }
 
 /// The processes of the container's own namespace, and settings of its network namespace, which nothing
@@ -251,9 +248,8 @@ fn mount_proc(
     programs: Option<&Programs>,
     rootless: Option<&Rootless>,
 ) -> Result<(), Failed> {
-    let restrictions = NOSUID | NODEV | NOEXEC;
-    let proc = Filesystem { kind: "proc", source: "proc", options: &[], restrictions };
-    let proc = make(&proc).map_err(|failed| match rootless {
+    let proc = make("proc", "proc", &[], NOSUID | NODEV | NOEXEC);
+    let proc = proc.map_err(|failed| match rootless {
         None => failed,
         Some(_) => Failed(format!(
             "{failed}; in a container, whose /proc is masked, only root can run another one"
@@ -280,9 +276,7 @@ fn mount_devices(
 ) -> Result<(), Failed> {
     let options =
         [("mode", "755".to_owned()), ("size", "64k".to_owned()), ("nr_inodes", "32".to_owned())];
-    let restrictions = NOSUID | NOEXEC;
-    let devices = Filesystem { kind: "tmpfs", source: "tmpfs", options: &options, restrictions };
-    let devices = make(&devices)?;
+    let devices = make("tmpfs", "tmpfs", &options, NOSUID | NOEXEC)?;
     // Until the process executes the agent, what it creates has the mode that it says.
     rustix::process::umask(Mode::empty());
     if rootless.is_none() {
@@ -309,18 +303,13 @@ fn mount_devices(
             ("mode", "0620".to_owned()),
             ("max", "64".to_owned()),
         ];
-        let restrictions = NOSUID | NOEXEC;
-        let terminals =
-            Filesystem { kind: "devpts", source: "devpts", options: &options, restrictions };
-        root.mount(&make(&terminals)?, "/dev/pts")?;
+        root.mount(&make("devpts", "devpts", &options, NOSUID | NOEXEC)?, "/dev/pts")?;
         let options = [
             ("mode", "1777".to_owned()),
             ("size", programs.shm_bytes.to_string()),
             ("nr_inodes", programs.tmp_inodes.to_string()),
         ];
-        let restrictions = NOSUID | NODEV | NOEXEC;
-        let memory = Filesystem { kind: "tmpfs", source: "shm", options: &options, restrictions };
-        root.mount(&make(&memory)?, "/dev/shm")?;
+        root.mount(&make("tmpfs", "shm", &options, NOSUID | NODEV | NOEXEC)?, "/dev/shm")?;
     }
     restrict(&devices, RDONLY, Reach::Itself).step("make /dev read-only")
 }

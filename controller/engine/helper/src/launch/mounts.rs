@@ -6,19 +6,24 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags};
-use sandbox_helper::mounts::{self, Filesystem, NODEV, NOEXEC, NOSUID, RDONLY, Reach};
+use sandbox_helper::mounts::{self, NODEV, NOEXEC, NOSUID, RDONLY, Reach};
 
 use crate::failed::{Failed, Step as _};
 use crate::failpoint;
 
-/// Makes a file system, which only the container has, attached nowhere yet.
-pub fn make(filesystem: &Filesystem<'_>) -> Result<OwnedFd, Failed> {
+/// Makes a file system, which only the container has, as [`mounts::make`] does.
+pub fn make(
+    kind: &str,
+    source: &str,
+    options: &[(&str, String)],
+    restrictions: MountAttrFlags,
+) -> Result<OwnedFd, Failed> {
     let make = || {
         failpoint::call("fsopen")?;
-        failpoint::call(filesystem.kind)?;
-        filesystem.mount()
+        failpoint::call(kind)?;
+        mounts::make(kind, source, options, restrictions)
     };
-    make().step_at("make a file system of the kind", filesystem.kind)
+    make().step_at("make a file system of the kind", kind)
 }
 
 /// Restricts a mount, as [`mounts::restrict`] does.

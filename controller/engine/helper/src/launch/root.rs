@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, UnmountFlags};
-use sandbox_helper::mounts::{Filesystem, NODEV, NOEXEC, NOSUID, RDONLY, Reach};
+use sandbox_helper::mounts::{NODEV, NOEXEC, NOSUID, RDONLY, Reach};
 
 use super::mounts::{attach, make, restrict};
 use crate::failed::{Failed, Step as _};
@@ -26,9 +26,7 @@ impl Root {
     /// An empty one in memory, of which nothing is executed: the agent needs no path.
     pub fn empty() -> Result<Self, Failed> {
         let options = [("size", "256k".to_owned()), ("mode", "755".to_owned())];
-        let restrictions = NOSUID | NODEV | NOEXEC;
-        let memory = Filesystem { kind: "tmpfs", source: "tmpfs", options: &options, restrictions };
-        Self::attached(make(&memory)?)
+        Self::attached(make("tmpfs", "tmpfs", &options, NOSUID | NODEV | NOEXEC)?)
     }
 
     /// A directory below a layer in memory, which gets what a container needs and the directory
@@ -42,9 +40,7 @@ impl Root {
         };
         attach(&directory, at(LOWER)?).step("mount the directory of the root")?;
         let options = [("mode", "700".to_owned()), ("size", "1m".to_owned())];
-        let restrictions = NOSUID | NODEV;
-        let layer = Filesystem { kind: "tmpfs", source: "tmpfs", options: &options, restrictions };
-        let layer = make(&layer)?;
+        let layer = make("tmpfs", "tmpfs", &options, NOSUID | NODEV)?;
         for folder in ["upper", "work"] {
             rustix::fs::mkdirat(&layer, folder, FOLDER).step_at("create", folder)?;
         }
@@ -64,9 +60,8 @@ impl Root {
             // rename or hide files of the one directory, but lead to no other.
             options.push(("userxattr", String::new()));
         }
-        let overlay =
-            Filesystem { kind: "overlay", source: "overlay", options: &options, restrictions };
-        let overlay = make(&overlay).map_err(|failed| match rootless {
+        let overlay = make("overlay", "overlay", &options, NOSUID | NODEV);
+        let overlay = overlay.map_err(|failed| match rootless {
             None => failed,
             Some(_) => Failed(format!(
                 "{failed}; without root the kernel must allow overlays in user namespaces"
