@@ -73,10 +73,14 @@ impl ExecutionState {
             Self::Ended(status) => status.as_str(),
         }
     }
+}
 
-    /// The state of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::all().find(|state| state.as_str() == name)
+impl std::str::FromStr for ExecutionState {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::all().find(|state| state.as_str() == name);
+        found.ok_or_else(|| format!("unknown state '{name}'"))
     }
 }
 
@@ -86,19 +90,7 @@ impl std::fmt::Display for ExecutionState {
     }
 }
 
-impl Serialize for ExecutionState {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for ExecutionState {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = Cow::<str>::deserialize(deserializer)?;
-        let unknown = || D::Error::custom(format!("unknown state '{name}'"));
-        Self::from_name(&name).ok_or_else(unknown)
-    }
-}
+sandbox_protocol::as_text!(ExecutionState);
 
 impl JsonSchema for ExecutionState {
     fn schema_name() -> Cow<'static, str> {
@@ -410,7 +402,7 @@ mod tests {
             assert!(ExecutionState::all().any(|state| state == ExecutionState::Ended(status)));
             assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
         }
-        assert_eq!(ExecutionState::from_name("done"), None);
+        assert_eq!("done".parse::<ExecutionState>(), Err("unknown state 'done'".to_owned()));
     }
 
     #[test]
