@@ -1,9 +1,8 @@
 //! Who may ask: hosts and origins, authentication, scopes, and how many requests at one time.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::header::{HOST, ORIGIN, WWW_AUTHENTICATE};
@@ -14,7 +13,7 @@ use sandbox_api::service::{Subject, Time};
 pub use sandbox_auth::{Caller, Scope};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::lock;
+use crate::counts::{Counted, Counts};
 use crate::refusal::{Refusal, Result};
 
 /// The other side of a connection.
@@ -312,22 +311,20 @@ fn with_challenge(refusal: Refusal, parameters: &str, metadata: Option<&str>) ->
 #[derive(Debug, Clone)]
 pub(crate) struct InFlight {
     all: Arc<Semaphore>,
-    by_subject: Arc<Mutex<HashMap<Subject, usize>>>,
-    most_of_a_subject: usize,
+    by_subject: Counts<Subject>,
 }
 
 /// One request in flight.
 #[derive(Debug)]
 pub(crate) struct InFlightRequest {
+    counted: Counted<Subject>,
     _permit: OwnedSemaphorePermit,
-    subject: Subject,
-    by_subject: Arc<Mutex<HashMap<Subject, usize>>>,
 }
 
 impl InFlight {
     pub fn new(all: usize, most_of_a_subject: usize) -> Self {
         let all = Arc::new(Semaphore::new(all.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { all, by_subject: Arc::default(), most_of_a_subject }
+        Self { all, by_subject: Counts::new(most_of_a_subject) }
     }
 
     /// Adds a request of this subject.
@@ -336,37 +333,18 @@ impl InFlight {
         let permit = Arc::clone(&self.all).try_acquire_owned().map_err(|_| {
             Refusal::new(ProblemKind::Full, "too many requests at one time").retry_after(soon)
         })?;
-        let mut counts = lock(&self.by_subject);
-        let count = counts.entry(subject.clone()).or_default();
-        if *count >= self.most_of_a_subject {
-            return Err(Refusal::new(
-                ProblemKind::RateLimited,
-                format!("more than {} requests at one time", self.most_of_a_subject),
-            )
-            .retry_after(soon));
-        }
-        *count += 1;
-        let by_subject = Arc::clone(&self.by_subject);
-        Ok(InFlightRequest { _permit: permit, subject: subject.clone(), by_subject })
+        let counted = self.by_subject.add(subject.clone()).ok_or_else(|| {
+            let detail = format!("more than {} requests at one time", self.by_subject.most_of_one);
+            Refusal::new(ProblemKind::RateLimited, detail).retry_after(soon)
+        })?;
+        Ok(InFlightRequest { counted, _permit: permit })
     }
 }
 
 impl InFlightRequest {
     /// Whose place it takes.
     pub fn subject(&self) -> &Subject {
-        &self.subject
-    }
-}
-
-impl Drop for InFlightRequest {
-    fn drop(&mut self) {
-        let mut counts = lock(&self.by_subject);
-        if let Some(count) = counts.get_mut(&self.subject) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.subject);
-            }
-        }
+        &self.counted.key
     }
 }
 
