@@ -31,6 +31,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -40,7 +41,6 @@ use tower::Service as _;
 use self::drain::DrainOnDrop;
 use self::listener::Accepted;
 pub use self::listener::{Endpoint, InvalidEndpoint, ListenError, Listener};
-use self::overflow::OverflowSlots;
 pub use self::peer::{PeerIdentity, PeerIdentityError};
 use self::slots::{Slot, Slots};
 use self::stall::StallGuard;
@@ -107,19 +107,16 @@ impl Server {
     /// Serves what the listeners accept. Returns when every connection has ended.
     pub async fn run(self, listeners: Vec<Listener>) {
         let slots = Slots::new(self.limits.connections, self.limits.of_an_address);
-        let overflow = OverflowSlots::new();
+        // For those that are being refused with 503.
+        let overflow = Arc::new(Semaphore::new(overflow::AT_ONE_TIME));
         let server = Arc::new(self);
         let tasks = TaskTracker::new();
         for listener in listeners {
             let (server, slots, connections) = (Arc::clone(&server), slots.clone(), tasks.clone());
             let overflow = overflow.clone();
             tasks.spawn(async move {
-                let stop = server.stop.clone();
                 let accept = server.accept(listener, slots, overflow, connections);
-                tokio::select! {
-                    () = accept => {}
-                    () = stop.cancelled() => {}
-                }
+                server.stop.run_until_cancelled(accept).await;
             });
         }
         tasks.close();
@@ -130,7 +127,7 @@ impl Server {
         self: &Arc<Self>,
         listener: Listener,
         slots: Slots,
-        overflow: OverflowSlots,
+        overflow: Arc<Semaphore>,
         tasks: TaskTracker,
     ) {
         loop {
@@ -150,14 +147,12 @@ impl Server {
                 tracing::debug!(%peer, "too many connections of this address");
                 // A handshake would cost more than a place.
                 if let (Accepted::Tcp(stream), None) = (stream, &self.tls)
-                    && let Some(overflow_slot) = overflow.acquire()
+                    && let Ok(overflow_slot) = Arc::clone(&overflow).try_acquire_owned()
                 {
                     let kill = self.kill.clone();
                     tasks.spawn(async move {
-                        tokio::select! {
-                            () = overflow::refuse(stream, overflow::too_many()) => {}
-                            () = kill.cancelled() => {}
-                        }
+                        let refuse = overflow::refuse(stream, overflow::too_many());
+                        kill.run_until_cancelled(refuse).await;
                         drop(overflow_slot);
                     });
                 }
@@ -167,16 +162,12 @@ impl Server {
             let open = self.metrics.connection_opened();
             let place = ConnectionPlace { _held: Arc::new((slot, open, tasks.token())) };
             tasks.spawn(async move {
-                let kill = server.kill.clone();
-                tokio::select! {
-                    () = server.connection(stream, peer, place) => {}
-                    () = kill.cancelled() => {}
-                }
+                server.kill.run_until_cancelled(server.connection(stream, peer, place)).await;
             });
         }
     }
 
-    async fn connection(self: Arc<Self>, stream: Accepted, peer: Peer, place: ConnectionPlace) {
+    async fn connection(&self, stream: Accepted, peer: Peer, place: ConnectionPlace) {
         let ended = match (stream, &self.tls) {
             (Accepted::Tcp(stream), None) => {
                 self.requests(StallGuard::new(stream), peer, Version::Any, place).await
