@@ -36,12 +36,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::access::InFlightRequest;
 use crate::forward::head::drop_hop_by_hop;
 use crate::forward::tunnel;
 use crate::mount;
 use crate::refusal::Refusal;
-use crate::serve::ConnectionPlace;
+use crate::serve::places;
 
 /// How long nothing may come or go on a connection.
 const IDLE: Duration = Duration::from_secs(300);
@@ -163,10 +162,7 @@ pub async fn proxy(
 ) -> Result<Response, ProxyError> {
     let (mut head, body) = request.into_parts();
     let upgrade = head.extensions.remove::<OnUpgrade>();
-    let held = (
-        head.extensions.get::<ConnectionPlace>().cloned(),
-        head.extensions.get::<Arc<InFlightRequest>>().cloned(),
-    );
+    let held = places(&head.extensions);
     let host = head.uri.authority().map(|it| it.as_str().to_owned());
     write_head(&mut head.headers, head.version, host.as_deref(), &options)?;
     head.uri =

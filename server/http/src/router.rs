@@ -322,7 +322,7 @@ async fn pass(
         Err(refused) => refused,
         Ok(in_flight) => {
             let caller = app.peers().and_then(|_| request.extensions().get::<Caller>().cloned());
-            let here = Here { app: app.clone(), gate, next, in_flight: in_flight.clone() };
+            let here = Here { app: app.clone(), gate, next };
             let response = match (app.peers(), caller) {
                 // Boxed: without a cluster no request has room for it.
                 (Some(peers), Some(caller)) => {

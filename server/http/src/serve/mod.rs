@@ -24,7 +24,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::EXPECT;
-use axum::http::{Request, Version as HttpVersion};
+use axum::http::{Extensions, Request, Version as HttpVersion};
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
@@ -46,7 +46,7 @@ use self::slots::{Slot, Slots};
 use self::stall::StallGuard;
 pub(crate) use self::tls::Certificate;
 pub use self::tls::{Tls, TlsError};
-use crate::access::Peer;
+use crate::access::{InFlightRequest, Peer};
 use crate::lock;
 use crate::metrics::{InGauge, Metrics};
 
@@ -281,6 +281,14 @@ impl Server {
 #[derive(Clone)]
 pub(crate) struct ConnectionPlace {
     _held: Arc<(Slot, InGauge, TaskTrackerToken)>,
+}
+
+/// The places that a request takes: that of its connection, and its own.
+pub(crate) type Places = (Option<ConnectionPlace>, Option<Arc<InFlightRequest>>);
+
+/// Those of the request with these extensions, for what goes on after its answer.
+pub(crate) fn places(extensions: &Extensions) -> Places {
+    (extensions.get().cloned(), extensions.get().cloned())
 }
 
 /// Which versions of HTTP a connection may speak.
