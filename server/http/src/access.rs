@@ -146,10 +146,6 @@ pub struct AccessDecision<'a> {
 /// Who gets the decisions.
 pub type Audit = Arc<dyn Fn(&AccessDecision<'_>) + Send + Sync>;
 
-/// Details of a refusal for the audit only.
-#[derive(Debug, Clone)]
-pub(crate) struct Reason(pub String);
-
 /// The hosts that a server answers for, and the origins whose pages may call it.
 #[derive(Debug, Clone, Default)]
 pub struct Sites {
@@ -248,27 +244,26 @@ pub(crate) fn is_of(origin: &HeaderValue, authority: &str) -> bool {
     rest.is_some_and(|rest| rest.eq_ignore_ascii_case(authority))
 }
 
-impl From<Unauthenticated> for (Refusal, Option<Reason>) {
+impl From<Unauthenticated> for Refusal {
     fn from(error: Unauthenticated) -> Self {
-        let unknown = |detail| Refusal::new(ProblemKind::Unauthenticated, detail);
+        let unknown = |detail| Self::new(ProblemKind::Unauthenticated, detail);
         match error {
             Unauthenticated::Missing => {
                 let hint = "send Authorization: Bearer TOKEN; `sandboxctl token create` makes one";
-                (unknown("the request has no credentials").hint(Some(hint)), None)
+                unknown("the request has no credentials").hint(Some(hint))
             }
             Unauthenticated::Invalid { reason } => {
-                (unknown("the credentials are not valid"), Some(Reason(reason)))
+                unknown("the credentials are not valid").because(reason)
             }
             Unauthenticated::TooMany { retry_after } => {
                 let detail = "too many failed attempts from this address";
-                let refusal = Refusal::new(ProblemKind::RateLimited, detail);
-                (refusal.retry_after(Some(retry_after)), None)
+                Self::new(ProblemKind::RateLimited, detail).retry_after(Some(retry_after))
             }
             Unauthenticated::Unavailable { reason } => {
                 tracing::error!(reason, "credentials cannot be checked");
-                let refusal =
-                    Refusal::new(ProblemKind::Unavailable, "credentials cannot be checked now");
-                (refusal.retry_after(Some(Duration::from_secs(1))), Some(Reason(reason)))
+                Self::new(ProblemKind::Unavailable, "credentials cannot be checked now")
+                    .retry_after(Some(Duration::from_secs(1)))
+                    .because(reason)
             }
         }
     }

@@ -25,7 +25,12 @@ pub struct Refusal(Box<Inner>);
 struct Inner {
     problem: Problem,
     headers: Vec<(HeaderName, HeaderValue)>,
+    reason: Option<Reason>,
 }
+
+/// Details of a refusal for the audit only, in the extensions of its answer.
+#[derive(Debug, Clone)]
+pub(crate) struct Reason(pub String);
 
 /// What handlers return.
 pub(crate) type Result<T, E = Refusal> = std::result::Result<T, E>;
@@ -68,6 +73,12 @@ impl Refusal {
         self
     }
 
+    /// The same with why, for the audit only.
+    pub(crate) fn because(mut self, reason: String) -> Self {
+        self.0.reason = Some(Reason(reason));
+        self
+    }
+
     /// The problem.
     #[must_use]
     pub fn problem(&self) -> &Problem {
@@ -96,7 +107,7 @@ impl std::error::Error for Refusal {}
 
 impl From<Problem> for Refusal {
     fn from(problem: Problem) -> Self {
-        Self(Box::new(Inner { problem, headers: Vec::new() }))
+        Self(Box::new(Inner { problem, headers: Vec::new(), reason: None }))
     }
 }
 
@@ -116,7 +127,7 @@ impl From<ServiceError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let Inner { mut problem, headers } = *self.0;
+        let Inner { mut problem, headers, reason } = *self.0;
         problem.instance = request_id::current().map(|id| format!("urn:sandboxctl:request:{id}"));
         let status =
             StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -127,6 +138,9 @@ impl IntoResponse for Refusal {
         all.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         all.extend(headers);
         response.extensions_mut().insert(problem.kind);
+        if let Some(reason) = reason {
+            response.extensions_mut().insert(reason);
+        }
         response
     }
 }
