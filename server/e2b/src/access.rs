@@ -48,12 +48,6 @@ pub struct E2b {
     has_hosts: bool,
 }
 
-impl std::fmt::Debug for E2b {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("E2b").field("app", &self.app).finish_non_exhaustive()
-    }
-}
-
 impl E2b {
     /// E2B's protocol for those whom this knows. On a runtime, and once for a service: sandboxes end with their
     /// time, until the front end is to stop.
