@@ -296,10 +296,7 @@ fn with_challenge(refusal: Refusal, parameters: &str, metadata: Option<&str>) ->
     if let Some(url) = metadata {
         challenge.push_str(&format!(", resource_metadata=\"{url}\""));
     }
-    match HeaderValue::from_str(&challenge) {
-        Ok(value) => refusal.header(WWW_AUTHENTICATE, value),
-        Err(_) => refusal,
-    }
+    refusal.header(WWW_AUTHENTICATE, challenge)
 }
 
 /// How many requests there are at one time: in all, and of each subject.

@@ -64,12 +64,12 @@ impl Refusal {
         let Some(time) = time else { return self };
         // Never 0: a client would come back at once.
         let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
-        self.header(RETRY_AFTER, seconds.max(1).into())
+        self.header(RETRY_AFTER, seconds.max(1))
     }
 
-    /// The same with one more header.
-    pub(crate) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
-        self.0.headers.push((name, value));
+    /// The same with one more header, if this can be one.
+    pub(crate) fn header(mut self, name: HeaderName, value: impl TryInto<HeaderValue>) -> Self {
+        self.0.headers.extend(value.try_into().ok().map(|value| (name, value)));
         self
     }
 

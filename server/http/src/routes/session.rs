@@ -13,11 +13,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::{Caller, Peer};
 use crate::app::App;
+use crate::lists::bearer;
 use crate::refusal::{Refusal, Result};
 use crate::request::Json;
 use crate::response::json_response;
 use crate::router::refuse_caller;
-use crate::session::{MAX_SESSION, OwnPage, SessionEnd, Sessions, bearer};
+use crate::session::{MAX_SESSION, OwnPage, SessionEnd, Sessions};
 
 /// What a session is begun with: exactly one of its members.
 #[derive(Default, Deserialize, JsonSchema)]
