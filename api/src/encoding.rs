@@ -8,7 +8,6 @@ use base64::engine::general_purpose::STANDARD;
 use base64::{DecodeError, Engine as _};
 use schemars::generate::Contract;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// An encoding of file content as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -209,17 +208,7 @@ impl FromStr for Encoding {
     }
 }
 
-impl Serialize for Encoding {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for Encoding {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
+sandbox_protocol::as_text!(Encoding);
 
 impl JsonSchema for Encoding {
     fn schema_name() -> Cow<'static, str> {

@@ -271,37 +271,15 @@ pub fn time_text(time: Timestamp) -> Option<String> {
     rfc3339(time.seconds, time.nanoseconds)
 }
 
-impl OperationStats for ReadData {
-    fn bytes(&self) -> Option<u64> {
-        Some(self.bytes)
-    }
-}
-
-impl OperationStats for ViewData {
-    fn bytes(&self) -> Option<u64> {
-        Some(match self {
-            Self::Text(view) => view.text.len() as u64,
-            Self::Image(view) => view.bytes,
-        })
-    }
-}
-
-impl OperationStats for ListData {
-    fn items(&self) -> Option<u64> {
-        Some(self.entries.len() as u64)
-    }
-}
-
-impl OperationStats for GlobData {
-    fn items(&self) -> Option<u64> {
-        Some(self.matches.len() as u64)
-    }
-}
-
-impl OperationStats for GrepData {
-    fn items(&self) -> Option<u64> {
-        Some(self.matches)
-    }
+sandbox_protocol::operation_stats! {
+    ReadData: bytes = |data| data.bytes;
+    ViewData: bytes = |data| match data {
+        ViewData::Text(view) => view.text.len() as u64,
+        ViewData::Image(view) => view.bytes,
+    };
+    ListData: items = |data| data.entries.len() as u64;
+    GlobData: items = |data| data.matches.len() as u64;
+    GrepData: items = |data| data.matches;
 }
 
 impl OperationStats for StatData {}

@@ -16,72 +16,32 @@ pub struct Language {
     beginnings: &'static [&'static str],
 }
 
-const LANGUAGES: &[Language] = &[
-    Language {
-        name: "Python",
-        image: "python:3.13-slim",
-        program: "python3",
-        extensions: &["py"],
-        interpreters: &["python"],
-        beginnings: &["import ", "from ", "def "],
-    },
-    Language {
-        name: "JavaScript",
-        image: "node:24-slim",
-        program: "node",
-        extensions: &["js", "mjs", "cjs"],
-        interpreters: &["node"],
-        beginnings: &["const ", "let ", "var "],
-    },
-    Language {
-        name: "TypeScript",
-        image: "node:24-slim",
-        program: "node",
-        extensions: &["ts", "mts", "tsx"],
-        interpreters: &["deno"],
-        beginnings: &[],
-    },
-    Language {
-        name: "a shell script",
-        image: "debian:13",
-        program: "sh",
-        extensions: &["sh", "bash"],
-        interpreters: &["bash", "/sh", "dash", "zsh"],
-        beginnings: &[],
-    },
-    Language {
-        name: "Ruby",
-        image: "ruby:3.4-slim",
-        program: "ruby",
-        extensions: &["rb"],
-        interpreters: &["ruby"],
-        beginnings: &[],
-    },
-    Language {
-        name: "Perl",
-        image: "perl:5-slim",
-        program: "perl",
-        extensions: &["pl", "pm"],
-        interpreters: &["perl"],
-        beginnings: &[],
-    },
-    Language {
-        name: "PHP",
-        image: "php:8-cli",
-        program: "php",
-        extensions: &["php"],
-        interpreters: &["php"],
-        beginnings: &["<?php"],
-    },
-    Language {
-        name: "Go",
-        image: "golang:1.25",
-        program: "go run",
-        extensions: &["go"],
-        interpreters: &[],
-        beginnings: &["package main"],
-    },
-];
+/// A language a row: its name, its image and the program in it; its extensions, its interpreters and how its
+/// scripts begin.
+macro_rules! languages {
+    ($($name:literal, $image:literal, $program:literal:
+        $extensions:expr, $interpreters:expr, $beginnings:expr;)+) => {
+        const LANGUAGES: &[Language] = &[$(Language {
+            name: $name,
+            image: $image,
+            program: $program,
+            extensions: &$extensions,
+            interpreters: &$interpreters,
+            beginnings: &$beginnings,
+        },)+];
+    };
+}
+
+languages! {
+    "Python", "python:3.13-slim", "python3": ["py"], ["python"], ["import ", "from ", "def "];
+    "JavaScript", "node:24-slim", "node": ["js", "mjs", "cjs"], ["node"], ["const ", "let ", "var "];
+    "TypeScript", "node:24-slim", "node": ["ts", "mts", "tsx"], ["deno"], [];
+    "a shell script", "debian:13", "sh": ["sh", "bash"], ["bash", "/sh", "dash", "zsh"], [];
+    "Ruby", "ruby:3.4-slim", "ruby": ["rb"], ["ruby"], [];
+    "Perl", "perl:5-slim", "perl": ["pl", "pm"], ["perl"], [];
+    "PHP", "php:8-cli", "php": ["php"], ["php"], ["<?php"];
+    "Go", "golang:1.25", "go run": ["go"], [], ["package main"];
+}
 
 /// How a line that ends with a colon begins in Python alone.
 const PYTHON_BLOCKS: &[&str] = &["def ", "class ", "for ", "if ", "while ", "with ", "try"];

@@ -94,7 +94,7 @@ pub use sandbox_protocol::message::{
 };
 pub use sandbox_protocol::path::GuestPath;
 pub use sandbox_protocol::{
-    Base64, ErrorKind, User, UserError, WireError, WireString, without_bom,
+    Base64, ErrorKind, User, UserError, WireError, WireString, without_bom, words,
 };
 pub use sandboxes::{
     CommitConflicts, Force, GcFailure, GcMode, GcOptions, GcReport, LeftStage, SandboxState,

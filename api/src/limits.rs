@@ -29,18 +29,7 @@ const SPARE_CPU_SECONDS: u64 = 5;
 
 /// A number of bytes, written with a unit: `10B`, `64KiB`, `10MB`, `1GiB`. In JSON it is the number.
 #[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Serialize,
-    Deserialize,
-    JsonSchema,
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(transparent)]
 #[schemars(inline)]

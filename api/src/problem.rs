@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use sandbox_protocol::ErrorKind;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
 
 /// What the `type` of every problem begins with; its kind follows.
 const TYPE_PREFIX: &str = "urn:sandboxctl:problem:";
@@ -209,18 +209,7 @@ impl FromStr for ProblemKind {
     }
 }
 
-impl Serialize for ProblemKind {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for ProblemKind {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = Cow::<'_, str>::deserialize(deserializer)?;
-        name.parse().map_err(de::Error::custom)
-    }
-}
+sandbox_protocol::as_text!(ProblemKind);
 
 impl JsonSchema for ProblemKind {
     fn schema_name() -> Cow<'static, str> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use sandbox_dirfd::is_random_hex;
 use sandbox_protocol::Base64;
 use sandbox_protocol::message::{Confinement, TestCase, TestStatus};
 use schemars::JsonSchema;
@@ -91,8 +92,7 @@ pub struct DigestSet {
 impl DigestSet {
     /// Whether it has the form of a digest.
     pub fn is_valid(&self) -> bool {
-        let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        self.sha256.len() == 64 && self.sha256.bytes().all(is_digit)
+        is_random_hex::<32>(&self.sha256)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
+use sandbox_dirfd::is_random_hex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +22,8 @@ pub enum SandboxState {
     Unknown,
 }
 
-/// Digits of the id of a kept sandbox, in hexadecimal.
-const KEPT_ID_DIGITS: usize = 24;
+/// The bytes of the id of a kept sandbox, which is in hexadecimal.
+const KEPT_ID_BYTES: usize = 12;
 
 /// The id of one of the containers of a kept sandbox, `ID-gN`: they come and go, each with a number of its
 /// own, and the sandbox's id stays.
@@ -33,10 +34,10 @@ pub fn generation_id(sandbox: &str, generation: u64) -> String {
 /// The sandbox's id, and the number of its container, if this is a [`generation_id`].
 pub fn generation_of(id: &str) -> Option<(&str, u64)> {
     let (sandbox, number) = id.split_once("-g")?;
-    let is_id = sandbox.len() == KEPT_ID_DIGITS
-        && sandbox.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     let generation: u64 = number.parse().ok()?;
-    (is_id && generation_id(sandbox, generation) == id).then_some((sandbox, generation))
+    let is_one =
+        is_random_hex::<KEPT_ID_BYTES>(sandbox) && generation_id(sandbox, generation) == id;
+    is_one.then_some((sandbox, generation))
 }
 
 /// A sandbox's container, as `ps` lists it.

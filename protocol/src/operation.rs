@@ -77,6 +77,19 @@ pub trait OperationStats {
     }
 }
 
+/// How much operations read, wrote or touched, by their results: a result a row.
+#[macro_export]
+macro_rules! operation_stats {
+    ($($result:ty: $($figure:ident = $holder:expr),*;)+) => {$(
+        impl $crate::operation::OperationStats for $result {
+            $(fn $figure(&self) -> Option<u64> {
+                let figure: fn(&Self) -> u64 = $holder;
+                Some(figure(self))
+            })*
+        }
+    )+};
+}
+
 /// The reply to a file operation.
 pub trait FileReply: OperationStats + Serialize + DeserializeOwned {
     /// The paths that it is about, normalised.
@@ -137,14 +150,7 @@ macro_rules! operations {
                 $($(#[$member_doc])* pub $member: $member_kind,)*
             }
 
-            impl OperationStats for $reply {
-                $($(
-                    fn $figure(&self) -> Option<u64> {
-                        let figure: fn(&Self) -> u64 = $holder;
-                        Some(figure(self))
-                    }
-                )+)?
-            }
+            operation_stats! { $reply: $($($figure = $holder),+)?; }
 
             impl FileReply for $reply {
                 fn paths(&self) -> Paths<'_> {

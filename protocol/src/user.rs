@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 /// The value that 32-bit system calls interpret as "leave unchanged", `(uid_t) -1`.
 const UNCHANGED: u32 = u32::MAX;
 /// The same for 16-bit calls, which kernels still have. No system assigns it to a user, so refusing
@@ -13,10 +11,9 @@ const UNCHANGED_16: u32 = u16::MAX as u32;
 
 /// A uid and a gid. Neither is a value that a kernel interprets as "leave unchanged", so switching
 /// to this user either works or fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(into = "String", try_from = "String")]
-#[cfg_attr(feature = "schema", schemars(extend("pattern" = "^[0-9]{1,10}:[0-9]{1,10}$")))]
+#[cfg_attr(feature = "schema", schemars(with = "String", extend("pattern" = "^[0-9]{1,10}:[0-9]{1,10}$")))]
 pub struct User {
     uid: u32,
     gid: u32,
@@ -80,19 +77,7 @@ impl FromStr for User {
     }
 }
 
-impl From<User> for String {
-    fn from(user: User) -> Self {
-        user.to_string()
-    }
-}
-
-impl TryFrom<String> for User {
-    type Error = UserError;
-
-    fn try_from(text: String) -> Result<Self, UserError> {
-        text.parse()
-    }
-}
+crate::as_text!(User);
 
 #[cfg(test)]
 mod tests {

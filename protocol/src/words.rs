@@ -1,4 +1,4 @@
-//! Enums whose variants are words.
+//! Types that are text in JSON: enums whose variants are words, and what a text is parsed into.
 
 /// An enum of words: the same ones in JSON, in text and in `ALL`.
 #[macro_export]
@@ -36,4 +36,23 @@ macro_rules! words {
             }
         }
     };
+}
+
+/// Types that are a text in JSON: the one that they display, and that they are parsed from.
+#[macro_export]
+macro_rules! as_text {
+    ($($name:ty),+) => {$(
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <String as serde::Deserialize>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    )+};
 }

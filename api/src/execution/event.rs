@@ -153,43 +153,28 @@ fn escaped_len(text: &[u8]) -> usize {
     text.iter().map(len).sum()
 }
 
-/// The values of the member `event`.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-enum EventKind {
-    /// Accepted, and waiting for its turn.
-    Queued,
-    /// It starts.
-    Start,
-    /// An entry of a script's log: `level` and `text`.
-    Log,
-    /// Output of a command: `stream`, `text` and `encoding`.
-    Output,
-    /// Log entries or output are missing here.
-    Omitted,
-    /// A test case has ended: `case`.
-    Test,
-    /// A command was refused a host: `host`.
-    Refused,
-    /// The program of a process has ended: `exit_code` or `signal`.
-    Exit,
-    /// It has ended: `exit_code` and `document`.
-    End,
-}
-
-impl EventKind {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Start => "start",
-            Self::Log => "log",
-            Self::Output => "output",
-            Self::Omitted => "omitted",
-            Self::Test => "test",
-            Self::Refused => "refused",
-            Self::Exit => "exit",
-            Self::End => "end",
-        }
+sandbox_protocol::words! {
+    /// The values of the member `event`.
+    #[derive(JsonSchema)]
+    pub enum EventKind {
+        /// Accepted, and waiting for its turn.
+        Queued = "queued",
+        /// It starts.
+        Start = "start",
+        /// An entry of a script's log: `level` and `text`.
+        Log = "log",
+        /// Output of a command: `stream`, `text` and `encoding`.
+        Output = "output",
+        /// Log entries or output are missing here.
+        Omitted = "omitted",
+        /// A test case has ended: `case`.
+        Test = "test",
+        /// A command was refused a host: `host`.
+        Refused = "refused",
+        /// The program of a process has ended: `exit_code` or `signal`.
+        Exit = "exit",
+        /// It has ended: `exit_code` and `document`.
+        End = "end",
     }
 }
 

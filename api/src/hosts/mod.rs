@@ -225,8 +225,8 @@ impl fmt::Display for Target {
 ///
 /// Or `METHODS https://HOST[:PORT]/PATH`: requests with one of these methods (`GET,POST`, or `*` for all) and
 /// a path in which `*` is any text, over TLS that the controller terminates.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(with = "String")]
 pub struct AllowRule {
     host: Pattern,
     ports: Ports,
@@ -413,19 +413,7 @@ impl fmt::Display for AllowRule {
     }
 }
 
-impl From<AllowRule> for String {
-    fn from(rule: AllowRule) -> Self {
-        rule.to_string()
-    }
-}
-
-impl TryFrom<String> for AllowRule {
-    type Error = AllowRuleError;
-
-    fn try_from(text: String) -> Result<Self, AllowRuleError> {
-        text.parse()
-    }
-}
+sandbox_protocol::as_text!(AllowRule);
 
 impl Ports {
     const fn as_slice(&self) -> &[u16] {

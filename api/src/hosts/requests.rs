@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use crate::encoding::decode_percent;
 use crate::wildcard;
 
 /// The path of a rule for all paths.
@@ -109,19 +110,7 @@ pub(super) fn is_plain(path: &str) -> bool {
         && !path.split('/').any(is_dots)
         && !ESCAPES.iter().any(|escape| lower.contains(escape))
         // What is overlong, and would be another path for some, is no UTF-8.
-        && decoded(path).is_some_and(|bytes| str::from_utf8(&bytes).is_ok())
-}
-
-/// The bytes of a path; `None` if a `%` has no two digits.
-fn decoded(path: &str) -> Option<Vec<u8>> {
-    let mut parts = path.split('%');
-    let mut bytes = parts.next()?.as_bytes().to_vec();
-    for part in parts {
-        let digits = part.get(..2).filter(|it| it.bytes().all(|it| it.is_ascii_hexdigit()))?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        bytes.extend_from_slice(&part.as_bytes()[2..]);
-    }
-    Some(bytes)
+        && decode_percent(path).is_some_and(|bytes| str::from_utf8(&bytes).is_ok())
 }
 
 #[cfg(test)]

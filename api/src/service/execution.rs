@@ -73,10 +73,14 @@ impl ExecutionState {
             Self::Ended(status) => status.as_str(),
         }
     }
+}
 
-    /// The state of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::all().find(|state| state.as_str() == name)
+impl std::str::FromStr for ExecutionState {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::all().find(|state| state.as_str() == name);
+        found.ok_or_else(|| format!("unknown state '{name}'"))
     }
 }
 
@@ -86,19 +90,7 @@ impl std::fmt::Display for ExecutionState {
     }
 }
 
-impl Serialize for ExecutionState {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for ExecutionState {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = Cow::<str>::deserialize(deserializer)?;
-        let unknown = || D::Error::custom(format!("unknown state '{name}'"));
-        Self::from_name(&name).ok_or_else(unknown)
-    }
-}
+sandbox_protocol::as_text!(ExecutionState);
 
 impl JsonSchema for ExecutionState {
     fn schema_name() -> Cow<'static, str> {
@@ -182,17 +174,24 @@ pub struct Execution {
     pub document: Option<ExecutionDocument<'static>>,
 }
 
-/// The members of an execution that its document does not have.
-#[derive(Serialize)]
+// The members of an execution that its document does not have. The description of its schema is the document's.
+#[derive(Serialize, JsonSchema)]
 struct ServiceMembers<'a, D> {
     #[serde(flatten)]
     document: D,
+    /// When it was accepted.
     created_at: Time,
+    /// When its run began.
     started_at: Option<Time>,
+    /// When it ended.
     ended_at: Option<Time>,
+    /// The members of its caller's own.
     metadata: &'a Map<String, Value>,
+    /// The kept sandbox that it runs in; null for one of its own.
     sandbox: Option<&'a str>,
+    /// The generation of that sandbox that it runs in; before that, the one that was asked for.
     generation: Option<u64>,
+    /// Whether it started that generation in place of an earlier one, whose processes are gone; null before its run, and without a kept sandbox.
     restarted: Option<bool>,
 }
 
@@ -272,51 +271,16 @@ impl<D: JsonSchema> JsonSchema for OfKind<D> {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let later = generator.subschema_for::<Option<Time>>();
-        let members = [
+        let mut schema = ServiceMembers::<D>::json_schema(generator);
+        let exit_code = "The exit code; null before the end, and of a command that a signal ended.";
+        // What these are before the end is no member of a document.
+        for (name, description, mut member) in [
             ("status", "Its state.", generator.subschema_for::<ExecutionState>()),
-            ("created_at", "When it was accepted.", generator.subschema_for::<Time>()),
-            ("started_at", "When its run began.", later.clone()),
-            ("ended_at", "When it ended.", later),
-            (
-                "metadata",
-                "The members of its caller's own.",
-                generator.subschema_for::<Map<String, Value>>(),
-            ),
-            (
-                "sandbox",
-                "The kept sandbox that it runs in; null for one of its own.",
-                generator.subschema_for::<Option<String>>(),
-            ),
-            (
-                "generation",
-                "The generation of that sandbox that it runs in; before that, the one that was asked for.",
-                generator.subschema_for::<Option<u64>>(),
-            ),
-            (
-                "restarted",
-                "Whether it started that generation in place of an earlier one, whose processes are \
-                 gone; null before its run, and without a kept sandbox.",
-                generator.subschema_for::<Option<bool>>(),
-            ),
-            (
-                "exit_code",
-                "The exit code; null before the end, and of a command that a signal ended.",
-                generator.subschema_for::<Option<u8>>(),
-            ),
-        ];
-        let mut schema = D::json_schema(generator);
-        let object = schema.ensure_object();
-        for (name, description, mut member) in members {
+            ("exit_code", exit_code, generator.subschema_for::<Option<u8>>()),
+        ] {
             member.insert("description".to_owned(), description.into());
-            if let Some(Value::Object(properties)) = object.get_mut("properties") {
-                properties.insert(name.to_owned(), member.into());
-            }
-            match object.get_mut("required") {
-                Some(Value::Array(required)) if !required.contains(&name.into()) => {
-                    required.push(name.into());
-                }
-                _ => {}
+            if let Some(of_document) = schema.pointer_mut(&format!("/properties/{name}")) {
+                *of_document = member.into();
             }
         }
         schema
@@ -342,54 +306,37 @@ impl JsonSchema for Execution {
 impl<'de> Deserialize<'de> for Execution {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut members = Map::deserialize(deserializer)?;
-        let mut beside =
-            |name: &'static str| members.remove(name).ok_or_else(|| D::Error::missing_field(name));
-        let created_at = from_value::<_, D>(beside("created_at")?)?;
-        let started_at = from_value::<_, D>(beside("started_at")?)?;
-        let ended_at = from_value::<_, D>(beside("ended_at")?)?;
-        let metadata = from_value::<_, D>(beside("metadata")?)?;
-        let sandbox = from_value::<_, D>(beside("sandbox")?)?;
+        let mut summary = Map::new();
+        for name in ["created_at", "started_at", "ended_at", "metadata", "sandbox"] {
+            let member = members.remove_entry(name);
+            summary.extend([member.ok_or_else(|| D::Error::missing_field(name))?]);
+        }
         // A server from before them gives none.
-        let generation = members.remove("generation").map_or(Ok(None), from_value::<_, D>)?;
-        let restarted = members.remove("restarted").map_or(Ok(None), from_value::<_, D>)?;
-        let member = |name: &'static str| {
-            members.get(name).cloned().ok_or_else(|| D::Error::missing_field(name))
-        };
-        let status: ExecutionState = from_value::<_, D>(member("status")?)?;
-        let id = from_value::<_, D>(member("id")?)?;
+        let later = ["generation", "restarted"];
+        summary.extend(later.iter().filter_map(|name| members.remove_entry(*name)));
+        let member =
+            |name: &'static str| members.get(name).ok_or_else(|| D::Error::missing_field(name));
+        for name in ["status", "id"] {
+            summary.insert(name.to_owned(), member(name)?.clone());
+        }
         let schema = member("schema")?;
-        let kind = if ExecSchema::deserialize(&schema).is_ok() {
+        let kind = if ExecSchema::deserialize(schema).is_ok() {
             ExecutionKind::Command
         } else {
-            from_value::<ResultSchema, D>(schema)?;
+            ResultSchema::deserialize(schema).map_err(D::Error::custom)?;
             ExecutionKind::Script
         };
-        let summary = ExecutionSummary {
-            id,
-            kind,
-            status,
-            created_at,
-            started_at,
-            ended_at,
-            metadata,
-            sandbox,
-            generation,
-            restarted,
-            image: None,
-            subject: None,
-        };
-        let document = match status {
+        summary.insert("kind".to_owned(), kind.as_str().into());
+        let summary: ExecutionSummary =
+            serde_json::from_value(summary.into()).map_err(D::Error::custom)?;
+        let document = match summary.status {
             ExecutionState::Queued | ExecutionState::Running => None,
-            ExecutionState::Ended(_) => Some(from_value::<_, D>(members.into())?),
+            ExecutionState::Ended(_) => {
+                Some(serde_json::from_value(members.into()).map_err(D::Error::custom)?)
+            }
         };
         Ok(Self { summary, document })
     }
-}
-
-fn from_value<'de, T: serde::de::DeserializeOwned, D: Deserializer<'de>>(
-    value: Value,
-) -> Result<T, D::Error> {
-    serde_json::from_value(value).map_err(D::Error::custom)
 }
 
 #[cfg(test)]
@@ -410,7 +357,7 @@ mod tests {
             assert!(ExecutionState::all().any(|state| state == ExecutionState::Ended(status)));
             assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
         }
-        assert_eq!(ExecutionState::from_name("done"), None);
+        assert_eq!("done".parse::<ExecutionState>(), Err("unknown state 'done'".to_owned()));
     }
 
     #[test]

@@ -2,20 +2,17 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::str::FromStr;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 /// The most bytes of a [`Subject`].
 const MAX_SUBJECT_BYTES: usize = 255;
 
 /// Who asks: the owner of executions and sandboxes. One subject sees nothing of another's.
-#[derive(
-    Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(try_from = "String", into = "String")]
-#[schemars(extend("minLength" = 1, "maxLength" = MAX_SUBJECT_BYTES))]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema)]
+#[schemars(with = "String", extend("minLength" = 1, "maxLength" = MAX_SUBJECT_BYTES))]
 pub struct Subject(String);
 
 /// A text is no [`Subject`].
@@ -70,19 +67,15 @@ impl<T> BySubject<T> {
     }
 }
 
-impl TryFrom<String> for Subject {
-    type Error = InvalidSubject;
+impl FromStr for Subject {
+    type Err = InvalidSubject;
 
-    fn try_from(name: String) -> Result<Self, InvalidSubject> {
+    fn from_str(name: &str) -> Result<Self, InvalidSubject> {
         Self::new(name)
     }
 }
 
-impl From<Subject> for String {
-    fn from(subject: Subject) -> Self {
-        subject.0
-    }
-}
+sandbox_protocol::as_text!(Subject);
 
 impl fmt::Display for Subject {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

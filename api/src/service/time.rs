@@ -5,14 +5,12 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::time::{parse_rfc3339, rfc3339};
 
 /// A point in time, in milliseconds. In JSON it is in RFC 3339, in UTC:
 /// `2026-11-22T06:11:28.500Z`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Time(i64);
 
 /// A text is no [`Time`].
@@ -81,19 +79,7 @@ impl FromStr for Time {
     }
 }
 
-impl TryFrom<String> for Time {
-    type Error = InvalidTime;
-
-    fn try_from(text: String) -> Result<Self, InvalidTime> {
-        text.parse()
-    }
-}
-
-impl From<Time> for String {
-    fn from(time: Time) -> Self {
-        time.to_string()
-    }
-}
+sandbox_protocol::as_text!(Time);
 
 impl JsonSchema for Time {
     fn schema_name() -> std::borrow::Cow<'static, str> {

@@ -148,7 +148,7 @@ fn request(args: &SubmitArgs) -> Result<ExecutionRequest, Error> {
 async fn list(client: &Client, args: &ListArgs) -> Result<Vec<ExecutionSummary>, Error> {
     let limit = args.limit;
     if let Some(name) = &args.status
-        && ExecutionState::from_name(name).is_none()
+        && name.parse::<ExecutionState>().is_err()
     {
         let known: Vec<_> = ExecutionState::all().map(ExecutionState::as_str).collect();
         let why = format!("'{name}' is not one of: {}", known.join(", "));

@@ -237,7 +237,8 @@ fn refusal(error: &jsonwebtoken::errors::Error) -> JwtRefusal {
 fn key_set(path: &Path) -> Result<Vec<Key>, KeyFileError> {
     let wrong = |detail: String| KeyFileError::KeySet { path: path.to_owned(), detail };
     let bytes = read(path, Readers::Anybody)?;
-    let set: JwkSet = parse(&bytes).map_err(|error| wrong(error.to_string()))?;
+    let set: Result<JwkSet, _> = serde_json::from_slice(without_bom(&bytes));
+    let set = set.map_err(|error| wrong(error.to_string()))?;
     if set.keys.is_empty() || set.keys.len() > MAX_KEYS {
         return Err(wrong(format!(
             "it has {} keys, and 1 to {MAX_KEYS} are usual",
@@ -264,10 +265,6 @@ fn key_set(path: &Path) -> Result<Vec<Key>, KeyFileError> {
         keys.push(Key { id, algorithm, key });
     }
     Ok(keys)
-}
-
-fn parse(bytes: &[u8]) -> Result<JwkSet, String> {
-    serde_json::from_slice(without_bom(bytes)).map_err(|error| error.to_string())
 }
 
 /// The algorithm of a key, which it names, and which must be one of its kind.

@@ -21,7 +21,7 @@ pub use peer::{FORWARDED, ForwardKey, ForwardRefusal, ForwardVerifier, Receiver}
 pub use session::{
     MAX_SESSION_TOKEN_BYTES, SIGN_IN_CODE_VALIDITY, Session, SessionKey, SignInCodes,
 };
-pub use token::{NewToken, StoredToken, TOKEN_PREFIX, Token, TokenRefusal};
+pub use token::{NewToken, StoredToken, TOKEN_PREFIX, Token, TokenRefusal, is_equal};
 
 /// The caller at the other end of a socket: the server's own user has every scope, others have
 /// none.

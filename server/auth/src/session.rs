@@ -45,7 +45,7 @@ impl Session {
     /// Whether this is its proof.
     #[must_use]
     pub fn is_proven_by(&self, proof: &str) -> bool {
-        is_equal(&self.proof, &Sha256::digest(proof).into())
+        is_equal(&self.proof, &Sha256::digest(proof))
     }
 }
 
@@ -122,7 +122,7 @@ impl SignInCodes {
     /// The token of a code, which is good no more.
     pub fn redeem(&mut self, code: &str, now: Instant) -> Option<String> {
         self.0.retain(|code| code.until > now);
-        let hash = Sha256::digest(code).into();
+        let hash = Sha256::digest(code);
         // In constant time: all are compared, each as a whole.
         let found = |found, (at, it): (usize, &SignInCode)| match is_equal(&it.hash, &hash) {
             true => Some(at),

@@ -133,10 +133,12 @@ impl fmt::Debug for Token {
     }
 }
 
-/// In the same time wherever they differ. They are digests of random secrets, so that little would
-/// be learnt in any case.
-pub(crate) fn is_equal(one: &[u8; 32], other: &[u8; 32]) -> bool {
-    one.iter().zip(other).fold(0, |differs, (one, other)| differs | (one ^ other)) == 0
+/// Whether they are the same, in a time that depends on their lengths alone. Those that are compared here are
+/// digests of random secrets, so that little would be learnt in any case.
+#[must_use]
+pub fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    let bytes = one.iter().zip(other);
+    one.len() == other.len() && bytes.fold(0, |differs, (one, other)| differs | (one ^ other)) == 0
 }
 
 #[cfg(test)]

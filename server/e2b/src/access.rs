@@ -15,6 +15,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use sandbox_api::service::{Subject, Time};
 use sandbox_api::{ByteSize, PORT_TOKEN};
+use sandbox_auth::is_equal;
 use sandbox_http::{
     Admit, Admitted, Authenticate, ByHost, Caller, Mount, MountAccess, NewSandbox, Peer, Refusal,
     Scope, Unauthenticated, with_path,
@@ -31,7 +32,7 @@ use crate::plane::{
     sandbox_in,
 };
 use crate::router::routers;
-use crate::tokens::{SignatureRefusal, SignedFile, envd_token, has, is_equal, traffic_token};
+use crate::tokens::{SignatureRefusal, SignedFile, envd_token, has, traffic_token};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ACCESS_TOKEN: HeaderName = HeaderName::from_static("x-access-token");
@@ -46,12 +47,6 @@ pub struct E2b {
     searches: Arc<Semaphore>,
     /// Whether it has hosts: of two mounts one has them.
     has_hosts: bool,
-}
-
-impl std::fmt::Debug for E2b {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("E2b").field("app", &self.app).finish_non_exhaustive()
-    }
 }
 
 impl E2b {
@@ -195,7 +190,9 @@ impl E2b {
         for (id, subject) in service.sandbox_owners().await? {
             let token = envd_token(service, &id);
             match given {
-                Some(given) if is_equal(given, &token) => return Ok((id, subject)),
+                Some(given) if is_equal(given.as_bytes(), token.as_bytes()) => {
+                    return Ok((id, subject));
+                }
                 Some(_) => {}
                 None => match file.check(operation(&head.method), &token, now) {
                     Err(SignatureRefusal::Invalid) => {}

@@ -191,11 +191,7 @@ impl App {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // One that does not end holds up no other.
         let ending = Arc::<Mutex<HashSet<String>>>::default();
-        loop {
-            tokio::select! {
-                () = self.stop().cancelled() => return,
-                _ = ticks.tick() => {}
-            }
+        while self.stop().run_until_cancelled(ticks.tick()).await.is_some() {
             let of_e2b = |metadata: &Map<String, Value>| metadata.contains_key(MARKER);
             let now = Time::now();
             for (subject, view) in self.service().sandboxes_here(of_e2b) {

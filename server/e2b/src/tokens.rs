@@ -4,6 +4,7 @@ use axum::http::{HeaderMap, HeaderName};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use sandbox_api::service::Time;
+use sandbox_auth::is_equal;
 use sandbox_dirfd::hex;
 use sandbox_service::Service;
 use sha2::{Digest as _, Sha256};
@@ -22,16 +23,9 @@ pub(crate) fn traffic_token(service: &Service, id: &str) -> String {
     hex(&service.signing_key().sign(TRAFFIC, &[id]))
 }
 
-/// Whether they are the same, in a time that depends on their lengths alone.
-pub(crate) fn is_equal(one: &str, other: &str) -> bool {
-    let bytes = one.bytes().zip(other.bytes());
-    one.len() == other.len() && bytes.fold(0, |differs, (one, other)| differs | (one ^ other)) == 0
-}
-
 /// Whether this header has this token.
 pub(crate) fn has(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
-    let given = headers.get(name).and_then(|given| given.to_str().ok());
-    given.is_some_and(|given| is_equal(given, token))
+    headers.get(name).is_some_and(|given| is_equal(given.as_bytes(), token.as_bytes()))
 }
 
 /// What a signed URL of a file says.
@@ -82,7 +76,7 @@ impl SignedFile {
         let until = expiration.iter().map(|until| format!(":{until}")).collect::<String>();
         let text = format!("{path}:{operation}:{username}:{token}{until}");
         let expected = format!("v1_{}", STANDARD_NO_PAD.encode(Sha256::digest(text)));
-        if !is_equal(&expected, signature) {
+        if !is_equal(expected.as_bytes(), signature.as_bytes()) {
             return Err(SignatureRefusal::Invalid);
         }
         match expiration.as_deref().map(str::parse::<i64>) {

@@ -1,9 +1,8 @@
 //! Who may ask: hosts and origins, authentication, scopes, and how many requests at one time.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::header::{HOST, ORIGIN, WWW_AUTHENTICATE};
@@ -14,7 +13,7 @@ use sandbox_api::service::{Subject, Time};
 pub use sandbox_auth::{Caller, Scope};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::lock;
+use crate::counts::{Counted, Counts};
 use crate::refusal::{Refusal, Result};
 
 /// The other side of a connection.
@@ -147,10 +146,6 @@ pub struct AccessDecision<'a> {
 /// Who gets the decisions.
 pub type Audit = Arc<dyn Fn(&AccessDecision<'_>) + Send + Sync>;
 
-/// Details of a refusal for the audit only.
-#[derive(Debug, Clone)]
-pub(crate) struct Reason(pub String);
-
 /// The hosts that a server answers for, and the origins whose pages may call it.
 #[derive(Debug, Clone, Default)]
 pub struct Sites {
@@ -249,27 +244,26 @@ pub(crate) fn is_of(origin: &HeaderValue, authority: &str) -> bool {
     rest.is_some_and(|rest| rest.eq_ignore_ascii_case(authority))
 }
 
-impl From<Unauthenticated> for (Refusal, Option<Reason>) {
+impl From<Unauthenticated> for Refusal {
     fn from(error: Unauthenticated) -> Self {
-        let unknown = |detail| Refusal::new(ProblemKind::Unauthenticated, detail);
+        let unknown = |detail| Self::new(ProblemKind::Unauthenticated, detail);
         match error {
             Unauthenticated::Missing => {
                 let hint = "send Authorization: Bearer TOKEN; `sandboxctl token create` makes one";
-                (unknown("the request has no credentials").hint(Some(hint)), None)
+                unknown("the request has no credentials").hint(Some(hint))
             }
             Unauthenticated::Invalid { reason } => {
-                (unknown("the credentials are not valid"), Some(Reason(reason)))
+                unknown("the credentials are not valid").because(reason)
             }
             Unauthenticated::TooMany { retry_after } => {
                 let detail = "too many failed attempts from this address";
-                let refusal = Refusal::new(ProblemKind::RateLimited, detail);
-                (refusal.retry_after(Some(retry_after)), None)
+                Self::new(ProblemKind::RateLimited, detail).retry_after(Some(retry_after))
             }
             Unauthenticated::Unavailable { reason } => {
                 tracing::error!(reason, "credentials cannot be checked");
-                let refusal =
-                    Refusal::new(ProblemKind::Unavailable, "credentials cannot be checked now");
-                (refusal.retry_after(Some(Duration::from_secs(1))), Some(Reason(reason)))
+                Self::new(ProblemKind::Unavailable, "credentials cannot be checked now")
+                    .retry_after(Some(Duration::from_secs(1)))
+                    .because(reason)
             }
         }
     }
@@ -302,32 +296,27 @@ fn with_challenge(refusal: Refusal, parameters: &str, metadata: Option<&str>) ->
     if let Some(url) = metadata {
         challenge.push_str(&format!(", resource_metadata=\"{url}\""));
     }
-    match HeaderValue::from_str(&challenge) {
-        Ok(value) => refusal.header(WWW_AUTHENTICATE, value),
-        Err(_) => refusal,
-    }
+    refusal.header(WWW_AUTHENTICATE, challenge)
 }
 
 /// How many requests there are at one time: in all, and of each subject.
 #[derive(Debug, Clone)]
 pub(crate) struct InFlight {
     all: Arc<Semaphore>,
-    by_subject: Arc<Mutex<HashMap<Subject, usize>>>,
-    most_of_a_subject: usize,
+    by_subject: Counts<Subject>,
 }
 
 /// One request in flight.
 #[derive(Debug)]
 pub(crate) struct InFlightRequest {
+    counted: Counted<Subject>,
     _permit: OwnedSemaphorePermit,
-    subject: Subject,
-    by_subject: Arc<Mutex<HashMap<Subject, usize>>>,
 }
 
 impl InFlight {
     pub fn new(all: usize, most_of_a_subject: usize) -> Self {
         let all = Arc::new(Semaphore::new(all.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { all, by_subject: Arc::default(), most_of_a_subject }
+        Self { all, by_subject: Counts::new(most_of_a_subject) }
     }
 
     /// Adds a request of this subject.
@@ -336,37 +325,18 @@ impl InFlight {
         let permit = Arc::clone(&self.all).try_acquire_owned().map_err(|_| {
             Refusal::new(ProblemKind::Full, "too many requests at one time").retry_after(soon)
         })?;
-        let mut counts = lock(&self.by_subject);
-        let count = counts.entry(subject.clone()).or_default();
-        if *count >= self.most_of_a_subject {
-            return Err(Refusal::new(
-                ProblemKind::RateLimited,
-                format!("more than {} requests at one time", self.most_of_a_subject),
-            )
-            .retry_after(soon));
-        }
-        *count += 1;
-        let by_subject = Arc::clone(&self.by_subject);
-        Ok(InFlightRequest { _permit: permit, subject: subject.clone(), by_subject })
+        let counted = self.by_subject.add(subject.clone()).ok_or_else(|| {
+            let detail = format!("more than {} requests at one time", self.by_subject.most_of_one);
+            Refusal::new(ProblemKind::RateLimited, detail).retry_after(soon)
+        })?;
+        Ok(InFlightRequest { counted, _permit: permit })
     }
 }
 
 impl InFlightRequest {
     /// Whose place it takes.
     pub fn subject(&self) -> &Subject {
-        &self.subject
-    }
-}
-
-impl Drop for InFlightRequest {
-    fn drop(&mut self) {
-        let mut counts = lock(&self.by_subject);
-        if let Some(count) = counts.get_mut(&self.subject) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.subject);
-            }
-        }
+        &self.counted.key
     }
 }
 

@@ -1,6 +1,5 @@
 //! Configuration of a server.
 
-use std::fmt;
 use std::time::Duration;
 
 use sandbox_api::ByteSize;
@@ -60,17 +59,6 @@ impl Default for HttpConfig {
             peers: None,
             has_auth: true,
         }
-    }
-}
-
-impl fmt::Debug for HttpConfig {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("HttpConfig")
-            .field("connections", &self.connections)
-            .field("hosts", &self.hosts)
-            .field("origins", &self.origins)
-            .finish_non_exhaustive()
     }
 }
 

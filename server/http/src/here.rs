@@ -13,7 +13,7 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use sandbox_api::ProblemKind;
 
-use crate::access::{Caller, InFlightRequest, Needs};
+use crate::access::{Caller, Needs};
 use crate::app::App;
 use crate::forward::owner::Owner;
 use crate::limit::Limit;
@@ -56,8 +56,6 @@ pub(crate) struct Here {
     pub app: App,
     pub gate: RouteAccess,
     pub next: Next,
-    /// It is in flight as long as one of these is there.
-    pub in_flight: Option<Arc<InFlightRequest>>,
 }
 
 impl Here {

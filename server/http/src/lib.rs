@@ -9,6 +9,7 @@
 mod access;
 mod app;
 mod config;
+mod counts;
 mod forward;
 mod here;
 mod limit;

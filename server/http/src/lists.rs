@@ -39,10 +39,16 @@ pub(crate) fn take_subprotocol(headers: &mut HeaderMap, prefix: &str) -> Option<
 /// Takes the token of a page for that of the request.
 pub(crate) fn take_bearer(headers: &mut HeaderMap) {
     let Some(token) = take_subprotocol(headers, BEARER_SUBPROTOCOL) else { return };
-    if let Ok(mut token) = HeaderValue::from_str(&format!("Bearer {token}")) {
-        token.set_sensitive(true);
+    if let Some(token) = bearer(&token) {
         headers.entry(AUTHORIZATION).or_insert(token);
     }
+}
+
+/// The header of a token, if it can be one.
+pub(crate) fn bearer(token: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 /// Takes the tokens that are ours out of the subprotocols of a request that goes to a guest.

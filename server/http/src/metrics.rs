@@ -9,7 +9,7 @@ use opentelemetry::{KeyValue, global};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, MetricEncoder, NoLabelSet,
+    DescriptorEncoder, EncodeMetric as _, MetricEncoder, NoLabelSet,
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -27,32 +27,18 @@ pub(crate) const BOUNDS: [f64; 14] =
 /// The content type of `/metrics`.
 pub(crate) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// A route and the status of its response. Both have few values, for any request.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
-    route: &'static str,
-    status: u16,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RouteLabel {
-    route: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ForwardLabel {
-    result: &'static str,
-}
+/// A label and its value: a route, a status, a result. Each has few values, for any request.
+type Label<V> = [(&'static str, V); 1];
 
 /// The figures.
 pub(crate) struct Metrics {
     registry: Registry,
-    requests: Family<Labels, Counter>,
-    durations: Family<RouteLabel, Histogram>,
+    requests: Family<(Label<&'static str>, Label<u16>), Counter>,
+    durations: Family<Label<&'static str>, Histogram>,
     in_flight: Gauge<i64, AtomicI64>,
     connections: Gauge<i64, AtomicI64>,
     connections_refused: Counter<u64, AtomicU64>,
-    forwarded: Family<ForwardLabel, Counter>,
+    forwarded: Family<Label<&'static str>, Counter>,
 }
 
 impl Metrics {
@@ -60,7 +46,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("sandboxctl");
         let requests = Family::default();
         let durations =
-            Family::<RouteLabel, Histogram>::new_with_constructor(|| Histogram::new(BOUNDS));
+            Family::<Label<_>, Histogram>::new_with_constructor(|| Histogram::new(BOUNDS));
         let (in_flight, connections) = (Gauge::default(), Gauge::default());
         let connections_refused = Counter::default();
         registry.register("http_requests", "Requests by route and status", requests.clone());
@@ -100,8 +86,8 @@ impl Metrics {
     }
 
     pub fn request_answered(&self, route: &'static str, status: u16, took: Duration) {
-        self.requests.get_or_create(&Labels { route, status }).inc();
-        self.durations.get_or_create(&RouteLabel { route }).observe(took.as_secs_f64());
+        self.requests.get_or_create(&([("route", route)], [("status", status)])).inc();
+        self.durations.get_or_create(&[("route", route)]).observe(took.as_secs_f64());
     }
 
     pub fn connection_opened(&self) -> InGauge {
@@ -119,7 +105,7 @@ impl Metrics {
 
     /// Counts a request that was sent on, by what came of it.
     pub fn forwarded(&self, result: &'static str) {
-        self.forwarded.get_or_create(&ForwardLabel { result }).inc();
+        self.forwarded.get_or_create(&[("result", result)]).inc();
     }
 
     /// All of them, as text.

@@ -1,6 +1,5 @@
 //! What is served next to the API: at a path of its own, and at hosts below the domain of previews.
 
-use std::fmt;
 use std::sync::Arc;
 
 use axum::Router;
@@ -17,7 +16,7 @@ use crate::refusal::{Refusal, Result};
 
 /// Something that is served next to the API, with the same bounds. It finds the
 /// [`Caller`](crate::Caller) in the extensions of its requests.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Mount {
     /// Its path, such as `/mcp`.
     pub path: &'static str,
@@ -37,15 +36,6 @@ pub enum MountAccess {
     /// It decides by itself, and its requests may come from any page and at any of its hosts. Their bodies stream
     /// to it as they come, encoded as they are, and its answers get no headers from the server around it.
     Own(Arc<dyn Admit>),
-}
-
-impl fmt::Debug for MountAccess {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Scope(scope) => formatter.debug_tuple("Scope").field(scope).finish(),
-            Self::Own(_) => formatter.write_str("Own"),
-        }
-    }
 }
 
 /// Decides who may use what is mounted, and how refusals look there.

@@ -13,12 +13,8 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{
-    ACCEPT_RANGES, AGE, ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_DISPOSITION,
-    CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_SECURITY_POLICY,
-    CONTENT_TYPE, COOKIE, DATE, ETAG, EXPECT, EXPIRES, FORWARDED, HOST, LAST_MODIFIED,
-    REFERRER_POLICY, RETRY_AFTER, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS,
-    SEC_WEBSOCKET_PROTOCOL, SERVER, SET_COOKIE, TRANSFER_ENCODING, UPGRADE, VARY,
-    X_CONTENT_TYPE_OPTIONS,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, COOKIE, HOST,
+    REFERRER_POLICY, SET_COOKIE, TRANSFER_ENCODING, UPGRADE, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
@@ -36,12 +32,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::access::InFlightRequest;
 use crate::forward::head::drop_hop_by_hop;
 use crate::forward::tunnel;
 use crate::mount;
 use crate::refusal::Refusal;
-use crate::serve::ConnectionPlace;
+use crate::serve::places;
 
 /// How long nothing may come or go on a connection.
 const IDLE: Duration = Duration::from_secs(300);
@@ -54,42 +49,21 @@ const MAX_HEADERS: usize = 100;
 const MAX_INTERIM: usize = 16;
 
 /// What never reaches a guest. A credential of the API in `Authorization` was removed when a request was let in.
-const OURS: [HeaderName; 5] = [
-    HeaderName::from_static("x-api-key"),
-    HeaderName::from_static("x-access-token"),
-    HeaderName::from_static(PORT_TOKEN),
-    HeaderName::from_static("e2b-traffic-access-token"),
-    HeaderName::from_static(sandbox_auth::FORWARDED),
+const OURS: [&str; 5] = [
+    "x-api-key",
+    "x-access-token",
+    PORT_TOKEN,
+    "e2b-traffic-access-token",
+    sandbox_auth::FORWARDED,
 ];
 /// What of an answer may be on the API's own origin: what says how to read it, and no header that a browser, a client
 /// that follows it with its token, or a proxy in front obeys.
-const OF_CONTENT: [HeaderName; 26] = [
-    ACCEPT_RANGES,
-    AGE,
-    ALLOW,
-    CACHE_CONTROL,
-    CONNECTION,
-    CONTENT_DISPOSITION,
-    CONTENT_ENCODING,
-    CONTENT_LANGUAGE,
-    CONTENT_LENGTH,
-    CONTENT_RANGE,
-    CONTENT_TYPE,
-    DATE,
-    ETAG,
-    EXPIRES,
-    LAST_MODIFIED,
-    RETRY_AFTER,
-    SEC_WEBSOCKET_ACCEPT,
-    SEC_WEBSOCKET_EXTENSIONS,
-    SEC_WEBSOCKET_PROTOCOL,
-    SERVER,
-    UPGRADE,
-    VARY,
-    HeaderName::from_static("content-digest"),
-    HeaderName::from_static("ratelimit"),
-    HeaderName::from_static("x-request-id"),
-    HeaderName::from_static("x-total-count"),
+const OF_CONTENT: [&str; 26] = [
+    "accept-ranges", "age", "allow", "cache-control", "connection", "content-disposition",
+    "content-encoding", "content-language", "content-length", "content-range", "content-type",
+    "date", "etag", "expires", "last-modified", "retry-after", "sec-websocket-accept",
+    "sec-websocket-extensions", "sec-websocket-protocol", "server", "upgrade", "vary",
+    "content-digest", "ratelimit", "x-request-id", "x-total-count",
 ];
 /// What a proxy says of a request: what a client says is not passed on as if it were ours.
 const X_FORWARDED: &str = "x-forwarded-";
@@ -163,10 +137,7 @@ pub async fn proxy(
 ) -> Result<Response, ProxyError> {
     let (mut head, body) = request.into_parts();
     let upgrade = head.extensions.remove::<OnUpgrade>();
-    let held = (
-        head.extensions.get::<ConnectionPlace>().cloned(),
-        head.extensions.get::<Arc<InFlightRequest>>().cloned(),
-    );
+    let held = places(&head.extensions);
     let host = head.uri.authority().map(|it| it.as_str().to_owned());
     write_head(&mut head.headers, head.version, host.as_deref(), &options)?;
     head.uri =
@@ -230,7 +201,7 @@ fn write_head(
         return Err(ProxyError::Malformed("a request to change the protocol has no body"));
     }
     // The length is that of the body that is sent.
-    for name in [CONTENT_LENGTH, EXPECT, FORWARDED].iter().chain(&OURS) {
+    for name in ["content-length", "expect", "forwarded"].into_iter().chain(OURS) {
         headers.remove(name);
     }
     remove_all(headers, |name| name.as_str().starts_with(X_FORWARDED));
@@ -278,7 +249,7 @@ fn guard_head(headers: &mut HeaderMap, upgrades: bool, guard: Guard) {
     drop_hop_by_hop(headers, upgrades);
     match guard {
         Guard::Api => {
-            remove_all(headers, |name| !OF_CONTENT.contains(name));
+            remove_all(headers, |name| !OF_CONTENT.contains(&name.as_str()));
             headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
             headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         }

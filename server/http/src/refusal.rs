@@ -25,7 +25,12 @@ pub struct Refusal(Box<Inner>);
 struct Inner {
     problem: Problem,
     headers: Vec<(HeaderName, HeaderValue)>,
+    reason: Option<Reason>,
 }
+
+/// Details of a refusal for the audit only, in the extensions of its answer.
+#[derive(Debug, Clone)]
+pub(crate) struct Reason(pub String);
 
 /// What handlers return.
 pub(crate) type Result<T, E = Refusal> = std::result::Result<T, E>;
@@ -59,12 +64,18 @@ impl Refusal {
         let Some(time) = time else { return self };
         // Never 0: a client would come back at once.
         let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
-        self.header(RETRY_AFTER, seconds.max(1).into())
+        self.header(RETRY_AFTER, seconds.max(1))
     }
 
-    /// The same with one more header.
-    pub(crate) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
-        self.0.headers.push((name, value));
+    /// The same with one more header, if this can be one.
+    pub(crate) fn header(mut self, name: HeaderName, value: impl TryInto<HeaderValue>) -> Self {
+        self.0.headers.extend(value.try_into().ok().map(|value| (name, value)));
+        self
+    }
+
+    /// The same with why, for the audit only.
+    pub(crate) fn because(mut self, reason: String) -> Self {
+        self.0.reason = Some(Reason(reason));
         self
     }
 
@@ -96,7 +107,7 @@ impl std::error::Error for Refusal {}
 
 impl From<Problem> for Refusal {
     fn from(problem: Problem) -> Self {
-        Self(Box::new(Inner { problem, headers: Vec::new() }))
+        Self(Box::new(Inner { problem, headers: Vec::new(), reason: None }))
     }
 }
 
@@ -116,7 +127,7 @@ impl From<ServiceError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let Inner { mut problem, headers } = *self.0;
+        let Inner { mut problem, headers, reason } = *self.0;
         problem.instance = request_id::current().map(|id| format!("urn:sandboxctl:request:{id}"));
         let status =
             StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -127,6 +138,9 @@ impl IntoResponse for Refusal {
         all.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         all.extend(headers);
         response.extensions_mut().insert(problem.kind);
+        if let Some(reason) = reason {
+            response.extensions_mut().insert(reason);
+        }
         response
     }
 }

@@ -41,30 +41,18 @@ pub(crate) struct Route {
     pub handler: MethodRouter<App>,
 }
 
-/// A group of routes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Tag {
-    Executions,
-    Sandboxes,
-    Processes,
-    Ports,
-    Server,
+sandbox_api::words! {
+    /// A group of routes.
+    pub enum Tag {
+        Executions = "Executions",
+        Sandboxes = "Sandboxes",
+        Processes = "Processes",
+        Ports = "Ports",
+        Server = "Server",
+    }
 }
 
 impl Tag {
-    pub const ALL: &[Self] =
-        &[Self::Executions, Self::Sandboxes, Self::Processes, Self::Ports, Self::Server];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Executions => "Executions",
-            Self::Sandboxes => "Sandboxes",
-            Self::Processes => "Processes",
-            Self::Ports => "Ports",
-            Self::Server => "Server",
-        }
-    }
-
     pub const fn description(self) -> &'static str {
         match self {
             Self::Executions => {

@@ -32,7 +32,7 @@ use sandbox_auth::Token;
 use tracing::Instrument as _;
 
 use crate::access::{
-    AccessDecision, Caller, FromNode, InFlightRequest, Needs, Peer, Reason, Scope, Unauthenticated,
+    AccessDecision, Caller, FromNode, InFlightRequest, Needs, Peer, Scope, Unauthenticated,
     challenge, lacks,
 };
 use crate::app::App;
@@ -45,7 +45,7 @@ use crate::lists::drop_bearer;
 use crate::memory::Held;
 use crate::mount::{self, Admit, Admitted, Mount, MountAccess, Outside};
 use crate::previews;
-use crate::refusal::{Refusal, Result};
+use crate::refusal::{Reason, Refusal, Result};
 use crate::request::id::{self, RequestId, X_REQUEST_ID};
 use crate::request::trace::RequestTrace;
 use crate::response::AcceptedResponse;
@@ -272,7 +272,7 @@ async fn handle(
             Err(error) => {
                 let detail = "this port is for the nodes of a cluster";
                 let refusal = Refusal::new(ProblemKind::Unauthenticated, detail);
-                return refused((refusal, Some(Reason(error.to_string()))));
+                return refusal.because(error.to_string()).into_response();
             }
         }
     } else if let Site::Api = site {
@@ -316,13 +316,15 @@ async fn pass(
     let matched = request.extensions().get::<MatchedPath>().cloned();
     let admitted = match &gate.own {
         Some(own) => admit_by(&**own, &app, &mut request, &mut subject).await,
-        None => admit(&app, &gate, &mut request, &mut subject).await.map_err(refused),
+        None => {
+            admit(&app, &gate, &mut request, &mut subject).await.map_err(Refusal::into_response)
+        }
     };
     let mut response = match admitted {
         Err(refused) => refused,
         Ok(in_flight) => {
             let caller = app.peers().and_then(|_| request.extensions().get::<Caller>().cloned());
-            let here = Here { app: app.clone(), gate, next, in_flight: in_flight.clone() };
+            let here = Here { app: app.clone(), gate, next };
             let response = match (app.peers(), caller) {
                 // Boxed: without a cluster no request has room for it.
                 (Some(peers), Some(caller)) => {
@@ -359,7 +361,7 @@ async fn admit(
     gate: &RouteAccess,
     request: &mut Request,
     subject: &mut Option<Subject>,
-) -> Result<Option<Arc<InFlightRequest>>, (Refusal, Option<Reason>)> {
+) -> Result<Option<Arc<InFlightRequest>>> {
     if gate.needs == Needs::Nothing {
         return Ok(None);
     }
@@ -375,10 +377,9 @@ async fn admit(
     };
     *subject = Some(caller.subject.clone());
     if let Some(scope) = gate.needs.scope().filter(|scope| !caller.may(*scope)) {
-        return Err((lacks(scope, metadata_url(app, gate.resource).as_deref()), None));
+        return Err(lacks(scope, metadata_url(app, gate.resource).as_deref()));
     }
-    let begun = app.in_flight.begin(&caller.subject).map_err(|refusal| (refusal, None))?;
-    let begun = Arc::new(begun);
+    let begun = Arc::new(app.in_flight.begin(&caller.subject)?);
     request.extensions_mut().insert(caller);
     // For what goes on after its answer.
     request.extensions_mut().insert(begun.clone());
@@ -453,28 +454,19 @@ fn is_credential(app: &App, word: &str) -> bool {
     Token::parse(word).is_some() || app.auth.is_credential(word)
 }
 
-/// A refusal, and why for the audit.
-pub(crate) fn refused((refusal, reason): (Refusal, Option<Reason>)) -> Response {
-    let mut response = refusal.into_response();
-    if let Some(reason) = reason {
-        response.extensions_mut().insert(reason);
-    }
-    response
-}
-
 /// The refusal of an unknown caller by something that needs this scope, at this path of what is mounted.
 pub(crate) fn refuse_caller(
     app: &App,
     scope: Option<Scope>,
     resource: &str,
     error: Unauthenticated,
-) -> (Refusal, Option<Reason>) {
+) -> Refusal {
     let is_invalid = matches!(error, Unauthenticated::Invalid { .. });
-    let (refusal, reason) = error.into();
+    let refusal = Refusal::from(error);
     if refusal.problem().kind != ProblemKind::Unauthenticated {
-        return (refusal, reason);
+        return refusal;
     }
-    (challenge(refusal, scope, metadata_url(app, resource).as_deref(), is_invalid), reason)
+    challenge(refusal, scope, metadata_url(app, resource).as_deref(), is_invalid)
 }
 
 /// Where a client finds out where its tokens come from, if configured.

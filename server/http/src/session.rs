@@ -18,7 +18,7 @@ use sandbox_auth::{Session, SessionKey, SignInCodes};
 use sandbox_service::SigningKey;
 
 use crate::access::{authority, host_of, is_of};
-use crate::lists::{take_bearer, take_subprotocol};
+use crate::lists::{bearer, take_bearer, take_subprotocol};
 use crate::lock;
 use crate::response::set;
 
@@ -95,13 +95,6 @@ impl Sessions {
 /// When the session ends that a request came with.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SessionEnd(pub Time);
-
-/// The header of a token, if it can be one.
-pub(crate) fn bearer(token: &str) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
-    value.set_sensitive(true);
-    Some(value)
-}
 
 /// From where browsers reach this server, by the host that a request names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

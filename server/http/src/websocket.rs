@@ -2,7 +2,6 @@
 //!
 //! A WebSocket keeps the place of its connection, and of its request, until it ends.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
@@ -28,11 +27,10 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use crate::access::InFlightRequest;
 use crate::app::App;
 use crate::lists::{items, only};
 use crate::refusal::{Refusal, Result};
-use crate::serve::ConnectionPlace;
+use crate::serve::{Places, places};
 
 const WEBSOCKET: &str = "websocket";
 /// The only version.
@@ -95,9 +93,6 @@ pub(crate) struct WebSocketUpgrade {
     held: Places,
 }
 
-/// The places that a WebSocket takes: that of its connection, and that of its request.
-type Places = (Option<ConnectionPlace>, Option<Arc<InFlightRequest>>);
-
 impl FromRequestParts<App> for WebSocketUpgrade {
     type Rejection = Refusal;
 
@@ -116,9 +111,8 @@ impl FromRequestParts<App> for WebSocketUpgrade {
         let accept = HeaderValue::from_str(&derive_accept_key(key.as_bytes()))
             .map_err(|_| Refusal::internal("a key cannot be confirmed"))?;
         let protocols = items(headers, SEC_WEBSOCKET_PROTOCOL).map(str::to_owned).collect();
-        let extensions = &mut parts.extensions;
-        let held = (extensions.get().cloned(), extensions.get().cloned());
-        let on_upgrade = extensions.remove::<OnUpgrade>();
+        let held = places(&parts.extensions);
+        let on_upgrade = parts.extensions.remove::<OnUpgrade>();
         let on_upgrade =
             on_upgrade.ok_or_else(|| refused("this connection cannot become a WebSocket"))?;
         Ok(Self { on_upgrade, accept, protocols, held })

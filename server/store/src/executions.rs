@@ -602,7 +602,7 @@ pub(crate) fn kind(name: &str) -> Result<ExecutionKind, StoreError> {
 
 /// The state of this name.
 pub(crate) fn state_named(name: &str) -> Result<ExecutionState, StoreError> {
-    ExecutionState::from_name(name).ok_or_else(|| StoreError::row(format!("the status '{name}'")))
+    name.parse().map_err(|_: String| StoreError::row(format!("the status '{name}'")))
 }
 
 pub(crate) fn state(id: &str, expected: &'static str) -> StoreError {

@@ -47,7 +47,7 @@ pub(crate) fn router() -> Router<App> {
 }
 
 /// A call in a sandbox.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 struct Call {
     app: App,
     subject: Subject,

@@ -71,13 +71,6 @@ pub(super) struct Event {
     pub change: FileChange,
 }
 
-impl std::fmt::Debug for Watchers {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let watches = self.watches.load(Ordering::Relaxed);
-        formatter.debug_struct("Watchers").field("watches", &watches).finish_non_exhaustive()
-    }
-}
-
 impl Watchers {
     /// A file is about to appear, if it is a new one.
     pub(super) fn uploading(&self, sandbox: &str, path: &str) {

@@ -74,9 +74,8 @@ impl Followed {
             if self.messages.have_ended {
                 return Ok(None);
             }
-            let piece = tokio::select! {
-                piece = self.piece() => piece,
-                () = stop.cancelled() => return Ok(None),
+            let Some(piece) = stop.run_until_cancelled(self.piece()).await else {
+                return Ok(None);
             };
             let Some(piece) = piece else {
                 self.open_next().await?;

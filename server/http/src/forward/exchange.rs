@@ -25,7 +25,7 @@ use super::{head, tunnel};
 use crate::access::Caller;
 use crate::here::Here;
 use crate::refusal::{Refusal, Result};
-use crate::serve::ConnectionPlace;
+use crate::serve::{Places, places};
 
 /// How often the node of a request is looked for.
 const ATTEMPTS: usize = 2;
@@ -112,7 +112,7 @@ impl Forward {
     /// Sends a request to a node.
     pub async fn send(&self, node: &NodeSession, target: &Target, request: Request) -> Attempt {
         let upgrade = request.extensions().get::<OnUpgrade>().cloned();
-        let place = request.extensions().get::<ConnectionPlace>().cloned();
+        let held = places(request.extensions());
         let sent = self.while_at(node, target, self.peers.send(node, &self.caller, request)).await;
         let gone = || Sent::Lost("it is gone, or cannot be reached any more".into());
         let (result, attempt) = match sent.unwrap_or_else(gone) {
@@ -120,7 +120,7 @@ impl Forward {
                 ("moved", Attempt::Moved)
             }
             Sent::Answered(response) => {
-                let mut response = self.relay(response, upgrade, place);
+                let mut response = self.relay(response, upgrade, held);
                 response.extensions_mut().insert(node.clone());
                 ("ok", Attempt::Answered(response))
             }
@@ -173,7 +173,7 @@ impl Forward {
         &self,
         response: Response<Incoming>,
         caller: Option<OnUpgrade>,
-        place: Option<ConnectionPlace>,
+        held: Places,
     ) -> Response {
         let (mut head, body) = response.into_parts();
         let upgrades = head.status == StatusCode::SWITCHING_PROTOCOLS;
@@ -181,7 +181,6 @@ impl Forward {
         if upgrades
             && let (Some(caller), Some(node)) = (caller, head.extensions.remove::<OnUpgrade>())
         {
-            let held = (place, self.here.in_flight.clone());
             tunnel::join(caller, node.map_ok(TokioIo::new), self.here.app.stop.clone(), held);
         }
         // As a stream: none of it is in memory yet.

@@ -1,8 +1,7 @@
 //! The head of a request that is sent on, and of its answer.
 
 use axum::http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING, UPGRADE,
 };
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
@@ -15,16 +14,9 @@ use sandbox_service::Target;
 use crate::request::id::{self, X_REQUEST_ID};
 
 /// What is of one connection alone (RFC 9110, 7.6.1).
-const HOP_BY_HOP: [HeaderName; 9] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
+const HOP_BY_HOP: [&str; 9] = [
+    "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization",
+    "te", "trailer", "transfer-encoding", "upgrade",
 ];
 
 /// The path and the query, which a node signs and another one verifies.
@@ -79,7 +71,7 @@ pub(crate) fn drop_hop_by_hop(headers: &mut HeaderMap, may_upgrade: bool) {
     let named = named.flat_map(|value| value.split(','));
     let named: Vec<_> = named.filter_map(|name| name.trim().parse::<HeaderName>().ok()).collect();
     let upgrade = headers.get(UPGRADE).filter(|_| may_upgrade && named.contains(&UPGRADE)).cloned();
-    for name in named.iter().chain(&HOP_BY_HOP) {
+    for name in named.iter().map(HeaderName::as_str).chain(HOP_BY_HOP) {
         headers.remove(name);
     }
     if let Some(upgrade) = upgrade {

@@ -1,7 +1,6 @@
 //! The other nodes of a cluster: who may send requests here, and the connections to them.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use axum::extract::Request;
@@ -31,12 +30,6 @@ struct Inner {
     places: Arc<dyn Places>,
     /// By their sessions: a node that starts again has another certificate.
     connections: Mutex<HashMap<i64, Arc<NodeConnections>>>,
-}
-
-impl fmt::Debug for Peers {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Peers").finish_non_exhaustive()
-    }
 }
 
 impl Peers {

@@ -19,11 +19,8 @@ pub(crate) fn join<C: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
             copy_bidirectional(&mut TokioIo::new(caller), &mut other).await?;
             Ok::<_, axum::BoxError>(())
         };
-        tokio::select! {
-            ended = joined => if let Err(error) = ended {
-                tracing::debug!(error, "an upgraded connection broke off");
-            },
-            () = stop.cancelled() => {}
+        if let Some(Err(error)) = stop.run_until_cancelled(joined).await {
+            tracing::debug!(error, "an upgraded connection broke off");
         }
         drop(held);
     });

@@ -49,7 +49,7 @@ pub(crate) fn document(routes: &[Route]) -> Value {
         "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
         "servers": [{ "url": "/", "description": "This server" }],
         "tags": Tag::ALL.iter().map(|tag| json!({
-            "name": tag.name(),
+            "name": tag.as_str(),
             "description": tag.description(),
         })).collect::<Vec<_>>(),
         "paths": paths,
@@ -128,7 +128,7 @@ fn operation(
     let parameters = parameters(route, requests);
     json!({
         "operationId": route.name,
-        "tags": [route.tag.name()],
+        "tags": [route.tag.as_str()],
         "summary": route.summary,
         "description": (!route.description.is_empty()).then_some(route.description),
         "parameters": (!parameters.is_empty()).then_some(parameters),

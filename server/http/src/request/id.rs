@@ -3,6 +3,7 @@
 use std::fmt;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use sandbox_dirfd::is_random_hex;
 
 /// The header with the id, in requests and answers.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -56,17 +57,14 @@ pub(crate) fn trace(headers: &HeaderMap) -> Option<(&str, &str)> {
     let mut parts = text.split('-');
     let (version, trace, span, flags) =
         (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    let is_hex = |text: &str, length| {
-        text.len() == length && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-    };
     let is_zero = |text: &str| text.bytes().all(|byte| byte == b'0');
     // A later version may have more parts.
-    let fits = is_hex(version, 2)
+    let fits = is_random_hex::<1>(version)
         && version != "ff"
         && (version != "00" || parts.next().is_none())
-        && is_hex(trace, 32)
-        && is_hex(span, 16)
-        && is_hex(flags, 2)
+        && is_random_hex::<16>(trace)
+        && is_random_hex::<8>(span)
+        && is_random_hex::<1>(flags)
         && !is_zero(trace)
         && !is_zero(span);
     fits.then_some((trace, span))

@@ -6,6 +6,7 @@ pub(crate) mod json;
 mod json_size;
 pub(crate) mod trace;
 
+use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 
 use axum::body::Body;
@@ -151,20 +152,40 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
     }
 }
 
-/// A parameter of the path. One that no object can have is that of none: not found.
-pub(crate) struct Id(pub String);
+/// Parameters of paths: how each is read, and what is not found where there is none that an object can have.
+macro_rules! in_path {
+    ($($(#[$doc:meta])* $name:ident($kind:ty), $read:expr, $not_found:literal;)+) => {$(
+        $(#[$doc])*
+        pub(crate) struct $name(pub $kind);
+
+        impl<S: Sync> FromRequestParts<S> for $name {
+            type Rejection = Refusal;
+
+            async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+                let read = $read(&parts.uri).map(Self);
+                read.ok_or_else(|| Refusal::new(ProblemKind::NotFound, $not_found))
+            }
+        }
+    )+};
+}
+
+in_path! {
+    /// The id of an execution or a sandbox.
+    Id(String), id_in_path, "there is no such id";
+    /// The number of a process.
+    ProcessId(u32), number_in_path, "there is no such process";
+    /// A port.
+    Port(u16), port_in_path, "there is no such port";
+    /// The bytes of a file's path: what follows the fourth segment of a route's path.
+    FilePath(Vec<u8>), file_in_path, "there is no such file";
+}
 
 /// `/v1/executions/` and `/v1/sandboxes/`.
 const SEGMENTS_BEFORE_ID: usize = 3;
-
-impl<S: Sync> FromRequestParts<S> for Id {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
-        let id = id_in_path(&parts.uri).map(Self);
-        id.ok_or_else(|| Refusal::new(ProblemKind::NotFound, "there is no such id"))
-    }
-}
+/// `/v1/sandboxes/{id}/processes/`, and `/v1/sandboxes/{id}/ports/`.
+const SEGMENTS_BEFORE_NUMBER: usize = 5;
+/// `/v1/executions/{id}/files/`.
+const SEGMENTS_BEFORE_FILE: usize = 4;
 
 /// The id in a path, if it is one. Not by the router, which refuses the whole path where a file's name is not
 /// UTF-8.
@@ -173,54 +194,18 @@ pub(crate) fn id_in_path(uri: &Uri) -> Option<String> {
     id.and_then(|id| String::from_utf8(id).ok()).filter(|id| !id.is_empty())
 }
 
-/// The number of a process in the path. What is no number is that of none: not found.
-pub(crate) struct ProcessId(pub u32);
-
-/// `/v1/sandboxes/{id}/processes/`, and `/v1/sandboxes/{id}/ports/`.
-const SEGMENTS_BEFORE_PROCESS: usize = 5;
-
-impl<S: Sync> FromRequestParts<S> for ProcessId {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
-        let process = parts.uri.path().split('/').nth(SEGMENTS_BEFORE_PROCESS);
-        let process = process.and_then(|process| process.parse().ok()).map(Self);
-        process.ok_or_else(|| Refusal::new(ProblemKind::NotFound, "there is no such process"))
-    }
+fn number_in_path<T: FromStr>(uri: &Uri) -> Option<T> {
+    uri.path().split('/').nth(SEGMENTS_BEFORE_NUMBER)?.parse().ok()
 }
 
-/// The port in the path. What is no port is that of none: not found.
-pub(crate) struct Port(pub u16);
-
-impl<S: Sync> FromRequestParts<S> for Port {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
-        let port = parts.uri.path().split('/').nth(SEGMENTS_BEFORE_PROCESS);
-        let port = port.and_then(|port| port.parse().ok()).filter(|&port| port > 0).map(Self);
-        port.ok_or_else(|| Refusal::new(ProblemKind::NotFound, "there is no such port"))
-    }
+fn port_in_path(uri: &Uri) -> Option<u16> {
+    number_in_path(uri).filter(|&port| port > 0)
 }
 
-/// The bytes of a file's path: what follows the fourth segment of a route's path.
-pub(crate) struct FilePath(pub Vec<u8>);
-
-/// `/v1/executions/{id}/files/`.
-const SEGMENTS_BEFORE_FILE: usize = 4;
-
-impl<S: Sync> FromRequestParts<S> for FilePath {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
-        let invalid = || Refusal::new(ProblemKind::NotFound, "there is no such file");
-        // Decoded here: a name need not be UTF-8.
-        let rest = parts.uri.path().splitn(SEGMENTS_BEFORE_FILE + 2, '/').last();
-        let path = rest.and_then(decode_percent).ok_or_else(invalid)?;
-        if path.is_empty() || path.contains(&0) {
-            return Err(invalid());
-        }
-        Ok(Self(path))
-    }
+/// Decoded here: a name need not be UTF-8.
+fn file_in_path(uri: &Uri) -> Option<Vec<u8>> {
+    let rest = uri.path().splitn(SEGMENTS_BEFORE_FILE + 2, '/').last();
+    rest.and_then(decode_percent).filter(|path| !path.is_empty() && !path.contains(&0))
 }
 
 impl FromRequestParts<App> for Caller {

@@ -1,7 +1,5 @@
 //! Ports of sandboxes, for programs: as a tunnel, and by a path of the API.
 
-use std::sync::Arc;
-
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::{CONNECTION, ORIGIN, UPGRADE};
 use axum::http::request::Parts;
@@ -14,7 +12,7 @@ use sandbox_api::{PreviewRequest, ProblemKind, TCP_PROTOCOL};
 
 use super::params::At;
 use super::sandboxes::answer;
-use crate::access::{Caller, InFlightRequest};
+use crate::access::Caller;
 use crate::app::App;
 use crate::forward::tunnel;
 use crate::lists::items;
@@ -23,7 +21,7 @@ use crate::proxy::{Guard, HostHeader, IdleGuard, ProxyOptions, proxy};
 use crate::refusal::{Refusal, Result};
 use crate::request::{Id, Json, Port};
 use crate::response::json_response;
-use crate::serve::ConnectionPlace;
+use crate::serve::{Places, places};
 
 /// `/v1/sandboxes/{id}/ports/{port}/http/`.
 const SEGMENTS_BEFORE_PATH: usize = 7;
@@ -68,7 +66,7 @@ pub(super) async fn connect(
 /// A request for a tunnel, with the places that it takes.
 pub(super) struct TcpUpgrade {
     on_upgrade: OnUpgrade,
-    held: (Option<ConnectionPlace>, Option<Arc<InFlightRequest>>),
+    held: Places,
 }
 
 impl FromRequestParts<App> for TcpUpgrade {
@@ -81,9 +79,8 @@ impl FromRequestParts<App> for TcpUpgrade {
         let is_asked_for = parts.version == Version::HTTP_11
             && asks(CONNECTION, "upgrade")
             && asks(UPGRADE, TCP_PROTOCOL);
-        let extensions = &mut parts.extensions;
-        let held = (extensions.get().cloned(), extensions.get().cloned());
-        let (true, Some(on_upgrade)) = (is_asked_for, extensions.remove()) else {
+        let held = places(&parts.extensions);
+        let (true, Some(on_upgrade)) = (is_asked_for, parts.extensions.remove()) else {
             let detail = format!("this is a tunnel: send Upgrade: {TCP_PROTOCOL}, by HTTP/1.1");
             return Err(Refusal::new(ProblemKind::Malformed, detail));
         };

@@ -22,7 +22,7 @@ use super::params::{At, PageSize, SandboxListParams, SubmitInParams};
 use crate::access::Caller;
 use crate::app::App;
 use crate::refusal::{Refusal, Result};
-use crate::request::{FilePath, Id, IdempotencyKey, Json, Params, unreadable};
+use crate::request::{FilePath, IdempotencyKey, Json, Params, unreadable};
 use crate::response::json_response;
 
 /// What is read of a file at a time.
@@ -71,33 +71,25 @@ pub(super) async fn list(
     Ok(json_response(StatusCode::OK, &app.service.sandboxes(&caller.subject, query).await?))
 }
 
-pub(super) async fn get(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
-    Ok(json_response(StatusCode::OK, &app.service.sandbox(&caller.subject, &id).await?))
-}
-
-pub(super) async fn delete(State(app): State<App>, caller: Caller, Id(id): Id) -> Result<Response> {
-    app.service.delete_sandbox(&caller.subject, &id).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
-}
-
-pub(super) async fn extend(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
-    request: Json<ExtendRequest>,
-) -> Result<Response> {
-    let ttl = Duration::from_millis(request.value.ttl_ms);
-    let sandbox = app.service.extend_sandbox(&caller.subject, &id, ttl).await?;
+pub(super) async fn get(at: At) -> Result<Response> {
+    let sandbox = at.app.service.sandbox(&at.subject, &at.sandbox.id).await?;
     Ok(json_response(StatusCode::OK, &sandbox))
 }
 
-pub(super) async fn patch(
-    State(app): State<App>,
-    caller: Caller,
-    Id(id): Id,
-    request: Json<SandboxPatch>,
-) -> Result<Response> {
-    let sandbox = app.service.patch_sandbox(&caller.subject, &id, request.value).await?;
+pub(super) async fn delete(at: At) -> Result<Response> {
+    at.app.service.delete_sandbox(&at.subject, &at.sandbox.id).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+pub(super) async fn extend(at: At, request: Json<ExtendRequest>) -> Result<Response> {
+    let ttl = Duration::from_millis(request.value.ttl_ms);
+    let sandbox = at.app.service.extend_sandbox(&at.subject, &at.sandbox.id, ttl).await?;
+    Ok(json_response(StatusCode::OK, &sandbox))
+}
+
+pub(super) async fn patch(at: At, request: Json<SandboxPatch>) -> Result<Response> {
+    let service = &at.app.service;
+    let sandbox = service.patch_sandbox(&at.subject, &at.sandbox.id, request.value).await?;
     Ok(json_response(StatusCode::OK, &sandbox))
 }
 

@@ -11,13 +11,14 @@ use sandbox_auth::{MAX_SESSION_TOKEN_BYTES, Session};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::access::{Caller, Peer, Reason};
+use crate::access::{Caller, Peer};
 use crate::app::App;
-use crate::refusal::Refusal;
+use crate::lists::bearer;
+use crate::refusal::{Refusal, Result};
 use crate::request::Json;
 use crate::response::json_response;
-use crate::router::{refuse_caller, refused};
-use crate::session::{MAX_SESSION, OwnPage, SessionEnd, Sessions, bearer};
+use crate::router::refuse_caller;
+use crate::session::{MAX_SESSION, OwnPage, SessionEnd, Sessions};
 
 /// What a session is begun with: exactly one of its members.
 #[derive(Default, Deserialize, JsonSchema)]
@@ -50,34 +51,30 @@ impl SessionView {
     }
 }
 
-pub(super) async fn create(State(app): State<App>, request: Request) -> Response {
-    sign_in(&app, request).await.unwrap_or_else(refused)
-}
-
-async fn sign_in(app: &App, request: Request) -> Result<Response, (Refusal, Option<Reason>)> {
+pub(super) async fn create(State(app): State<App>, request: Request) -> Result<Response> {
     let peer = request.extensions().get().copied().unwrap_or(Peer::UNKNOWN);
     let page = OwnPage::of(request.uri(), request.headers()).ok_or_else(|| {
         let detail = "a session is for a page of this server, over HTTPS or at a loopback address";
         let hint =
             "--tls-cert, or a reverse proxy, encrypts connections; programs send Authorization";
-        (Refusal::new(ProblemKind::Forbidden, detail).hint(Some(hint)), None)
+        Refusal::new(ProblemKind::Forbidden, detail).hint(Some(hint))
     })?;
-    let body = Json::<SignIn>::from_request(request, app).await.map_err(|it| (it, None))?;
+    let body = Json::<SignIn>::from_request(request, &app).await?;
     let token = match body.value {
         SignIn { token: Some(token), code: None } => token.trim().to_owned(),
         SignIn { token: None, code: Some(code) } => {
             let unknown = || app.auth.refuse(peer, "an unknown or used code".to_owned());
             let token = app.sessions.redeem_code(&code);
-            token.ok_or_else(|| refuse_caller(app, None, "", unknown()))?
+            token.ok_or_else(|| refuse_caller(&app, None, "", unknown()))?
         }
         _ => {
             let detail = "exactly one of `token` and `code` is given";
-            return Err((Refusal::new(ProblemKind::Invalid, detail).at("#", detail), None));
+            return Err(Refusal::new(ProblemKind::Invalid, detail).at("#", detail));
         }
     };
     if token.len() > MAX_SESSION_TOKEN_BYTES {
         let detail = format!("a session has a token of up to {MAX_SESSION_TOKEN_BYTES} bytes");
-        return Err((Refusal::new(ProblemKind::Invalid, &*detail).at("#/token", &*detail), None));
+        return Err(Refusal::new(ProblemKind::Invalid, &*detail).at("#/token", &*detail));
     }
     let mut headers = HeaderMap::new();
     let authenticated = match bearer(&token) {
@@ -87,7 +84,7 @@ async fn sign_in(app: &App, request: Request) -> Result<Response, (Refusal, Opti
         }
         None => Err(app.auth.refuse(peer, "not the characters of a token".to_owned())),
     };
-    let caller = authenticated.map_err(|error| refuse_caller(app, None, "", error))?;
+    let caller = authenticated.map_err(|error| refuse_caller(&app, None, "", error))?;
     // Where nobody needs a token, nobody needs a session.
     let (session, proof) = match app.config.has_auth {
         true => {

@@ -24,13 +24,14 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::EXPECT;
-use axum::http::{Request, Version as HttpVersion};
+use axum::http::{Extensions, Request, Version as HttpVersion};
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -40,13 +41,12 @@ use tower::Service as _;
 use self::drain::DrainOnDrop;
 use self::listener::Accepted;
 pub use self::listener::{Endpoint, InvalidEndpoint, ListenError, Listener};
-use self::overflow::OverflowSlots;
 pub use self::peer::{PeerIdentity, PeerIdentityError};
 use self::slots::{Slot, Slots};
 use self::stall::StallGuard;
 pub(crate) use self::tls::Certificate;
 pub use self::tls::{Tls, TlsError};
-use crate::access::Peer;
+use crate::access::{InFlightRequest, Peer};
 use crate::lock;
 use crate::metrics::{InGauge, Metrics};
 
@@ -107,19 +107,16 @@ impl Server {
     /// Serves what the listeners accept. Returns when every connection has ended.
     pub async fn run(self, listeners: Vec<Listener>) {
         let slots = Slots::new(self.limits.connections, self.limits.of_an_address);
-        let overflow = OverflowSlots::new();
+        // For those that are being refused with 503.
+        let overflow = Arc::new(Semaphore::new(overflow::AT_ONE_TIME));
         let server = Arc::new(self);
         let tasks = TaskTracker::new();
         for listener in listeners {
             let (server, slots, connections) = (Arc::clone(&server), slots.clone(), tasks.clone());
             let overflow = overflow.clone();
             tasks.spawn(async move {
-                let stop = server.stop.clone();
                 let accept = server.accept(listener, slots, overflow, connections);
-                tokio::select! {
-                    () = accept => {}
-                    () = stop.cancelled() => {}
-                }
+                server.stop.run_until_cancelled(accept).await;
             });
         }
         tasks.close();
@@ -130,7 +127,7 @@ impl Server {
         self: &Arc<Self>,
         listener: Listener,
         slots: Slots,
-        overflow: OverflowSlots,
+        overflow: Arc<Semaphore>,
         tasks: TaskTracker,
     ) {
         loop {
@@ -150,14 +147,12 @@ impl Server {
                 tracing::debug!(%peer, "too many connections of this address");
                 // A handshake would cost more than a place.
                 if let (Accepted::Tcp(stream), None) = (stream, &self.tls)
-                    && let Some(overflow_slot) = overflow.acquire()
+                    && let Ok(overflow_slot) = Arc::clone(&overflow).try_acquire_owned()
                 {
                     let kill = self.kill.clone();
                     tasks.spawn(async move {
-                        tokio::select! {
-                            () = overflow::refuse(stream, overflow::too_many()) => {}
-                            () = kill.cancelled() => {}
-                        }
+                        let refuse = overflow::refuse(stream, overflow::too_many());
+                        kill.run_until_cancelled(refuse).await;
                         drop(overflow_slot);
                     });
                 }
@@ -167,16 +162,12 @@ impl Server {
             let open = self.metrics.connection_opened();
             let place = ConnectionPlace { _held: Arc::new((slot, open, tasks.token())) };
             tasks.spawn(async move {
-                let kill = server.kill.clone();
-                tokio::select! {
-                    () = server.connection(stream, peer, place) => {}
-                    () = kill.cancelled() => {}
-                }
+                server.kill.run_until_cancelled(server.connection(stream, peer, place)).await;
             });
         }
     }
 
-    async fn connection(self: Arc<Self>, stream: Accepted, peer: Peer, place: ConnectionPlace) {
+    async fn connection(&self, stream: Accepted, peer: Peer, place: ConnectionPlace) {
         let ended = match (stream, &self.tls) {
             (Accepted::Tcp(stream), None) => {
                 self.requests(StallGuard::new(stream), peer, Version::Any, place).await
@@ -290,6 +281,14 @@ impl Server {
 #[derive(Clone)]
 pub(crate) struct ConnectionPlace {
     _held: Arc<(Slot, InGauge, TaskTrackerToken)>,
+}
+
+/// The places that a request takes: that of its connection, and its own.
+pub(crate) type Places = (Option<ConnectionPlace>, Option<Arc<InFlightRequest>>);
+
+/// Those of the request with these extensions, for what goes on after its answer.
+pub(crate) fn places(extensions: &Extensions) -> Places {
+    (extensions.get().cloned(), extensions.get().cloned())
 }
 
 /// Which versions of HTTP a connection may speak.

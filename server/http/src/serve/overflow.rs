@@ -1,36 +1,19 @@
 //! Connections that are refused before they have a request: those beyond the share of their address, as long
 //! as that costs little, and those without TLS where it is spoken.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::{Problem, ProblemKind};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::refusal::PROBLEM_JSON;
 
 /// How many are answered at a time. The others are closed.
-const AT_ONE_TIME: usize = 1024;
+pub(super) const AT_ONE_TIME: usize = 1024;
 /// How long one of them may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// How much of its request is read, so that the kernel does not drop the answer with the rest.
 const MAX_READ: u64 = 64 << 10;
-
-/// Slots for connections that are being refused with 503.
-#[derive(Debug, Clone)]
-pub(super) struct OverflowSlots(Arc<Semaphore>);
-
-impl OverflowSlots {
-    pub fn new() -> Self {
-        Self(Arc::new(Semaphore::new(AT_ONE_TIME)))
-    }
-
-    /// A slot for one connection; `None` if all are taken.
-    pub fn acquire(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.0).try_acquire_owned().ok()
-    }
-}
 
 /// Sends `answer` on a connection from which nothing was read, and closes it.
 pub(super) async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: String) {

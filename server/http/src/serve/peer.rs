@@ -1,7 +1,6 @@
 //! TLS between the nodes of a cluster: each has a certificate of its own making, and accepts exactly the one
 //! whose digest the session of a node has.
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,12 +74,6 @@ impl PeerIdentity {
 
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         self.config.clone().into()
-    }
-}
-
-impl fmt::Debug for PeerIdentity {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("PeerIdentity").finish_non_exhaustive()
     }
 }
 

@@ -1,37 +1,32 @@
 //! How many connections there are: in all, and of each address.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use sandbox_auth::network;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::access::Peer;
-use crate::lock;
-
-/// The connections of each address.
-type Counts = Arc<Mutex<HashMap<IpAddr, usize>>>;
+use crate::counts::{Counted, Counts};
 
 /// Places for connections.
 #[derive(Debug, Clone)]
 pub(super) struct Slots {
     all: Arc<Semaphore>,
-    by_address: Counts,
-    most_of_an_address: usize,
+    by_address: Counts<IpAddr>,
 }
 
 /// The place of one connection.
 #[derive(Debug)]
 pub(super) struct Slot {
+    _counted: Option<Counted<IpAddr>>,
     _permit: OwnedSemaphorePermit,
-    address: Option<(IpAddr, Counts)>,
 }
 
 impl Slots {
     pub fn new(all: usize, most_of_an_address: usize) -> Self {
         let all = Arc::new(Semaphore::new(all.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { all, by_address: Arc::default(), most_of_an_address }
+        Self { all, by_address: Counts::new(most_of_an_address) }
     }
 
     /// Waits for a place. Until then the kernel holds those who connect, and bounds how many.
@@ -42,29 +37,11 @@ impl Slots {
 
     /// The place of this peer; `None` if its address has as many as it may.
     pub fn assign(&self, permit: OwnedSemaphorePermit, peer: &Peer) -> Option<Slot> {
-        let Peer::Tcp(address) = peer else { return Some(Slot { _permit: permit, address: None }) };
-        let address = network(address.ip());
-        let mut counts = lock(&self.by_address);
-        let count = counts.entry(address).or_default();
-        if *count >= self.most_of_an_address {
-            return None;
-        }
-        *count += 1;
-        drop(counts);
-        Some(Slot { _permit: permit, address: Some((address, Arc::clone(&self.by_address))) })
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        let Some((address, counts)) = &self.address else { return };
-        let mut counts = lock(counts);
-        if let Some(count) = counts.get_mut(address) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(address);
-            }
-        }
+        let counted = match peer {
+            Peer::Tcp(address) => Some(self.by_address.add(network(address.ip()))?),
+            Peer::Unix { .. } => None,
+        };
+        Some(Slot { _counted: counted, _permit: permit })
     }
 }
 
