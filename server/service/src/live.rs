@@ -179,7 +179,6 @@ pub(crate) async fn all_ended(all: &[Arc<Live>]) {
 }
 
 /// What an execution that waits needs to run.
-#[derive(Debug)]
 pub(crate) struct PendingExecution {
     pub live: Arc<Live>,
     pub work: PendingWork,
@@ -188,7 +187,6 @@ pub(crate) struct PendingExecution {
 }
 
 /// How far what runs is.
-#[derive(Debug)]
 pub(crate) enum PendingWork {
     /// It waits: that it runs is to be stored before it does.
     Queued {
@@ -202,7 +200,6 @@ pub(crate) enum PendingWork {
 }
 
 /// A sandbox that is being started for an execution, and what is to run in it.
-#[derive(Debug)]
 pub(crate) struct StartedLaunch {
     pub workload: Workload,
     pub io: PlannedIo,
@@ -211,12 +208,6 @@ pub(crate) struct StartedLaunch {
 
 /// The start of a sandbox. Dropping it ends the sandbox.
 pub(crate) struct Launching(pub JoinHandle<Result<Arc<dyn Guest>, StartFailure>>);
-
-impl std::fmt::Debug for Launching {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Launching").finish_non_exhaustive()
-    }
-}
 
 impl Drop for Launching {
     fn drop(&mut self) {
