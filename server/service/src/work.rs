@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use sandbox_api::service::{ExecutionRequest, ExecutionState, SandboxRef, Time};
+use sandbox_api::service::{ExecutionRequest, ExecutionState, ExecutionSummary, SandboxRef, Time};
 use sandbox_api::{
     CancelCause, DocumentBody, EngineKind, ErrorKind, ExecutionDocument, ExecutionEvent,
     ExecutionResult, Failure, Limits, SandboxSpec, Status, Usage, Workload, millis,
@@ -106,14 +106,11 @@ impl Core {
         limits: Option<Limits>,
         failure: Failure,
     ) {
-        let started_at = match &*live.phase.borrow() {
-            Phase::Running(since) => Some(*since),
-            _ => None,
-        };
         // It ended with its service, or soon after, at an unknown time.
         let timeout = limits.unwrap_or_default().timeout;
         let wall = |since| self.records.now().since(since).min(timeout);
-        let usage = started_at.map(|at| Usage { wall_ms: millis(wall(at)), ..Usage::default() });
+        let usage = live.summary().started_at;
+        let usage = usage.map(|at| Usage { wall_ms: millis(wall(at)), ..Usage::default() });
         let (document, keeps_files) = self.killed_document(live, engine, limits, failure).await;
         let exit_code = document.process_exit_code();
         let document = document.to_json().unwrap_or_default();
@@ -440,13 +437,8 @@ impl Core {
         if let (HeldSlot::Yes, Some(usage)) = (held_slot, usage) {
             self.counting.ran(status, &live.subject, Duration::from_millis(usage.wall_ms));
         }
-        let started_at = match &*live.phase.borrow() {
-            Phase::Running(since) => Some(*since),
-            Phase::Queued | Phase::Ended(_) | Phase::Lost => None,
-        };
-        let mut summary = live.summary();
-        summary.status = ExecutionState::Ended(status);
-        (summary.started_at, summary.ended_at) = (started_at, Some(ended_at));
+        let (status, ended_at) = (ExecutionState::Ended(status), Some(ended_at));
+        let summary = ExecutionSummary { status, ended_at, ..live.summary() };
         let ended =
             StoredExecution { summary, document: Some(document), has_files: files_bytes > 0 };
         live.phase.send_replace(Phase::Ended(Arc::new(ended)));
