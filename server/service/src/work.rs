@@ -555,12 +555,16 @@ fn not_run(live: &Live, status: Status, failure: Failure) -> Ended {
     Ended { document, status, exit_code, usage: None, keeps_files: false, guest: None }
 }
 
+/// Why an execution did not begin that can be submitted again.
+pub(crate) fn not_begun(kind: ErrorKind, message: impl Into<String>) -> Failure {
+    Failure::new(kind, message, Some("submit it again".to_owned()))
+}
+
 /// The end of an execution that was cancelled and did not run.
 fn cancelled(live: &Live) -> Ended {
     if live.cancel.cause() == Some(CancelCause::Stopped) {
-        let hint = Some("submit it again".to_owned());
-        let message = "the server was stopped before it began";
-        return not_run(live, Status::Killed, Failure::new(ErrorKind::Killed, message, hint));
+        let failure = not_begun(ErrorKind::Killed, "the server was stopped before it began");
+        return not_run(live, Status::Killed, failure);
     }
     let failure = Failure::new(ErrorKind::Cancelled, "cancelled before it began", None);
     not_run(live, Status::Cancelled, failure)

@@ -16,6 +16,7 @@ use crate::counters::Counting;
 use crate::error::ServiceError;
 use crate::live::{PendingExecution, PendingWork};
 use crate::lock;
+use crate::work::not_begun;
 
 /// When to look if nobody says that something waits: a wake-up can be lost.
 const POLL: Duration = Duration::from_secs(1);
@@ -88,11 +89,8 @@ impl Core {
         if has_secrets && secrets.is_none() {
             // It was accepted, and its answer was lost before its secrets were kept.
             let core = self.clone();
-            let failure = Failure::new(
-                ErrorKind::Internal,
-                "it was not accepted for certain, and its secrets are stored nowhere",
-                Some("submit it again".to_owned()),
-            );
+            let message = "it was not accepted for certain, and its secrets are stored nowhere";
+            let failure = not_begun(ErrorKind::Internal, message);
             tokio::spawn(async move { core.end_not_run(&live, failure, HeldSlot::Yes).await });
             return;
         }
