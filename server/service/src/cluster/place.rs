@@ -47,6 +47,9 @@ pub enum Location {
     },
 }
 
+/// How the store finds where something of a subject is.
+type FindPlace = fn(&Cluster, &Subject, &str) -> Result<Place, StoreError>;
+
 impl Node {
     /// The sessions that are alive, as of a moment ago.
     async fn sessions(&self) -> Result<Vec<NodeSession>, StoreError> {
@@ -156,7 +159,7 @@ impl Service {
         let core = &self.core;
         let Some(node) = &core.node else { return Ok(Location::Here) };
         let (of, own) = (subject.clone(), node.settings.node.clone());
-        let place = match target.clone() {
+        let (find, id): (FindPlace, _) = match target.clone() {
             Target::Here => return Ok(Location::Here),
             Target::Execution(id) | Target::Files(id) if core.find_live(subject, &id).is_some() => {
                 return Ok(Location::Here);
@@ -164,26 +167,20 @@ impl Service {
             Target::Sandbox(id) if core.kept.find(subject, &id).is_ok() => {
                 return Ok(Location::Here);
             }
-            Target::Execution(id) => {
-                // The store answers for one that does not run.
-                match node.call(move |cluster| cluster.place_of_execution(&of, &id)).await? {
-                    Place::Node { session: None, .. } => Place::Nowhere,
-                    place => place,
-                }
-            }
-            Target::Files(id) => node.call(move |cluster| cluster.place_of_files(&of, &id)).await?,
-            Target::Sandbox(id) => {
-                node.call(move |cluster| cluster.place_of_sandbox(&of, &id)).await?
-            }
-            Target::SandboxNamed(name) => {
-                node.call(move |cluster| cluster.place_of_name(&of, &name)).await?
-            }
-            Target::Workspace => {
-                let own = own.clone();
-                node.call(move |cluster| cluster.place_of_workspace(&of, &own)).await?
-            }
+            Target::Execution(id) => (Cluster::place_of_execution, id),
+            Target::Files(id) => (Cluster::place_of_files, id),
+            Target::Sandbox(id) => (Cluster::place_of_sandbox, id),
+            Target::SandboxNamed(name) => (Cluster::place_of_name, name),
+            Target::Workspace => (Cluster::place_of_workspace, own.clone()),
         };
-        let Place::Node { node: at, session } = place else { return Ok(Location::Here) };
+        let (at, session) = match node.call(move |cluster| find(cluster, &of, &id)).await? {
+            Place::Nowhere => return Ok(Location::Here),
+            // The store answers for one that does not run.
+            Place::Node { session: None, .. } if matches!(target, Target::Execution(_)) => {
+                return Ok(Location::Here);
+            }
+            Place::Node { node, session } => (node, session),
+        };
         // A name that nothing has yet is here too: of one that something has the node is told.
         let is_name = matches!(target, Target::SandboxNamed(_));
         if at == own && !is_name {
