@@ -10,8 +10,8 @@ use sandbox_api::service::{
 };
 use sandbox_api::{EventRecord, Recorded};
 use sandbox_store::{
-    Accepted, ExecutionPage, ExecutionQuery, Finish, NewExecution, SandboxRecord, SigningKey,
-    Start, Store, StoreError, StoredEvent, StoredExecution,
+    Accepted, ExecutionPage, Finish, NewExecution, SandboxRecord, SigningKey, Start, Store,
+    StoreError, StoredEvent, StoredExecution,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -174,33 +174,20 @@ impl Records {
         stored.ok_or_else(|| ServiceError::not_found("execution", id))
     }
 
+    /// A page of a list of executions for this caller.
     pub async fn list(
         &self,
-        subject: &Subject,
-        query: ExecutionQuery,
-    ) -> Result<ExecutionList, ServiceError> {
-        let (turn, subject) = (self.lists.take(subject).await?, subject.clone());
-        let page = self.call(move |store| {
-            // Until it is read, even if the waiter is gone.
-            let _turn = turn;
-            store.list(&subject, &query)
-        });
-        Ok(listed(page.await?))
-    }
-
-    /// The same of a subject or of all, with the subject of each, for this caller.
-    pub async fn list_of(
-        &self,
         caller: &Subject,
-        subject: Option<Subject>,
-        query: ExecutionQuery,
+        list: impl FnOnce(&Store) -> Result<ExecutionPage, StoreError> + Send + 'static,
     ) -> Result<ExecutionList, ServiceError> {
         let turn = self.lists.take(caller).await?;
         let page = self.call(move |store| {
+            // Until it is read, even if the waiter is gone.
             let _turn = turn;
-            store.page(subject.as_ref(), &query)
+            list(store)
         });
-        Ok(listed(page.await?))
+        let ExecutionPage { executions, next_cursor } = page.await?;
+        Ok(ExecutionList { executions, next_cursor: next_cursor.map(|cursor| cursor.to_string()) })
     }
 
     /// Subjects that have something, or have used something today.
@@ -315,11 +302,6 @@ pub(crate) fn stored_events<'a>(
         json.ok().map(|json| StoredEvent { number: event.seq, json })
     };
     events.into_iter().filter_map(stored).collect()
-}
-
-fn listed(page: ExecutionPage) -> ExecutionList {
-    let ExecutionPage { executions, next_cursor } = page;
-    ExecutionList { executions, next_cursor: next_cursor.map(|cursor| cursor.to_string()) }
 }
 
 fn unreadable(error: serde_json::Error) -> StoreError {

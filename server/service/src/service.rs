@@ -196,7 +196,8 @@ impl Service {
         subject: &Subject,
         query: ExecutionQuery,
     ) -> Result<ExecutionList, ServiceError> {
-        self.core.records.list(subject, query).await
+        let of = subject.clone();
+        self.core.records.list(subject, move |store| store.list(&of, &query)).await
     }
 
     /// A page of the executions of this subject or of all, each with its subject: for who administers the service.
@@ -210,7 +211,7 @@ impl Service {
         subject: Option<Subject>,
         query: ExecutionQuery,
     ) -> Result<ExecutionList, ServiceError> {
-        self.core.records.list_of(caller, subject, query).await
+        self.core.records.list(caller, move |store| store.page(subject.as_ref(), &query)).await
     }
 
     /// The files that an execution left.
