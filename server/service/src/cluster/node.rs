@@ -16,7 +16,7 @@ use crate::lock;
 pub(crate) struct Node {
     pub(super) cluster: Cluster,
     /// What its sessions say of it.
-    pub(super) settings: NewSession,
+    pub settings: NewSession,
     pub(super) session: AtomicI64,
     pub(super) is_draining: AtomicBool,
     /// Whether nothing waited when this node looked last.
@@ -100,7 +100,8 @@ impl Node {
         }
     }
 
-    pub(super) async fn call<T: Send + 'static>(
+    /// Calls the cluster, on a thread for that.
+    pub async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Cluster) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandbox_api::service::{SandboxStatus, Subject, Time};
-use sandbox_store::{Cluster, NodeSession, Place, SandboxElsewhere, StoreError};
+use sandbox_store::{Cluster, NodeSession, Place, StoreError};
 
 use super::node::{ClusterCounters, Node};
 use crate::error::ServiceError;
@@ -61,37 +61,6 @@ impl Node {
         let (at, sessions) = (Instant::now(), self.call(Cluster::sessions).await?);
         *lock(&self.sessions) = Some((at, sessions.clone()));
         Ok(sessions)
-    }
-
-    /// The kept sandboxes of a subject at other nodes.
-    pub async fn sandboxes_elsewhere(
-        &self,
-        subject: &Subject,
-    ) -> Result<Vec<SandboxElsewhere>, StoreError> {
-        let (subject, own) = (subject.clone(), self.settings.node.clone());
-        self.call(move |cluster| cluster.sandboxes_elsewhere(&subject, &own)).await
-    }
-
-    /// Whose a kept sandbox of any node is.
-    pub async fn owner_of_sandbox(&self, id: &str) -> Result<Option<Subject>, StoreError> {
-        let id = id.to_owned();
-        self.call(move |cluster| cluster.owner_of_sandbox(&id)).await
-    }
-
-    /// The kept sandboxes of other nodes, and whose they are.
-    pub async fn owners_elsewhere(&self) -> Result<Vec<(String, Subject)>, StoreError> {
-        let own = self.settings.node.clone();
-        self.call(move |cluster| cluster.owners_elsewhere(&own)).await
-    }
-
-    /// Forgets a kept sandbox whose node is not there. Whether it did.
-    pub async fn remove_away_sandbox(
-        &self,
-        subject: &Subject,
-        id: &str,
-    ) -> Result<bool, StoreError> {
-        let (subject, id) = (subject.clone(), id.to_owned());
-        self.call(move |cluster| cluster.remove_away_sandbox(&subject, &id)).await
     }
 
     /// Says in the lists of other nodes how a kept sandbox is, a little later.

@@ -223,10 +223,11 @@ impl Service {
             Ok(kept) => kept,
             Err(error) => {
                 // If its node is not there, that removes the rest when it is back.
-                if let Some(node) = &self.core.node
-                    && node.remove_away_sandbox(subject, id).await?
-                {
-                    return Ok(());
+                if let Some(node) = &self.core.node {
+                    let (of, id) = (subject.clone(), id.to_owned());
+                    if node.call(move |it| it.remove_away_sandbox(&of, &id)).await? {
+                        return Ok(());
+                    }
                 }
                 let elsewhere = self.core.sandboxes_elsewhere(subject).await?;
                 let is_there = elsewhere.iter().any(|sandbox| sandbox.id == id);
@@ -325,7 +326,8 @@ impl Core {
         subject: &Subject,
     ) -> Result<Vec<SandboxView>, ServiceError> {
         let Some(node) = &self.node else { return Ok(Vec::new()) };
-        let found = node.sandboxes_elsewhere(subject).await?;
+        let (of, own) = (subject.clone(), node.settings.node.clone());
+        let found = node.call(move |cluster| cluster.sandboxes_elsewhere(&of, &own)).await?;
         let view = |it: SandboxElsewhere| {
             let SandboxElsewhere { record, status, is_there } = it;
             let mut view = SandboxEntry::new(record, Ok(SandboxSpec::new())).view();
