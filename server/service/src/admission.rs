@@ -8,7 +8,7 @@ use sandbox_api::service::{ExecutionRequest, SandboxRef, Subject, Time};
 use sandbox_api::{ExecutionEvent, RootFs};
 use sandbox_controller::CancelHandle;
 use sandbox_dirfd::random_hex;
-use sandbox_store::{Accepted, NewExecution};
+use sandbox_store::{Accepted, NewExecution, Store};
 use tokio::sync::watch;
 use tracing::Instrument as _;
 
@@ -145,7 +145,11 @@ impl Core {
         if let Some(key) = &key {
             let accepted = match self.find_in_memory(&subject, key, &digest) {
                 Some(accepted) => Some(accepted),
-                None => self.records.find_key(&subject, key.as_str(), &digest).await?,
+                None => {
+                    let (of, key, digest) = (subject.clone(), key.clone(), digest.clone());
+                    let find = move |store: &Store| store.find_key(&of, key.as_str(), &digest);
+                    self.records.call(find).await?
+                }
             };
             if let Some(accepted) = accepted {
                 return submitted(accepted);

@@ -298,7 +298,8 @@ impl Core {
 
     /// The bytes that are kept of a subject now: its results, and all files.
     pub async fn kept_bytes(self: &Arc<Self>, subject: &Subject) -> Result<u64, ServiceError> {
-        let results = self.records.stored_bytes(subject).await?;
+        let of = subject.clone();
+        let results = self.records.call(move |store| store.stored_bytes(&of)).await?;
         let kept = self.kept.bytes_of(subject, &self.files).await;
         let directory = self.config.subject_dirs().join(subject.directory_name());
         let is_in_use = self.is_active(subject);

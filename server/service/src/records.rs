@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::ErrorKind;
-use sandbox_api::service::{
-    ExecutionList, ExecutionRequest, Subject, SubjectStatus, Time, UsageTotals,
-};
+use sandbox_api::service::{ExecutionList, ExecutionRequest, Subject, Time};
 use sandbox_api::{EventRecord, Recorded};
 use sandbox_store::{
     Accepted, ExecutionPage, Finish, NewExecution, SandboxRecord, SigningKey, Start, Store,
@@ -58,16 +56,6 @@ impl Records {
     ) -> Result<T, ServiceError> {
         let store = self.store.clone();
         crate::blocking(move || Ok(call(&store)?)).await
-    }
-
-    pub async fn find_key(
-        &self,
-        subject: &Subject,
-        key: &str,
-        digest: &str,
-    ) -> Result<Option<Accepted>, ServiceError> {
-        let (subject, key, digest) = (subject.clone(), key.to_owned(), digest.to_owned());
-        self.call(move |store| store.find_key(&subject, &key, &digest)).await
     }
 
     pub const fn store(&self) -> &Store {
@@ -188,24 +176,6 @@ impl Records {
         });
         let ExecutionPage { executions, next_cursor } = page.await?;
         Ok(ExecutionList { executions, next_cursor: next_cursor.map(|cursor| cursor.to_string()) })
-    }
-
-    /// Subjects that have something, or have used something today.
-    pub async fn subjects(&self, limit: usize) -> Result<Vec<SubjectStatus>, ServiceError> {
-        let now = self.now();
-        self.call(move |store| store.subjects(now, limit)).await
-    }
-
-    /// What a subject has used ever, and what of it is stored now.
-    pub async fn usage(&self, subject: &Subject) -> Result<UsageTotals, ServiceError> {
-        let subject = subject.clone();
-        self.call(move |store| store.usage(&subject)).await
-    }
-
-    /// The bytes of results and of files of executions that are stored of a subject.
-    pub async fn stored_bytes(&self, subject: &Subject) -> Result<u64, ServiceError> {
-        let subject = subject.clone();
-        self.call(move |store| store.stored_bytes(&subject)).await
     }
 
     /// Adds something that ended now to what its subject has used.

@@ -236,7 +236,8 @@ impl Service {
     pub async fn usage(&self, subject: &Subject) -> Result<UsageTotals, ServiceError> {
         // First what is in progress: what ends meanwhile is in the totals.
         let (queued, running, sandboxes) = self.core.counts_of(subject).await?;
-        let totals = self.core.records.usage(subject).await?;
+        let of = subject.clone();
+        let totals = self.core.records.call(move |store| store.usage(&of)).await?;
         let stored_bytes = self.core.stored_bytes(subject).await?;
         Ok(UsageTotals { queued, running, sandboxes, stored_bytes, ..totals })
     }

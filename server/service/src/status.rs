@@ -18,7 +18,9 @@ impl Service {
     /// If the store fails.
     pub async fn status(&self) -> Result<ServiceStatus, ServiceError> {
         let (core, counters) = (&self.core, self.counters());
-        let mut subjects = core.records.subjects(MAX_SUBJECTS + 1).await?;
+        let now = core.records.now();
+        let subjects = core.records.call(move |store| store.subjects(now, MAX_SUBJECTS + 1));
+        let mut subjects = subjects.await?;
         let more_subjects = subjects.len() > MAX_SUBJECTS;
         subjects.truncate(MAX_SUBJECTS);
         let nodes = match &core.node {
