@@ -252,13 +252,9 @@ impl Core {
             match (self.records.accept(record).await?, node) {
                 // It waits in the database, for whichever node; what was begun for it is dropped.
                 (Accepted::New, Some(node)) if begun.is_none() => {
-                    live.trace.enqueued();
-                    return Ok(self.queued(node, id));
+                    return Ok(self.queued(node, &live));
                 }
-                (Accepted::Queued, Some(node)) => {
-                    live.trace.enqueued();
-                    return Ok(self.queued(node, id));
-                }
+                (Accepted::Queued, Some(node)) => return Ok(self.queued(node, &live)),
                 (Accepted::New, _) => {}
                 (Accepted::Full(queued), _) => {
                     Counting::add(&self.counting.refused_full);
@@ -284,10 +280,11 @@ impl Core {
     }
 
     /// An execution was accepted, and waits.
-    fn queued(&self, node: &Node, id: String) -> Submitted {
+    fn queued(&self, node: &Node, live: &Live) -> Submitted {
+        live.trace.enqueued();
         Counting::add(&self.counting.accepted);
         node.queued();
-        Submitted { id, is_new: true }
+        Submitted { id: live.id.clone(), is_new: true }
     }
 
     /// What became of a request with this key that is in memory alone.

@@ -583,7 +583,7 @@ impl KeptSandboxes {
     /// The sandbox of this id, if it is a caller's own and not one that a front end keeps.
     pub fn find(&self, subject: &Subject, id: &str) -> Result<Arc<SandboxEntry>, ServiceError> {
         match self.find_any(subject, id) {
-            Ok(kept) if kept.attached.is_some() => Err(ServiceError::no_sandbox(id)),
+            Ok(kept) if kept.attached.is_some() => Err(ServiceError::not_found("sandbox", id)),
             found => found,
         }
     }
@@ -596,7 +596,7 @@ impl KeptSandboxes {
             _ if state.gone.iter().any(|(of, gone)| of == subject && gone == id) => {
                 Err(ServiceError::sandbox_gone(id))
             }
-            _ => Err(ServiceError::no_sandbox(id)),
+            _ => Err(ServiceError::not_found("sandbox", id)),
         }
     }
 
