@@ -127,7 +127,7 @@ pub(crate) trait Guest: Send + Sync + 'static {
 }
 
 /// A connection to a port of a sandbox.
-pub(crate) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<C: AsyncRead + AsyncWrite + Send + Unpin> Connection for C {}
 
