@@ -701,9 +701,7 @@ impl KeptSandboxes {
         let own: Vec<_> = self.state().of(subject).cloned().collect();
         let mut bytes = 0_u64;
         for kept in own {
-            let path = files.path(&kept.record.id);
-            let is_in_use = kept.info().is_in_use();
-            bytes = bytes.saturating_add(kept.size.bytes_of(path, is_in_use).await);
+            bytes = bytes.saturating_add(kept.stored_bytes(files).await);
         }
         bytes
     }

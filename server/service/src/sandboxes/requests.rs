@@ -151,7 +151,8 @@ impl Service {
         id: &str,
         ttl: Duration,
     ) -> Result<SandboxView, ServiceError> {
-        self.change_sandbox(subject, id, Some((ttl, Shorten::No)), None).await
+        let expiry = move |current: Time| Some(Time::now().after(ttl).max(current));
+        self.change_sandbox(subject, id, expiry, None).await
     }
 
     /// Changes how long a sandbox exists, to longer or shorter, never past its longest life, and replaces its
@@ -175,15 +176,17 @@ impl Service {
         if let Some(changed) = &changed {
             metadata(changed, &self.core.config)?;
         }
-        let ttl = ttl_ms.map(|ttl| (Duration::from_millis(ttl), Shorten::Yes));
-        self.change_sandbox(subject, id, ttl, changed).await
+        let ttl = ttl_ms.map(Duration::from_millis);
+        let expiry = move |_| ttl.map(|ttl| Time::now().after(ttl));
+        self.change_sandbox(subject, id, expiry, changed).await
     }
 
+    /// Changes when a sandbox expires, which `expiry` says by when it does now, and its metadata.
     async fn change_sandbox(
         &self,
         subject: &Subject,
         id: &str,
-        ttl: Option<(Duration, Shorten)>,
+        expiry: impl FnOnce(Time) -> Option<Time> + Send + 'static,
         metadata: Option<Map<String, Value>>,
     ) -> Result<SandboxView, ServiceError> {
         let kept = self.core.kept.find(subject, id)?;
@@ -192,13 +195,7 @@ impl Service {
         let changing = async move {
             let _changing = kept.changing.lock().await;
             let current = kept.info().expires_at;
-            let expires_at = ttl.map(|(ttl, shorten)| {
-                let asked = Time::now().after(ttl).min(kept.record.max_expires_at);
-                match shorten {
-                    Shorten::Yes => asked,
-                    Shorten::No => asked.max(current),
-                }
-            });
+            let expires_at = expiry(current).map(|at| at.min(kept.record.max_expires_at));
             core.records.change_sandbox(&kept.record.id, expires_at, metadata.clone()).await?;
             {
                 let mut info = kept.info();
@@ -238,13 +235,6 @@ impl Service {
         crate::detached("the removal of a sandbox", async move { core.delete_kept(kept).await })
             .await
     }
-}
-
-/// Whether a sandbox may end earlier than was said before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shorten {
-    Yes,
-    No,
 }
 
 /// The record of a new sandbox.
