@@ -151,11 +151,9 @@ impl Live {
         self.feed.lose();
     }
 
-    /// Waits until it has ended or is lost, up to this long.
-    pub async fn ended(&self, up_to: Duration) {
-        let mut phase = self.phase.subscribe();
-        let ended = phase.wait_for(Phase::is_over);
-        _ = tokio::time::timeout(up_to, ended).await;
+    /// Waits until it has ended or is lost.
+    pub async fn ended(&self) {
+        _ = self.phase.subscribe().wait_for(Phase::is_over).await;
     }
 }
 
@@ -173,8 +171,7 @@ pub(crate) async fn cancel_all(all: &[Arc<Live>], cause: CancelCause, patience: 
 /// Waits for the ends of executions.
 pub(crate) async fn all_ended(all: &[Arc<Live>]) {
     for live in all {
-        let mut phase = live.phase.subscribe();
-        _ = phase.wait_for(Phase::is_over).await;
+        live.ended().await;
     }
 }
 

@@ -56,7 +56,7 @@ impl Service {
         let mut progress = None;
         loop {
             if let Some(live) = core.find_live(subject, id).filter(|live| !live.is_lost()) {
-                live.ended(left()).await;
+                _ = timeout(left(), live.ended()).await;
                 if !live.is_lost() {
                     return Ok(live.view());
                 }
