@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
 use sandbox_api::service::{RequestSecrets, Time};
-use sandbox_store::{Cluster, NewSession, NodeSession, NodeView, StoreError, Wake};
+use sandbox_store::{Cluster, NewSession, NodeSession, StoreError, Wake};
 use tokio::sync::Notify;
 
 use super::followed::Followed;
@@ -108,11 +108,6 @@ impl Node {
         let cluster = self.cluster.clone();
         let called = tokio::task::spawn_blocking(move || call(&cluster)).await;
         called.unwrap_or(Err(StoreError::Closed))
-    }
-
-    /// All nodes of the cluster.
-    pub async fn nodes(&self) -> Result<Vec<NodeView>, StoreError> {
-        self.call(|cluster| cluster.nodes()).await
     }
 
     /// The session of this node now.
