@@ -164,10 +164,8 @@ impl Service {
         // First, for one that is just about to run.
         live.cancel.cancel(CancelCause::Caller);
         if let Some(waiting) = self.core.unqueue(&live) {
-            let core = self.core.clone();
             // It goes on if the caller does not wait.
-            let cancelled = tokio::spawn(async move { core.cancel_waiting(waiting).await });
-            _ = cancelled.await;
+            _ = tokio::spawn(self.core.clone().cancel_waiting(waiting)).await;
         }
         Ok(live.view())
     }
