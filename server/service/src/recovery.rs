@@ -95,8 +95,7 @@ impl Core {
         let ending = tokio::spawn(async move {
             for (live, engine, limits) in killed {
                 let message = "the server was stopped while it ran";
-                let failure = Failure::new(ErrorKind::Killed, message, None);
-                core.end_killed(&live, engine, limits, failure).await;
+                core.end_killed(&live, engine, limits, message).await;
             }
             for live in not_run {
                 let message =
@@ -182,8 +181,9 @@ impl Core {
         live: &Live,
         engine: Option<EngineKind>,
         limits: Option<Limits>,
-        failure: Failure,
+        message: &str,
     ) -> (ExecutionDocument<'static>, bool) {
+        let failure = Failure::new(ErrorKind::Killed, message, None);
         let mut document = ExecutionDocument::ended(live.kind, &live.id, Status::Killed, failure);
         let said = self.said(live).await.unwrap_or_else(|error| {
             tracing::error!(id = live.id, %error, "stored events cannot be read");

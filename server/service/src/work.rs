@@ -104,14 +104,14 @@ impl Core {
         live: &Arc<Live>,
         engine: Option<EngineKind>,
         limits: Option<Limits>,
-        failure: Failure,
+        message: &str,
     ) {
         // It ended with its service, or soon after, at an unknown time.
         let timeout = limits.unwrap_or_default().timeout;
         let wall = |since| self.records.now().since(since).min(timeout);
         let usage = live.summary().started_at;
         let usage = usage.map(|at| Usage { wall_ms: millis(wall(at)), ..Usage::default() });
-        let (document, keeps_files) = self.killed_document(live, engine, limits, failure).await;
+        let (document, keeps_files) = self.killed_document(live, engine, limits, message).await;
         let exit_code = document.process_exit_code();
         let document = document.to_json().unwrap_or_default();
         let (status, guest) = (Status::Killed, None);
@@ -212,20 +212,18 @@ impl Core {
             PlannedIo::Private => self.keep(live, guest.clone()).await.map(|()| true),
             PlannedIo::Off | PlannedIo::Shared => Ok(false),
         };
-        let document = document(live, &result, queued_ms.saturating_add(waited_ms), true);
-        let mut ended = Ended {
-            usage: Some(result.usage),
-            keeps_files: *kept.as_ref().unwrap_or(&false),
-            guest: Some(guest),
-            ..Ended::with(&document, result.exit_code())?
-        };
+        let mut document = document(live, &result, queued_ms.saturating_add(waited_ms), true);
+        let mut exit_code = result.exit_code();
         if kept.is_err() {
-            let document = without_files(document);
-            let exit_code = document.process_exit_code();
-            let Ended { document, status, .. } = Ended::with(&document, exit_code)?;
-            (ended.document, ended.status, ended.exit_code) = (document, status, exit_code);
+            document = without_files(document);
+            exit_code = document.process_exit_code();
         }
-        Ok(ended)
+        Ok(Ended {
+            usage: Some(result.usage),
+            keeps_files: kept.unwrap_or(false),
+            guest: Some(guest),
+            ..Ended::with(&document, exit_code)?
+        })
     }
 
     /// Runs it to its end, and says how many milliseconds it waited for its sandbox, where another

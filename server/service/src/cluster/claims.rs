@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use sandbox_api::ErrorKind;
 use sandbox_api::service::ExecutionState;
-use sandbox_api::{ErrorKind, Failure};
 use sandbox_store::{Claimed, Claims};
 
 use super::decide::{self, Adoption};
@@ -138,8 +138,7 @@ impl Core {
             let (engine, limits) = (claimed.execution.engine, claimed.execution.limits);
             let live = self.live_of(claimed.execution, Some(session));
             let message = "its acceptance was not confirmed, and it did not run";
-            let failure = Failure::new(ErrorKind::Killed, message, None);
-            self.end_killed(&live, engine, limits, failure).await;
+            self.end_killed(&live, engine, limits, message).await;
         }
         Ok(())
     }

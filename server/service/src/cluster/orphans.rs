@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use sandbox_api::service::ExecutionState;
-use sandbox_api::{CancelCause, ErrorKind, Failure};
+use sandbox_api::{CancelCause, ErrorKind};
 use sandbox_store::{Cluster, OrphanedExecution};
 
 use super::decide::{Fate, MAX_CLAIMS, Orphan};
@@ -53,8 +53,7 @@ impl Core {
             (Fate::Requeued, None) => {}
             (Fate::Killed, _) => {
                 let live = self.live_of(execution, session);
-                let failure = Failure::new(ErrorKind::Killed, "the node that ran it is gone", None);
-                self.end_killed(&live, engine, limits, failure).await;
+                self.end_killed(&live, engine, limits, "the node that ran it is gone").await;
             }
             (Fate::Cancelled, _) => {
                 let live = self.live_of(execution, session);
