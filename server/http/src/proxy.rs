@@ -340,7 +340,7 @@ impl AsyncRead for IdleGuard {
             let error = io::Error::new(io::ErrorKind::InvalidData, "too many interim answers");
             return Poll::Ready(Err(error));
         }
-        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let result = Pin::new(&mut self.stream.connection).poll_read(context, buffer);
         self.watch(context, result)
     }
 }
@@ -351,16 +351,16 @@ impl AsyncWrite for IdleGuard {
         context: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.stream).poll_write(context, data);
+        let result = Pin::new(&mut self.stream.connection).poll_write(context, data);
         self.watch(context, result)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        Pin::new(&mut self.stream.connection).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        Pin::new(&mut self.stream.connection).poll_shutdown(context)
     }
 }
 

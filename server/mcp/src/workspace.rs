@@ -41,27 +41,19 @@ const MAX_TOUCHED: usize = 256;
 /// The title of the sandbox of the file tools.
 const FILES: &str = "mcp files";
 
-/// An error of a [`Workspace`].
+/// The io dir of a [`Workspace`] cannot be created.
 #[derive(Debug, thiserror::Error)]
-pub enum WorkspaceError {
-    /// The io dir cannot be created.
-    #[error("cannot create the io dir {}", .path.display())]
-    IoDir {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
+#[error("cannot create the io dir {}", .path.display())]
+pub struct WorkspaceError {
+    path: PathBuf,
+    source: io::Error,
 }
 
 impl WorkspaceError {
     /// A suggested next step.
     #[must_use]
     pub const fn hint(&self) -> &'static str {
-        match self {
-            Self::IoDir { .. } => "--io-dir names a directory that you may write to",
-        }
+        "--io-dir names a directory that you may write to"
     }
 }
 
@@ -128,9 +120,7 @@ impl MadeDirs {
             match fs::DirBuilder::new().mode(0o755).create(dir) {
                 Ok(()) => made.0.push(dir.to_owned()),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(source) => {
-                    return Err(WorkspaceError::IoDir { path: path.to_owned(), source });
-                }
+                Err(source) => return Err(WorkspaceError { path: path.to_owned(), source }),
             }
         }
         Ok(made)

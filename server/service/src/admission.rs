@@ -8,7 +8,7 @@ use sandbox_api::service::{ExecutionRequest, SandboxRef, Subject, Time};
 use sandbox_api::{ExecutionEvent, RootFs};
 use sandbox_controller::CancelHandle;
 use sandbox_dirfd::random_hex;
-use sandbox_store::{Accepted, NewExecution};
+use sandbox_store::{Accepted, NewExecution, Store};
 use tokio::sync::watch;
 use tracing::Instrument as _;
 
@@ -145,7 +145,11 @@ impl Core {
         if let Some(key) = &key {
             let accepted = match self.find_in_memory(&subject, key, &digest) {
                 Some(accepted) => Some(accepted),
-                None => self.records.find_key(&subject, key.as_str(), &digest).await?,
+                None => {
+                    let (of, key, digest) = (subject.clone(), key.clone(), digest.clone());
+                    let find = move |store: &Store| store.find_key(&of, key.as_str(), &digest);
+                    self.records.call(find).await?
+                }
             };
             if let Some(accepted) = accepted {
                 return submitted(accepted);
@@ -248,13 +252,9 @@ impl Core {
             match (self.records.accept(record).await?, node) {
                 // It waits in the database, for whichever node; what was begun for it is dropped.
                 (Accepted::New, Some(node)) if begun.is_none() => {
-                    live.trace.enqueued();
-                    return Ok(self.queued(node, id));
+                    return Ok(self.queued(node, &live));
                 }
-                (Accepted::Queued, Some(node)) => {
-                    live.trace.enqueued();
-                    return Ok(self.queued(node, id));
-                }
+                (Accepted::Queued, Some(node)) => return Ok(self.queued(node, &live)),
                 (Accepted::New, _) => {}
                 (Accepted::Full(queued), _) => {
                     Counting::add(&self.counting.refused_full);
@@ -280,10 +280,11 @@ impl Core {
     }
 
     /// An execution was accepted, and waits.
-    fn queued(&self, node: &Node, id: String) -> Submitted {
+    fn queued(&self, node: &Node, live: &Live) -> Submitted {
+        live.trace.enqueued();
         Counting::add(&self.counting.accepted);
         node.queued();
-        Submitted { id, is_new: true }
+        Submitted { id: live.id.clone(), is_new: true }
     }
 
     /// What became of a request with this key that is in memory alone.

@@ -26,6 +26,7 @@ use crate::room::Pending;
 use crate::sandboxes::prepared::PreparedSandboxes;
 use crate::sandboxes::registry::KeptSandboxes;
 use crate::schedule::{Bounds, Schedule};
+use crate::service::Service;
 use crate::turns::Turns;
 
 /// What all parts of a service share.
@@ -79,6 +80,17 @@ pub(crate) struct State {
     pub keys: HashSet<(Subject, String)>,
     pub rates: Rates,
     quotas: Quotas,
+}
+
+impl Service {
+    /// Replaces the bounds of each subject.
+    pub fn set_quotas(&self, quotas: Quotas) {
+        let mut state = self.core.state();
+        state.quotas = quotas;
+        state.schedule.set_bounds(bounds(&self.core.config, &quotas));
+        drop(state);
+        self.core.dispatch();
+    }
 }
 
 impl Core {
@@ -153,14 +165,6 @@ impl Core {
 
     pub fn quotas(&self) -> Quotas {
         self.state().quotas
-    }
-
-    pub fn set_quotas(self: &Arc<Self>, quotas: Quotas) {
-        let mut state = self.state();
-        state.quotas = quotas;
-        state.schedule.set_bounds(bounds(&self.config, &quotas));
-        drop(state);
-        self.dispatch();
     }
 
     /// Whether something of a subject runs, or a front end keeps a sandbox of it.
@@ -294,7 +298,8 @@ impl Core {
 
     /// The bytes that are kept of a subject now: its results, and all files.
     pub async fn kept_bytes(self: &Arc<Self>, subject: &Subject) -> Result<u64, ServiceError> {
-        let results = self.records.stored_bytes(subject).await?;
+        let of = subject.clone();
+        let results = self.records.call(move |store| store.stored_bytes(&of)).await?;
         let kept = self.kept.bytes_of(subject, &self.files).await;
         let directory = self.config.subject_dirs().join(subject.directory_name());
         let is_in_use = self.is_active(subject);

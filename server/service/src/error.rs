@@ -60,10 +60,6 @@ impl ServiceError {
             .with_hint("server.public_ports allows it; without `public` requests send a token")
     }
 
-    pub(crate) fn no_sandbox(id: &str) -> Self {
-        Self::not_found("sandbox", id)
-    }
-
     /// An execution left no file of this path.
     pub fn file_not_found(path: &str) -> Self {
         Self::new(Kind::NotFound, format!("there is no file '{path}'"))

@@ -41,11 +41,10 @@ impl Service {
         let (ready, has_ended) = (VecDeque::new(), false);
         let (subject, id) = (subject.clone(), id.to_owned());
         let reader = Reader { core, live, subject, id, after, ready, has_ended };
-        Ok(stream::unfold(reader, |mut reader| async {
-            let next = reader.next().await.transpose()?;
-            Some((next, reader))
-        })
-        .boxed())
+        let events = stream::try_unfold(reader, |mut reader| async {
+            reader.next().await.map(|next| next.map(|event| (event, reader)))
+        });
+        Ok(events.boxed())
     }
 }
 
@@ -61,23 +60,17 @@ struct Reader {
 }
 
 impl Reader {
+    /// The next event. Nothing comes after an error, or after none.
     async fn next(&mut self) -> Result<Option<Arc<EventRecord>>, ServiceError> {
-        if self.has_ended {
-            return Ok(None);
+        if self.ready.is_empty() && !self.has_ended {
+            self.fill().await?;
         }
-        if self.ready.is_empty()
-            && let Err(error) = self.fill().await
-        {
-            self.has_ended = true;
-            return Err(error);
+        let next = self.ready.pop_front();
+        if let Some(event) = &next {
+            self.after = event.seq;
+            self.has_ended = event.event.is_end();
         }
-        let Some(event) = self.ready.pop_front() else {
-            self.has_ended = true;
-            return Ok(None);
-        };
-        self.after = event.seq;
-        self.has_ended = event.event.is_end();
-        Ok(Some(event))
+        Ok(next)
     }
 
     /// Reads the next events, or none at the end.

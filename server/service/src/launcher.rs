@@ -2,9 +2,7 @@
 //! that queues, recovery and events are tested without containers.
 
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -129,7 +127,7 @@ pub(crate) trait Guest: Send + Sync + 'static {
 }
 
 /// A connection to a port of a sandbox.
-pub(crate) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<C: AsyncRead + AsyncWrite + Send + Unpin> Connection for C {}
 
@@ -168,7 +166,7 @@ pub(crate) trait GuestProcess: Send + Sync + 'static {
 
 /// What changes in a watched directory.
 pub(crate) trait GuestWatch:
-    Stream<Item = Result<WatchRecord, ServiceError>> + Send + Unpin
+    Stream<Item = Result<WatchRecord, Error>> + Send + Unpin
 {
     /// Completes when all that was changed before is there to be read.
     fn flushed(&self) -> BoxFuture<'static, ()>;
@@ -194,7 +192,7 @@ fn not_started(error: Error) -> ServiceError {
 }
 
 /// A sandbox could not be used.
-fn failed(error: Error) -> ServiceError {
+pub(crate) fn failed(error: Error) -> ServiceError {
     match error {
         Error::TooMany { .. } => return ServiceError::too_many_in_sandbox(failure_of(&error)),
         Error::PortClosed { port } => return ServiceError::port_closed(port),
@@ -320,7 +318,7 @@ impl Guest for Sandbox {
 
     fn watch_files(&self, request: WatchRequest) -> Called<'_, Box<dyn GuestWatch>> {
         let watch = Self::watch_files(self, request).map_err(failed);
-        watch.map_ok(|watch| Box::new(Watching(watch)) as Box<dyn GuestWatch>).boxed()
+        watch.map_ok(|watch| Box::new(watch) as Box<dyn GuestWatch>).boxed()
     }
 
     fn start_process(&self, command: ProcessCommand) -> Called<'_, Arc<dyn GuestProcess>> {
@@ -404,21 +402,9 @@ impl GuestProcess for Process {
     }
 }
 
-/// A watched directory of a sandbox.
-struct Watching(FileWatch);
-
-impl Stream for Watching {
-    type Item = Result<WatchRecord, ServiceError>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let next = self.0.poll_next_unpin(context);
-        next.map(|next| next.map(|record| record.map_err(failed)))
-    }
-}
-
-impl GuestWatch for Watching {
+impl GuestWatch for FileWatch {
     fn flushed(&self) -> BoxFuture<'static, ()> {
-        self.0.flushed().boxed()
+        Self::flushed(self).boxed()
     }
 }
 

@@ -73,7 +73,7 @@ pub use sandbox_controller::artifacts::ArchiveFormat;
 pub use sandbox_controller::{CancelHandle, PoolStats, host_tools, permission};
 pub use sandbox_store::{ExecutionQuery, NewSession, NodeSession, SigningKey, StoredExecution};
 pub use sandboxes::{
-    CreatedSandbox, FileWatch, InSandbox, KeptReader, KeptWriter, PortStream, ProcessFilter,
+    CreatedSandbox, FileContent, FileWatch, InSandbox, KeptWriter, PortStream, ProcessFilter,
     SandboxQuery,
 };
 pub use service::{Service, WeakService};

@@ -151,11 +151,9 @@ impl Live {
         self.feed.lose();
     }
 
-    /// Waits until it has ended or is lost, up to this long.
-    pub async fn ended(&self, up_to: Duration) {
-        let mut phase = self.phase.subscribe();
-        let ended = phase.wait_for(Phase::is_over);
-        _ = tokio::time::timeout(up_to, ended).await;
+    /// Waits until it has ended or is lost.
+    pub async fn ended(&self) {
+        _ = self.phase.subscribe().wait_for(Phase::is_over).await;
     }
 }
 
@@ -173,13 +171,11 @@ pub(crate) async fn cancel_all(all: &[Arc<Live>], cause: CancelCause, patience: 
 /// Waits for the ends of executions.
 pub(crate) async fn all_ended(all: &[Arc<Live>]) {
     for live in all {
-        let mut phase = live.phase.subscribe();
-        _ = phase.wait_for(Phase::is_over).await;
+        live.ended().await;
     }
 }
 
 /// What an execution that waits needs to run.
-#[derive(Debug)]
 pub(crate) struct PendingExecution {
     pub live: Arc<Live>,
     pub work: PendingWork,
@@ -188,7 +184,6 @@ pub(crate) struct PendingExecution {
 }
 
 /// How far what runs is.
-#[derive(Debug)]
 pub(crate) enum PendingWork {
     /// It waits: that it runs is to be stored before it does.
     Queued {
@@ -202,7 +197,6 @@ pub(crate) enum PendingWork {
 }
 
 /// A sandbox that is being started for an execution, and what is to run in it.
-#[derive(Debug)]
 pub(crate) struct StartedLaunch {
     pub workload: Workload,
     pub io: PlannedIo,
@@ -211,12 +205,6 @@ pub(crate) struct StartedLaunch {
 
 /// The start of a sandbox. Dropping it ends the sandbox.
 pub(crate) struct Launching(pub JoinHandle<Result<Arc<dyn Guest>, StartFailure>>);
-
-impl std::fmt::Debug for Launching {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Launching").finish_non_exhaustive()
-    }
-}
 
 impl Drop for Launching {
     fn drop(&mut self) {

@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::ErrorKind;
-use sandbox_api::service::{
-    ExecutionList, ExecutionRequest, Subject, SubjectStatus, Time, UsageTotals,
-};
+use sandbox_api::service::{ExecutionList, ExecutionRequest, Subject, Time};
 use sandbox_api::{EventRecord, Recorded};
 use sandbox_store::{
-    Accepted, ExecutionPage, ExecutionQuery, Finish, NewExecution, SandboxRecord, SigningKey,
-    Start, Store, StoreError, StoredEvent, StoredExecution,
+    Accepted, ExecutionPage, Finish, NewExecution, SandboxRecord, SigningKey, Start, Store,
+    StoreError, StoredEvent, StoredExecution,
 };
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -58,16 +56,6 @@ impl Records {
     ) -> Result<T, ServiceError> {
         let store = self.store.clone();
         crate::blocking(move || Ok(call(&store)?)).await
-    }
-
-    pub async fn find_key(
-        &self,
-        subject: &Subject,
-        key: &str,
-        digest: &str,
-    ) -> Result<Option<Accepted>, ServiceError> {
-        let (subject, key, digest) = (subject.clone(), key.to_owned(), digest.to_owned());
-        self.call(move |store| store.find_key(&subject, &key, &digest)).await
     }
 
     pub const fn store(&self) -> &Store {
@@ -174,51 +162,20 @@ impl Records {
         stored.ok_or_else(|| ServiceError::not_found("execution", id))
     }
 
+    /// A page of a list of executions for this caller.
     pub async fn list(
         &self,
-        subject: &Subject,
-        query: ExecutionQuery,
-    ) -> Result<ExecutionList, ServiceError> {
-        let (turn, subject) = (self.lists.take(subject).await?, subject.clone());
-        let page = self.call(move |store| {
-            // Until it is read, even if the waiter is gone.
-            let _turn = turn;
-            store.list(&subject, &query)
-        });
-        Ok(listed(page.await?))
-    }
-
-    /// The same of a subject or of all, with the subject of each, for this caller.
-    pub async fn list_of(
-        &self,
         caller: &Subject,
-        subject: Option<Subject>,
-        query: ExecutionQuery,
+        list: impl FnOnce(&Store) -> Result<ExecutionPage, StoreError> + Send + 'static,
     ) -> Result<ExecutionList, ServiceError> {
         let turn = self.lists.take(caller).await?;
         let page = self.call(move |store| {
+            // Until it is read, even if the waiter is gone.
             let _turn = turn;
-            store.page(subject.as_ref(), &query)
+            list(store)
         });
-        Ok(listed(page.await?))
-    }
-
-    /// Subjects that have something, or have used something today.
-    pub async fn subjects(&self, limit: usize) -> Result<Vec<SubjectStatus>, ServiceError> {
-        let now = self.now();
-        self.call(move |store| store.subjects(now, limit)).await
-    }
-
-    /// What a subject has used ever, and what of it is stored now.
-    pub async fn usage(&self, subject: &Subject) -> Result<UsageTotals, ServiceError> {
-        let subject = subject.clone();
-        self.call(move |store| store.usage(&subject)).await
-    }
-
-    /// The bytes of results and of files of executions that are stored of a subject.
-    pub async fn stored_bytes(&self, subject: &Subject) -> Result<u64, ServiceError> {
-        let subject = subject.clone();
-        self.call(move |store| store.stored_bytes(&subject)).await
+        let ExecutionPage { executions, next_cursor } = page.await?;
+        Ok(ExecutionList { executions, next_cursor: next_cursor.map(|cursor| cursor.to_string()) })
     }
 
     /// Adds something that ended now to what its subject has used.
@@ -315,11 +272,6 @@ pub(crate) fn stored_events<'a>(
         json.ok().map(|json| StoredEvent { number: event.seq, json })
     };
     events.into_iter().filter_map(stored).collect()
-}
-
-fn listed(page: ExecutionPage) -> ExecutionList {
-    let ExecutionPage { executions, next_cursor } = page;
-    ExecutionList { executions, next_cursor: next_cursor.map(|cursor| cursor.to_string()) }
 }
 
 fn unreadable(error: serde_json::Error) -> StoreError {

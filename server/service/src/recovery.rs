@@ -6,8 +6,6 @@ use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use sandbox_api::service::{FileKind, FileList, RequestSecrets};
 use sandbox_api::{
     Captured, DEFAULT_COLLECTED_BYTES, DocumentBody, EngineKind, ErrorKind, ExecutionDocument,
@@ -23,6 +21,7 @@ use crate::error::ServiceError;
 use crate::feed::Feed;
 use crate::live::{Live, PendingExecution, PendingWork, Phase, span};
 use crate::trace::ExecutionTrace;
+use crate::work::not_begun;
 
 /// How many events are read at one time.
 const PIECE: usize = 256;
@@ -71,30 +70,20 @@ impl Core {
     /// Queues what waits, and ends what ran.
     async fn recover_all(self: &Arc<Self>) -> Result<(), ServiceError> {
         let recovered = self.records.call(|store| store.recover()).await?;
-        let mut ends: Vec<BoxFuture<'static, ()>> = Vec::new();
+        let (mut killed, mut not_run) = (Vec::new(), Vec::new());
         for running in recovered.running {
             tracing::warn!(id = running.summary.id, "it ran when the server was stopped");
             let (engine, limits) = (running.engine, running.limits);
-            let (core, live) = (self.clone(), self.live_of(running, None));
+            let live = self.live_of(running, None);
             self.state().live.insert(live.id.clone(), live.clone());
-            let message = "the server was stopped while it ran";
-            let failure = Failure::new(ErrorKind::Killed, message, None);
-            let end = async move { core.end_killed(&live, engine, limits, failure).await };
-            ends.push(end.boxed());
+            killed.push((live, engine, limits));
         }
         for queued in recovered.queued {
             let (has_secrets, bytes) = (queued.has_secrets, queued.request_bytes);
             let live = self.live_of(queued, None);
             if has_secrets {
                 self.state().live.insert(live.id.clone(), live.clone());
-                let message =
-                    "the server was stopped before it ran, and its secrets are stored nowhere";
-                let hint = Some("submit it again".to_owned());
-                let failure = Failure::new(ErrorKind::Internal, message, hint);
-                let core = self.clone();
-                ends.push(
-                    async move { core.end_not_run(&live, failure, HeldSlot::No).await }.boxed(),
-                );
+                not_run.push(live);
                 continue;
             }
             let work = PendingWork::Queued { request: None, secrets: RequestSecrets::default() };
@@ -102,9 +91,17 @@ impl Core {
             room.restore(bytes);
             self.restore(PendingExecution { live, work, room });
         }
+        let core = self.clone();
         let ending = tokio::spawn(async move {
-            for end in ends {
-                end.await;
+            for (live, engine, limits) in killed {
+                let message = "the server was stopped while it ran";
+                core.end_killed(&live, engine, limits, message).await;
+            }
+            for live in not_run {
+                let message =
+                    "the server was stopped before it ran, and its secrets are stored nowhere";
+                let failure = not_begun(ErrorKind::Internal, message);
+                core.end_not_run(&live, failure, HeldSlot::No).await;
             }
         });
         _ = tokio::time::timeout(ENDS_WAIT, ending).await;
@@ -184,8 +181,9 @@ impl Core {
         live: &Live,
         engine: Option<EngineKind>,
         limits: Option<Limits>,
-        failure: Failure,
+        message: &str,
     ) -> (ExecutionDocument<'static>, bool) {
+        let failure = Failure::new(ErrorKind::Killed, message, None);
         let mut document = ExecutionDocument::ended(live.kind, &live.id, Status::Killed, failure);
         let said = self.said(live).await.unwrap_or_else(|error| {
             tracing::error!(id = live.id, %error, "stored events cannot be read");

@@ -15,7 +15,7 @@ use sandbox_store::{ExecutionQuery, NewSession, SigningKey, Store, StoredExecuti
 
 use crate::admission::Submitted;
 use crate::cluster::node::Node;
-use crate::config::{Quotas, ServiceConfig};
+use crate::config::ServiceConfig;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::ServiceError;
@@ -147,20 +147,6 @@ impl Service {
         self.core.clone().submit(subject.clone(), request, key, sandbox, true).await
     }
 
-    /// An execution with its result document when it has ended, or as it is after this time.
-    ///
-    /// # Errors
-    ///
-    /// [`ServiceError::not_found`] if this subject has none of this id.
-    pub async fn wait(
-        &self,
-        subject: &Subject,
-        id: &str,
-        up_to: Duration,
-    ) -> Result<StoredExecution, ServiceError> {
-        self.core.wait(subject, id, up_to).await
-    }
-
     /// Cancels an execution, and gives it as it is then: one that waited has ended, one that runs
     /// ends soon, and one that has ended is not changed. Once more kills it at once.
     ///
@@ -178,10 +164,8 @@ impl Service {
         // First, for one that is just about to run.
         live.cancel.cancel(CancelCause::Caller);
         if let Some(waiting) = self.core.unqueue(&live) {
-            let core = self.core.clone();
             // It goes on if the caller does not wait.
-            let cancelled = tokio::spawn(async move { core.cancel_waiting(waiting).await });
-            _ = cancelled.await;
+            _ = tokio::spawn(self.core.clone().cancel_waiting(waiting)).await;
         }
         Ok(live.view())
     }
@@ -196,7 +180,8 @@ impl Service {
         subject: &Subject,
         query: ExecutionQuery,
     ) -> Result<ExecutionList, ServiceError> {
-        self.core.records.list(subject, query).await
+        let of = subject.clone();
+        self.core.records.list(subject, move |store| store.list(&of, &query)).await
     }
 
     /// A page of the executions of this subject or of all, each with its subject: for who administers the service.
@@ -210,7 +195,7 @@ impl Service {
         subject: Option<Subject>,
         query: ExecutionQuery,
     ) -> Result<ExecutionList, ServiceError> {
-        self.core.records.list_of(caller, subject, query).await
+        self.core.records.list(caller, move |store| store.page(subject.as_ref(), &query)).await
     }
 
     /// The files that an execution left.
@@ -241,11 +226,6 @@ impl Service {
         crate::blocking(move || core.files.open_file(&id, &path)).await
     }
 
-    /// Replaces the bounds of each subject.
-    pub fn set_quotas(&self, quotas: Quotas) {
-        self.core.set_quotas(quotas);
-    }
-
     /// What a subject has used, and has now.
     ///
     /// # Errors
@@ -254,7 +234,8 @@ impl Service {
     pub async fn usage(&self, subject: &Subject) -> Result<UsageTotals, ServiceError> {
         // First what is in progress: what ends meanwhile is in the totals.
         let (queued, running, sandboxes) = self.core.counts_of(subject).await?;
-        let totals = self.core.records.usage(subject).await?;
+        let of = subject.clone();
+        let totals = self.core.records.call(move |store| store.usage(&of)).await?;
         let stored_bytes = self.core.stored_bytes(subject).await?;
         Ok(UsageTotals { queued, running, sandboxes, stored_bytes, ..totals })
     }

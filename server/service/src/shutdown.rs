@@ -1,13 +1,12 @@
 //! The end of a service.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sandbox_api::CancelCause;
 use sandbox_api::service::ShutdownReport;
 
-use crate::live::{Live, Phase, all_ended, cancel_all};
+use crate::live::{all_ended, cancel_all};
 use crate::service::Service;
 
 /// How long cancelled executions have to end at a shutdown.
@@ -26,8 +25,8 @@ impl Service {
         let (running, queued) = core.running_and_queued();
         let mut report = ShutdownReport { queued, ..ShutdownReport::default() };
         _ = tokio::time::timeout(deadline, all_ended(&running)).await;
-        let has_ended = |live: &Arc<Live>| matches!(&*live.phase.borrow(), Phase::Ended(_));
-        let (finished, cancelled): (Vec<_>, Vec<_>) = running.into_iter().partition(has_ended);
+        let (finished, cancelled): (Vec<_>, Vec<_>) =
+            running.into_iter().partition(|live| live.has_ended());
         cancel_all(&cancelled, CancelCause::Stopped, CANCEL_TIMEOUT).await;
         report.finished = finished.iter().map(|live| live.id.clone()).collect();
         report.cancelled = cancelled.iter().map(|live| live.id.clone()).collect();

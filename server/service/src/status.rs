@@ -3,6 +3,7 @@
 use sandbox_api::millis;
 use sandbox_api::service::{NodeStatus, PoolStatus, ServiceStatus};
 use sandbox_controller::PoolStats;
+use sandbox_store::Cluster;
 
 use crate::error::ServiceError;
 use crate::service::Service;
@@ -18,11 +19,13 @@ impl Service {
     /// If the store fails.
     pub async fn status(&self) -> Result<ServiceStatus, ServiceError> {
         let (core, counters) = (&self.core, self.counters());
-        let mut subjects = core.records.subjects(MAX_SUBJECTS + 1).await?;
+        let now = core.records.now();
+        let subjects = core.records.call(move |store| store.subjects(now, MAX_SUBJECTS + 1));
+        let mut subjects = subjects.await?;
         let more_subjects = subjects.len() > MAX_SUBJECTS;
         subjects.truncate(MAX_SUBJECTS);
         let nodes = match &core.node {
-            Some(node) => node.nodes().await?.into_iter().map(NodeStatus::from).collect(),
+            Some(node) => node.call(Cluster::nodes).await?,
             None => Vec::new(),
         };
         Ok(ServiceStatus {
@@ -37,7 +40,7 @@ impl Service {
             sandboxes: core.kept.by_status(),
             subjects,
             more_subjects,
-            nodes,
+            nodes: nodes.into_iter().map(NodeStatus::from).collect(),
         })
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use sandbox_api::service::{ExecutionRequest, ExecutionState, SandboxRef, Time};
+use sandbox_api::service::{ExecutionRequest, ExecutionState, ExecutionSummary, SandboxRef, Time};
 use sandbox_api::{
     CancelCause, DocumentBody, EngineKind, ErrorKind, ExecutionDocument, ExecutionEvent,
     ExecutionResult, Failure, Limits, SandboxSpec, Status, Usage, Workload, millis,
@@ -104,17 +104,14 @@ impl Core {
         live: &Arc<Live>,
         engine: Option<EngineKind>,
         limits: Option<Limits>,
-        failure: Failure,
+        message: &str,
     ) {
-        let started_at = match &*live.phase.borrow() {
-            Phase::Running(since) => Some(*since),
-            _ => None,
-        };
         // It ended with its service, or soon after, at an unknown time.
         let timeout = limits.unwrap_or_default().timeout;
         let wall = |since| self.records.now().since(since).min(timeout);
-        let usage = started_at.map(|at| Usage { wall_ms: millis(wall(at)), ..Usage::default() });
-        let (document, keeps_files) = self.killed_document(live, engine, limits, failure).await;
+        let usage = live.summary().started_at;
+        let usage = usage.map(|at| Usage { wall_ms: millis(wall(at)), ..Usage::default() });
+        let (document, keeps_files) = self.killed_document(live, engine, limits, message).await;
         let exit_code = document.process_exit_code();
         let document = document.to_json().unwrap_or_default();
         let (status, guest) = (Status::Killed, None);
@@ -215,20 +212,18 @@ impl Core {
             PlannedIo::Private => self.keep(live, guest.clone()).await.map(|()| true),
             PlannedIo::Off | PlannedIo::Shared => Ok(false),
         };
-        let document = document(live, &result, queued_ms.saturating_add(waited_ms), true);
-        let mut ended = Ended {
-            usage: Some(result.usage),
-            keeps_files: *kept.as_ref().unwrap_or(&false),
-            guest: Some(guest),
-            ..Ended::with(&document, result.exit_code())?
-        };
+        let mut document = document(live, &result, queued_ms.saturating_add(waited_ms), true);
+        let mut exit_code = result.exit_code();
         if kept.is_err() {
-            let document = without_files(document);
-            let exit_code = document.process_exit_code();
-            let Ended { document, status, .. } = Ended::with(&document, exit_code)?;
-            (ended.document, ended.status, ended.exit_code) = (document, status, exit_code);
+            document = without_files(document);
+            exit_code = document.process_exit_code();
         }
-        Ok(ended)
+        Ok(Ended {
+            usage: Some(result.usage),
+            keeps_files: kept.unwrap_or(false),
+            guest: Some(guest),
+            ..Ended::with(&document, exit_code)?
+        })
     }
 
     /// Runs it to its end, and says how many milliseconds it waited for its sandbox, where another
@@ -440,13 +435,8 @@ impl Core {
         if let (HeldSlot::Yes, Some(usage)) = (held_slot, usage) {
             self.counting.ran(status, &live.subject, Duration::from_millis(usage.wall_ms));
         }
-        let started_at = match &*live.phase.borrow() {
-            Phase::Running(since) => Some(*since),
-            Phase::Queued | Phase::Ended(_) | Phase::Lost => None,
-        };
-        let mut summary = live.summary();
-        summary.status = ExecutionState::Ended(status);
-        (summary.started_at, summary.ended_at) = (started_at, Some(ended_at));
+        let (status, ended_at) = (ExecutionState::Ended(status), Some(ended_at));
+        let summary = ExecutionSummary { status, ended_at, ..live.summary() };
         let ended =
             StoredExecution { summary, document: Some(document), has_files: files_bytes > 0 };
         live.phase.send_replace(Phase::Ended(Arc::new(ended)));
@@ -563,12 +553,16 @@ fn not_run(live: &Live, status: Status, failure: Failure) -> Ended {
     Ended { document, status, exit_code, usage: None, keeps_files: false, guest: None }
 }
 
+/// Why an execution did not begin that can be submitted again.
+pub(crate) fn not_begun(kind: ErrorKind, message: impl Into<String>) -> Failure {
+    Failure::new(kind, message, Some("submit it again".to_owned()))
+}
+
 /// The end of an execution that was cancelled and did not run.
 fn cancelled(live: &Live) -> Ended {
     if live.cancel.cause() == Some(CancelCause::Stopped) {
-        let hint = Some("submit it again".to_owned());
-        let message = "the server was stopped before it began";
-        return not_run(live, Status::Killed, Failure::new(ErrorKind::Killed, message, hint));
+        let failure = not_begun(ErrorKind::Killed, "the server was stopped before it began");
+        return not_run(live, Status::Killed, failure);
     }
     let failure = Failure::new(ErrorKind::Cancelled, "cancelled before it began", None);
     not_run(live, Status::Cancelled, failure)

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use sandbox_api::millis;
 use sandbox_api::service::{NodeState, NodeStatus, SandboxStatus, Time};
 
 use crate::executions::RecoveredExecution;
@@ -116,24 +117,18 @@ impl From<NodeView> for NodeStatus {
             (Some(session), _) if session.running == 0 && sandboxes == 0 => NodeState::Drained,
             (Some(_), _) => NodeState::Draining,
         };
-        let (running, slots) = session.as_ref().map(|it| (it.running, it.slots)).unzip();
-        let age = session.as_ref().map(|it| it.beat_age.as_millis());
-        let (address, version, config_digest) = match session {
-            Some(it) => (Some(it.address), Some(it.version), Some(it.config_digest)),
-            None => (None, None, None),
-        };
-        let beat_age_ms = age.map(|age| u64::try_from(age).unwrap_or(u64::MAX));
+        let session = session.as_ref();
         Self {
             node,
             name,
             state,
-            address,
-            version,
-            running,
-            slots,
+            address: session.map(|it| it.address.clone()),
+            version: session.map(|it| it.version.clone()),
+            running: session.map(|it| it.running),
+            slots: session.map(|it| it.slots),
             sandboxes,
-            config_digest,
-            beat_age_ms,
+            config_digest: session.map(|it| it.config_digest.clone()),
+            beat_age_ms: session.map(|it| millis(it.beat_age)),
             last_seen,
         }
     }

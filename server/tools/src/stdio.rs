@@ -96,8 +96,7 @@ where
     let mut lines = Lines { input, lines: MessageLines::new(MAX_LINE_BYTES) };
     let server = Arc::new(Server {
         output: tokio::sync::Mutex::new(output),
-        failed: Mutex::default(),
-        has_failed: watch::Sender::new(false),
+        failed: watch::Sender::new(None),
         active_calls: Mutex::default(),
     });
     let (calls, bytes) =
@@ -205,8 +204,7 @@ where
             ended = tasks.join_next() => if ended.is_none() { break },
         }
     }
-    let failed = lock(&server.failed).take();
-    match failed {
+    match server.failed.send_replace(None) {
         Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
         _ => Ok(()),
     }
@@ -271,8 +269,7 @@ async fn answered(
 struct Server<W> {
     output: tokio::sync::Mutex<W>,
     /// Why writing has become impossible.
-    failed: Mutex<Option<io::Error>>,
-    has_failed: watch::Sender<bool>,
+    failed: watch::Sender<Option<io::Error>>,
     active_calls: Mutex<HashMap<String, Stop>>,
 }
 
@@ -289,7 +286,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Server<W> {
     /// Waits until writing has become impossible.
     async fn failed(&self) {
         // `self` holds its sender.
-        _ = self.has_failed.subscribe().wait_for(|failed| *failed).await;
+        _ = self.failed.subscribe().wait_for(Option::is_some).await;
     }
 
     /// Registers a call; none if one with this id is in progress.
@@ -338,8 +335,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Server<W> {
             output.flush().await
         };
         if let Err(error) = written.await {
-            lock(&self.failed).get_or_insert(error);
-            self.has_failed.send_replace(true);
+            self.failed.send_modify(|failed| _ = failed.get_or_insert(error));
         }
     }
 }

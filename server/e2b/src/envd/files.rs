@@ -25,7 +25,6 @@ use sandbox_http::{ContentRange, content_range};
 use sandbox_service::ServiceError;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio_util::io::ReaderStream;
 
 use super::Call;
 use super::gzip::{gunzipped, gzipped};
@@ -33,8 +32,6 @@ use super::paths::{User, name_of};
 use crate::body::IDLE;
 use crate::error::Error;
 
-/// What is read of a file at a time.
-const PIECE_BYTES: usize = 64 << 10;
 /// The permissions of a file that is created.
 const PERMISSIONS: u32 = 0o644;
 /// The most files of an upload.
@@ -109,7 +106,6 @@ pub(super) async fn read(
             let content = call.service().read_file(&call.subject, &call.sandbox, read).await;
             let content = content.map_err(refused)?.value;
             // A content that breaks off is cut off: it has no end that could be taken for its own.
-            let content = ReaderStream::with_capacity(content, PIECE_BYTES);
             match is_gzipped {
                 true => Body::from_stream(gzipped(content)),
                 false => Body::from_stream(content),

@@ -14,7 +14,6 @@ use sandbox_api::service::{ExecutionRequest, ExtendRequest, SandboxPatch, Sandbo
 use sandbox_api::{ErrorKind, ProblemKind};
 use sandbox_service::{CreatedSandbox, InSandbox, KeptWriter, SandboxQuery};
 use serde::Serialize;
-use tokio_util::io::ReaderStream;
 
 use super::content::{as_attachment, refuse_etags, write_mode};
 use super::executions::submit;
@@ -24,9 +23,6 @@ use crate::app::App;
 use crate::refusal::{Refusal, Result};
 use crate::request::{FilePath, IdempotencyKey, Json, Params, unreadable};
 use crate::response::json_response;
-
-/// What is read of a file at a time.
-const PIECE_BYTES: usize = 64 << 10;
 
 const SANDBOX_GENERATION: HeaderName = HeaderName::from_static("sandbox-generation");
 const SANDBOX_RESTARTED: HeaderName = HeaderName::from_static("sandbox-restarted");
@@ -114,8 +110,7 @@ pub(super) async fn read(at: At, FilePath(path): FilePath, headers: HeaderMap) -
     let InSandbox { value, generation, restarted } =
         at.app.service.read_file(&at.subject, &at.sandbox, file).await?;
     // A content that breaks off is cut off: it has no end that could be taken for its own.
-    let content = ReaderStream::with_capacity(value, PIECE_BYTES);
-    let mut response = Body::from_stream(content).into_response();
+    let mut response = Body::from_stream(value).into_response();
     as_attachment(response.headers_mut(), &path);
     Ok(of_generation(response, generation, restarted))
 }

@@ -126,7 +126,7 @@ impl McpTool for Exec {
     async fn call(call: Call<'_>) -> CallToolResult {
         let (settings, workspace) = (call.settings, call.workspace);
         let (mut data, text, kept) = match run(call).await {
-            Ok(ran) => ran.shown(settings, workspace.outputs()),
+            Ok((result, ends)) => shown(result, ends, settings, workspace.outputs()),
             Err(failure) => {
                 let data = ExecData { failed: true, error: Some(failure), ..ExecData::default() };
                 (data, String::new(), Vec::new())
@@ -163,7 +163,8 @@ pub(super) fn command_input() -> JsonObject {
     input
 }
 
-async fn run(call: Call<'_>) -> Result<Ran, Failure> {
+/// Runs a command, and gives the ends of its stdout and stderr too.
+async fn run(call: Call<'_>) -> Result<(ExecutionResult, [OutputEnd; 2]), Failure> {
     let Call { workspace, settings, mut arguments, cancelled: token, progress } = call;
     let time = timeout(arguments.remove("timeout_ms"), Exec::NAME, settings)?;
     let mut command = command(arguments)?.output_limit(MAX_KEPT_BYTES);
@@ -185,14 +186,7 @@ async fn run(call: Call<'_>) -> Result<Ran, Failure> {
         }
     };
     let result = workspace.run("mcp exec", command, &token, progress.as_ref(), &sink).await?;
-    let ends = ends.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok(Ran { result, ends })
-}
-
-/// A command that has ended, and the ends of its stdout and stderr.
-struct Ran {
-    result: ExecutionResult,
-    ends: [OutputEnd; 2],
+    Ok((result, ends.into_inner().unwrap_or_else(PoisonError::into_inner)))
 }
 
 /// The arguments as a command.
@@ -231,35 +225,36 @@ pub(super) fn command_request(
     })
 }
 
-impl Ran {
-    /// What a model is given of it: as data, and as text with at most so many bytes of output as the
-    /// settings say; and what is kept of more.
-    fn shown(self, settings: &Settings, outputs: &Outputs) -> (ExecData, String, Vec<Kept>) {
-        let Self { result, ends: [stdout, stderr] } = self;
-        let output = |captured: &Captured, end| Output { beginning: captured.bytes.clone(), end };
-        let (stdout, stderr) = (output(result.stdout(), stdout), output(result.stderr(), stderr));
-        let (most, notes) = (settings.output_bytes, noted(&result.notes, settings));
-        let [for_stdout, for_stderr] = shares(&stdout, &stderr, most);
-        let (mut kept, mut is_cut) = (Vec::new(), false);
-        let mut show = |output: Output, most, name| {
-            // What is no text is given as it is, if there is room.
-            let bytes = output.whole().filter(|bytes| bytes.len() <= most);
-            let bytes =
-                bytes.filter(|bytes| std::str::from_utf8(bytes).is_err() || bytes.contains(&0));
-            let bytes = bytes.map(<[u8]>::to_vec);
-            let Shown { text, is_whole, kept: more } = output.show(most, outputs, name);
-            kept.extend(more);
-            is_cut |= !is_whole && bytes.is_none();
-            (Content(bytes.unwrap_or_else(|| text.clone().into_bytes())), text)
-        };
-        let (stdout, of_stdout) = show(stdout, for_stdout, "stdout");
-        let (stderr, of_stderr) = show(stderr, for_stderr, "stderr");
-        let mut data = ExecData { notes, ..ExecData::of(result) };
-        data.truncated |= is_cut;
-        (data.stdout, data.stderr) = (stdout, stderr);
-        let text = data.text(of_stdout, &of_stderr);
-        (data, text, kept)
-    }
+/// What a model is given of it: as data, and as text with at most so many bytes of output as the
+/// settings say; and what is kept of more.
+fn shown(
+    result: ExecutionResult,
+    [stdout, stderr]: [OutputEnd; 2],
+    settings: &Settings,
+    outputs: &Outputs,
+) -> (ExecData, String, Vec<Kept>) {
+    let output = |captured: &Captured, end| Output { beginning: captured.bytes.clone(), end };
+    let (stdout, stderr) = (output(result.stdout(), stdout), output(result.stderr(), stderr));
+    let (most, notes) = (settings.output_bytes, noted(&result.notes, settings));
+    let [for_stdout, for_stderr] = shares(&stdout, &stderr, most);
+    let (mut kept, mut is_cut) = (Vec::new(), false);
+    let mut show = |output: Output, most, name| {
+        // What is no text is given as it is, if there is room.
+        let bytes = output.whole().filter(|bytes| bytes.len() <= most);
+        let bytes = bytes.filter(|bytes| std::str::from_utf8(bytes).is_err() || bytes.contains(&0));
+        let bytes = bytes.map(<[u8]>::to_vec);
+        let Shown { text, is_whole, kept: more } = output.show(most, outputs, name);
+        kept.extend(more);
+        is_cut |= !is_whole && bytes.is_none();
+        (Content(bytes.unwrap_or_else(|| text.clone().into_bytes())), text)
+    };
+    let (stdout, of_stdout) = show(stdout, for_stdout, "stdout");
+    let (stderr, of_stderr) = show(stderr, for_stderr, "stderr");
+    let mut data = ExecData { notes, ..ExecData::of(result) };
+    data.truncated |= is_cut;
+    (data.stdout, data.stderr) = (stdout, stderr);
+    let text = data.text(of_stdout, &of_stderr);
+    (data, text, kept)
 }
 
 /// How much of stdout and of stderr is given, of so much in all: each has what the other leaves, and half

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use sandbox_api::ErrorKind;
 use sandbox_api::service::ExecutionState;
-use sandbox_api::{ErrorKind, Failure};
 use sandbox_store::{Claimed, Claims};
 
 use super::decide::{self, Adoption};
@@ -16,6 +16,7 @@ use crate::counters::Counting;
 use crate::error::ServiceError;
 use crate::live::{PendingExecution, PendingWork};
 use crate::lock;
+use crate::work::not_begun;
 
 /// When to look if nobody says that something waits: a wake-up can be lost.
 const POLL: Duration = Duration::from_secs(1);
@@ -88,11 +89,8 @@ impl Core {
         if has_secrets && secrets.is_none() {
             // It was accepted, and its answer was lost before its secrets were kept.
             let core = self.clone();
-            let failure = Failure::new(
-                ErrorKind::Internal,
-                "it was not accepted for certain, and its secrets are stored nowhere",
-                Some("submit it again".to_owned()),
-            );
+            let message = "it was not accepted for certain, and its secrets are stored nowhere";
+            let failure = not_begun(ErrorKind::Internal, message);
             tokio::spawn(async move { core.end_not_run(&live, failure, HeldSlot::Yes).await });
             return;
         }
@@ -140,8 +138,7 @@ impl Core {
             let (engine, limits) = (claimed.execution.engine, claimed.execution.limits);
             let live = self.live_of(claimed.execution, Some(session));
             let message = "its acceptance was not confirmed, and it did not run";
-            let failure = Failure::new(ErrorKind::Killed, message, None);
-            self.end_killed(&live, engine, limits, failure).await;
+            self.end_killed(&live, engine, limits, message).await;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
 use sandbox_api::service::{RequestSecrets, Time};
-use sandbox_store::{Cluster, NewSession, NodeSession, NodeView, StoreError, Wake};
+use sandbox_store::{Cluster, NewSession, NodeSession, StoreError, Wake};
 use tokio::sync::Notify;
 
 use super::followed::Followed;
@@ -16,7 +16,7 @@ use crate::lock;
 pub(crate) struct Node {
     pub(super) cluster: Cluster,
     /// What its sessions say of it.
-    pub(super) settings: NewSession,
+    pub settings: NewSession,
     pub(super) session: AtomicI64,
     pub(super) is_draining: AtomicBool,
     /// Whether nothing waited when this node looked last.
@@ -100,18 +100,14 @@ impl Node {
         }
     }
 
-    pub(super) async fn call<T: Send + 'static>(
+    /// Calls the cluster, on a thread for that.
+    pub async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Cluster) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let cluster = self.cluster.clone();
         let called = tokio::task::spawn_blocking(move || call(&cluster)).await;
         called.unwrap_or(Err(StoreError::Closed))
-    }
-
-    /// All nodes of the cluster.
-    pub async fn nodes(&self) -> Result<Vec<NodeView>, StoreError> {
-        self.call(|cluster| cluster.nodes()).await
     }
 
     /// The session of this node now.

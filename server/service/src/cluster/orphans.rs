@@ -6,13 +6,14 @@ use std::sync::atomic::Ordering;
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use sandbox_api::service::ExecutionState;
-use sandbox_api::{CancelCause, ErrorKind, Failure};
+use sandbox_api::{CancelCause, ErrorKind};
 use sandbox_store::{Cluster, OrphanedExecution};
 
 use super::decide::{Fate, MAX_CLAIMS, Orphan};
 use super::node::Node;
 use crate::core::{Core, HeldSlot};
 use crate::error::ServiceError;
+use crate::work::not_begun;
 
 /// How many are ended at one time.
 const AT_ONCE: usize = 8;
@@ -39,15 +40,11 @@ impl Core {
         let fate = Orphan { is_begun, claims, has_secrets, is_cancelled }.fate();
         tracing::warn!(id, session, ?fate, "its session has ended");
         let (engine, limits) = (execution.engine, execution.limits);
-        let failed = |message: String| {
-            Failure::new(ErrorKind::Internal, message, Some("submit it again".to_owned()))
-        };
         match (fate, session) {
             (Fate::Requeued, Some(session)) => {
                 let subject = execution.subject;
                 let requeue = move |cluster: &Cluster| cluster.requeue(&subject, &id, session);
-                let requeued = node.call(requeue).await?;
-                if requeued {
+                if node.call(requeue).await? {
                     node.figures.requeued.fetch_add(1, Ordering::Relaxed);
                     node.queued();
                 }
@@ -56,8 +53,7 @@ impl Core {
             (Fate::Requeued, None) => {}
             (Fate::Killed, _) => {
                 let live = self.live_of(execution, session);
-                let failure = Failure::new(ErrorKind::Killed, "the node that ran it is gone", None);
-                self.end_killed(&live, engine, limits, failure).await;
+                self.end_killed(&live, engine, limits, "the node that ran it is gone").await;
             }
             (Fate::Cancelled, _) => {
                 let live = self.live_of(execution, session);
@@ -67,12 +63,14 @@ impl Core {
             (Fate::SecretsGone, _) => {
                 let live = self.live_of(execution, session);
                 let message = "the node that had its secrets is gone, and they are stored nowhere";
-                self.end_not_run(&live, failed(message.to_owned()), HeldSlot::No).await;
+                let failure = not_begun(ErrorKind::Internal, message);
+                self.end_not_run(&live, failure, HeldSlot::No).await;
             }
             (Fate::NeverBegun, _) => {
                 let live = self.live_of(execution, session);
                 let message = format!("{MAX_CLAIMS} nodes took it, and were gone before it began");
-                self.end_not_run(&live, failed(message), HeldSlot::No).await;
+                let failure = not_begun(ErrorKind::Internal, message);
+                self.end_not_run(&live, failure, HeldSlot::No).await;
             }
         }
         Ok(())

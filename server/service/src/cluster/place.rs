@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandbox_api::service::{SandboxStatus, Subject, Time};
-use sandbox_store::{Cluster, NodeSession, Place, SandboxElsewhere, StoreError};
+use sandbox_store::{Cluster, NodeSession, Place, StoreError};
 
 use super::node::{ClusterCounters, Node};
 use crate::error::ServiceError;
@@ -47,6 +47,9 @@ pub enum Location {
     },
 }
 
+/// How the store finds where something of a subject is.
+type FindPlace = fn(&Cluster, &Subject, &str) -> Result<Place, StoreError>;
+
 impl Node {
     /// The sessions that are alive, as of a moment ago.
     async fn sessions(&self) -> Result<Vec<NodeSession>, StoreError> {
@@ -58,37 +61,6 @@ impl Node {
         let (at, sessions) = (Instant::now(), self.call(Cluster::sessions).await?);
         *lock(&self.sessions) = Some((at, sessions.clone()));
         Ok(sessions)
-    }
-
-    /// The kept sandboxes of a subject at other nodes.
-    pub async fn sandboxes_elsewhere(
-        &self,
-        subject: &Subject,
-    ) -> Result<Vec<SandboxElsewhere>, StoreError> {
-        let (subject, own) = (subject.clone(), self.settings.node.clone());
-        self.call(move |cluster| cluster.sandboxes_elsewhere(&subject, &own)).await
-    }
-
-    /// Whose a kept sandbox of any node is.
-    pub async fn owner_of_sandbox(&self, id: &str) -> Result<Option<Subject>, StoreError> {
-        let id = id.to_owned();
-        self.call(move |cluster| cluster.owner_of_sandbox(&id)).await
-    }
-
-    /// The kept sandboxes of other nodes, and whose they are.
-    pub async fn owners_elsewhere(&self) -> Result<Vec<(String, Subject)>, StoreError> {
-        let own = self.settings.node.clone();
-        self.call(move |cluster| cluster.owners_elsewhere(&own)).await
-    }
-
-    /// Forgets a kept sandbox whose node is not there. Whether it did.
-    pub async fn remove_away_sandbox(
-        &self,
-        subject: &Subject,
-        id: &str,
-    ) -> Result<bool, StoreError> {
-        let (subject, id) = (subject.clone(), id.to_owned());
-        self.call(move |cluster| cluster.remove_away_sandbox(&subject, &id)).await
     }
 
     /// Says in the lists of other nodes how a kept sandbox is, a little later.
@@ -156,7 +128,7 @@ impl Service {
         let core = &self.core;
         let Some(node) = &core.node else { return Ok(Location::Here) };
         let (of, own) = (subject.clone(), node.settings.node.clone());
-        let place = match target.clone() {
+        let (find, id): (FindPlace, _) = match target.clone() {
             Target::Here => return Ok(Location::Here),
             Target::Execution(id) | Target::Files(id) if core.find_live(subject, &id).is_some() => {
                 return Ok(Location::Here);
@@ -164,26 +136,20 @@ impl Service {
             Target::Sandbox(id) if core.kept.find(subject, &id).is_ok() => {
                 return Ok(Location::Here);
             }
-            Target::Execution(id) => {
-                // The store answers for one that does not run.
-                match node.call(move |cluster| cluster.place_of_execution(&of, &id)).await? {
-                    Place::Node { session: None, .. } => Place::Nowhere,
-                    place => place,
-                }
-            }
-            Target::Files(id) => node.call(move |cluster| cluster.place_of_files(&of, &id)).await?,
-            Target::Sandbox(id) => {
-                node.call(move |cluster| cluster.place_of_sandbox(&of, &id)).await?
-            }
-            Target::SandboxNamed(name) => {
-                node.call(move |cluster| cluster.place_of_name(&of, &name)).await?
-            }
-            Target::Workspace => {
-                let own = own.clone();
-                node.call(move |cluster| cluster.place_of_workspace(&of, &own)).await?
-            }
+            Target::Execution(id) => (Cluster::place_of_execution, id),
+            Target::Files(id) => (Cluster::place_of_files, id),
+            Target::Sandbox(id) => (Cluster::place_of_sandbox, id),
+            Target::SandboxNamed(name) => (Cluster::place_of_name, name),
+            Target::Workspace => (Cluster::place_of_workspace, own.clone()),
         };
-        let Place::Node { node: at, session } = place else { return Ok(Location::Here) };
+        let (at, session) = match node.call(move |cluster| find(cluster, &of, &id)).await? {
+            Place::Nowhere => return Ok(Location::Here),
+            // The store answers for one that does not run.
+            Place::Node { session: None, .. } if matches!(target, Target::Execution(_)) => {
+                return Ok(Location::Here);
+            }
+            Place::Node { node, session } => (node, session),
+        };
         // A name that nothing has yet is here too: of one that something has the node is told.
         let is_name = matches!(target, Target::SandboxNamed(_));
         if at == own && !is_name {

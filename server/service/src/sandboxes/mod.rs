@@ -19,7 +19,7 @@ mod requests;
 mod start_keys;
 mod watching;
 
-pub use operations::{InSandbox, KeptReader, KeptWriter};
+pub use operations::{FileContent, InSandbox, KeptWriter};
 pub use ports::PortStream;
 pub use processes::ProcessFilter;
 pub use requests::{CreatedSandbox, SandboxQuery};

@@ -1,29 +1,31 @@
 //! File operations in kept sandboxes, and content that is streamed in and out of them.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
 use sandbox_api::files::WriteReply;
 use sandbox_api::operation::{OperationRequest, Read, Write};
 use sandbox_api::service::{SandboxRef, Subject};
 use sandbox_api::{Envelope, ErrorKind, Failure, SandboxSpec, operation_hint};
 use sandbox_protocol::limits::{TOO_MANY_BYTES, size_text};
-use tokio::io::{AsyncRead, AsyncWriteExt as _, ReadBuf};
+use tokio::io::AsyncWriteExt as _;
+use tokio_util::io::ReaderStream;
 
 use super::registry::SandboxLease;
 use crate::core::Core;
 use crate::error::ServiceError;
-use crate::launcher::{ContentReader, ContentWriter};
+use crate::launcher::ContentWriter;
 use crate::room::StorageReservation;
 use crate::service::Service;
 
+/// What is read of a file at a time.
+const PIECE_BYTES: usize = 64 << 10;
+
 /// The content of a file of a kept sandbox, which is in use until this is dropped.
-pub struct KeptReader {
-    reader: ContentReader,
-    _use: SandboxLease,
-}
+pub type FileContent = BoxStream<'static, io::Result<Bytes>>;
 
 /// A file of a kept sandbox that is being written. Nothing changes before it is
 /// [finished](Self::finish), or at all if it is dropped without.
@@ -34,16 +36,6 @@ pub struct KeptWriter {
     /// For what was announced, or else for what was written.
     room: StorageReservation,
     written: u64,
-}
-
-impl AsyncRead for KeptReader {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.reader).poll_read(context, buffer)
-    }
 }
 
 impl KeptWriter {
@@ -80,12 +72,6 @@ impl KeptWriter {
         let value = written.map_err(|failed| self.in_use.failed(failed))?;
         self.in_use.grew(self.written);
         Ok(done(value, &self.in_use))
-    }
-}
-
-impl std::fmt::Debug for KeptReader {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("KeptReader").finish_non_exhaustive()
     }
 }
 
@@ -197,11 +183,16 @@ impl Service {
         subject: &Subject,
         sandbox: &SandboxRef,
         read: Read,
-    ) -> Result<InSandbox<KeptReader>, ServiceError> {
+    ) -> Result<InSandbox<FileContent>, ServiceError> {
         let in_use = self.core.lease(subject, sandbox).await?;
         let reader = in_use.guest.reader(read).await;
         let reader = reader.map_err(|failed| in_use.failed(failed))?;
-        Ok(done((), &in_use).with(KeptReader { reader, _use: in_use }))
+        let done = done((), &in_use);
+        let content = ReaderStream::with_capacity(reader, PIECE_BYTES).map(move |piece| {
+            let _in_use = &in_use;
+            piece
+        });
+        Ok(done.with(content.boxed()))
     }
 
     /// Begins to write a file of a kept sandbox. The content has at most `bytes`, where it says so.

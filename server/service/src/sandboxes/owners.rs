@@ -34,7 +34,8 @@ impl Service {
             return Ok(kept.is_there().then(|| kept.record.subject.clone()));
         }
         let Some(node) = &self.core.node else { return Ok(None) };
-        Ok(node.owner_of_sandbox(sandbox).await?)
+        let id = sandbox.to_owned();
+        Ok(node.call(move |cluster| cluster.owner_of_sandbox(&id)).await?)
     }
 
     /// The ids of the kept sandboxes of all subjects, at all nodes of a cluster, with whose they are.
@@ -48,7 +49,8 @@ impl Service {
         let mut owners: Vec<_> =
             here.map(|kept| (kept.record.id.clone(), kept.record.subject.clone())).collect();
         if let Some(node) = &self.core.node {
-            owners.extend(node.owners_elsewhere().await?);
+            let own = node.settings.node.clone();
+            owners.extend(node.call(move |cluster| cluster.owners_elsewhere(&own)).await?);
         }
         Ok(owners)
     }

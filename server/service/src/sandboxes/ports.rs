@@ -1,13 +1,9 @@
 //! Connections to ports of kept sandboxes, and what listens there.
 
 use std::fmt;
-use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use sandbox_api::PortList;
 use sandbox_api::service::{SandboxRef, Subject};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::operations::{InSandbox, done};
 use super::registry::{OpenConnection, SandboxLease};
@@ -16,40 +12,13 @@ use crate::error::ServiceError;
 use crate::launcher::Connection;
 use crate::service::Service;
 
-/// A connection to a port of a kept sandbox, which is in use as long as this is there. A shutdown ends one
-/// direction. Dropping it ends the connection: by a reset, unless it was shut down or has been read to its end.
+/// A connection to a port of a kept sandbox, which is in use as long as this is there.
 pub struct PortStream {
-    connection: Box<dyn Connection>,
+    /// A shutdown ends one direction. Dropping it ends the connection: by a reset, unless it was shut down or has been
+    /// read to its end.
+    pub connection: Box<dyn Connection>,
     _counted: OpenConnection,
     _use: SandboxLease,
-}
-
-impl AsyncRead for PortStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.connection).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for PortStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.connection).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.connection).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.connection).poll_shutdown(context)
-    }
 }
 
 impl fmt::Debug for PortStream {

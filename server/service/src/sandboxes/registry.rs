@@ -583,7 +583,7 @@ impl KeptSandboxes {
     /// The sandbox of this id, if it is a caller's own and not one that a front end keeps.
     pub fn find(&self, subject: &Subject, id: &str) -> Result<Arc<SandboxEntry>, ServiceError> {
         match self.find_any(subject, id) {
-            Ok(kept) if kept.attached.is_some() => Err(ServiceError::no_sandbox(id)),
+            Ok(kept) if kept.attached.is_some() => Err(ServiceError::not_found("sandbox", id)),
             found => found,
         }
     }
@@ -596,7 +596,7 @@ impl KeptSandboxes {
             _ if state.gone.iter().any(|(of, gone)| of == subject && gone == id) => {
                 Err(ServiceError::sandbox_gone(id))
             }
-            _ => Err(ServiceError::no_sandbox(id)),
+            _ => Err(ServiceError::not_found("sandbox", id)),
         }
     }
 
@@ -701,9 +701,7 @@ impl KeptSandboxes {
         let own: Vec<_> = self.state().of(subject).cloned().collect();
         let mut bytes = 0_u64;
         for kept in own {
-            let path = files.path(&kept.record.id);
-            let is_in_use = kept.info().is_in_use();
-            bytes = bytes.saturating_add(kept.size.bytes_of(path, is_in_use).await);
+            bytes = bytes.saturating_add(kept.stored_bytes(files).await);
         }
         bytes
     }

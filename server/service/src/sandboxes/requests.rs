@@ -151,7 +151,8 @@ impl Service {
         id: &str,
         ttl: Duration,
     ) -> Result<SandboxView, ServiceError> {
-        self.change_sandbox(subject, id, Some((ttl, Shorten::No)), None).await
+        let expiry = move |current: Time| Some(Time::now().after(ttl).max(current));
+        self.change_sandbox(subject, id, expiry, None).await
     }
 
     /// Changes how long a sandbox exists, to longer or shorter, never past its longest life, and replaces its
@@ -175,15 +176,17 @@ impl Service {
         if let Some(changed) = &changed {
             metadata(changed, &self.core.config)?;
         }
-        let ttl = ttl_ms.map(|ttl| (Duration::from_millis(ttl), Shorten::Yes));
-        self.change_sandbox(subject, id, ttl, changed).await
+        let ttl = ttl_ms.map(Duration::from_millis);
+        let expiry = move |_| ttl.map(|ttl| Time::now().after(ttl));
+        self.change_sandbox(subject, id, expiry, changed).await
     }
 
+    /// Changes when a sandbox expires, which `expiry` says by when it does now, and its metadata.
     async fn change_sandbox(
         &self,
         subject: &Subject,
         id: &str,
-        ttl: Option<(Duration, Shorten)>,
+        expiry: impl FnOnce(Time) -> Option<Time> + Send + 'static,
         metadata: Option<Map<String, Value>>,
     ) -> Result<SandboxView, ServiceError> {
         let kept = self.core.kept.find(subject, id)?;
@@ -192,13 +195,7 @@ impl Service {
         let changing = async move {
             let _changing = kept.changing.lock().await;
             let current = kept.info().expires_at;
-            let expires_at = ttl.map(|(ttl, shorten)| {
-                let asked = Time::now().after(ttl).min(kept.record.max_expires_at);
-                match shorten {
-                    Shorten::Yes => asked,
-                    Shorten::No => asked.max(current),
-                }
-            });
+            let expires_at = expiry(current).map(|at| at.min(kept.record.max_expires_at));
             core.records.change_sandbox(&kept.record.id, expires_at, metadata.clone()).await?;
             {
                 let mut info = kept.info();
@@ -223,10 +220,11 @@ impl Service {
             Ok(kept) => kept,
             Err(error) => {
                 // If its node is not there, that removes the rest when it is back.
-                if let Some(node) = &self.core.node
-                    && node.remove_away_sandbox(subject, id).await?
-                {
-                    return Ok(());
+                if let Some(node) = &self.core.node {
+                    let (of, id) = (subject.clone(), id.to_owned());
+                    if node.call(move |it| it.remove_away_sandbox(&of, &id)).await? {
+                        return Ok(());
+                    }
                 }
                 let elsewhere = self.core.sandboxes_elsewhere(subject).await?;
                 let is_there = elsewhere.iter().any(|sandbox| sandbox.id == id);
@@ -237,13 +235,6 @@ impl Service {
         crate::detached("the removal of a sandbox", async move { core.delete_kept(kept).await })
             .await
     }
-}
-
-/// Whether a sandbox may end earlier than was said before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shorten {
-    Yes,
-    No,
 }
 
 /// The record of a new sandbox.
@@ -325,7 +316,8 @@ impl Core {
         subject: &Subject,
     ) -> Result<Vec<SandboxView>, ServiceError> {
         let Some(node) = &self.node else { return Ok(Vec::new()) };
-        let found = node.sandboxes_elsewhere(subject).await?;
+        let (of, own) = (subject.clone(), node.settings.node.clone());
+        let found = node.call(move |cluster| cluster.sandboxes_elsewhere(&of, &own)).await?;
         let view = |it: SandboxElsewhere| {
             let SandboxElsewhere { record, status, is_there } = it;
             let mut view = SandboxEntry::new(record, Ok(SandboxSpec::new())).view();

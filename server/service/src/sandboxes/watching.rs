@@ -11,7 +11,7 @@ use sandbox_api::{WatchRecord, WatchRequest};
 
 use super::registry::SandboxLease;
 use crate::error::ServiceError;
-use crate::launcher::GuestWatch;
+use crate::launcher::{GuestWatch, failed};
 use crate::service::Service;
 
 /// What changes in a watched directory of a kept sandbox, which is in use meanwhile. It ends when the
@@ -34,7 +34,7 @@ impl Stream for FileWatch {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let next = self.watch.poll_next_unpin(context);
-        next.map(|next| next.map(|record| record.map_err(|error| self.in_use.failed(error))))
+        next.map(|next| next.map(|it| it.map_err(|error| self.in_use.failed(failed(error)))))
     }
 }
 

@@ -46,15 +46,15 @@ fn port_that_the_spec_lists_is_connected_to_and_no_other() {
     assert_eq!(generation, 1);
     world.block_on(async {
         let mut inside = server.recv().await.unwrap();
-        stream.write_all(b"ask").await.unwrap();
-        stream.shutdown().await.unwrap();
+        stream.connection.write_all(b"ask").await.unwrap();
+        stream.connection.shutdown().await.unwrap();
         let mut asked = String::new();
         inside.read_to_string(&mut asked).await.unwrap();
         assert_eq!(asked, "ask");
         inside.write_all(b"answer").await.unwrap();
         drop(inside);
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
+        stream.connection.read_to_string(&mut answer).await.unwrap();
         assert_eq!(answer, "answer");
     });
     let listed = world.service().listening_ports(me(), &place);

@@ -20,10 +20,6 @@ impl PostgresStore {
         let database = &self.database;
         let (id, subject) = (new.id.clone(), new.subject.clone());
         let start = new.start.as_ref();
-        let limits = match start.map(|start| limits_json(&start.limits)).transpose() {
-            Ok(limits) => limits,
-            Err(error) => return then(Err(error)),
-        };
         let lane = match new.placement.lane {
             Lane::Any => String::new(),
             Lane::Node => new.placement.node.clone(),
@@ -46,7 +42,7 @@ impl PostgresStore {
             own(digest),
             own(start.map(|start| start.at.unix_millis())),
             own(start.map(|start| start.engine.as_str())),
-            own(limits),
+            own(start.map(|start| limits_json(&start.limits))),
             own(numbers),
             own(events),
             own(new.placement.session),
@@ -81,10 +77,6 @@ impl PostgresStore {
         let (writer, of) = (self.database.writer_of(id), id.to_owned());
         let (generation, is_restart) =
             start.used.map(|used| (signed(used.generation), used.is_restart)).unzip();
-        let limits = match limits_json(&start.limits) {
-            Ok(limits) => limits,
-            Err(error) => return then(Err(error)),
-        };
         let parameters = vec![
             own(id.to_owned()),
             own(start.session),
@@ -92,7 +84,7 @@ impl PostgresStore {
             own(generation),
             own(is_restart),
             own(start.engine.as_str()),
-            own(limits),
+            own(limits_json(&start.limits)),
         ];
         let statement = "UPDATE executions SET status = 'running', request = NULL, started_at = $3,
                 generation = $4, is_restart = $5, engine = $6, limits = $7

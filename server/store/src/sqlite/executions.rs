@@ -94,7 +94,7 @@ fn accept(connection: &Connection, new: NewExecution) -> Result<Accepted, StoreE
         new.start.map(|start| start.at.unix_millis()),
         new.generation.map(signed),
         new.start.map(|start| start.engine.as_str()),
-        new.start.map(|start| limits_json(&start.limits)).transpose()?,
+        new.start.map(|start| limits_json(&start.limits)),
         last_number(&new.events).unwrap_or(0),
         new.trace_parent,
         new.image,
@@ -117,7 +117,7 @@ fn mark_running(connection: &Connection, id: &str, start: &Start) -> Result<(), 
          WHERE id = ?1 AND status = 'queued'",
     )?;
     let (generation, is_restart) = used.map(|of| (signed(of.generation), of.is_restart)).unzip();
-    let (at, limits) = (at.unix_millis(), limits_json(limits)?);
+    let (at, limits) = (at.unix_millis(), limits_json(limits));
     match update.execute(params![id, at, generation, is_restart, engine.as_str(), limits])? {
         1 => Ok(()),
         _ => Err(state(id, "queued")),

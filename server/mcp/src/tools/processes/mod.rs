@@ -152,21 +152,10 @@ process_tools! {
     }
 }
 
-/// When a process is ready, and how long it may take.
-struct Ready {
-    condition: Condition,
-    wait: Duration,
-}
-
-enum Condition {
-    Port(NonZeroU16),
-    Text(String),
-}
-
-/// The same as it is written.
+/// When a process is ready, by one of the two, and how long it may take.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct ReadyArgs {
+struct Ready {
     port: Option<NonZeroU16>,
     text: Option<String>,
     timeout_ms: Option<u64>,
@@ -183,18 +172,20 @@ impl Ready {
             Value::String(_) => member("text", given),
             _ => return Err(refused("it is an object with `port` or `text`")),
         };
-        let ReadyArgs { port, text, timeout_ms } = decode("start_process: `ready`", given)?;
-        let condition = match (port, text.filter(|text| !text.is_empty())) {
-            (Some(port), None) => Condition::Port(port),
-            (None, Some(text)) => Condition::Text(text),
-            _ => return Err(refused("give one of `port` and `text`")),
-        };
-        let wait = timeout_ms.map_or(READY_WAIT, Duration::from_millis);
-        if wait > MAX_READY_WAIT {
+        let mut ready: Self = decode("start_process: `ready`", given)?;
+        ready.text = ready.text.filter(|text| !text.is_empty());
+        if ready.port.is_some() == ready.text.is_some() {
+            return Err(refused("give one of `port` and `text`"));
+        }
+        if ready.wait() > MAX_READY_WAIT {
             let most = millis(MAX_READY_WAIT);
             return Err(refused(&format!("`timeout_ms` is at most {most}")));
         }
-        Ok(Self { condition, wait })
+        Ok(ready)
+    }
+
+    fn wait(&self) -> Duration {
+        self.timeout_ms.map_or(READY_WAIT, Duration::from_millis)
     }
 }
 
@@ -244,16 +235,13 @@ async fn start(call: Call<'_>) -> Result<CallToolResult, Failure> {
     let request = ProcessRequest { command, stdin: true, pty, ..ProcessRequest::default() };
     let process = workspace.start_process(request).await?.id;
     let mut events = workspace.process_events(process, 0).await?;
-    let wait = ready.as_ref().map_or(FIRST_WAIT, |ready| ready.wait);
+    let wait = ready.as_ref().map_or(FIRST_WAIT, Ready::wait);
     let has_condition = ready.is_some();
-    let (mut search, port) = match ready.map(|ready| ready.condition) {
-        None => (None, None),
-        Some(Condition::Text(text)) => (Some(Search::new(text)), None),
-        Some(Condition::Port(port)) => (None, Some(port.get())),
-    };
+    let Ready { port, text, .. } = ready.unwrap_or_default();
+    let mut search = text.map(Search::new);
     let listens = async {
         match port {
-            Some(port) => workspace.listens(port).await,
+            Some(port) => workspace.listens(port.get()).await,
             None => std::future::pending().await,
         }
     };
@@ -438,7 +426,7 @@ mod tests {
     #[test]
     fn condition_is_a_port_or_a_text() {
         let read = |value: Value| {
-            Ready::read(value).map(|ready| ready.wait).map_err(|failure| failure.message)
+            Ready::read(value).map(|ready| ready.wait()).map_err(|failure| failure.message)
         };
         assert_eq!(read(json!({ "port": 80 })), Ok(READY_WAIT));
         let second = json!({ "text": "a", "timeout_ms": 1000 });

@@ -31,7 +31,9 @@ use sandbox_api::{
     UnixSockets, Usage, WatchRecord, WatchRequest, Workload,
 };
 use sandbox_controller::host_tools::ToolGrant;
-use sandbox_controller::{CancelHandle, CheckReply, ContainerUse, PoolStats, PreparedSandbox};
+use sandbox_controller::{
+    CancelHandle, CheckReply, ContainerUse, Error, PoolStats, PreparedSandbox,
+};
 use sandbox_protocol::WireString;
 use sandbox_protocol::message::ScriptError;
 use sandbox_store::Store;
@@ -194,7 +196,7 @@ impl ContentWriter for FakeWriter {
 struct FakeWatch(u64);
 
 impl Stream for FakeWatch {
-    type Item = Result<WatchRecord, ServiceError>;
+    type Item = Result<WatchRecord, Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.0 += 1;
