@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::confine::limit_cpu;
 use crate::exec::{ExecContext, Execs, Programs, Spawner};
-use crate::files::{Announce, Files, Lifetime, Mounts, PathPolicy};
+use crate::files::{Files, Lifetime, Mounts, PathPolicy};
 use crate::operation::Operations;
 use crate::outbox::{Outbox, Replier, Stdout};
 use crate::proc::Proc;
@@ -358,7 +358,7 @@ impl Session {
     }
 
     /// The files of the request `id`; `announce` sends what it changes.
-    fn files(&self, rules: &Rules, id: u64, announce: Option<Arc<dyn Announce>>) -> Files {
+    fn files(&self, rules: &Rules, id: u64, announce: Option<Arc<Outbox>>) -> Files {
         Files::new(
             self.mounts.clone(),
             rules.paths.clone(),

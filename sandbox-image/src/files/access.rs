@@ -13,7 +13,8 @@ use super::follow::LastLink;
 use super::mounts::{LocatedPath, Mounts, below_inputs, no_mount};
 use super::policy::PathPolicy;
 use super::quota::{Lifetime, Quota};
-use super::touched::{Announce, TouchedPaths};
+use super::touched::TouchedPaths;
+use crate::outbox::Outbox;
 
 /// How often an operation is tried while links appear in its paths.
 const TRIES: usize = 8;
@@ -49,7 +50,7 @@ impl Files {
         policy: Arc<PathPolicy>,
         limits: &Limits,
         lifetime: Arc<Lifetime>,
-        announce: Option<Arc<dyn Announce>>,
+        announce: Option<Arc<Outbox>>,
         request: u64,
     ) -> Self {
         Self {

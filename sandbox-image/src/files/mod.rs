@@ -57,7 +57,6 @@ pub use policy::PathPolicy;
 pub use quota::Lifetime;
 pub use read::Reading;
 pub use temporary::remove_all as remove_temporaries;
-pub use touched::Announce;
 pub use view::Viewed;
 pub use watch::Watch;
 pub use watches::{Report, Watches};

@@ -266,7 +266,7 @@ impl Client {
                     tunnel.is_connected = true;
                 }
                 self.stage = Stage::Open(Open::new(tunnel, None));
-                shared.sender.answer(id, Ok(DialReply {}));
+                shared.outbox.answer_kept(id, Ok(DialReply {}), || ());
                 Ok(())
             }
             Err(error) => {
@@ -350,7 +350,7 @@ impl Client {
         let tunnel = number();
         shared.lock().open(tunnel);
         self.stage = Stage::Connecting { tunnel, dialect, then };
-        shared.sender.send(&FromAgent::Connect(Connect { tunnel, host, port }));
+        shared.outbox.notify(&FromAgent::Connect(Connect { tunnel, host, port }));
         Ok(())
     }
 
@@ -369,7 +369,7 @@ impl Client {
             (closed.is_none() && tunnels.0[&tunnel].is_connected, closed)
         };
         if let Some(Closed { reason, message, .. }) = closed {
-            shared.sender.send(&FromAgent::Close(Close { tunnel }));
+            shared.outbox.notify(&FromAgent::Close(Close { tunnel }));
             let words = match dialect {
                 Dialect::Socks => socks::Reply::to(reason).bytes().to_vec(),
                 Dialect::Http | Dialect::Unknown => http::answer(status(reason), &message),
@@ -443,7 +443,7 @@ impl Client {
                 let rest = self.up.split_off(size);
                 tunnel.outgoing.chunk(std::mem::replace(&mut self.up, rest), is_last)
             };
-            shared.sender.send(&FromAgent::Chunk(chunk.map_err(io::Error::other)?));
+            shared.outbox.notify(&FromAgent::Chunk(chunk.map_err(io::Error::other)?));
             is_last = false;
         }
         Ok(())
@@ -466,7 +466,7 @@ impl Client {
             (bytes, credit, tunnel.closed.take(), tunnel.is_drained())
         };
         if let Some(credit) = credit {
-            shared.sender.send(&FromAgent::Credit(credit));
+            shared.outbox.notify(&FromAgent::Credit(credit));
         }
         match &mut open.exchange {
             Some(exchange) => {
@@ -476,7 +476,7 @@ impl Client {
         }
         if let Some(closed) = closed {
             shared.lock().0.remove(&tunnel);
-            shared.sender.send(&FromAgent::Close(Close { tunnel }));
+            shared.outbox.notify(&FromAgent::Close(Close { tunnel }));
             let is_whole = is_ended || closed.reason == ClosedReason::Done;
             self.leave(&[], if is_whole { Parting::End } else { Parting::Reset });
         }
@@ -552,7 +552,7 @@ impl Client {
                 tunnels.0.remove(&number);
             }
         }
-        shared.sender.send(&FromAgent::Close(Close { tunnel: number }));
+        shared.outbox.notify(&FromAgent::Close(Close { tunnel: number }));
     }
 }
 
@@ -565,7 +565,7 @@ impl Open {
 /// Answers that a connection is not made.
 fn refuse(dialling: &Dialling, error: WireError, shared: &Shared) {
     shared.lock().0.remove(&dialling.tunnel);
-    shared.sender.answer(dialling.id, Err(error));
+    shared.outbox.answer_kept::<DialReply>(dialling.id, Err(error), || ());
 }
 
 impl Exchange {

@@ -30,23 +30,15 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use sandbox_protocol::limits::{CREDIT_STEP, FIRST_TUNNEL, MAX_DIALS, MAX_TUNNELS};
-use sandbox_protocol::message::{Chunk, Closed, Connected, Credit, Dial, DialReply};
+use sandbox_protocol::message::{Chunk, Closed, Connected, Credit, Dial};
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow, StreamError};
-use sandbox_protocol::{ErrorKind, FromAgent, WireError};
+use sandbox_protocol::{ErrorKind, WireError};
 
 use self::dial::Dialling;
 pub use self::listening::Listening;
+pub use crate::outbox::Outbox;
 
 use crate::wake::Wake;
-
-/// Sends the proxy's messages to the controller.
-pub trait FrameSender: Send + Sync {
-    /// Sends a message; it may block until the controller reads.
-    fn send(&self, message: &FromAgent<'_>);
-
-    /// Answers a `dial`; it may block as well.
-    fn answer(&self, id: u64, result: Result<DialReply, WireError>);
-}
 
 /// Opens the proxy's port on loopback.
 ///
@@ -87,7 +79,7 @@ struct Shared {
     dropped: Condvar,
     /// Something has arrived for one of the tunnels, or the commands have ended.
     wake: Wake,
-    sender: Arc<dyn FrameSender>,
+    outbox: Arc<Outbox>,
 }
 
 /// Whether commands run, which alone connect to the proxy.
@@ -123,12 +115,9 @@ impl Proxy {
     /// # Errors
     ///
     /// If no thread or descriptor is available.
-    pub fn start(
-        listener: Option<TcpListener>,
-        sender: Arc<dyn FrameSender>,
-    ) -> io::Result<Arc<Self>> {
+    pub fn start(listener: Option<TcpListener>, outbox: Arc<Outbox>) -> io::Result<Arc<Self>> {
         let port = listener.as_ref().map(TcpListener::local_addr).transpose()?;
-        let shared = Arc::new(Shared::new(sender)?);
+        let shared = Arc::new(Shared::new(outbox)?);
         serve::start(listener, shared.clone())?;
         Ok(Arc::new(Self { shared, port: port.map(|address| address.port()) }))
     }
@@ -236,14 +225,14 @@ impl Proxy {
 }
 
 impl Shared {
-    fn new(sender: Arc<dyn FrameSender>) -> io::Result<Self> {
+    fn new(outbox: Arc<Outbox>) -> io::Result<Self> {
         Ok(Self {
             tunnels: Mutex::default(),
             dials: Mutex::default(),
             commands: Mutex::new(Commands::None),
             dropped: Condvar::new(),
             wake: Wake::new()?,
-            sender,
+            outbox,
         })
     }
 

@@ -171,51 +171,41 @@ fn free_number(shared: &Shared, next: &mut u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::sync::Mutex;
 
     use sandbox_protocol::limits::FIRST_DIAL;
-    use sandbox_protocol::message::{Chunk, Closed, ClosedReason, Dial, DialReply};
-    use sandbox_protocol::{Base64, ErrorKind, FromAgent, WireError};
+    use sandbox_protocol::message::{Chunk, Closed, ClosedReason, Dial};
+    use sandbox_protocol::{Base64, ErrorKind, FromAgent};
 
     use super::*;
+    use crate::outbox::{Outbox, Recorder};
     use crate::proxy::dial::Dialling;
-    use crate::proxy::{FrameSender, Proxy, listen};
+    use crate::proxy::{Proxy, listen};
 
     /// What was sent to the controller.
-    #[derive(Default)]
-    struct Sent(Mutex<Vec<String>>);
+    struct Sent(Recorder);
 
     impl Sent {
         fn messages(&self) -> Vec<String> {
-            self.0.lock().unwrap().clone()
+            self.0.lines().iter().filter_map(|line| word(line)).collect()
         }
     }
 
-    impl FrameSender for Sent {
-        fn send(&self, message: &FromAgent<'_>) {
-            let word = match message {
-                FromAgent::Connect(connect) => format!("connect {}", connect.host),
-                FromAgent::Chunk(chunk) => format!("chunk of {} bytes", chunk.data.0.len()),
-                FromAgent::Close(_) => "close".to_owned(),
-                FromAgent::Credit(_) => return,
-                other => panic!("{other:?}"),
-            };
-            self.0.lock().unwrap().push(word);
-        }
-
-        fn answer(&self, _: u64, result: Result<DialReply, WireError>) {
-            let word = match result {
-                Ok(DialReply {}) => "dialled".to_owned(),
-                Err(error) => format!("{}: {error}", error.kind()),
-            };
-            self.0.lock().unwrap().push(word);
-        }
+    fn word(line: &str) -> Option<String> {
+        Some(match FromAgent::decode(line).unwrap() {
+            FromAgent::Connect(connect) => format!("connect {}", connect.host),
+            FromAgent::Chunk(chunk) => format!("chunk of {} bytes", chunk.data.0.len()),
+            FromAgent::Close(_) => "close".to_owned(),
+            FromAgent::Credit(_) => return None,
+            FromAgent::Reply { result: Ok(_), .. } => "dialled".to_owned(),
+            FromAgent::Reply { result: Err(error), .. } => format!("{}: {error}", error.kind()),
+            other => panic!("{other:?}"),
+        })
     }
 
-    fn server() -> (Server, Arc<Sent>) {
-        let sent = Arc::new(Sent::default());
-        let shared = Shared::new(sent.clone()).unwrap();
-        (Server::new(Some(listen(0).unwrap()), Arc::new(shared)), sent)
+    fn server() -> (Server, Sent) {
+        let recorder = Recorder::default();
+        let shared = Shared::new(Arc::new(Outbox::new(recorder.clone()))).unwrap();
+        (Server::new(Some(listen(0).unwrap()), Arc::new(shared)), Sent(recorder))
     }
 
     fn address(server: &Server) -> std::net::SocketAddr {
