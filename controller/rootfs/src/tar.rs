@@ -173,16 +173,12 @@ impl<S: Source> Entries<S> {
 
     /// The next block; `None` if the source ends before it.
     fn block(&mut self) -> Result<Option<[u8; BLOCK as usize]>, RootfsError> {
-        let mut block = [0; BLOCK as usize];
-        let mut filled = 0;
-        while filled < block.len() {
-            match read(&mut self.source, &mut block[filled..])? {
-                0 if filled == 0 => return Ok(None),
-                0 => return Err(TarProblem::Truncated.into()),
-                count => filled += count,
-            }
+        let mut block = Vec::with_capacity(BLOCK as usize);
+        self.source.by_ref().take(BLOCK).read_to_end(&mut block)?;
+        if block.is_empty() {
+            return Ok(None);
         }
-        Ok(Some(block))
+        block.try_into().map(Some).map_err(|_| TarProblem::Truncated.into())
     }
 
     fn header(&mut self) -> Result<Option<[u8; BLOCK as usize]>, RootfsError> {
