@@ -84,13 +84,8 @@ fn read(tar: impl Source) -> Reading {
 fn next<S: Source>(entries: &mut Entries<S>) -> Result<Option<(Entry, Vec<u8>)>, RootfsError> {
     let Some(entry) = entries.next()? else { return Ok(None) };
     let mut content = Vec::new();
-    let mut buffer = [0; 100];
-    loop {
-        match entries.content(&mut buffer)? {
-            0 => return Ok(Some((entry, content))),
-            count => content.extend(&buffer[..count]),
-        }
-    }
+    entries.read_to_end(&mut content)?;
+    Ok(Some((entry, content)))
 }
 
 /// The pieces of a file lie in it, one after the other, and are exactly its content.

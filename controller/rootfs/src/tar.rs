@@ -58,7 +58,7 @@ pub(super) struct Entry {
     /// Of a file, holes included.
     pub size: u64,
     /// The extents of the file that have content, in ascending order; the rest is holes. Their
-    /// content can be [read](Entries::content).
+    /// content can be [read](Entries).
     pub extents: Vec<SparseExtent>,
 }
 
@@ -150,21 +150,6 @@ impl<S: Source> Entries<S> {
         }
     }
 
-    /// Reads some of the current entry's content; 0 at its end.
-    pub fn content(&mut self, buffer: &mut [u8]) -> Result<usize, RootfsError> {
-        let most = usize::try_from(self.content).unwrap_or(usize::MAX).min(buffer.len());
-        if most == 0 {
-            return Ok(0);
-        }
-        match read(&mut self.source, &mut buffer[..most])? {
-            0 => Err(TarProblem::Truncated.into()),
-            count => {
-                self.content -= count as u64;
-                Ok(count)
-            }
-        }
-    }
-
     fn finish_entry(&mut self) -> Result<(), RootfsError> {
         let left = self.content.checked_add(self.padding).ok_or(TarProblem::Number)?;
         (self.content, self.padding) = (0, 0);
@@ -215,10 +200,7 @@ impl<S: Source> Entries<S> {
         }
         self.begin_content(size);
         let mut text = vec![0; usize::try_from(size).unwrap_or_default()];
-        let mut filled = 0;
-        while filled < text.len() {
-            filled += self.content(&mut text[filled..])?;
-        }
+        self.read_exact(&mut text)?;
         Ok(text)
     }
 
@@ -349,6 +331,18 @@ impl<S: Source> Entries<S> {
         }
         numbers.remove(0);
         Ok(numbers)
+    }
+}
+
+/// Reads the current entry's content.
+impl<S: Source> Read for Entries<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.source.by_ref().take(self.content).read(buffer)?;
+        if count == 0 && self.content > 0 && !buffer.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.content -= count as u64;
+        Ok(count)
     }
 }
 
@@ -498,16 +492,6 @@ fn signed_number(field: &[u8]) -> Result<i128, TarProblem> {
     // Two's complement of at most 12 bytes; the bit after the marker is the sign.
     let start = i128::from(first & 0x7f) - if first & 0x40 == 0 { 0 } else { 0x80 };
     Ok(field[1..].iter().fold(start, |sum, &byte| sum * 256 + i128::from(byte)))
-}
-
-/// Reads what is there, also after an interrupt.
-pub(super) fn read(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match source.read(buffer) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            read => return read,
-        }
-    }
 }
 
 fn until_nul(field: &[u8]) -> &[u8] {

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::CString;
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
@@ -18,7 +19,7 @@ use rustix::io::Errno;
 use sandbox_dirfd::split;
 
 use crate::budget::Budget;
-use crate::error::{EntryProblem, RootfsError, TarProblem};
+use crate::error::{EntryProblem, RootfsError};
 use crate::tar::SparseExtent;
 
 /// Flags to open a directory.
@@ -136,14 +137,14 @@ impl Tree {
         Ok(())
     }
 
-    /// Creates or replaces a file with `content`, which returns the bytes of all
+    /// Creates or replaces a file with `content`, which has the bytes of all
     /// extents, one after the other.
     pub fn file(
         &mut self,
         path: &[u8],
         metadata: Metadata,
         (size, extents): (u64, &[SparseExtent]),
-        mut content: impl FnMut(&mut [u8]) -> Result<usize, RootfsError>,
+        content: &mut impl Read,
     ) -> Result<(), RootfsError> {
         let named = |problem| RootfsError::entry(path, problem);
         let flags =
@@ -158,15 +159,13 @@ impl Tree {
             let mut left = extent.length;
             while left > 0 {
                 let most = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
-                let count = content(&mut self.buffer[..most])?;
-                if count == 0 {
-                    return Err(TarProblem::Truncated.into());
-                }
+                let piece = &mut self.buffer[..most];
+                content.read_exact(piece)?;
                 let offset = extent.offset + extent.length - left;
-                let written = file.write_all_at(&self.buffer[..count], offset);
+                let written = file.write_all_at(piece, offset);
                 written.map_err(|error| named(EntryProblem::Io(error)))?;
-                left -= count as u64;
-                end = offset + count as u64;
+                left -= most as u64;
+                end = offset + most as u64;
             }
         }
         if end < size {
