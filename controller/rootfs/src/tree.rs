@@ -163,7 +163,7 @@ impl Tree {
                 content.read_exact(piece)?;
                 let offset = extent.offset + extent.length - left;
                 let written = file.write_all_at(piece, offset);
-                written.map_err(|error| named(EntryProblem::Io(error)))?;
+                written.map_err(|it| failed(Errno::from_io_error(&it).unwrap_or(Errno::IO)))?;
                 left -= most as u64;
                 end = offset + most as u64;
             }
@@ -215,11 +215,7 @@ impl Tree {
         });
         match made {
             // A directory says the latter.
-            Err(EntryProblem::Io(error))
-                if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::PERM)) =>
-            {
-                Err(missing())
-            }
+            Err(EntryProblem::Io(Errno::NOENT | Errno::PERM)) => Err(missing()),
             made => made,
         }
     }
@@ -242,11 +238,7 @@ impl Tree {
             let Some((parent, name)) = self.parent(path, Absent::Leave)? else { return Ok(()) };
             match open_dir(&parent, name) {
                 Ok(directory) => Rc::new(directory),
-                Err(EntryProblem::Io(error))
-                    if Errno::from_io_error(&error) == Some(Errno::NOENT) =>
-                {
-                    return Ok(());
-                }
+                Err(EntryProblem::Io(Errno::NOENT)) => return Ok(()),
                 Err(problem) => return Err(problem),
             }
         };
@@ -331,9 +323,7 @@ impl Tree {
         for component in above.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
             walked += component.len() + usize::from(walked > 0);
             let mut next = open_dir(&directory, component);
-            if let Err(EntryProblem::Io(error)) = &next
-                && Errno::from_io_error(error) == Some(Errno::NOENT)
-            {
+            if let Err(EntryProblem::Io(Errno::NOENT)) = next {
                 if absent == Absent::Leave {
                     return Ok(None);
                 }
@@ -419,10 +409,4 @@ fn uid(metadata: Metadata) -> Uid {
 
 fn gid(metadata: Metadata) -> Gid {
     Gid::from_raw(metadata.gid)
-}
-
-impl From<Errno> for EntryProblem {
-    fn from(errno: Errno) -> Self {
-        Self::Io(errno.into())
-    }
 }
