@@ -10,6 +10,7 @@ use std::io::Read;
 use std::ops::Range;
 
 use crate::error::{RootfsError, TarProblem};
+use crate::stream::pass;
 
 /// The unit of the format.
 pub(super) const BLOCK: u64 = 512;
@@ -37,9 +38,11 @@ const MORE_EXTENTS: Range<usize> = 0..504;
 const MORE_IS_EXTENDED: usize = 504;
 
 /// What a tar is read from.
-pub(super) trait Source: Read {
+pub(super) trait Source: Read + Sized {
     /// Skips bytes.
-    fn skip(&mut self, bytes: u64) -> io::Result<()>;
+    fn skip(&mut self, bytes: u64) -> io::Result<()> {
+        pass(self, bytes)
+    }
 }
 
 /// An entry, as in the archive: untrusted.
