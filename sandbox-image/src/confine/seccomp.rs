@@ -28,59 +28,33 @@ use seccompiler::{
 use super::landlock::Tenant;
 
 /// Calls that are allowed with any arguments.
-const ALLOWED: &[libc::c_long] = &[
+fn allowed() -> Rules {
+    use libc::*;
     // Files, by descriptor or beneath one. Landlock restricts which.
-    libc::SYS_close,
-    libc::SYS_copy_file_range,
-    libc::SYS_fstat,
-    libc::SYS_fstatfs,
-    libc::SYS_ftruncate,
-    libc::SYS_getdents64,
-    libc::SYS_lseek,
-    libc::SYS_newfstatat,
-    libc::SYS_pread64,
-    libc::SYS_pwrite64,
-    libc::SYS_read,
-    libc::SYS_renameat,
-    libc::SYS_statx,
-    libc::SYS_unlinkat,
-    libc::SYS_write,
-    // Calls of the C library when the process exits or aborts.
-    libc::SYS_writev,
-    // Memory; calls that could make it executable are below.
-    libc::SYS_brk,
-    libc::SYS_madvise,
-    libc::SYS_mremap,
-    libc::SYS_munmap,
-    // Threads, and how they exit.
-    libc::SYS_exit,
-    libc::SYS_exit_group,
-    libc::SYS_futex,
-    libc::SYS_getpid,
-    libc::SYS_gettid,
-    libc::SYS_restart_syscall,
-    libc::SYS_rseq,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_rt_sigreturn,
-    libc::SYS_sched_getaffinity,
-    libc::SYS_sched_yield,
-    libc::SYS_set_robust_list,
-    libc::SYS_sigaltstack,
+    let files = [
+        SYS_close, SYS_copy_file_range, SYS_fstat, SYS_fstatfs, SYS_ftruncate, SYS_getdents64,
+        SYS_lseek, SYS_newfstatat, SYS_pread64, SYS_pwrite64, SYS_read, SYS_renameat, SYS_statx,
+        SYS_unlinkat, SYS_write,
+    ];
+    // Calls that could make memory executable have conditions.
+    let memory = [SYS_brk, SYS_madvise, SYS_mremap, SYS_munmap];
+    // Threads, and how they exit, or abort: the C library then writes, too.
+    let threads = [
+        SYS_exit, SYS_exit_group, SYS_futex, SYS_getpid, SYS_gettid, SYS_restart_syscall, SYS_rseq,
+        SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sched_getaffinity,
+        SYS_sched_yield, SYS_set_robust_list, SYS_sigaltstack, SYS_writev,
+    ];
     // Waiting, and reading the time if the vDSO cannot be used.
-    libc::SYS_clock_getres,
-    libc::SYS_clock_gettime,
-    libc::SYS_clock_nanosleep,
-    libc::SYS_gettimeofday,
-    libc::SYS_nanosleep,
+    let waiting = [
+        SYS_clock_getres, SYS_clock_gettime, SYS_clock_nanosleep, SYS_gettimeofday, SYS_nanosleep,
+        SYS_ppoll, SYS_timerfd_create, SYS_timerfd_settime,
+    ];
+    let seeds_of_hash_tables = [SYS_getrandom];
+    let calls = [&files[..], &memory, &threads, &waiting, &seeds_of_hash_tables].concat();
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_poll,
-    libc::SYS_ppoll,
-    libc::SYS_timerfd_create,
-    libc::SYS_timerfd_settime,
-    // Seeds of hash tables.
-    libc::SYS_getrandom,
-];
+    let calls = [&calls[..], &[SYS_poll]].concat();
+    Rules::of(&calls)
+}
 
 /// The flags of a new thread, as the C library sets them. No new process, and no namespace.
 const THREAD: libc::c_int = libc::CLONE_VM
@@ -162,7 +136,7 @@ impl Rules {
 
 /// The filter for scripts, of the process `pid`.
 fn program(pid: u32) -> Result<BpfProgram, BackendError> {
-    let mut rules = Rules::of(ALLOWED);
+    let mut rules = allowed();
     // Memory of the process itself that can be read and written; never executed.
     let data_only = || (2, Qword, MaskedEq(!bits(libc::PROT_READ | libc::PROT_WRITE)), 0);
     let own = bits(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);

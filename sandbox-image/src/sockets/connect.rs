@@ -18,18 +18,9 @@ const SLICE: Duration = Duration::from_millis(50);
 /// `SIGQUIT` and similar signals, by number, as bits of a mask: they end a process, but do not
 /// interrupt a wait that only fatal signals end.
 const DUMPING: u64 = {
-    let signals = [
-        libc::SIGQUIT,
-        libc::SIGILL,
-        libc::SIGTRAP,
-        libc::SIGABRT,
-        libc::SIGFPE,
-        libc::SIGSEGV,
-        libc::SIGBUS,
-        libc::SIGSYS,
-        libc::SIGXCPU,
-        libc::SIGXFSZ,
-    ];
+    use libc::*;
+    let signals =
+        [SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGFPE, SIGSEGV, SIGBUS, SIGSYS, SIGXCPU, SIGXFSZ];
     let (mut mask, mut at) = (0, 0);
     while at < signals.len() {
         mask |= 1 << (signals[at] - 1);

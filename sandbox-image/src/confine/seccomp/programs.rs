@@ -39,38 +39,27 @@ program_syscalls!(numbers);
 
 /// Calls that are refused with any arguments. Most of them are not on the allowlist either, but are
 /// listed here for their error: commands expect EPERM for a call that exists and is not permitted.
-const REFUSED: &[libc::c_long] = &[
-    libc::SYS_add_key,
-    libc::SYS_bpf,
-    libc::SYS_io_uring_enter,
-    libc::SYS_io_uring_register,
-    libc::SYS_io_uring_setup,
-    libc::SYS_kcmp,
-    libc::SYS_keyctl,
-    libc::SYS_perf_event_open,
-    libc::SYS_process_madvise,
-    libc::SYS_process_vm_writev,
-    libc::SYS_ptrace,
-    libc::SYS_request_key,
-    libc::SYS_setns,
-    libc::SYS_unshare,
-    libc::SYS_userfaultfd,
-];
+const REFUSED: &[libc::c_long] = {
+    use libc::*;
+    &[
+        SYS_add_key, SYS_bpf, SYS_io_uring_enter, SYS_io_uring_register, SYS_io_uring_setup,
+        SYS_kcmp, SYS_keyctl, SYS_perf_event_open, SYS_process_madvise, SYS_process_vm_writev,
+        SYS_ptrace, SYS_request_key, SYS_setns, SYS_unshare, SYS_userfaultfd,
+    ]
+};
 
 /// Reads another process: the agent needs it to make the connections of commands. The engines'
 /// filters allow it too (`container_syscall_names`).
 const SUPERVISORS: &[libc::c_long] = &[libc::SYS_pidfd_getfd, libc::SYS_process_vm_readv];
 
 /// Flags of `clone` that create a namespace.
-const NAMESPACES: [libc::c_int; 7] = [
-    libc::CLONE_NEWCGROUP,
-    libc::CLONE_NEWIPC,
-    libc::CLONE_NEWNET,
-    libc::CLONE_NEWNS,
-    libc::CLONE_NEWPID,
-    libc::CLONE_NEWUSER,
-    libc::CLONE_NEWUTS,
-];
+const NAMESPACES: [libc::c_int; 7] = {
+    use libc::*;
+    [
+        CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER,
+        CLONE_NEWUTS,
+    ]
+};
 
 /// Allowed socket families. Netlink is allowed in addition, for one protocol: see [`refused`].
 const FAMILIES: [libc::c_int; 3] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX];
