@@ -24,18 +24,12 @@ use sandbox_dirfd::{Identity, Resolver, Root, Within};
 /// Longest nonce.
 const NONCE_BYTES: u64 = 4 << 10;
 
-/// What every container has beside the mounts of the command line, and whether a program may write
-/// there. The files are mounted by some engines.
-const CONTAINER: [(&str, Access); 8] = [
-    ("/", Access::Read),
-    ("/tmp", Access::Write),
-    ("/dev/shm", Access::Write),
-    ("/etc/hostname", Access::Read),
-    ("/etc/hosts", Access::Read),
-    ("/etc/resolv.conf", Access::Read),
-    (USERS, Access::Read),
-    (GROUPS, Access::Read),
-];
+/// What every container has beside the mounts of the command line, its root first. The files are mounted
+/// by some engines.
+const CONTAINER: [&str; 8] =
+    ["/", "/tmp", "/dev/shm", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf", USERS, GROUPS];
+/// Where a program may write there.
+const WRITABLE: [&str; 2] = ["/tmp", "/dev/shm"];
 /// The names of the container's users.
 pub(super) const USERS: &str = "/etc/passwd";
 /// The names of its groups.
@@ -182,7 +176,8 @@ impl Mounts {
     /// [`MountError`] if the root cannot be opened.
     pub fn open_container(&self, root: &Path) -> Result<(), MountError> {
         let mut mounts = Vec::new();
-        for (path, access) in CONTAINER {
+        for path in CONTAINER {
+            let access = if WRITABLE.contains(&path) { Access::Write } else { Access::Read };
             let at = root.join(path.trim_start_matches('/'));
             let path = GuestPath::new(path).expect("a constant path");
             match Mount::open(&argv::Mount { path, access }, &at) {
