@@ -296,11 +296,11 @@ impl Session {
             protocol: PROTOCOL_VERSION,
             agent: env!("CARGO_PKG_VERSION").to_owned(),
             confinement: self.confinement.clone(),
-            resolver: match self.mounts.resolver() {
+            resolver: match self.mounts.resolver {
                 sandbox_dirfd::Resolver::Openat2 => Resolver::Openat2,
                 sandbox_dirfd::Resolver::Walk => Resolver::Walk,
             },
-            boot_id: self.proc.boot_id().to_owned(),
+            boot_id: self.proc.boot_id.clone(),
             mounts: self.mounts.identities().collect(),
             nonce: nonce.and_then(|name| self.mounts.take_nonce(&name)),
         })

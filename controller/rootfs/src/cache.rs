@@ -46,7 +46,7 @@ pub struct RootCache {
 /// The paths of an image in the cache.
 #[derive(Debug, Clone)]
 pub(super) struct CachePaths {
-    root: PathBuf,
+    pub root: PathBuf,
     part: PathBuf,
     lock: PathBuf,
 }
@@ -174,10 +174,6 @@ impl RootCache {
 }
 
 impl CachePaths {
-    pub fn root(&self) -> &Path {
-        &self.root
-    }
-
     /// Returns the tree, or the lock to unpack it. If another process unpacks it, calls `waiting`
     /// and waits.
     pub fn claim(&self, stop: &Stop, mut waiting: impl FnMut()) -> Result<Claimed, RootfsError> {

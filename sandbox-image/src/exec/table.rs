@@ -328,7 +328,7 @@ impl Entry {
             SignalTarget::Process => program(kill_process),
             // At once, while its leader is there.
             SignalTarget::Group => {
-                program(kill_process_group) || tree.signal(&[signal], is_of(death.pid()))
+                program(kill_process_group) || tree.signal(&[signal], is_of(death.pid))
             }
             SignalTarget::Foreground => {
                 let group = self.terminal.as_ref().and_then(pty::foreground);
@@ -605,7 +605,7 @@ impl Console for WireConsole {
     }
 
     fn started(&mut self, process: Process) {
-        let pid = process.death.pid().as_raw_nonzero().get().unsigned_abs();
+        let pid = process.death.pid.as_raw_nonzero().get().unsigned_abs();
         _ = self.entry.process.set(process);
         self.notify(&FromAgent::Started(Started { request: self.id, pid }));
     }

@@ -31,7 +31,7 @@ pub struct Files {
     pub(super) list_depth: u64,
     pub(super) file_bytes: u64,
     /// Links are followed, to anywhere in the container.
-    pub(super) follows: bool,
+    pub follows: bool,
 }
 
 impl Files {
@@ -168,7 +168,7 @@ impl Files {
             ErrorKind::NotFound if !self.follows => read_only_inputs(written),
             _ => error,
         })?;
-        if located.mount.access() == Access::Read {
+        if located.mount.access == Access::Read {
             return Err(match below_inputs(&located.path) {
                 Some(_) => read_only_inputs(written),
                 None => FileError::system(Errno::ROFS, written),
@@ -214,11 +214,6 @@ impl Files {
     /// The normalised form of a path, if it is valid.
     pub fn meant(&self, written: &[u8]) -> Option<GuestPath> {
         self.mounts.meant(written)
-    }
-
-    /// Whether links are followed, to anywhere in the container.
-    pub const fn follows(&self) -> bool {
-        self.follows
     }
 
     /// The error of an operation that needs that.

@@ -41,8 +41,10 @@ pub struct Mounts {
     mounts: Vec<Mount>,
     home: Option<GuestPath>,
     workdir: GuestPath,
-    resolver: Resolver,
-    path_locks: PathLocks,
+    /// How paths are resolved.
+    pub resolver: Resolver,
+    /// Serializes changes of a file.
+    pub(super) path_locks: PathLocks,
     /// The rest of the container, its root first, if operations may go there.
     container: OnceLock<Vec<Mount>>,
 }
@@ -50,8 +52,10 @@ pub struct Mounts {
 /// One mount.
 #[derive(Debug)]
 pub struct Mount {
-    path: GuestPath,
-    access: Access,
+    /// Its path in the sandbox.
+    pub(super) path: GuestPath,
+    /// The access allowed in it.
+    pub(super) access: Access,
     target: Target,
     id: Identity,
 }
@@ -235,11 +239,6 @@ impl Mounts {
         })
     }
 
-    /// How paths are resolved.
-    pub const fn resolver(&self) -> Resolver {
-        self.resolver
-    }
-
     /// The identities of the mounts, in the order of the command line.
     pub fn identities<'a>(&'a self) -> impl Iterator<Item = MountIdentity> + 'a {
         self.mounts.iter().map(|mount| MountIdentity {
@@ -267,11 +266,6 @@ impl Mounts {
         // If this fails, for example on a read-only mount, the controller removes the file.
         _ = unlinkat(root.directory(parent).ok()?, name, AtFlags::empty());
         (content.len() as u64 <= NONCE_BYTES).then_some(content)
-    }
-
-    /// Serializes changes of a file.
-    pub(super) const fn path_locks(&self) -> &PathLocks {
-        &self.path_locks
     }
 
     /// Applies the pure path rules alone.
@@ -410,16 +404,6 @@ impl Mount {
             _ => return Err(Errno::INVAL),
         };
         Ok(Self { path: path.clone(), access, target, id: Identity::of(&stat) })
-    }
-
-    /// The access allowed in it.
-    pub(super) const fn access(&self) -> Access {
-        self.access
-    }
-
-    /// Its path in the sandbox.
-    pub(super) const fn path(&self) -> &GuestPath {
-        &self.path
     }
 
     /// Opens a mount that is a single file. `EXDEV` if its name now refers to another file.

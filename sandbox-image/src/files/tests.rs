@@ -65,7 +65,7 @@ fn is_root() -> bool {
 fn the_kernel_of_the_tests_has_both_resolvers() {
     let directory = tempfile::tempdir().unwrap();
     let (files, _) = Setup::io(directory.path()).open();
-    assert_eq!(files.mounts.resolver(), Resolver::Openat2);
+    assert_eq!(files.mounts.resolver, Resolver::Openat2);
     let root = fs::File::open(directory.path()).unwrap();
     use std::os::fd::AsFd as _;
     assert_eq!(sandbox_dirfd::probe(root.as_fd()), Resolver::Openat2);

@@ -46,7 +46,8 @@ pub enum Progress {
 
 /// A client's connection.
 pub struct Client {
-    socket: TcpStream,
+    /// Its socket.
+    pub socket: TcpStream,
     stage: Stage,
     /// Bytes received from the client and not yet sent on.
     up: Vec<u8>,
@@ -145,11 +146,6 @@ impl Client {
     /// Whether nothing but its end is left to be done.
     pub const fn is_leaving(&self) -> bool {
         matches!(self.stage, Stage::Leaving(_))
-    }
-
-    /// Its socket.
-    pub const fn socket(&self) -> &TcpStream {
-        &self.socket
     }
 
     /// When it times out. While its command runs, never if there is something to send to it: it may

@@ -114,7 +114,7 @@ impl Server {
             // A client without events to wait for is left out: otherwise an unhandled hang-up would
             // be reported forever.
             if !interest.is_empty() {
-                fds.push(PollFd::from_borrowed_fd(client.socket().as_fd(), interest));
+                fds.push(PollFd::from_borrowed_fd(client.socket.as_fd(), interest));
             }
         }
         fds
@@ -370,7 +370,7 @@ mod tests {
         }
         let (mut peer, _) = listener.accept().unwrap();
         // More than its socket takes, as long as nobody reads there.
-        let socket = server.dials[0].socket();
+        let socket = &server.dials[0].socket;
         rustix::net::sockopt::set_socket_send_buffer_size(socket, 4096).unwrap();
         for seq in 0..4 {
             let data = Base64(vec![7; MAX_CHUNK_BYTES]);

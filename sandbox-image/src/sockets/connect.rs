@@ -88,8 +88,8 @@ pub struct Connecting {
     first: Errno,
     /// The socket's own timeout.
     ends: Option<Instant>,
-    /// When it is checked next.
-    next: Instant,
+    /// When it is checked next, at the latest.
+    pub next: Instant,
     /// Whether it was writable and still not connected: a socket that was shut down stays so.
     is_always_writable: bool,
 }
@@ -138,11 +138,6 @@ impl Connecting {
     /// The waiting call.
     pub const fn id(&self) -> u64 {
         self.request.id
-    }
-
-    /// The latest time of the next check.
-    pub const fn next(&self) -> Instant {
-        self.next
     }
 
     /// The descriptor that becomes writable on progress. A UNIX socket does not report free space

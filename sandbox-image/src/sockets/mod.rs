@@ -120,7 +120,7 @@ impl Supervisor {
     /// Waits until a command makes a call, or a pending connection needs to be checked.
     fn wait(&self) -> Option<News> {
         let now = Instant::now();
-        let next = self.waiting.iter().map(Connecting::next).min();
+        let next = self.waiting.iter().map(|connecting| connecting.next).min();
         let timeout = next.map(|next| next.saturating_duration_since(now));
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut fds = vec![PollFd::new(&self.listener, PollFlags::IN)];
@@ -163,7 +163,7 @@ impl Supervisor {
     fn look_after(&mut self, writable: &[u64]) {
         let now = Instant::now();
         self.waiting.retain_mut(|connecting| {
-            if connecting.next() > now && !writable.contains(&connecting.id()) {
+            if connecting.next > now && !writable.contains(&connecting.id()) {
                 return true;
             }
             let result = connecting.poll(&self.listener, now);
