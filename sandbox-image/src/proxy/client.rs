@@ -203,17 +203,12 @@ impl Client {
     }
 
     /// Does what can be done now.
-    pub fn step(
-        &mut self,
-        shared: &Shared,
-        buffer: &mut [u8],
-        number: &mut dyn FnMut() -> u32,
-    ) -> Progress {
+    pub fn step(&mut self, shared: &Shared, buffer: &mut [u8]) -> Progress {
         if self.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
             self.abandon(shared);
             return Progress::Gone;
         }
-        let stepped = self.advance(shared, buffer, number).and_then(|()| self.write());
+        let stepped = self.advance(shared, buffer).and_then(|()| self.write());
         match stepped {
             Ok(()) => self.after(shared),
             Err(_) => {
@@ -223,15 +218,10 @@ impl Client {
         }
     }
 
-    fn advance(
-        &mut self,
-        shared: &Shared,
-        buffer: &mut [u8],
-        number: &mut dyn FnMut() -> u32,
-    ) -> io::Result<()> {
+    fn advance(&mut self, shared: &Shared, buffer: &mut [u8]) -> io::Result<()> {
         match self.stage {
             Stage::Dialling(_) => self.connect(shared),
-            Stage::Requesting(_) => self.request_tunnel(shared, buffer, number),
+            Stage::Requesting(_) => self.request_tunnel(shared, buffer),
             Stage::Connecting { .. } => {
                 self.check_answer(shared);
                 Ok(())
@@ -297,12 +287,7 @@ impl Client {
     }
 
     /// Reads the client's request, and asks the controller to connect.
-    fn request_tunnel(
-        &mut self,
-        shared: &Shared,
-        buffer: &mut [u8],
-        number: &mut dyn FnMut() -> u32,
-    ) -> io::Result<()> {
+    fn request_tunnel(&mut self, shared: &Shared, buffer: &mut [u8]) -> io::Result<()> {
         if !self.down.is_empty() {
             return Ok(());
         }
@@ -343,8 +328,7 @@ impl Client {
             }
         };
         self.up.drain(..length);
-        let tunnel = number();
-        shared.lock().open(tunnel);
+        let tunnel = shared.lock().open_any();
         self.stage = Stage::Connecting { tunnel, dialect, then };
         shared.outbox.notify(&FromAgent::Connect(Connect { tunnel, host, port }));
         Ok(())

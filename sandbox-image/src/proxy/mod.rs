@@ -93,9 +93,10 @@ enum Commands {
     Ended,
 }
 
-/// The tunnels for which one side has not sent its last message.
+/// The tunnels for which one side has not sent its last message, and where the search for the number of
+/// another one starts.
 #[derive(Default)]
-struct Tunnels(HashMap<u32, Tunnel>);
+struct Tunnels(HashMap<u32, Tunnel>, u32);
 
 /// A tunnel, shared by its client and the thread that reads the controller's messages.
 struct Tunnel {
@@ -239,18 +240,28 @@ impl Shared {
 impl Tunnels {
     /// The tunnel with this number.
     fn open(&mut self, number: u32) {
-        self.0.insert(
-            number,
-            Tunnel {
-                incoming: ReceiveWindow::new(number),
-                outgoing: SendWindow::new(number),
-                arrived: Vec::new(),
-                owed: 0,
-                is_connected: false,
-                closed: None,
-                is_left: false,
-            },
-        );
+        let tunnel = Tunnel {
+            incoming: ReceiveWindow::new(number),
+            outgoing: SendWindow::new(number),
+            arrived: Vec::new(),
+            owed: 0,
+            is_connected: false,
+            closed: None,
+            is_left: false,
+        };
+        self.0.insert(number, tunnel);
+    }
+
+    /// One with a number that none uses, which it returns.
+    fn open_any(&mut self) -> u32 {
+        loop {
+            let number = self.1.max(FIRST_TUNNEL);
+            self.1 = number.wrapping_add(1);
+            if !self.0.contains_key(&number) {
+                self.open(number);
+                return number;
+            }
+        }
     }
 
     /// How many more clients can be accepted.

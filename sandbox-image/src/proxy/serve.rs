@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
-use sandbox_protocol::limits::{FIRST_TUNNEL, MAX_CHUNK_BYTES, MAX_DIALS};
+use sandbox_protocol::limits::{MAX_CHUNK_BYTES, MAX_DIALS};
 
 use super::client::{Client, Progress};
 use super::{Commands, Shared};
@@ -40,8 +40,6 @@ struct Server {
     dials: Vec<Client>,
     /// No connection is waited for until then.
     retry: Option<Instant>,
-    /// Where the search for a free number starts.
-    next: u32,
     buffer: Vec<u8>,
 }
 
@@ -53,7 +51,6 @@ impl Server {
             clients: Vec::new(),
             dials: Vec::new(),
             retry: None,
-            next: FIRST_TUNNEL,
             buffer: vec![0; MAX_CHUNK_BYTES],
         }
     }
@@ -84,12 +81,9 @@ impl Server {
 
     /// One piece in each direction per client, so that none has to wait long for the others.
     fn step(&mut self) {
-        let Self { clients, dials, shared, next, buffer, .. } = self;
+        let Self { clients, dials, shared, buffer, .. } = self;
         for connections in [clients, dials] {
-            connections.retain_mut(|client| {
-                let mut number = || free_number(shared, next);
-                client.step(shared, buffer, &mut number) == Progress::GoesOn
-            });
+            connections.retain_mut(|client| client.step(shared, buffer) == Progress::GoesOn);
         }
     }
 
@@ -156,23 +150,11 @@ impl Server {
     }
 }
 
-/// A number that no tunnel uses.
-fn free_number(shared: &Shared, next: &mut u32) -> u32 {
-    let tunnels = shared.lock();
-    loop {
-        let number = *next;
-        *next = number.checked_add(1).unwrap_or(FIRST_TUNNEL);
-        if !tunnels.0.contains_key(&number) {
-            return number;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
 
-    use sandbox_protocol::limits::FIRST_DIAL;
+    use sandbox_protocol::limits::{FIRST_DIAL, FIRST_TUNNEL};
     use sandbox_protocol::message::{Chunk, Closed, ClosedReason, Dial};
     use sandbox_protocol::{Base64, ErrorKind, FromAgent};
 
