@@ -54,10 +54,7 @@ impl Reaper {
     pub fn start() -> io::Result<Arc<Self>> {
         let reaper = Arc::new(Self::default());
         let own = reaper.clone();
-        std::thread::Builder::new()
-            .name("reaper".to_owned())
-            .stack_size(64 << 10)
-            .spawn(move || own.reap())?;
+        crate::threads::start("reaper", 64 << 10, move || own.reap())?;
         Ok(reaper)
     }
 

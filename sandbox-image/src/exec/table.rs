@@ -25,7 +25,7 @@ use crate::files::{self, Files, Watches};
 use crate::outbox::Outbox;
 use crate::stop::{StopFlag, StopReason, no_thread};
 use crate::stream::{Stream, Streams};
-use crate::threads::ThreadJob;
+use crate::threads::{self, ThreadJob};
 use crate::wake::Wake;
 
 /// Stack size of the thread.
@@ -369,13 +369,12 @@ impl Shared {
         let wake = Arc::new(Wake::new().map_err(no_descriptor)?);
         let poller = Poller::new().map_err(no_descriptor)?;
         poller.add(OWN, Source::Wake, &*wake).map_err(no_descriptor)?;
-        let thread = std::thread::Builder::new().name("exec".to_owned()).stack_size(STACK_BYTES);
         let shared = self.clone();
         let run = move || {
             let watched = BTreeMap::new();
             Supervisor { shared, poller, watched, last: OWN, reading: None }.run()
         };
-        thread.spawn(run).map_err(no_thread)?;
+        threads::start("exec", STACK_BYTES, run).map_err(no_thread)?;
         Ok(wake)
     }
 

@@ -24,11 +24,7 @@ const RETRY: Duration = Duration::from_millis(100);
 /// Starts the thread.
 pub fn start(listener: Option<TcpListener>, shared: Arc<Shared>) -> io::Result<()> {
     let server = Server::new(listener, shared);
-    std::thread::Builder::new()
-        .name("proxy".to_owned())
-        .stack_size(STACK_BYTES)
-        .spawn(move || server.run())
-        .map(|_| ())
+    crate::threads::start("proxy", STACK_BYTES, move || server.run())
 }
 
 struct Server {

@@ -86,8 +86,7 @@ fn supervise(own: OwnFileSystems) -> io::Result<Spawner> {
     let listener = spawner.run(move || listener::install(&filter))?;
     probe::connect_once(&spawner, &listener, &own)?;
     let supervisor = Supervisor { listener, own, waiting: Vec::new() };
-    let thread = std::thread::Builder::new().name("connect".to_owned()).stack_size(STACK_BYTES);
-    thread.spawn(move || supervisor.work())?;
+    crate::threads::start("connect", STACK_BYTES, move || supervisor.work())?;
     Ok(spawner)
 }
 
