@@ -329,7 +329,8 @@ const fn promise(key: &[u8]) -> usize {
     key.len() + 4
 }
 
-fn is_name(key: &[u8]) -> bool {
+/// Whether a key is one that a script may write behind a dot.
+pub(in crate::luau) fn is_name(key: &[u8]) -> bool {
     let is_letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_';
     key.first().is_some_and(is_letter)
         && key.iter().all(|byte| is_letter(byte) || byte.is_ascii_digit())
