@@ -157,16 +157,13 @@ impl Execs {
         if state.watching.len() >= MAX_WATCHES {
             return Err(WireError::busy(format!("{MAX_WATCHES} directories are watched already")));
         }
+        let refused = |errno| {
+            let message = format!("the kernel watches no directories for this user now: {errno}");
+            WireError::busy(message)
+        };
         let watches = match state.watches.clone() {
             Some(watches) => watches,
-            None => {
-                let watches = Watches::new().map_err(|errno| {
-                    WireError::busy(format!(
-                        "the kernel watches no directories for this user now: {errno}"
-                    ))
-                })?;
-                state.watches.insert(Arc::new(watches)).clone()
-            }
+            None => state.watches.insert(Arc::new(Watches::new().map_err(refused)?)).clone(),
         };
         self.0.thread(&mut state)?;
         let stop = Arc::new(StopFlag::default());
