@@ -47,7 +47,7 @@ impl DiskReserve {
     pub fn leaves(self, space: &FreeSpace) -> (u64, u64) {
         let inodes = match space.most_inodes {
             0 => u64::MAX,
-            _ => space.available_inodes.saturating_sub(self.inodes_of(space)),
+            _ => space.inodes.saturating_sub(self.inodes_of(space)),
         };
         (space.available.saturating_sub(self.of(space.size)), inodes)
     }
@@ -57,7 +57,7 @@ impl DiskReserve {
         let (bytes, inodes) = (self.of(space.size), self.inodes_of(space));
         if space.available < bytes {
             Some(DiskShortage::Bytes(bytes))
-        } else if space.available_inodes < inodes {
+        } else if space.inodes < inodes {
             Some(DiskShortage::Inodes(inodes))
         } else {
             None

@@ -5,9 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use sandbox_engine::{Agent, AgentSource, Program};
-use sandbox_protocol::argv::{
-    AgentArgs, CheckReply, ConfinementPolicy, DiskSpace, EXIT_UNCONFINED, Mode,
-};
+use sandbox_protocol::argv::{AgentArgs, CheckReply, ConfinementPolicy, EXIT_UNCONFINED, Mode};
 use sandbox_protocol::limits::{MAX_FRAME_BYTES, MAX_SOURCE_BYTES};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
@@ -61,17 +59,7 @@ async fn run(
     confinement: ConfinementPolicy,
 ) -> io::Result<Result<CheckReply, String>> {
     let program = Program::agent(agent)?;
-    let args = AgentArgs {
-        mode: Mode::Check,
-        user: None,
-        mounts: Vec::new(),
-        hidden: Vec::new(),
-        home: None,
-        workdir: None,
-        confinement,
-        proxy: None,
-        disk: DiskSpace::default(),
-    };
+    let args = AgentArgs { confinement, ..AgentArgs::new(Mode::Check) };
     let mut child = Command::new(program.path())
         .args(args.to_args())
         .env_clear()

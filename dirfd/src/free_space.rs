@@ -19,10 +19,8 @@ pub struct FreeSpace {
     pub bytes: u64,
     /// Free bytes that unprivileged users may use.
     pub available: u64,
-    /// Free inodes; 0 if the filesystem does not count them.
+    /// Free inodes, which unprivileged users may use; 0 if the filesystem does not count them.
     pub inodes: u64,
-    /// Free inodes that unprivileged users may use.
-    pub available_inodes: u64,
     /// All inodes; 0 if the filesystem does not count them.
     pub most_inodes: u64,
     /// The size of the filesystem in bytes.
@@ -44,7 +42,6 @@ impl FreeSpace {
             bytes: bytes(stat.f_bfree),
             available: bytes(stat.f_bavail),
             inodes: stat.f_ffree,
-            available_inodes: stat.f_ffree,
             most_inodes: stat.f_files,
             size: bytes(stat.f_blocks),
         })

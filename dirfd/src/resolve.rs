@@ -105,10 +105,7 @@ impl<'a> Root<'a> {
     /// for the root. A symbolic link anywhere is `ELOOP`, another filesystem `EXDEV`.
     pub fn open(&self, relative: &[u8], flags: OFlags) -> Result<OwnedFd> {
         let relative = if relative.is_empty() { b"." } else { relative };
-        retry(|| match self.resolver {
-            Resolver::Openat2 => by_openat2(self.fd, relative, flags),
-            Resolver::Walk => self.by_walking(relative, flags),
-        })
+        retry(|| self.resolve(relative, flags))
     }
 
     /// Opens the directory `relative`, only to access entries in it.
@@ -133,11 +130,14 @@ impl<'a> Root<'a> {
     ///
     /// As of `open`, except for that link.
     pub fn stat(&self, relative: &[u8]) -> Result<Stat> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW;
-        fstat(match self.resolver {
+        fstat(self.resolve(relative, OFlags::PATH | OFlags::NOFOLLOW)?)
+    }
+
+    fn resolve(&self, relative: &[u8], flags: OFlags) -> Result<OwnedFd> {
+        match self.resolver {
             Resolver::Openat2 => by_openat2(self.fd, relative, flags),
             Resolver::Walk => self.by_walking(relative, flags),
-        }?)
+        }
     }
 
     /// Whether an entry with another device is in the mount of its directory all the same, where that

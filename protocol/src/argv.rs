@@ -157,6 +157,21 @@ pub struct CheckWarning {
 pub const MAX_CHECK_WARNINGS: usize = 50;
 
 impl AgentArgs {
+    /// The mode, with nothing mounted and every option at its default.
+    pub fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            user: None,
+            mounts: Vec::new(),
+            hidden: Vec::new(),
+            home: None,
+            workdir: None,
+            confinement: ConfinementPolicy::default(),
+            proxy: None,
+            disk: DiskSpace::default(),
+        }
+    }
+
     /// The base of relative paths: the working directory, else the home, else `/` if there is no
     /// mount.
     pub fn base(&self) -> GuestPath {
@@ -198,17 +213,7 @@ impl AgentArgs {
     pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Self, ArgsError> {
         let mut args = args.into_iter();
         let mode = args.next().as_deref().and_then(Mode::from_word).ok_or(ArgsError::Mode)?;
-        let mut parsed = Self {
-            mode,
-            user: None,
-            mounts: Vec::new(),
-            hidden: Vec::new(),
-            home: None,
-            workdir: None,
-            confinement: ConfinementPolicy::default(),
-            proxy: None,
-            disk: DiskSpace::default(),
-        };
+        let mut parsed = Self::new(mode);
         let guest =
             |path: String| GuestPath::new(&path).map_err(|source| ArgsError::Path { path, source });
         while let Some(option) = args.next() {

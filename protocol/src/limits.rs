@@ -253,15 +253,12 @@ pub fn size_text(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes} bytes");
     }
-    let (mut unit, mut power) = (0, 10);
-    while bytes >> power >= 1024 && unit + 1 < UNITS.len() {
-        unit += 1;
-        power += 10;
-    }
+    let power = 10 * (bytes.ilog2() as usize / 10).min(UNITS.len());
+    let unit = UNITS[power / 10 - 1];
     let (whole, rest) = (bytes >> power, bytes & ((1 << power) - 1));
     match (u128::from(rest) * 10) >> power {
-        0 => format!("{whole} {}", UNITS[unit]),
-        tenths => format!("{whole}.{tenths} {}", UNITS[unit]),
+        0 => format!("{whole} {unit}"),
+        tenths => format!("{whole}.{tenths} {unit}"),
     }
 }
 

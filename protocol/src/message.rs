@@ -44,11 +44,13 @@ pub trait Call: Into<Request> {
     type Reply: DeserializeOwned + Send + 'static;
     /// The request is about others, and does not count towards the [requests in
     /// flight](crate::limits::MAX_IN_FLIGHT).
-    const IS_CONTROL: bool;
+    const IS_CONTROL: bool = false;
 }
 
 macro_rules! requests {
-    ($($(#[$doc:meta])* $method:literal $variant:ident -> $reply:ty,)+) => {
+    ($(
+        $(#[$doc:meta])* $method:literal $variant:ident -> $reply:ident $($is_control:ident)?,
+    )+) => {
         /// A request from the controller to the agent.
         #[derive(Debug, Clone, PartialEq)]
         pub enum Request {
@@ -100,16 +102,7 @@ macro_rules! requests {
             }
             impl Call for $variant {
                 type Reply = $reply;
-                const IS_CONTROL: bool = matches!(
-                    $method.as_bytes(),
-                    b"cancel"
-                        | b"signal"
-                        | b"resize"
-                        | b"ports"
-                        | b"flush"
-                        | b"call_result"
-                        | b"shutdown"
-                );
+                $(const $is_control: bool = true;)?
             }
         )+
     };
@@ -123,7 +116,6 @@ impl<O: FileOperation> From<O> for Request {
 
 impl<O: FileOperation> Call for O {
     type Reply = O::Reply;
-    const IS_CONTROL: bool = false;
 }
 
 requests! {
@@ -137,23 +129,23 @@ requests! {
     /// Runs a command, in a sandbox that supports commands.
     "exec" Exec -> ExecReply,
     /// Cancels a request that is in progress.
-    "cancel" Cancel -> CancelReply,
+    "cancel" Cancel -> CancelReply IS_CONTROL,
     /// Sends a signal to processes of a command.
-    "signal" Signal -> ControlReply,
+    "signal" Signal -> ControlReply IS_CONTROL,
     /// Sets the size of a command's terminal.
-    "resize" Resize -> ControlReply,
+    "resize" Resize -> ControlReply IS_CONTROL,
     /// Connects to a port of the sandbox's loopback.
     "dial" Dial -> DialReply,
     /// Lists the ports of the sandbox that something listens on.
-    "ports" ListPorts -> ListPortsReply,
+    "ports" ListPorts -> ListPortsReply IS_CONTROL,
     /// Watches a directory, in a sandbox that supports commands.
     "watch" Watch -> WatchReply,
     /// Waits until the changes so far are reported.
-    "flush" Flush -> FlushReply,
+    "flush" Flush -> FlushReply IS_CONTROL,
     /// The result of a script's call.
-    "call_result" CallResult -> ControlReply,
+    "call_result" CallResult -> ControlReply IS_CONTROL,
     /// Ends the session: the agent answers and exits with code 0.
-    "shutdown" Shutdown -> ShutdownReply,
+    "shutdown" Shutdown -> ShutdownReply IS_CONTROL,
 }
 
 /// `hello`: the versions of both sides, and what confines the agent. It does not set what the

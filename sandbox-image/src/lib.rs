@@ -202,8 +202,7 @@ impl Agent {
     ///
     /// [`StartError::Thread`] if a thread cannot be started.
     pub fn serve(self) -> Result<Infallible, StartError> {
-        let Self { mounts, confinement, proc, programs, proxy } = self;
-        session::serve(mounts, confinement, proc, programs, proxy).map_err(StartError::Thread)
+        session::serve(self).map_err(StartError::Thread)
     }
 }
 

@@ -85,31 +85,18 @@ impl Entry {
     /// The prefix of `bytes` that takes at most `max` encoded bytes. Only that prefix is scanned,
     /// so that a huge string costs no more than a long one.
     fn new(bytes: &[u8], max: usize) -> Self {
-        let mut entry = Self { text: String::new(), bytes: 0, lossy: false, cut: false };
         // Every byte takes at least one when encoded, and a character has at most four: a character
         // split by this cut is beyond `max`.
         let head = &bytes[..bytes.len().min(max + 4)];
-        for chunk in head.utf8_chunks() {
-            let valid = cut_encoded(chunk.valid(), max - entry.bytes);
-            entry.bytes += encoded_len(valid);
-            entry.text.push_str(valid);
-            entry.cut = valid.len() < chunk.valid().len();
-            if entry.cut {
-                return entry;
-            }
-            if !chunk.invalid().is_empty() {
-                let replacement = char::REPLACEMENT_CHARACTER;
-                if entry.bytes + replacement.len_utf8() > max {
-                    entry.cut = true;
-                    return entry;
-                }
-                entry.bytes += replacement.len_utf8();
-                entry.text.push(replacement);
-                entry.lossy = true;
-            }
+        let all = String::from_utf8_lossy(head);
+        let text = cut_encoded(&all, max);
+        Self {
+            bytes: encoded_len(text),
+            // A replacement is none of the bytes that it stands for.
+            lossy: !head.starts_with(text.as_bytes()),
+            cut: text.len() < all.len() || head.len() < bytes.len(),
+            text: text.to_owned(),
         }
-        entry.cut = head.len() < bytes.len();
-        entry
     }
 }
 

@@ -159,7 +159,7 @@ impl Task<'_> {
     }
 
     fn perform(&self, operation: Operation) -> Result<OperationReply, FileError> {
-        if !self.files.follows() {
+        if !self.files.follows {
             return self.perform_once(operation);
         }
         let named: Vec<_> = match &operation {

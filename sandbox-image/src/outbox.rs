@@ -13,12 +13,9 @@ use std::sync::{Arc, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 use sandbox_protocol::frame::FrameError;
 use sandbox_protocol::limits::MAX_IN_FLIGHT;
-use sandbox_protocol::message::{DialReply, Refused, Touched};
 use sandbox_protocol::{ErrorKind, FromAgent, WireError};
 use serde::Serialize;
 
-use crate::files::Announce;
-use crate::proxy::FrameSender;
 use crate::{Exit, die};
 
 /// The most answers that the controller has not read yet. It has at most [`MAX_IN_FLIGHT`] requests
@@ -98,7 +95,8 @@ impl Outbox {
         });
     }
 
-    /// The same for a kept command, which was not admitted: it is not among the requests in flight.
+    /// The same for a request that was not admitted, such as a kept command: it is not among those in
+    /// flight.
     pub fn answer_kept<T: Serialize>(
         &self,
         id: u64,
@@ -140,27 +138,6 @@ impl Outbox {
     /// Reverts [`admit`](Self::admit) for a request whose work did not start.
     pub fn withdraw(&self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Announce for Outbox {
-    fn announce(&self, touched: Touched) {
-        self.notify(&FromAgent::Touched(touched));
-    }
-
-    fn refuse(&self, refused: Refused) {
-        self.notify(&FromAgent::Refused(refused));
-    }
-}
-
-impl FrameSender for Outbox {
-    fn send(&self, message: &FromAgent<'_>) {
-        self.notify(message);
-    }
-
-    fn answer(&self, id: u64, result: Result<DialReply, WireError>) {
-        // It was not admitted: it is not among the requests in flight.
-        self.answer_kept(id, result, || ());
     }
 }
 
@@ -286,6 +263,12 @@ impl Recorder {
     pub(crate) fn lines(&self) -> Vec<String> {
         let bytes = self.0.lock().unwrap();
         String::from_utf8(bytes.clone()).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    /// The lines written since the last call.
+    pub(crate) fn take(&self) -> Vec<String> {
+        let bytes = std::mem::take(&mut *self.0.lock().unwrap());
+        String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect()
     }
 }
 

@@ -13,7 +13,9 @@ const STATUS_BYTES: usize = 8 << 10;
 /// Information about this process and its kernel.
 #[derive(Debug)]
 pub struct Proc {
-    boot_id: String,
+    /// The kernel's boot id; empty on a kernel that does not report it. An empty id equals no
+    /// other.
+    pub boot_id: String,
     status: Option<File>,
     /// CPU time used before this program started: the process ran the engine's code before it
     /// executed the agent.
@@ -29,12 +31,6 @@ impl Proc {
             status: File::open("/proc/self/status").ok(),
             cpu_before: process_time(),
         }
-    }
-
-    /// The kernel's boot id; empty on a kernel that does not report it. An empty id equals no
-    /// other.
-    pub fn boot_id(&self) -> &str {
-        &self.boot_id
     }
 
     /// CPU time of this program, all threads.
@@ -70,7 +66,7 @@ mod tests {
     #[test]
     fn files_of_proc_opened_before_confinement_stay_readable() {
         let proc = Proc::open();
-        assert!(!proc.boot_id().is_empty());
+        assert!(!proc.boot_id.is_empty());
         // More than the whole process has used so far.
         let before = proc.peak_memory();
         assert!(before > 0);

@@ -177,15 +177,12 @@ impl Runner {
             calls,
             has_tools: tools,
         };
-        let script = std::thread::Builder::new()
-            .name("script".to_owned())
-            .stack_size(STACK_BYTES)
-            .spawn(move || {
-                let end = source::prepare(&source)
-                    .map_or_else(RunEnd::Failed, |text| luau::run(text, &args, context));
-                // The supervisor may have stopped waiting; then the process is about to exit.
-                _ = sender.send(Event::Ended(end));
-            });
+        let script = crate::threads::start("script", STACK_BYTES, move || {
+            let end = source::prepare(&source)
+                .map_or_else(RunEnd::Failed, |text| luau::run(text, &args, context));
+            // The supervisor may have stopped waiting; then the process is about to exit.
+            _ = sender.send(Event::Ended(end));
+        });
         if let Err(error) = script {
             return self.finish(id, Err(no_thread(error)));
         }

@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
-use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,8 +26,8 @@ use sandbox_protocol::{DecodeError, ErrorKind, PROTOCOL_VERSION, ToAgent, WireEr
 use serde::{Deserialize, Serialize};
 
 use crate::confine::limit_cpu;
-use crate::exec::{ExecContext, Execs, Programs, Spawner};
-use crate::files::{Announce, Files, Lifetime, Mounts, PathPolicy};
+use crate::exec::{Execs, Programs};
+use crate::files::{Files, Lifetime, Mounts, PathPolicy};
 use crate::operation::Operations;
 use crate::outbox::{Outbox, Replier, Stdout};
 use crate::proc::Proc;
@@ -37,7 +36,7 @@ use crate::run::{Job, Runner};
 use crate::stop::no_thread;
 use crate::stream::Streams;
 use crate::threads::{Reader, ThreadJob, Threads};
-use crate::{Exit, die};
+use crate::{Agent, Exit, die};
 
 /// Size of one read of stdin.
 const READ_BYTES: usize = 64 << 10;
@@ -49,13 +48,8 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// # Errors
 ///
 /// If a thread cannot be started.
-pub fn serve(
-    mounts: Mounts,
-    confinement: Confinement,
-    proc: Proc,
-    programs: Option<(ExecContext, Spawner)>,
-    proxy: Option<TcpListener>,
-) -> io::Result<Infallible> {
+pub fn serve(agent: Agent) -> io::Result<Infallible> {
+    let Agent { mounts, confinement, proc, proxy, programs } = agent;
     let outbox = Arc::new(Outbox::new(Stdout));
     let start = |listener| Proxy::start(Some(listener), outbox.clone());
     let proxy = proxy.map(start).transpose()?;
@@ -63,26 +57,22 @@ pub fn serve(
     let programs = programs.map(start).transpose()?;
     let proc = Arc::new(proc);
     let replier = Replier::start(outbox.clone())?;
-    let runner = Arc::new(Runner::new(outbox.clone(), replier.clone(), proc.clone()));
     let threads = Threads::new()?;
     let streams = Arc::new(Streams::new(threads.clone()));
-    let operations = Operations::new(outbox.clone(), streams.clone());
-    let execs = Execs::new(outbox.clone(), streams.clone());
-    let mounts = Arc::new(mounts);
     let session = Session {
-        mounts,
+        mounts: Arc::new(mounts),
         confinement,
+        runner: Arc::new(Runner::new(outbox.clone(), replier.clone(), proc.clone())),
         proc,
-        outbox,
         replier,
-        runner,
+        operations: Operations::new(outbox.clone(), streams.clone()),
+        execs: Execs::new(outbox.clone(), streams.clone()),
+        outbox,
         streams,
-        operations,
         threads: threads.clone(),
         accepted: VecDeque::new(),
         proxy,
         programs,
-        execs,
         greeted: false,
         rules: None,
         closing: false,
@@ -306,11 +296,11 @@ impl Session {
             protocol: PROTOCOL_VERSION,
             agent: env!("CARGO_PKG_VERSION").to_owned(),
             confinement: self.confinement.clone(),
-            resolver: match self.mounts.resolver() {
+            resolver: match self.mounts.resolver {
                 sandbox_dirfd::Resolver::Openat2 => Resolver::Openat2,
                 sandbox_dirfd::Resolver::Walk => Resolver::Walk,
             },
-            boot_id: self.proc.boot_id().to_owned(),
+            boot_id: self.proc.boot_id.clone(),
             mounts: self.mounts.identities().collect(),
             nonce: nonce.and_then(|name| self.mounts.take_nonce(&name)),
         })
@@ -358,7 +348,7 @@ impl Session {
     }
 
     /// The files of the request `id`; `announce` sends what it changes.
-    fn files(&self, rules: &Rules, id: u64, announce: Option<Arc<dyn Announce>>) -> Files {
+    fn files(&self, rules: &Rules, id: u64, announce: Option<Arc<Outbox>>) -> Files {
         Files::new(
             self.mounts.clone(),
             rules.paths.clone(),

@@ -25,6 +25,20 @@ const MAX_THREADS: usize = MAX_IN_FLIGHT + 1;
 /// How long work may take before another thread takes over the reading.
 const PATIENCE: Duration = Duration::from_millis(2);
 
+/// Starts a thread that nobody waits for.
+///
+/// # Errors
+///
+/// If it cannot be started.
+pub fn start<T: Send + 'static>(
+    name: &str,
+    stack_bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(stack_bytes);
+    thread.spawn(work).map(drop)
+}
+
 /// A job for one thread.
 pub type ThreadJob = Box<dyn FnOnce() + Send>;
 
@@ -90,9 +104,8 @@ impl Threads {
             return Ok(());
         }
         let threads = self.clone();
-        let thread = std::thread::Builder::new().name("worker".to_owned());
-        match thread.stack_size(STACK_BYTES).spawn(move || threads.work()) {
-            Ok(_) => {
+        match start("worker", STACK_BYTES, move || threads.work()) {
+            Ok(()) => {
                 state.threads += 1;
                 state.free += 1;
                 Ok(())

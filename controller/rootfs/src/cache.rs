@@ -46,7 +46,7 @@ pub struct RootCache {
 /// The paths of an image in the cache.
 #[derive(Debug, Clone)]
 pub(super) struct CachePaths {
-    root: PathBuf,
+    pub root: PathBuf,
     part: PathBuf,
     lock: PathBuf,
 }
@@ -98,10 +98,9 @@ impl RootCache {
 
     /// Opens the directory, to ask for the free space around it.
     pub(super) fn handle(&self) -> Result<OwnedFd, RootfsError> {
-        let path = self.directory.clone();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::open(&path, flags, Mode::empty())
-            .map_err(|errno| RootfsError::Cache { path, source: errno.into() })
+        let opened = rustix::fs::open(&self.directory, flags, Mode::empty());
+        opened.map_err(failed(&self.directory))
     }
 
     /// Creates an unlinked temporary file.
@@ -109,8 +108,7 @@ impl RootCache {
         let path = self.directory.join(format!("{SPOOL}{}", sandbox_dirfd::random_hex::<8>()));
         let mut options = File::options();
         let opened = options.read(true).write(true).create_new(true).mode(0o600).open(&path);
-        let file = opened.and_then(|file| fs::remove_file(&path).map(|()| file));
-        file.map_err(|source| RootfsError::Cache { path, source })
+        opened.and_then(|file| fs::remove_file(&path).map(|()| file)).map_err(failed(&path))
     }
 
     /// Lists the unpacked images, the last used first.
@@ -176,17 +174,9 @@ impl RootCache {
 }
 
 impl CachePaths {
-    pub fn root(&self) -> &Path {
-        &self.root
-    }
-
     /// Returns the tree, or the lock to unpack it. If another process unpacks it, calls `waiting`
     /// and waits.
     pub fn claim(&self, stop: &Stop, mut waiting: impl FnMut()) -> Result<Claimed, RootfsError> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| RootfsError::Cache { path, source }
-        };
         let mut polls = 0_u32;
         loop {
             stop.check()?;
@@ -272,24 +262,22 @@ impl PartialTree {
     /// The empty directory to unpack into.
     pub fn directory(&self) -> Result<OwnedFd, RootfsError> {
         let path = &self.paths.part;
-        let gone = || io::Error::from(io::ErrorKind::NotFound);
-        let opened = open_directory(path).and_then(|directory| directory.ok_or_else(gone));
-        opened.map_err(|source| RootfsError::Cache { path: path.clone(), source })
+        let opened = open_directory(path).map_err(failed(path))?;
+        opened.ok_or(io::ErrorKind::NotFound).map_err(failed(path))
     }
 
     /// Publishes the complete tree.
     pub fn finish(mut self) -> Result<Arc<OwnedFd>, RootfsError> {
-        let paths = self.paths.clone();
-        let failed = |source| RootfsError::Cache { path: paths.root.clone(), source };
         let tree = self.directory()?;
+        let CachePaths { root, part, .. } = &self.paths;
         // Its content is not verified again: after a power cut it must be complete, or absent.
-        rustix::fs::syncfs(&tree).map_err(|errno| failed(errno.into()))?;
+        rustix::fs::syncfs(&tree).map_err(failed(root))?;
         // Locked before it is published, so that no other process can remove it.
-        rustix::fs::flock(&tree, FlockOperation::NonBlockingLockShared)
-            .map_err(|errno| failed(errno.into()))?;
-        fs::rename(&paths.part, &paths.root).map_err(failed)?;
+        let locked = rustix::fs::flock(&tree, FlockOperation::NonBlockingLockShared);
+        locked.map_err(failed(root))?;
+        fs::rename(part, root).map_err(failed(root))?;
         self.is_done = true;
-        paths.use_now();
+        self.paths.use_now();
         Ok(Arc::new(tree))
     }
 }
@@ -306,6 +294,11 @@ impl Drop for PartialTree {
         // starting has a copy of it.
         _ = rustix::fs::flock(&self.lock, FlockOperation::Unlock);
     }
+}
+
+/// An error of a file or directory of the cache.
+fn failed<E: Into<io::Error>>(path: &Path) -> impl FnOnce(E) -> RootfsError {
+    move |error| RootfsError::Cache { path: path.to_owned(), source: error.into() }
 }
 
 fn open_directory(path: &Path) -> io::Result<Option<OwnedFd>> {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use rustix::io::Errno;
 use sandbox_api::DiskShortage;
 
 use crate::digest::Digest;
@@ -194,7 +195,7 @@ pub enum EntryProblem {
     },
     /// An error of the filesystem.
     #[error("it cannot be written")]
-    Io(#[source] io::Error),
+    Io(#[from] Errno),
 }
 
 impl RootfsError {

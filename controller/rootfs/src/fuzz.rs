@@ -4,7 +4,7 @@ use std::io::{self, BufReader, Read};
 
 use crate::error::RootfsError;
 use crate::layer::Change;
-use crate::stream::{Compression, Plain, pass};
+use crate::stream::{Compression, Plain};
 use crate::tar::{Entries, Entry, Kind, Source};
 
 /// The most that is read of what is compressed: a bomb proves nothing here.
@@ -23,11 +23,7 @@ impl Read for Pieces<'_> {
     }
 }
 
-impl Source for Pieces<'_> {
-    fn skip(&mut self, bytes: u64) -> io::Result<()> {
-        pass(self, bytes)
-    }
-}
+impl Source for Pieces<'_> {}
 
 /// What was read of a tar.
 type Reading = (Vec<(Entry, Vec<u8>)>, Option<String>);
@@ -84,13 +80,8 @@ fn read(tar: impl Source) -> Reading {
 fn next<S: Source>(entries: &mut Entries<S>) -> Result<Option<(Entry, Vec<u8>)>, RootfsError> {
     let Some(entry) = entries.next()? else { return Ok(None) };
     let mut content = Vec::new();
-    let mut buffer = [0; 100];
-    loop {
-        match entries.content(&mut buffer)? {
-            0 => return Ok(Some((entry, content))),
-            count => content.extend(&buffer[..count]),
-        }
-    }
+    entries.read_to_end(&mut content)?;
+    Ok(Some((entry, content)))
 }
 
 /// The pieces of a file lie in it, one after the other, and are exactly its content.

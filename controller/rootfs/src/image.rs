@@ -213,9 +213,8 @@ fn layout(
     let descriptor = listed.choose(ours)?;
     let (name, text) = blob(archive, &descriptor, budget)?;
     let manifest: Manifest = parse(&name, &text)?;
-    let unusable = |reason: String| RootfsError::Document { member: name.clone(), reason };
     if manifest.manifests.is_some() {
-        return Err(unusable("it is a manifest and an index at once".to_owned()));
+        return Err(unusable(&name, "it is a manifest and an index at once"));
     }
     let media_type = manifest.config.media_type.as_str();
     if !matches!(
@@ -223,13 +222,15 @@ fn layout(
         "application/vnd.oci.image.config.v1+json"
             | "application/vnd.docker.container.image.v1+json"
     ) {
-        return Err(unusable(format!("a '{}' is not an image", shown(media_type.as_bytes()))));
+        let media_type = shown(media_type.as_bytes());
+        return Err(unusable(&name, format!("a '{media_type}' is not an image")));
     }
     let config = blob(archive, &manifest.config, budget)?;
     let layers = manifest.layers.iter().map(|layer| {
         if !is_layer(&layer.media_type) {
             let media_type = shown(layer.media_type.as_bytes());
-            return Err(unusable(format!("a '{media_type}' is not a layer that can be unpacked")));
+            let reason = format!("a '{media_type}' is not a layer that can be unpacked");
+            return Err(unusable(&name, reason));
         }
         let digest = digest(&name, &layer.digest)?;
         let member = digest.member();
@@ -267,17 +268,15 @@ impl Listed {
         budget: &Budget,
         depth: usize,
     ) -> Result<(), RootfsError> {
-        let unusable =
-            |reason: &str| RootfsError::Document { member: name.to_owned(), reason: reason.into() };
         if index.layers.is_some() {
-            return Err(unusable("it is an index and a manifest at once"));
+            return Err(unusable(name, "it is an index and a manifest at once"));
         }
         for descriptor in index.manifests {
             match descriptor.media_type.as_str() {
                 "application/vnd.oci.image.index.v1+json"
                 | "application/vnd.docker.distribution.manifest.list.v2+json" => {
                     if depth == MAX_DEPTH {
-                        return Err(unusable("it is an index in too many others"));
+                        return Err(unusable(name, "it is an index in too many others"));
                     }
                     if self.seen.insert(descriptor.digest.clone()) {
                         let (name, text) = blob(archive, &descriptor, budget)?;
@@ -346,8 +345,6 @@ fn image(
 ) -> Result<Image, RootfsError> {
     let (name, text) = found.config;
     let configuration: Configuration = parse(&name, &text)?;
-    let unusable =
-        |reason: String| RootfsError::Document { member: shown(name.as_bytes()), reason };
     let Configuration { os, architecture, config, rootfs } = configuration;
     let theirs = Platform { os, architecture };
     if theirs.is_specified() && theirs != *ours {
@@ -360,10 +357,10 @@ fn image(
     }
     if diffs.len() != found.layers.len() {
         let (named, has) = (diffs.len(), found.layers.len());
-        return Err(unusable(format!("it names {named} layers, and the image has {has}")));
+        return Err(unusable(&name, format!("it names {named} layers, and the image has {has}")));
     }
     if diffs.is_empty() {
-        return Err(unusable("the image has no layers".to_owned()));
+        return Err(unusable(&name, "the image has no layers"));
     }
     let layers = found.layers.into_iter().zip(&diffs).map(|((member, blob), diff)| {
         let content = archive.section(&member)?;
@@ -377,15 +374,14 @@ fn image(
     env.retain(|variable| variable.find('=').is_some_and(|equals| equals > 0));
     let workdir = workdir.filter(|workdir| !workdir.is_empty());
     if env.iter().chain(&workdir).any(|text| text.contains('\0')) {
-        return Err(unusable("there is a NUL in its environment or working directory".to_owned()));
+        return Err(unusable(&name, "there is a NUL in its environment or working directory"));
     }
     Ok(Image { digest: Digest::of(&text), layers, env, workdir })
 }
 
 fn digest(member: &str, text: &str) -> Result<Digest, RootfsError> {
-    Digest::parse(text).ok_or_else(|| RootfsError::Document {
-        member: shown(member.as_bytes()),
-        reason: format!("'{}' is not a SHA-256 digest", shown(text.as_bytes())),
+    Digest::parse(text).ok_or_else(|| {
+        unusable(member, format!("'{}' is not a SHA-256 digest", shown(text.as_bytes())))
     })
 }
 
@@ -405,8 +401,10 @@ fn check_size(member: &str, expected: u64, found: u64) -> Result<(), RootfsError
 }
 
 fn parse<T: DeserializeOwned>(member: &str, text: &[u8]) -> Result<T, RootfsError> {
-    serde_json::from_slice(text).map_err(|error| RootfsError::Document {
-        member: shown(member.as_bytes()),
-        reason: shown(error.to_string().as_bytes()),
-    })
+    serde_json::from_slice(text)
+        .map_err(|error| unusable(member, shown(error.to_string().as_bytes())))
+}
+
+fn unusable(member: &str, reason: impl Into<String>) -> RootfsError {
+    RootfsError::Document { member: shown(member.as_bytes()), reason: reason.into() }
 }

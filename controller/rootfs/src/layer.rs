@@ -125,8 +125,7 @@ pub(super) fn unpack<S: Source>(
                 let stored: u64 = entry.extents.iter().map(|extent| extent.length).sum();
                 budget.bytes(entry.size.saturating_sub(stored))?;
                 kept.insert(&path, budget)?;
-                let content = |buffer: &mut [u8]| entries.content(buffer);
-                tree.file(&path, metadata, (entry.size, &entry.extents), content)?;
+                tree.file(&path, metadata, (entry.size, &entry.extents), &mut entries)?;
             }
             Change::Symlink(path) => {
                 kept.insert(&path, budget)?;

@@ -123,7 +123,7 @@ fn unpack(
         }
     };
     let Image { digest, env, workdir, .. } = image;
-    let root = place.root().to_owned();
+    let root = place.root.clone();
     Ok(Unpacked { root, tree, env, workdir, digest, archive: archive.file })
 }
 

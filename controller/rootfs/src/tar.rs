@@ -10,6 +10,7 @@ use std::io::Read;
 use std::ops::Range;
 
 use crate::error::{RootfsError, TarProblem};
+use crate::stream::pass;
 
 /// The unit of the format.
 pub(super) const BLOCK: u64 = 512;
@@ -37,9 +38,11 @@ const MORE_EXTENTS: Range<usize> = 0..504;
 const MORE_IS_EXTENDED: usize = 504;
 
 /// What a tar is read from.
-pub(super) trait Source: Read {
+pub(super) trait Source: Read + Sized {
     /// Skips bytes.
-    fn skip(&mut self, bytes: u64) -> io::Result<()>;
+    fn skip(&mut self, bytes: u64) -> io::Result<()> {
+        pass(self, bytes)
+    }
 }
 
 /// An entry, as in the archive: untrusted.
@@ -58,7 +61,7 @@ pub(super) struct Entry {
     /// Of a file, holes included.
     pub size: u64,
     /// The extents of the file that have content, in ascending order; the rest is holes. Their
-    /// content can be [read](Entries::content).
+    /// content can be [read](Entries).
     pub extents: Vec<SparseExtent>,
 }
 
@@ -150,21 +153,6 @@ impl<S: Source> Entries<S> {
         }
     }
 
-    /// Reads some of the current entry's content; 0 at its end.
-    pub fn content(&mut self, buffer: &mut [u8]) -> Result<usize, RootfsError> {
-        let most = usize::try_from(self.content).unwrap_or(usize::MAX).min(buffer.len());
-        if most == 0 {
-            return Ok(0);
-        }
-        match read(&mut self.source, &mut buffer[..most])? {
-            0 => Err(TarProblem::Truncated.into()),
-            count => {
-                self.content -= count as u64;
-                Ok(count)
-            }
-        }
-    }
-
     fn finish_entry(&mut self) -> Result<(), RootfsError> {
         let left = self.content.checked_add(self.padding).ok_or(TarProblem::Number)?;
         (self.content, self.padding) = (0, 0);
@@ -173,16 +161,12 @@ impl<S: Source> Entries<S> {
 
     /// The next block; `None` if the source ends before it.
     fn block(&mut self) -> Result<Option<[u8; BLOCK as usize]>, RootfsError> {
-        let mut block = [0; BLOCK as usize];
-        let mut filled = 0;
-        while filled < block.len() {
-            match read(&mut self.source, &mut block[filled..])? {
-                0 if filled == 0 => return Ok(None),
-                0 => return Err(TarProblem::Truncated.into()),
-                count => filled += count,
-            }
+        let mut block = Vec::with_capacity(BLOCK as usize);
+        self.source.by_ref().take(BLOCK).read_to_end(&mut block)?;
+        if block.is_empty() {
+            return Ok(None);
         }
-        Ok(Some(block))
+        block.try_into().map(Some).map_err(|_| TarProblem::Truncated.into())
     }
 
     fn header(&mut self) -> Result<Option<[u8; BLOCK as usize]>, RootfsError> {
@@ -219,10 +203,7 @@ impl<S: Source> Entries<S> {
         }
         self.begin_content(size);
         let mut text = vec![0; usize::try_from(size).unwrap_or_default()];
-        let mut filled = 0;
-        while filled < text.len() {
-            filled += self.content(&mut text[filled..])?;
-        }
+        self.read_exact(&mut text)?;
         Ok(text)
     }
 
@@ -353,6 +334,18 @@ impl<S: Source> Entries<S> {
         }
         numbers.remove(0);
         Ok(numbers)
+    }
+}
+
+/// Reads the current entry's content.
+impl<S: Source> Read for Entries<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.source.by_ref().take(self.content).read(buffer)?;
+        if count == 0 && self.content > 0 && !buffer.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.content -= count as u64;
+        Ok(count)
     }
 }
 
@@ -502,16 +495,6 @@ fn signed_number(field: &[u8]) -> Result<i128, TarProblem> {
     // Two's complement of at most 12 bytes; the bit after the marker is the sign.
     let start = i128::from(first & 0x7f) - if first & 0x40 == 0 { 0 } else { 0x80 };
     Ok(field[1..].iter().fold(start, |sum, &byte| sum * 256 + i128::from(byte)))
-}
-
-/// Reads what is there, also after an interrupt.
-pub(super) fn read(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match source.read(buffer) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            read => return read,
-        }
-    }
 }
 
 fn until_nul(field: &[u8]) -> &[u8] {

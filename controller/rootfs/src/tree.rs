@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::CString;
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
@@ -18,7 +19,7 @@ use rustix::io::Errno;
 use sandbox_dirfd::split;
 
 use crate::budget::Budget;
-use crate::error::{EntryProblem, RootfsError, TarProblem};
+use crate::error::{EntryProblem, RootfsError};
 use crate::tar::SparseExtent;
 
 /// Flags to open a directory.
@@ -136,14 +137,14 @@ impl Tree {
         Ok(())
     }
 
-    /// Creates or replaces a file with `content`, which returns the bytes of all
+    /// Creates or replaces a file with `content`, which has the bytes of all
     /// extents, one after the other.
     pub fn file(
         &mut self,
         path: &[u8],
         metadata: Metadata,
         (size, extents): (u64, &[SparseExtent]),
-        mut content: impl FnMut(&mut [u8]) -> Result<usize, RootfsError>,
+        content: &mut impl Read,
     ) -> Result<(), RootfsError> {
         let named = |problem| RootfsError::entry(path, problem);
         let flags =
@@ -158,15 +159,13 @@ impl Tree {
             let mut left = extent.length;
             while left > 0 {
                 let most = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
-                let count = content(&mut self.buffer[..most])?;
-                if count == 0 {
-                    return Err(TarProblem::Truncated.into());
-                }
+                let piece = &mut self.buffer[..most];
+                content.read_exact(piece)?;
                 let offset = extent.offset + extent.length - left;
-                let written = file.write_all_at(&self.buffer[..count], offset);
-                written.map_err(|error| named(EntryProblem::Io(error)))?;
-                left -= count as u64;
-                end = offset + count as u64;
+                let written = file.write_all_at(piece, offset);
+                written.map_err(|it| failed(Errno::from_io_error(&it).unwrap_or(Errno::IO)))?;
+                left -= most as u64;
+                end = offset + most as u64;
             }
         }
         if end < size {
@@ -216,11 +215,7 @@ impl Tree {
         });
         match made {
             // A directory says the latter.
-            Err(EntryProblem::Io(error))
-                if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::PERM)) =>
-            {
-                Err(missing())
-            }
+            Err(EntryProblem::Io(Errno::NOENT | Errno::PERM)) => Err(missing()),
             made => made,
         }
     }
@@ -243,11 +238,7 @@ impl Tree {
             let Some((parent, name)) = self.parent(path, Absent::Leave)? else { return Ok(()) };
             match open_dir(&parent, name) {
                 Ok(directory) => Rc::new(directory),
-                Err(EntryProblem::Io(error))
-                    if Errno::from_io_error(&error) == Some(Errno::NOENT) =>
-                {
-                    return Ok(());
-                }
+                Err(EntryProblem::Io(Errno::NOENT)) => return Ok(()),
                 Err(problem) => return Err(problem),
             }
         };
@@ -332,9 +323,7 @@ impl Tree {
         for component in above.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
             walked += component.len() + usize::from(walked > 0);
             let mut next = open_dir(&directory, component);
-            if let Err(EntryProblem::Io(error)) = &next
-                && Errno::from_io_error(error) == Some(Errno::NOENT)
-            {
+            if let Err(EntryProblem::Io(Errno::NOENT)) = next {
                 if absent == Absent::Leave {
                     return Ok(None);
                 }
@@ -420,10 +409,4 @@ fn uid(metadata: Metadata) -> Uid {
 
 fn gid(metadata: Metadata) -> Gid {
     Gid::from_raw(metadata.gid)
-}
-
-impl From<Errno> for EntryProblem {
-    fn from(errno: Errno) -> Self {
-        Self::Io(errno.into())
-    }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use sandbox_agent::proxy::{FrameSender, Proxy, listen};
+use sandbox_agent::proxy::{Outbox, Proxy, listen};
 use sandbox_api::hosts::{Allowlist, HOST_LOOPBACK};
 use sandbox_api::{ByteSize, Limits, Network, SecretValue, Secrets};
 use sandbox_engine::{Attached, Output};
@@ -22,10 +22,9 @@ use sandbox_grants::policy::EgressLimits;
 use sandbox_protocol::frame::FrameDecoder;
 use sandbox_protocol::limits::{FIRST_TUNNEL, INITIAL_CREDIT, MAX_CHUNK_BYTES, MAX_TUNNELS};
 use sandbox_protocol::message::{
-    Chunk, Close, Closed, ClosedReason, Connect, Credit, DialReply, Request, Shutdown,
-    ShutdownReply,
+    Chunk, Close, Closed, ClosedReason, Connect, Credit, Request, Shutdown, ShutdownReply,
 };
-use sandbox_protocol::{Base64, FromAgent, ToAgent, WireError};
+use sandbox_protocol::{Base64, FromAgent, ToAgent};
 use sandbox_session::fake::{FakeAgent, pipe};
 use tokio_util::io::ReaderStream;
 
@@ -104,18 +103,17 @@ fn default_limits() -> EgressLimits {
     EgressLimits::from(&Limits::default())
 }
 
-/// Writes the agent's messages to its end of the socket.
-struct Mouth(Mutex<UnixStream>);
+/// Writes the agent's messages to its end of the socket, which may be closed at the end of a test.
+struct Mouth(UnixStream);
 
-impl FrameSender for Mouth {
-    fn send(&self, message: &FromAgent<'_>) {
-        // At the end of a test the socket may be closed.
-        _ = self.0.lock().unwrap().write_all(&message.encode().unwrap());
+impl Write for Mouth {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        _ = self.0.write_all(bytes);
+        Ok(bytes.len())
     }
 
-    fn answer(&self, id: u64, result: Result<DialReply, WireError>) {
-        let answer = FromAgent::encode_reply(id, result).unwrap();
-        _ = self.0.lock().unwrap().write_all(&answer);
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -160,8 +158,8 @@ impl World {
         let session = Session::start(attached, Some(egress.clone())).unwrap();
         let listener = listen(0).unwrap();
         let address = listener.local_addr().unwrap();
-        let mouth = Mouth(Mutex::new(theirs.try_clone().unwrap()));
-        let proxy = Proxy::start(Some(listener), Arc::new(mouth)).unwrap();
+        let outbox = Outbox::new(Mouth(theirs.try_clone().unwrap()));
+        let proxy = Proxy::start(Some(listener), Arc::new(outbox)).unwrap();
         proxy.accept_clients();
         let listening = proxy.clone();
         std::thread::spawn(move || hear(theirs, &listening));

@@ -160,18 +160,8 @@ impl Plan {
         let mode = if spec.root.supports_exec() { Mode::Exec } else { Mode::Script };
         let home = io.clone();
         let proxy = proxy(mode, &spec.hosts())?;
-        let args = AgentArgs {
-            mode,
-            user: None,
-            mounts,
-            hidden: Vec::new(),
-            home,
-            workdir,
-            confinement,
-            proxy,
-            // Known when the io dir is there.
-            disk: DiskSpace::default(),
-        };
+        // What bounds the disk space is known when the io dir is there.
+        let args = AgentArgs { mounts, home, workdir, confinement, proxy, ..AgentArgs::new(mode) };
         Ok(Self { io, inputs, args, configure })
     }
 

@@ -84,17 +84,10 @@ impl Grant<'_> {
 
 /// Where commands can write outside the mounts, if the image has it: files that are removed with
 /// the sandbox, and devices that give access to nothing outside.
-const AROUND_PROGRAMS: [(&str, GrantKind); 10] = [
-    ("/tmp", GrantKind::Directory),
-    ("/dev/shm", GrantKind::Directory),
-    ("/dev/null", GrantKind::Device),
-    ("/dev/zero", GrantKind::Device),
-    ("/dev/full", GrantKind::Device),
-    ("/dev/random", GrantKind::Device),
-    ("/dev/urandom", GrantKind::Device),
-    ("/dev/tty", GrantKind::Device),
-    ("/dev/ptmx", GrantKind::Device),
-    ("/dev/pts", GrantKind::Device),
+const TEMPORARY: [&str; 2] = ["/tmp", "/dev/shm"];
+const DEVICES: [&str; 8] = [
+    "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx",
+    "/dev/pts",
 ];
 
 /// What commands can access outside the mounts: the image, temporary directories, devices.
@@ -110,19 +103,16 @@ impl ImageGrants {
     pub fn open() -> rustix::io::Result<Self> {
         let open = |path| openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let root = (open("/")?, Access::Read, GrantKind::Image);
-        let others = AROUND_PROGRAMS
-            .into_iter()
-            .filter_map(|(path, kind)| Some((open(path).ok()?, Access::Write, kind)));
+        let temporary = TEMPORARY.map(|path| (path, GrantKind::Directory));
+        let others = temporary.into_iter().chain(DEVICES.map(|path| (path, GrantKind::Device)));
+        let others =
+            others.filter_map(|(path, kind)| Some((open(path).ok()?, Access::Write, kind)));
         Ok(Self(std::iter::once(root).chain(others).collect()))
     }
 
     /// The grants that commands need.
     pub fn grants(&self) -> impl Iterator<Item = Grant<'_>> {
-        self.0.iter().map(|(fd, access, kind)| Grant {
-            fd: fd.as_fd(),
-            access: *access,
-            kind: *kind,
-        })
+        self.0.iter().map(|&(ref fd, access, kind)| Grant { fd: fd.as_fd(), access, kind })
     }
 }
 

@@ -28,59 +28,33 @@ use seccompiler::{
 use super::landlock::Tenant;
 
 /// Calls that are allowed with any arguments.
-const ALLOWED: &[libc::c_long] = &[
+fn allowed() -> Rules {
+    use libc::*;
     // Files, by descriptor or beneath one. Landlock restricts which.
-    libc::SYS_close,
-    libc::SYS_copy_file_range,
-    libc::SYS_fstat,
-    libc::SYS_fstatfs,
-    libc::SYS_ftruncate,
-    libc::SYS_getdents64,
-    libc::SYS_lseek,
-    libc::SYS_newfstatat,
-    libc::SYS_pread64,
-    libc::SYS_pwrite64,
-    libc::SYS_read,
-    libc::SYS_renameat,
-    libc::SYS_statx,
-    libc::SYS_unlinkat,
-    libc::SYS_write,
-    // Calls of the C library when the process exits or aborts.
-    libc::SYS_writev,
-    // Memory; calls that could make it executable are below.
-    libc::SYS_brk,
-    libc::SYS_madvise,
-    libc::SYS_mremap,
-    libc::SYS_munmap,
-    // Threads, and how they exit.
-    libc::SYS_exit,
-    libc::SYS_exit_group,
-    libc::SYS_futex,
-    libc::SYS_getpid,
-    libc::SYS_gettid,
-    libc::SYS_restart_syscall,
-    libc::SYS_rseq,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_rt_sigreturn,
-    libc::SYS_sched_getaffinity,
-    libc::SYS_sched_yield,
-    libc::SYS_set_robust_list,
-    libc::SYS_sigaltstack,
+    let files = [
+        SYS_close, SYS_copy_file_range, SYS_fstat, SYS_fstatfs, SYS_ftruncate, SYS_getdents64,
+        SYS_lseek, SYS_newfstatat, SYS_pread64, SYS_pwrite64, SYS_read, SYS_renameat, SYS_statx,
+        SYS_unlinkat, SYS_write,
+    ];
+    // Calls that could make memory executable have conditions.
+    let memory = [SYS_brk, SYS_madvise, SYS_mremap, SYS_munmap];
+    // Threads, and how they exit, or abort: the C library then writes, too.
+    let threads = [
+        SYS_exit, SYS_exit_group, SYS_futex, SYS_getpid, SYS_gettid, SYS_restart_syscall, SYS_rseq,
+        SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sched_getaffinity,
+        SYS_sched_yield, SYS_set_robust_list, SYS_sigaltstack, SYS_writev,
+    ];
     // Waiting, and reading the time if the vDSO cannot be used.
-    libc::SYS_clock_getres,
-    libc::SYS_clock_gettime,
-    libc::SYS_clock_nanosleep,
-    libc::SYS_gettimeofday,
-    libc::SYS_nanosleep,
+    let waiting = [
+        SYS_clock_getres, SYS_clock_gettime, SYS_clock_nanosleep, SYS_gettimeofday, SYS_nanosleep,
+        SYS_ppoll, SYS_timerfd_create, SYS_timerfd_settime,
+    ];
+    let seeds_of_hash_tables = [SYS_getrandom];
+    let calls = [&files[..], &memory, &threads, &waiting, &seeds_of_hash_tables].concat();
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_poll,
-    libc::SYS_ppoll,
-    libc::SYS_timerfd_create,
-    libc::SYS_timerfd_settime,
-    // Seeds of hash tables.
-    libc::SYS_getrandom,
-];
+    let calls = [&calls[..], &[SYS_poll]].concat();
+    Rules::of(&calls)
+}
 
 /// The flags of a new thread, as the C library sets them. No new process, and no namespace.
 const THREAD: libc::c_int = libc::CLONE_VM
@@ -134,6 +108,9 @@ pub fn apply(program: &BpfProgram) -> Result<(), SeccompError> {
     })
 }
 
+/// A condition on an argument: its index, how much of it counts, and what it is compared with.
+type Condition = (u8, SeccompCmpArgLen, SeccompCmpOp, u64);
+
 /// Rules by call; at least one must match, with all of its conditions.
 #[derive(Default)]
 struct Rules(BTreeMap<i64, Vec<SeccompRule>>);
@@ -146,8 +123,12 @@ impl Rules {
     fn add(
         &mut self,
         call: libc::c_long,
-        conditions: Vec<SeccompCondition>,
+        conditions: impl IntoIterator<Item = Condition>,
     ) -> Result<(), BackendError> {
+        let condition = |(place, length, operator, value)| {
+            SeccompCondition::new(place, length, operator, value)
+        };
+        let conditions = conditions.into_iter().map(condition).collect::<Result<_, _>>()?;
         self.0.entry(call).or_default().push(SeccompRule::new(conditions)?);
         Ok(())
     }
@@ -155,40 +136,37 @@ impl Rules {
 
 /// The filter for scripts, of the process `pid`.
 fn program(pid: u32) -> Result<BpfProgram, BackendError> {
-    let mut rules = Rules::of(ALLOWED);
-    let mut only = |call, conditions| rules.add(call, conditions);
+    let mut rules = allowed();
     // Memory of the process itself that can be read and written; never executed.
-    let data_only = || argument(2, Qword, MaskedEq(!bits(libc::PROT_READ | libc::PROT_WRITE)), 0);
+    let data_only = || (2, Qword, MaskedEq(!bits(libc::PROT_READ | libc::PROT_WRITE)), 0);
     let own = bits(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let kind = bits(libc::MAP_TYPE | libc::MAP_ANONYMOUS);
-    only(libc::SYS_mmap, vec![data_only()?, argument(3, Qword, MaskedEq(kind), own)?])?;
-    only(libc::SYS_mprotect, vec![data_only()?])?;
+    rules.add(libc::SYS_mmap, [data_only(), (3, Qword, MaskedEq(kind), own)])?;
+    rules.add(libc::SYS_mprotect, [data_only()])?;
     // `clone3`, whose flags a filter cannot read, is missing: the C library falls back to this one.
-    only(libc::SYS_clone, vec![argument(0, Qword, Eq, bits(THREAD))?])?;
-    only(libc::SYS_prctl, vec![argument(0, Dword, Eq, bits(libc::PR_SET_NAME))?])?;
+    rules.add(libc::SYS_clone, [(0, Qword, Eq, bits(THREAD))])?;
+    rules.add(libc::SYS_prctl, [(0, Dword, Eq, bits(libc::PR_SET_NAME))])?;
     // The CPU time limit of this process alone, which without a capability can only be lowered.
-    only(
-        libc::SYS_prlimit64,
-        vec![argument(0, Dword, Eq, 0)?, argument(1, Dword, Eq, libc::RLIMIT_CPU.into())?],
-    )?;
+    let of_itself = (0, Dword, Eq, 0);
+    rules.add(libc::SYS_prlimit64, [of_itself, (1, Dword, Eq, libc::RLIMIT_CPU.into())])?;
     // For `abort`, of this process alone.
-    only(libc::SYS_tgkill, vec![argument(0, Dword, Eq, pid.into())?])?;
+    rules.add(libc::SYS_tgkill, [(0, Dword, Eq, pid.into())])?;
     // The standard library's own checks of its descriptors.
-    only(libc::SYS_fcntl, vec![argument(1, Dword, Eq, bits(libc::F_GETFD))?])?;
+    rules.add(libc::SYS_fcntl, [(1, Dword, Eq, bits(libc::F_GETFD))])?;
     // Files in the io dir remain after the sandbox is removed: never set-uid.
-    only(libc::SYS_openat, vec![argument(3, Dword, MaskedEq(SPECIAL_MODES), 0)?])?;
-    only(libc::SYS_mkdirat, vec![argument(2, Dword, MaskedEq(SPECIAL_MODES), 0)?])?;
-    only(libc::SYS_fchmod, vec![argument(1, Dword, MaskedEq(SPECIAL_MODES), 0)?])?;
+    rules.add(libc::SYS_openat, [(3, Dword, MaskedEq(SPECIAL_MODES), 0)])?;
+    rules.add(libc::SYS_mkdirat, [(2, Dword, MaskedEq(SPECIAL_MODES), 0)])?;
+    rules.add(libc::SYS_fchmod, [(1, Dword, MaskedEq(SPECIAL_MODES), 0)])?;
     // The times of a file that is open: Landlock does not restrict those of a path.
-    only(libc::SYS_utimensat, vec![argument(1, Qword, Eq, 0)?])?;
+    rules.add(libc::SYS_utimensat, [(1, Qword, Eq, 0)])?;
     // Reserving space for a write; no holes, and no other way to change content.
-    only(libc::SYS_fallocate, vec![argument(1, Dword, Eq, bits(libc::FALLOC_FL_KEEP_SIZE))?])?;
+    rules.add(libc::SYS_fallocate, [(1, Dword, Eq, bits(libc::FALLOC_FL_KEEP_SIZE))])?;
     // A complete file is given its new name: by a rename, or by a link, for a file without a name
     // by its descriptor.
     let nothing_there = u64::from(libc::RENAME_NOREPLACE);
-    only(libc::SYS_renameat2, vec![argument(4, Dword, Eq, nothing_there)?])?;
+    rules.add(libc::SYS_renameat2, [(4, Dword, Eq, nothing_there)])?;
     for flags in [0, libc::AT_EMPTY_PATH, libc::AT_SYMLINK_FOLLOW] {
-        only(libc::SYS_linkat, vec![argument(4, Dword, Eq, bits(flags))?])?;
+        rules.add(libc::SYS_linkat, [(4, Dword, Eq, bits(flags))])?;
     }
 
     compile(rules, errno(libc::ENOSYS), SeccompAction::Allow)
@@ -213,16 +191,6 @@ fn compile(
 
 const fn errno(number: libc::c_int) -> SeccompAction {
     SeccompAction::Errno(number.unsigned_abs())
-}
-
-/// A condition on an argument, by its index.
-fn argument(
-    place: u8,
-    length: SeccompCmpArgLen,
-    operator: SeccompCmpOp,
-    value: u64,
-) -> Result<SeccompCondition, BackendError> {
-    SeccompCondition::new(place, length, operator, value)
 }
 
 /// Flags, none of which is the sign bit, as the filter compares them.

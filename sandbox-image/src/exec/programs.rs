@@ -114,7 +114,7 @@ impl Programs {
 
     /// The sockets that listen in the sandbox, but for the proxy's.
     pub fn listening(&self) -> Vec<ListeningPort> {
-        self.context.listening.ports(self.proxy.as_ref().and_then(|proxy| proxy.port()))
+        self.context.listening.ports(self.proxy.as_ref().and_then(|proxy| proxy.port))
     }
 
     /// CPU time in milliseconds of the commands that scripts ran and that have ended.

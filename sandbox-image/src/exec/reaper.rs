@@ -15,17 +15,13 @@ use crate::wake::Wake;
 /// The exit of a child, once it has exited.
 #[derive(Debug)]
 pub struct Death {
-    pid: Pid,
+    /// The child's pid. It may be another process's by now: see [`Reaper::holding`].
+    pub pid: Pid,
     exit: Mutex<Option<ExecEnd>>,
     wake: Arc<Wake>,
 }
 
 impl Death {
-    /// The child's pid. It may be another process's by now: see [`Reaper::holding`].
-    pub const fn pid(&self) -> Pid {
-        self.pid
-    }
-
     /// The child's exit, if it has exited.
     pub fn exit(&self) -> Option<ExecEnd> {
         *self.exit.lock().unwrap()
@@ -58,10 +54,7 @@ impl Reaper {
     pub fn start() -> io::Result<Arc<Self>> {
         let reaper = Arc::new(Self::default());
         let own = reaper.clone();
-        std::thread::Builder::new()
-            .name("reaper".to_owned())
-            .stack_size(64 << 10)
-            .spawn(move || own.reap())?;
+        crate::threads::start("reaper", 64 << 10, move || own.reap())?;
         Ok(reaper)
     }
 
@@ -85,9 +78,9 @@ impl Reaper {
         let death = Arc::new(Death { pid, exit: Mutex::default(), wake: wake.clone() });
         state.awaited.insert(pid.as_raw_nonzero().get(), death.clone());
         state.trees.retain(|(_, reaped)| reaped.strong_count() > 0);
-        let reaped = Arc::downgrade(tree.reaped());
+        let reaped = Arc::downgrade(&tree.reaped);
         if !state.trees.iter().any(|(_, known)| known.ptr_eq(&reaped)) {
-            state.trees.push((tree.mark(), reaped));
+            state.trees.push((tree.mark, reaped));
         }
         Ok((death, more))
     }

@@ -78,7 +78,8 @@ struct Job {
 /// A child that may still use the memory of the agent.
 #[derive(Debug)]
 pub struct Launch {
-    death: Arc<Death>,
+    /// The child's exit.
+    pub death: Arc<Death>,
     /// Closed when the child has left this memory.
     word: OwnedFd,
     job: *mut Job,
@@ -116,7 +117,7 @@ pub fn spawn(
         stdio: stdio.each_ref().map(|fd| fd.as_raw_fd()),
         has_terminal: *has_terminal,
         signals: ptr::from_ref(&**CHANGED_SIGNALS),
-        mark: tree.mark(),
+        mark: tree.mark,
         layer: layers.landlock.as_ref().map(|fd| fd.as_raw_fd()),
         filter,
         word: -1,
@@ -152,11 +153,6 @@ pub fn spawn(
 }
 
 impl Launch {
-    /// The child's exit.
-    pub const fn death(&self) -> &Arc<Death> {
-        &self.death
-    }
-
     /// Whether the child has left this memory. Then [this](AsFd) becomes readable.
     pub fn has_left(&self) -> bool {
         let word = &mut [PollFd::new(&self.word, PollFlags::IN)];

@@ -25,8 +25,7 @@ impl Spawner {
     /// If a thread cannot be started.
     pub fn start() -> io::Result<Self> {
         let (sender, work) = channel::<ThreadJob>();
-        let thread = std::thread::Builder::new().name("spawner".to_owned());
-        thread.stack_size(STACK_BYTES).spawn(move || {
+        crate::threads::start("spawner", STACK_BYTES, move || {
             block_signals();
             work.into_iter().for_each(|work| work());
         })?;

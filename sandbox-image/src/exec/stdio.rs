@@ -45,27 +45,20 @@ impl Outputs {
         has_input: bool,
         null: &Arc<OwnedFd>,
     ) -> Result<([Arc<OwnedFd>; 3], Ends), WireError> {
-        let merges = match self {
-            Self::Terminal(Terminal { master, slave }) => {
-                let (slave, stdin) = (Arc::new(slave), has_input.then(|| master.clone()));
-                let ends = Ends { outputs: [Some(master), None], stdin, has_terminal: true };
-                return Ok(([slave.clone(), slave.clone(), slave], ends));
-            }
-            Self::Merged => true,
-            Self::Apart => false,
-        };
-        let (from_stdin, stdin) = if has_input {
-            let (from_stdin, stdin) = pipe()?;
-            (from_stdin, Some(stdin))
-        } else {
-            (null.clone(), None)
+        let merges = matches!(self, Self::Merged);
+        if let Self::Terminal(Terminal { master, slave }) = self {
+            let (slave, stdin) = (Arc::new(slave), has_input.then(|| master.clone()));
+            let ends = Ends { outputs: [Some(master), None], stdin, has_terminal: true };
+            return Ok(([slave.clone(), slave.clone(), slave], ends));
+        }
+        let (from_stdin, stdin) = match has_input {
+            true => pipe().map(|(from_stdin, stdin)| (from_stdin, Some(stdin)))?,
+            false => (null.clone(), None),
         };
         let (stdout, to_stdout) = pipe()?;
-        let (stderr, to_stderr) = if merges {
-            (None, to_stdout.clone())
-        } else {
-            let (stderr, to_stderr) = pipe()?;
-            (Some(stderr), to_stderr)
+        let (stderr, to_stderr) = match merges {
+            true => (None, to_stdout.clone()),
+            false => pipe().map(|(stderr, to_stderr)| (Some(stderr), to_stderr))?,
         };
         for end in [Some(&stdout), stderr.as_ref(), stdin.as_ref()].into_iter().flatten() {
             fcntl_setfl(end, OFlags::NONBLOCK).map_err(no_descriptor)?;

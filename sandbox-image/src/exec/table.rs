@@ -25,7 +25,7 @@ use crate::files::{self, Files, Watches};
 use crate::outbox::Outbox;
 use crate::stop::{StopFlag, StopReason, no_thread};
 use crate::stream::{Stream, Streams};
-use crate::threads::ThreadJob;
+use crate::threads::{self, ThreadJob};
 use crate::wake::Wake;
 
 /// Stack size of the thread.
@@ -157,16 +157,13 @@ impl Execs {
         if state.watching.len() >= MAX_WATCHES {
             return Err(WireError::busy(format!("{MAX_WATCHES} directories are watched already")));
         }
+        let refused = |errno| {
+            let message = format!("the kernel watches no directories for this user now: {errno}");
+            WireError::busy(message)
+        };
         let watches = match state.watches.clone() {
             Some(watches) => watches,
-            None => {
-                let watches = Watches::new().map_err(|errno| {
-                    WireError::busy(format!(
-                        "the kernel watches no directories for this user now: {errno}"
-                    ))
-                })?;
-                state.watches.insert(Arc::new(watches)).clone()
-            }
+            None => state.watches.insert(Arc::new(Watches::new().map_err(refused)?)).clone(),
         };
         self.0.thread(&mut state)?;
         let stop = Arc::new(StopFlag::default());
@@ -328,7 +325,7 @@ impl Entry {
             SignalTarget::Process => program(kill_process),
             // At once, while its leader is there.
             SignalTarget::Group => {
-                program(kill_process_group) || tree.signal(&[signal], is_of(death.pid()))
+                program(kill_process_group) || tree.signal(&[signal], is_of(death.pid))
             }
             SignalTarget::Foreground => {
                 let group = self.terminal.as_ref().and_then(pty::foreground);
@@ -369,13 +366,12 @@ impl Shared {
         let wake = Arc::new(Wake::new().map_err(no_descriptor)?);
         let poller = Poller::new().map_err(no_descriptor)?;
         poller.add(OWN, Source::Wake, &*wake).map_err(no_descriptor)?;
-        let thread = std::thread::Builder::new().name("exec".to_owned()).stack_size(STACK_BYTES);
         let shared = self.clone();
         let run = move || {
             let watched = BTreeMap::new();
             Supervisor { shared, poller, watched, last: OWN, reading: None }.run()
         };
-        thread.spawn(run).map_err(no_thread)?;
+        threads::start("exec", STACK_BYTES, run).map_err(no_thread)?;
         Ok(wake)
     }
 
@@ -605,7 +601,7 @@ impl Console for WireConsole {
     }
 
     fn started(&mut self, process: Process) {
-        let pid = process.death.pid().as_raw_nonzero().get().unsigned_abs();
+        let pid = process.death.pid.as_raw_nonzero().get().unsigned_abs();
         _ = self.entry.process.set(process);
         self.notify(&FromAgent::Started(Started { request: self.id, pid }));
     }

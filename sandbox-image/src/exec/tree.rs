@@ -124,24 +124,16 @@ impl Reaped {
 /// A command and all processes that it has started.
 #[derive(Debug)]
 pub struct Tree {
-    mark: Option<u64>,
-    reaped: Arc<Reaped>,
+    /// The mark that the command carries.
+    pub mark: Option<u64>,
+    /// What the reaper has reaped of it.
+    pub reaped: Arc<Reaped>,
     sweeps: Arc<AtomicU64>,
     /// How many of them there were before it, or were made because of it.
     own_sweeps: AtomicU64,
 }
 
 impl Tree {
-    /// The mark that the command carries.
-    pub const fn mark(&self) -> Option<u64> {
-        self.mark
-    }
-
-    /// What the reaper has reaped of it.
-    pub const fn reaped(&self) -> &Arc<Reaped> {
-        &self.reaped
-    }
-
     /// What its processes used that were reaped: all of them, once it [is gone](Self::is_gone) or has been
     /// [caught](Chase). That of a process whose parent ignores the exits of its children is lost: the
     /// kernel reaps it.

@@ -366,7 +366,7 @@ impl<C: Console> Watch<C> {
                 self.look_at_bounds();
                 if self.stopped.is_some() {
                     let kill = |pid| _ = kill_process(pid, Signal::KILL);
-                    self.permit.programs().reaper.holding(launch.death(), kill);
+                    self.permit.programs().reaper.holding(&launch.death, kill);
                 }
             }
             let look = Instant::now() + LOOK_INTERVAL;

@@ -10,23 +10,15 @@ use sandbox_protocol::path::GuestPath;
 
 use super::error::{FileError, not_allowed, protected, read_only_inputs};
 use super::follow::LastLink;
+use super::handle::Handle;
 use super::mounts::{LocatedPath, Mounts, below_inputs, no_mount};
 use super::policy::PathPolicy;
 use super::quota::{Lifetime, Quota};
-use super::touched::{Announce, TouchedPaths};
+use super::touched::TouchedPaths;
+use crate::outbox::Outbox;
 
 /// How often an operation is tried while links appear in its paths.
 const TRIES: usize = 8;
-
-/// An open handle with bytes that are not yet written.
-pub trait Flush: Send {
-    /// Writes what is buffered, as far as possible.
-    ///
-    /// # Errors
-    ///
-    /// OS errors that were not returned before.
-    fn flush_best_effort(&mut self) -> Result<(), FileError>;
-}
 
 /// The files of one run, or of one file operation.
 pub struct Files {
@@ -34,12 +26,12 @@ pub struct Files {
     pub(super) policy: Arc<PathPolicy>,
     pub(super) quota: Quota,
     pub(super) announced: TouchedPaths,
-    pub(super) handles: Mutex<Vec<Weak<Mutex<dyn Flush>>>>,
+    pub(super) handles: Mutex<Vec<Weak<Mutex<Handle>>>>,
     pub(super) list_entries: usize,
     pub(super) list_depth: u64,
     pub(super) file_bytes: u64,
     /// Links are followed, to anywhere in the container.
-    pub(super) follows: bool,
+    pub follows: bool,
 }
 
 impl Files {
@@ -49,7 +41,7 @@ impl Files {
         policy: Arc<PathPolicy>,
         limits: &Limits,
         lifetime: Arc<Lifetime>,
-        announce: Option<Arc<dyn Announce>>,
+        announce: Option<Arc<Outbox>>,
         request: u64,
     ) -> Self {
         Self {
@@ -80,7 +72,7 @@ impl Files {
     }
 
     /// Registers a handle, so that an abandoned run can still flush it.
-    pub fn register(&self, handle: Weak<Mutex<dyn Flush>>) {
+    pub fn register(&self, handle: Weak<Mutex<Handle>>) {
         let mut handles = self.handles.lock().unwrap();
         // Forget closed handles when the list would grow, so that it is no longer than the number
         // of open handles.
@@ -176,7 +168,7 @@ impl Files {
             ErrorKind::NotFound if !self.follows => read_only_inputs(written),
             _ => error,
         })?;
-        if located.mount.access() == Access::Read {
+        if located.mount.access == Access::Read {
             return Err(match below_inputs(&located.path) {
                 Some(_) => read_only_inputs(written),
                 None => FileError::system(Errno::ROFS, written),
@@ -222,11 +214,6 @@ impl Files {
     /// The normalised form of a path, if it is valid.
     pub fn meant(&self, written: &[u8]) -> Option<GuestPath> {
         self.mounts.meant(written)
-    }
-
-    /// Whether links are followed, to anywhere in the container.
-    pub const fn follows(&self) -> bool {
-        self.follows
     }
 
     /// The error of an operation that needs that.

@@ -148,7 +148,7 @@ impl Files {
                 ended = next.is_break();
                 Ok(next)
             };
-            let top = mount.path().as_bytes();
+            let top = mount.path.as_bytes();
             let bounds = (room, bound);
             let below =
                 self.walk_breadth_first(top, bounds, watch, &visit_below, &mut each_below)?;

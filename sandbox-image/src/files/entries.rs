@@ -200,20 +200,13 @@ impl Files {
             let reason = format!("a path in it would be longer than {MAX_PATH_BYTES} bytes");
             FileError { reason, ..FileError::system(Errno::NAMETOOLONG, to) }
         })?;
-        let pending: Vec<_> = paths
-            .iter()
-            .flat_map(|(old, new)| {
-                [
-                    self.announced.announce(old, true, Change::Remove),
-                    // A directory replaces an empty one.
-                    self.announced.announce(
-                        new,
-                        replaced.is_some() && !is_directory,
-                        Change::Write,
-                    ),
-                ]
-            })
-            .collect();
+        // A directory replaces an empty one.
+        let replaces = replaced.is_some() && !is_directory;
+        let mut pending = Vec::with_capacity(2 * paths.len());
+        for (old, new) in &paths {
+            pending.push(self.announced.announce(old, true, Change::Remove));
+            pending.push(self.announced.announce(new, replaces, Change::Write));
+        }
         // The search and the announcements may have taken all of the time.
         if let Err(error) = watch.check() {
             withdraw(pending);

@@ -106,13 +106,12 @@ pub(super) fn follow(
         if stat.st_dev != device && is_kernels(&next).map_err(fail)? {
             return Err(special(written));
         }
+        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
         if name == b".." {
             found.truncate(split(&found).0.len());
-        } else if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+        } else if !is_link || rest.is_empty() && last == LastLink::Keep {
             found = [found.as_slice(), name.as_slice()].join(&b'/');
-        } else if rest.is_empty() && last == LastLink::Keep {
-            found = [found.as_slice(), name.as_slice()].join(&b'/');
-            ends_in_link = true;
+            ends_in_link = is_link;
         } else {
             links += 1;
             if links > MAX_LINKS {

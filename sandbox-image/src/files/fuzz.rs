@@ -128,7 +128,7 @@ fn located(written: &[u8]) {
     let MountTarget::Beneath(_, relative) = &located.target else {
         panic!("a directory is mounted")
     };
-    let mount = located.mount.path();
+    let mount = &located.mount.path;
     assert_eq!(located.path.strip_prefix(mount), Some(relative.as_slice()));
     assert!(!relative.starts_with(b"/") && !relative.ends_with(b"/"));
     if !relative.is_empty() {

@@ -141,7 +141,7 @@ impl Files {
                 break;
             }
             let stat = fstat(mount.fd());
-            let stat = stat.map_err(|errno| FileError::system(errno, mount.path().as_bytes()))?;
+            let stat = stat.map_err(|errno| FileError::system(errno, mount.path.as_bytes()))?;
             let kind = kind_of(FileType::from_raw_mode(stat.st_mode));
             let (size, modified) = (size_of(&stat), modified(&stat));
             let details = owners.as_ref().map(|owners| self.details(&stat, owners));
@@ -158,7 +158,7 @@ impl Files {
                 max_depth: depth,
                 limit: Some(room.max(1)),
                 details: request.details,
-                ..List::new(mount.path().as_bytes())
+                ..List::new(mount.path.as_bytes())
             };
             let inner = self.walk(&below, bound, watch, |entry| match room {
                 0 => Ok(()),

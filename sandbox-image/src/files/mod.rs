@@ -47,7 +47,7 @@ mod watch;
 mod watches;
 mod write;
 
-pub use access::{Files, Flush};
+pub use access::Files;
 pub use error::FileError;
 pub use follow::LastLink;
 pub use mounts::{MountError, Mounts};
@@ -57,7 +57,6 @@ pub use policy::PathPolicy;
 pub use quota::Lifetime;
 pub use read::Reading;
 pub use temporary::remove_all as remove_temporaries;
-pub use touched::Announce;
 pub use view::Viewed;
 pub use watch::Watch;
 pub use watches::{Report, Watches};

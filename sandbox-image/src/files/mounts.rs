@@ -24,18 +24,12 @@ use sandbox_dirfd::{Identity, Resolver, Root, Within};
 /// Longest nonce.
 const NONCE_BYTES: u64 = 4 << 10;
 
-/// What every container has beside the mounts of the command line, and whether a program may write
-/// there. The files are mounted by some engines.
-const CONTAINER: [(&str, Access); 8] = [
-    ("/", Access::Read),
-    ("/tmp", Access::Write),
-    ("/dev/shm", Access::Write),
-    ("/etc/hostname", Access::Read),
-    ("/etc/hosts", Access::Read),
-    ("/etc/resolv.conf", Access::Read),
-    (USERS, Access::Read),
-    (GROUPS, Access::Read),
-];
+/// What every container has beside the mounts of the command line, its root first. The files are mounted
+/// by some engines.
+const CONTAINER: [&str; 8] =
+    ["/", "/tmp", "/dev/shm", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf", USERS, GROUPS];
+/// Where a program may write there.
+const WRITABLE: [&str; 2] = ["/tmp", "/dev/shm"];
 /// The names of the container's users.
 pub(super) const USERS: &str = "/etc/passwd";
 /// The names of its groups.
@@ -47,8 +41,10 @@ pub struct Mounts {
     mounts: Vec<Mount>,
     home: Option<GuestPath>,
     workdir: GuestPath,
-    resolver: Resolver,
-    path_locks: PathLocks,
+    /// How paths are resolved.
+    pub resolver: Resolver,
+    /// Serializes changes of a file.
+    pub(super) path_locks: PathLocks,
     /// The rest of the container, its root first, if operations may go there.
     container: OnceLock<Vec<Mount>>,
 }
@@ -56,8 +52,10 @@ pub struct Mounts {
 /// One mount.
 #[derive(Debug)]
 pub struct Mount {
-    path: GuestPath,
-    access: Access,
+    /// Its path in the sandbox.
+    pub(super) path: GuestPath,
+    /// The access allowed in it.
+    pub(super) access: Access,
     target: Target,
     id: Identity,
 }
@@ -182,7 +180,8 @@ impl Mounts {
     /// [`MountError`] if the root cannot be opened.
     pub fn open_container(&self, root: &Path) -> Result<(), MountError> {
         let mut mounts = Vec::new();
-        for (path, access) in CONTAINER {
+        for path in CONTAINER {
+            let access = if WRITABLE.contains(&path) { Access::Write } else { Access::Read };
             let at = root.join(path.trim_start_matches('/'));
             let path = GuestPath::new(path).expect("a constant path");
             match Mount::open(&argv::Mount { path, access }, &at) {
@@ -240,11 +239,6 @@ impl Mounts {
         })
     }
 
-    /// How paths are resolved.
-    pub const fn resolver(&self) -> Resolver {
-        self.resolver
-    }
-
     /// The identities of the mounts, in the order of the command line.
     pub fn identities<'a>(&'a self) -> impl Iterator<Item = MountIdentity> + 'a {
         self.mounts.iter().map(|mount| MountIdentity {
@@ -272,11 +266,6 @@ impl Mounts {
         // If this fails, for example on a read-only mount, the controller removes the file.
         _ = unlinkat(root.directory(parent).ok()?, name, AtFlags::empty());
         (content.len() as u64 <= NONCE_BYTES).then_some(content)
-    }
-
-    /// Serializes changes of a file.
-    pub(super) const fn path_locks(&self) -> &PathLocks {
-        &self.path_locks
     }
 
     /// Applies the pure path rules alone.
@@ -415,16 +404,6 @@ impl Mount {
             _ => return Err(Errno::INVAL),
         };
         Ok(Self { path: path.clone(), access, target, id: Identity::of(&stat) })
-    }
-
-    /// The access allowed in it.
-    pub(super) const fn access(&self) -> Access {
-        self.access
-    }
-
-    /// Its path in the sandbox.
-    pub(super) const fn path(&self) -> &GuestPath {
-        &self.path
     }
 
     /// Opens a mount that is a single file. `EXDEV` if its name now refers to another file.

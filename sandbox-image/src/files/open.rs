@@ -259,7 +259,7 @@ impl Files {
         for end in depth..parents.len() {
             let made = parents[..=end]
                 .iter()
-                .try_fold(located.mount.path().clone(), |path, name| path.join(name));
+                .try_fold(located.mount.path.clone(), |path, name| path.join(name));
             if made.ok().and_then(|path| self.policy.access(&path)) != Some(Access::Write) {
                 return Err(not_allowed(written));
             }

@@ -42,7 +42,8 @@ pub(super) fn is_temporary(name: &[u8]) -> bool {
 #[derive(Debug)]
 pub(super) struct Temporary<'a> {
     directory: Directory<'a>,
-    fd: OwnedFd,
+    /// The file.
+    pub fd: OwnedFd,
     name: Option<Name>,
 }
 
@@ -86,11 +87,6 @@ impl<'a> Temporary<'a> {
         let name = Name::register(&directory)?;
         let fd = retry(|| openat(&directory, &name.0, CREATE, Mode::from_raw_mode(0o666)))?;
         Ok(Self { directory, fd, name: Some(name) })
-    }
-
-    /// The file.
-    pub const fn fd(&self) -> &OwnedFd {
-        &self.fd
     }
 
     /// Gives the file its name in `directory`, atomically: before, no file or the old one has the
@@ -238,7 +234,7 @@ mod tests {
                     Temporary::new(open(directory.path()))
                 };
                 let made = made.unwrap();
-                rustix::io::write(made.fd(), b"new").unwrap();
+                rustix::io::write(&made.fd, b"new").unwrap();
                 made
             };
             test(directory.path(), &make);

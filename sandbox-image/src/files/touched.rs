@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 use sandbox_protocol::limits::MAX_REFUSALS;
 use sandbox_protocol::message::{Change, OperationName, Refused, Touched};
 use sandbox_protocol::path::{GuestPath, MAX_PATH_BYTES};
-use sandbox_protocol::{ErrorKind, WireString};
+use sandbox_protocol::{ErrorKind, FromAgent, WireString};
 
 use super::text::beginning;
+use crate::outbox::Outbox;
 
 /// Memory for announced paths. When it is used up, every change of a further path is announced,
 /// which is correct, only longer.
@@ -17,17 +18,10 @@ const REMEMBERED_BYTES: usize = 8 << 20;
 /// The cost of one remembered path beside its bytes.
 const ENTRY_BYTES: usize = 64;
 
-/// Sends announcements; they are on their way when `announce` returns.
-pub trait Announce: Send + Sync {
-    /// Sends one.
-    fn announce(&self, touched: Touched);
-    /// Sends a refusal.
-    fn refuse(&self, refused: Refused);
-}
-
 /// The announcements of this run. A file operation has none: its reply reports what it did.
 pub(super) struct TouchedPaths {
-    out: Option<Arc<dyn Announce>>,
+    /// Announcements are on their way when it returns.
+    out: Option<Arc<Outbox>>,
     /// The request that causes the changes.
     request: u64,
     state: Mutex<State>,
@@ -67,7 +61,7 @@ enum Before {
 }
 
 impl TouchedPaths {
-    pub fn new(out: Option<Arc<dyn Announce>>, request: u64) -> Self {
+    pub fn new(out: Option<Arc<Outbox>>, request: u64) -> Self {
         Self { out, request, state: Mutex::default(), refused: Mutex::default() }
     }
 
@@ -120,14 +114,15 @@ impl TouchedPaths {
         let refused = Refused { request: self.request, operation, path, kind };
         let mut reported = self.refused.lock().unwrap();
         if reported.len() < MAX_REFUSALS && reported.insert(refused.clone()) {
-            out.refuse(refused);
+            out.notify(&FromAgent::Refused(refused));
         }
     }
 
     fn send(&self, path: &GuestPath, existed: bool, change: Change) {
         let Some(out) = &self.out else { return };
         let path = path.into();
-        out.announce(Touched { request: self.request, path, existed, change });
+        let touched = Touched { request: self.request, path, existed, change };
+        out.notify(&FromAgent::Touched(touched));
     }
 }
 
@@ -166,24 +161,37 @@ impl Pending<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outbox::Recorder;
 
-    #[derive(Default)]
-    struct Recorded(Mutex<Vec<(WireString, bool, Change)>>);
+    /// The announcements of a request, and what it has sent.
+    fn announcements(request: u64) -> (TouchedPaths, Recorder) {
+        let recorder = Recorder::default();
+        let outbox = Arc::new(Outbox::new(recorder.clone()));
+        (TouchedPaths::new(Some(outbox), request), recorder)
+    }
 
-    impl Announce for Recorded {
-        fn announce(&self, touched: Touched) {
-            self.0.lock().unwrap().push((touched.path, touched.existed, touched.change));
-        }
+    fn touched(recorder: &Recorder) -> Vec<Touched> {
+        let lines = recorder.lines();
+        let touched = lines.iter().map(|line| match FromAgent::decode(line).unwrap() {
+            FromAgent::Touched(touched) => touched,
+            other => panic!("{other:?}"),
+        });
+        touched.collect()
+    }
 
-        fn refuse(&self, refused: Refused) {
-            panic!("{refused:?}");
-        }
+    fn refused(recorder: &Recorder) -> Vec<Refused> {
+        let lines = recorder.lines();
+        let refused = lines.iter().map(|line| match FromAgent::decode(line).unwrap() {
+            FromAgent::Refused(refused) => refused,
+            other => panic!("{other:?}"),
+        });
+        refused.collect()
     }
 
     fn changes(act: impl FnOnce(&TouchedPaths, &GuestPath)) -> Vec<(bool, Change)> {
-        let out = Arc::new(Recorded::default());
-        act(&TouchedPaths::new(Some(out.clone()), 1), &GuestPath::new("/io/a").unwrap());
-        out.0.lock().unwrap().iter().map(|(_, existed, change)| (*existed, *change)).collect()
+        let (announced, recorder) = announcements(1);
+        act(&announced, &GuestPath::new("/io/a").unwrap());
+        touched(&recorder).into_iter().map(|touched| (touched.existed, touched.change)).collect()
     }
 
     #[test]
@@ -234,33 +242,18 @@ mod tests {
 
     #[test]
     fn beyond_its_memory_every_change_is_announced() {
-        let out = Arc::new(Recorded::default());
-        let announced = TouchedPaths::new(Some(out.clone()), 1);
+        let (announced, recorder) = announcements(1);
         announced.state.lock().unwrap().bytes = REMEMBERED_BYTES;
         let path = GuestPath::new("/io/a").unwrap();
         announced.announce(&path, false, Change::Write).end(true);
         announced.announce(&path, true, Change::Write).end(false);
-        assert_eq!(out.0.lock().unwrap().len(), 2);
+        assert_eq!(touched(&recorder).len(), 2);
         assert!(announced.state.lock().unwrap().last.is_empty());
-    }
-
-    #[derive(Default)]
-    struct Refusals(Mutex<Vec<Refused>>);
-
-    impl Announce for Refusals {
-        fn announce(&self, touched: Touched) {
-            panic!("{touched:?}");
-        }
-
-        fn refuse(&self, refused: Refused) {
-            self.0.lock().unwrap().push(refused);
-        }
     }
 
     #[test]
     fn a_refusal_is_reported_once_and_so_many_at_most() {
-        let out = Arc::new(Refusals::default());
-        let announced = TouchedPaths::new(Some(out.clone()), 7);
+        let (announced, recorder) = announcements(7);
         let refuse =
             |operation, path: &str, kind| announced.refuse(operation, path.as_bytes(), kind);
         for _ in 0..2 {
@@ -268,24 +261,23 @@ mod tests {
             refuse(OperationName::Write, "../a", ErrorKind::PathEscape);
             refuse(OperationName::Read, "/io/l", ErrorKind::Symlink);
         }
-        let reported = |out: &Refusals| out.0.lock().unwrap().len();
-        assert_eq!(reported(&out), 3);
+        assert_eq!(refused(&recorder).len(), 3);
         for number in 0..2 * MAX_REFUSALS {
             refuse(OperationName::Read, &format!("../{number}"), ErrorKind::PathEscape);
         }
-        assert_eq!(reported(&out), MAX_REFUSALS);
-        assert!(out.0.lock().unwrap().iter().all(|refused| refused.request == 7));
+        let refused = refused(&recorder);
+        assert_eq!(refused.len(), MAX_REFUSALS);
+        assert!(refused.iter().all(|refused| refused.request == 7));
     }
 
     #[test]
     fn an_invalid_path_is_reported_truncated() {
-        let out = Arc::new(Refusals::default());
-        let announced = TouchedPaths::new(Some(out.clone()), 1);
+        let (announced, recorder) = announcements(1);
         let long = format!("..{}", "ä".repeat(MAX_PATH_BYTES));
         for path in [long.as_bytes(), &[0xff; 2 * MAX_PATH_BYTES]] {
             announced.refuse(OperationName::Read, path, ErrorKind::PathEscape);
         }
-        let reported = out.0.lock().unwrap();
+        let reported = refused(&recorder);
         assert_eq!(reported[0].path.as_bytes().len(), MAX_PATH_BYTES - 1);
         assert!(long.as_bytes().starts_with(reported[0].path.as_bytes()));
         assert_eq!(reported[1].path.as_bytes(), [0xff; MAX_PATH_BYTES]);

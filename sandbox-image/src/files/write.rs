@@ -112,7 +112,7 @@ impl Files {
     ) -> Result<Written, FileError> {
         let located = self.locate_to_write(request.path.as_bytes(), LastLink::Follow)?;
         // No other write comes between what is found and the end.
-        let lock = self.mounts.path_locks().lock(&located.path, watch)?;
+        let lock = self.mounts.path_locks.lock(&located.path, watch)?;
         let (mut writing, found) = self.begin(request, Absent::Accept, located)?;
         watch.check()?;
         writing.put(content)?;
@@ -231,7 +231,7 @@ impl<'f> Writing<'f> {
     /// Adds content that is counted already.
     fn store(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         match &mut self.stage {
-            Stage::TempFile(temporary) => write_at(temporary.fd(), bytes, self.bytes)
+            Stage::TempFile(temporary) => write_at(&temporary.fd, bytes, self.bytes)
                 .map_err(|error| FileError::system(error.errno, self.written()))?,
             Stage::Memory(content) => content.extend_from_slice(bytes),
         }
@@ -257,7 +257,7 @@ impl<'f> Writing<'f> {
                 Stage::TempFile(temporary) if by_kernel => {
                     let (mut read, mut write) = (offset, self.bytes);
                     let length = length.min(KERNEL_COPY_BYTES);
-                    let to = temporary.fd();
+                    let to = &temporary.fd;
                     match retry(|| {
                         copy_file_range(from, Some(&mut read), to, Some(&mut write), length)
                     }) {
@@ -320,7 +320,7 @@ impl<'f> Writing<'f> {
 
     /// Waits until this operation may change the file.
     pub(super) fn lock(&self, watch: &Watch) -> Result<PathLock<'f>, FileError> {
-        self.files.mounts.path_locks().lock(&self.located.path, watch)
+        self.files.mounts.path_locks.lock(&self.located.path, watch)
     }
 
     /// The same for a caller that holds the lock. If the content was derived from a version of the file,
@@ -391,7 +391,7 @@ impl<'f> Writing<'f> {
         // Else it gets the permissions of the old file; setuid, setgid and sticky bits are not.
         let of_target = |target: &Target| Mode::from_raw_mode(target.stat.st_mode & 0o777);
         if let Some(mode) = self.permissions.or(target.map(of_target)).or(self.permissions_of_new) {
-            retry(|| fchmod(temporary.fd(), mode)).map_err(fail)?;
+            retry(|| fchmod(&temporary.fd, mode)).map_err(fail)?;
         }
         let (wanted, existing) = match target {
             Some(_) => (0, Existing::Replace),
@@ -431,9 +431,7 @@ impl<'f> Writing<'f> {
         }
         let pending = self.files.announced.announce(&self.located.path, true, change);
         let copied = match &self.stage {
-            Stage::TempFile(temporary) => {
-                copy(temporary.fd(), &target.fd, start, self.bytes, watch)
-            }
+            Stage::TempFile(temporary) => copy(&temporary.fd, &target.fd, start, self.bytes, watch),
             Stage::Memory(content) => write_at(&target.fd, content, start),
         };
         let result = copied.and_then(|()| {

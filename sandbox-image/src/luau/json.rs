@@ -17,6 +17,7 @@ use array::{ARRAY_MARK, mark_array};
 use encode::{Layout, Refusal, encode};
 
 pub(super) use decode::{push_args, push_value};
+pub(super) use encode::is_name;
 
 /// Sets `json`.
 pub(super) fn install(call: &mut Call<'_>) -> Result<(), Raise> {

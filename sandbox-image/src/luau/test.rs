@@ -9,6 +9,7 @@ use sandbox_protocol::message::{TestCase, TestStatus};
 
 use super::context::{TestProgress, shown, split_position, texts_of};
 use super::ffi::{Call, Kind, Raise, Results, Slot};
+use super::json::is_name;
 use super::options::optional_text;
 
 /// Deepest nesting of tables that are compared.
@@ -210,10 +211,6 @@ fn difference(
 
 /// A key in a path: `.name`, `[1]`.
 fn step(call: &mut Call<'_>, key: Slot) -> String {
-    let is_name = |text: &[u8]| {
-        text.first().is_some_and(|first| !first.is_ascii_digit())
-            && text.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
-    };
     match call.string(key) {
         Some(text) if is_name(text) => format!(".{}", cut(text, TEXT_SHOWN)),
         _ => format!("[{}]", described(call, key)),

@@ -46,7 +46,8 @@ pub enum Progress {
 
 /// A client's connection.
 pub struct Client {
-    socket: TcpStream,
+    /// Its socket.
+    pub socket: TcpStream,
     stage: Stage,
     /// Bytes received from the client and not yet sent on.
     up: Vec<u8>,
@@ -147,11 +148,6 @@ impl Client {
         matches!(self.stage, Stage::Leaving(_))
     }
 
-    /// Its socket.
-    pub const fn socket(&self) -> &TcpStream {
-        &self.socket
-    }
-
     /// When it times out. While its command runs, never if there is something to send to it: it may
     /// take any time to read that.
     pub fn deadline(&self) -> Option<Instant> {
@@ -207,17 +203,12 @@ impl Client {
     }
 
     /// Does what can be done now.
-    pub fn step(
-        &mut self,
-        shared: &Shared,
-        buffer: &mut [u8],
-        number: &mut dyn FnMut() -> u32,
-    ) -> Progress {
+    pub fn step(&mut self, shared: &Shared, buffer: &mut [u8]) -> Progress {
         if self.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
             self.abandon(shared);
             return Progress::Gone;
         }
-        let stepped = self.advance(shared, buffer, number).and_then(|()| self.write());
+        let stepped = self.advance(shared, buffer).and_then(|()| self.write());
         match stepped {
             Ok(()) => self.after(shared),
             Err(_) => {
@@ -227,15 +218,10 @@ impl Client {
         }
     }
 
-    fn advance(
-        &mut self,
-        shared: &Shared,
-        buffer: &mut [u8],
-        number: &mut dyn FnMut() -> u32,
-    ) -> io::Result<()> {
+    fn advance(&mut self, shared: &Shared, buffer: &mut [u8]) -> io::Result<()> {
         match self.stage {
             Stage::Dialling(_) => self.connect(shared),
-            Stage::Requesting(_) => self.request_tunnel(shared, buffer, number),
+            Stage::Requesting(_) => self.request_tunnel(shared, buffer),
             Stage::Connecting { .. } => {
                 self.check_answer(shared);
                 Ok(())
@@ -266,7 +252,7 @@ impl Client {
                     tunnel.is_connected = true;
                 }
                 self.stage = Stage::Open(Open::new(tunnel, None));
-                shared.sender.answer(id, Ok(DialReply {}));
+                shared.outbox.answer_kept(id, Ok(DialReply {}), || ());
                 Ok(())
             }
             Err(error) => {
@@ -301,12 +287,7 @@ impl Client {
     }
 
     /// Reads the client's request, and asks the controller to connect.
-    fn request_tunnel(
-        &mut self,
-        shared: &Shared,
-        buffer: &mut [u8],
-        number: &mut dyn FnMut() -> u32,
-    ) -> io::Result<()> {
+    fn request_tunnel(&mut self, shared: &Shared, buffer: &mut [u8]) -> io::Result<()> {
         if !self.down.is_empty() {
             return Ok(());
         }
@@ -347,10 +328,9 @@ impl Client {
             }
         };
         self.up.drain(..length);
-        let tunnel = number();
-        shared.lock().open(tunnel);
+        let tunnel = shared.lock().open_any();
         self.stage = Stage::Connecting { tunnel, dialect, then };
-        shared.sender.send(&FromAgent::Connect(Connect { tunnel, host, port }));
+        shared.outbox.notify(&FromAgent::Connect(Connect { tunnel, host, port }));
         Ok(())
     }
 
@@ -369,7 +349,7 @@ impl Client {
             (closed.is_none() && tunnels.0[&tunnel].is_connected, closed)
         };
         if let Some(Closed { reason, message, .. }) = closed {
-            shared.sender.send(&FromAgent::Close(Close { tunnel }));
+            shared.outbox.notify(&FromAgent::Close(Close { tunnel }));
             let words = match dialect {
                 Dialect::Socks => socks::Reply::to(reason).bytes().to_vec(),
                 Dialect::Http | Dialect::Unknown => http::answer(status(reason), &message),
@@ -443,7 +423,7 @@ impl Client {
                 let rest = self.up.split_off(size);
                 tunnel.outgoing.chunk(std::mem::replace(&mut self.up, rest), is_last)
             };
-            shared.sender.send(&FromAgent::Chunk(chunk.map_err(io::Error::other)?));
+            shared.outbox.notify(&FromAgent::Chunk(chunk.map_err(io::Error::other)?));
             is_last = false;
         }
         Ok(())
@@ -466,7 +446,7 @@ impl Client {
             (bytes, credit, tunnel.closed.take(), tunnel.is_drained())
         };
         if let Some(credit) = credit {
-            shared.sender.send(&FromAgent::Credit(credit));
+            shared.outbox.notify(&FromAgent::Credit(credit));
         }
         match &mut open.exchange {
             Some(exchange) => {
@@ -476,7 +456,7 @@ impl Client {
         }
         if let Some(closed) = closed {
             shared.lock().0.remove(&tunnel);
-            shared.sender.send(&FromAgent::Close(Close { tunnel }));
+            shared.outbox.notify(&FromAgent::Close(Close { tunnel }));
             let is_whole = is_ended || closed.reason == ClosedReason::Done;
             self.leave(&[], if is_whole { Parting::End } else { Parting::Reset });
         }
@@ -552,7 +532,7 @@ impl Client {
                 tunnels.0.remove(&number);
             }
         }
-        shared.sender.send(&FromAgent::Close(Close { tunnel: number }));
+        shared.outbox.notify(&FromAgent::Close(Close { tunnel: number }));
     }
 }
 
@@ -565,7 +545,7 @@ impl Open {
 /// Answers that a connection is not made.
 fn refuse(dialling: &Dialling, error: WireError, shared: &Shared) {
     shared.lock().0.remove(&dialling.tunnel);
-    shared.sender.answer(dialling.id, Err(error));
+    shared.outbox.answer_kept::<DialReply>(dialling.id, Err(error), || ());
 }
 
 impl Exchange {

@@ -30,23 +30,15 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use sandbox_protocol::limits::{CREDIT_STEP, FIRST_TUNNEL, MAX_DIALS, MAX_TUNNELS};
-use sandbox_protocol::message::{Chunk, Closed, Connected, Credit, Dial, DialReply};
+use sandbox_protocol::message::{Chunk, Closed, Connected, Credit, Dial};
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow, StreamError};
-use sandbox_protocol::{ErrorKind, FromAgent, WireError};
+use sandbox_protocol::{ErrorKind, WireError};
 
 use self::dial::Dialling;
 pub use self::listening::Listening;
+pub use crate::outbox::Outbox;
 
 use crate::wake::Wake;
-
-/// Sends the proxy's messages to the controller.
-pub trait FrameSender: Send + Sync {
-    /// Sends a message; it may block until the controller reads.
-    fn send(&self, message: &FromAgent<'_>);
-
-    /// Answers a `dial`; it may block as well.
-    fn answer(&self, id: u64, result: Result<DialReply, WireError>);
-}
 
 /// Opens the proxy's port on loopback.
 ///
@@ -75,7 +67,7 @@ pub fn environment(address: SocketAddr) -> Vec<(&'static str, String)> {
 pub struct Proxy {
     shared: Arc<Shared>,
     /// The port of commands' egress, if they have one.
-    port: Option<u16>,
+    pub port: Option<u16>,
 }
 
 struct Shared {
@@ -87,7 +79,7 @@ struct Shared {
     dropped: Condvar,
     /// Something has arrived for one of the tunnels, or the commands have ended.
     wake: Wake,
-    sender: Arc<dyn FrameSender>,
+    outbox: Arc<Outbox>,
 }
 
 /// Whether commands run, which alone connect to the proxy.
@@ -101,9 +93,10 @@ enum Commands {
     Ended,
 }
 
-/// The tunnels for which one side has not sent its last message.
+/// The tunnels for which one side has not sent its last message, and where the search for the number of
+/// another one starts.
 #[derive(Default)]
-struct Tunnels(HashMap<u32, Tunnel>);
+struct Tunnels(HashMap<u32, Tunnel>, u32);
 
 /// A tunnel, shared by its client and the thread that reads the controller's messages.
 struct Tunnel {
@@ -123,12 +116,9 @@ impl Proxy {
     /// # Errors
     ///
     /// If no thread or descriptor is available.
-    pub fn start(
-        listener: Option<TcpListener>,
-        sender: Arc<dyn FrameSender>,
-    ) -> io::Result<Arc<Self>> {
+    pub fn start(listener: Option<TcpListener>, outbox: Arc<Outbox>) -> io::Result<Arc<Self>> {
         let port = listener.as_ref().map(TcpListener::local_addr).transpose()?;
-        let shared = Arc::new(Shared::new(sender)?);
+        let shared = Arc::new(Shared::new(outbox)?);
         serve::start(listener, shared.clone())?;
         Ok(Arc::new(Self { shared, port: port.map(|address| address.port()) }))
     }
@@ -156,11 +146,6 @@ impl Proxy {
         self.shared.dials.lock().unwrap().push(Dialling::new(id, tunnel, port));
         self.shared.wake.wake();
         Ok(())
-    }
-
-    /// The port of commands' egress, if they have one.
-    pub const fn port(&self) -> Option<u16> {
-        self.port
     }
 
     /// Accepts clients from now on: a command is about to start.
@@ -236,14 +221,14 @@ impl Proxy {
 }
 
 impl Shared {
-    fn new(sender: Arc<dyn FrameSender>) -> io::Result<Self> {
+    fn new(outbox: Arc<Outbox>) -> io::Result<Self> {
         Ok(Self {
             tunnels: Mutex::default(),
             dials: Mutex::default(),
             commands: Mutex::new(Commands::None),
             dropped: Condvar::new(),
             wake: Wake::new()?,
-            sender,
+            outbox,
         })
     }
 
@@ -255,18 +240,28 @@ impl Shared {
 impl Tunnels {
     /// The tunnel with this number.
     fn open(&mut self, number: u32) {
-        self.0.insert(
-            number,
-            Tunnel {
-                incoming: ReceiveWindow::new(number),
-                outgoing: SendWindow::new(number),
-                arrived: Vec::new(),
-                owed: 0,
-                is_connected: false,
-                closed: None,
-                is_left: false,
-            },
-        );
+        let tunnel = Tunnel {
+            incoming: ReceiveWindow::new(number),
+            outgoing: SendWindow::new(number),
+            arrived: Vec::new(),
+            owed: 0,
+            is_connected: false,
+            closed: None,
+            is_left: false,
+        };
+        self.0.insert(number, tunnel);
+    }
+
+    /// One with a number that none uses, which it returns.
+    fn open_any(&mut self) -> u32 {
+        loop {
+            let number = self.1.max(FIRST_TUNNEL);
+            self.1 = number.wrapping_add(1);
+            if !self.0.contains_key(&number) {
+                self.open(number);
+                return number;
+            }
+        }
     }
 
     /// How many more clients can be accepted.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
-use sandbox_protocol::limits::{FIRST_TUNNEL, MAX_CHUNK_BYTES, MAX_DIALS};
+use sandbox_protocol::limits::{MAX_CHUNK_BYTES, MAX_DIALS};
 
 use super::client::{Client, Progress};
 use super::{Commands, Shared};
@@ -24,11 +24,7 @@ const RETRY: Duration = Duration::from_millis(100);
 /// Starts the thread.
 pub fn start(listener: Option<TcpListener>, shared: Arc<Shared>) -> io::Result<()> {
     let server = Server::new(listener, shared);
-    std::thread::Builder::new()
-        .name("proxy".to_owned())
-        .stack_size(STACK_BYTES)
-        .spawn(move || server.run())
-        .map(|_| ())
+    crate::threads::start("proxy", STACK_BYTES, move || server.run())
 }
 
 struct Server {
@@ -40,8 +36,6 @@ struct Server {
     dials: Vec<Client>,
     /// No connection is waited for until then.
     retry: Option<Instant>,
-    /// Where the search for a free number starts.
-    next: u32,
     buffer: Vec<u8>,
 }
 
@@ -53,7 +47,6 @@ impl Server {
             clients: Vec::new(),
             dials: Vec::new(),
             retry: None,
-            next: FIRST_TUNNEL,
             buffer: vec![0; MAX_CHUNK_BYTES],
         }
     }
@@ -84,12 +77,9 @@ impl Server {
 
     /// One piece in each direction per client, so that none has to wait long for the others.
     fn step(&mut self) {
-        let Self { clients, dials, shared, next, buffer, .. } = self;
+        let Self { clients, dials, shared, buffer, .. } = self;
         for connections in [clients, dials] {
-            connections.retain_mut(|client| {
-                let mut number = || free_number(shared, next);
-                client.step(shared, buffer, &mut number) == Progress::GoesOn
-            });
+            connections.retain_mut(|client| client.step(shared, buffer) == Progress::GoesOn);
         }
     }
 
@@ -114,7 +104,7 @@ impl Server {
             // A client without events to wait for is left out: otherwise an unhandled hang-up would
             // be reported forever.
             if !interest.is_empty() {
-                fds.push(PollFd::from_borrowed_fd(client.socket().as_fd(), interest));
+                fds.push(PollFd::from_borrowed_fd(client.socket.as_fd(), interest));
             }
         }
         fds
@@ -156,66 +146,44 @@ impl Server {
     }
 }
 
-/// A number that no tunnel uses.
-fn free_number(shared: &Shared, next: &mut u32) -> u32 {
-    let tunnels = shared.lock();
-    loop {
-        let number = *next;
-        *next = number.checked_add(1).unwrap_or(FIRST_TUNNEL);
-        if !tunnels.0.contains_key(&number) {
-            return number;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::sync::Mutex;
 
-    use sandbox_protocol::limits::FIRST_DIAL;
-    use sandbox_protocol::message::{Chunk, Closed, ClosedReason, Dial, DialReply};
-    use sandbox_protocol::{Base64, ErrorKind, FromAgent, WireError};
+    use sandbox_protocol::limits::{FIRST_DIAL, FIRST_TUNNEL};
+    use sandbox_protocol::message::{Chunk, Closed, ClosedReason, Dial};
+    use sandbox_protocol::{Base64, ErrorKind, FromAgent};
 
     use super::*;
+    use crate::outbox::{Outbox, Recorder};
     use crate::proxy::dial::Dialling;
-    use crate::proxy::{FrameSender, Proxy, listen};
+    use crate::proxy::{Proxy, listen};
 
     /// What was sent to the controller.
-    #[derive(Default)]
-    struct Sent(Mutex<Vec<String>>);
+    struct Sent(Recorder);
 
     impl Sent {
         fn messages(&self) -> Vec<String> {
-            self.0.lock().unwrap().clone()
+            self.0.lines().iter().filter_map(|line| word(line)).collect()
         }
     }
 
-    impl FrameSender for Sent {
-        fn send(&self, message: &FromAgent<'_>) {
-            let word = match message {
-                FromAgent::Connect(connect) => format!("connect {}", connect.host),
-                FromAgent::Chunk(chunk) => format!("chunk of {} bytes", chunk.data.0.len()),
-                FromAgent::Close(_) => "close".to_owned(),
-                FromAgent::Credit(_) => return,
-                other => panic!("{other:?}"),
-            };
-            self.0.lock().unwrap().push(word);
-        }
-
-        fn answer(&self, _: u64, result: Result<DialReply, WireError>) {
-            let word = match result {
-                Ok(DialReply {}) => "dialled".to_owned(),
-                Err(error) => format!("{}: {error}", error.kind()),
-            };
-            self.0.lock().unwrap().push(word);
-        }
+    fn word(line: &str) -> Option<String> {
+        Some(match FromAgent::decode(line).unwrap() {
+            FromAgent::Connect(connect) => format!("connect {}", connect.host),
+            FromAgent::Chunk(chunk) => format!("chunk of {} bytes", chunk.data.0.len()),
+            FromAgent::Close(_) => "close".to_owned(),
+            FromAgent::Credit(_) => return None,
+            FromAgent::Reply { result: Ok(_), .. } => "dialled".to_owned(),
+            FromAgent::Reply { result: Err(error), .. } => format!("{}: {error}", error.kind()),
+            other => panic!("{other:?}"),
+        })
     }
 
-    fn server() -> (Server, Arc<Sent>) {
-        let sent = Arc::new(Sent::default());
-        let shared = Shared::new(sent.clone()).unwrap();
-        (Server::new(Some(listen(0).unwrap()), Arc::new(shared)), sent)
+    fn server() -> (Server, Sent) {
+        let recorder = Recorder::default();
+        let shared = Shared::new(Arc::new(Outbox::new(recorder.clone()))).unwrap();
+        (Server::new(Some(listen(0).unwrap()), Arc::new(shared)), Sent(recorder))
     }
 
     fn address(server: &Server) -> std::net::SocketAddr {
@@ -380,7 +348,7 @@ mod tests {
         }
         let (mut peer, _) = listener.accept().unwrap();
         // More than its socket takes, as long as nobody reads there.
-        let socket = server.dials[0].socket();
+        let socket = &server.dials[0].socket;
         rustix::net::sockopt::set_socket_send_buffer_size(socket, 4096).unwrap();
         for seq in 0..4 {
             let data = Base64(vec![7; MAX_CHUNK_BYTES]);

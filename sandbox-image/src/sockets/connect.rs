@@ -18,18 +18,9 @@ const SLICE: Duration = Duration::from_millis(50);
 /// `SIGQUIT` and similar signals, by number, as bits of a mask: they end a process, but do not
 /// interrupt a wait that only fatal signals end.
 const DUMPING: u64 = {
-    let signals = [
-        libc::SIGQUIT,
-        libc::SIGILL,
-        libc::SIGTRAP,
-        libc::SIGABRT,
-        libc::SIGFPE,
-        libc::SIGSEGV,
-        libc::SIGBUS,
-        libc::SIGSYS,
-        libc::SIGXCPU,
-        libc::SIGXFSZ,
-    ];
+    use libc::*;
+    let signals =
+        [SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGFPE, SIGSEGV, SIGBUS, SIGSYS, SIGXCPU, SIGXFSZ];
     let (mut mask, mut at) = (0, 0);
     while at < signals.len() {
         mask |= 1 << (signals[at] - 1);
@@ -97,8 +88,8 @@ pub struct Connecting {
     first: Errno,
     /// The socket's own timeout.
     ends: Option<Instant>,
-    /// When it is checked next.
-    next: Instant,
+    /// When it is checked next, at the latest.
+    pub next: Instant,
     /// Whether it was writable and still not connected: a socket that was shut down stays so.
     is_always_writable: bool,
 }
@@ -147,11 +138,6 @@ impl Connecting {
     /// The waiting call.
     pub const fn id(&self) -> u64 {
         self.request.id
-    }
-
-    /// The latest time of the next check.
-    pub const fn next(&self) -> Instant {
-        self.next
     }
 
     /// The descriptor that becomes writable on progress. A UNIX socket does not report free space

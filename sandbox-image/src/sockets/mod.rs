@@ -86,8 +86,7 @@ fn supervise(own: OwnFileSystems) -> io::Result<Spawner> {
     let listener = spawner.run(move || listener::install(&filter))?;
     probe::connect_once(&spawner, &listener, &own)?;
     let supervisor = Supervisor { listener, own, waiting: Vec::new() };
-    let thread = std::thread::Builder::new().name("connect".to_owned()).stack_size(STACK_BYTES);
-    thread.spawn(move || supervisor.work())?;
+    crate::threads::start("connect", STACK_BYTES, move || supervisor.work())?;
     Ok(spawner)
 }
 
@@ -120,7 +119,7 @@ impl Supervisor {
     /// Waits until a command makes a call, or a pending connection needs to be checked.
     fn wait(&self) -> Option<News> {
         let now = Instant::now();
-        let next = self.waiting.iter().map(Connecting::next).min();
+        let next = self.waiting.iter().map(|connecting| connecting.next).min();
         let timeout = next.map(|next| next.saturating_duration_since(now));
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut fds = vec![PollFd::new(&self.listener, PollFlags::IN)];
@@ -163,7 +162,7 @@ impl Supervisor {
     fn look_after(&mut self, writable: &[u64]) {
         let now = Instant::now();
         self.waiting.retain_mut(|connecting| {
-            if connecting.next() > now && !writable.contains(&connecting.id()) {
+            if connecting.next > now && !writable.contains(&connecting.id()) {
                 return true;
             }
             let result = connecting.poll(&self.listener, now);

@@ -70,14 +70,8 @@ fn fork_and_connect(fd: RawFd) -> io::Result<Pid> {
     // SAFETY: the child has a copy of this memory and only this thread. It only makes system calls
     // with numbers and with an address on its own stack, and exits.
     unsafe {
-        let pid = libc::syscall(
-            libc::SYS_clone,
-            libc::SIGCHLD as usize,
-            0_usize,
-            0_usize,
-            0_usize,
-            0_usize,
-        );
+        let none = 0_usize;
+        let pid = libc::syscall(libc::SYS_clone, libc::SIGCHLD as usize, none, none, none, none);
         if pid != 0 {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).filter(|_| pid > 0);
             return pid.ok_or_else(io::Error::last_os_error);

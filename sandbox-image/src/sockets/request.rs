@@ -16,6 +16,10 @@ use super::resolve::{OwnFileSystems, resolve};
 /// `PIDFD_THREAD` (Linux 6.9): for a thread that is not the main thread of its process.
 const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.unsigned_abs());
 
+/// The families of sockets. One of netlink only has the kernel to talk to.
+const FAMILIES: [AddressFamily; 4] =
+    [AddressFamily::UNIX, AddressFamily::INET, AddressFamily::INET6, AddressFamily::NETLINK];
+
 /// Makes the connection. Returns a pending one if it has to wait.
 ///
 /// # Errors
@@ -53,14 +57,7 @@ pub fn perform(
             }
             (Address::of_descriptor(&found), Some(found))
         }
-        // One of netlink only has the kernel to talk to.
-        (
-            AddressFamily::UNIX
-            | AddressFamily::INET
-            | AddressFamily::INET6
-            | AddressFamily::NETLINK,
-            None,
-        ) => (address, None),
+        (family, None) if FAMILIES.contains(&family) => (address, None),
         // There are no others.
         _ => return Err(Errno::ACCESS),
     };

@@ -16,7 +16,7 @@ use seccompiler::SeccompCmpArgLen::{Dword, Qword};
 use seccompiler::SeccompCmpOp::{Eq, MaskedEq, Ne};
 use seccompiler::{BackendError, BpfProgram, SeccompAction};
 
-use super::{Rules, argument, bits, compile, errno, instruction};
+use super::{Rules, bits, compile, errno, instruction};
 
 /// The numbers of calls by name.
 mod number {
@@ -39,38 +39,27 @@ program_syscalls!(numbers);
 
 /// Calls that are refused with any arguments. Most of them are not on the allowlist either, but are
 /// listed here for their error: commands expect EPERM for a call that exists and is not permitted.
-const REFUSED: &[libc::c_long] = &[
-    libc::SYS_add_key,
-    libc::SYS_bpf,
-    libc::SYS_io_uring_enter,
-    libc::SYS_io_uring_register,
-    libc::SYS_io_uring_setup,
-    libc::SYS_kcmp,
-    libc::SYS_keyctl,
-    libc::SYS_perf_event_open,
-    libc::SYS_process_madvise,
-    libc::SYS_process_vm_writev,
-    libc::SYS_ptrace,
-    libc::SYS_request_key,
-    libc::SYS_setns,
-    libc::SYS_unshare,
-    libc::SYS_userfaultfd,
-];
+const REFUSED: &[libc::c_long] = {
+    use libc::*;
+    &[
+        SYS_add_key, SYS_bpf, SYS_io_uring_enter, SYS_io_uring_register, SYS_io_uring_setup,
+        SYS_kcmp, SYS_keyctl, SYS_perf_event_open, SYS_process_madvise, SYS_process_vm_writev,
+        SYS_ptrace, SYS_request_key, SYS_setns, SYS_unshare, SYS_userfaultfd,
+    ]
+};
 
 /// Reads another process: the agent needs it to make the connections of commands. The engines'
 /// filters allow it too (`container_syscall_names`).
 const SUPERVISORS: &[libc::c_long] = &[libc::SYS_pidfd_getfd, libc::SYS_process_vm_readv];
 
 /// Flags of `clone` that create a namespace.
-const NAMESPACES: [libc::c_int; 7] = [
-    libc::CLONE_NEWCGROUP,
-    libc::CLONE_NEWIPC,
-    libc::CLONE_NEWNET,
-    libc::CLONE_NEWNS,
-    libc::CLONE_NEWPID,
-    libc::CLONE_NEWUSER,
-    libc::CLONE_NEWUTS,
-];
+const NAMESPACES: [libc::c_int; 7] = {
+    use libc::*;
+    [
+        CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER,
+        CLONE_NEWUTS,
+    ]
+};
 
 /// Allowed socket families. Netlink is allowed in addition, for one protocol: see [`refused`].
 const FAMILIES: [libc::c_int; 3] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX];
@@ -194,7 +183,7 @@ const SHARING: [u64; 3] = [0x4004_9409, 0x4020_940d, 0xc018_9436];
 pub fn allowed() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::of(&[ALLOWED, SUPERVISORS].concat());
     for personality in PERSONALITIES {
-        rules.add(libc::SYS_personality, vec![argument(0, Dword, Eq, personality)?])?;
+        rules.add(libc::SYS_personality, [(0, Dword, Eq, personality)])?;
     }
     compile(rules, errno(libc::ENOSYS), SeccompAction::Allow)
 }
@@ -202,58 +191,43 @@ pub fn allowed() -> Result<BpfProgram, BackendError> {
 /// The calls on the allowlist that are not permitted.
 pub fn refused() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::of(REFUSED);
-    for flag in NAMESPACES {
-        let flag = bits(flag);
-        rules.add(libc::SYS_clone, vec![argument(0, Qword, MaskedEq(flag), flag)?])?;
+    for flag in NAMESPACES.map(bits) {
+        rules.add(libc::SYS_clone, [(0, Qword, MaskedEq(flag), flag)])?;
     }
-    let others = |more: Option<libc::c_int>| {
-        let allowed = FAMILIES.into_iter().chain(more);
-        allowed.map(|family| argument(0, Dword, Ne, bits(family))).collect::<Result<Vec<_>, _>>()
-    };
-    rules.add(libc::SYS_socketpair, others(None)?)?;
+    let of_family = |family| (0, Dword, Eq, bits(family));
+    let of_another_family = |family| (0, Dword, Ne, bits(family));
+    let of_another_protocol = |protocol| (2, Dword, Ne, bits(protocol));
+    rules.add(libc::SYS_socketpair, FAMILIES.map(of_another_family))?;
     // The devices, addresses and routes of the sandbox's own network namespace, to read: programs list
     // the interfaces. What changes any of them the kernel permits to `CAP_NET_ADMIN` alone, which
     // nothing in a sandbox has or gets. The other protocols stay refused.
-    rules.add(libc::SYS_socket, others(Some(libc::AF_NETLINK))?)?;
-    rules.add(
-        libc::SYS_socket,
-        vec![
-            argument(0, Dword, Eq, bits(libc::AF_NETLINK))?,
-            argument(2, Dword, Ne, bits(libc::NETLINK_ROUTE))?,
-        ],
-    )?;
+    let families = FAMILIES.into_iter().chain([libc::AF_NETLINK]);
+    rules.add(libc::SYS_socket, families.map(of_another_family))?;
+    let netlink = [of_family(libc::AF_NETLINK), of_another_protocol(libc::NETLINK_ROUTE)];
+    rules.add(libc::SYS_socket, netlink)?;
     for family in [libc::AF_INET, libc::AF_INET6] {
-        let mut others = vec![argument(0, Dword, Eq, bits(family))?];
-        for protocol in PROTOCOLS {
-            others.push(argument(2, Dword, Ne, bits(protocol))?);
-        }
-        rules.add(libc::SYS_socket, others)?;
+        let others = PROTOCOLS.map(of_another_protocol);
+        rules.add(libc::SYS_socket, [of_family(family)].into_iter().chain(others))?;
     }
     for request in TYPING {
-        rules.add(libc::SYS_ioctl, vec![argument(1, Dword, Eq, request)?])?;
+        rules.add(libc::SYS_ioctl, [(1, Dword, Eq, request)])?;
     }
     for command in LEASES {
-        rules.add(libc::SYS_fcntl, vec![argument(1, Dword, Eq, command)?])?;
+        rules.add(libc::SYS_fcntl, [(1, Dword, Eq, command)])?;
     }
     // A rename that leaves a whiteout device: it cannot be opened, but an overlay hides a file of
     // the layer below.
     let leaves_device = u64::from(libc::RENAME_WHITEOUT);
-    rules.add(
-        libc::SYS_renameat2,
-        vec![argument(4, Dword, MaskedEq(leaves_device), leaves_device)?],
-    )?;
+    rules.add(libc::SYS_renameat2, [(4, Dword, MaskedEq(leaves_device), leaves_device)])?;
     // Files in the io dir remain after the sandbox is removed: never set-uid or set-gid.
     for bit in SET_ID {
         for &(call, mode) in MODES {
-            rules.add(call, vec![argument(mode, Dword, MaskedEq(bit), bit)?])?;
+            rules.add(call, [(mode, Dword, MaskedEq(bit), bit)])?;
         }
         for &(call, mode, flags) in MODES_OF_OPEN {
             for makes in [libc::O_CREAT, TMPFILE].map(bits) {
-                let conditions = vec![
-                    argument(mode, Dword, MaskedEq(bit), bit)?,
-                    argument(flags, Dword, MaskedEq(makes), makes)?,
-                ];
-                rules.add(call, conditions)?;
+                let creates = (flags, Dword, MaskedEq(makes), makes);
+                rules.add(call, [(mode, Dword, MaskedEq(bit), bit), creates])?;
             }
         }
     }
@@ -286,11 +260,11 @@ pub fn of_commands(
 /// call too: [`of_a_command`] answers the others, and a filter cannot write the old limit.
 fn of_the_agent() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::of(SUPERVISORS);
-    let sets = || argument(2, Qword, Ne, 0);
-    rules.add(libc::SYS_prlimit64, vec![argument(0, Dword, Ne, 0)?, sets()?])?;
+    let sets = || (2, Qword, Ne, 0);
+    rules.add(libc::SYS_prlimit64, [(0, Dword, Ne, 0), sets()])?;
     for limit in FIXED_LIMITS.map(u64::from) {
-        let asks = argument(3, Qword, Ne, 0)?;
-        rules.add(libc::SYS_prlimit64, vec![argument(1, Dword, Eq, limit)?, sets()?, asks])?;
+        let asks = (3, Qword, Ne, 0);
+        rules.add(libc::SYS_prlimit64, [(1, Dword, Eq, limit), sets(), asks])?;
     }
     compile(rules, SeccompAction::Allow, errno(libc::EPERM))
 }
@@ -301,16 +275,10 @@ fn of_the_agent() -> Result<BpfProgram, BackendError> {
 pub fn of_a_command() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::default();
     for limit in FIXED_LIMITS.map(u64::from) {
-        rules.add(
-            libc::SYS_prlimit64,
-            vec![
-                argument(0, Dword, Eq, 0)?,
-                argument(1, Dword, Eq, limit)?,
-                argument(2, Qword, Ne, 0)?,
-                argument(3, Qword, Eq, 0)?,
-            ],
-        )?;
-        rules.add(libc::SYS_setrlimit, vec![argument(0, Dword, Eq, limit)?])?;
+        let of_itself = [(0, Dword, Eq, 0), (1, Dword, Eq, limit)];
+        let only_sets = [(2, Qword, Ne, 0), (3, Qword, Eq, 0)];
+        rules.add(libc::SYS_prlimit64, of_itself.into_iter().chain(only_sets))?;
+        rules.add(libc::SYS_setrlimit, [(0, Dword, Eq, limit)])?;
     }
     compile(rules, SeccompAction::Allow, errno(0))
 }
@@ -332,27 +300,26 @@ fn without_effect(
     let is_supervised = unix_sockets == UnixSockets::Supervised;
     let mut rules = Rules::default();
     for call in SCHEDULING {
-        rules.add(call, vec![argument(0, Dword, Ne, 0)?])?;
+        rules.add(call, [(0, Dword, Ne, 0)])?;
     }
     let of_a_process = (libc::SYS_setpriority, PRIORITY_OF_A_PROCESS.into());
     let priorities = PRIORITIES.into_iter().chain((!is_supervised).then_some(of_a_process));
     for (call, which) in priorities {
-        rules.add(call, vec![argument(0, Dword, Eq, which)?, argument(1, Dword, Ne, 0)?])?;
+        rules.add(call, [(0, Dword, Eq, which), (1, Dword, Ne, 0)])?;
     }
     for (call, which) in PRIORITIES_OF_USERS {
-        rules.add(call, vec![argument(0, Dword, Eq, which)?])?;
+        rules.add(call, [(0, Dword, Eq, which)])?;
     }
     if uid == 0 {
         for &(call, user) in OWNERS {
             for (place, own) in [(user, uid), (user + 1, gid)] {
-                let another = argument(place, Dword, Ne, own.into())?;
-                rules.add(call, vec![another, argument(place, Dword, Ne, UNCHANGED)?])?;
+                let another = (place, Dword, Ne, own.into());
+                rules.add(call, [another, (place, Dword, Ne, UNCHANGED)])?;
             }
         }
     }
     if is_supervised {
-        let undumpable =
-            vec![argument(0, Dword, Eq, bits(libc::PR_SET_DUMPABLE))?, argument(1, Qword, Eq, 0)?];
+        let undumpable = [(0, Dword, Eq, bits(libc::PR_SET_DUMPABLE)), (1, Qword, Eq, 0)];
         rules.add(libc::SYS_prctl, undumpable)?;
     }
     compile(rules, SeccompAction::Allow, errno(0))
@@ -370,20 +337,17 @@ fn hidden_space(disk: DiskSpace) -> Result<BpfProgram, BackendError> {
         for call in ATTRIBUTES {
             rules.0.insert(call, Vec::new());
         }
-        let takes = GIVING_BACK.map(bits).map(|flag| argument(1, Dword, MaskedEq(flag), 0));
-        rules.add(libc::SYS_fallocate, takes.into_iter().collect::<Result<_, _>>()?)?;
+        let takes = GIVING_BACK.map(bits).map(|flag| (1, Dword, MaskedEq(flag), 0));
+        rules.add(libc::SYS_fallocate, takes)?;
     }
-    let request = argument(1, Dword, MaskedEq(SPACE_REQUESTS_MASK), SPACE_REQUESTS)?;
-    rules.add(libc::SYS_ioctl, vec![request])?;
+    rules.add(libc::SYS_ioctl, [(1, Dword, MaskedEq(SPACE_REQUESTS_MASK), SPACE_REQUESTS)])?;
     for request in FLAG_REQUESTS {
-        rules.add(libc::SYS_ioctl, vec![argument(1, Dword, Eq, request)?])?;
+        rules.add(libc::SYS_ioctl, [(1, Dword, Eq, request)])?;
     }
     for kind in SUBVOLUME_REQUESTS {
-        let mut request = vec![argument(1, Dword, MaskedEq(REQUEST_TYPE_MASK), kind)?];
-        for sharing in SHARING {
-            request.push(argument(1, Dword, Ne, sharing)?);
-        }
-        rules.add(libc::SYS_ioctl, request)?;
+        let request = [(1, Dword, MaskedEq(REQUEST_TYPE_MASK), kind)];
+        let shares_nothing = SHARING.map(|sharing| (1, Dword, Ne, sharing));
+        rules.add(libc::SYS_ioctl, request.into_iter().chain(shares_nothing))?;
     }
     compile(rules, SeccompAction::Allow, errno(libc::EOPNOTSUPP))
 }
@@ -396,10 +360,10 @@ fn direct_io() -> Result<BpfProgram, BackendError> {
     let direct = bits(libc::O_DIRECT);
     let mut rules = Rules::default();
     for &(call, flags) in FLAGS {
-        rules.add(call, vec![argument(flags, Dword, MaskedEq(direct), direct)?])?;
+        rules.add(call, [(flags, Dword, MaskedEq(direct), direct)])?;
     }
-    let sets = argument(1, Dword, Eq, bits(libc::F_SETFL))?;
-    rules.add(libc::SYS_fcntl, vec![sets, argument(2, Dword, MaskedEq(direct), direct)?])?;
+    let sets = (1, Dword, Eq, bits(libc::F_SETFL));
+    rules.add(libc::SYS_fcntl, [sets, (2, Dword, MaskedEq(direct), direct)])?;
     compile(rules, SeccompAction::Allow, errno(libc::EINVAL))
 }
 
@@ -410,11 +374,8 @@ fn datagrams() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::default();
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
         for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW] {
-            let conditions = vec![
-                argument(0, Dword, Eq, bits(libc::AF_UNIX))?,
-                argument(1, Dword, MaskedEq(bits(TYPE)), bits(kind))?,
-            ];
-            rules.add(call, conditions)?;
+            let of_unix = (0, Dword, Eq, bits(libc::AF_UNIX));
+            rules.add(call, [of_unix, (1, Dword, MaskedEq(bits(TYPE)), bits(kind))])?;
         }
     }
     compile(rules, SeccompAction::Allow, errno(libc::ESOCKTNOSUPPORT))
@@ -423,7 +384,7 @@ fn datagrams() -> Result<BpfProgram, BackendError> {
 /// UNIX sockets that could be connected to an address. Socket pairs are connected permanently.
 fn named_sockets() -> Result<BpfProgram, BackendError> {
     let mut rules = Rules::default();
-    rules.add(libc::SYS_socket, vec![argument(0, Dword, Eq, bits(libc::AF_UNIX))?])?;
+    rules.add(libc::SYS_socket, [(0, Dword, Eq, bits(libc::AF_UNIX))])?;
     compile(rules, SeccompAction::Allow, errno(libc::EACCES))
 }
 

@@ -1,17 +1,16 @@
 //! A sandbox's files over a temporary directory, for the tests of this crate.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use sandbox_dirfd::Resolver;
-use sandbox_protocol::argv;
-use sandbox_protocol::message::{
-    Access, AllowedPath, Change, FileScope, IoErrors, Limits, Policy, Refused, Touched,
-};
+use sandbox_protocol::message::{Access, AllowedPath, Change, FileScope, IoErrors, Limits, Policy};
 use sandbox_protocol::path::GuestPath;
+use sandbox_protocol::{FromAgent, argv};
 
 use super::super::mounts::Mount;
-use super::super::{Announce, Files, Lifetime, Mounts, OpenMode, PathPolicy};
+use super::super::{Files, Lifetime, Mounts, OpenMode, PathPolicy};
+use crate::outbox::{Outbox, Recorder};
 
 /// Limits that a test does not reach by accident.
 pub(crate) const LIMITS: Limits = Limits {
@@ -46,24 +45,19 @@ pub(crate) const EVERY_MODE: [OpenMode; 6] = [
 ];
 
 /// What was announced, in order.
-#[derive(Default)]
-pub(crate) struct Recorded(Mutex<Vec<Touched>>);
-
-impl Announce for Recorded {
-    fn announce(&self, touched: Touched) {
-        self.0.lock().unwrap().push(touched);
-    }
-
-    // The tests of the session use these.
-    fn refuse(&self, _: Refused) {}
-}
+pub(crate) struct Recorded(Recorder);
 
 impl Recorded {
     /// The announcements since the last call: path, whether it existed, kind of change.
     pub(crate) fn take(&self) -> Vec<(String, bool, Change)> {
-        let taken = std::mem::take(&mut *self.0.lock().unwrap());
-        taken
-            .into_iter()
+        let taken = self.0.take();
+        let touched = taken.iter().filter_map(|line| match FromAgent::decode(line).unwrap() {
+            FromAgent::Touched(touched) => Some(touched),
+            // The tests of the session use these.
+            FromAgent::Refused(_) => None,
+            other => panic!("{other:?}"),
+        });
+        touched
             .map(|touched| {
                 (touched.path.to_string_lossy().into_owned(), touched.existed, touched.change)
             })
@@ -116,16 +110,16 @@ impl<'a> Setup<'a> {
         if let Some(root) = self.container {
             mounts.open_container(root).unwrap();
         }
-        let recorded = Arc::new(Recorded::default());
+        let recorder = Recorder::default();
         let files = Files::new(
             Arc::new(mounts),
             Arc::new(PathPolicy::new(&policy).unwrap()),
             &self.limits,
             Arc::new(Lifetime::new(&self.limits)),
-            Some(recorded.clone()),
+            Some(Arc::new(Outbox::new(recorder.clone()))),
             1,
         );
         let files = if self.container.is_some() { files.anywhere() } else { files };
-        (Arc::new(files), recorded)
+        (Arc::new(files), Arc::new(Recorded(recorder)))
     }
 }

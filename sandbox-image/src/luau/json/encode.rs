@@ -117,10 +117,10 @@ impl<'c, 'a> Encoder<'c, 'a> {
         Ok(())
     }
 
-    fn break_line(&mut self) -> Result<(), Refusal> {
+    fn break_line(&mut self, depth: usize) -> Result<(), Refusal> {
         if self.layout == Layout::Pretty {
             self.write(b"\n")?;
-            for _ in 0..self.ancestors.len() {
+            for _ in 0..depth {
                 self.write(b"  ")?;
             }
         }
@@ -189,17 +189,15 @@ impl<'c, 'a> Encoder<'c, 'a> {
         let marked = self.call.metatable_identity(table) == self.call.host().array_mark.get();
         let shape = self.shape(table)?;
         self.ancestors.push(identity);
-        match shape {
-            Shape::Empty if marked => self.write(b"[]")?,
-            Shape::Empty => self.write(b"{}")?,
-            Shape::Array(len) => self.array(len, |call, index| call.push_element(table, index))?,
-            Shape::Object(_) if marked => {
-                return Err(refuse("is a json.array with keys that are strings"));
-            }
-            Shape::Object(keys) => self.object(table, keys)?,
-        }
+        let encoded = match shape {
+            Shape::Empty if marked => self.write(b"[]"),
+            Shape::Empty => self.write(b"{}"),
+            Shape::Array(len) => self.array(len, |call, index| call.push_element(table, index)),
+            Shape::Object(_) if marked => Err(refuse("is a json.array with keys that are strings")),
+            Shape::Object(keys) => self.object(table, keys),
+        };
         self.ancestors.pop();
-        Ok(())
+        encoded
     }
 
     /// Determines the kind of table, in one iteration over its keys.
@@ -251,7 +249,7 @@ impl<'c, 'a> Encoder<'c, 'a> {
             if index > 1 {
                 self.write(b",")?;
             }
-            self.break_line()?;
+            self.break_line(self.ancestors.len())?;
             push(&mut *self.call, index);
             let value = self.call.top();
             self.value(value).map_err(|refusal| refusal.at(&format!("[{index}]")))?;
@@ -266,7 +264,7 @@ impl<'c, 'a> Encoder<'c, 'a> {
             if number > 0 {
                 self.write(b",")?;
             }
-            self.break_line()?;
+            self.break_line(self.ancestors.len())?;
             let Ok(text) = std::str::from_utf8(key) else {
                 return Err(refuse("has a key that is not UTF-8"));
             };
@@ -283,10 +281,8 @@ impl<'c, 'a> Encoder<'c, 'a> {
     }
 
     fn close(&mut self, bracket: &[u8]) -> Result<(), Refusal> {
-        let table = self.ancestors.pop();
-        let result = self.break_line().and_then(|()| self.write(bracket));
-        self.ancestors.extend(table);
-        result
+        self.break_line(self.ancestors.len() - 1)?;
+        self.write(bracket)
     }
 }
 
@@ -333,7 +329,8 @@ const fn promise(key: &[u8]) -> usize {
     key.len() + 4
 }
 
-fn is_name(key: &[u8]) -> bool {
+/// Whether a key is one that a script may write behind a dot.
+pub(in crate::luau) fn is_name(key: &[u8]) -> bool {
     let is_letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_';
     key.first().is_some_and(is_letter)
         && key.iter().all(|byte| is_letter(byte) || byte.is_ascii_digit())

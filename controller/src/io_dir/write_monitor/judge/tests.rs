@@ -92,9 +92,9 @@ fn disk_reserve_must_stay_free_whichever_process_used_the_space() {
 /// Programs took all inodes of a file system: nothing was reserved of them.
 #[test]
 fn programs_leave_inodes_free() {
-    let space = |available_inodes| FreeSpace {
+    let space = |inodes| FreeSpace {
         available: 1 << 40,
-        available_inodes,
+        inodes,
         most_inodes: 1_000_000,
         size: 100 << 30,
         ..FreeSpace::default()
