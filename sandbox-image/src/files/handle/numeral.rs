@@ -1,9 +1,12 @@
 //! Numbers in a text, as Lua's `read("n")` finds them.
 
-use std::ffi::CString;
-
 /// Longest numeral, in bytes; a longer one is invalid.
 const MAX_BYTES: usize = 200;
+
+/// Bits of a double's mantissa, including the hidden one.
+const MANTISSA_BITS: i32 = 53;
+/// The exponent of the last bit of the smallest doubles.
+const SMALLEST_POWER: i32 = -1074;
 
 /// How many bytes [`scan`] needs: a numeral and the byte after it.
 pub const LOOK_AHEAD: usize = MAX_BYTES + 1;
@@ -18,30 +21,44 @@ pub const fn is_space(byte: u8) -> bool {
 /// consumes two bytes and is invalid, as in Lua, which looks ahead only one byte.
 pub fn scan(text: &[u8]) -> (usize, Option<f64>) {
     let mut scan = Scan { text, at: 0, too_long: false };
-    scan.accept(b"-+");
-    let has_zero = scan.accept(b"0");
-    let is_hexadecimal = has_zero && scan.accept(b"xX");
-    let mut digits = usize::from(has_zero && !is_hexadecimal);
-    let is_digit = if is_hexadecimal { u8::is_ascii_hexdigit } else { u8::is_ascii_digit };
-    digits += scan.digits(is_digit);
-    if scan.accept(b".") {
-        digits += scan.digits(is_digit);
+    let negative = scan.accept(b"-+") == Some(b'-');
+    let mut hexadecimal = false;
+    let mut digits = 0;
+    if scan.accept(b"0").is_some() {
+        if scan.accept(b"xX").is_some() {
+            hexadecimal = true;
+        } else {
+            digits = 1;
+        }
     }
-    if digits > 0 && scan.accept(if is_hexadecimal { b"pP" } else { b"eE" }) {
+    let is_digit = if hexadecimal { u8::is_ascii_hexdigit } else { u8::is_ascii_digit };
+    let whole = scan.at;
+    digits += scan.digits(is_digit);
+    let whole = &text[whole..scan.at];
+    let mut fraction: &[u8] = &[];
+    if scan.accept(b".").is_some() {
+        let start = scan.at;
+        digits += scan.digits(is_digit);
+        fraction = &text[start..scan.at];
+    }
+    let mut exponent = None;
+    if digits > 0 && scan.accept(if hexadecimal { b"pP" } else { b"eE" }).is_some() {
+        let start = scan.at;
         scan.accept(b"-+");
         if scan.digits(u8::is_ascii_digit) == 0 {
             digits = 0;
         }
+        exponent = Some(&text[start..scan.at]);
     }
     if digits == 0 || scan.too_long {
         return (scan.at, None);
     }
-    let numeral = &text[..scan.at];
-    let number = if is_hexadecimal {
-        hexadecimal(numeral)
+    let number = if hexadecimal {
+        let magnitude = hexadecimal_value(whole, fraction, exponent);
+        Some(if negative { -magnitude } else { magnitude })
     } else {
         // std rounds correctly, and accepts `5.`, `.3` and `+1` as C does.
-        std::str::from_utf8(numeral).ok().and_then(|text| text.parse().ok())
+        std::str::from_utf8(&text[..scan.at]).ok().and_then(|text| text.parse().ok())
     };
     (scan.at, number)
 }
@@ -54,8 +71,9 @@ struct Scan<'a> {
 
 impl Scan<'_> {
     /// Consumes the next byte if it is in `set`.
-    fn accept(&mut self, set: &[u8]) -> bool {
-        self.text.get(self.at).is_some_and(|byte| set.contains(byte)) && self.step()
+    fn accept(&mut self, set: &[u8]) -> Option<u8> {
+        let byte = *self.text.get(self.at).filter(|byte| set.contains(byte))?;
+        self.step().then_some(byte)
     }
 
     fn digits(&mut self, is_digit: fn(&u8) -> bool) -> usize {
@@ -71,12 +89,53 @@ impl Scan<'_> {
     }
 }
 
-/// The value of a valid hexadecimal numeral, which the C library rounds once; std reads none.
-#[expect(unsafe_code, reason = "nothing safe reads hexadecimal numerals")]
-fn hexadecimal(numeral: &[u8]) -> Option<f64> {
-    let numeral = CString::new(numeral).ok()?;
-    // SAFETY: the string is only read.
-    Some(unsafe { libc::strtod(numeral.as_ptr(), std::ptr::null_mut()) })
+/// `whole.fraction × 2^exponent`, rounded once.
+fn hexadecimal_value(whole: &[u8], fraction: &[u8], exponent: Option<&[u8]>) -> f64 {
+    let mut mantissa = 0_u128;
+    let mut scale = 0_i32;
+    for (digit, after_point) in
+        whole.iter().map(|digit| (digit, 0)).chain(fraction.iter().map(|digit| (digit, 4)))
+    {
+        let digit = char::from(*digit).to_digit(16).unwrap_or(0);
+        if mantissa >> 120 == 0 {
+            mantissa = mantissa << 4 | u128::from(digit);
+            scale -= after_point;
+        } else {
+            // Far above the range of a double: it only matters whether any digit is not zero.
+            mantissa |= u128::from(digit != 0);
+            scale += 4 - after_point;
+        }
+    }
+    let exponent: i32 = match exponent.map(std::str::from_utf8) {
+        Some(Ok(text)) => {
+            text.parse().unwrap_or(if text.starts_with('-') { -99_999 } else { 99_999 })
+        }
+        _ => 0,
+    };
+    // The exponent of the last bit of a double of this size.
+    let power = scale.saturating_add(exponent).clamp(-2300, 2300);
+    let length = i32::try_from(u128::BITS - mantissa.leading_zeros()).unwrap_or(0);
+    let last_bit = (power + length - MANTISSA_BITS).max(SMALLEST_POWER);
+    let mut power_left = last_bit.max(power);
+    let mut value = halve(mantissa, power_left.abs_diff(power)) as f64;
+    // In steps that do not overflow; powers of two are exact.
+    while power_left != 0 && value != 0.0 && value.is_finite() {
+        let step = power_left.clamp(-1000, 1000);
+        value *= 2.0_f64.powi(step);
+        power_left -= step;
+    }
+    value
+}
+
+/// Halves this many times, and rounds once, ties to even.
+const fn halve(number: u128, times: u32) -> u128 {
+    if times == 0 {
+        return number;
+    }
+    let Some(middle) = 1_u128.checked_shl(times - 1) else { return 0 };
+    let rest = number & (middle | (middle - 1));
+    let half = number >> (times - 1) >> 1;
+    half + (rest > middle || rest == middle && half & 1 == 1) as u128
 }
 
 #[cfg(test)]
