@@ -206,14 +206,14 @@ impl Tree<'_> {
             if !at.last().is_done {
                 let directories = HELD.saturating_sub(self.held).max(1);
                 count_call(at.depth());
-                let (entries, is_all) = read_batch(&at.here, directories)
+                let batch = read_batch(&at.here, directories)
                     .map_err(|errno| self.fail(&at.levels, b"", errno))?;
-                let is_empty = entries.is_empty();
+                let is_empty = batch.entries.is_empty();
                 // The top is read until it is empty: nothing reads it again after that.
                 if at.levels.len() > 1 {
-                    at.last().is_done = is_all;
+                    at.last().is_done = batch.is_all;
                 }
-                for (name, kind) in entries {
+                for (name, kind) in batch.entries {
                     self.watch.check()?;
                     self.take(&mut at, name, kind)?;
                 }
@@ -379,20 +379,26 @@ impl Tree<'_> {
     }
 }
 
-/// Reads a directory from its beginning, until there are enough entries or directories. Returns them,
-/// and whether there are no more.
-fn read_batch(
-    directory: &OwnedFd,
-    directories: usize,
-) -> rustix::io::Result<(Vec<(Vec<u8>, FileType)>, bool)> {
+/// Some entries of a directory.
+struct Batch {
+    entries: Vec<(Vec<u8>, FileType)>,
+    /// There are no more entries.
+    is_all: bool,
+}
+
+/// Reads a directory from its beginning, until there are enough entries or directories.
+fn read_batch(directory: &OwnedFd, directories: usize) -> rustix::io::Result<Batch> {
     retry(|| rustix::fs::seek(directory, rustix::fs::SeekFrom::Start(0)))?;
-    let mut batch = Vec::new();
+    let mut batch = Batch { entries: Vec::new(), is_all: false };
     let mut left = directories;
     let mut buffer = [std::mem::MaybeUninit::uninit(); 8 << 10];
     let mut entries = RawDir::new(directory, &mut buffer);
-    while batch.len() < BATCH && left > 0 {
+    while batch.entries.len() < BATCH && left > 0 {
         let entry = match entries.next() {
-            None => return Ok((batch, true)),
+            None => {
+                batch.is_all = true;
+                break;
+            }
             Some(Err(Errno::INTR)) => continue,
             Some(entry) => entry?,
         };
@@ -410,7 +416,7 @@ fn read_batch(
             known => known,
         };
         left -= usize::from(kind == FileType::Directory);
-        batch.push((name.to_vec(), kind));
+        batch.entries.push((name.to_vec(), kind));
     }
-    Ok((batch, false))
+    Ok(batch)
 }
