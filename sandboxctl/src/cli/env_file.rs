@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueHint};
-use sandbox_protocol::limits::{MAX_COMMAND_BYTES, size_text};
+use sandbox_protocol::limits::MAX_COMMAND_BYTES;
 use sandbox_protocol::without_bom;
 
 use crate::error::Error;
@@ -87,11 +87,8 @@ impl VariableArgs {
 pub fn read(file: &Path) -> Result<Vec<Variable>, Error> {
     let flag = || format!("--env-file {}", file.display());
     let refuse = |why: String| Error::usage(flag(), why).with_hint(HINT);
-    let read = read_file(file, MAX_COMMAND_BYTES as u64);
+    let read = read_file(file, MAX_COMMAND_BYTES);
     let bytes = read.map_err(|error| refuse(reason(&error)))?;
-    if bytes.len() > MAX_COMMAND_BYTES {
-        return Err(refuse(format!("it is longer than {}", size_text(MAX_COMMAND_BYTES as u64))));
-    }
     let text = without_bom(&bytes);
     let mut variables = Vec::new();
     for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {

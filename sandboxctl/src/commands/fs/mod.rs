@@ -40,7 +40,7 @@ use crate::signals::Signals;
 use crate::{ci, input, render, signals, target};
 
 /// Most bytes of a text to replace, or of its replacement: they are sent in one message.
-const MAX_EDIT_BYTES: u64 = 1 << 20;
+const MAX_EDIT_BYTES: usize = 1 << 20;
 
 pub fn fs(context: &Context<'_>, args: &FsArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
@@ -186,13 +186,10 @@ impl Content {
 /// A text of `edit`: given directly, or the content of a file.
 fn edited(text: Option<&str>, file: Option<&Path>, flag: &str) -> Result<String, Error> {
     let Some(file) = file else { return Ok(text.unwrap_or_default().to_owned()) };
-    let unusable = |why: &str| Error::usage(flag.to_owned(), format!("{}: {why}", file.display()));
-    let text =
-        input::read_file(file, MAX_EDIT_BYTES).map_err(|error| unusable(&input::reason(&error)))?;
-    if text.len() as u64 > MAX_EDIT_BYTES {
-        return Err(unusable("it is longer than 1 MiB"));
-    }
-    String::from_utf8(text).map_err(|_| unusable("it is not UTF-8 text"))
+    let not_text = |_| io::Error::other("it is not UTF-8 text");
+    input::read_file(file, MAX_EDIT_BYTES)
+        .and_then(|text| String::from_utf8(text).map_err(not_text))
+        .map_err(|error| Error::unusable(flag, file, &error))
 }
 
 /// One command, from connecting to the engine to the result.
