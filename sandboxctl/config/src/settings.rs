@@ -1,6 +1,7 @@
 //! The settings, from their layers.
 
 use std::collections::HashMap;
+use std::mem;
 use std::path::{Path, PathBuf};
 
 use sandbox_api::{Bounds, Ceiling, LimitKey, Limits, OverCeiling, ToolRule};
@@ -8,7 +9,7 @@ use sandbox_dirfd::Links;
 use sandbox_env::{Environment, VARIABLE_PREFIX};
 
 use super::error::Error;
-use super::key::{Key, Scope};
+use super::key::{Key, Kind, Scope};
 use super::origin::{Layer, Origin};
 use super::rules::Rules;
 use super::value::Value;
@@ -137,15 +138,11 @@ impl Settings {
             }
             // A preset that a layer does not redefine is inherited.
             (Value::Presets(presets), Some(Value::Presets(below))) => {
-                for (name, rules) in below {
-                    presets.entry(name.clone()).or_insert_with(|| rules.clone());
-                }
+                *presets = below.clone().into_iter().chain(mem::take(presets)).collect();
             }
             // As is a server.
             (Value::Upstreams(upstreams), Some(Value::Upstreams(below))) => {
-                for (name, upstream) in below {
-                    upstreams.entry(name.clone()).or_insert_with(|| upstream.clone());
-                }
+                *upstreams = below.clone().into_iter().chain(mem::take(upstreams)).collect();
             }
             _ => {}
         }
@@ -264,13 +261,9 @@ impl Settings {
 
     /// What is wrong if the value of `key` is above that of `ceiling`, which is of the same limit.
     pub(super) fn over(&self, key: Key, ceiling: Key) -> Option<OverCeiling> {
-        let alone = |key| {
+        let alone = |key: Key| {
             let mut limits = Limits::default();
-            if let Key::Limit(limit)
-            | Key::Ceiling(limit)
-            | Key::Exec(limit)
-            | Key::ExecCeiling(limit) = key
-            {
+            if let Kind::Limit(limit) = key.kind() {
                 self.put(&mut limits, limit, key);
             }
             limits
