@@ -5,7 +5,6 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::slice;
 
 use sandbox_api::process::{PtyRequest, TerminalSize};
 use sandbox_api::service::{CommandRequest, Content};
@@ -203,13 +202,7 @@ fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result
 /// What lists of executions say of a command whose secrets are hidden: the beginning of its words.
 fn line_title(shown: &CommandLine) -> String {
     const MOST: usize = 80;
-    let words = match shown {
-        CommandLine::Shell(line) => line.clone(),
-        CommandLine::Program(program, args) => {
-            [slice::from_ref(program), args].concat().join(OsStr::new(" "))
-        }
-    };
-    words.to_string_lossy().chars().take(MOST).collect()
+    shown.text().chars().take(MOST).collect()
 }
 
 /// The title of the command's sandbox in listings: without secrets.
