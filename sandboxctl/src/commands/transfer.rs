@@ -225,8 +225,8 @@ impl Sink {
             return Ok(());
         }
         self.pieces = None;
-        let Err(error) = self.ended().await else { return Err(io::ErrorKind::BrokenPipe.into()) };
-        Err(error)
+        self.ended().await?;
+        Err(io::ErrorKind::BrokenPipe.into())
     }
 
     /// Waits until everything is written.
