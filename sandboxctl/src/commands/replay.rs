@@ -510,19 +510,14 @@ async fn compare(
     };
     let differences = receipts::differences(receipt, receipts::digests(found));
     let outcome = outcome(receipt, ended, tests);
+    let (status, exit_code) = (Some(ended.status()), Some(ended.exit_code()));
     Ok(Comparison {
         identical: differences.is_empty() && outcome == SameOutcome::Same,
-        verified: None,
         stage: Stage::Results,
         outcome: Some(outcome),
-        expected: receipt.predicate.outcome(),
-        actual: Some(RecordedOutcome {
-            status: Some(ended.status()),
-            exit_code: Some(ended.exit_code()),
-        }),
-        differences,
+        actual: Some(RecordedOutcome { status, exit_code }),
         line,
-        hint: None,
+        ..Comparison::of_materials(&receipt.predicate, differences)
     })
 }
 
