@@ -64,11 +64,8 @@ impl NamedFiles {
     ///
     /// If two are the same.
     pub fn check(&self) -> Result<(), Error> {
-        let known = |files: &[(String, PathBuf)]| -> Vec<_> {
-            files.iter().map(|(flag, file)| (flag.clone(), Identity::of(file))).collect()
-        };
-        let mut others = known(&self.directories);
-        others.extend(known(&self.read));
+        let others = self.directories.iter().chain(&self.read);
+        let mut others: Vec<_> = others.map(|(flag, file)| (flag, Identity::of(file))).collect();
         for (flag, file) in &self.written {
             let shown = file.display();
             if let Some((other, _)) =
@@ -83,7 +80,7 @@ impl NamedFiles {
                 return Err(Error::usage(flag, format!("{shown} is also the file of {other}"))
                     .with_hint("one would overwrite the other: name another file"));
             }
-            others.push((flag.clone(), Some(identity)));
+            others.push((flag, Some(identity)));
         }
         Ok(())
     }
