@@ -62,7 +62,7 @@ pub use execution::{
     ResultDocument, ResultSchema, ScriptBody, TouchedFile, TouchedSource, UNMEASURED_PART,
     UnreadableEvent, Usage,
 };
-pub use failure::{Failure, exit_code, failure_hint, operation_hint};
+pub use failure::{Failure, causes, exit_code, failure_hint, operation_hint};
 pub use host_tools::{
     HostTool, NoToolRule, RESERVED_NAMES, ToolCall, ToolEffect, ToolOutcome, ToolRule,
 };
