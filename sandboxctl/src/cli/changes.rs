@@ -42,8 +42,6 @@ impl ChangesArgs {
 }
 
 fn when() -> impl clap::builder::TypedValueParser<Value = CommitPolicy> {
-    const ALL: [CommitPolicy; 3] =
-        [CommitPolicy::Always, CommitPolicy::OnSuccess, CommitPolicy::Never];
-    PossibleValuesParser::new(ALL.map(CommitPolicy::as_str))
-        .map(|word| ALL.into_iter().find(|it| it.as_str() == word).unwrap_or_default())
+    PossibleValuesParser::new(CommitPolicy::ALL.map(CommitPolicy::as_str))
+        .map(|word| CommitPolicy::from_word(&word).unwrap_or_default())
 }
