@@ -109,13 +109,10 @@ fn seed(text: &str) -> Result<u32, &'static str> {
 fn unix_seconds(text: &str) -> Result<u64, &'static str> {
     // The last one that a receipt can have: near the end of the year 9999.
     const LAST: u64 = 253_402_207_200;
-    let seconds = match text.parse::<u64>() {
-        Ok(seconds) => Some(seconds),
-        Err(_) => match sandbox_api::time::parse_rfc3339(text) {
-            Some((seconds, 0)) => u64::try_from(seconds).ok(),
-            _ => None,
-        },
-    };
+    let seconds = text.parse().ok().or_else(|| match sandbox_api::time::parse_rfc3339(text)? {
+        (seconds, 0) => u64::try_from(seconds).ok(),
+        _ => None,
+    });
     seconds.filter(|&seconds| seconds <= LAST).ok_or(
         "expected a time in whole seconds, from 1970 to 9999: 2026-01-01T00:00:00Z, or 1767225600",
     )
