@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::mem;
 use std::path::{Path, PathBuf};
 
-use sandbox_api::{Bounds, Ceiling, LimitKey, Limits, OverCeiling, ToolRule};
+use sandbox_api::{Bounds, Ceiling, LimitKey, LimitValue, Limits, ToolRule};
 use sandbox_dirfd::Links;
 use sandbox_env::{Environment, VARIABLE_PREFIX};
 
 use super::error::Error;
-use super::key::{Key, Kind, Scope};
+use super::key::{Key, Scope};
 use super::origin::{Layer, Origin};
 use super::rules::Rules;
 use super::value::Value;
@@ -259,16 +259,14 @@ impl Settings {
         }
     }
 
-    /// What is wrong if the value of `key` is above that of `ceiling`, which is of the same limit.
-    pub(super) fn over(&self, key: Key, ceiling: Key) -> Option<OverCeiling> {
-        let alone = |key: Key| {
-            let mut limits = Limits::default();
-            if let Kind::Limit(limit) = key.kind() {
-                self.put(&mut limits, limit, key);
-            }
-            limits
+    /// The values of `key` and of `ceiling`, which is of the same limit, if the former is above it.
+    fn over(&self, key: Key, ceiling: Key) -> Option<(LimitValue, LimitValue)> {
+        let value = |key| match self.setting(key).value {
+            Some(Value::Limit(value)) => Some(value),
+            _ => None,
         };
-        alone(key).check(&Ceiling(alone(ceiling))).err()
+        let (asked, most) = (value(key)?, value(ceiling)?);
+        asked.is_over(most).then_some((asked, most))
     }
 
     /// Why the value of a limit's key is refused: it is above its ceiling.
@@ -278,7 +276,8 @@ impl Settings {
             Key::Exec(limit) => (Key::ExecCeiling(limit), "exec.ceiling"),
             _ => return None,
         };
-        let OverCeiling { asked, ceiling, .. } = self.over(key, ceiling)?;
+        let (asked, most) = self.over(key, ceiling)?;
+        let (asked, ceiling) = (asked.to_string(), most.to_string());
         Some(Error::OverCeiling { name: self.named(key), key: key.name(), section, asked, ceiling })
     }
 
