@@ -8,11 +8,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use sandbox_protocol::limits::MAX_COMMAND_BYTES;
 use sandbox_protocol::without_bom;
 
+use super::values::written;
 use crate::error::Error;
 use crate::input::{read_file, reason};
 
@@ -26,10 +26,6 @@ pub struct Variable {
     pub name: OsString,
     /// Its value; without one, the caller's variable.
     pub value: Option<OsString>,
-}
-
-pub(super) fn variable() -> impl TypedValueParser<Value = Variable> {
-    OsStringValueParser::new().try_map(|written| Variable::parse(&written))
 }
 
 impl Variable {
@@ -53,7 +49,7 @@ impl Variable {
 #[derive(Debug, Args)]
 pub struct VariableArgs {
     /// Set an environment variable, or pass on the caller's if no value is given; repeatable
-    #[arg(short, long, value_name = "NAME[=VALUE]", value_parser = variable())]
+    #[arg(short, long, value_name = "NAME[=VALUE]", value_parser = written(Variable::parse))]
     env: Vec<Variable>,
 
     /// Set the variables of this file: NAME=VALUE lines, as Docker reads them; --env wins; repeatable

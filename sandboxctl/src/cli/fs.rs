@@ -17,7 +17,7 @@ use sandbox_protocol::WireString;
 
 use super::limits::{LimitArgs, OperationLimits};
 use super::sandbox::SandboxArgs;
-use super::values::{Utf8, text};
+use super::values::{Utf8, text, written};
 use crate::config::Flags;
 use crate::input;
 
@@ -152,10 +152,10 @@ sandboxctl fs cp :report.pdf - | lpr
 sandboxctl fs cp -r :template :project")]
     Cp {
         /// The file to copy
-        #[arg(value_hint = ValueHint::FilePath, value_parser = side())]
+        #[arg(value_hint = ValueHint::FilePath, value_parser = written(Side::parse))]
         from: Side,
         /// The destination
-        #[arg(value_hint = ValueHint::AnyPath, value_parser = side())]
+        #[arg(value_hint = ValueHint::AnyPath, value_parser = written(Side::parse))]
         to: Side,
         /// Copy a directory with its contents; within the sandbox only
         #[arg(short, long)]
@@ -497,10 +497,6 @@ fn number_of_bytes(text: &str) -> Result<u64, &'static str> {
 }
 
 /// Reads one side of a copy.
-fn side() -> impl TypedValueParser<Value = Side> {
-    OsStringValueParser::new().try_map(|written| Side::parse(&written))
-}
-
 /// Reads an encoding by its word.
 fn encoding() -> impl TypedValueParser<Value = Encoding> {
     let words = Encoding::ALL.iter().map(|&encoding| match encoding {

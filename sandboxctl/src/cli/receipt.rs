@@ -9,10 +9,10 @@ use sandbox_controller::receipts::SigningKey;
 use sandbox_env::Environment;
 
 use super::allow::AllowArgs;
-use super::env_file::{Variable, variable};
+use super::env_file::Variable;
 use super::secret::{SecretArgs, Source};
-use super::values::{Utf8, input, text};
-use super::volume::{Volume, volume};
+use super::values::{Utf8, text, written};
+use super::volume::Volume;
 use crate::error::Error;
 use crate::input::{Argument, InputArgument};
 
@@ -204,7 +204,7 @@ pub struct ReplayArgs {
     pub shell: Option<OsString>,
 
     /// An environment variable that was set for the command; repeatable
-    #[arg(short, long, value_name = "NAME[=VALUE]", value_parser = variable(),
+    #[arg(short, long, value_name = "NAME[=VALUE]", value_parser = written(Variable::parse),
         conflicts_with = "script")]
     pub env: Vec<Variable>,
 
@@ -226,13 +226,13 @@ pub struct ReplayArgs {
     pub args_file: Option<PathBuf>,
 
     /// An input of the receipt, with its name there; repeatable
-    #[arg(long = "in", value_name = "SRC[:NAME]", value_parser = input(),
+    #[arg(long = "in", value_name = "SRC[:NAME]", value_parser = written(InputArgument::parse),
         allow_hyphen_values = true)]
     pub inputs: Vec<InputArgument>,
 
     /// An input of the receipt that was mounted elsewhere, with its path there; repeatable
     #[arg(long = "volume", value_name = "SRC:DST:ro", value_hint = ValueHint::AnyPath,
-        value_parser = volume())]
+        value_parser = written(Volume::parse))]
     pub volumes: Vec<Volume>,
 
     /// The io dir as it was before the run, if it had files; it is not changed

@@ -9,7 +9,6 @@ use sandbox_api::{LimitKey, LimitValue, User};
 use sandbox_protocol::UserError;
 
 use crate::config::{Key, Value};
-use crate::input::InputArgument;
 
 /// Refuses what is not UTF-8 with the flag's name, which clap's own refusal leaves out.
 #[derive(Debug, Clone)]
@@ -81,9 +80,13 @@ pub(super) fn user() -> impl TypedValueParser<Value = User> {
     })
 }
 
-/// Reads an input: its source is a path, of any bytes.
-pub(super) fn input() -> impl TypedValueParser<Value = InputArgument> {
-    OsStringValueParser::new().try_map(|written| InputArgument::parse(&written))
+/// Reads what may have a path, of any bytes.
+pub(super) fn written<T, E>(parse: fn(&OsStr) -> Result<T, E>) -> impl TypedValueParser<Value = T>
+where
+    T: Clone + Send + Sync + 'static,
+    E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
+{
+    OsStringValueParser::new().try_map(move |written| parse(&written))
 }
 
 /// Reads a guest path, which is UTF-8 and not empty.
