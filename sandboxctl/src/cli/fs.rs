@@ -496,7 +496,6 @@ fn number_of_bytes(text: &str) -> Result<u64, &'static str> {
     text.parse().map_err(|_| "expected a whole number of bytes, such as 4096")
 }
 
-/// Reads one side of a copy.
 /// Reads an encoding by its word.
 fn encoding() -> impl TypedValueParser<Value = Encoding> {
     let words = Encoding::ALL.iter().map(|&encoding| match encoding {

@@ -45,6 +45,16 @@ pub(super) fn value_of(key: Key) -> impl TypedValueParser<Value = Value> {
     Utf8(move |text: &str| Value::from_text(key, text).map_err(|error| error.to_string()))
 }
 
+/// Reads a flag as one of these by its word.
+pub(super) fn one_of<T: Copy + Send + Sync + 'static>(
+    all: impl IntoIterator<Item = T>,
+    word: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    let all: Vec<T> = all.into_iter().collect();
+    let words = PossibleValuesParser::new(all.iter().map(|it| word(*it)));
+    words.try_map(move |text| all.iter().copied().find(|it| word(*it) == text).ok_or("unknown"))
+}
+
 /// Reads a flag as text.
 pub(super) fn text<T>() -> impl TypedValueParser<Value = T>
 where
