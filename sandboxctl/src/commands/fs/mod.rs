@@ -10,7 +10,6 @@ mod report;
 mod stream;
 
 use std::io;
-use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
@@ -57,9 +56,7 @@ pub fn fs(context: &Context<'_>, args: &FsArgs) -> Result<u8, Error> {
             .map_err(|error| error.with_hint("a path that begins with a colon is the sandbox's"))?;
     }
     let work = PreparedOperation::prepare(args)?;
-    if stdin(&args.command).is_some() && io::stdin().is_terminal() {
-        context.output.progress("reading from the terminal; Ctrl-D ends it");
-    }
+    context.output.reads_stdin(stdin(&args.command).is_some());
     if let Some(audit) = &config.audit {
         ci::check_file_outside_of_groups(&settings.named(Key::AuditFile), audit)?;
     }
