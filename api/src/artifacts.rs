@@ -138,7 +138,7 @@ impl OmitReason {
 }
 
 /// What was copied out of the io dir after a run: the member `artifacts` of its document.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ArtifactsReport {
     /// The artifacts directory on the host; lossy where it is not UTF-8.

@@ -176,6 +176,19 @@ pub fn decode_percent(text: &str) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
+/// Bytes as a part of a URI: letters, digits and these as they are, others with percent signs.
+#[must_use]
+pub fn encode_percent(bytes: &[u8], plain: &[u8]) -> String {
+    let mut encoded = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        match byte.is_ascii_alphanumeric() || plain.contains(&byte) {
+            true => encoded.push(char::from(byte)),
+            false => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
 /// Why a text is not base64. Everything before an odd byte is digits, one character each.
 fn no_base64(error: &DecodeError) -> String {
     match error {

@@ -51,6 +51,19 @@ impl Failure {
     }
 }
 
+/// An error with its causes, on one line. A transparent error repeats its cause.
+#[must_use]
+pub fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    for cause in std::iter::successors(error.source(), |cause| cause.source()) {
+        let cause = cause.to_string();
+        if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 impl From<ScriptError> for Failure {
     fn from(error: ScriptError) -> Self {
         let ScriptError { kind, message, line, traceback, value } = error;

@@ -53,7 +53,7 @@ pub use artifacts::ArtifactsReport;
 pub use command::{Command, CommandLine, DEFAULT_COLLECTED_BYTES, Stdin};
 pub use disk::{Disk, DiskBackend, DiskBound};
 pub use disk_reserve::{DiskReserve, DiskReserveError, DiskShortage};
-pub use encoding::{Encoding, EncodingError, UnknownEncoding, decode_percent};
+pub use encoding::{Encoding, EncodingError, UnknownEncoding, decode_percent, encode_percent};
 pub use engine_kind::{EngineInfo, EngineKind};
 pub use execution::{
     Captured, CommandBody, CommonMembers, DocumentBody, EventRecord, EventsSchema, ExecDocument,
@@ -62,7 +62,7 @@ pub use execution::{
     ResultDocument, ResultSchema, ScriptBody, TouchedFile, TouchedSource, UNMEASURED_PART,
     UnreadableEvent, Usage,
 };
-pub use failure::{Failure, exit_code, failure_hint, operation_hint};
+pub use failure::{Failure, causes, exit_code, failure_hint, operation_hint};
 pub use host_tools::{
     HostTool, NoToolRule, RESERVED_NAMES, ToolCall, ToolEffect, ToolOutcome, ToolRule,
 };

@@ -232,6 +232,13 @@ pub enum LimitValue {
     Count(u64),
 }
 
+impl LimitValue {
+    /// Whether it is above `bound`. Values of different types never are.
+    pub fn is_over(self, bound: Self) -> bool {
+        std::mem::discriminant(&self) == std::mem::discriminant(&bound) && self > bound
+    }
+}
+
 /// Prints the format that [`LimitKey::parse`] reads.
 impl fmt::Display for LimitValue {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -620,7 +627,7 @@ impl LimitKey {
         given: impl FnOnce() -> String,
     ) -> Result<LimitValue, LimitParseError> {
         let smallest = self.smallest();
-        if is_over(smallest, value) {
+        if smallest.is_over(value) {
             if matches!(value, LimitValue::Time(Duration::ZERO) | LimitValue::Size(ByteSize(0))) {
                 return Err(self.no_limit(&given()));
             }
@@ -646,11 +653,6 @@ impl LimitKey {
             LimitValue::Count(_) => LimitParseError::Count { text },
         }
     }
-}
-
-/// Whether `value` is above `bound`. Values of different types never are.
-fn is_over(value: LimitValue, bound: LimitValue) -> bool {
-    std::mem::discriminant(&value) == std::mem::discriminant(&bound) && value > bound
 }
 
 /// What a sandbox may use: by default, and at most.
@@ -726,7 +728,7 @@ impl Limits {
     ///
     /// [`OverCeiling`] for the first that is not.
     pub fn check(&self, ceiling: &Ceiling) -> Result<(), OverCeiling> {
-        match LimitKey::ALL.iter().find(|&&key| is_over(self.get(key), ceiling.0.get(key))) {
+        match LimitKey::ALL.iter().find(|&&key| self.get(key).is_over(ceiling.0.get(key))) {
             None => Ok(()),
             Some(&key) => Err(OverCeiling {
                 key,
@@ -750,7 +752,7 @@ impl Limits {
     pub fn lowered(mut self, ceiling: &Ceiling) -> Self {
         for &key in LimitKey::ALL {
             let highest = ceiling.0.get(key);
-            if is_over(self.get(key), highest) {
+            if self.get(key).is_over(highest) {
                 // The ceiling's value has the right type and is large enough.
                 _ = self.set(key, highest);
             }

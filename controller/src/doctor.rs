@@ -55,15 +55,18 @@ pub struct Check {
 }
 
 impl Check {
-    fn ok(id: &'static str, detail: impl Into<String>) -> Self {
+    /// One that found nothing wrong.
+    pub fn ok(id: &'static str, detail: impl Into<String>) -> Self {
         Self { id, status: CheckStatus::Ok, detail: detail.into(), fix: None }
     }
 
-    fn warn(id: &'static str, detail: impl Into<String>, fix: &str) -> Self {
+    /// One that found something that works less well.
+    pub fn warn(id: &'static str, detail: impl Into<String>, fix: &str) -> Self {
         Self { id, status: CheckStatus::Warn, detail: detail.into(), fix: Some(fix.to_owned()) }
     }
 
-    fn fail(id: &'static str, detail: impl Into<String>, fix: &str) -> Self {
+    /// One that found something that does not work.
+    pub fn fail(id: &'static str, detail: impl Into<String>, fix: &str) -> Self {
         Self { id, status: CheckStatus::Fail, detail: detail.into(), fix: Some(fix.to_owned()) }
     }
 

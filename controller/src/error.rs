@@ -4,7 +4,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use sandbox_api::{EngineKind, Failure, Outcome, OverCeiling, SpecError, exit_code, failure_hint};
+use sandbox_api::{
+    EngineKind, Failure, Outcome, OverCeiling, SpecError, causes, exit_code, failure_hint,
+};
 use sandbox_engine::{AgentError, ConnectError, EngineError, ImageIdError};
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::path::PathError;
@@ -545,18 +547,7 @@ impl Error {
 
     /// The message with all its causes, on one line.
     pub fn full_message(&self) -> String {
-        let mut message = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            let text = cause.to_string();
-            // A transparent variant repeats its cause.
-            if !message.ends_with(&text) {
-                message.push_str(": ");
-                message.push_str(&text);
-            }
-            source = cause.source();
-        }
-        message
+        causes(self)
     }
 }
 

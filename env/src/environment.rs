@@ -79,28 +79,21 @@ impl Environment {
     /// Where to look for a Docker engine, in the same places as the docker command line.
     #[must_use]
     pub fn docker(&self) -> DockerEndpoint {
-        let home = self.path("HOME");
-        let runtime = self.path("XDG_RUNTIME_DIR");
-        let mut sockets = vec![PathBuf::from("/var/run/docker.sock")];
-        if let Some(runtime) = &runtime {
-            sockets.push(runtime.join("docker.sock"));
-        }
-        if let Some(home) = &home {
-            sockets.push(home.join(".docker/run/docker.sock"));
-        }
-        if let Some(runtime) = &runtime {
-            sockets.push(runtime.join("podman/podman.sock"));
-        }
-        sockets.push(PathBuf::from("/run/podman/podman.sock"));
+        let below = |variable, path: &str| Some(self.path(variable)?.join(path));
+        let sockets = [
+            Some("/var/run/docker.sock".into()),
+            below("XDG_RUNTIME_DIR", "docker.sock"),
+            below("HOME", ".docker/run/docker.sock"),
+            below("XDG_RUNTIME_DIR", "podman/podman.sock"),
+            Some("/run/podman/podman.sock".into()),
+        ];
         DockerEndpoint {
             host: None,
             env_host: self.text("DOCKER_HOST"),
             env_context: self.text("DOCKER_CONTEXT"),
             env_tls_verify: self.variable("DOCKER_TLS_VERIFY").is_some(),
-            config_dir: self
-                .path("DOCKER_CONFIG")
-                .or_else(|| home.map(|home| home.join(".docker"))),
-            sockets,
+            config_dir: self.path("DOCKER_CONFIG").or_else(|| below("HOME", ".docker")),
+            sockets: sockets.into_iter().flatten().collect(),
         }
     }
 
@@ -132,24 +125,23 @@ impl Environment {
     /// The directory for what this user has made for sandboxes, also of root.
     #[must_use]
     pub fn user_data_dir(&self) -> PathBuf {
-        // A relative path is invalid there.
-        let data = self.path("XDG_DATA_HOME").filter(|data| data.is_absolute());
-        let home = || self.path("HOME").filter(|home| home.is_absolute());
-        match data.or_else(|| Some(home()?.join(".local/share"))) {
-            Some(data) => data.join("sandboxctl"),
-            None => self.state_dir().join("data"),
-        }
+        self.user_dir("XDG_DATA_HOME", ".local/share", "data")
     }
 
     /// The directory for what a service of this user keeps, also when the machine starts again.
     #[must_use]
     pub fn lasting_state_dir(&self) -> PathBuf {
+        self.user_dir("XDG_STATE_HOME", ".local/state", "lasting")
+    }
+
+    /// Our directory in that of a variable, or in this one of the home directory, or else in the state
+    /// directory under a name of its own.
+    fn user_dir(&self, variable: &str, of_home: &str, name: &str) -> PathBuf {
         // A relative path is invalid there.
-        let state = self.path("XDG_STATE_HOME").filter(|state| state.is_absolute());
-        let home = || self.path("HOME").filter(|home| home.is_absolute());
-        match state.or_else(|| Some(home()?.join(".local/state"))) {
-            Some(state) => state.join("sandboxctl"),
-            None => self.state_dir().join("lasting"),
+        let absolute = |variable| self.path(variable).filter(|path| path.is_absolute());
+        match absolute(variable).or_else(|| Some(absolute("HOME")?.join(of_home))) {
+            Some(folder) => folder.join("sandboxctl"),
+            None => self.state_dir().join(name),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+pub use sandbox_api::causes;
 use sandbox_api::{CancelCause, ErrorKind, Failure, Outcome};
 
 use crate::config;
@@ -96,18 +97,6 @@ impl Signal {
     pub fn exit_code(self) -> u8 {
         Outcome::Cancelled { cause: self.cause() }.exit_code()
     }
-}
-
-/// An error with its causes, on one line. A transparent error repeats its cause.
-pub fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    for cause in std::iter::successors(error.source(), |cause| cause.source()) {
-        let cause = cause.to_string();
-        if !text.ends_with(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
 }
 
 impl Error {

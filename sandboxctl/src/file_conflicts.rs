@@ -1,6 +1,7 @@
 //! Files that one command line names twice. What is written to one of them would overwrite the other: a
 //! report the receipt, or a receipt the script that it is of.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -15,28 +16,16 @@ pub struct NamedFiles {
     read: Vec<(String, PathBuf)>,
 }
 
-/// The target of a path, under any name.
-#[derive(Debug, PartialEq, Eq)]
-enum Identity {
-    /// A file or directory, by device and inode.
-    There(u64, u64),
-    /// A name in a directory.
-    Missing(u64, u64, PathBuf),
-}
-
-impl Identity {
-    /// `None` for what nothing is lost in: pipes, devices, our own stdout; and for what cannot be made.
-    fn of(path: &Path) -> Option<Self> {
-        match path.metadata() {
-            Ok(_) if is_own_stream(path) => None,
-            Ok(found) if found.is_file() || found.is_dir() => {
-                Some(Self::There(found.dev(), found.ino()))
-            }
-            Ok(_) => None,
-            Err(_) => {
-                let parent = parent_of(path).metadata().ok()?;
-                Some(Self::Missing(parent.dev(), parent.ino(), path.file_name()?.into()))
-            }
+/// The target of a path, under any name: a file or directory by device and inode, or a name in one that is
+/// missing. `None` for what nothing is lost in: pipes, devices, our own stdout; and for what cannot be made.
+fn identity(path: &Path) -> Option<(u64, u64, Option<&OsStr>)> {
+    match path.metadata() {
+        Ok(_) if is_own_stream(path) => None,
+        Ok(found) if found.is_file() || found.is_dir() => Some((found.dev(), found.ino(), None)),
+        Ok(_) => None,
+        Err(_) => {
+            let parent = parent_of(path).metadata().ok()?;
+            Some((parent.dev(), parent.ino(), Some(path.file_name()?)))
         }
     }
 }
@@ -64,11 +53,8 @@ impl NamedFiles {
     ///
     /// If two are the same.
     pub fn check(&self) -> Result<(), Error> {
-        let known = |files: &[(String, PathBuf)]| -> Vec<_> {
-            files.iter().map(|(flag, file)| (flag.clone(), Identity::of(file))).collect()
-        };
-        let mut others = known(&self.directories);
-        others.extend(known(&self.read));
+        let others = self.directories.iter().chain(&self.read);
+        let mut others: Vec<_> = others.map(|(flag, file)| (flag, identity(file))).collect();
         for (flag, file) in &self.written {
             let shown = file.display();
             if let Some((other, _)) =
@@ -77,13 +63,13 @@ impl NamedFiles {
                 return Err(Error::usage(flag, format!("{shown} is in the directory of {other}"))
                     .with_hint("name a file elsewhere"));
             }
-            let Some(identity) = Identity::of(file) else { continue };
+            let Some(identity) = identity(file) else { continue };
             let other = others.iter().find(|(_, it)| it.as_ref() == Some(&identity));
             if let Some((other, _)) = other {
                 return Err(Error::usage(flag, format!("{shown} is also the file of {other}"))
                     .with_hint("one would overwrite the other: name another file"));
             }
-            others.push((flag.clone(), Some(identity)));
+            others.push((flag, Some(identity)));
         }
         Ok(())
     }

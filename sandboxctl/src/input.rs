@@ -13,7 +13,7 @@ use std::str::FromStr;
 
 use rustix::fs::OFlags;
 use sandbox_api::{Input, InputSource, SandboxSpec, Script};
-use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_SOURCE_BYTES};
+use sandbox_protocol::limits::{MAX_ARGS_BYTES, MAX_SOURCE_BYTES, size_text};
 use sandbox_protocol::path::INPUTS;
 use sandbox_protocol::without_bom;
 use serde_json::value::RawValue;
@@ -81,17 +81,11 @@ impl JsonArgument {
     /// If it cannot be read, or is not JSON. `flag` is the flag that gave it.
     pub fn read(&self, flag: &str, most: usize) -> Result<Box<RawValue>, Error> {
         let (what, read) = match self {
-            Self::Typed(text) => (flag.to_owned(), Ok(text.clone().into_bytes())),
-            Self::Stdin => (format!("{flag} -"), read_bounded(io::stdin().lock(), most as u64)),
-            Self::File(file) => {
-                (format!("{flag} @{}", file.display()), read_file(file, most as u64))
-            }
+            Self::Typed(text) => (flag.to_owned(), read_whole(text.as_bytes(), most)),
+            Self::Stdin => (format!("{flag} -"), read_whole(io::stdin().lock(), most)),
+            Self::File(file) => (format!("{flag} @{}", file.display()), read_file(file, most)),
         };
         let bytes = read.map_err(|error| Error::usage(&*what, reason(&error)))?;
-        if bytes.len() > most {
-            let why = format!("it is longer than {} MiB", most >> 20);
-            return Err(Error::usage(what, why));
-        }
         serde_json::from_slice(without_bom(&bytes))
             .map_err(|error| Error::usage(what, format!("it is not JSON: {error}")))
     }
@@ -230,12 +224,11 @@ pub fn open_file(file: &Path) -> io::Result<File> {
     }
 }
 
-/// Reads a file that may come from others, up to one byte more than `most`. Does not wait for a
-/// writer of a pipe.
+/// Reads a file that may come from others. Does not wait for a writer of a pipe.
 ///
 /// # Errors
 ///
-/// If it cannot be read, or is such a pipe.
+/// If it cannot be read, is longer than `most` bytes, or is such a pipe.
 pub fn read_at_once(file: &Path, most: u64) -> io::Result<Vec<u8>> {
     let opened = open_at_once(file)?;
     let is_pipe = opened.metadata()?.file_type().is_fifo();
@@ -245,6 +238,7 @@ pub fn read_at_once(file: &Path, most: u64) -> io::Result<Vec<u8>> {
         bytes if bytes.is_empty() && is_pipe => {
             Err(io::Error::other("it is a pipe without a writer"))
         }
+        bytes if bytes.len() as u64 > most => Err(io::Error::other("it is too large")),
         bytes => Ok(bytes),
     }
 }
@@ -321,7 +315,7 @@ pub fn script(script: ScriptArgument<'_>) -> Result<ScriptSource, Error> {
             .map_err(|error| Error::usage("SCRIPT", format!("stdin: {}", reason(&error))));
     }
     let name = script.to_string_lossy().into_owned();
-    match read_file(script, most) {
+    match File::open(script).and_then(|opened| read_bounded(opened, most)) {
         Ok(source) => Ok(ScriptSource { source, name, is_file: true }),
         Err(error) => {
             let refused = Error::usage("SCRIPT", format!("{name}: {}", reason(&error)));
@@ -363,11 +357,7 @@ pub fn arguments(file: Option<&Path>, flags: &[Argument]) -> Result<Map<String, 
 
 fn object(file: &Path) -> Result<Map<String, Value>, String> {
     // With whitespace it may be longer than what is sent.
-    let most = 4 * MAX_ARGS_BYTES as u64;
-    let text = read_file(file, most).map_err(|error| reason(&error))?;
-    if text.len() as u64 > most {
-        return Err("it is longer than 4 MiB".to_owned());
-    }
+    let text = read_file(file, 4 * MAX_ARGS_BYTES).map_err(|error| reason(&error))?;
     match serde_json::from_slice(without_bom(&text)) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err("it is not a JSON object".to_owned()),
@@ -408,13 +398,24 @@ pub fn paths(spec: &SandboxSpec) -> impl Iterator<Item = (&str, &Path)> {
     })
 }
 
-/// Reads at most `most` bytes of a file and one more.
+/// Reads a file of at most `most` bytes.
 ///
 /// # Errors
 ///
-/// If it cannot be opened or read.
-pub fn read_file(file: &Path, most: u64) -> io::Result<Vec<u8>> {
-    read_bounded(File::open(file)?, most)
+/// If it cannot be opened or read, or is longer.
+pub fn read_file(file: &Path, most: usize) -> io::Result<Vec<u8>> {
+    read_whole(File::open(file)?, most)
+}
+
+/// Reads all, which is at most `most` bytes.
+fn read_whole(from: impl Read, most: usize) -> io::Result<Vec<u8>> {
+    let most = most as u64;
+    match read_bounded(from, most)? {
+        bytes if bytes.len() as u64 > most => {
+            Err(io::Error::other(format!("it is longer than {}", size_text(most))))
+        }
+        bytes => Ok(bytes),
+    }
 }
 
 /// Reads at most `most` bytes and one more.
@@ -490,7 +491,7 @@ mod tests {
         let at = format!("@{}", file.display());
         assert_eq!(read("{\"a\": 1}", 100).as_deref(), Ok("{\"a\": 1}"));
         assert_eq!(read(&at, 100).as_deref(), Ok("{\"a\": 1}"));
-        assert_eq!(read(&at, 5).unwrap_err(), format!("--input {at}: it is longer than 0 MiB"));
+        assert_eq!(read(&at, 5).unwrap_err(), format!("--input {at}: it is longer than 5 bytes"));
         assert!(read("{a}", 100).unwrap_err().starts_with("--input: it is not JSON: "));
         assert!(read("@/no/such", 100).unwrap_err().ends_with("No such file or directory"));
         assert_eq!("-".parse(), Ok(JsonArgument::Stdin));

@@ -313,6 +313,13 @@ impl Output {
         }
     }
 
+    /// Says that stdin is read, where a person types it.
+    pub fn reads_stdin(&self, is_read: bool) {
+        if is_read && io::stdin().is_terminal() {
+            self.progress("reading from the terminal; Ctrl-D ends it");
+        }
+    }
+
     /// Writes a diff to stderr: byte for byte, but for people on a terminal.
     pub fn diff(&self, diff: &[u8]) {
         match self.stderr_is_terminal {

@@ -12,7 +12,7 @@ use tokio::signal::unix;
 use tokio::task::JoinHandle;
 
 use crate::error::{Error, Signal};
-use crate::terminal;
+use crate::{or_never, terminal};
 
 /// How long a second signal leaves for killing the container, before the process exits despite any
 /// wait (such as for a stdout that is not read).
@@ -67,12 +67,7 @@ impl Signals {
 
     /// The next signal.
     pub async fn next(&mut self) -> Signal {
-        let hangup = async {
-            match &mut self.hangup {
-                Some(hangup) => hangup.recv().await,
-                None => std::future::pending().await,
-            }
-        };
+        let hangup = or_never(self.hangup.as_mut().map(unix::Signal::recv));
         let signal = tokio::select! {
             _ = self.interrupt.recv() => Signal::Interrupt,
             _ = self.terminate.recv() => Signal::Terminate,

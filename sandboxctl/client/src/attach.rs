@@ -88,12 +88,10 @@ impl AttachInput {
     ///
     /// If the connection is lost.
     pub async fn write(&mut self, input: Vec<u8>) -> Result<(), Lost> {
-        let input = Bytes::from(input);
-        let mut at = 0;
-        while at < input.len() {
-            let end = input.len().min(at + MAX_MESSAGE);
-            self.0.send(Message::Binary(input.slice(at..end))).await?;
-            at = end;
+        let mut input = Bytes::from(input);
+        while !input.is_empty() {
+            let piece = input.split_to(input.len().min(MAX_MESSAGE));
+            self.0.send(Message::Binary(piece)).await?;
         }
         Ok(())
     }

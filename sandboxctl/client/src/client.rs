@@ -4,7 +4,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use futures_util::StreamExt as _;
+use http_body_util::{BodyDataStream, BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
@@ -108,7 +109,7 @@ pub struct BufferedResponse {
 /// A response whose body is read as it comes.
 #[derive(Debug)]
 pub struct Stream {
-    body: Incoming,
+    body: BodyDataStream<Incoming>,
     /// The body ends with it.
     _connection: Connection,
 }
@@ -122,18 +123,8 @@ impl Stream {
     pub async fn next(
         &mut self,
     ) -> Result<Option<Bytes>, Box<dyn std::error::Error + Send + Sync>> {
-        loop {
-            let frame = timeout(BODY_TIMEOUT, self.body.frame());
-            match frame.await.map_err(|_| "no data for 60 s")? {
-                None => return Ok(None),
-                Some(Err(error)) => return Err(error.into()),
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        return Ok(Some(data));
-                    }
-                }
-            }
-        }
+        let next = timeout(BODY_TIMEOUT, self.body.next()).await;
+        Ok(next.map_err(|_| "no data for 60 s")?.transpose()?)
     }
 }
 
@@ -249,7 +240,8 @@ impl Client {
     /// As [`call`](Self::call), until the body begins.
     pub async fn stream(&self, call: &Call) -> Result<Stream, Error> {
         let (response, connection) = self.attempt(call, Instant::now() + RETRY_FOR).await?;
-        Ok(Stream { body: response.into_body(), _connection: connection })
+        let body = response.into_body().into_data_stream();
+        Ok(Stream { body, _connection: connection })
     }
 
     /// Sends a request with this body, once, and reads its response.

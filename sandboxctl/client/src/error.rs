@@ -248,9 +248,8 @@ impl Error {
                 what: format!("{status}, without the details of a problem"),
             };
         };
-        let known = problem.kind.as_deref();
-        let known = known.and_then(|name| ErrorKind::ALL.iter().find(|kind| kind.as_str() == name));
-        let kind = known.copied().unwrap_or_else(|| kind_of(status));
+        let known = problem.kind.as_deref().and_then(ErrorKind::from_word);
+        let kind = known.unwrap_or_else(|| kind_of(status));
         let title = problem.title.unwrap_or_else(|| status.to_string());
         let message = problem.detail.unwrap_or(title);
         let pointer = problem.errors.into_iter().next().map(|error| error.pointer);

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use hyper::Method;
+use sandbox_api::encode_percent;
 use sandbox_api::service::{Execution, ExecutionList, ExecutionRequest, FileList, Health};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -141,10 +142,7 @@ impl Client {
     /// [`Error`].
     pub async fn download(&self, id: &str, file: Option<&str>) -> Result<Stream, Error> {
         let path = match file {
-            Some(file) => {
-                let names: Vec<_> = file.split('/').map(encoded).collect();
-                format!("/v1/executions/{id}/files/{}", names.join("/"))
-            }
+            Some(file) => format!("/v1/executions/{id}/files/{}", encoded_path(file)),
             None => format!("/v1/executions/{id}/archive?format=tar.gz"),
         };
         self.stream(&Call::new(Method::GET, path)).await
@@ -179,15 +177,12 @@ pub fn new_key() -> String {
 
 /// Text as a part of a path or a query.
 pub(super) fn encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            byte if byte.is_ascii_alphanumeric() => encoded.push(char::from(byte)),
-            b'-' | b'.' | b'_' | b'~' => encoded.push(char::from(byte)),
-            byte => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
+    encode_percent(text.as_bytes(), b"-._~")
+}
+
+/// Text as parts of a path, with slashes between them.
+pub(super) fn encoded_path(text: &str) -> String {
+    encode_percent(text.as_bytes(), b"/-._~")
 }
 
 #[cfg(test)]

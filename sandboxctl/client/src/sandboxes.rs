@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::client::{Call, Client, Stream};
 use super::connection::RequestBody;
 use super::error::Error;
-use super::executions::encoded;
+use super::executions::{encoded, encoded_path};
 
 /// How long a sandbox may take until it is there: its image may have to be fetched.
 const LAUNCH: Duration = Duration::from_secs(1800);
@@ -278,8 +278,7 @@ impl Client {
 fn file_path(sandbox: &str, path: &str) -> String {
     // An absolute path begins with a slash of its own.
     let (root, rest) = path.strip_prefix('/').map_or(("", path), |rest| ("%2F", rest));
-    let names: Vec<_> = rest.split('/').map(encoded).collect();
-    format!("/v1/sandboxes/{sandbox}/files/{root}{}", names.join("/"))
+    format!("/v1/sandboxes/{sandbox}/files/{root}{}", encoded_path(rest))
 }
 
 #[cfg(test)]

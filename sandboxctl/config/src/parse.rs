@@ -1,6 +1,8 @@
 //! Parsing values from variables, flags and TOML.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use sandbox_api::hosts::AllowRuleError;
@@ -90,16 +92,17 @@ impl Value {
         let found = type_name(value.get_ref());
         let wrong_type = || ValueError::of(format!("expected {expected}, found {found}"));
         let wrong_list = |_| ValueError::of(format!("expected {expected}"));
-        let empty = || ValueError::of("the value is empty");
+        let filled = |text: &OsStr| match text.is_empty() {
+            true => Err("the value is empty"),
+            false => Ok(()),
+        };
         match (key.kind(), value.get_ref()) {
             (Kind::GuestPaths, DeValue::Array(_)) => {
-                let paths: Vec<AllowedPath> = read(value)?;
-                for AllowedPath { path, access: _ } in &paths {
-                    GuestPath::new(path).map_err(|why| {
-                        ValueError::of(format!("'{path}' is not a path in the sandbox: {why}"))
-                    })?;
-                }
-                Ok(Self::Paths(paths))
+                let check = |AllowedPath { path, .. }: &AllowedPath| match GuestPath::new(path) {
+                    Ok(_) => Ok(()),
+                    Err(why) => Err(format!("'{path}' is not a path in the sandbox: {why}")),
+                };
+                list(value, check).map(Self::Paths)
             }
             (Kind::Preparations, DeValue::Array(_)) => {
                 let preparations: Vec<Preparation> = read(value)?;
@@ -115,52 +118,26 @@ impl Value {
                 Ok(Self::Preparations(preparations))
             }
             (Kind::Templates, DeValue::Table(_)) => {
-                let templates: BTreeMap<String, Template> = read(value)?;
-                for (name, template) in &templates {
-                    let refused = |why| ValueError::of(format!("'{name}': {why}"));
-                    template.check(name).map_err(refused)?;
-                }
-                Ok(Self::Templates(templates))
+                table(value, |name, it: &Template| it.check(name)).map(Self::Templates)
             }
-            (Kind::Upstreams, DeValue::Table(table)) => {
-                for (name, server) in table {
+            (Kind::Upstreams, DeValue::Table(servers)) => {
+                for (name, server) in servers {
                     refuse_line(name.get_ref(), server.get_ref())?;
                 }
-                let upstreams: BTreeMap<String, Upstream> = read(value)?;
-                for (name, upstream) in &upstreams {
-                    let refused = |why| ValueError::of(format!("'{name}': {why}"));
-                    upstream.check(name).map_err(refused)?;
-                }
-                Ok(Self::Upstreams(upstreams))
+                table(value, |name, it: &Upstream| it.check(name)).map(Self::Upstreams)
             }
             (Kind::ToolRules, DeValue::Array(_)) => {
-                let rules: Vec<String> = read(value)?;
-                for rule in &rules {
-                    let parsed: Result<ToolRule, _> = rule.parse();
-                    parsed.map_err(ValueError::of)?;
-                }
-                Ok(Self::Names(rules))
+                list(value, |rule: &String| rule.parse::<ToolRule>().map(drop)).map(Self::Names)
             }
             (Kind::ProtectedNames, DeValue::Array(_)) => {
-                let names: Vec<String> = read(value)?;
-                for name in &names {
-                    SandboxSpec::check_protected_name(name).map_err(ValueError::of)?;
-                }
-                Ok(Self::Names(names))
+                let check = |name: &String| SandboxSpec::check_protected_name(name);
+                list(value, check).map(Self::Names)
             }
             (Kind::Names, DeValue::Array(_)) => {
-                let names: Vec<String> = read(value)?;
-                match names.iter().any(String::is_empty) {
-                    true => Err(empty()),
-                    false => Ok(Self::Names(names)),
-                }
+                list(value, |name: &String| filled(name.as_ref())).map(Self::Names)
             }
             (Kind::Dirs, DeValue::Array(_)) => {
-                let dirs: Vec<PathBuf> = read(value)?;
-                match dirs.iter().any(|dir| dir.as_os_str().is_empty()) {
-                    true => Err(empty()),
-                    false => Ok(Self::Dirs(dirs)),
-                }
+                list(value, |dir: &PathBuf| filled(dir.as_os_str())).map(Self::Dirs)
             }
             (Kind::Hosts, DeValue::Array(_)) => {
                 let entries: Vec<String> = read(value).map_err(wrong_list)?;
@@ -226,6 +203,28 @@ fn refuse_line(name: &str, server: &DeValue<'_>) -> Result<(), ValueError> {
 fn read<T: DeserializeOwned>(value: &Spanned<DeValue<'_>>) -> Result<T, ValueError> {
     T::deserialize(ValueDeserializer::from(value.clone()))
         .map_err(|error| ValueError::of(error.message()))
+}
+
+/// An array of what passes this check.
+fn list<T: DeserializeOwned, E: ToString>(
+    value: &Spanned<DeValue<'_>>,
+    check: impl Fn(&T) -> Result<(), E>,
+) -> Result<Vec<T>, ValueError> {
+    let all: Vec<T> = read(value)?;
+    all.iter().try_for_each(check).map_err(ValueError::of)?;
+    Ok(all)
+}
+
+/// A table of what passes this check, each with its name.
+fn table<T: DeserializeOwned, E: Display>(
+    value: &Spanned<DeValue<'_>>,
+    check: impl Fn(&str, &T) -> Result<(), E>,
+) -> Result<BTreeMap<String, T>, ValueError> {
+    let all: BTreeMap<String, T> = read(value)?;
+    for (name, it) in &all {
+        check(name, it).map_err(|why| ValueError::of(format!("'{name}': {why}")))?;
+    }
+    Ok(all)
 }
 
 /// A key whose name says that it is in bytes accepts a bare number of them.

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
 use sandbox_api::hosts::Allowlist;
-use sandbox_api::{Ceiling, LimitKey, LimitValue, Limits, image_matches};
+use sandbox_api::image_matches;
 use sandbox_controller::ConfinementPolicy;
 use sandbox_protocol::message::{Access, AllowedPath};
 use sandbox_protocol::path::GuestPath;
@@ -32,10 +32,9 @@ pub fn check(
 ) -> Result<(), ValueError> {
     const BELOW: &str = "only name a directory below the working directory";
     let refused = match (key, value, below) {
-        (Key::Limit(limit) | Key::Exec(limit), Value::Limit(value), Some(Value::Limit(below))) => {
-            let is_over = is_over(limit, *value, *below);
-            is_over.then(|| format!("only lower it, and {value} is more than {below}"))
-        }
+        (Key::Limit(_) | Key::Exec(_), Value::Limit(value), Some(Value::Limit(below))) => value
+            .is_over(*below)
+            .then(|| format!("only lower it, and {value} is more than {below}")),
         (Key::IoEnabled, Value::Switch(true), Some(Value::Switch(false))) => {
             Some("not turn on what is turned off outside it".to_owned())
         }
@@ -109,19 +108,6 @@ fn refuse(what: impl Display) -> Result<(), ValueError> {
 
 fn outside(what: impl Display) -> String {
     format!("not allow {what}, which is not allowed outside it")
-}
-
-/// Whether `value` is above `bound`, according to the controller's own check.
-fn is_over(limit: LimitKey, value: LimitValue, bound: LimitValue) -> bool {
-    let with = |value| {
-        let mut limits = Limits::default();
-        limits.set(limit, value).map(|()| limits)
-    };
-    match (with(value), with(bound)) {
-        (Ok(asked), Ok(bound)) => asked.check(&Ceiling(bound)).is_err(),
-        // An invalid value of its limit does not count as lower.
-        (Err(_), _) | (_, Err(_)) => true,
-    }
 }
 
 /// The access that these rules allow at a path, from none to write, as an agent applies them: the

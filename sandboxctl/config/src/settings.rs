@@ -1,9 +1,10 @@
 //! The settings, from their layers.
 
 use std::collections::HashMap;
+use std::mem;
 use std::path::{Path, PathBuf};
 
-use sandbox_api::{Bounds, Ceiling, LimitKey, Limits, OverCeiling, ToolRule};
+use sandbox_api::{Bounds, Ceiling, LimitKey, LimitValue, Limits, ToolRule};
 use sandbox_dirfd::Links;
 use sandbox_env::{Environment, VARIABLE_PREFIX};
 
@@ -137,15 +138,11 @@ impl Settings {
             }
             // A preset that a layer does not redefine is inherited.
             (Value::Presets(presets), Some(Value::Presets(below))) => {
-                for (name, rules) in below {
-                    presets.entry(name.clone()).or_insert_with(|| rules.clone());
-                }
+                *presets = below.clone().into_iter().chain(mem::take(presets)).collect();
             }
             // As is a server.
             (Value::Upstreams(upstreams), Some(Value::Upstreams(below))) => {
-                for (name, upstream) in below {
-                    upstreams.entry(name.clone()).or_insert_with(|| upstream.clone());
-                }
+                *upstreams = below.clone().into_iter().chain(mem::take(upstreams)).collect();
             }
             _ => {}
         }
@@ -262,20 +259,14 @@ impl Settings {
         }
     }
 
-    /// What is wrong if the value of `key` is above that of `ceiling`, which is of the same limit.
-    pub(super) fn over(&self, key: Key, ceiling: Key) -> Option<OverCeiling> {
-        let alone = |key| {
-            let mut limits = Limits::default();
-            if let Key::Limit(limit)
-            | Key::Ceiling(limit)
-            | Key::Exec(limit)
-            | Key::ExecCeiling(limit) = key
-            {
-                self.put(&mut limits, limit, key);
-            }
-            limits
+    /// The values of `key` and of `ceiling`, which is of the same limit, if the former is above it.
+    fn over(&self, key: Key, ceiling: Key) -> Option<(LimitValue, LimitValue)> {
+        let value = |key| match self.setting(key).value {
+            Some(Value::Limit(value)) => Some(value),
+            _ => None,
         };
-        alone(key).check(&Ceiling(alone(ceiling))).err()
+        let (asked, most) = (value(key)?, value(ceiling)?);
+        asked.is_over(most).then_some((asked, most))
     }
 
     /// Why the value of a limit's key is refused: it is above its ceiling.
@@ -285,7 +276,8 @@ impl Settings {
             Key::Exec(limit) => (Key::ExecCeiling(limit), "exec.ceiling"),
             _ => return None,
         };
-        let OverCeiling { asked, ceiling, .. } = self.over(key, ceiling)?;
+        let (asked, most) = self.over(key, ceiling)?;
+        let (asked, ceiling) = (asked.to_string(), most.to_string());
         Some(Error::OverCeiling { name: self.named(key), key: key.name(), section, asked, ceiling })
     }
 

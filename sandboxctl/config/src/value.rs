@@ -99,11 +99,7 @@ impl Serialize for Value {
             Self::Templates(templates) => templates.serialize(serializer),
             Self::Lists(lists) => lists.serialize(serializer),
             Self::Upstreams(upstreams) => upstreams.serialize(serializer),
-            Self::Presets(presets) => {
-                serializer.collect_map(presets.iter().map(|(name, rules)| {
-                    (name, rules.iter().map(ToString::to_string).collect::<Vec<_>>())
-                }))
-            }
+            Self::Presets(presets) => presets.serialize(serializer),
         }
     }
 }

@@ -191,18 +191,13 @@ impl Ci {
         *lock(&self.annotations) = Some(github::annotations(entries));
         let links = *lock(&self.links);
         let Some(links) = links else { return Vec::new() };
-        let written = self.files().filter_map(|(name, file)| match name {
-            STEP_SUMMARY => {
-                let written = files::append_summary(file, &report::markdown(entries), links);
-                Some((file, "the step summary", written))
-            }
-            STEP_OUTPUTS => {
-                let written = files::append(file, &github::outputs(entries, &self.token), links);
-                Some((file, "the outputs", written))
-            }
-            _ => None,
-        });
-        let failed = written.filter_map(|(file, what, written)| {
+        let (summary, outputs) = (report::markdown(entries), github::outputs(entries, &self.token));
+        let failed = self.files().filter_map(|(name, file)| {
+            let (what, written) = match name {
+                STEP_SUMMARY => ("the step summary", files::append_summary(file, &summary, links)),
+                STEP_OUTPUTS => ("the outputs", files::append(file, &outputs, links)),
+                _ => return None,
+            };
             let what = format!("cannot write {what} {}", file.display());
             written.err().map(|source| Error::Content { what, source })
         });

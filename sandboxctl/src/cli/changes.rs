@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, ValueHint};
 use sandbox_api::changes::CommitPolicy;
+
+use super::values::one_of;
 
 /// What becomes of the changes of a run.
 #[derive(Debug, Args)]
@@ -16,7 +17,8 @@ pub struct ChangesArgs {
     pub file: Option<PathBuf>,
 
     /// When to keep the changes; without this and --changes they are made in place
-    #[arg(long = "commit", value_name = "WHEN", value_parser = when())]
+    #[arg(long = "commit", value_name = "WHEN",
+        value_parser = one_of(CommitPolicy::ALL, CommitPolicy::as_str))]
     pub commit: Option<CommitPolicy>,
 
     /// Print a diff of the changes on stderr, or write it to FILE, as `git apply` and `patch` take it
@@ -39,11 +41,4 @@ impl ChangesArgs {
     pub fn diff_file(&self) -> Option<&Path> {
         self.diff.as_ref()?.as_deref()
     }
-}
-
-fn when() -> impl clap::builder::TypedValueParser<Value = CommitPolicy> {
-    const ALL: [CommitPolicy; 3] =
-        [CommitPolicy::Always, CommitPolicy::OnSuccess, CommitPolicy::Never];
-    PossibleValuesParser::new(ALL.map(CommitPolicy::as_str))
-        .map(|word| ALL.into_iter().find(|it| it.as_str() == word).unwrap_or_default())
 }

@@ -8,11 +8,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueHint};
-use sandbox_protocol::limits::{MAX_COMMAND_BYTES, size_text};
+use sandbox_protocol::limits::MAX_COMMAND_BYTES;
 use sandbox_protocol::without_bom;
 
+use super::values::written;
 use crate::error::Error;
 use crate::input::{read_file, reason};
 
@@ -26,10 +26,6 @@ pub struct Variable {
     pub name: OsString,
     /// Its value; without one, the caller's variable.
     pub value: Option<OsString>,
-}
-
-pub(super) fn variable() -> impl TypedValueParser<Value = Variable> {
-    OsStringValueParser::new().try_map(|written| Variable::parse(&written))
 }
 
 impl Variable {
@@ -53,7 +49,7 @@ impl Variable {
 #[derive(Debug, Args)]
 pub struct VariableArgs {
     /// Set an environment variable, or pass on the caller's if no value is given; repeatable
-    #[arg(short, long, value_name = "NAME[=VALUE]", value_parser = variable())]
+    #[arg(short, long, value_name = "NAME[=VALUE]", value_parser = written(Variable::parse))]
     env: Vec<Variable>,
 
     /// Set the variables of this file: NAME=VALUE lines, as Docker reads them; --env wins; repeatable
@@ -87,11 +83,8 @@ impl VariableArgs {
 pub fn read(file: &Path) -> Result<Vec<Variable>, Error> {
     let flag = || format!("--env-file {}", file.display());
     let refuse = |why: String| Error::usage(flag(), why).with_hint(HINT);
-    let read = read_file(file, MAX_COMMAND_BYTES as u64);
+    let read = read_file(file, MAX_COMMAND_BYTES);
     let bytes = read.map_err(|error| refuse(reason(&error)))?;
-    if bytes.len() > MAX_COMMAND_BYTES {
-        return Err(refuse(format!("it is longer than {}", size_text(MAX_COMMAND_BYTES as u64))));
-    }
     let text = without_bom(&bytes);
     let mut variables = Vec::new();
     for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {

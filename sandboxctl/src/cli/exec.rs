@@ -179,6 +179,19 @@ pub enum CommandLine {
     Shell(OsString),
 }
 
+impl CommandLine {
+    /// Its words for people.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Shell(line) => line.to_string_lossy().into_owned(),
+            Self::Program(program, args) => {
+                let words = std::iter::once(program).chain(args);
+                words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+            }
+        }
+    }
+}
+
 impl ExecArgs {
     /// What to run, and what in. Where no flag says what to run in, the first word is an image:
     /// the sandbox image has no programs. A service may have an image for all: there the words after

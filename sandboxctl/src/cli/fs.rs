@@ -17,7 +17,7 @@ use sandbox_protocol::WireString;
 
 use super::limits::{LimitArgs, OperationLimits};
 use super::sandbox::SandboxArgs;
-use super::values::{Utf8, text};
+use super::values::{Utf8, text, written};
 use crate::config::Flags;
 use crate::input;
 
@@ -152,10 +152,10 @@ sandboxctl fs cp :report.pdf - | lpr
 sandboxctl fs cp -r :template :project")]
     Cp {
         /// The file to copy
-        #[arg(value_hint = ValueHint::FilePath, value_parser = side())]
+        #[arg(value_hint = ValueHint::FilePath, value_parser = written(Side::parse))]
         from: Side,
         /// The destination
-        #[arg(value_hint = ValueHint::AnyPath, value_parser = side())]
+        #[arg(value_hint = ValueHint::AnyPath, value_parser = written(Side::parse))]
         to: Side,
         /// Copy a directory with its contents; within the sandbox only
         #[arg(short, long)]
@@ -494,11 +494,6 @@ fn permissions(text: &str) -> Result<u32, &'static str> {
 /// Reads a number of bytes, without a unit.
 fn number_of_bytes(text: &str) -> Result<u64, &'static str> {
     text.parse().map_err(|_| "expected a whole number of bytes, such as 4096")
-}
-
-/// Reads one side of a copy.
-fn side() -> impl TypedValueParser<Value = Side> {
-    OsStringValueParser::new().try_map(|written| Side::parse(&written))
 }
 
 /// Reads an encoding by its word.

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueHint};
 use sandbox_mcp::DEFAULT_CONCURRENCY;
 
@@ -10,7 +9,7 @@ use super::allow::{AllowArgs, RulesArgs};
 use super::limits::{AgentLimits, LimitArgs};
 use super::root::RootArgs;
 use super::upstream::{UpstreamArgs, UpstreamCommand};
-use super::values::{Utf8, guest_path, text, value_of};
+use super::values::{Utf8, guest_path, one_of, text, value_of};
 use crate::clients;
 use crate::config::{Flags, Key, MOST_PREWARMED, Scope, Value};
 
@@ -110,7 +109,8 @@ sandboxctl mcp install --skill")]
 #[derive(Debug, Args)]
 pub struct InstallArgs {
     /// The client
-    #[arg(long, value_name = "NAME", value_parser = client(), required_unless_present = "skill")]
+    #[arg(long, value_name = "NAME", required_unless_present = "skill",
+        value_parser = Utf8(one_of(clients::Client::ALL, clients::Client::as_str)))]
     pub client: Option<clients::Client>,
 
     /// Write the skill into .agents/skills of the working directory: it teaches AI agents the tools
@@ -135,11 +135,6 @@ pub struct InstallArgs {
     /// Flags of `sandboxctl mcp`
     #[arg(last = true, value_name = "FLAG", requires = "client")]
     pub flags: Vec<String>,
-}
-
-fn client() -> impl TypedValueParser<Value = clients::Client> {
-    let names = PossibleValuesParser::new(clients::Client::ALL.map(clients::Client::as_str));
-    Utf8(names.try_map(|name| clients::Client::from_word(&name).ok_or("unknown")))
 }
 
 impl McpArgs {

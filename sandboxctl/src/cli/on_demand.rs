@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::ffi::OsString;
 use std::ops::Deref;
 
-use clap::{ArgMatches, Args, Command, Error, FromArgMatches, Id};
+use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
 
 thread_local! {
     /// The command line that is being read; `None` if the whole definition is wanted.
@@ -33,10 +33,6 @@ impl<T> Deref for OnDemand<T> {
 }
 
 impl<T: Args> Args for OnDemand<T> {
-    fn group_id() -> Option<Id> {
-        T::group_id()
-    }
-
     fn augment_args(command: Command) -> Command {
         let is_needed = LINE.with_borrow(|line| {
             line.as_ref().is_none_or(|line| line.iter().any(|word| word == command.get_name()))

@@ -169,12 +169,9 @@ fn with_tip(mut error: clap::Error, whole: &Command, args: &[OsString]) -> clap:
     }
     let mut tips: Vec<StyledStr> = tip.into_iter().map(StyledStr::from).collect();
     if let Some(typed) = command {
-        match subcommand_for(group, &typed) {
-            Some(name) if tips.is_empty() => {
-                let names = ContextValue::Strings(vec![name.to_owned()]);
-                error.insert(ContextKind::SuggestedSubcommand, names);
-            }
-            _ => {}
+        if let Some(name) = subcommand_for(group, &typed).filter(|_| tips.is_empty()) {
+            let names = ContextValue::Strings(vec![name.to_owned()]);
+            error.insert(ContextKind::SuggestedSubcommand, names);
         }
         let names: Vec<&str> = visible_subcommands(group).collect();
         // `help` has none that it shows.

@@ -9,10 +9,10 @@ use sandbox_controller::receipts::SigningKey;
 use sandbox_env::Environment;
 
 use super::allow::AllowArgs;
-use super::env_file::{Variable, variable};
+use super::env_file::Variable;
 use super::secret::{SecretArgs, Source};
-use super::values::{Utf8, input, text};
-use super::volume::{Volume, volume};
+use super::values::{Utf8, text, written};
+use super::volume::Volume;
 use crate::error::Error;
 use crate::input::{Argument, InputArgument};
 
@@ -109,13 +109,10 @@ fn seed(text: &str) -> Result<u32, &'static str> {
 fn unix_seconds(text: &str) -> Result<u64, &'static str> {
     // The last one that a receipt can have: near the end of the year 9999.
     const LAST: u64 = 253_402_207_200;
-    let seconds = match text.parse::<u64>() {
-        Ok(seconds) => Some(seconds),
-        Err(_) => match sandbox_api::time::parse_rfc3339(text) {
-            Some((seconds, 0)) => u64::try_from(seconds).ok(),
-            _ => None,
-        },
-    };
+    let seconds = text.parse().ok().or_else(|| match sandbox_api::time::parse_rfc3339(text)? {
+        (seconds, 0) => u64::try_from(seconds).ok(),
+        _ => None,
+    });
     seconds.filter(|&seconds| seconds <= LAST).ok_or(
         "expected a time in whole seconds, from 1970 to 9999: 2026-01-01T00:00:00Z, or 1767225600",
     )
@@ -207,7 +204,7 @@ pub struct ReplayArgs {
     pub shell: Option<OsString>,
 
     /// An environment variable that was set for the command; repeatable
-    #[arg(short, long, value_name = "NAME[=VALUE]", value_parser = variable(),
+    #[arg(short, long, value_name = "NAME[=VALUE]", value_parser = written(Variable::parse),
         conflicts_with = "script")]
     pub env: Vec<Variable>,
 
@@ -229,13 +226,13 @@ pub struct ReplayArgs {
     pub args_file: Option<PathBuf>,
 
     /// An input of the receipt, with its name there; repeatable
-    #[arg(long = "in", value_name = "SRC[:NAME]", value_parser = input(),
+    #[arg(long = "in", value_name = "SRC[:NAME]", value_parser = written(InputArgument::parse),
         allow_hyphen_values = true)]
     pub inputs: Vec<InputArgument>,
 
     /// An input of the receipt that was mounted elsewhere, with its path there; repeatable
     #[arg(long = "volume", value_name = "SRC:DST:ro", value_hint = ValueHint::AnyPath,
-        value_parser = volume())]
+        value_parser = written(Volume::parse))]
     pub volumes: Vec<Volume>,
 
     /// The io dir as it was before the run, if it had files; it is not changed

@@ -125,7 +125,6 @@ pub fn read_certificates(what: &str, file: &Path) -> Result<Vec<CertificateDer<'
     let pem = read_at_once(file, MAX_CA_BYTES).map_err(|error| refuse(reason(&error)))?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match found {
-        _ if pem.len() as u64 > MAX_CA_BYTES => Err(refuse("it is too large".to_owned())),
         Ok(found) if found.is_empty() => Err(refuse("there is no certificate in it".to_owned())),
         Ok(found) => Ok(found),
         Err(error) => Err(refuse(error.to_string())),

@@ -1,8 +1,8 @@
 //! Reports: the flag of `run` and `exec`.
 
 use clap::Args;
-use clap::builder::{OsStringValueParser, TypedValueParser};
 
+use super::values::written;
 use crate::ci::CiMode;
 use crate::report::ReportArgument;
 
@@ -12,15 +12,11 @@ use crate::report::ReportArgument;
 pub struct ReportArgs {
     /// Write a report to this file, whatever the outcome: KIND is json, ndjson, junit, markdown or
     /// sarif; repeatable
-    #[arg(long = "report", value_name = "KIND=FILE", value_parser = argument())]
+    #[arg(long = "report", value_name = "KIND=FILE", value_parser = written(ReportArgument::parse))]
     pub reports: Vec<ReportArgument>,
 
     /// CI runner to write groups, annotations, a summary and outputs for; guest output cannot issue
     /// its commands; auto detects it from the environment
     #[arg(long = "ci", value_name = "RUNNER", value_enum, default_value_t)]
     pub ci: CiMode,
-}
-
-fn argument() -> impl TypedValueParser<Value = ReportArgument> {
-    OsStringValueParser::new().try_map(|written| ReportArgument::parse(&written))
 }

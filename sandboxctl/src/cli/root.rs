@@ -57,12 +57,7 @@ impl RootArgs {
 
     /// What the flags name.
     pub fn root(&self, settings: &Settings) -> RootFs {
-        match self {
-            Self { image: Some(reference), .. } => image(reference, settings),
-            Self { rootfs: Some(directory), .. } => RootFs::Directory(directory.clone()),
-            Self { image_archive: Some(file), .. } => RootFs::Archive(file.clone()),
-            _ => RootFs::Builtin,
-        }
+        self.image.as_deref().map_or_else(|| self.local().root(), |it| image(it, settings))
     }
 }
 

@@ -8,7 +8,7 @@ use sandbox_api::{DEFAULT_PROTECTED, User};
 use super::allow::AllowArgs;
 use super::limits::{LimitArgs, SandboxLimits};
 use super::root::RootArgs;
-use super::values::{guest_path, input, user};
+use super::values::{guest_path, user, written};
 use crate::config::{Flags, Key, Value};
 use crate::input::InputArgument;
 
@@ -62,7 +62,7 @@ pub struct FileArgs {
     /// repeatable
     // A hyphen begins `-:NAME`.
     #[arg(long = "in", global = true, value_name = "SRC[:NAME]", value_hint = ValueHint::AnyPath,
-        allow_hyphen_values = true, value_parser = input())]
+        allow_hyphen_values = true, value_parser = written(InputArgument::parse))]
     pub inputs: Vec<InputArgument>,
 
     /// Where the io dir appears in the sandbox [default: /io]

@@ -18,7 +18,7 @@ use super::limits::{CommandLimits, LimitArgs, ProgramLimits, SandboxLimits};
 use super::remote::RemoteArgs;
 use super::root::LocalRootArgs;
 use super::secret::SecretArgs;
-use super::values::{Utf8, guest_path, input, text, time};
+use super::values::{Utf8, guest_path, text, time, written};
 use crate::config::{Flags, Scope};
 use crate::input::{Argument, InputArgument};
 use crate::terminal::DetachKeys;
@@ -295,7 +295,8 @@ pub struct CreateArgs {
 
     /// Show a file read-only at /in/NAME; repeatable
     #[arg(long = "in", help_heading = "Files", value_name = "SRC[:NAME]",
-        value_hint = ValueHint::AnyPath, allow_hyphen_values = true, value_parser = input())]
+        value_hint = ValueHint::AnyPath, allow_hyphen_values = true,
+        value_parser = written(InputArgument::parse))]
     pub inputs: Vec<InputArgument>,
 
     /// Where the io dir appears in it [default: /io]

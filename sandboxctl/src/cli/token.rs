@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand, ValueHint};
 use sandbox_api::service::{ExecutionState, Subject};
 use sandbox_auth::{Scope, Token};
 
 use super::cluster::DatabaseArgs;
 use super::remote::RemoteArgs;
-use super::values::{Utf8, text, time};
+use super::values::{Utf8, one_of, text, time};
 use crate::config::{Flags, Key, Value};
 
 /// Where a service stores what it must not lose.
@@ -49,7 +49,8 @@ sandboxctl token create --subject ci --scope executions:read --expires never --j
         #[arg(long, value_name = "NAME", value_parser = subject())]
         subject: Subject,
         /// What it is for; repeatable. admin is everything
-        #[arg(long = "scope", value_name = "SCOPE", required = true, value_parser = scope())]
+        #[arg(long = "scope", value_name = "SCOPE", required = true,
+            value_parser = Utf8(one_of(Scope::ALL.iter().copied(), Scope::as_str)))]
         scopes: Vec<Scope>,
         /// How long it is valid, such as 12h or 90days, or never
         #[arg(long, value_name = "TIME", default_value = "90days", value_parser = text::<Expiry>())]
@@ -168,7 +169,8 @@ sandboxctl server executions --subject ci --limit 1000 --json")]
         #[arg(long, value_name = "NAME", value_parser = subject())]
         subject: Option<Subject>,
         /// Only those with this status: queued, running, ok, script_error, exit, limit, …
-        #[arg(long, value_parser = state(), hide_possible_values = true)]
+        #[arg(long, hide_possible_values = true,
+            value_parser = Utf8(one_of(ExecutionState::all(), ExecutionState::as_str)))]
         status: Option<ExecutionState>,
         /// At most this many
         #[arg(long, value_name = "NUMBER", default_value = "50",
@@ -205,17 +207,6 @@ sandboxctl server status --data-dir /var/lib/sandboxctl --json")]
 
 fn subject() -> impl TypedValueParser<Value = Subject> {
     Utf8(|text: &str| Subject::new(text).map_err(|error| error.to_string()))
-}
-
-fn scope() -> impl TypedValueParser<Value = Scope> {
-    let names = PossibleValuesParser::new(Scope::ALL.iter().map(|scope| scope.as_str()));
-    Utf8(names.try_map(|name| name.parse::<Scope>()))
-}
-
-fn state() -> impl TypedValueParser<Value = ExecutionState> {
-    let names = PossibleValuesParser::new(ExecutionState::all().map(ExecutionState::as_str));
-    let named = |name: String| ExecutionState::all().find(|state| state.as_str() == name);
-    Utf8(names.try_map(move |name| named(name).ok_or("it is not a status")))
 }
 
 /// How long a token is valid; `None` is for ever.

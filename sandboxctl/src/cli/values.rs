@@ -9,7 +9,6 @@ use sandbox_api::{LimitKey, LimitValue, User};
 use sandbox_protocol::UserError;
 
 use crate::config::{Key, Value};
-use crate::input::InputArgument;
 
 /// Refuses what is not UTF-8 with the flag's name, which clap's own refusal leaves out.
 #[derive(Debug, Clone)]
@@ -44,6 +43,16 @@ pub(super) fn word_of(key: Key) -> impl TypedValueParser<Value = Value> {
 /// Reads a flag as the value of its key.
 pub(super) fn value_of(key: Key) -> impl TypedValueParser<Value = Value> {
     Utf8(move |text: &str| Value::from_text(key, text).map_err(|error| error.to_string()))
+}
+
+/// Reads a flag as one of these by its word.
+pub(super) fn one_of<T: Copy + Send + Sync + 'static>(
+    all: impl IntoIterator<Item = T>,
+    word: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    let all: Vec<T> = all.into_iter().collect();
+    let words = PossibleValuesParser::new(all.iter().map(|it| word(*it)));
+    words.try_map(move |text| all.iter().copied().find(|it| word(*it) == text).ok_or("unknown"))
 }
 
 /// Reads a flag as text.
@@ -81,9 +90,13 @@ pub(super) fn user() -> impl TypedValueParser<Value = User> {
     })
 }
 
-/// Reads an input: its source is a path, of any bytes.
-pub(super) fn input() -> impl TypedValueParser<Value = InputArgument> {
-    OsStringValueParser::new().try_map(|written| InputArgument::parse(&written))
+/// Reads what may have a path, of any bytes.
+pub(super) fn written<T, E>(parse: fn(&OsStr) -> Result<T, E>) -> impl TypedValueParser<Value = T>
+where
+    T: Clone + Send + Sync + 'static,
+    E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
+{
+    OsStringValueParser::new().try_map(move |written| parse(&written))
 }
 
 /// Reads a guest path, which is UTF-8 and not empty.

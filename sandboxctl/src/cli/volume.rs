@@ -7,10 +7,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueHint};
 
 use super::sandbox::FileArgs;
+use super::values::written;
 use crate::error::Error;
 use crate::input::InputArgument;
 
@@ -20,7 +20,8 @@ pub struct VolumeArgs {
     /// Mount SRC of the host at DST, as Docker does; the one that is not :ro is the io dir;
     /// repeatable
     #[arg(short = 'v', long = "volume", visible_alias = "mount", value_name = "SRC:DST[:ro]",
-        help_heading = "Files", value_hint = ValueHint::AnyPath, value_parser = volume())]
+        help_heading = "Files", value_hint = ValueHint::AnyPath,
+        value_parser = written(Volume::parse))]
     pub volumes: Vec<Volume>,
 
     /// Print more on stderr; repeat for more detail
@@ -71,11 +72,6 @@ pub struct Volume {
     written: String,
 }
 
-/// Reads either form.
-pub fn volume() -> impl TypedValueParser<Value = Volume> {
-    OsStringValueParser::new().try_map(|written| Volume::parse(&written))
-}
-
 impl Volume {
     /// The input that it is, if it is read-only.
     ///
@@ -93,7 +89,7 @@ impl Volume {
     }
 
     /// Reads either form.
-    fn parse(written: &OsStr) -> Result<Self, String> {
+    pub(super) fn parse(written: &OsStr) -> Result<Self, String> {
         let bytes = written.as_bytes();
         // `-vv`: what it means on other commands.
         if !bytes.is_empty() && bytes.iter().all(|byte| *byte == b'v') {

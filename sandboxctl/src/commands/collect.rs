@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use sandbox_api::artifacts::{Artifact, ArtifactsReport};
-use sandbox_api::{Failure, Outcome, SandboxSpec};
+use sandbox_api::{Outcome, SandboxSpec};
 use sandbox_controller::Sandbox;
 use sandbox_controller::artifacts::{self, Collected, Destination, Request, Selection, Unmatched};
 
@@ -130,10 +130,8 @@ impl Artifacts {
                     Error::Signalled(signal) => signal.exit_code(),
                     _ => FAILED,
                 };
-                let error = Failure::new(error.kind(), error.message(), error.hint());
-                let (omitted, unmatched) = (Vec::new(), Vec::new());
-                let error = Some(error);
-                (ArtifactsReport { dir, files: 0, bytes: 0, omitted, unmatched, error }, code)
+                let error = Some(error.document());
+                (ArtifactsReport { dir, error, ..ArtifactsReport::default() }, code)
             }
         };
         Ok(Copied { report: Some(report), files: listed, code, has_ended_well })

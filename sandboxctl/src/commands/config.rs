@@ -125,13 +125,8 @@ fn document<'a>(settings: &'a Settings, keys: &[Key]) -> Document<'a> {
 
 /// Why no run accepts a setting.
 fn refusal(settings: &Settings, key: Key) -> Option<String> {
-    match key {
-        Key::Limit(_) | Key::Exec(_) => match settings.refusal(key)? {
-            Error::OverCeiling { ceiling, .. } => Some(format!("above its ceiling of {ceiling}")),
-            other => Some(other.to_string()),
-        },
-        _ => None,
-    }
+    let Error::OverCeiling { ceiling, .. } = settings.refusal(key)? else { return None };
+    Some(format!("above its ceiling of {ceiling}"))
 }
 
 /// A configuration file with the same settings; unset keys are comments.

@@ -22,7 +22,7 @@ pub fn doctor(context: &Context<'_>, args: &DoctorArgs) -> Result<u8, Error> {
             // Its own hint is this command.
             Err(error @ StoreError::Unavailable(_)) => {
                 let fix = "try the same URL with psql; look at the server, its pg_hba.conf and the network";
-                return show(context, args, &[fail("connection", causes(&error), fix)]);
+                return show(context, args, &[Check::fail("connection", causes(&error), fix)]);
             }
             report => report?,
         };
@@ -65,29 +65,14 @@ fn show(context: &Context<'_>, args: &DoctorArgs, checks: &[Check]) -> Result<u8
     Ok(if fails { 125 } else { 0 })
 }
 
-/// A check that found nothing wrong.
-fn ok(id: &'static str, detail: impl Into<String>) -> Check {
-    Check { id, status: CheckStatus::Ok, detail: detail.into(), fix: None }
-}
-
-/// One that found something that works less well.
-fn warn(id: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Check {
-    Check { id, status: CheckStatus::Warn, detail: detail.into(), fix: Some(fix.into()) }
-}
-
-/// One that found something that does not work.
-fn fail(id: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Check {
-    Check { status: CheckStatus::Fail, ..warn(id, detail, fix) }
-}
-
 /// What a job needs in addition to what every sandbox needs.
 fn ci_checks(context: &Context<'_>) -> Vec<Check> {
     let variable = |name: &str| context.environment.variable(name);
     let runner = CiMode::Auto.runner(variable);
     let mut checks = vec![match runner {
-        Some(Runner::GitHub) => ok("runner", "GitHub Actions"),
-        Some(Runner::GitLab) => ok("runner", "GitLab CI"),
-        None => warn(
+        Some(Runner::GitHub) => Check::ok("runner", "GitHub Actions"),
+        Some(Runner::GitLab) => Check::ok("runner", "GitLab CI"),
+        None => Check::warn(
             "runner",
             "no variable names a runner whose log has commands",
             "--ci github or --ci gitlab names one",
@@ -97,24 +82,24 @@ fn ci_checks(context: &Context<'_>) -> Vec<Check> {
     for (id, name) in files.into_iter().filter(|_| runner == Some(Runner::GitHub)) {
         let Some(file) = variable(name) else {
             let fix = format!("pass {name} on to the step");
-            checks.push(warn(id, format!("{name} is not set"), fix));
+            checks.push(Check::warn(id, format!("{name} is not set"), &fix));
             continue;
         };
         let shown = file.to_string_lossy();
         checks.push(match File::options().append(true).create(true).open(file) {
-            Ok(_) => ok(id, shown),
-            Err(error) => fail(
+            Ok(_) => Check::ok(id, shown),
+            Err(error) => Check::fail(
                 id,
                 format!("{shown}: {}", input::reason(&error)),
-                format!("pass {name} and its file on to the step's container"),
+                &format!("pass {name} and its file on to the step's container"),
             ),
         });
     }
     let is_container =
         ["/.dockerenv", "/run/.containerenv"].iter().any(|it| Path::new(it).exists());
     checks.push(match is_container {
-        false => ok("container", "the job is in no container"),
-        true => warn(
+        false => Check::ok("container", "the job is in no container"),
+        true => Check::warn(
             "container",
             "the job is in a container, and an engine outside mounts directories of its own machine",
             "mount the checkout and /var/tmp at the paths that they have there",
@@ -142,15 +127,15 @@ fn database_checks(report: &DatabaseReport) -> Vec<Check> {
         version.split(|it: char| !it.is_ascii_digit()).next().and_then(|it| it.parse().ok());
     let version = format!("PostgreSQL {version}");
     let mut checks = vec![match major {
-        Some(OLDEST_POSTGRES..) => ok("version", version),
-        _ => fail("version", version, "use PostgreSQL 14 or newer"),
+        Some(OLDEST_POSTGRES..) => Check::ok("version", version),
+        _ => Check::fail("version", version, "use PostgreSQL 14 or newer"),
     }];
     checks.push(match cluster {
-        None => warn("tables", "there are none", "`sandboxctl database init` makes them"),
+        None => Check::warn("tables", "there are none", "`sandboxctl database init` makes them"),
         Some((id, found)) if found == known_schema => {
-            ok("tables", format!("version {found}, of the cluster {id}"))
+            Check::ok("tables", format!("version {found}, of the cluster {id}"))
         }
-        Some((_, found)) => fail(
+        Some((_, found)) => Check::fail(
             "tables",
             format!("version {found}; this program uses {known_schema}"),
             match found < known_schema {
@@ -160,34 +145,34 @@ fn database_checks(report: &DatabaseReport) -> Vec<Check> {
         ),
     });
     checks.push(match standbys {
-        Standbys::Synchronous(1..) => ok("standby", "a commit waits for a standby"),
-        Standbys::Hidden => warn(
+        Standbys::Synchronous(1..) => Check::ok("standby", "a commit waits for a standby"),
+        Standbys::Hidden => Check::warn(
             "standby",
             "synchronous standbys are named, but this user may not see whether one is connected",
             "GRANT pg_monitor to the user of the nodes",
         ),
-        Standbys::Synchronous(0) => fail(
+        Standbys::Synchronous(0) => Check::fail(
             "standby",
             "commits wait for a standby, and none is connected",
             "connect one, or clear synchronous_standby_names",
         ),
-        Standbys::None => warn(
+        Standbys::None => Check::warn(
             "standby",
             "a commit waits for no standby: what was acknowledged is lost with this server",
             "set synchronous_standby_names, if the loss of a server must lose nothing",
         ),
     });
     checks.push(match &**unsafe_settings {
-        [] => ok("durability", "a commit is on the disk"),
-        settings => fail(
+        [] => Check::ok("durability", "a commit is on the disk"),
+        settings => Check::fail(
             "durability",
             settings.join(", "),
             "set them to on: what was acknowledged can be lost",
         ),
     });
     let warn_if = |is_bad: bool, id, detail: String, fix: &str| match is_bad {
-        true => warn(id, detail, fix),
-        false => ok(id, detail),
+        true => Check::warn(id, detail, fix),
+        false => Check::ok(id, detail),
     };
     let node = DatabaseConfig::CONNECTIONS as u64 + OTHER_CONNECTIONS;
     checks.push(warn_if(

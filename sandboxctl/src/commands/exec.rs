@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io;
-use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::slice;
 
 use sandbox_api::process::{PtyRequest, TerminalSize};
 use sandbox_api::service::{CommandRequest, Content};
@@ -100,9 +97,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     };
     let keys = args.tty.then(|| args.detach_keys.clone());
     let keyboard = args.stdin.then(|| Keyboard::open(keys)).transpose()?;
-    if args.stdin && !args.tty && io::stdin().is_terminal() {
-        context.output.progress("reading from the terminal; Ctrl-D ends it");
-    }
+    context.output.reads_stdin(args.stdin && !args.tty);
     let subject = vec![reports::command(&line, &command.secrets)];
     let dialogue = match args.stdin || args.tty || args.raw {
         true => Dialogue::Never,
@@ -203,13 +198,7 @@ fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result
 /// What lists of executions say of a command whose secrets are hidden: the beginning of its words.
 fn line_title(shown: &CommandLine) -> String {
     const MOST: usize = 80;
-    let words = match shown {
-        CommandLine::Shell(line) => line.clone(),
-        CommandLine::Program(program, args) => {
-            [slice::from_ref(program), args].concat().join(OsStr::new(" "))
-        }
-    };
-    words.to_string_lossy().chars().take(MOST).collect()
+    shown.text().chars().take(MOST).collect()
 }
 
 /// The title of the command's sandbox in listings: without secrets.
@@ -301,9 +290,7 @@ pub async fn read_stdin(
     if !is_passed_on {
         return Ok(None);
     }
-    if io::stdin().is_terminal() {
-        context.output.progress("reading from the terminal; Ctrl-D ends it");
-    }
+    context.output.reads_stdin(true);
     let failed = |source| Error::Content { what: "stdin".to_owned(), source };
     let bytes = Source::stdin().map_err(failed)?.all(MAX_STDIN_BYTES).await.map_err(failed)?;
     if bytes.len() as u64 > MAX_STDIN_BYTES {

@@ -139,11 +139,8 @@ fn show(file: &str) -> Option<String> {
 /// the local service.
 pub fn word_as_image(source: ControllerError, word: &str, sandbox: Option<&SandboxView>) -> Error {
     let path = Path::new(word);
-    let flag = match () {
-        () if path.is_dir() => Some("--rootfs"),
-        () if path.is_file() => Some("--image-archive"),
-        () => None,
-    };
+    let archive = || path.is_file().then_some("--image-archive");
+    let flag = path.is_dir().then_some("--rootfs").or_else(archive);
     let hint = match (sandbox, flag) {
         (Some(_), _) => format!(
             "'{word}' is a sandbox: `sandboxctl sandbox exec {word} COMMAND…` runs in it, and \

@@ -394,12 +394,7 @@ fn moment(seconds: u64) -> Option<String> {
 }
 
 fn read(what: &str, file: &Path, most: u64) -> Result<Vec<u8>, Error> {
-    let refuse = |why: &str| Error::usage(what, format!("{}: {why}", file.display()));
-    let text = input::read_at_once(file, most).map_err(|error| refuse(&input::reason(&error)))?;
-    match text.len() as u64 > most {
-        true => Err(refuse("it is too large")),
-        false => Ok(text),
-    }
+    input::read_at_once(file, most).map_err(|error| Error::unusable(what, file, &error))
 }
 
 /// Refuses a private key that the guest could read.

@@ -1,7 +1,7 @@
 //! `replay`: runs the script or the command of a receipt again, and compares what it makes.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 
@@ -414,11 +414,8 @@ fn check_policy(
 fn root(args: &ReplayArgs, predicate: &Provenance) -> Result<RootFs, Error> {
     let recorded = &predicate.build_definition.external_parameters.sandbox.root;
     let image = predicate.dependency(Dependency::IMAGE);
-    let named = match (&args.rootfs, &args.image_archive) {
-        (Some(directory), _) => Some(RootFs::Directory(directory.clone())),
-        (None, Some(file)) => Some(RootFs::Archive(file.clone())),
-        (None, None) => None,
-    };
+    let archive = || args.image_archive.clone().map(RootFs::Archive);
+    let named = args.rootfs.clone().map(RootFs::Directory).or_else(archive);
     match (recorded, image, named) {
         (RootFs::Builtin, None, None) => Ok(RootFs::Builtin),
         (RootFs::Image { reference, .. }, Some(digest), None)
@@ -465,10 +462,8 @@ fn flags_of(differences: &[PathDifference<CheckDifference>]) -> String {
         name if name.starts_with(MOUNT) => "--volume SRC:DST:ro",
         _ => "--in SRC:NAME",
     };
-    let mut flags: Vec<_> = differences.iter().map(flag).collect();
-    flags.sort_unstable();
-    flags.dedup();
-    flags.join(", ")
+    let flags: BTreeSet<_> = differences.iter().map(flag).collect();
+    Vec::from_iter(flags).join(", ")
 }
 
 /// Compares what the run left with the receipt.
@@ -497,10 +492,8 @@ async fn compare(
             let mount = &parameters.sandbox.mount_path;
             let selection =
                 Selection::new(globs, mount).map_err(|error| refuse(args, error.to_string()))?;
-            let reference = args
-                .artifacts
-                .as_ref()
-                .map(|dir| Reference { dir: dir.clone(), digests: digests_of(receipt) });
+            let dir = args.artifacts.clone();
+            let reference = dir.map(|dir| Reference { dir, digests: digests_of(receipt) });
             let unmatched = Unmatched::Allow;
             let request = Request { selection, destination: None, unmatched, reference };
             let found = sandbox.start_artifacts(request).wait().await?;
@@ -510,19 +503,14 @@ async fn compare(
     };
     let differences = receipts::differences(receipt, receipts::digests(found));
     let outcome = outcome(receipt, ended, tests);
+    let (status, exit_code) = (Some(ended.status()), Some(ended.exit_code()));
     Ok(Comparison {
         identical: differences.is_empty() && outcome == SameOutcome::Same,
-        verified: None,
         stage: Stage::Results,
         outcome: Some(outcome),
-        expected: receipt.predicate.outcome(),
-        actual: Some(RecordedOutcome {
-            status: Some(ended.status()),
-            exit_code: Some(ended.exit_code()),
-        }),
-        differences,
+        actual: Some(RecordedOutcome { status, exit_code }),
         line,
-        hint: None,
+        ..Comparison::of_materials(&receipt.predicate, differences)
     })
 }
 

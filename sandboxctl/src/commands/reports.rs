@@ -30,13 +30,7 @@ pub fn script(script: &ScriptSource) -> Subject {
 
 /// A command. Its words may be those of a caller who put a secret among them.
 pub fn command(line: &CommandLine, secrets: &Secrets) -> Subject {
-    let mut name = match line {
-        CommandLine::Shell(line) => line.to_string_lossy().into_owned(),
-        CommandLine::Program(program, args) => {
-            let words = std::iter::once(program).chain(args);
-            words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
-        }
-    };
+    let mut name = line.text();
     Patterns::of([secrets]).text(&mut name);
     Subject { name, source: None, is_file: false, secrets: secrets.clone() }
 }

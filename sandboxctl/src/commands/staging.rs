@@ -215,10 +215,8 @@ impl ChangesFile {
         if self.place.is_none() {
             return output.json_line(manifest);
         }
-        self.write(serde_json::to_vec(manifest).map_err(io::Error::from).map(|mut text| {
-            text.push(b'\n');
-            text
-        }))
+        let text = serde_json::to_string(manifest).map(|text| (text + "\n").into_bytes());
+        self.write(text.map_err(io::Error::from))
     }
 
     fn write(&self, content: io::Result<Vec<u8>>) -> Result<(), Error> {

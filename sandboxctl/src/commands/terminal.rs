@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use super::Context;
 use super::transfer::Source;
 use crate::error::Error;
+use crate::or_never;
 use crate::output::Output;
 use crate::terminal::{self, DetachKeys, KeyMatcher, RawTerminal, Typed};
 
@@ -73,13 +74,6 @@ impl<'a> Lent<'a> {
     /// The next size. It may be dropped and called again.
     pub async fn next_size(&mut self) -> TerminalSize {
         loop {
-            let due = self.due;
-            let settled = async {
-                match due {
-                    Some(due) => sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 _ = self.resized.recv() => self.due = Some(Instant::now() + SETTLED),
                 _ = self.continued.recv() => {
@@ -87,7 +81,7 @@ impl<'a> Lent<'a> {
                     _ = self.raw.as_ref().map(RawTerminal::again);
                     self.due = Some(Instant::now() + SETTLED);
                 }
-                () = settled => {
+                () = or_never(self.due.map(sleep_until)) => {
                     self.due = None;
                     let size = terminal::size();
                     if std::mem::replace(&mut self.last, size) != size {
@@ -101,10 +95,7 @@ impl<'a> Lent<'a> {
 
 /// The next size of the terminal, if it is lent. It may be dropped and called again.
 pub async fn next_size(lent: &mut Option<Lent<'_>>) -> TerminalSize {
-    match lent {
-        Some(lent) => lent.next_size().await,
-        None => std::future::pending().await,
-    }
+    or_never(lent.as_mut().map(Lent::next_size)).await
 }
 
 impl Drop for Lent<'_> {

@@ -134,8 +134,8 @@ struct Created<'a> {
     token: &'a str,
     subject: &'a Subject,
     scopes: &'a [String],
-    created_at: Time,
-    expires_at: Option<Time>,
+    created_at: &'a Time,
+    expires_at: &'a Option<Time>,
 }
 
 /// Removes the data directory of what could not be stored, if it was made for that and is no other's by
@@ -207,17 +207,11 @@ fn print(
     spelling: fn(&Token) -> String,
     json: bool,
 ) -> Result<(), Error> {
-    let token = spelling(token);
+    let token = &spelling(token);
     let TokenRecord { id, subject, scopes, created_at, expires_at, .. } = record;
     if json {
-        return context.output.document(&Created {
-            id,
-            token: &token,
-            subject,
-            scopes,
-            created_at: *created_at,
-            expires_at: *expires_at,
-        });
+        let created = Created { id, token, subject, scopes, created_at, expires_at };
+        return context.output.document(&created);
     }
     context.output.text(&format!("{token}\n"))?;
     let until = expires_at.map_or("until it is revoked".to_owned(), |time| format!("until {time}"));
@@ -266,26 +260,18 @@ struct Shown<'a> {
     subject: &'a Subject,
     scopes: &'a [String],
     state: TokenState,
-    created_at: Time,
-    expires_at: Option<Time>,
-    revoked_at: Option<Time>,
-    last_used_at: Option<Time>,
+    created_at: &'a Time,
+    expires_at: &'a Option<Time>,
+    revoked_at: &'a Option<Time>,
+    last_used_at: &'a Option<Time>,
 }
 
 impl<'a> Shown<'a> {
     fn of(token: &'a TokenRecord, now: Time) -> Self {
         let TokenRecord { id, subject, scopes, created_at, expires_at, .. } = token;
         let TokenRecord { revoked_at, last_used_at, .. } = token;
-        Self {
-            id,
-            subject,
-            scopes,
-            state: TokenState::of(token, now),
-            created_at: *created_at,
-            expires_at: *expires_at,
-            revoked_at: *revoked_at,
-            last_used_at: *last_used_at,
-        }
+        let state = TokenState::of(token, now);
+        Self { id, subject, scopes, state, created_at, expires_at, revoked_at, last_used_at }
     }
 }
 

@@ -27,11 +27,8 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// One call. Its answer is always printed.
 pub fn tool(context: &Context<'_>, args: &ToolArgs) -> Result<u8, Error> {
     one(context, args).or_else(|error| {
-        let refusal = ToolError::new(error.kind(), error.message());
-        let refusal = match error.hint() {
-            Some(hint) => refusal.with_hint(hint),
-            None => refusal,
-        };
+        let mut refusal = ToolError::new(error.kind(), error.message());
+        refusal.hint = error.hint();
         print_answer(context, &ToolResponse::refused(refusal))?;
         Ok(error.exit_code())
     })

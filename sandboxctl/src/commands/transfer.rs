@@ -154,16 +154,6 @@ impl Sink {
         })
     }
 
-    /// Writes what a program prints to stdout or stderr: to a terminal colours pass, if they are
-    /// wanted, and what moves within a line; everything else is escaped.
-    ///
-    /// # Errors
-    ///
-    /// If no thread can be started.
-    pub fn styled(to: impl Write + IsTerminal + Send + 'static, colour: bool) -> io::Result<Self> {
-        Self::shown(to, StyledText::new(colour))
-    }
-
     /// Writes what a program with a terminal of its own shows: a terminal gets all but what writes to the
     /// clipboard.
     ///
@@ -177,17 +167,12 @@ impl Sink {
         }
     }
 
-    /// Writes to stdout or stderr; output to a terminal is escaped.
+    /// Writes to stdout or stderr: pieces as they are, but to a terminal as this text, which has an end too.
     ///
     /// # Errors
     ///
     /// If no thread can be started.
-    pub fn standard(to: impl Write + IsTerminal + Send + 'static) -> io::Result<Self> {
-        Self::shown(to, StyledText::plain())
-    }
-
-    /// Writes pieces as they are, but to a terminal as this text, which has an end too.
-    fn shown(
+    pub fn styled(
         mut to: impl Write + IsTerminal + Send + 'static,
         mut text: StyledText,
     ) -> io::Result<Self> {
@@ -225,8 +210,8 @@ impl Sink {
             return Ok(());
         }
         self.pieces = None;
-        let Err(error) = self.ended().await else { return Err(io::ErrorKind::BrokenPipe.into()) };
-        Err(error)
+        self.ended().await?;
+        Err(io::ErrorKind::BrokenPipe.into())
     }
 
     /// Waits until everything is written.

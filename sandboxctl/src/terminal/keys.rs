@@ -6,13 +6,6 @@ use std::str::FromStr;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DetachKeys(Vec<u8>);
 
-impl Default for DetachKeys {
-    /// Ctrl-P, Ctrl-Q, as Docker has it.
-    fn default() -> Self {
-        Self(vec![0x10, 0x11])
-    }
-}
-
 impl FromStr for DetachKeys {
     type Err = String;
 
@@ -84,7 +77,7 @@ mod tests {
 
     #[test]
     fn keys_are_written_as_docker_writes_them() {
-        assert_eq!("ctrl-p,ctrl-q".parse(), Ok(DetachKeys::default()));
+        assert_eq!("ctrl-p,ctrl-q".parse(), Ok(DetachKeys(vec![0x10, 0x11])));
         assert_eq!(
             "ctrl-@,ctrl-[,ctrl-_,a,~".parse(),
             Ok(DetachKeys(vec![0, 0x1b, 0x1f, b'a', b'~']))

@@ -62,14 +62,6 @@ impl<'w> FormatFields<'w> for JsonFields {
         fields.record(&mut Collect(&mut object));
         write!(writer, "{}", Value::Object(object))
     }
-
-    fn add_fields(
-        &self,
-        current: &'w mut FormattedFields<Self>,
-        fields: &tracing::span::Record<'_>,
-    ) -> fmt::Result {
-        self.format_fields(current.as_writer(), fields)
-    }
 }
 
 /// Collects fields with the types that JSON has.

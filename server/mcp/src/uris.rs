@@ -1,23 +1,13 @@
 //! URIs of files: `sandbox:///io/a.csv` is the file `/io/a.csv`.
 
-use std::fmt::Write as _;
-
-use sandbox_api::decode_percent;
+use sandbox_api::{decode_percent, encode_percent};
 
 /// The scheme of the files' URIs, and the empty authority.
 const SCHEME: &str = "sandbox://";
 
 /// The URI of a file by its guest path.
 pub(crate) fn uri(path: &[u8]) -> String {
-    let mut uri = String::from(SCHEME);
-    for byte in path {
-        match byte {
-            b'/' | b'-' | b'.' | b'_' | b'~' => uri.push(char::from(*byte)),
-            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
-            byte => _ = write!(uri, "%{byte:02X}"),
-        }
-    }
-    uri
+    format!("{SCHEME}{}", encode_percent(path, b"/-._~"))
 }
 
 /// The URI of a file by its path below the io dir.

@@ -47,12 +47,8 @@ fn detail(text: &mut String, entry: &Entry) {
     if let Some(problem) = entry.problem() {
         let error = problem.error;
         let place = error.and_then(|error| error.line).map(|line| format!(", line {line}"));
-        _ = writeln!(
-            section,
-            "Error{}:\n\n{}",
-            place.unwrap_or_default(),
-            block(&problem.message, "")
-        );
+        let (place, message) = (place.unwrap_or_default(), block(&problem.message, ""));
+        _ = writeln!(section, "Error{place}:\n\n{message}");
         if let Some(hint) = error.and_then(|error| error.hint.as_deref()) {
             _ = writeln!(section, "Hint: {}\n", code(hint));
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use sandbox_api::encode_percent;
 use serde_json::{Value, json};
 
 use super::entry::Entry;
@@ -77,18 +78,8 @@ fn plain(text: &str) -> String {
 /// A path as a reference in a URI: relative paths stay relative.
 fn uri(path: &str) -> String {
     let path = path.strip_prefix("./").unwrap_or(path);
-    let mut uri = String::new();
-    if path.starts_with('/') {
-        uri.push_str("file://");
-    }
-    for byte in path.bytes() {
-        match byte {
-            b'/' | b'-' | b'.' | b'_' | b'~' => uri.push(byte.into()),
-            _ if byte.is_ascii_alphanumeric() => uri.push(byte.into()),
-            _ => uri.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    uri
+    let scheme = if path.starts_with('/') { "file://" } else { "" };
+    format!("{scheme}{}", encode_percent(path.as_bytes(), b"/-._~"))
 }
 
 #[cfg(test)]

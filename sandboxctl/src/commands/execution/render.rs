@@ -21,7 +21,7 @@ use crate::cli::exec::CommandLine;
 use crate::error::{Error, UNREAD};
 use crate::input::ScriptSource;
 use crate::output::Output;
-use crate::render;
+use crate::render::{self, StyledText};
 use crate::report::Reports;
 
 /// How many failed test cases are printed.
@@ -452,8 +452,8 @@ impl Console {
             (Some(_), _) => [Sink::screen(io::stdout()), Sink::screen(io::stderr())],
             (None, true) => [Sink::new(io::stdout()), Sink::new(io::stderr())],
             (None, false) => [
-                Sink::styled(io::stdout(), output.stdout_has_colour),
-                Sink::styled(io::stderr(), output.stderr_has_colour),
+                Sink::styled(io::stdout(), StyledText::new(output.stdout_has_colour)),
+                Sink::styled(io::stderr(), StyledText::new(output.stderr_has_colour)),
             ],
         }
         .map(|sink| sink.map_err(Error::stdout));

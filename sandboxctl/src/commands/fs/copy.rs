@@ -21,21 +21,11 @@ use crate::output::Output;
 use crate::target::Target;
 
 /// A copy with its host side open.
-pub struct Copy<'a> {
-    from: From<'a>,
-    to: To<'a>,
-    recursive: bool,
-}
-
-enum From<'a> {
-    Sandbox(&'a OsStr),
-    Host { source: Source, written: &'a Side, name: Option<OsString> },
-}
-
-enum To<'a> {
-    Sandbox(&'a OsStr),
-    Stdout,
-    Host { target: Target, path: PathBuf },
+pub enum Copy<'a> {
+    Into { source: Source, written: &'a Side, name: Option<&'a OsStr>, to: &'a OsStr },
+    OutOf { from: &'a OsStr, target: Target, path: PathBuf },
+    ToStdout(&'a OsStr),
+    Within { from: &'a OsStr, to: &'a OsStr, recursive: bool },
 }
 
 /// The `--json` report: both sides as `cp` accepts them.
@@ -73,47 +63,41 @@ impl<'a> Copy<'a> {
                 Error::usage("--recursive", "it copies within the sandbox only").with_hint(hint)
             );
         }
-        if !matches!((from, to), (Side::Sandbox(_), _) | (_, Side::Sandbox(_))) {
-            return Err(Error::usage("TO", "neither of the two is in the sandbox")
-                .with_hint("a path that begins with a colon is the sandbox's: cp data.csv :"));
-        }
-        let file = destination(from, to);
-        let from = match from {
-            Side::Sandbox(path) => From::Sandbox(path),
-            Side::Stdio => From::Host {
-                source: Source::stdin().map_err(|error| failed("stdin", error))?,
-                written: from,
-                name: None,
-            },
-            Side::Host(path) => From::Host {
-                source: Source::file(path).map_err(|error| match error.kind() {
+        let written = from;
+        Ok(match (from, to) {
+            (Side::Sandbox(from), Side::Sandbox(to)) => Self::Within { from, to, recursive },
+            (Side::Sandbox(from), Side::Stdio) => Self::ToStdout(from),
+            (Side::Sandbox(from), Side::Host(_)) => {
+                let path = destination(written, to).unwrap_or_default();
+                let target =
+                    Target::open(&path).map_err(|error| Error::unusable("TO", &path, &error))?;
+                Self::OutOf { from, target, path }
+            }
+            (Side::Stdio, Side::Sandbox(to)) => {
+                let source = Source::stdin().map_err(|error| failed("stdin", error))?;
+                Self::Into { source, written, name: None, to }
+            }
+            (Side::Host(path), Side::Sandbox(to)) => {
+                let source = Source::file(path).map_err(|error| match error.kind() {
                     io::ErrorKind::IsADirectory => Error::unusable("FROM", path, &error)
                         .with_hint("cp copies one file; `tar c DIR | sandboxctl fs cp - :dir.tar` makes one of many"),
                     _ => Error::unusable("FROM", path, &error),
-                })?,
-                written: from,
-                name: path.file_name().map(OsStr::to_owned),
-            },
-        };
-        let to = match to {
-            Side::Sandbox(path) => To::Sandbox(path),
-            Side::Stdio => To::Stdout,
-            Side::Host(_) => {
-                let path = file.unwrap_or_default();
-                let target =
-                    Target::open(&path).map_err(|error| Error::unusable("TO", &path, &error))?;
-                To::Host { target, path }
+                })?;
+                Self::Into { source, written, name: path.file_name(), to }
             }
-        };
-        Ok(Self { from, to, recursive })
+            (Side::Stdio | Side::Host(_), Side::Stdio | Side::Host(_)) => {
+                return Err(Error::usage("TO", "neither of the two is in the sandbox")
+                    .with_hint("a path that begins with a colon is the sandbox's: cp data.csv :"));
+            }
+        })
     }
 
     pub async fn perform(self, sandbox: &Sandbox, output: &Output) -> Result<Report, Error> {
         let shown = |path: &OsStr| format!(":{}", path.to_string_lossy());
         let mut entries = None;
-        let (from, to, bytes) = match (self.from, self.to) {
-            (From::Host { mut source, written, name }, To::Sandbox(path)) => {
-                let path = inside(sandbox, path, name.as_deref()).await?;
+        let (from, to, bytes) = match self {
+            Self::Into { mut source, written, name, to } => {
+                let path = inside(sandbox, to, name).await?;
                 let mut progress = Progress::shown(output, source.size);
                 let mut writer = sandbox.writer(Write::new(path)).await?;
                 let what = written.to_string();
@@ -121,7 +105,7 @@ impl<'a> Copy<'a> {
                 let copied = writer.finish().await?;
                 (what, format!(":{}", copied.path), copied.bytes_written)
             }
-            (From::Sandbox(from), To::Host { target, path }) => {
+            Self::OutOf { from, target, path } => {
                 let mut progress = progress_of(sandbox, from, output).await?;
                 let mut reader = sandbox.reader(Read::new(from.as_bytes())).await?;
                 let what = path.display().to_string();
@@ -135,25 +119,20 @@ impl<'a> Copy<'a> {
                 target.finish().map_err(|error| failed(&what, error))?;
                 (shown(from), what, progress.bytes)
             }
-            (From::Sandbox(from), To::Stdout) => {
+            Self::ToStdout(from) => {
                 let mut reader = sandbox.reader(Read::new(from.as_bytes())).await?;
                 let mut progress = Progress::hidden();
                 return pour(&mut reader, stdout()?, &mut progress, "stdout").await.map(poured);
             }
-            (From::Sandbox(from), To::Sandbox(to)) => {
+            Self::Within { from, to, recursive } => {
                 let name = last_name(from.as_bytes());
                 let to = inside(sandbox, to, name.as_deref()).await?;
-                let copy = operation::Copy {
-                    recursive: self.recursive,
-                    overwrite: true,
-                    ..operation::Copy::new(from.as_bytes(), to)
-                };
+                let copy = operation::Copy::new(from.as_bytes(), to);
+                let copy = operation::Copy { recursive, overwrite: true, ..copy };
                 let copied = sandbox.call(copy).await?;
                 entries = Some(copied.entries);
                 (shown(from), format!(":{}", copied.to), copied.bytes)
             }
-            // `prepare` has refused it.
-            (From::Host { .. }, To::Host { .. } | To::Stdout) => return Ok(Report::default()),
         };
         Report::silent(&Copied { from, to, bytes, entries })
     }

@@ -10,7 +10,6 @@ mod report;
 mod stream;
 
 use std::io;
-use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
@@ -40,7 +39,7 @@ use crate::signals::Signals;
 use crate::{ci, input, render, signals, target};
 
 /// Most bytes of a text to replace, or of its replacement: they are sent in one message.
-const MAX_EDIT_BYTES: u64 = 1 << 20;
+const MAX_EDIT_BYTES: usize = 1 << 20;
 
 pub fn fs(context: &Context<'_>, args: &FsArgs) -> Result<u8, Error> {
     let settings = context.settings_with(|flags| args.add_flags(flags))?;
@@ -57,9 +56,7 @@ pub fn fs(context: &Context<'_>, args: &FsArgs) -> Result<u8, Error> {
             .map_err(|error| error.with_hint("a path that begins with a colon is the sandbox's"))?;
     }
     let work = PreparedOperation::prepare(args)?;
-    if stdin(&args.command).is_some() && io::stdin().is_terminal() {
-        context.output.progress("reading from the terminal; Ctrl-D ends it");
-    }
+    context.output.reads_stdin(stdin(&args.command).is_some());
     if let Some(audit) = &config.audit {
         ci::check_file_outside_of_groups(&settings.named(Key::AuditFile), audit)?;
     }
@@ -186,13 +183,10 @@ impl Content {
 /// A text of `edit`: given directly, or the content of a file.
 fn edited(text: Option<&str>, file: Option<&Path>, flag: &str) -> Result<String, Error> {
     let Some(file) = file else { return Ok(text.unwrap_or_default().to_owned()) };
-    let unusable = |why: &str| Error::usage(flag.to_owned(), format!("{}: {why}", file.display()));
-    let text =
-        input::read_file(file, MAX_EDIT_BYTES).map_err(|error| unusable(&input::reason(&error)))?;
-    if text.len() as u64 > MAX_EDIT_BYTES {
-        return Err(unusable("it is longer than 1 MiB"));
-    }
-    String::from_utf8(text).map_err(|_| unusable("it is not UTF-8 text"))
+    let not_text = |_| io::Error::other("it is not UTF-8 text");
+    input::read_file(file, MAX_EDIT_BYTES)
+        .and_then(|text| String::from_utf8(text).map_err(not_text))
+        .map_err(|error| Error::unusable(flag, file, &error))
 }
 
 /// One command, from connecting to the engine to the result.

@@ -12,12 +12,13 @@ use super::super::progress::Progress;
 use super::super::transfer::{Sink, Source};
 use super::report::Report;
 use crate::error::{Error, UNREAD};
+use crate::render::StyledText;
 
 /// The longest piece that is read at once.
 const PIECE_BYTES: usize = 64 << 10;
 
 pub(super) fn stdout() -> Result<Sink, Error> {
-    Sink::standard(io::stdout()).map_err(Error::stdout)
+    Sink::styled(io::stdout(), StyledText::plain()).map_err(Error::stdout)
 }
 
 /// The next piece of a file; `None` at its end.

@@ -12,6 +12,7 @@ use super::super::Context;
 use super::super::execution::{Console, StdoutState, View};
 use super::super::terminal::{Keyboard, Lent, next_size};
 use crate::error::Error;
+use crate::or_never;
 use crate::remote::{
     AttachInput, AttachOutput, Client, Error as RemoteError, ProcessRef, Received,
 };
@@ -144,12 +145,7 @@ async fn receive(
     let mut exited: Option<(u8, Instant)> = None;
     let mut is_told = kind == InputKind::Own;
     loop {
-        let is_over = async {
-            match exited {
-                Some((_, since)) => sleep_until(since + LEFT).await,
-                None => pending().await,
-            }
-        };
+        let is_over = or_never(exited.map(|(_, since)| sleep_until(since + LEFT)));
         let received = tokio::select! {
             received = from.next() => received,
             () = is_over => break,
@@ -233,8 +229,9 @@ async fn send(
     }
     let mut is_open = keyboard.is_some();
     loop {
+        let typing = or_never(keyboard.as_mut().map(Keyboard::next));
         let sent = tokio::select! {
-            typed = next_input(keyboard), if is_open => match typed.map_err(failed)? {
+            typed = typing, if is_open => match typed.map_err(failed)? {
                 Some(piece) => input.write(piece).await,
                 None if keyboard.as_ref().is_some_and(|it| it.leaves) => return Ok(()),
                 None => {
@@ -251,12 +248,5 @@ async fn send(
         if sent.is_err() {
             pending::<()>().await;
         }
-    }
-}
-
-async fn next_input(keyboard: &mut Option<Keyboard>) -> std::io::Result<Option<Vec<u8>>> {
-    match keyboard {
-        Some(keyboard) => keyboard.next().await,
-        None => pending().await,
     }
 }

@@ -38,24 +38,23 @@ pub fn sandbox(context: &Context<'_>, args: SandboxesArgs) -> Result<u8, Error> 
         let client = signals.guard(connecting).await??;
         // These handle signals in their own way.
         match command {
-            SandboxCommand::Run(args) => return process::run(context, client, &args).await,
+            SandboxCommand::Run(args) => process::run(context, client, &args).await,
             SandboxCommand::Shell { sandbox, words, keys } => {
-                return process::shell(context, client, &sandbox, &words, keys).await;
+                process::shell(context, client, &sandbox, &words, keys).await
             }
             SandboxCommand::Attach { process, after, keys } => {
-                return process::attach(context, client, &process, after, keys).await;
+                process::attach(context, client, &process, after, keys).await
             }
             SandboxCommand::Port { sandbox, ports, bind } => {
                 let forwarding = port::forward(context, &client, &sandbox, &ports, bind);
                 // A signal is how it ends.
-                return match signals.guard(forwarding).await {
+                match signals.guard(forwarding).await {
                     Err(Error::Signalled(signal)) => Ok(signal.exit_code()),
                     ended => ended?,
-                };
+                }
             }
-            _ => {}
+            command => signals.guard(perform(context, client, command)).await?,
         }
-        signals.guard(perform(context, client, command)).await?
     })
 }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use rustix::fs::{fstat, stat};
 use sandbox_api::{
-    ExecutionEvent, LimitKey, ProcessRequest, ProcessState, ProcessView, PtyRequest, Recorded,
-    TerminalSize, millis,
+    ExecutionEvent, LimitKey, ProcessRequest, ProcessState, ProcessView, Recorded, TerminalSize,
+    millis,
 };
 
 use super::super::execution::{Console, StdoutState, View};
@@ -90,15 +90,10 @@ async fn start(
     let key = remote::new_key();
     let view = signals.guard(client.start_process(&sandbox, request, &key)).await??;
     let process = ProcessRef::of(sandbox, &view);
-    let size = request
-        .pty
-        .as_ref()
-        .map(|PtyRequest { cols, rows, .. }| TerminalSize { cols: *cols, rows: *rows });
+    let size = request.pty.as_ref().map(|it| TerminalSize { cols: it.cols, rows: it.rows });
     let keyboard =
         request.stdin.then(|| Keyboard::open(size.map(|_| detach_keys.clone()))).transpose()?;
-    if size.is_none() && keyboard.is_some() && io::stdin().is_terminal() {
-        context.output.progress("reading from the terminal; Ctrl-D ends it");
-    }
+    context.output.reads_stdin(size.is_none() && keyboard.is_some());
     let attached = Attached {
         context,
         client: client.clone(),

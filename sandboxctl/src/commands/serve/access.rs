@@ -110,16 +110,12 @@ impl Access {
         let unavailable = |reason: String| Refused::Unavailable { reason };
         let found = found.await.map_err(|_| unavailable("the check panicked".to_owned()))?;
         let caller = found.map_err(|error| unavailable(error.to_string()))?;
-        caller.map_err(|error| Refused::Invalid { reason: error.to_string() })
+        caller.map_err(invalid)
     }
 
     fn check_jwt(&self, token: &str) -> Result<Caller, Refused> {
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(keys) = keys else {
-            return Err(Refused::Invalid { reason: "unknown token".to_owned() });
-        };
-        let caller = keys.check(token);
-        caller.map_err(|error| Refused::Invalid { reason: error.to_string() })
+        keys.ok_or_else(|| invalid("unknown token"))?.check(token).map_err(invalid)
     }
 }
 
@@ -174,9 +170,12 @@ impl Authenticate for Access {
     }
 }
 
+fn invalid(reason: impl ToString) -> Refused {
+    Refused::Invalid { reason: reason.to_string() }
+}
+
 /// The token of a request. Two tokens count as none: choosing one would be a guess.
 fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
-    let invalid = |reason: &str| Refused::Invalid { reason: reason.to_owned() };
     let mut all = headers.get_all(AUTHORIZATION).iter();
     let Some(value) = all.next() else { return Ok(None) };
     if all.next().is_some() {

@@ -231,11 +231,8 @@ async fn run(
     let (stop, kill) = (shutdown.stop.clone(), shutdown.kill.clone());
     let audit = Arc::downgrade(&controller);
     // The terminal of a developer shows the link and the token, not each request of the page.
-    let logged = match owner {
-        Owner::Developer(_) => LoggedRequests::Refused,
-        _ => LoggedRequests::All,
-    };
-    let audit = move |decision: &AccessDecision<'_>| record_access(&audit, logged, decision);
+    let logs_all = !matches!(owner, Owner::Developer(_));
+    let audit = move |decision: &AccessDecision<'_>| record_access(&audit, logs_all, decision);
     let (peers, peer_listener, node_dir) = match node.map(|node| node.join(&service)) {
         Some((peers, listener, dir)) => (Some(peers), Some(listener), Some(dir)),
         None => (None, None, None),
@@ -452,8 +449,7 @@ async fn end(
     loop {
         match signals.guard(&mut shutdown).await {
             Ok(report) => return Ok(report),
-            Err(Error::Signalled(Signal::Hangup)) => {}
-            Err(Error::Signalled(signal)) => return Err(signal),
+            Err(Error::Signalled(signal)) if signal != Signal::Hangup => return Err(signal),
             Err(_) => {}
         }
     }
@@ -488,17 +484,11 @@ fn notify(states: &[NotifyState<'_>]) {
     }
 }
 
-/// Which requests are in the log by default; the others are at the level `debug`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LoggedRequests {
-    All,
-    Refused,
-}
-
-/// A line of the log for each request, and one of the audit while there is one.
-fn record_access(audit: &Weak<Controller>, logged: LoggedRequests, decision: &AccessDecision<'_>) {
-    let AccessDecision { request, peer, subject, method, path, status, refused, reason, .. } =
-        decision;
+/// A line of the log for each request, and one of the audit while there is one. Unless all are logged, those
+/// that are not refused are at the level `debug`.
+fn record_access(audit: &Weak<Controller>, logs_all: bool, decision: &AccessDecision<'_>) {
+    let AccessDecision { request, subject, method, path, status, refused, reason, .. } = *decision;
+    let (peer, method) = (&decision.peer.to_string(), method.as_str());
     let (subject, refused) = (subject.map(Subject::as_str), refused.map(|kind| kind.as_str()));
     macro_rules! log {
         ($level:ident) => {
@@ -517,21 +507,13 @@ fn record_access(audit: &Weak<Controller>, logged: LoggedRequests, decision: &Ac
             )
         };
     }
-    match logged == LoggedRequests::All || *status >= 400 {
+    match logs_all || status >= 400 {
         true => log!(info),
         false => log!(debug),
     }
     if let Some(controller) = audit.upgrade() {
-        controller.audit_access(AccessRecord {
-            request,
-            peer: &peer.to_string(),
-            subject,
-            method: method.as_str(),
-            path,
-            status: *status,
-            refused,
-            reason: *reason,
-        });
+        let record = AccessRecord { request, peer, subject, method, path, status, refused, reason };
+        controller.audit_access(record);
     }
 }
 

@@ -65,12 +65,9 @@ fn destination(
     } else {
         return Ok(None);
     };
-    match url.parse() {
-        Ok(ServerAddress::Tcp { .. }) => {}
-        Ok(ServerAddress::Unix(_)) | Err(_) => {
-            return Err(Error::usage(name, "it is not the URL of an OTLP collector")
-                .with_hint("such as http://127.0.0.1:4318"));
-        }
+    if !matches!(url.parse(), Ok(ServerAddress::Tcp { .. })) {
+        return Err(Error::usage(name, "it is not the URL of an OTLP collector")
+            .with_hint("such as http://127.0.0.1:4318"));
     }
     for name in [of_signal("PROTOCOL"), "OTEL_EXPORTER_OTLP_PROTOCOL".to_owned()] {
         match variable(&name).as_deref() {

@@ -5,8 +5,8 @@ use axum::http::header::{
     IF_NONE_MATCH, IF_RANGE, RANGE,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use sandbox_api::ProblemKind;
 use sandbox_api::files::WriteMode;
+use sandbox_api::{ProblemKind, encode_percent};
 
 use crate::refusal::{Refusal, Result};
 use crate::response::set;
@@ -138,13 +138,9 @@ fn disposition(name: &[u8]) -> String {
         name.iter().map(|byte| if is_plain(byte) { char::from(*byte) } else { '_' }).collect();
     let mut text = format!("attachment; filename=\"{plain}\"");
     if plain.as_bytes() != name {
+        let name = String::from_utf8_lossy(name);
         text.push_str("; filename*=UTF-8''");
-        for byte in String::from_utf8_lossy(name).bytes() {
-            match byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
-                true => text.push(char::from(byte)),
-                false => text.push_str(&format!("%{byte:02X}")),
-            }
-        }
+        text.push_str(&encode_percent(name.as_bytes(), b"-_."));
     }
     text
 }
