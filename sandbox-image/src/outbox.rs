@@ -289,10 +289,11 @@ mod tests {
     use super::*;
     use sandbox_protocol::Base64;
     use sandbox_protocol::limits::MAX_FRAME_BYTES;
-    use sandbox_protocol::message::{CancelReply, Change, Chunk, ExecEnd, Exited};
+    use sandbox_protocol::message::{CancelReply, Change, Chunk, ExecEnd, Exited, Touched};
 
-    fn touched() -> Touched {
-        Touched { request: 1, path: "/io/a".into(), existed: false, change: Change::Write }
+    fn touched() -> FromAgent<'static> {
+        let path = "/io/a".into();
+        FromAgent::Touched(Touched { request: 1, path, existed: false, change: Change::Write })
     }
 
     #[test]
@@ -352,9 +353,9 @@ mod tests {
     fn an_abandoned_run_sends_nothing_after_its_reply() {
         let recorder = Recorder::default();
         let outbox = Outbox::new(recorder.clone());
-        outbox.announce(touched());
+        outbox.notify(&touched());
         outbox.answer_and_silence(1, Ok(CancelReply { found: true }));
-        outbox.announce(touched());
+        outbox.notify(&touched());
         assert_eq!(recorder.lines().len(), 2);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, Stream};
-use futures_util::{FutureExt as _, StreamExt as _, TryFutureExt as _};
+use futures_util::{FutureExt as _, TryFutureExt as _};
 use sandbox_api::files::WriteReply;
 use sandbox_api::operation::{OperationRequest, Read, Write};
 use sandbox_api::{
