@@ -44,6 +44,21 @@ pub(crate) struct Identity {
     pub scrollback: u64,
 }
 
+#[cfg(test)]
+impl Identity {
+    pub fn of_tests() -> Self {
+        Self {
+            run_id: String::new(),
+            pid: 1,
+            generation: 1,
+            command: String::new(),
+            tag: None,
+            has_terminal: false,
+            scrollback: 64 << 10,
+        }
+    }
+}
+
 pub(super) struct Entry {
     id: u32,
     identity: Identity,
