@@ -97,8 +97,29 @@ impl Drop for Reader {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use sandbox_api::{ExecutionEvent, OutputStream};
+
     use super::super::handle::Identity;
     use super::*;
+
+    #[tokio::test]
+    async fn output_that_was_dropped_after_the_end_is_reported_as_missing() {
+        let (process, _asked, _input) = Process::new(1, Identity::of_tests(), false);
+        let (stream, data) = (OutputStream::Stdout, Bytes::from_static(&[b'x'; 100]));
+        process.push(ExecutionEvent::Output { stream, data });
+        assert_eq!((process.kept_output(), process.drop_output()), (None, 0));
+        process.ended(None, None, None);
+        assert!(!process.kept_output().unwrap().is_read);
+        let events = process.attach(ReadFrom::After(0), ReadMode::Wait).unwrap();
+        let kept = process.kept_output().unwrap();
+        assert!(kept.is_read && kept.bytes == process.kept_bytes());
+        let dropped = process.drop_output();
+        assert!(dropped > 100 && process.kept_bytes() == kept.bytes - dropped);
+        let seen: Vec<_> = events.map(|event| event.event.name()).collect().await;
+        assert_eq!(seen, ["omitted", "end"]);
+        assert_eq!(process.drop_output(), 0);
+    }
 
     /// Once for each of many processes that end while they are read.
     #[test]

@@ -76,6 +76,11 @@ impl Readers {
         self.all.iter().filter(|place| place.id != FIRST)
     }
 
+    /// Whether somebody reads.
+    pub fn is_any(&self) -> bool {
+        self.present().next().is_some()
+    }
+
     /// Whether the process waits for one, if that is slow.
     pub fn is_waited_for(&self) -> bool {
         self.present().any(|place| place.mode == ReadMode::Wait)
