@@ -127,6 +127,9 @@ pub struct ProcessRequest {
     /// After how many milliseconds it is stopped; by default it may run as long as its sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// How much of its output is kept, within [`SCROLLBACKS`], if a front end knows: by default what the server keeps.
+    #[serde(skip)]
+    pub scrollback: Option<ByteSize>,
 }
 
 /// A terminal.

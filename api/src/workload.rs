@@ -172,7 +172,8 @@ impl ProcessCommand {
     ///
     /// [`WorkloadError`] for the first member that is not usable.
     pub fn of(request: ProcessRequest, max_stdin: ByteSize) -> Result<Self, WorkloadError> {
-        let ProcessRequest { command, secrets, tag, stdin, pty, merge, timeout_ms } = request;
+        let ProcessRequest { command, secrets, tag, stdin, pty, merge, timeout_ms, scrollback } =
+            request;
         let mut command = Command {
             secrets: secrets_of(secrets)?,
             pty: pty.map(Into::into),
@@ -193,7 +194,8 @@ impl ProcessCommand {
         if stdin && command.stdin == Stdin::Null {
             command.stdin = Stdin::Stream;
         }
-        Ok(Self { command, open_stdin: stdin, tag, scrollback: DEFAULT_SCROLLBACK })
+        let scrollback = scrollback.unwrap_or(DEFAULT_SCROLLBACK);
+        Ok(Self { command, open_stdin: stdin, tag, scrollback })
     }
 }
 

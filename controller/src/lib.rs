@@ -55,7 +55,7 @@ pub use io_dir::staged::{FinishOptions, StagedEnd};
 pub use mounts::HostPlaces;
 pub use mounts::refusal::MountRefusal;
 pub use ports::PortStream;
-pub use process::{Process, ProcessEvents, StdinError, Until};
+pub use process::{KeptOutput, Process, ProcessEvents, StdinError, Until};
 pub use sandbox::artifacts::ArtifactCopy;
 pub use sandbox::prepared::PreparedSandbox;
 pub use sandbox::{ContainerUse, LaunchInfo, Sandbox};

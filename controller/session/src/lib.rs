@@ -70,7 +70,8 @@ pub enum CallError {
     TooLarge(sandbox_protocol::frame::FrameError),
 }
 
-/// Handles the agent's notifications about a request. An error is a breach.
+/// Handles the agent's notifications about a request. An error is a breach. The session drops it when it has
+/// delivered the answer, or has ended.
 pub trait NotificationHandler: Send + Sync {
     /// An entry of the log.
     fn log(&self, log: Log) -> Result<(), String> {

@@ -129,8 +129,8 @@ async fn begin(inner: &Arc<Inner>, asked: ProcessCommand) -> Result<Starting, Er
         has_terminal: command.pty.is_some(),
         scrollback,
     };
-    let (reported, reports) = mpsc::unbounded_channel();
-    let reporter = Arc::new(Reporter { reported, flows: OnceLock::new() });
+    let (said, reports) = mpsc::unbounded_channel();
+    let reporter = Arc::new(Reporter { said, flows: OnceLock::new() });
     let console = ConsoleSpec {
         has_stdin: open_stdin || stdin != Stdin::Null,
         has_stderr: !command.merge && command.pty.is_none(),
@@ -153,8 +153,7 @@ async fn begin(inner: &Arc<Inner>, asked: ProcessCommand) -> Result<Starting, Er
     let hurry_at = timeout.map(|timeout| began + timeout);
     let driver = Driver {
         inner: inner.clone(),
-        reply,
-        reports,
+        told: Told { reports, reply },
         output,
         flows,
         since,
@@ -211,29 +210,50 @@ async fn guard(inner: &Arc<Inner>) -> Result<Arc<AbortOnDropHandle<()>>, Error> 
     Ok(watch)
 }
 
-/// What the agent reports of a process: each once, and in this order.
-enum Report {
+/// What the agent says of a process: each once, and in this order.
+enum Said {
     Started(u32),
     /// With how much it had printed, if that is known.
     Exited(Exited, Option<u64>),
+    Answered(Result<ExecReply, CallError>),
+}
+
+/// What the agent says of a process, in its order.
+struct Told {
+    /// All but the answer. The session has their sender until it has delivered that.
+    reports: mpsc::UnboundedReceiver<Said>,
+    reply: Reply<ExecReply>,
+}
+
+impl Told {
+    /// The next of it. To be called until the answer. Cancel-safe.
+    ///
+    /// The answer is looked at only when there can be no more reports: all of them may arrive between two
+    /// looks, and then it would overtake those.
+    async fn next(&mut self) -> Said {
+        match self.reports.recv().await {
+            Some(report) => report,
+            None => Said::Answered(self.reply.wait().await),
+        }
+    }
 }
 
 /// Passes the reports on, from the task that reads the agent's messages.
 struct Reporter {
-    reported: mpsc::UnboundedSender<Report>,
+    said: mpsc::UnboundedSender<Said>,
     flows: OnceLock<Vec<Arc<Flow>>>,
 }
 
 impl NotificationHandler for Reporter {
     fn started(&self, started: Started) -> Result<(), String> {
         // The driver may be gone.
-        _ = self.reported.send(Report::Started(started.pid));
+        _ = self.said.send(Said::Started(started.pid));
         Ok(())
     }
 
     fn exited(&self, exited: Exited) -> Result<(), String> {
         let printed = self.flows.get().map(|flows| printed(flows));
-        _ = self.reported.send(Report::Exited(exited, printed));
+        _ = self.said.send(Said::Exited(exited, printed));
         Ok(())
     }
 }
@@ -251,8 +271,7 @@ struct Starter {
 /// The driver of a process. All of its times are the sandbox's clock's.
 struct Driver {
     inner: Arc<Inner>,
-    reply: Reply<ExecReply>,
-    reports: mpsc::UnboundedReceiver<Report>,
+    told: Told,
     output: CommandOutput,
     /// What has come on its output streams.
     flows: Vec<Arc<Flow>>,
@@ -298,35 +317,36 @@ impl Driver {
     /// Waits until its program is executed.
     async fn started(&mut self) -> Result<u32, Error> {
         let inner = self.inner.clone();
-        let reported = async {
-            tokio::select! {
-                biased;
-                Some(report) = self.reports.recv() => Ok(report),
-                answer = self.reply.wait() => Err(answer),
+        let breach = match inner.clock.timeout(START_TIMEOUT, self.told.next()).await {
+            Some(Said::Started(pid)) => return Ok(pid),
+            Some(Said::Answered(Err(CallError::Refused(_)))) if printed(&self.flows) > 0 => {
+                "output of a program that it did not begin".to_owned()
             }
-        };
-        match inner.clock.timeout(START_TIMEOUT, reported).await {
-            Some(Ok(Report::Started(pid))) => Ok(pid),
-            Some(Err(Err(CallError::Refused(mut source))))
-                if never_ran(source.kind()) && printed(&self.flows) == 0 =>
+            Some(Said::Answered(Err(CallError::Refused(mut source))))
+                if never_ran(source.kind()) =>
             {
                 inner.redactions.text(&mut source.message);
-                Err(Error::ExecFailed { source })
+                return Err(Error::ExecFailed { source });
             }
-            Some(Err(Err(CallError::Over))) => Err(inner.why_ended().await),
-            Some(Err(Err(CallError::TooLarge(error)))) => {
-                Err(Error::Command { reason: error.to_string() })
+            Some(Said::Answered(Err(CallError::Refused(source)))) => {
+                format!("an error of a program that it did not begin: {source}")
             }
-            // The session lets no other through.
-            Some(Ok(Report::Exited(..)) | Err(_)) => {
-                inner.session.breach("it did not begin a program, for another reason");
-                Err(inner.why_ended().await)
+            Some(Said::Answered(Err(CallError::Over))) => return Err(inner.why_ended().await),
+            Some(Said::Answered(Err(CallError::TooLarge(error)))) => {
+                return Err(Error::Command { reason: error.to_string() });
+            }
+            // The session lets neither through.
+            Some(Said::Exited(..)) => "the end of a program that it did not begin".to_owned(),
+            Some(Said::Answered(Ok(_))) => {
+                "an answer about a program that it did not begin".to_owned()
             }
             None => {
                 inner.abandon("a program was not executed in time").await;
-                Err(inner.why_ended().await)
+                return Err(inner.why_ended().await);
             }
-        }
+        };
+        inner.session.breach(breach);
+        Err(inner.why_ended().await)
     }
 
     /// Takes its output and serves requests until the answer, which comes when nothing of it is left.
@@ -339,7 +359,7 @@ impl Driver {
         let mut over = std::pin::pin!(inner.session.ended());
         let (mut pieces, mut passes_at) = (VecDeque::new(), inner.clock.now());
         let (mut exit, mut stopped, mut is_read) = (None::<(Exited, u64)>, None, false);
-        let mut is_silent = false;
+        let (mut is_silent, mut answer) = (false, None);
         loop {
             if let Some((exited, printed)) = exit
                 && self.output.taken() >= printed
@@ -352,9 +372,13 @@ impl Driver {
                 pieces.push_back(ExecutionEvent::Exited(process_end(exited.end)));
                 stopped = process_stop(exited.stopped);
             }
-            if is_read && pieces.is_empty() && exit.is_none() && !is_silent {
+            let is_told = is_read && pieces.is_empty() && exit.is_none();
+            if is_told && !is_silent {
                 is_silent = true;
                 process.silent();
+            }
+            if is_told && let Some(answer) = answer.take() {
+                return answer;
             }
             let is_hurried = self.is_hurried;
             let next = pieces.front().map(length);
@@ -369,11 +393,14 @@ impl Driver {
             tokio::select! {
                 biased;
                 Some(request) = requests.recv() => self.serve(process, request),
-                Some(report) = self.reports.recv(), if exit.is_none() => {
-                    if let Report::Exited(exited, by_then) = report {
+                said = self.told.next(), if exit.is_none() && answer.is_none() => match said {
+                    // It has.
+                    Said::Started(_) => {}
+                    Said::Exited(exited, by_then) => {
                         exit = Some((exited, by_then.unwrap_or_else(|| printed(&self.flows))));
                     }
-                }
+                    Said::Answered(it) => answer = Some(it),
+                },
                 _ = &mut over, if !is_hurried => self.is_hurried = true,
                 () = late => match is_hurried || self.hurry_at.is_none() {
                     // The agent kills it at its timeout.
@@ -399,9 +426,6 @@ impl Driver {
                     }
                     None => is_read = true,
                 },
-                answer = self.reply.wait(), if is_read && pieces.is_empty() && exit.is_none() => {
-                    return answer;
-                }
             }
         }
     }
@@ -487,7 +511,7 @@ impl Driver {
     }
 
     fn serve(&mut self, process: &Process, request: Request) {
-        let id = self.reply.id;
+        let id = self.told.reply.id;
         match request {
             Request::Attached => {
                 self.inner.audit().record(&Event::new(process.run_id(), "process.attach"));
@@ -532,7 +556,7 @@ impl Driver {
         let grace = if at_once { Duration::ZERO } else { self.inner.limits.stop_timeout };
         let kill_at = self.inner.clock.now() + grace + GRACE;
         self.kill_at = Some(self.kill_at.map_or(kill_at, |at| at.min(kill_at)));
-        let (inner, cancel) = (self.inner.clone(), Cancel { id: self.reply.id, at_once });
+        let (inner, cancel) = (self.inner.clone(), Cancel { id: self.told.reply.id, at_once });
         // In a separate task: an agent that does not read must not delay the end.
         tokio::spawn(async move { _ = inner.session.call(cancel).await });
     }
@@ -591,4 +615,68 @@ async fn send(mut outgoing: Outgoing, first: Bytes, input: Option<Input>) -> Res
         }
     }
     outgoing.send_all(&[], Fin::Nothing).await
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use sandbox_protocol::message::{Chunk, Flush, FlushReply};
+    use sandbox_protocol::{Base64, FromAgent};
+    use sandbox_session::Session;
+    use sandbox_session::fake::pipe;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_overtakes_no_report_however_soon_it_is_there() {
+        let (attached, mut agent) = pipe();
+        let session = Session::start(attached, None).unwrap();
+        let (said, mut delivered) = mpsc::unbounded_channel();
+        let reporter = Arc::new(Reporter { said, flows: OnceLock::new() });
+        let console =
+            ConsoleSpec { most: u64::MAX, kept: Some(reporter), ..ConsoleSpec::default() };
+        let params = request(Command::new("true"), None, Term::Kept(None), Duration::ZERO).unwrap();
+        let asked = session.converse(InFlightPermit::of_kept(), console, params);
+        let (reply, Console { output, .. }) = asked.await.unwrap();
+        let (request, _) = agent.request().await.unwrap();
+        let (stream, end) = (output.numbers().next().unwrap(), ExecEnd::Exited(0));
+        let last = Chunk { stream, seq: 0, data: Base64(Vec::new()), last: true };
+        for message in [
+            FromAgent::Started(Started { request, pid: 15 }),
+            FromAgent::Chunk(last),
+            FromAgent::Exited(Exited { request, end, stopped: None }),
+        ] {
+            agent.send(message.encode().unwrap()).await;
+        }
+        let answer = ExecReply {
+            end,
+            stopped: None,
+            stdout_bytes: 0,
+            stderr_bytes: 0,
+            cpu_ms: 1,
+            peak_memory_bytes: 1,
+            signs: Vec::new(),
+        };
+        agent.answer(request, answer).await;
+        // What the agent says later is delivered after all of that.
+        let (flushed, ()) = tokio::join!(session.call(Flush {}), async {
+            let (request, _) = agent.request().await.unwrap();
+            agent.answer(request, FlushReply {}).await;
+        });
+        flushed.unwrap();
+        // As if each report came when it had just been looked for.
+        let (late, reports) = mpsc::unbounded_channel();
+        let mut told = Told { reports, reply };
+        assert!(told.next().now_or_never().is_none());
+        assert!(late.send(delivered.recv().await.unwrap()).is_ok());
+        assert!(matches!(told.next().await, Said::Started(15)));
+        assert!(told.next().now_or_never().is_none());
+        assert!(late.send(delivered.recv().await.unwrap()).is_ok());
+        assert!(matches!(told.next().await, Said::Exited(..)));
+        assert!(told.next().now_or_never().is_none());
+        // The session has no more of them.
+        assert!(delivered.recv().await.is_none());
+        drop(late);
+        assert!(matches!(told.next().await, Said::Answered(Ok(_))));
+    }
 }

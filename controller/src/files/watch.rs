@@ -228,11 +228,10 @@ impl Driver {
                 _ = starting.send(Err(failed(&inner, error).await));
                 return;
             }
-            // The session lets no other through.
-            Ok(Some(Ok(_))) => {
-                inner.session.breach("a watch has ended before it was on");
-                _ = starting.send(Err(inner.why_ended().await));
-                return;
+            // It was on, as the session lets no other through: both have come since it was last looked for.
+            Ok(Some(Ok(WatchReply {}))) => {
+                _ = starting.send(Ok(()));
+                return self.queue.end(None);
             }
             Err(late) => {
                 _ = starting.send(Err(late));

@@ -2,6 +2,7 @@
 //! its own: what it has not read when it falls out of them, it misses.
 
 use std::sync::Arc;
+use std::task::Poll;
 
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use sandbox_api::{EventRecord, ReadFrom, ReadMode};
@@ -58,28 +59,29 @@ impl Reader {
         let mut states = self.process.0.state.subscribe();
         loop {
             states.mark_unchanged();
-            if let Some(event) = self.take() {
-                return Some(event);
+            match self.take() {
+                Poll::Ready(event) => return event,
+                Poll::Pending => states.changed().await.ok()?,
             }
-            if states.borrow().ended.is_some() {
-                // It was attached after the last event.
-                return None;
-            }
-            states.changed().await.ok()?;
         }
     }
 
-    /// The next event, if it is there.
-    fn take(&self) -> Option<Arc<EventRecord>> {
-        let mut event = None;
-        self.process.0.state.send_if_modified(|State { ring, readers, .. }| {
-            event = readers.take(self.id, ring);
+    /// The next event, if it is there; `None` for one that was attached after the last event.
+    fn take(&self) -> Poll<Option<Arc<EventRecord>>> {
+        let (mut event, mut is_over) = (None, false);
+        // Both are of one moment: what comes last is not overtaken by the end.
+        self.process.0.state.send_if_modified(|State { ring, readers, ended, .. }| {
+            (event, is_over) = (readers.take(self.id, ring), ended.is_some());
             false
         });
-        if event.is_some() {
-            self.process.0.taken.notify_one();
+        match event {
+            Some(event) => {
+                self.process.0.taken.notify_one();
+                Poll::Ready(Some(event))
+            }
+            None if is_over => Poll::Ready(None),
+            None => Poll::Pending,
         }
-        event
     }
 }
 
@@ -90,5 +92,49 @@ impl Drop for Reader {
             false
         });
         self.process.0.taken.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use sandbox_api::{ExecutionEvent, OutputStream};
+
+    use super::super::handle::Identity;
+    use super::*;
+
+    #[tokio::test]
+    async fn output_that_was_dropped_after_the_end_is_reported_as_missing() {
+        let (process, _asked, _input) = Process::new(1, Identity::of_tests(), false);
+        let (stream, data) = (OutputStream::Stdout, Bytes::from_static(&[b'x'; 100]));
+        process.push(ExecutionEvent::Output { stream, data });
+        assert_eq!((process.kept_output(), process.drop_output()), (None, 0));
+        process.ended(None, None, None);
+        assert!(!process.kept_output().unwrap().is_read);
+        let events = process.attach(ReadFrom::After(0), ReadMode::Wait).unwrap();
+        let kept = process.kept_output().unwrap();
+        assert!(kept.is_read && kept.bytes == process.kept_bytes());
+        let dropped = process.drop_output();
+        assert!(dropped > 100 && process.kept_bytes() == kept.bytes - dropped);
+        let seen: Vec<_> = events.map(|event| event.event.name()).collect().await;
+        assert_eq!(seen, ["omitted", "end"]);
+        assert_eq!(process.drop_output(), 0);
+    }
+
+    /// Once for each of many processes that end while they are read.
+    #[test]
+    fn a_reader_gets_the_end_of_a_process_that_ends_as_it_looks() {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+        for _ in 0..2000 {
+            let (process, _asked, _input) = Process::new(1, Identity::of_tests(), false);
+            let events = process.attach(ReadFrom::After(0), ReadMode::Wait).unwrap();
+            let reading =
+                runtime.spawn(events.map(|event| event.event.is_end()).collect::<Vec<_>>());
+            std::thread::yield_now();
+            process.ended(None, None, None);
+            let seen = runtime.block_on(reading).unwrap();
+            assert_eq!(seen, [false, true]);
+        }
     }
 }

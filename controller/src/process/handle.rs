@@ -44,6 +44,32 @@ pub(crate) struct Identity {
     pub scrollback: u64,
 }
 
+/// What is kept of the output of a process that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeptOutput {
+    /// What its events take, in bytes.
+    pub bytes: u64,
+    /// Since when it has ended.
+    pub since: Instant,
+    /// Whether somebody reads it.
+    pub is_read: bool,
+}
+
+#[cfg(test)]
+impl Identity {
+    pub fn of_tests() -> Self {
+        Self {
+            run_id: String::new(),
+            pid: 1,
+            generation: 1,
+            command: String::new(),
+            tag: None,
+            has_terminal: false,
+            scrollback: 64 << 10,
+        }
+    }
+}
+
 pub(super) struct Entry {
     id: u32,
     identity: Identity,
@@ -160,6 +186,33 @@ impl Process {
     /// [scrollback](sandbox_api::ProcessCommand::scrollback).
     pub fn kept_bytes(&self) -> u64 {
         self.0.state.borrow().ring.bytes()
+    }
+
+    /// The most bytes that its kept events take.
+    pub fn scrollback(&self) -> u64 {
+        self.0.identity.scrollback
+    }
+
+    /// What is kept of its output, once it has ended.
+    pub fn kept_output(&self) -> Option<KeptOutput> {
+        let state = self.0.state.borrow();
+        let (bytes, is_read) = (state.ring.bytes(), state.readers.is_any());
+        state.ended.map(|since| KeptOutput { bytes, since, is_read })
+    }
+
+    /// Drops what is kept of its output, but for its end, if it has ended; returns how many bytes that were. Who
+    /// reads it is told that events are missing.
+    pub fn drop_output(&self) -> u64 {
+        let mut dropped = 0;
+        self.0.state.send_if_modified(|State { ring, ended, .. }| {
+            if ended.is_some() {
+                let before = ring.bytes();
+                ring.drop_to(ring.last() - 1);
+                dropped = before - ring.bytes();
+            }
+            false
+        });
+        dropped
     }
 
     /// Writes to its stdin. Up to 256 KiB wait until it reads them; then this waits, for at most 10 s.

@@ -14,7 +14,7 @@ mod table;
 
 pub use self::events::ProcessEvents;
 pub(crate) use self::handle::{Answer, Identity, Request, Used};
-pub use self::handle::{Process, Until};
+pub use self::handle::{KeptOutput, Process, Until};
 pub(crate) use self::stdin::Input;
 pub use self::stdin::StdinError;
 pub(crate) use self::table::{Place, ProcessTable};

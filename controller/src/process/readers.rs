@@ -12,9 +12,14 @@ use super::ring::Ring;
 pub(super) const MAX_READERS: usize = 8;
 /// How long a process waits for a reader that takes nothing.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same for its first reader, who comes a moment after its start: it may have printed more than is kept by
+/// then.
+const FIRST_PATIENCE: Duration = Duration::from_secs(1);
+/// The place of that one before it is there.
+const FIRST: u64 = 0;
 
 /// The readers of a process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Readers {
     last_id: u64,
     all: Vec<Place>,
@@ -27,18 +32,29 @@ struct Place {
     /// The number of the last event that it has taken.
     after: u64,
     mode: ReadMode,
+    /// How long the process waits for it.
+    patience: Duration,
     /// Since when the process waits for it, if it does.
     since: Option<Instant>,
+}
+
+impl Default for Readers {
+    fn default() -> Self {
+        let (mode, patience) = (ReadMode::Wait, FIRST_PATIENCE);
+        let first = Place { id: FIRST, after: 0, mode, patience, since: None };
+        Self { last_id: FIRST, all: vec![first] }
+    }
 }
 
 impl Readers {
     /// Adds one that has taken all events up to this one; returns its id, unless there are too many.
     pub fn add(&mut self, after: u64, mode: ReadMode) -> Option<u64> {
+        self.remove(FIRST);
         if self.all.len() == MAX_READERS {
             return None;
         }
         self.last_id += 1;
-        self.all.push(Place { id: self.last_id, after, mode, since: None });
+        self.all.push(Place { id: self.last_id, after, mode, patience: PATIENCE, since: None });
         Some(self.last_id)
     }
 
@@ -55,9 +71,19 @@ impl Readers {
         Some(event)
     }
 
+    /// Those that are there.
+    fn present(&self) -> impl Iterator<Item = &Place> {
+        self.all.iter().filter(|place| place.id != FIRST)
+    }
+
+    /// Whether somebody reads.
+    pub fn is_any(&self) -> bool {
+        self.present().next().is_some()
+    }
+
     /// Whether the process waits for one, if that is slow.
     pub fn is_waited_for(&self) -> bool {
-        self.all.iter().any(|place| place.mode == ReadMode::Wait)
+        self.present().any(|place| place.mode == ReadMode::Wait)
     }
 
     /// Until when the process waits for readers that have not taken all events up to this one; `None`
@@ -66,7 +92,7 @@ impl Readers {
         let slow = self.all.iter_mut();
         let slow = slow.filter(|place| place.mode == ReadMode::Wait && place.after < dropped);
         let until = slow.filter_map(|place| {
-            let until = *place.since.get_or_insert(now) + PATIENCE;
+            let until = *place.since.get_or_insert(now) + place.patience;
             if until <= now {
                 place.mode = ReadMode::Lossy;
             }

@@ -54,14 +54,18 @@ impl Ring {
     /// Adds an event. The last one is always kept.
     pub fn push(&mut self, event: Recorded, time: Time) {
         let size = weight(&event);
-        let dropped = self.dropped_for(size);
-        while self.events.front().is_some_and(|first| first.seq <= dropped) {
-            let first = self.events.pop_front();
-            self.bytes -= first.map_or(0, |first| weight(&first.event));
-        }
+        self.drop_to(self.dropped_for(size));
         self.last += 1;
         self.bytes += size;
         self.events.push_back(Arc::new(EventRecord { seq: self.last, time, name: None, event }));
+    }
+
+    /// Drops the events up to this one.
+    pub fn drop_to(&mut self, seq: u64) {
+        while self.events.front().is_some_and(|first| first.seq <= seq) {
+            let first = self.events.pop_front();
+            self.bytes -= first.map_or(0, |first| weight(&first.event));
+        }
     }
 
     /// The number of the last event that is dropped to make room for one of this size.

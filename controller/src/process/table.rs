@@ -107,25 +107,13 @@ impl ProcessTable {
 mod tests {
     use super::*;
 
-    fn identity() -> Identity {
-        Identity {
-            run_id: String::new(),
-            pid: 1,
-            generation: 1,
-            command: String::new(),
-            tag: None,
-            has_terminal: false,
-            scrollback: 64 << 10,
-        }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn processes_that_ended_are_known_for_a_while_and_only_so_many() {
         let table = ProcessTable::default();
-        let (living, _asked, input) = table.add(identity(), true);
+        let (living, _asked, input) = table.add(Identity::of_tests(), true);
         assert!(input.is_some());
         for _ in 0..2 * MOST_KNOWN {
-            table.add(identity(), false).0.ended(None, None, None);
+            table.add(Identity::of_tests(), false).0.ended(None, None, None);
         }
         let ids = |table: &ProcessTable| table.all().iter().map(Process::id).collect::<Vec<_>>();
         let last = 2 * MOST_KNOWN as u32 + 1;
@@ -134,7 +122,7 @@ mod tests {
         tokio::time::advance(KNOWN_FOR).await;
         assert_eq!(ids(&table), [living.id()]);
         // No number comes twice.
-        assert_eq!(table.add(identity(), false).0.id(), last + 1);
+        assert_eq!(table.add(Identity::of_tests(), false).0.id(), last + 1);
     }
 
     #[tokio::test(start_paused = true)]

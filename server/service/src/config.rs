@@ -216,7 +216,7 @@ pub struct KeptBounds {
     /// The bytes of output that are kept of a process, with what they cost.
     pub scrollback: ByteSize,
     /// The same of all processes of one subject. One that has not ended counts as if it had printed all that
-    /// is kept.
+    /// is kept; what is kept of others gives way to it.
     pub output: ByteSize,
     /// The same of all subjects.
     pub output_of_all: ByteSize,

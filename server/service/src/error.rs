@@ -174,11 +174,9 @@ impl ServiceError {
     pub fn too_many_processes() -> Self {
         Self::new(
             Kind::QuotaExceeded,
-            "no more processes, or kept output of them, are allowed here",
+            "no more processes, or output that may be kept of them, are allowed here",
         )
-        .with_hint(
-            "stop a process or delete a sandbox; output is kept for 10 minutes after the end",
-        )
+        .with_hint("stop a process or delete a sandbox")
     }
 
     /// A sandbox has as many processes as it may, or a process as many readers.

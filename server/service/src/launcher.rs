@@ -12,14 +12,14 @@ use sandbox_api::files::WriteReply;
 use sandbox_api::operation::{OperationRequest, Read, Write};
 use sandbox_api::{
     EngineKind, Envelope, EventRecord, ExecutionEvent, ExecutionResult, Failure, PortList,
-    ProcessCommand, ProcessState, ProcessView, ReadFrom, ReadMode, SandboxSpec, SignalRequest,
-    TerminalSize, WatchRecord, WatchRequest, Workload,
+    ProcessCommand, ProcessView, ReadFrom, ReadMode, SandboxSpec, SignalRequest, TerminalSize,
+    WatchRecord, WatchRequest, Workload,
 };
 use sandbox_controller::files::{FileWatch, FileWriter};
 use sandbox_controller::host_tools::ToolGrant;
 use sandbox_controller::{
-    CancelHandle, CheckReply, ContainerUse, Controller, Error, PoolStats, PreparedSandbox, Process,
-    Sandbox, StdinError, Until,
+    CancelHandle, CheckReply, ContainerUse, Controller, Error, KeptOutput, PoolStats,
+    PreparedSandbox, Process, Sandbox, StdinError, Until,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -103,13 +103,6 @@ pub(crate) trait Guest: Send + Sync + 'static {
         async { None }.boxed()
     }
 
-    /// The bytes that are kept of the output of processes that have ended.
-    fn ended_output(&self) -> u64 {
-        let ended = |process: &Arc<dyn GuestProcess>| process.view().state == ProcessState::Ended;
-        let all = self.processes();
-        all.iter().filter(|it| ended(it)).map(|process| process.kept_bytes()).sum()
-    }
-
     /// Freezes it; nothing happens to one that is frozen.
     fn pause(&self) -> Called<'_, ()>;
 
@@ -139,8 +132,14 @@ pub(crate) trait GuestProcess: Send + Sync + 'static {
     /// What is known of it.
     fn view(&self) -> ProcessView;
 
-    /// The bytes that are kept of its output.
-    fn kept_bytes(&self) -> u64;
+    /// The most bytes that are kept of its output.
+    fn scrollback(&self) -> u64;
+
+    /// What is kept of its output, once it has ended.
+    fn kept_output(&self) -> Option<KeptOutput>;
+
+    /// Drops that but for its end, and returns how many bytes it was.
+    fn drop_output(&self) -> u64;
 
     /// Its events.
     fn attach(&self, from: ReadFrom, mode: ReadMode) -> Result<ProcessEvents, ServiceError>;
@@ -369,8 +368,16 @@ impl GuestProcess for Process {
         Self::view(self)
     }
 
-    fn kept_bytes(&self) -> u64 {
-        Self::kept_bytes(self)
+    fn scrollback(&self) -> u64 {
+        Self::scrollback(self)
+    }
+
+    fn kept_output(&self) -> Option<KeptOutput> {
+        Self::kept_output(self)
+    }
+
+    fn drop_output(&self) -> u64 {
+        Self::drop_output(self)
     }
 
     fn attach(&self, from: ReadFrom, mode: ReadMode) -> Result<ProcessEvents, ServiceError> {

@@ -127,8 +127,9 @@ pub(crate) fn plan_process(
     add_env(&mut request.command, &request.secrets, env);
     // What is typed comes later.
     request.stdin |= request.pty.is_some();
+    let scrollback = request.scrollback.unwrap_or(config.kept.scrollback);
     let command = ProcessCommand::of(request, config.request.stdin_bytes)?;
-    Ok(ProcessCommand { scrollback: config.kept.scrollback, ..command })
+    Ok(ProcessCommand { scrollback, ..command })
 }
 
 /// The environment of a sandbox is that of each of its commands, which may replace it.

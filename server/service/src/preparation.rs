@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use sandbox_api::process::SCROLLBACKS;
 use sandbox_api::service::{CommandRequest, Content, KeptSpec};
-use sandbox_api::{ProcessRequest, Processes};
+use sandbox_api::{ByteSize, ProcessRequest, Processes};
 use serde::{Deserialize, Serialize};
 
 /// The most sandboxes of one preparation, and the longest name.
@@ -96,7 +97,9 @@ impl Preparation {
             ..CommandRequest::default()
         };
         let tag = Some(self.name.clone());
-        ProcessRequest { command, tag, stdin: true, ..ProcessRequest::default() }
+        // A front end repeats none of its output, which counts as long as the sandbox lives.
+        let scrollback = self.shape.is_some().then(|| ByteSize::b(*SCROLLBACKS.start()));
+        ProcessRequest { command, tag, stdin: true, scrollback, ..ProcessRequest::default() }
     }
 }
 

@@ -58,6 +58,13 @@ def test_command_has_output_environment_directory_and_exit_code(sandbox):
         sandbox.commands.run("sleep 60", timeout=1)
 
 
+def test_output_is_whole_however_soon_and_however_often_it_is_printed(sandbox):
+    sandbox.commands.run("head -c 1200000 /dev/zero | tr '\\0' x > /tmp/much")
+    # More than is kept of all commands together, and than one may print before it has a reader.
+    for _ in range(70):
+        assert len(sandbox.commands.run("cat /tmp/much").stdout) == 1200000
+
+
 def test_user_is_user_at_home(sandbox):
     assert sandbox.commands.run("whoami; pwd; echo $HOME").stdout.split() == ["user", "/home/user", "/home/user"]
     assert sandbox.commands.run("sudo echo $0").exit_code == 0

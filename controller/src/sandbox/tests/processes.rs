@@ -284,6 +284,36 @@ async fn a_slow_reader_holds_a_process_up_for_half_a_minute_and_then_misses_even
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_process_prints_at_once_waits_a_moment_for_its_first_reader() {
+    for is_read in [true, false] {
+        let scrollback = ByteSize::b(64 << 10);
+        let command = ProcessCommand { scrollback, ..Command::new("x").into() };
+        let (process, _sandbox, _world) = start(command, async |mut agent: Scripted, _| {
+            let mut program = Program::asked(&mut agent).await;
+            program.started(15).await;
+            for _ in 0..4 {
+                program.chunk(0, vec![b'x'; 32 << 10], false).await;
+            }
+            program.exited(ExecEnd::Exited(0)).await;
+            program.end(ExecEnd::Exited(0), None).await;
+            agent.rest().await;
+        })
+        .await;
+        tokio::time::sleep(SECOND / 2).await;
+        assert_eq!(process.view().first_event, 1);
+        if is_read {
+            let seen = all(process.attach(ReadFrom::After(0), ReadMode::Wait).unwrap()).await;
+            assert_eq!((seen.len(), &*seen[0], &*seen[6]), (7, "1 start", "7 end 0"));
+        } else {
+            tokio::time::sleep(SECOND).await;
+            let view = process.view();
+            assert_eq!((view.state, view.last_event), (ProcessState::Ended, 7));
+            assert!(view.first_event > 1);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_reader_that_is_waited_for_misses_nothing() {
     const PIECES: usize = 50;
     let command = ProcessCommand { scrollback: ByteSize::b(64 << 10), ..Command::new("x").into() };

@@ -10,12 +10,12 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
-use sandbox_api::process::PtyRequest;
+use sandbox_api::process::{PtyRequest, SCROLLBACKS};
 use sandbox_api::service::{CommandRequest, Content, SandboxRef, Time};
 use sandbox_api::{
-    ErrorKind, ExecutionEvent, Exit, OutputStream, ProcessRequest, ProcessState, ProcessStop,
-    ProcessView, ReadFrom, ReadMode, Recorded, SignalName, SignalRequest, SignalTarget,
-    TerminalSize, millis,
+    ByteSize, ErrorKind, ExecutionEvent, Exit, OutputStream, ProcessRequest, ProcessState,
+    ProcessStop, ProcessView, ReadFrom, ReadMode, Recorded, SignalName, SignalRequest,
+    SignalTarget, TerminalSize, millis,
 };
 use sandbox_service::{Events, ProcessFilter, ServiceError};
 use serde::Deserialize;
@@ -189,7 +189,10 @@ impl Call {
         let pty = size.map(|TerminalSize { cols, rows }| PtyRequest { cols, rows, term });
         let timeout_ms = timeout.map(|it| millis(it).max(1));
         let stdin = stdin.unwrap_or(true);
-        Ok(ProcessRequest { command, tag, stdin, pty, timeout_ms, ..ProcessRequest::default() })
+        // Its first reader is here at once and is waited for, and nothing is repeated for later ones.
+        let scrollback = Some(ByteSize::b(*SCROLLBACKS.start()));
+        let usual = ProcessRequest::default();
+        Ok(ProcessRequest { command, tag, stdin, pty, timeout_ms, scrollback, ..usual })
     }
 
     async fn connect(self, asked: About, bounds: Bounds) -> Result<Messages, ConnectError> {
@@ -393,6 +396,10 @@ impl Following {
                 }
                 Recorded::Event(ExecutionEvent::Exited(exit)) => self.ended(*exit),
                 Recorded::Event(ExecutionEvent::Omitted) => {
+                    // What ends with its sandbox waits for no reader.
+                    if !self.call.has_sandbox().await {
+                        return Err(ConnectError::killed());
+                    }
                     let message = "output is missing: it was not read for 30 seconds";
                     return Err(ConnectError::new(Code::DataLoss, message));
                 }

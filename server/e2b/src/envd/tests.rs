@@ -38,6 +38,8 @@ impl World {
         let mut config = ServiceConfig::new(dir.path().join("data"));
         config.io = IoPosture::PrivatePerExecution;
         config.allowed_images = vec!["debian:13".to_owned()];
+        // Of one process, by the server's own measure.
+        config.kept.output = config.kept.scrollback;
         let launcher = Arc::<FakeLauncher>::default();
         *launcher.content.lock().unwrap() = Some(b"0123456789");
         let store = Store::open(&config.data_dir, Durability::Process).unwrap();
@@ -126,6 +128,19 @@ async fn a_process_is_streamed_from_its_start_to_its_end() {
     let (found, last) = messages(world.stream("Start", 0, &[json!({ "process": {} })]).await).await;
     assert!(found.is_empty());
     assert_eq!(last["error"]["code"], "invalid_argument");
+}
+
+#[tokio::test]
+async fn processes_count_with_the_little_output_that_is_kept_of_them() {
+    let world = World::new().await;
+    let mut streams = Vec::new();
+    for _ in 0..16 {
+        streams.push(world.start("sleep", false).await);
+    }
+    assert_eq!(world.pids().await.len(), 16);
+    let (found, last) = messages(world.start("sleep", false).await).await;
+    assert!(found.is_empty());
+    assert_eq!(last["error"]["code"], "resource_exhausted");
 }
 
 #[tokio::test]

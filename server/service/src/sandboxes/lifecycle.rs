@@ -256,7 +256,8 @@ impl Core {
         self.announce_status(kept);
         if let Ok(guest) = &launched {
             for process in guest.processes() {
-                self.follow(kept, LivingProcess::begin(kept, generation), process);
+                let living = LivingProcess::begin(kept, generation, process.scrollback());
+                self.follow(kept, living, process);
             }
             let (core, kept) = (Arc::downgrade(self), Arc::downgrade(kept));
             let ended = guest.until_ended();

@@ -81,7 +81,8 @@ impl Core {
     ) -> Result<Arc<dyn GuestProcess>, ServiceError> {
         let kept = &in_use.kept;
         self.check_quotas(&kept.record.subject).await?;
-        let living = self.kept.begin_process(kept, in_use.generation, &self.config.kept);
+        let (generation, bounds) = (in_use.generation, &self.config.kept);
+        let living = self.kept.begin_process(kept, generation, command.scrollback, bounds);
         let living = living.inspect_err(|_| Counting::add(&self.counting.refused_quota))?;
         let process = in_use.guest.start_process(command).await;
         let process = process.map_err(|error| in_use.failed(error))?;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use sandbox_api::service::{
     IdleAction, KeptSpec, SandboxCounts, SandboxRef, SandboxStatus, SandboxView, Subject, Time,
 };
-use sandbox_api::{DEFAULT_IDLE_LIMIT, SandboxSpec};
+use sandbox_api::{ByteSize, DEFAULT_IDLE_LIMIT, SandboxSpec};
 use sandbox_dirfd::random_hex;
 use sandbox_store::SandboxRecord;
 use serde_json::{Map, Value};
@@ -89,6 +89,8 @@ pub(crate) struct Info {
     guest: Option<Weak<dyn Guest>>,
     /// The processes of this generation that are being started or have not ended.
     pub processes: usize,
+    /// The most bytes that are kept of their output.
+    scrollback: u64,
     /// The connections to its ports that are open or being made.
     connections: usize,
     /// When it ends if it stays paused; also while it is being paused.
@@ -109,7 +111,7 @@ impl Info {
         self.has_started = true;
         self.status = SandboxStatus::Ready;
         self.guest = Some(Arc::downgrade(guest));
-        self.processes = 0;
+        (self.processes, self.scrollback) = (0, 0);
     }
 
     /// Its container is there, and is not frozen any more.
@@ -123,7 +125,7 @@ impl Info {
     pub fn set_stopped(&mut self) {
         self.status = SandboxStatus::Stopped;
         self.guest = None;
-        self.processes = 0;
+        (self.processes, self.scrollback) = (0, 0);
         self.paused_until = None;
         self.paused_memory = None;
     }
@@ -228,14 +230,19 @@ impl Drop for SandboxLease {
 pub(crate) struct LivingProcess {
     kept: Weak<SandboxEntry>,
     generation: u64,
+    scrollback: u64,
 }
 
 impl LivingProcess {
-    pub fn begin(kept: &Arc<SandboxEntry>, generation: u64) -> Self {
+    /// Begins one of which this many bytes of output may be kept.
+    pub fn begin(kept: &Arc<SandboxEntry>, generation: u64, scrollback: u64) -> Self {
         let mut info = kept.info();
-        info.processes += usize::from(info.generation == generation);
+        if info.generation == generation {
+            info.processes += 1;
+            info.scrollback += scrollback;
+        }
         drop(info);
-        Self { kept: Arc::downgrade(kept), generation }
+        Self { kept: Arc::downgrade(kept), generation, scrollback }
     }
 }
 
@@ -245,6 +252,7 @@ impl Drop for LivingProcess {
         let mut info = kept.info();
         if info.generation == self.generation && info.processes > 0 {
             info.processes -= 1;
+            info.scrollback = info.scrollback.saturating_sub(self.scrollback);
             if kept.record.idle_action == IdleAction::Stop {
                 info.touch();
             }
@@ -276,6 +284,7 @@ impl SandboxEntry {
             readers: 0,
             guest: None,
             processes: 0,
+            scrollback: 0,
             connections: 0,
             paused_until: None,
             paused_memory: None,
@@ -501,33 +510,49 @@ impl KeptSandboxes {
         has_room
     }
 
-    /// Counts a process that is being started, if its subject may have one more. The output that is kept of
-    /// one is bounded, and counts whole until it has ended.
+    /// Counts a process that is being started, if its subject may have one more. The output that may be kept of it
+    /// counts until it has ended. What is kept after that is dropped where it is in the way: that of the subject
+    /// first, the oldest first, and what somebody reads last.
     pub fn begin_process(
         &self,
         kept: &Arc<SandboxEntry>,
         generation: u64,
+        scrollback: ByteSize,
         bounds: &KeptBounds,
     ) -> Result<LivingProcess, ServiceError> {
         let state = self.state();
-        let of_each = bounds.scrollback.as_u64();
-        let (mut processes, mut bytes, mut bytes_of_all) = (1, of_each, of_each);
+        let scrollback = scrollback.as_u64();
+        let (most, most_of_all) = (bounds.output.as_u64(), bounds.output_of_all.as_u64());
+        let (mut processes, mut bytes, mut bytes_of_all) = (1, scrollback, scrollback);
+        let mut ended = Vec::new();
         for other in state.by_id.values() {
             let info = other.info();
-            let ended = info.guest().map_or(0, |guest| guest.ended_output());
-            let its_bytes = ended + info.processes as u64 * of_each;
-            bytes_of_all += its_bytes;
-            if other.record.subject == kept.record.subject {
+            let is_own = other.record.subject == kept.record.subject;
+            bytes_of_all += info.scrollback;
+            if is_own {
                 processes += info.processes;
-                bytes += its_bytes;
+                bytes += info.scrollback;
+            }
+            for process in info.guest().iter().flat_map(|guest| guest.processes()) {
+                ended.extend(process.kept_output().map(|output| (output, is_own, process)));
             }
         }
-        let is_full =
-            bytes > bounds.output.as_u64() || bytes_of_all > bounds.output_of_all.as_u64();
-        if processes > bounds.processes || is_full {
+        if processes > bounds.processes || bytes > most || bytes_of_all > most_of_all {
             return Err(ServiceError::too_many_processes());
         }
-        Ok(LivingProcess::begin(kept, generation))
+        for (output, is_own, _) in &ended {
+            bytes_of_all += output.bytes;
+            bytes += if *is_own { output.bytes } else { 0 };
+        }
+        ended.sort_unstable_by_key(|(output, is_own, _)| (output.is_read, !is_own, output.since));
+        for (_, is_own, process) in ended {
+            if bytes_of_all > most_of_all || is_own && bytes > most {
+                let dropped = process.drop_output();
+                bytes_of_all -= dropped;
+                bytes -= if is_own { dropped } else { 0 };
+            }
+        }
+        Ok(LivingProcess::begin(kept, generation, scrollback))
     }
 
     /// Counts a connection to a port, if the sandbox's subject may have one more.

@@ -252,30 +252,102 @@ fn processes_are_started_only_where_they_are_kept_and_start_no_container_elsewhe
 }
 
 #[test]
-fn number_of_processes_and_their_kept_output_are_bounded() {
+fn number_of_processes_and_the_output_that_may_be_kept_of_them_are_bounded() {
     let world = World::with(|config| {
         images(config);
         config.kept.processes = 3;
-        (config.kept.scrollback, config.kept.output) = (ByteSize::b(10), ByteSize::b(40));
+        (config.kept.scrollback, config.kept.output) = (ByteSize::b(10), ByteSize::b(30));
     });
     let ids = [world.sandbox(keeping()), world.sandbox(keeping())];
-    let start = |id: &str, text: &str| world.start_process(id, line(text)).map(|it| it.id);
+    let start = |id: &str, request| world.start_process(id, request).map(|it| it.id);
     for id in [&ids[0], &ids[0], &ids[1]] {
-        start(id, "sleep 60").unwrap();
+        start(id, line("sleep 60")).unwrap();
     }
-    let refused = start(&ids[1], "sleep 60").unwrap_err();
+    let refused = start(&ids[1], line("sleep 60")).unwrap_err();
     assert_eq!(refused.problem(), ServiceError::too_many_processes().problem());
     assert_eq!(refused.problem().kind.status(), 429);
     world.stop(&ids[1], 1, TEST_TIMEOUT);
-    world.until_true(|| start(&ids[1], "echo 1234567890").is_ok());
-    // Of those that have ended, what they have printed.
     world.until_true(|| world.sandbox_view(&ids[1]).processes == Some(0));
-    start(&ids[1], "echo a").unwrap();
-    world.until_true(|| world.sandbox_view(&ids[1]).processes == Some(0));
-    let refused = start(&ids[1], "sleep 60").unwrap_err();
+    // Each counts with what may be kept of it, which a front end may say.
+    let sleep = |bytes| {
+        let scrollback = Some(ByteSize::b(bytes));
+        ProcessRequest { scrollback, ..line("sleep 60") }
+    };
+    let refused = start(&ids[1], sleep(11)).unwrap_err();
     assert_eq!(kind(&refused), ProblemKind::QuotaExceeded);
-    world.block_on(world.service().delete_sandbox(me(), &ids[1])).unwrap();
-    start(&ids[0], "sleep 60").unwrap();
+    start(&ids[1], sleep(9)).unwrap();
+}
+
+#[test]
+fn as_many_processes_run_as_the_reference_says_if_little_is_kept_of_each() {
+    let world = World::with(images);
+    let ids: Vec<_> = (0..4).map(|_| world.sandbox(keeping())).collect();
+    let start = |id: &str, scrollback| {
+        world.start_process(id, ProcessRequest { scrollback, ..line("sleep 60") })
+    };
+    for number in 0..256 {
+        start(&ids[number % 4], Some(ByteSize::b(64 << 10))).unwrap();
+    }
+    let refused = start(&ids[0], Some(ByteSize::b(64 << 10))).unwrap_err();
+    assert_eq!(kind(&refused), ProblemKind::QuotaExceeded);
+    // What a process needs beside them is there when one of them has ended.
+    world.stop(&ids[0], 1, TEST_TIMEOUT);
+    world.until_true(|| start(&ids[0], None).is_ok());
+}
+
+#[test]
+fn kept_output_of_what_has_ended_gives_way_to_what_is_started() {
+    let world = World::with(|config| {
+        images(config);
+        config.kept.scrollback = ByteSize::b(10);
+        (config.kept.output, config.kept.output_of_all) = (ByteSize::b(30), ByteSize::b(40));
+    });
+    let service = world.service();
+    let own = world.sandbox(keeping());
+    let theirs = world.block_on(service.create_sandbox(other(), keeping())).unwrap().sandbox.id;
+    // Whether the output of each process is kept, the latest first.
+    let kept = |subject: &Subject, id: &str| {
+        let sandbox = of_sandbox(id, None);
+        let list = service.processes(subject, &sandbox, ProcessFilter::default());
+        let list = world.block_on(list).unwrap().value.processes;
+        list.iter().map(|it| it.first_event == 1).collect::<Vec<_>>()
+    };
+    let echo = |subject: &Subject, id: &str| {
+        let sandbox = of_sandbox(id, None);
+        let started = service.start_process(subject, &sandbox, line("echo 1234567890"), None);
+        world.block_on(started).unwrap();
+        // It counts as running for a moment.
+        let living = || service.core.kept.find(subject, id).unwrap().info().processes;
+        world.until_true(|| living() == 0);
+    };
+    echo(other(), &theirs);
+    for _ in 0..3 {
+        echo(me(), &own);
+    }
+    assert_eq!((kept(me(), &own), kept(other(), &theirs)), (vec![true; 3], vec![true]));
+    // What its own subject starts takes the place of the oldest.
+    echo(me(), &own);
+    assert_eq!(kept(me(), &own), [true, true, true, false]);
+    assert_eq!(world.process_events(&own, 1, ReadFrom::After(0)), [(4, "end")]);
+    echo(other(), &theirs);
+    assert_eq!(kept(other(), &theirs), [true, false]);
+    assert_eq!(kept(me(), &own), [true, true, true, false]);
+    let sleep = |subject: &Subject, id: &str| {
+        let sandbox = of_sandbox(id, None);
+        world.block_on(service.start_process(subject, &sandbox, line("sleep 60"), None))
+    };
+    for _ in 0..2 {
+        sleep(me(), &own).unwrap();
+    }
+    assert_eq!(kept(me(), &own), [true, true, true, false, false, false]);
+    sleep(other(), &theirs).unwrap();
+    assert_eq!(kept(other(), &theirs), [true, false, false]);
+    assert_eq!(kept(me(), &own), [true, true, true, false, false, false]);
+    // It takes that of others when there is none of its own, but not what those that run may print.
+    sleep(other(), &theirs).unwrap();
+    assert_eq!(kept(me(), &own), [true, true, false, false, false, false]);
+    let refused = sleep(other(), &theirs).err().unwrap();
+    assert_eq!(kind(&refused), ProblemKind::QuotaExceeded);
 }
 
 #[test]

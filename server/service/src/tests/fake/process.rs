@@ -16,9 +16,10 @@ use sandbox_api::{
     ProcessStop, ProcessView, ReadFrom, ReadMode, Recorded, SignalName, SignalRequest, Stdin,
     TerminalSize,
 };
-use sandbox_controller::Until;
+use sandbox_controller::{KeptOutput, Until};
 use serde_json::value::to_raw_value;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::error::ServiceError;
 use crate::launcher::{Called, GuestProcess, ProcessEvents};
@@ -34,6 +35,8 @@ pub(super) struct FakeProcess {
 struct State {
     view: ProcessView,
     events: Vec<Arc<EventRecord>>,
+    scrollback: u64,
+    ended: Option<Instant>,
     /// What it is given is printed.
     is_echo: bool,
     stdin_is_open: bool,
@@ -43,13 +46,22 @@ struct State {
 impl State {
     fn add(&mut self, event: impl Into<Recorded>) {
         let seq = self.view.last_event + 1;
-        (self.view.first_event, self.view.last_event) = (1, seq);
+        (self.view.first_event, self.view.last_event) = (self.view.first_event.max(1), seq);
         let (time, event) = (Time::now(), event.into());
         self.events.push(Arc::new(EventRecord { seq, time, name: None, event }));
     }
 
     fn print(&mut self, data: Bytes) {
         self.add(ExecutionEvent::Output { stream: OutputStream::Stdout, data });
+    }
+
+    /// The bytes that are kept of its output.
+    fn bytes(&self) -> u64 {
+        let printed = |event: &Arc<EventRecord>| match &event.event {
+            Recorded::Event(ExecutionEvent::Output { data, .. }) => data.len() as u64,
+            _ => 0,
+        };
+        self.events.iter().map(printed).sum()
     }
 
     const fn has_ended(&self) -> bool {
@@ -85,6 +97,7 @@ impl State {
         };
         let document = to_raw_value(&ProcessView { last_event, ..self.view.clone() }).unwrap();
         let exit_code = exit_code.unwrap_or_else(|| 128 + signal.unwrap_or_default());
+        self.ended = Some(Instant::now());
         self.add(Recorded::End { exit_code, document });
     }
 }
@@ -92,7 +105,7 @@ impl State {
 impl FakeProcess {
     /// The process of this id.
     pub fn start(id: u32, generation: u64, command: ProcessCommand) -> Self {
-        let ProcessCommand { command, open_stdin, tag, scrollback: _ } = command;
+        let ProcessCommand { command, open_stdin, tag, scrollback } = command;
         let words = match command.what {
             CommandLine::Shell(line) => vec![line],
             CommandLine::Program { program, args } => {
@@ -123,8 +136,15 @@ impl FakeProcess {
         let mut words = line.split(' ');
         let verb = words.next().unwrap_or_default();
         let is_echo = verb == "cat";
-        let mut state =
-            State { view, events: Vec::new(), is_echo, stdin_is_open: open_stdin, size };
+        let mut state = State {
+            view,
+            events: Vec::new(),
+            scrollback: scrollback.as_u64(),
+            ended: None,
+            is_echo,
+            stdin_is_open: open_stdin,
+            size,
+        };
         state.add(ExecutionEvent::Started);
         match (verb, command.stdin) {
             ("cat", Stdin::Bytes(bytes)) => state.print(bytes.into()),
@@ -166,8 +186,7 @@ impl FakeProcess {
         loop {
             {
                 let state = self.state();
-                let at = usize::try_from(after).unwrap_or(usize::MAX);
-                if let Some(event) = state.events.get(at) {
+                if let Some(event) = state.events.iter().find(|event| event.seq > after) {
                     return Some(event.clone());
                 }
                 if state.has_ended() {
@@ -188,12 +207,23 @@ impl GuestProcess for FakeProcess {
         self.state().view.clone()
     }
 
-    fn kept_bytes(&self) -> u64 {
-        let printed = |event: &Arc<EventRecord>| match &event.event {
-            Recorded::Event(ExecutionEvent::Output { data, .. }) => data.len() as u64,
-            _ => 0,
-        };
-        self.state().events.iter().map(printed).sum()
+    fn scrollback(&self) -> u64 {
+        self.state().scrollback
+    }
+
+    fn kept_output(&self) -> Option<KeptOutput> {
+        let state = self.state();
+        let bytes = state.bytes();
+        state.ended.map(|since| KeptOutput { bytes, since, is_read: false })
+    }
+
+    fn drop_output(&self) -> u64 {
+        self.change(|state| {
+            let bytes = state.bytes();
+            state.events.drain(..state.events.len() - 1);
+            state.view.first_event = state.view.last_event;
+            bytes
+        })
     }
 
     fn attach(&self, from: ReadFrom, _: ReadMode) -> Result<ProcessEvents, ServiceError> {
