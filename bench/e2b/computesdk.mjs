@@ -1,5 +1,5 @@
-// ComputeSDK's measure of its providers, with its provider for E2B: the time from the request for a sandbox to the end of
-// its first command. One after another, and sixteen at once.
+// What ComputeSDK measures of its providers, in a loop of our own over its provider for E2B: the time from the request for a
+// sandbox to the end of its first command. One after another, and sixteen at once.
 //
 //     scripts/e2b-suite --bench --lang js [--engine embedded]
 import { e2b } from "@computesdk/e2b";

@@ -300,27 +300,47 @@ class Context:
             self._ready()
 
     def execute(self, code: str, env: dict[str, str], send: Callable[[Event], None], here: Callable[[], bool]) -> None:
-        """Runs a cell. A caller that is not there any more has it interrupted."""
-        with self._lock:
+        """Runs a cell after those before it. A caller that is not there any more has it interrupted, or not begun."""
+        while not self._lock.acquire(timeout=KEEPALIVE):
+            send({"type": "keepalive"})
+            if not here():
+                raise ConnectionError
+        try:
             try:
                 kernel = self._ready()
-                events = kernel.execute(code, env)
-                last = time.monotonic()
-                for event in events:
-                    if event is not None:
-                        send(event)
-                        last = time.monotonic()
-                    elif time.monotonic() - last >= KEEPALIVE:
-                        send({"type": "keepalive"})
-                        last = time.monotonic()
-                    if not here():
-                        raise ConnectionError
-            except (Gone, Refused, RuntimeError):
-                self._stop()
-                send(failure("ContextRestarting", "the kernel has ended, and with it all that was defined in it"))
-            except OSError:
-                # The caller has gone. What is left of the cell must not hold up the next one.
-                self._interrupt(kernel, events)
+            except (Refused, RuntimeError) as error:
+                send(failure("KernelNotStarted", str(error.args[-1])))
+                return
+            if not here():
+                raise ConnectionError
+            self._run(kernel, kernel.execute(code, env), send, here)
+        finally:
+            self._lock.release()
+
+    def _run(
+        self,
+        kernel: Python | Program,
+        events: Iterator[Event | None],
+        send: Callable[[Event], None],
+        here: Callable[[], bool],
+    ) -> None:
+        try:
+            last = time.monotonic()
+            for event in events:
+                if event is not None:
+                    send(event)
+                    last = time.monotonic()
+                elif time.monotonic() - last >= KEEPALIVE:
+                    send({"type": "keepalive"})
+                    last = time.monotonic()
+                if not here():
+                    raise ConnectionError
+        except (Gone, RuntimeError):
+            self._stop()
+            send(failure("ContextRestarting", "the kernel has ended, and with it all that was defined in it"))
+        except OSError:
+            # The caller has gone. What is left of the cell must not hold up the next one.
+            self._interrupt(kernel, events)
 
     def _interrupt(self, kernel: Python | Program, events: Iterator[Event | None]) -> None:
         until = time.monotonic() + PATIENCE
@@ -356,6 +376,8 @@ class Context:
             except OSError as error:
                 # No process or no memory is left, for instance.
                 raise RuntimeError(f"the kernel does not start: {error.strerror}") from error
+            except Gone as error:
+                raise RuntimeError("the kernel does not start: it has ended") from error
         return self._kernel
 
     def _stop(self) -> None:
@@ -481,8 +503,7 @@ class Handler(BaseHTTPRequestHandler):
         if not named or not all(isinstance(value, str) for value in env.values()):
             raise Refused(HTTPStatus.BAD_REQUEST, "`env_vars` has names of letters, digits and _, and values of text")
         context = CONTEXTS.find(which) if which else CONTEXTS.default(language)
-        # A language without its program is refused before the stream.
-        context.prepare()
+        # The caller hears of its cell while that waits for another one. What fails from here on is an event.
         self._head(HTTPStatus.OK, "application/x-ndjson", {"Transfer-Encoding": "chunked"})
         context.execute(code, env, self._send, self._here)
         self._send({"type": "end_of_execution"})

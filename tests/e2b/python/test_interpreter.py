@@ -1,6 +1,8 @@
 """What programs with E2B's code interpreter do, at a service of ours: scripts/e2b-suite --code-interpreter."""
 
 import base64
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 from e2b import TimeoutException
@@ -41,3 +43,15 @@ def test_code_whose_caller_has_gone_is_interrupted(sandbox):
     with pytest.raises(TimeoutException):
         sandbox.run_code("import time; time.sleep(300)", timeout=1)
     assert sandbox.run_code("1 + 1", timeout=20).text == "2"
+
+
+def test_code_that_waits_for_other_code_never_runs_without_its_caller(sandbox):
+    begun = Event()
+    with ThreadPoolExecutor() as pool:
+        code = "print('begun'); import time; time.sleep(4); 'ended'"
+        first = pool.submit(sandbox.run_code, code, on_stdout=lambda _: begun.set())
+        assert begun.wait(20)
+        with pytest.raises(TimeoutException):
+            sandbox.run_code("open('late', 'w').close()", timeout=1)
+        assert first.result().text == "ended"
+    assert sandbox.run_code("import os; os.path.exists('late')").text == "False"

@@ -16,7 +16,6 @@ fn start(cluster: &mut Cluster<'_>, base: &crate::rootfs::Provided) -> [Client; 
         ("SANDBOXCTL_SERVER_E2B_ENABLED", "true".to_owned()),
         ("SANDBOXCTL_SERVER_PREVIEW_DOMAIN", DOMAIN.to_owned()),
         ("SANDBOXCTL_SERVER_PUBLIC_PORTS", "true".to_owned()),
-        ("SANDBOXCTL_SERVER_PUBLIC_PORTS", "true".to_owned()),
     ]);
     [0, 1].map(|node| {
         cluster.start(node);
@@ -62,12 +61,14 @@ fn sandbox_is_used_through_another_node_and_is_nobody_elses_at_any() {
     stream.until("two\n");
     assert_eq!(other.pids(&open), [pid]);
 
-    // Files, by its token and by a URL that names no sandbox.
+    // Files, by its token and by a URL that names no sandbox, also where SDKs sign it.
     other.write(&open, "note.txt", b"a note");
     assert_eq!(owner.read(&open, "note.txt").text(), "a note");
-    let url = format!("/e2b/files?{}", open.signed("note.txt", "read"));
-    for node in &nodes {
-        assert_eq!(node.ask("GET", &url, &[], b"").text(), "a note");
+    for path in ["/e2b/files", "/files"] {
+        let url = format!("{path}?{}", open.signed("note.txt", "read"));
+        for node in &nodes {
+            assert_eq!(node.ask("GET", &url, &[], b"").text(), "a note");
+        }
     }
 
     // Ports, by headers and by the host.

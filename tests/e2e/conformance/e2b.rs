@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::e2b::{self, Client, Sandbox, input};
 use crate::engine::engine;
-use crate::fixture::{Fixture, eventually};
+use crate::fixture::{Fixture, eventually, finish};
 use crate::rootfs::Provided;
 
 const DOMAIN: &str = "box.example";
@@ -93,6 +93,16 @@ fn use_it(client: &Client, sandbox: &Sandbox) {
         assert_eq!(client.read(sandbox, "own.txt").text(), "own");
     });
     soon("the list", || assert!(client.ids().contains(&sandbox.id)));
+}
+
+#[test]
+fn service_without_the_template_base_does_not_start() {
+    let place = Fixture::new();
+    let mut command = place.command(["serve", "--dev", "--e2b", "--listen", "127.0.0.1:0"]);
+    command.env("SANDBOXCTL_SERVER_E2B_TEMPLATES", "{other = {image = \"a:1\"}}");
+    let ended = finish(command);
+    ended.assert_code(2).assert_stderr_has("there is no template 'base'");
+    ended.assert_stderr_has("hint: templates/e2b-base/build makes the ");
 }
 
 #[test]

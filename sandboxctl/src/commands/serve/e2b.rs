@@ -124,8 +124,10 @@ fn check(
 }
 
 fn recipe(start: Option<(&str, u16)>) -> Template {
+    // What takes seconds to start waits for the next sandbox.
+    let prepared = u16::from(start.is_some());
     let (start, ready) = start.map(|(start, port)| (start.to_owned(), Ready::Port(port))).unzip();
-    Template { start, ready, ..Template::default() }
+    Template { start, ready, prepared, ..Template::default() }
 }
 
 /// The recipes whose images Docker has.
@@ -195,7 +197,9 @@ mod tests {
             (&**name, template.check(name), found.len()),
             ("code-interpreter-v1", Ok(()), 1)
         );
-        assert_eq!(template.ready, Some(Ready::Port(49999)));
+        assert_eq!((template.ready.clone(), template.prepared), (Some(Ready::Port(49999)), 1));
+        std::fs::write(folder.path().join("e2b-base.tar"), "").unwrap();
+        assert_eq!(from_archives(folder.path())[BASE].prepared, 0);
     }
 
     #[test]
