@@ -458,12 +458,15 @@ async fn what_is_not_offered_is_answered_at_once_with_a_sentence() {
         (Method::DELETE, "/templates/a".to_owned()),
         (Method::GET, "/volumes".to_owned()),
         (Method::PATCH, format!("/sandboxes/{id}")),
+        (Method::GET, format!("/sandboxes/metrics?sandbox_ids={id}")),
     ] {
         let answer = world.alice(method, &path, json!({})).await;
         assert_eq!((answer.status, &answer.body["code"]), (501, &json!(501)), "{path} {answer:?}");
         assert!(answer.text("message").starts_with("this server does not offer "), "{answer:?}");
         assert_eq!(answer.headers["should-retry"], "false");
     }
+    let period = world.get(&format!("/sandboxes/{id}/metrics?start=now")).await;
+    assert_eq!((period.status, &period.body["code"]), (400, &json!(400)), "{period:?}");
     let fork = world.post("/sandboxes/nothing/fork", json!({})).await;
     assert_eq!(fork.status, 404);
 }

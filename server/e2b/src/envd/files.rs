@@ -9,6 +9,7 @@ use std::task::{Poll, ready};
 
 use axum::Json;
 use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequest as _, Multipart, Query, Request};
 use axum::http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LENGTH,
@@ -68,10 +69,11 @@ impl Call {
 }
 
 pub(super) async fn read(
-    Query(asked): Query<Asked>,
+    asked: Result<Query<Asked>, QueryRejection>,
     call: Call,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
+    let Query(asked) = asked?;
     let path = call.file_path(asked.username.as_deref(), &asked.path.unwrap_or_default())?;
     let refused = |error| refused(&path, error);
     let found = call.stat_followed(&path).await.map_err(refused)?;
@@ -135,10 +137,11 @@ pub(super) async fn read(
 }
 
 pub(super) async fn write(
-    Query(asked): Query<Asked>,
+    asked: Result<Query<Asked>, QueryRejection>,
     call: Call,
     request: Request,
 ) -> Result<Json<Vec<Value>>, Error> {
+    let Query(asked) = asked?;
     let headers = request.headers();
     let metadata = metadata_of(headers)?;
     let encoding = headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes).unwrap_or_default();

@@ -15,9 +15,9 @@ mod watchers;
 use std::sync::Arc;
 
 use axum::extract::{DefaultBodyLimit, FromRequestParts};
-use axum::http::StatusCode;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
+use axum::http::{Method, StatusCode};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use base64::Engine as _;
@@ -40,10 +40,15 @@ pub(crate) fn router() -> Router<App> {
         .route("/health", get(|| async { StatusCode::NO_CONTENT }))
         .route("/metrics", get(metrics::metrics))
         .route("/envs", get(metrics::envs))
+        .method_not_allowed_fallback(other_method)
         .fallback(|| async { Error::not_offered("this of a sandbox") })
         // Files are as large as the sandbox lets them be, and messages have a bound of their own.
         .layer(DefaultBodyLimit::disable())
         .layer(Extension(Arc::new(Watchers::default())))
+}
+
+async fn other_method(method: Method) -> Error {
+    Error::new(StatusCode::METHOD_NOT_ALLOWED, format!("this path does not take {method}"))
 }
 
 /// A call in a sandbox.

@@ -204,6 +204,17 @@ async fn what_is_not_offered_is_answered_at_once() {
     }
     let init = Request::post("/init").body(Body::empty()).unwrap();
     assert_eq!(json_of(world.send(init).await).await.0, 501);
+    let wrong = [
+        (Request::get("/process.Process/Start"), 405),
+        (Request::put("/files?path=a"), 405),
+        (Request::get("/files?path=a&path=b"), 400),
+        (Request::post("/files?path=a&path=b"), 400),
+    ];
+    for (request, status) in wrong {
+        let answer = json_of(world.send(request.body(Body::empty()).unwrap()).await).await;
+        assert_eq!((answer.0, &answer.1["code"]), (status, &json!(status)), "{answer:?}");
+        assert!(answer.1["message"].is_string(), "{answer:?}");
+    }
     let health = Request::get("/health").body(Body::empty()).unwrap();
     assert_eq!(json_of(world.send(health).await).await.0, 204);
     let stat = json!({ "path": "a.txt" });
