@@ -200,7 +200,7 @@ async fn sandbox_is_created_described_and_killed_on_both_generations_of_paths() 
     let world = World::new().await;
     for path in ["/sandboxes", "/v2/sandboxes"] {
         let asked = json!({
-            "templateID": "base", "timeout": 60, "metadata": { "a": "b" }, "envVars": { "X": "1" },
+            "templateID": "base:latest", "timeout": 60, "metadata": { "a": "b" }, "envVars": { "X": "1" },
             "allow_internet_access": true, "secure": true, "memberOfALaterVersion": { "x": 1 },
             "mcp": { "server": {} }, "autoPauseMemory": false,
         });
@@ -387,6 +387,8 @@ async fn what_would_make_another_sandbox_than_is_asked_for_is_refused_in_words()
     let world = World::new().await;
     for (asked, status, words) in [
         (json!({ "templateID": "nothing" }), 404, "there are: base, other"),
+        (json!({ "templateID": "nothing:latest" }), 404, "there are: base, other"),
+        (json!({ "templateID": "base:v2" }), 501, "`latest`"),
         (json!({ "timeout": 0 }), 400, "timeout"),
         (json!({ "timeout": 1_000_000 }), 400, "longer"),
         (json!({ "timeout": "long" }), 400, "cannot be read"),
