@@ -64,8 +64,9 @@ def test_user_is_user_at_home(sandbox):
 
 
 def test_process_in_the_background_takes_input_and_is_found_again(sandbox):
-    process = sandbox.commands.run("cat", background=True, stdin=True)
-    assert process.pid in [each.pid for each in sandbox.commands.list()]
+    process = sandbox.commands.run("cat", background=True, stdin=True, envs={"OWN": "a b"}, cwd="/tmp")
+    [listed] = [each for each in sandbox.commands.list() if each.pid == process.pid]
+    assert (listed.args, listed.envs, listed.cwd) == (["-l", "-c", "cat"], {"OWN": "a b"}, "/tmp")
     again = sandbox.commands.connect(process.pid)
     sandbox.commands.send_stdin(process.pid, "a line\n")
     sandbox.commands.close_stdin(process.pid)

@@ -176,6 +176,17 @@ async fn a_client_that_goes_away_ends_nothing() {
 }
 
 #[tokio::test]
+async fn a_list_has_what_a_process_was_started_with() {
+    let world = World::new().await;
+    let config =
+        json!({ "cmd": "sleep", "args": ["a b", "", "c"], "envs": { "A": "b c" }, "cwd": "/tmp" });
+    let start = json!({ "process": config, "tag": "mine" });
+    drop(world.stream("Start", 0, &[start]).await);
+    let (_, list) = world.unary("process.Process/List", json!({})).await;
+    assert_eq!(list, json!({ "processes": [{ "config": config, "pid": 101, "tag": "mine" }] }));
+}
+
+#[tokio::test]
 async fn a_stream_ends_at_its_timeout_and_with_its_sandbox() {
     let world = World::new().await;
     let sleep = json!({ "process": { "cmd": "sleep" }, "tag": "slow" });
