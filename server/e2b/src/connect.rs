@@ -103,6 +103,11 @@ impl ConnectError {
         Self { code, ..self }
     }
 
+    /// The same, after these words.
+    pub(crate) fn preceded_by(self, words: &str) -> Self {
+        Self { message: format!("{words}: {}", self.message), ..self }
+    }
+
     /// A client sent what is not this kind of call.
     fn media_type(expected: &'static str) -> Response {
         let refused = Self::invalid(format!("the content type of this call is {expected}"));

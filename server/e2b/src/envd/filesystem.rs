@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use axum::extract::{Path, Request};
 use axum::response::{IntoResponse, Response};
 use sandbox_api::ErrorKind;
-use sandbox_api::operation::{EntryKind, List, Mkdir, OperationRequest, Remove, Rename, Stat};
+use sandbox_api::operation::{
+    self, EntryKind, List, Mkdir, OperationRequest, Remove, Rename, Stat, Symlink,
+};
+use sandbox_dirfd::random_hex;
 use sandbox_service::ServiceError;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -166,8 +169,46 @@ impl Call {
     async fn rename(self, asked: Asked) -> Result<Value, ConnectError> {
         let (from, to) = (self.resolve(&asked.source)?, self.resolve(&asked.destination)?);
         let rename = Rename { overwrite: true, parents: true, ..Rename::new(&*from, &*to) };
-        let _: Value = self.perform(rename).await?;
+        match self.perform::<Value>(rename).await {
+            // Between two file systems, as those of the home and of `/tmp` are.
+            Err(error) if error.kind() == ErrorKind::InvalidRequest => {
+                let (call, to) = (self.clone(), to.clone());
+                // A client that goes away leaves nothing half done.
+                let moving = tokio::spawn(async move { call.move_by_copy(&from, &to).await });
+                let lost = |_| ConnectError::new(Code::Internal, "the move has failed");
+                moving.await.map_err(lost)??;
+            }
+            moved => drop(moved?),
+        }
         self.entry_at(&to).await
+    }
+
+    /// Copies to a name beside the new one, which the copy then takes, and removes what was copied.
+    async fn move_by_copy(&self, from: &str, to: &str) -> Result<(), ConnectError> {
+        let (parent, _) = to.rsplit_once('/').unwrap_or_default();
+        let beside = format!("{parent}/.e2b-move-{}", random_hex::<16>());
+        let remove = |path: &str| Remove { recursive: true, force: true, ..Remove::new(path) };
+        let copying = async {
+            let _: Value = match self.stat(from).await?.target {
+                Some(target) => self.perform(Symlink::new(&*beside, &*target)).await?,
+                None => {
+                    let copy = operation::Copy::new(from, &*beside);
+                    self.perform(operation::Copy { recursive: true, ..copy }).await?
+                }
+            };
+            let rename = Rename { overwrite: true, ..Rename::new(&*beside, to) };
+            self.perform::<Value>(rename).await
+        };
+        if let Err(error) = copying.await {
+            // What was copied of it, if anything.
+            _ = self.perform::<Value>(remove(&beside)).await;
+            let doing = "it cannot be copied to another file system";
+            return Err(ConnectError::from(error).preceded_by(doing));
+        }
+        let kept = |error: ServiceError| {
+            ConnectError::from(error).preceded_by("it was copied, and is not removed")
+        };
+        self.perform::<Value>(remove(from)).await.map(drop).map_err(kept)
     }
 
     async fn list_dir(self, asked: Asked) -> Result<Value, ConnectError> {
