@@ -1,5 +1,7 @@
 //! `filesystem.Filesystem`: entries of a sandbox's file system, and its watches.
 
+pub(super) mod kernel;
+
 use std::collections::BTreeMap;
 
 use axum::extract::{Path, Request};
@@ -14,6 +16,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use self::kernel::is_kernels;
 use super::paths::{name_of, target_of};
 use super::{Call, unimplemented};
 use crate::connect::json::{Number, or_default};
@@ -138,8 +141,11 @@ impl Call {
     }
 
     async fn entry_at(&self, path: &str) -> Result<Value, ConnectError> {
-        let found = self.stat(path).await?;
-        Ok(json!({ "entry": self.entry(path, found).await }))
+        let entry = match self.stat(path).await {
+            Err(error) if is_kernels(path, &error) => self.kernels(path, 0).await?.swap_remove(0),
+            found => self.entry(path, found?).await,
+        };
+        Ok(json!({ "entry": entry }))
     }
 
     async fn stat_call(self, asked: Asked) -> Result<Value, ConnectError> {
@@ -220,7 +226,16 @@ impl Call {
             details: true,
             ..List::new(&*path)
         };
-        let listed: Listed = self.perform(list).await?;
+        let listed: Listed = match self.perform(list).await {
+            Err(error) if is_kernels(&path, &error) => {
+                let mut entries = self.kernels(&path, depth).await?;
+                if entries.remove(0)["type"] != "FILE_TYPE_DIRECTORY" {
+                    return Err(ConnectError::invalid(format!("path is not a directory: {path}")));
+                }
+                return Ok(json!({ "entries": entries }));
+            }
+            listed => listed?,
+        };
         if listed.truncated {
             let note = listed.note.unwrap_or_else(|| "there are too many entries".to_owned());
             return Err(ConnectError::new(Code::FailedPrecondition, note));

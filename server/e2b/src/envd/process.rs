@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::filesystem::kernel;
 use super::{Call, unimplemented};
 use crate::connect::json::{Base64, Name, Number, or_default};
 use crate::connect::{
@@ -275,9 +276,12 @@ impl Call {
     async fn list(self) -> Result<Value, ConnectError> {
         let filter = ProcessFilter { state: Some(ProcessState::Running), tag: None };
         let found = self.processes(filter).await?;
-        // What its template starts is none of its caller's.
+        // What its template starts, and what reads files, is none of its caller's.
         let prepared = self.view().await?.spec.prepared;
-        let is_callers = |view: &&ProcessView| prepared.is_none() || view.tag != prepared;
+        let is_callers = |view: &&ProcessView| match view.tag.as_deref() {
+            None => true,
+            tag => tag != Some(kernel::TAG) && tag != prepared.as_deref(),
+        };
         let configs = lock(&self.configs.0);
         let listed = |view: &ProcessView| listed(view, configs.get(&self.key(view)));
         let processes: Vec<_> = found.iter().filter(is_callers).map(listed).collect();
@@ -373,7 +377,7 @@ impl Call {
         Ok(found.value.processes)
     }
 
-    fn place(&self, view: &ProcessView) -> SandboxRef {
+    pub(super) fn place(&self, view: &ProcessView) -> SandboxRef {
         SandboxRef { generation: Some(view.generation), ..self.sandbox.clone() }
     }
 }

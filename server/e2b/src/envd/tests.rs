@@ -313,6 +313,24 @@ async fn files_are_uploaded_in_parts_or_as_they_are() {
     );
 }
 
+#[tokio::test]
+async fn file_of_the_kernels_is_read_by_a_command_and_missing_where_nothing_is_printed() {
+    let world = World::new().await;
+    let get = Request::get("/files?path=/proc/version").body(Body::empty()).unwrap();
+    let read = world.send(get).await;
+    assert_eq!(
+        (read.status(), &read.headers()["content-disposition"]),
+        (StatusCode::OK, &"attachment".parse().unwrap())
+    );
+    let content = axum::body::to_bytes(read.into_body(), 1 << 20).await.unwrap();
+    assert_eq!(&content[..], b"/proc/version");
+    for method in ["Stat", "ListDir"] {
+        let asked = json!({ "path": "/proc/nothing" });
+        let (status, error) = world.unary(&format!("filesystem.Filesystem/{method}"), asked).await;
+        assert_eq!((status, &error["code"]), (404, &json!("not_found")), "{method}");
+    }
+}
+
 #[test]
 fn the_user_is_that_of_the_basic_header() {
     let of = |text: &str| user_of(format!("Basic {}", STANDARD.encode(text)).as_bytes());
