@@ -4,6 +4,7 @@ pub(super) mod kernel;
 
 use std::collections::BTreeMap;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use axum::response::{IntoResponse, Response};
 use sandbox_api::ErrorKind;
@@ -21,6 +22,7 @@ use super::paths::{name_of, target_of};
 use super::{Call, unimplemented};
 use crate::connect::json::{Number, or_default};
 use crate::connect::{Code, ConnectError, server_stream, unary};
+use crate::error::Error;
 
 /// What the keys of E2B's metadata begin with.
 const METADATA: &str = "e2b.";
@@ -39,8 +41,13 @@ struct Asked {
     depth: Number,
 }
 
-pub(super) async fn call(Path(method): Path<String>, call: Call, request: Request) -> Response {
-    match &*method {
+pub(super) async fn call(
+    method: Result<Path<String>, PathRejection>,
+    call: Call,
+    request: Request,
+) -> Result<Response, Error> {
+    let Path(method) = method?;
+    Ok(match &*method {
         "Stat" => unary(request, |it| call.stat_call(it)).await,
         "MakeDir" => unary(request, |it| call.make_dir(it)).await,
         "Move" => unary(request, |it| call.rename(it)).await,
@@ -51,7 +58,7 @@ pub(super) async fn call(Path(method): Path<String>, call: Call, request: Reques
         "GetWatcherEvents" => unary(request, |it| call.watcher_events(it)).await,
         "RemoveWatcher" => unary(request, |it| call.remove_watcher(it)).await,
         _ => unimplemented("filesystem.Filesystem", &method).into_response(),
-    }
+    })
 }
 
 /// An entry as the service describes it; what it does not say is left out.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -30,6 +31,7 @@ use crate::connect::{
     Bounds, Code, ConnectError, Incoming, Messages, after, bounded, client_stream, server_stream,
     to_json, unary,
 };
+use crate::error::Error;
 use crate::marker::Marker;
 use crate::sandbox::lock;
 
@@ -127,8 +129,13 @@ struct StreamInput {
 #[derive(Debug, Default, Deserialize)]
 struct Nothing {}
 
-pub(super) async fn call(Path(method): Path<String>, call: Call, request: Request) -> Response {
-    match &*method {
+pub(super) async fn call(
+    method: Result<Path<String>, PathRejection>,
+    call: Call,
+    request: Request,
+) -> Result<Response, Error> {
+    let Path(method) = method?;
+    Ok(match &*method {
         "Start" => server_stream(request, |it, bounds| call.start(it, bounds)).await,
         "Connect" => server_stream(request, |it, bounds| call.connect(it, bounds)).await,
         "List" => unary(request, |_: Nothing| call.list()).await,
@@ -138,7 +145,7 @@ pub(super) async fn call(Path(method): Path<String>, call: Call, request: Reques
         "SendSignal" => unary(request, |it| call.send_signal(it)).await,
         "Update" => unary(request, |it| call.update(it)).await,
         _ => unimplemented("process.Process", &method).into_response(),
-    }
+    })
 }
 
 impl Call {

@@ -218,6 +218,8 @@ async fn what_is_not_offered_is_answered_at_once() {
     let wrong = [
         (Request::get("/process.Process/Start"), 405),
         (Request::put("/files?path=a"), 405),
+        (Request::post("/process.Process/%ff"), 400),
+        (Request::post("/filesystem.Filesystem/%ff"), 400),
         (Request::get("/files?path=a&path=b"), 400),
         (Request::post("/files?path=a&path=b"), 400),
     ];
