@@ -103,10 +103,15 @@ impl ConnectError {
         Self { code, ..self }
     }
 
+    /// The same, after these words.
+    pub(crate) fn preceded_by(self, words: &str) -> Self {
+        Self { message: format!("{words}: {}", self.message), ..self }
+    }
+
     /// A client sent what is not this kind of call.
     fn media_type(expected: &'static str) -> Response {
-        let refused = format!("the content type of this call is {expected}");
-        (StatusCode::UNSUPPORTED_MEDIA_TYPE, refused).into_response()
+        let refused = Self::invalid(format!("the content type of this call is {expected}"));
+        (StatusCode::UNSUPPORTED_MEDIA_TYPE, axum::Json(refused)).into_response()
     }
 }
 
@@ -478,7 +483,9 @@ pub(crate) mod tests {
         assert_eq!(call(post("")).await, (404, no_text.to_owned()));
         assert_eq!(call(post("{")).await.0, 400);
         let proto = request("application/proto", "a", "b", "");
-        assert_eq!(call(proto).await.0, 415);
+        let (status, body) = call(proto).await;
+        let is_said = body.starts_with(r#"{"code":"invalid_argument","message":"the content type"#);
+        assert!(status == 415 && is_said, "{status} {body}");
         let gzip = request("application/json", "content-encoding", "gzip", "");
         assert_eq!(call(gzip).await.0, 501);
         let large = request("application/json", "a", "b", vec![b' '; MAX_MESSAGE + 1]);

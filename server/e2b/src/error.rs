@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -70,6 +71,18 @@ impl From<ServiceError> for Error {
         let message = std::iter::once(problem.detail.clone()).chain(at).chain(hint).collect();
         let retry_after = error.retry_after();
         Self { status, message, retry_after }
+    }
+}
+
+impl From<QueryRejection> for Error {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::new(rejection.status(), rejection.body_text())
+    }
+}
+
+impl From<PathRejection> for Error {
+    fn from(rejection: PathRejection) -> Self {
+        Self::new(rejection.status(), rejection.body_text())
     }
 }
 

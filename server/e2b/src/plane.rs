@@ -94,7 +94,8 @@ fn is_envd(path: &str) -> bool {
 pub(crate) fn sandbox_in(path: &str) -> Option<String> {
     let rest = path.strip_prefix("/v2").unwrap_or(path).strip_prefix("/sandboxes/")?;
     let id = rest.split('/').next().unwrap_or_default();
-    (!id.is_empty()).then(|| id.to_owned())
+    // `metrics` is of several.
+    (!matches!(id, "" | "metrics")).then(|| id.to_owned())
 }
 
 /// The path below [`PATH`].
@@ -153,7 +154,9 @@ mod tests {
         for path in ["/sandboxes/abc", "/v2/sandboxes/abc/connect", "/sandboxes/abc/pause"] {
             assert_eq!(sandbox_in(path).as_deref(), Some("abc"), "{path}");
         }
-        for path in ["/sandboxes", "/v2/sandboxes", "/sandboxes/", "/templates/abc"] {
+        for path in
+            ["/sandboxes", "/v2/sandboxes", "/sandboxes/", "/sandboxes/metrics", "/templates/abc"]
+        {
             assert_eq!(sandbox_in(path), None, "{path}");
         }
     }

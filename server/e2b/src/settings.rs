@@ -18,6 +18,11 @@ pub(crate) const BASE: &str = "base";
 const MAX_NAME: usize = 60;
 const MAX_PREPARED: u16 = 64;
 
+/// The name of a template that a request has perhaps with a tag: `latest` is the only one that there is.
+pub(crate) fn untagged(name: &str) -> &str {
+    name.strip_suffix(":latest").unwrap_or(name)
+}
+
 /// What an operator decides.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Settings {

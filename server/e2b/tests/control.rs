@@ -200,7 +200,7 @@ async fn sandbox_is_created_described_and_killed_on_both_generations_of_paths() 
     let world = World::new().await;
     for path in ["/sandboxes", "/v2/sandboxes"] {
         let asked = json!({
-            "templateID": "base", "timeout": 60, "metadata": { "a": "b" }, "envVars": { "X": "1" },
+            "templateID": "base:latest", "timeout": 60, "metadata": { "a": "b" }, "envVars": { "X": "1" },
             "allow_internet_access": true, "secure": true, "memberOfALaterVersion": { "x": 1 },
             "mcp": { "server": {} }, "autoPauseMemory": false,
         });
@@ -387,6 +387,8 @@ async fn what_would_make_another_sandbox_than_is_asked_for_is_refused_in_words()
     let world = World::new().await;
     for (asked, status, words) in [
         (json!({ "templateID": "nothing" }), 404, "there are: base, other"),
+        (json!({ "templateID": "nothing:latest" }), 404, "there are: base, other"),
+        (json!({ "templateID": "base:v2" }), 501, "`latest`"),
         (json!({ "timeout": 0 }), 400, "timeout"),
         (json!({ "timeout": 1_000_000 }), 400, "longer"),
         (json!({ "timeout": "long" }), 400, "cannot be read"),
@@ -458,12 +460,15 @@ async fn what_is_not_offered_is_answered_at_once_with_a_sentence() {
         (Method::DELETE, "/templates/a".to_owned()),
         (Method::GET, "/volumes".to_owned()),
         (Method::PATCH, format!("/sandboxes/{id}")),
+        (Method::GET, format!("/sandboxes/metrics?sandbox_ids={id}")),
     ] {
         let answer = world.alice(method, &path, json!({})).await;
         assert_eq!((answer.status, &answer.body["code"]), (501, &json!(501)), "{path} {answer:?}");
         assert!(answer.text("message").starts_with("this server does not offer "), "{answer:?}");
         assert_eq!(answer.headers["should-retry"], "false");
     }
+    let period = world.get(&format!("/sandboxes/{id}/metrics?start=now")).await;
+    assert_eq!((period.status, &period.body["code"]), (400, &json!(400)), "{period:?}");
     let fork = world.post("/sandboxes/nothing/fork", json!({})).await;
     assert_eq!(fork.status, 404);
 }

@@ -71,8 +71,9 @@ def test_user_is_user_at_home(sandbox):
 
 
 def test_process_in_the_background_takes_input_and_is_found_again(sandbox):
-    process = sandbox.commands.run("cat", background=True, stdin=True)
-    assert process.pid in [each.pid for each in sandbox.commands.list()]
+    process = sandbox.commands.run("cat", background=True, stdin=True, envs={"OWN": "a b"}, cwd="/tmp")
+    [listed] = [each for each in sandbox.commands.list() if each.pid == process.pid]
+    assert (listed.args, listed.envs, listed.cwd) == (["-l", "-c", "cat"], {"OWN": "a b"}, "/tmp")
     again = sandbox.commands.connect(process.pid)
     sandbox.commands.send_stdin(process.pid, "a line\n")
     sandbox.commands.close_stdin(process.pid)
@@ -106,6 +107,26 @@ def test_files_are_written_read_listed_moved_and_removed(sandbox):
     sandbox.files.remove("moved")
     with pytest.raises(NotFoundException):
         sandbox.files.read("moved/data.bin")
+
+
+def test_files_of_the_kernel_are_read_and_listed(sandbox):
+    assert sandbox.files.read("/proc/version") == sandbox.commands.run("cat /proc/version").stdout
+    assert sandbox.files.read("/dev/null") == ""
+    assert sandbox.files.get_info("/proc/cpuinfo").name == "cpuinfo"
+    assert sandbox.files.exists("/proc/1/mem")
+    assert not sandbox.files.exists("/proc/nothing")
+    assert {"self", "meminfo"} <= {each.name for each in sandbox.files.list("/proc")}
+    assert "shm" in [each.name for each in sandbox.files.list("/dev")]
+
+
+def test_files_move_between_the_home_and_tmp(sandbox):
+    sandbox.files.write("/tmp/out/deep/a.txt", "a")
+    sandbox.files.rename("/tmp/out", "in")
+    assert sandbox.files.read("in/deep/a.txt") == "a"
+    sandbox.files.rename("in/deep/a.txt", "/tmp/a.txt")
+    assert sandbox.files.read("/tmp/a.txt") == "a"
+    assert not sandbox.files.exists("/tmp/out")
+    assert not sandbox.files.exists("in/deep/a.txt")
 
 
 def test_watch_tells_of_a_file_that_was_just_written(sandbox):

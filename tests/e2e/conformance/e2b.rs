@@ -346,6 +346,70 @@ fn hosts_are_what_they_are(client: &Client, sandbox: &Sandbox, host: &str) {
     assert_eq!(ask(&other).unwrap().text(), "page of one");
 }
 
+#[test]
+fn kernels_files_are_read_and_the_home_and_tmp_exchange_files() {
+    let place = Fixture::new();
+    let dev = Dev::start(&place);
+    let client = &dev.client;
+    let sandbox = client.create(&json!({}));
+    let call = |method: &str, message: Value| {
+        let path = format!("/filesystem.Filesystem/{method}");
+        client.envd(&sandbox, "POST", &path, "application/json", message.to_string().as_bytes())
+    };
+    let boot_id = "/proc/sys/kernel/random/boot_id";
+    let boot = client.run(&sandbox, &format!("cat {boot_id}"));
+    assert_eq!((client.read(&sandbox, boot_id).text(), boot.len()), (boot, 37));
+    assert_eq!(client.read(&sandbox, "/dev/null").body, b"");
+    for (path, status) in [("/proc/nothing", 404), ("/proc", 400), ("/dev/zero", 400)] {
+        let read = client.read(&sandbox, path);
+        assert_eq!((read.status, &read.json()["code"]), (status, &json!(status)), "{read:?}");
+    }
+    for (path, kind) in [("/proc/1/mem", "FILE"), ("/proc/cpuinfo", "FILE"), ("/dev", "DIRECTORY")]
+    {
+        let found = call("Stat", json!({ "path": path })).json();
+        assert_eq!(found["entry"]["type"], format!("FILE_TYPE_{kind}"), "{path} {found}");
+    }
+    assert_eq!(call("Stat", json!({ "path": "/proc/nothing" })).status, 404);
+    for (path, name) in [("/proc", "/proc/self"), ("/dev", "/dev/null")] {
+        let listed = call("ListDir", json!({ "path": path })).json();
+        let entries = listed["entries"].as_array().unwrap();
+        assert!(entries.iter().any(|entry| entry["path"] == name), "{listed}");
+    }
+    assert_eq!(call("ListDir", json!({ "path": "/proc/cpuinfo" })).status, 400);
+    assert_eq!(client.pids(&sandbox), [0; 0]);
+
+    let moved = |from: &str, to: &str| {
+        let answer = call("Move", json!({ "source": from, "destination": to }));
+        (answer.status, answer.json())
+    };
+    client.write(&sandbox, "/tmp/new/a.txt", b"new");
+    client.write(&sandbox, "a.txt", b"old");
+    let (status, answer) = moved("/tmp/new/a.txt", "a.txt");
+    assert_eq!((status, &answer["entry"]["path"]), (200, &json!("/home/user/a.txt")), "{answer}");
+    assert_eq!(client.read(&sandbox, "a.txt").text(), "new");
+    client.write(&sandbox, "tree/deep/b.txt", b"b");
+    assert_eq!(moved("tree", "/tmp/made/tree").0, 200);
+    let found = client.run(&sandbox, "cd /tmp; find made new; ls /home/user");
+    assert_eq!(found, "made\nmade/tree\nmade/tree/deep\nmade/tree/deep/b.txt\nnew\na.txt\n");
+    let line = "mkdir -p /home/user/full/x /tmp/links; ln -s /etc/passwd /tmp/link; \
+                ln -s a /tmp/links/l; echo made";
+    assert_eq!(client.run(&sandbox, line), "made\n");
+    assert_eq!(moved("/tmp/link", "link").1["entry"]["symlinkTarget"], "/etc/passwd");
+    // Nothing is left of what fails, and its source is as it was.
+    let failing = [("/tmp/made", "full", 400), ("/tmp/links", "links", 400), ("/tmp/x", "x", 404)];
+    for (from, to, status) in failing {
+        let (found, answer) = moved(from, to);
+        assert_eq!(found, status, "{from} {answer}");
+    }
+    let line = "echo $(cat /tmp/made/tree/deep/b.txt); ls /home/user /home/user/full; \
+                ls -A /home/user | grep move";
+    assert_eq!(
+        client.run(&sandbox, line),
+        "b\n/home/user:\na.txt\nfull\nlink\n\n/home/user/full:\nx\n"
+    );
+    dev.stop();
+}
+
 /// The issue's load: 200 sandboxes in all, at most 16 at once, of 16 clients.
 #[test]
 fn two_hundred_sandboxes_are_created_used_and_killed_by_sixteen_clients() {

@@ -21,7 +21,7 @@ use crate::app::App;
 use crate::error::Error;
 use crate::marker::{MARKER, Marker, OnTimeout};
 use crate::sandbox::Sandbox;
-use crate::settings::BASE;
+use crate::settings::{BASE, untagged};
 
 /// The template that SDKs ask for with `mcp`, if no other one is named.
 const MCP_GATEWAY: &str = "mcp-gateway";
@@ -89,8 +89,12 @@ fn plan(app: &App, asked: NewSandbox) -> Result<SandboxRequest> {
     let (settings, bounds) = (app.settings(), app.service().kept_bounds());
     // The SDK starts the gateway itself, and says that this has failed where the template has none.
     let has_gateway = asked.mcp.is_none() || settings.templates.contains_key(MCP_GATEWAY);
-    let template_name = asked.template_id.filter(|name| name != MCP_GATEWAY || has_gateway);
+    let template_name = asked.template_id.map(|name| untagged(&name).to_owned());
+    let template_name = template_name.filter(|name| name != MCP_GATEWAY || has_gateway);
     let template_name = template_name.unwrap_or_else(|| BASE.to_owned());
+    if template_name.contains(':') {
+        return Err(Error::not_offered("tags of templates other than `latest`"));
+    }
     let template = settings.templates.get(&template_name).ok_or_else(|| {
         let known: Vec<_> = settings.templates.keys().map(String::as_str).collect();
         let message =

@@ -17,6 +17,7 @@ use super::view::listed;
 use crate::app::App;
 use crate::error::Error;
 use crate::sandbox::Sandbox;
+use crate::settings::untagged;
 
 /// The most sandboxes of a page, which is also what one has that asks for no number.
 const MAX_PAGE: usize = 100;
@@ -77,7 +78,7 @@ impl ListQuery {
                     parsed.started_after =
                         Some(time.map_err(|error| invalid(&format!("{error}")))?);
                 }
-                "template" => parsed.template = Some(value.into_owned()),
+                "template" => parsed.template = Some(untagged(&value).to_owned()),
                 "nextToken" if value.is_empty() => {}
                 "nextToken" => {
                     let after = read_token(&value);
@@ -190,7 +191,7 @@ mod tests {
     fn query_is_read_as_the_sdks_write_it() {
         // urlencode({quote("a b"): quote("c&d=1+é")}) of Python, once more in the query.
         let query = "metadata=a%252520b%3Dc%252526d%25253D1%25252B%2525C3%2525A9&state=running%2Cpaused\
-                     &order=asc&startedAfter=2026-08-01T10%3A00%3A00.5%2B02%3A00&limit=1&template=base";
+                     &order=asc&startedAfter=2026-08-01T10%3A00%3A00.5%2B02%3A00&limit=1&template=base%3Alatest";
         let query = ListQuery::parse(query).unwrap();
         assert_eq!(query.metadata, [("a b".to_owned(), "c&d=1+é".to_owned())]);
         assert!(query.running && query.paused && query.order == Order::Oldest);

@@ -9,6 +9,7 @@ mod view;
 
 use std::time::Duration;
 
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
@@ -35,6 +36,7 @@ pub(crate) fn router() -> Router<App> {
     Router::new()
         .route("/sandboxes", sandboxes())
         .route("/v2/sandboxes", sandboxes())
+        .route("/sandboxes/metrics", get(metrics_of_several))
         .route("/sandboxes/{id}", get(info).delete(kill))
         .route("/sandboxes/{id}/connect", post(connect))
         .route("/v2/sandboxes/{id}/connect", post(connect))
@@ -125,7 +127,11 @@ struct Period {
 }
 
 /// What the sandbox uses now: earlier measurements are not kept.
-async fn metrics(about: About, Query(Period { start, end }): Query<Period>) -> Result<Json<Value>> {
+async fn metrics(
+    about: About,
+    period: Result<Query<Period>, QueryRejection>,
+) -> Result<Json<Value>> {
+    let Query(Period { start, end }) = period?;
     let sandbox = about.sandbox().await?;
     let now = Time::now();
     let at = |seconds: i64| Time::from_unix_millis(seconds.saturating_mul(1000));
@@ -147,6 +153,10 @@ async fn metrics(about: About, Query(Period { start, end }): Query<Period>) -> R
         "diskUsed": stats.disk_bytes,
         "diskTotal": stats.disk_limit,
     }])))
+}
+
+async fn metrics_of_several() -> Error {
+    Error::not_offered("the metrics of several sandboxes at once: ask for those of each")
 }
 
 async fn copy(about: About) -> Result<StatusCode> {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::response::Response;
 use axum::{Extension, RequestPartsExt as _};
 use sandbox_http::Caller;
 use serde::de::DeserializeOwned;
@@ -29,11 +29,12 @@ pub(super) struct About {
 }
 
 impl FromRequestParts<App> for About {
-    type Rejection = Response;
+    type Rejection = Error;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Response> {
-        let (Extension(caller), Path(id)) =
-            parts.extract::<(Extension<Caller>, Path<String>)>().await?;
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
+        let nobodys = |_| Error::new(StatusCode::INTERNAL_SERVER_ERROR, "a request of nobody");
+        let Extension(caller) = parts.extract::<Extension<Caller>>().await.map_err(nobodys)?;
+        let Path(id) = parts.extract::<Path<String>>().await?;
         Ok(Self { app: app.clone(), caller, id })
     }
 }

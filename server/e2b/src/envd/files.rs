@@ -9,6 +9,7 @@ use std::task::{Poll, ready};
 
 use axum::Json;
 use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequest as _, Multipart, Query, Request};
 use axum::http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LENGTH,
@@ -27,6 +28,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Call;
+use super::filesystem::kernel::is_kernels;
 use super::gzip::{gunzipped, gzipped};
 use super::paths::{User, name_of};
 use crate::body::IDLE;
@@ -68,13 +70,19 @@ impl Call {
 }
 
 pub(super) async fn read(
-    Query(asked): Query<Asked>,
+    asked: Result<Query<Asked>, QueryRejection>,
     call: Call,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
+    let Query(asked) = asked?;
     let path = call.file_path(asked.username.as_deref(), &asked.path.unwrap_or_default())?;
     let refused = |error| refused(&path, error);
-    let found = call.stat_followed(&path).await.map_err(refused)?;
+    let found = match call.stat_followed(&path).await {
+        Err(error) if is_kernels(&path, &error) => {
+            return Ok(downloaded(&path, call.read_kernels(&path).await?));
+        }
+        found => found.map_err(refused)?,
+    };
     match found.kind() {
         EntryKind::File => {}
         EntryKind::Directory => {
@@ -112,14 +120,8 @@ pub(super) async fn read(
             }
         }
     };
-    let mut response = body.into_response();
-    let media_type = mime_guess::from_path(&path).first_or_octet_stream();
+    let mut response = downloaded(&path, body);
     let of = response.headers_mut();
-    set(of, CONTENT_TYPE, media_type.as_ref());
-    // What a guest has written is no page of this server.
-    of.insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
-    of.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
-    of.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     of.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     of.insert(VARY, HeaderValue::from_static("accept-encoding"));
     match is_gzipped {
@@ -134,11 +136,25 @@ pub(super) async fn read(
     Ok(response)
 }
 
+/// A whole content, as the answer to who downloads it.
+fn downloaded(path: &str, content: impl Into<Body>) -> Response {
+    let mut response = content.into().into_response();
+    let media_type = mime_guess::from_path(path).first_or_octet_stream();
+    let of = response.headers_mut();
+    set(of, CONTENT_TYPE, media_type.as_ref());
+    // What a guest has written is no page of this server.
+    of.insert(CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
+    of.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+    of.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
 pub(super) async fn write(
-    Query(asked): Query<Asked>,
+    asked: Result<Query<Asked>, QueryRejection>,
     call: Call,
     request: Request,
 ) -> Result<Json<Vec<Value>>, Error> {
+    let Query(asked) = asked?;
     let headers = request.headers();
     let metadata = metadata_of(headers)?;
     let encoding = headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes).unwrap_or_default();

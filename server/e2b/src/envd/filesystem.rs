@@ -1,20 +1,28 @@
 //! `filesystem.Filesystem`: entries of a sandbox's file system, and its watches.
 
+pub(super) mod kernel;
+
 use std::collections::BTreeMap;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use axum::response::{IntoResponse, Response};
 use sandbox_api::ErrorKind;
-use sandbox_api::operation::{EntryKind, List, Mkdir, OperationRequest, Remove, Rename, Stat};
+use sandbox_api::operation::{
+    self, EntryKind, List, Mkdir, OperationRequest, Remove, Rename, Stat, Symlink,
+};
+use sandbox_dirfd::random_hex;
 use sandbox_service::ServiceError;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use self::kernel::is_kernels;
 use super::paths::{name_of, target_of};
 use super::{Call, unimplemented};
 use crate::connect::json::{Number, or_default};
 use crate::connect::{Code, ConnectError, server_stream, unary};
+use crate::error::Error;
 
 /// What the keys of E2B's metadata begin with.
 const METADATA: &str = "e2b.";
@@ -33,8 +41,13 @@ struct Asked {
     depth: Number,
 }
 
-pub(super) async fn call(Path(method): Path<String>, call: Call, request: Request) -> Response {
-    match &*method {
+pub(super) async fn call(
+    method: Result<Path<String>, PathRejection>,
+    call: Call,
+    request: Request,
+) -> Result<Response, Error> {
+    let Path(method) = method?;
+    Ok(match &*method {
         "Stat" => unary(request, |it| call.stat_call(it)).await,
         "MakeDir" => unary(request, |it| call.make_dir(it)).await,
         "Move" => unary(request, |it| call.rename(it)).await,
@@ -45,7 +58,7 @@ pub(super) async fn call(Path(method): Path<String>, call: Call, request: Reques
         "GetWatcherEvents" => unary(request, |it| call.watcher_events(it)).await,
         "RemoveWatcher" => unary(request, |it| call.remove_watcher(it)).await,
         _ => unimplemented("filesystem.Filesystem", &method).into_response(),
-    }
+    })
 }
 
 /// An entry as the service describes it; what it does not say is left out.
@@ -135,8 +148,11 @@ impl Call {
     }
 
     async fn entry_at(&self, path: &str) -> Result<Value, ConnectError> {
-        let found = self.stat(path).await?;
-        Ok(json!({ "entry": self.entry(path, found).await }))
+        let entry = match self.stat(path).await {
+            Err(error) if is_kernels(path, &error) => self.kernels(path, 0).await?.swap_remove(0),
+            found => self.entry(path, found?).await,
+        };
+        Ok(json!({ "entry": entry }))
     }
 
     async fn stat_call(self, asked: Asked) -> Result<Value, ConnectError> {
@@ -166,8 +182,46 @@ impl Call {
     async fn rename(self, asked: Asked) -> Result<Value, ConnectError> {
         let (from, to) = (self.resolve(&asked.source)?, self.resolve(&asked.destination)?);
         let rename = Rename { overwrite: true, parents: true, ..Rename::new(&*from, &*to) };
-        let _: Value = self.perform(rename).await?;
+        match self.perform::<Value>(rename).await {
+            // Between two file systems, as those of the home and of `/tmp` are.
+            Err(error) if error.kind() == ErrorKind::InvalidRequest => {
+                let (call, to) = (self.clone(), to.clone());
+                // A client that goes away leaves nothing half done.
+                let moving = tokio::spawn(async move { call.move_by_copy(&from, &to).await });
+                let lost = |_| ConnectError::new(Code::Internal, "the move has failed");
+                moving.await.map_err(lost)??;
+            }
+            moved => drop(moved?),
+        }
         self.entry_at(&to).await
+    }
+
+    /// Copies to a name beside the new one, which the copy then takes, and removes what was copied.
+    async fn move_by_copy(&self, from: &str, to: &str) -> Result<(), ConnectError> {
+        let (parent, _) = to.rsplit_once('/').unwrap_or_default();
+        let beside = format!("{parent}/.e2b-move-{}", random_hex::<16>());
+        let remove = |path: &str| Remove { recursive: true, force: true, ..Remove::new(path) };
+        let copying = async {
+            let _: Value = match self.stat(from).await?.target {
+                Some(target) => self.perform(Symlink::new(&*beside, &*target)).await?,
+                None => {
+                    let copy = operation::Copy::new(from, &*beside);
+                    self.perform(operation::Copy { recursive: true, ..copy }).await?
+                }
+            };
+            let rename = Rename { overwrite: true, ..Rename::new(&*beside, to) };
+            self.perform::<Value>(rename).await
+        };
+        if let Err(error) = copying.await {
+            // What was copied of it, if anything.
+            _ = self.perform::<Value>(remove(&beside)).await;
+            let doing = "it cannot be copied to another file system";
+            return Err(ConnectError::from(error).preceded_by(doing));
+        }
+        let kept = |error: ServiceError| {
+            ConnectError::from(error).preceded_by("it was copied, and is not removed")
+        };
+        self.perform::<Value>(remove(from)).await.map(drop).map_err(kept)
     }
 
     async fn list_dir(self, asked: Asked) -> Result<Value, ConnectError> {
@@ -179,7 +233,16 @@ impl Call {
             details: true,
             ..List::new(&*path)
         };
-        let listed: Listed = self.perform(list).await?;
+        let listed: Listed = match self.perform(list).await {
+            Err(error) if is_kernels(&path, &error) => {
+                let mut entries = self.kernels(&path, depth).await?;
+                if entries.remove(0)["type"] != "FILE_TYPE_DIRECTORY" {
+                    return Err(ConnectError::invalid(format!("path is not a directory: {path}")));
+                }
+                return Ok(json!({ "entries": entries }));
+            }
+            listed => listed?,
+        };
         if listed.truncated {
             let note = listed.note.unwrap_or_else(|| "there are too many entries".to_owned());
             return Err(ConnectError::new(Code::FailedPrecondition, note));

@@ -15,9 +15,9 @@ mod watchers;
 use std::sync::Arc;
 
 use axum::extract::{DefaultBodyLimit, FromRequestParts};
-use axum::http::StatusCode;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
+use axum::http::{Method, StatusCode};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use base64::Engine as _;
@@ -26,6 +26,7 @@ use sandbox_api::service::{SandboxRef, SandboxView, Subject};
 use sandbox_service::{Service, ServiceError};
 
 use self::paths::User;
+use self::process::Configs;
 use self::watchers::Watchers;
 use crate::app::{App, EnvdCaller};
 use crate::connect::{Code, ConnectError};
@@ -40,10 +41,16 @@ pub(crate) fn router() -> Router<App> {
         .route("/health", get(|| async { StatusCode::NO_CONTENT }))
         .route("/metrics", get(metrics::metrics))
         .route("/envs", get(metrics::envs))
+        .method_not_allowed_fallback(other_method)
         .fallback(|| async { Error::not_offered("this of a sandbox") })
         // Files are as large as the sandbox lets them be, and messages have a bound of their own.
         .layer(DefaultBodyLimit::disable())
         .layer(Extension(Arc::new(Watchers::default())))
+        .layer(Extension(Arc::new(Configs::default())))
+}
+
+async fn other_method(method: Method) -> Error {
+    Error::new(StatusCode::METHOD_NOT_ALLOWED, format!("this path does not take {method}"))
 }
 
 /// A call in a sandbox.
@@ -54,6 +61,7 @@ struct Call {
     sandbox: SandboxRef,
     user: User,
     watchers: Arc<Watchers>,
+    configs: Arc<Configs>,
 }
 
 impl FromRequestParts<App> for Call {
@@ -64,10 +72,11 @@ impl FromRequestParts<App> for Call {
         let EnvdCaller { subject, sandbox } =
             parts.extensions.get().cloned().ok_or_else(missing)?;
         let watchers = parts.extensions.get::<Arc<Watchers>>().cloned().ok_or_else(missing)?;
+        let configs = parts.extensions.get::<Arc<Configs>>().cloned().ok_or_else(missing)?;
         let name = parts.headers.get(AUTHORIZATION).and_then(|it| user_of(it.as_bytes()));
         let user = User::named(name.as_deref());
         let user = user.map_err(|message| Error::new(StatusCode::UNAUTHORIZED, message))?;
-        Ok(Self { app: app.clone(), subject, sandbox, user, watchers })
+        Ok(Self { app: app.clone(), subject, sandbox, user, watchers, configs })
     }
 }
 

@@ -1,8 +1,10 @@
 //! `process.Process`: processes by their pid inside or by their tag, and streams of what they print.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Mutex;
 use std::time::Duration;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -18,17 +20,20 @@ use sandbox_api::{
     SignalTarget, TerminalSize, millis,
 };
 use sandbox_service::{Events, ProcessFilter, ServiceError};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::filesystem::kernel;
 use super::{Call, unimplemented};
 use crate::connect::json::{Base64, Name, Number, or_default};
 use crate::connect::{
     Bounds, Code, ConnectError, Incoming, Messages, after, bounded, client_stream, server_stream,
     to_json, unary,
 };
+use crate::error::Error;
 use crate::marker::Marker;
+use crate::sandbox::lock;
 
 /// For how long a process that has ended can be connected to.
 const REMEMBERED: Duration = Duration::from_secs(30);
@@ -40,8 +45,15 @@ const KILLED_READ: Duration = Duration::from_secs(1);
 const KEEPALIVE: &[u8] = br#"{"event":{"keepalive":{}}}"#;
 /// The size of a terminal whose request has none.
 const USUAL_SIZE: (u16, u16) = (80, 24);
-/// What the SDKs start: the words of a list are cut there.
+/// What the SDKs start: where only the line of a process is known, its words are cut there.
 const LOGIN_SHELL: &str = "/bin/bash -l -c ";
+/// The longest words and variables of a process that are kept for lists, in bytes of JSON.
+const MAX_CONFIG: usize = 64 << 10;
+
+/// What processes were started with that run here, by sandbox, generation and id: the service has no more of that
+/// than a line for people.
+#[derive(Debug, Default)]
+pub(super) struct Configs(Mutex<HashMap<(String, u64, u32), Value>>);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -52,7 +64,7 @@ struct Start {
     stdin: Option<bool>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Config {
     #[serde(deserialize_with = "or_default")]
@@ -61,6 +73,7 @@ struct Config {
     args: Vec<String>,
     #[serde(deserialize_with = "or_default")]
     envs: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     cwd: Option<String>,
 }
 
@@ -116,8 +129,13 @@ struct StreamInput {
 #[derive(Debug, Default, Deserialize)]
 struct Nothing {}
 
-pub(super) async fn call(Path(method): Path<String>, call: Call, request: Request) -> Response {
-    match &*method {
+pub(super) async fn call(
+    method: Result<Path<String>, PathRejection>,
+    call: Call,
+    request: Request,
+) -> Result<Response, Error> {
+    let Path(method) = method?;
+    Ok(match &*method {
         "Start" => server_stream(request, |it, bounds| call.start(it, bounds)).await,
         "Connect" => server_stream(request, |it, bounds| call.connect(it, bounds)).await,
         "List" => unary(request, |_: Nothing| call.list()).await,
@@ -127,11 +145,12 @@ pub(super) async fn call(Path(method): Path<String>, call: Call, request: Reques
         "SendSignal" => unary(request, |it| call.send_signal(it)).await,
         "Update" => unary(request, |it| call.update(it)).await,
         _ => unimplemented("process.Process", &method).into_response(),
-    }
+    })
 }
 
 impl Call {
     async fn start(self, asked: Start, bounds: Bounds) -> Result<Messages, ConnectError> {
+        let config = json!(asked.process);
         let request = self.process_request(asked, bounds.timeout).await?;
         let service = self.service();
         let started = service.start_process(&self.subject, &self.sandbox, request, None).await;
@@ -143,7 +162,26 @@ impl Call {
             }
             Err(error) => return Err(error.into()),
         };
+        self.remember(&view, config);
         self.follow(view, ReadFrom::After(0), bounds).await
+    }
+
+    /// Keeps for lists what a process was started with, until nothing of it prints any more.
+    fn remember(&self, view: &ProcessView, config: Value) {
+        let silent = self.service().process_silent(&self.subject, &self.place(view), view.id);
+        let Some(silent) = silent.ok().filter(|_| config.to_string().len() <= MAX_CONFIG) else {
+            return;
+        };
+        let (configs, key) = (self.configs.clone(), self.key(view));
+        lock(&configs.0).insert(key.clone(), config);
+        tokio::spawn(async move {
+            silent.await;
+            lock(&configs.0).remove(&key);
+        });
+    }
+
+    fn key(&self, view: &ProcessView) -> (String, u64, u32) {
+        (self.sandbox.id.clone(), view.generation, view.id)
     }
 
     /// A process of the sandbox's environment, under that of the call.
@@ -248,9 +286,14 @@ impl Call {
     async fn list(self) -> Result<Value, ConnectError> {
         let filter = ProcessFilter { state: Some(ProcessState::Running), tag: None };
         let found = self.processes(filter).await?;
-        // What its template starts is none of its caller's.
+        // What its template starts, and what reads files, is none of its caller's.
         let prepared = self.view().await?.spec.prepared;
-        let is_callers = |view: &&ProcessView| prepared.is_none() || view.tag != prepared;
+        let is_callers = |view: &&ProcessView| match view.tag.as_deref() {
+            None => true,
+            tag => tag != Some(kernel::TAG) && tag != prepared.as_deref(),
+        };
+        let configs = lock(&self.configs.0);
+        let listed = |view: &ProcessView| listed(view, configs.get(&self.key(view)));
         let processes: Vec<_> = found.iter().filter(is_callers).map(listed).collect();
         Ok(json!({ "processes": processes }))
     }
@@ -344,7 +387,7 @@ impl Call {
         Ok(found.value.processes)
     }
 
-    fn place(&self, view: &ProcessView) -> SandboxRef {
+    pub(super) fn place(&self, view: &ProcessView) -> SandboxRef {
         SandboxRef { generation: Some(view.generation), ..self.sandbox.clone() }
     }
 }
@@ -475,20 +518,25 @@ fn signal_text(signal: u8) -> String {
     name.map_or_else(|| format!("signal {signal}"), |name| (*name).to_owned())
 }
 
-/// A process of a list, with what is known of its words.
-fn listed(view: &ProcessView) -> Value {
-    let (cmd, args): (_, Vec<_>) = match view.command.strip_prefix(LOGIN_SHELL) {
-        Some(line) => ("/bin/bash", vec!["-l", "-c", line]),
-        None => {
-            let mut words = view.command.split(' ');
-            (words.next().unwrap_or_default(), words.collect())
-        }
-    };
-    let mut listed = json!({ "config": { "cmd": cmd, "args": args }, "pid": view.pid });
+/// A process of a list, with what it was started with, or else what is known of its words.
+fn listed(view: &ProcessView, config: Option<&Value>) -> Value {
+    let config = config.cloned().unwrap_or_else(|| config_of(&view.command));
+    let mut listed = json!({ "config": config, "pid": view.pid });
     if let Some(tag) = &view.tag {
         listed["tag"] = tag.clone().into();
     }
     listed
+}
+
+fn config_of(line: &str) -> Value {
+    let (cmd, args): (_, Vec<_>) = match line.strip_prefix(LOGIN_SHELL) {
+        Some(line) => ("/bin/bash", vec!["-l", "-c", line]),
+        None => {
+            let mut words = line.split(' ');
+            (words.next().unwrap_or_default(), words.collect())
+        }
+    };
+    json!({ "cmd": cmd, "args": args })
 }
 
 fn size_of(pty: Pty) -> Result<TerminalSize, ConnectError> {

@@ -191,6 +191,17 @@ async fn a_client_that_goes_away_ends_nothing() {
 }
 
 #[tokio::test]
+async fn a_list_has_what_a_process_was_started_with() {
+    let world = World::new().await;
+    let config =
+        json!({ "cmd": "sleep", "args": ["a b", "", "c"], "envs": { "A": "b c" }, "cwd": "/tmp" });
+    let start = json!({ "process": config, "tag": "mine" });
+    drop(world.stream("Start", 0, &[start]).await);
+    let (_, list) = world.unary("process.Process/List", json!({})).await;
+    assert_eq!(list, json!({ "processes": [{ "config": config, "pid": 101, "tag": "mine" }] }));
+}
+
+#[tokio::test]
 async fn a_stream_ends_at_its_timeout_and_with_its_sandbox() {
     let world = World::new().await;
     let sleep = json!({ "process": { "cmd": "sleep" }, "tag": "slow" });
@@ -219,6 +230,19 @@ async fn what_is_not_offered_is_answered_at_once() {
     }
     let init = Request::post("/init").body(Body::empty()).unwrap();
     assert_eq!(json_of(world.send(init).await).await.0, 501);
+    let wrong = [
+        (Request::get("/process.Process/Start"), 405),
+        (Request::put("/files?path=a"), 405),
+        (Request::post("/process.Process/%ff"), 400),
+        (Request::post("/filesystem.Filesystem/%ff"), 400),
+        (Request::get("/files?path=a&path=b"), 400),
+        (Request::post("/files?path=a&path=b"), 400),
+    ];
+    for (request, status) in wrong {
+        let answer = json_of(world.send(request.body(Body::empty()).unwrap()).await).await;
+        assert_eq!((answer.0, &answer.1["code"]), (status, &json!(status)), "{answer:?}");
+        assert!(answer.1["message"].is_string(), "{answer:?}");
+    }
     let health = Request::get("/health").body(Body::empty()).unwrap();
     assert_eq!(json_of(world.send(health).await).await.0, 204);
     let stat = json!({ "path": "a.txt" });
@@ -304,6 +328,24 @@ async fn files_are_uploaded_in_parts_or_as_they_are() {
         (status, error["message"].as_str()),
         (404, Some("path '/home/user/none' does not exist"))
     );
+}
+
+#[tokio::test]
+async fn file_of_the_kernels_is_read_by_a_command_and_missing_where_nothing_is_printed() {
+    let world = World::new().await;
+    let get = Request::get("/files?path=/proc/version").body(Body::empty()).unwrap();
+    let read = world.send(get).await;
+    assert_eq!(
+        (read.status(), &read.headers()["content-disposition"]),
+        (StatusCode::OK, &"attachment".parse().unwrap())
+    );
+    let content = axum::body::to_bytes(read.into_body(), 1 << 20).await.unwrap();
+    assert_eq!(&content[..], b"/proc/version");
+    for method in ["Stat", "ListDir"] {
+        let asked = json!({ "path": "/proc/nothing" });
+        let (status, error) = world.unary(&format!("filesystem.Filesystem/{method}"), asked).await;
+        assert_eq!((status, &error["code"]), (404, &json!("not_found")), "{method}");
+    }
 }
 
 #[test]

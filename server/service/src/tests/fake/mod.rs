@@ -449,8 +449,9 @@ impl Guest for FakeGuest {
             if let Operation::Exists(_) = request.operation {
                 return Envelope::failed(Duration::ZERO, self.closed().await.failure());
             }
-            let failure = Failure::new(ErrorKind::NotFound, request.operation.name(), None);
-            Envelope::failed(Duration::ZERO, failure)
+            let is_kernels = request.operation.paths().0.as_bytes().starts_with(b"/proc/");
+            let kind = if is_kernels { ErrorKind::SpecialFile } else { ErrorKind::NotFound };
+            Envelope::failed(Duration::ZERO, Failure::new(kind, request.operation.name(), None))
         }
         .boxed()
     }
