@@ -174,24 +174,17 @@ pub struct Execution {
     pub document: Option<ExecutionDocument<'static>>,
 }
 
-// The members of an execution that its document does not have. The description of its schema is the document's.
-#[derive(Serialize, JsonSchema)]
+/// The members of an execution that its document does not have.
+#[derive(Serialize)]
 struct ServiceMembers<'a, D> {
     #[serde(flatten)]
     document: D,
-    /// When it was accepted.
     created_at: Time,
-    /// When its run began.
     started_at: Option<Time>,
-    /// When it ended.
     ended_at: Option<Time>,
-    /// The members of its caller's own.
     metadata: &'a Map<String, Value>,
-    /// The kept sandbox that it runs in; null for one of its own.
     sandbox: Option<&'a str>,
-    /// The generation of that sandbox that it runs in; before that, the one that was asked for.
     generation: Option<u64>,
-    /// Whether it started that generation in place of an earlier one, whose processes are gone; null before its run, and without a kept sandbox.
     restarted: Option<bool>,
 }
 
@@ -271,16 +264,51 @@ impl<D: JsonSchema> JsonSchema for OfKind<D> {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let mut schema = ServiceMembers::<D>::json_schema(generator);
-        let exit_code = "The exit code; null before the end, and of a command that a signal ended.";
-        // What these are before the end is no member of a document.
-        for (name, description, mut member) in [
+        let later = generator.subschema_for::<Option<Time>>();
+        let members = [
             ("status", "Its state.", generator.subschema_for::<ExecutionState>()),
-            ("exit_code", exit_code, generator.subschema_for::<Option<u8>>()),
-        ] {
+            ("created_at", "When it was accepted.", generator.subschema_for::<Time>()),
+            ("started_at", "When its run began.", later.clone()),
+            ("ended_at", "When it ended.", later),
+            (
+                "metadata",
+                "The members of its caller's own.",
+                generator.subschema_for::<Map<String, Value>>(),
+            ),
+            (
+                "sandbox",
+                "The kept sandbox that it runs in; null for one of its own.",
+                generator.subschema_for::<Option<String>>(),
+            ),
+            (
+                "generation",
+                "The generation of that sandbox that it runs in; before that, the one that was asked for.",
+                generator.subschema_for::<Option<u64>>(),
+            ),
+            (
+                "restarted",
+                "Whether it started that generation in place of an earlier one, whose processes are \
+                 gone; null before its run, and without a kept sandbox.",
+                generator.subschema_for::<Option<bool>>(),
+            ),
+            (
+                "exit_code",
+                "The exit code; null before the end, and of a command that a signal ended.",
+                generator.subschema_for::<Option<u8>>(),
+            ),
+        ];
+        let mut schema = D::json_schema(generator);
+        let object = schema.ensure_object();
+        for (name, description, mut member) in members {
             member.insert("description".to_owned(), description.into());
-            if let Some(of_document) = schema.pointer_mut(&format!("/properties/{name}")) {
-                *of_document = member.into();
+            if let Some(Value::Object(properties)) = object.get_mut("properties") {
+                properties.insert(name.to_owned(), member.into());
+            }
+            match object.get_mut("required") {
+                Some(Value::Array(required)) if !required.contains(&name.into()) => {
+                    required.push(name.into());
+                }
+                _ => {}
             }
         }
         schema
@@ -306,37 +334,54 @@ impl JsonSchema for Execution {
 impl<'de> Deserialize<'de> for Execution {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut members = Map::deserialize(deserializer)?;
-        let mut summary = Map::new();
-        for name in ["created_at", "started_at", "ended_at", "metadata", "sandbox"] {
-            let member = members.remove_entry(name);
-            summary.extend([member.ok_or_else(|| D::Error::missing_field(name))?]);
-        }
+        let mut beside =
+            |name: &'static str| members.remove(name).ok_or_else(|| D::Error::missing_field(name));
+        let created_at = from_value::<_, D>(beside("created_at")?)?;
+        let started_at = from_value::<_, D>(beside("started_at")?)?;
+        let ended_at = from_value::<_, D>(beside("ended_at")?)?;
+        let metadata = from_value::<_, D>(beside("metadata")?)?;
+        let sandbox = from_value::<_, D>(beside("sandbox")?)?;
         // A server from before them gives none.
-        let later = ["generation", "restarted"];
-        summary.extend(later.iter().filter_map(|name| members.remove_entry(*name)));
-        let member =
-            |name: &'static str| members.get(name).ok_or_else(|| D::Error::missing_field(name));
-        for name in ["status", "id"] {
-            summary.insert(name.to_owned(), member(name)?.clone());
-        }
+        let generation = members.remove("generation").map_or(Ok(None), from_value::<_, D>)?;
+        let restarted = members.remove("restarted").map_or(Ok(None), from_value::<_, D>)?;
+        let member = |name: &'static str| {
+            members.get(name).cloned().ok_or_else(|| D::Error::missing_field(name))
+        };
+        let status: ExecutionState = from_value::<_, D>(member("status")?)?;
+        let id = from_value::<_, D>(member("id")?)?;
         let schema = member("schema")?;
-        let kind = if ExecSchema::deserialize(schema).is_ok() {
+        let kind = if ExecSchema::deserialize(&schema).is_ok() {
             ExecutionKind::Command
         } else {
-            ResultSchema::deserialize(schema).map_err(D::Error::custom)?;
+            from_value::<ResultSchema, D>(schema)?;
             ExecutionKind::Script
         };
-        summary.insert("kind".to_owned(), kind.as_str().into());
-        let summary: ExecutionSummary =
-            serde_json::from_value(summary.into()).map_err(D::Error::custom)?;
-        let document = match summary.status {
+        let summary = ExecutionSummary {
+            id,
+            kind,
+            status,
+            created_at,
+            started_at,
+            ended_at,
+            metadata,
+            sandbox,
+            generation,
+            restarted,
+            image: None,
+            subject: None,
+        };
+        let document = match status {
             ExecutionState::Queued | ExecutionState::Running => None,
-            ExecutionState::Ended(_) => {
-                Some(serde_json::from_value(members.into()).map_err(D::Error::custom)?)
-            }
+            ExecutionState::Ended(_) => Some(from_value::<_, D>(members.into())?),
         };
         Ok(Self { summary, document })
     }
+}
+
+fn from_value<'de, T: serde::de::DeserializeOwned, D: Deserializer<'de>>(
+    value: Value,
+) -> Result<T, D::Error> {
+    serde_json::from_value(value).map_err(D::Error::custom)
 }
 
 #[cfg(test)]
