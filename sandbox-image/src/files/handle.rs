@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::{fs, io};
 
-use super::access::Files;
+use super::access::{Files, Flush};
 use super::error::FileError;
 use super::open::OpenFile;
 use super::open_mode::OpenMode;
@@ -398,16 +398,6 @@ impl Handle {
         Ok(to)
     }
 
-    /// Writes what is buffered, as far as possible.
-    ///
-    /// # Errors
-    ///
-    /// OS errors that were not returned before.
-    pub fn flush_best_effort(&mut self) -> Result<(), FileError> {
-        let is_known = self.failed;
-        self.flush().or_else(|error| if is_known { Ok(()) } else { Err(error) })
-    }
-
     /// Flushes and closes. The handle is closed even on an error.
     ///
     /// # Errors
@@ -419,6 +409,13 @@ impl Handle {
         self.buffer = Vec::new();
         (self.cursor, self.end) = (0, 0);
         flushed
+    }
+}
+
+impl Flush for Handle {
+    fn flush_best_effort(&mut self) -> Result<(), FileError> {
+        let is_known = self.failed;
+        self.flush().or_else(|error| if is_known { Ok(()) } else { Err(error) })
     }
 }
 
