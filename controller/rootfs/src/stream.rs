@@ -11,7 +11,7 @@ use crate::budget::Budget;
 use crate::digest::Digest;
 use crate::error::RootfsError;
 use crate::section::Section;
-use crate::tar::Source;
+use crate::tar::{Source, pass};
 
 /// Size of a buffer.
 const PIECE: usize = 64 << 10;
@@ -184,9 +184,3 @@ impl Read for LayerStream<'_> {
 }
 
 impl Source for LayerStream<'_> {}
-
-/// Skips the rest of a stream.
-pub(super) fn pass(source: &mut impl Read, bytes: u64) -> io::Result<()> {
-    let passed = io::copy(&mut source.take(bytes), &mut io::sink())?;
-    if passed == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
-}

@@ -10,7 +10,6 @@ use std::io::Read;
 use std::ops::Range;
 
 use crate::error::{RootfsError, TarProblem};
-use crate::stream::pass;
 
 /// The unit of the format.
 pub(super) const BLOCK: u64 = 512;
@@ -43,6 +42,12 @@ pub(super) trait Source: Read + Sized {
     fn skip(&mut self, bytes: u64) -> io::Result<()> {
         pass(self, bytes)
     }
+}
+
+/// Skips the rest of a stream.
+pub(super) fn pass(source: &mut impl Read, bytes: u64) -> io::Result<()> {
+    let passed = io::copy(&mut source.take(bytes), &mut io::sink())?;
+    if passed == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 /// An entry, as in the archive: untrusted.
