@@ -26,7 +26,6 @@ use crate::room::Pending;
 use crate::sandboxes::prepared::PreparedSandboxes;
 use crate::sandboxes::registry::KeptSandboxes;
 use crate::schedule::{Bounds, Schedule};
-use crate::service::Service;
 use crate::turns::Turns;
 
 /// What all parts of a service share.
@@ -80,17 +79,6 @@ pub(crate) struct State {
     pub keys: HashSet<(Subject, String)>,
     pub rates: Rates,
     quotas: Quotas,
-}
-
-impl Service {
-    /// Replaces the bounds of each subject.
-    pub fn set_quotas(&self, quotas: Quotas) {
-        let mut state = self.core.state();
-        state.quotas = quotas;
-        state.schedule.set_bounds(bounds(&self.core.config, &quotas));
-        drop(state);
-        self.core.dispatch();
-    }
 }
 
 impl Core {
@@ -165,6 +153,14 @@ impl Core {
 
     pub fn quotas(&self) -> Quotas {
         self.state().quotas
+    }
+
+    pub fn set_quotas(self: &Arc<Self>, quotas: Quotas) {
+        let mut state = self.state();
+        state.quotas = quotas;
+        state.schedule.set_bounds(bounds(&self.config, &quotas));
+        drop(state);
+        self.dispatch();
     }
 
     /// Whether something of a subject runs, or a front end keeps a sandbox of it.

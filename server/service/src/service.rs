@@ -15,7 +15,7 @@ use sandbox_store::{ExecutionQuery, NewSession, SigningKey, Store, StoredExecuti
 
 use crate::admission::Submitted;
 use crate::cluster::node::Node;
-use crate::config::ServiceConfig;
+use crate::config::{Quotas, ServiceConfig};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::error::ServiceError;
@@ -147,6 +147,20 @@ impl Service {
         self.core.clone().submit(subject.clone(), request, key, sandbox, true).await
     }
 
+    /// An execution with its result document when it has ended, or as it is after this time.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError::not_found`] if this subject has none of this id.
+    pub async fn wait(
+        &self,
+        subject: &Subject,
+        id: &str,
+        up_to: Duration,
+    ) -> Result<StoredExecution, ServiceError> {
+        self.core.wait(subject, id, up_to).await
+    }
+
     /// Cancels an execution, and gives it as it is then: one that waited has ended, one that runs
     /// ends soon, and one that has ended is not changed. Once more kills it at once.
     ///
@@ -224,6 +238,11 @@ impl Service {
         let core = self.core.with_files(subject, id).await?;
         let (id, path) = (id.to_owned(), path.to_vec());
         crate::blocking(move || core.files.open_file(&id, &path)).await
+    }
+
+    /// Replaces the bounds of each subject.
+    pub fn set_quotas(&self, quotas: Quotas) {
+        self.core.set_quotas(quotas);
     }
 
     /// What a subject has used, and has now.
