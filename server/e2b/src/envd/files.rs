@@ -28,9 +28,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Call;
-use super::filesystem::kernel::is_kernels;
 use super::gzip::{gunzipped, gzipped};
-use super::paths::{User, name_of};
+use super::paths::{User, is_kernels, name_of};
 use crate::body::IDLE;
 use crate::error::Error;
 

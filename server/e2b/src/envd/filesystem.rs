@@ -1,6 +1,6 @@
 //! `filesystem.Filesystem`: entries of a sandbox's file system, and its watches.
 
-pub(super) mod kernel;
+mod kernel;
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use self::kernel::is_kernels;
-use super::paths::{name_of, target_of};
+use super::paths::{is_kernels, name_of, target_of};
 use super::{Call, unimplemented};
 use crate::connect::json::{Number, or_default};
 use crate::connect::{Code, ConnectError, server_stream, unary};

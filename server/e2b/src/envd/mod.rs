@@ -3,6 +3,7 @@
 //! Everything here is of one sandbox, which [`EnvdCaller`] says. A sandbox has one user: whoever is named
 //! acts as it, and only what a relative path means differs.
 
+mod configs;
 mod files;
 mod filesystem;
 mod gzip;
@@ -25,8 +26,8 @@ use base64::engine::general_purpose::STANDARD;
 use sandbox_api::service::{SandboxRef, SandboxView, Subject};
 use sandbox_service::{Service, ServiceError};
 
+use self::configs::Configs;
 use self::paths::User;
-use self::process::Configs;
 use self::watchers::Watchers;
 use crate::app::{App, EnvdCaller};
 use crate::connect::{Code, ConnectError};

@@ -1,6 +1,8 @@
 //! Paths as a user writes them. Pure.
 
+use sandbox_api::ErrorKind;
 use sandbox_dirfd::clean;
+use sandbox_service::ServiceError;
 
 use crate::settings::{HOME, USER};
 
@@ -8,6 +10,17 @@ use crate::settings::{HOME, USER};
 const ROOT_HOME: &str = "/root";
 /// The longest path, in bytes.
 const MAX_PATH: usize = 4096;
+/// Whose files the kernel makes up.
+const KERNELS: [&str; 3] = ["/proc", "/sys", "/dev"];
+/// The tag of commands that read those: lists of processes leave them out.
+pub(crate) const KERNEL_TAG: &str = "sandboxctl.kernel";
+
+/// Whether an operation has refused a path because it is the kernel's.
+pub(crate) fn is_kernels(path: &str, error: &ServiceError) -> bool {
+    let is_in = |rest: &str| rest.is_empty() || rest.starts_with('/');
+    error.kind() == ErrorKind::SpecialFile
+        && KERNELS.iter().any(|top| path.strip_prefix(top).is_some_and(is_in))
+}
 
 /// Whose home a relative path is below. All act as the sandbox's one user.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! `process.Process`: processes by their pid inside or by their tag, and streams of what they print.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Mutex;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
@@ -24,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::filesystem::kernel;
+use super::paths::KERNEL_TAG;
 use super::{Call, unimplemented};
 use crate::connect::json::{Base64, Name, Number, or_default};
 use crate::connect::{
@@ -49,11 +48,6 @@ const USUAL_SIZE: (u16, u16) = (80, 24);
 const LOGIN_SHELL: &str = "/bin/bash -l -c ";
 /// The longest words and variables of a process that are kept for lists, in bytes of JSON.
 const MAX_CONFIG: usize = 64 << 10;
-
-/// What processes were started with that run here, by sandbox, generation and id: the service has no more of that
-/// than a line for people.
-#[derive(Debug, Default)]
-pub(super) struct Configs(Mutex<HashMap<(String, u64, u32), Value>>);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -290,7 +284,7 @@ impl Call {
         let prepared = self.view().await?.spec.prepared;
         let is_callers = |view: &&ProcessView| match view.tag.as_deref() {
             None => true,
-            tag => tag != Some(kernel::TAG) && tag != prepared.as_deref(),
+            tag => tag != Some(KERNEL_TAG) && tag != prepared.as_deref(),
         };
         let configs = lock(&self.configs.0);
         let listed = |view: &ProcessView| listed(view, configs.get(&self.key(view)));

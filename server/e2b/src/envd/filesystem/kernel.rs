@@ -18,24 +18,15 @@ use serde_json::Value;
 use super::{Found, entry_json};
 use crate::connect::{Code, ConnectError};
 use crate::envd::Call;
+use crate::envd::paths::KERNEL_TAG;
 use crate::error::Error;
 
-const TOPS: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// The most that is read, and for how long.
 const MOST: usize = 1 << 20;
 const TIME: Duration = Duration::from_secs(10);
-/// The tag of these commands: lists of processes leave them out.
-pub(crate) const TAG: &str = "sandboxctl.kernel";
 /// What is printed of each entry, and then of what it leads to.
 const ENTRY: &str = "= %f %s %Y %U %G %N";
 const MEANT: &str = "> %f %n";
-
-/// Whether an operation has refused a path because it is the kernel's.
-pub(crate) fn is_kernels(path: &str, error: &ServiceError) -> bool {
-    let is_in = |rest: &str| rest.is_empty() || rest.starts_with('/');
-    error.kind() == ErrorKind::SpecialFile
-        && TOPS.iter().any(|top| path.strip_prefix(top).is_some_and(is_in))
-}
 
 /// What a command has printed, and how it ended.
 #[derive(Default)]
@@ -96,7 +87,7 @@ impl Call {
             env: env.map(|(name, value)| (name.to_owned(), Content::from(value))).into(),
             ..CommandRequest::default()
         };
-        let (tag, timeout_ms) = (Some(TAG.to_owned()), Some(millis(TIME)));
+        let (tag, timeout_ms) = (Some(KERNEL_TAG.to_owned()), Some(millis(TIME)));
         let request = ProcessRequest { command, tag, timeout_ms, ..ProcessRequest::default() };
         let (service, subject) = (self.service(), &self.subject);
         let view = service.start_process(subject, &self.sandbox, request, None).await?.value;
@@ -172,6 +163,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::envd::paths::is_kernels;
 
     #[test]
     fn only_what_was_refused_as_the_kernels_is_read_by_a_command() {
