@@ -30,8 +30,10 @@ const SECTIONS: &[&str] = &[
     "server", "tools",
 ];
 /// Functions of scripts that are called like a section's settings.
-const FUNCTIONS: &[&str] =
-    &["io.lines", "io.open", "io.write", "tools.NAME.TOOL", "tools.describe", "tools.search"];
+const FUNCTIONS: &[&str] = &[
+    "io.input", "io.lines", "io.open", "io.output", "io.popen", "io.read", "io.stdin", "io.stdout",
+    "io.tmpfile", "io.write", "tools.NAME.TOOL", "tools.describe", "tools.search",
+];
 /// Variables that are no settings, and that the program itself sets.
 const OWN_VARIABLES: &[&str] = &["SANDBOXCTL_COMPLETE"];
 /// What a message of the service quotes beside names of its API and settings.
