@@ -49,8 +49,9 @@ use crate::step::Step;
 use crate::{Sandbox, audit};
 
 const IO_DIR: &str = "the io dir";
-/// A private io dir that may take at most this part of the sandbox's memory is in memory.
-const PART_IN_MEMORY: u64 = 8;
+/// A bounded io dir that may take at most this part of the sandbox's memory is in memory: where there
+/// are programs, and where there are none.
+const PART_IN_MEMORY: [u64; 2] = [8, 4];
 
 impl Sandbox {
     /// Launches a sandbox.
@@ -180,7 +181,7 @@ impl Opened {
             stages.recover();
         }
         let image = match (is_staged, allowed) {
-            (true, Mounts::Any) => Some(image(&shared, &spec, None).await),
+            (true, Mounts::Any) => Some(bounded(&shared, &spec, None).await),
             _ => None,
         };
         let private = match (&spec.io_dir, spec.private_io) {
@@ -383,9 +384,7 @@ async fn private_io_dir(
     mounts: Mounts,
 ) -> Result<IoDir, Error> {
     let is_embedded = shared.engine.info().kind == EngineKind::Embedded;
-    let can_mount = rustix::process::geteuid().is_root();
     let (scratch, size) = (&shared.folders.scratch_dir, size_of(&spec.limits));
-    let is_small = size.bytes <= spec.limits.memory.as_u64() / PART_IN_MEMORY;
     let refuse = |reason: String| Error::PrivateIoDir { reason };
     if let Some(path) = &spec.kept_at {
         let wanted = match (is_to_be_bounded(spec), mounts) {
@@ -402,18 +401,15 @@ async fn private_io_dir(
         let opened = tokio::task::spawn_blocking(open).await;
         return opened.map_err(|error| refuse(error.to_string()))?;
     }
-    let in_memory = |owner| match BoundedDir::in_memory(size, owner) {
-        Ok(dir) => IoDir::bounded(dir),
-        Err(error) => Err(refuse(error.to_string())),
-    };
     match private {
-        PrivateIo::Memory if is_embedded && !can_mount => {
+        PrivateIo::Memory if is_embedded && !rustix::process::geteuid().is_root() => {
             Err(refuse("only root can mount a file system in memory for it".to_owned()))
         }
         PrivateIo::Memory if is_embedded => {
             let highest = shared.engine.highest_id();
             let user = container_user(UserMapping::Identity, None, spec.user, highest)?;
-            in_memory(Some((user.uid(), user.gid())))
+            let made = BoundedDir::in_memory(size, Some((user.uid(), user.gid())));
+            IoDir::bounded(made.map_err(|error| refuse(error.to_string()))?)
         }
         PrivateIo::Memory => {
             let reason = "Docker's containers have none that the controller could see";
@@ -423,9 +419,8 @@ async fn private_io_dir(
         PrivateIo::Disk if mounts == Mounts::Directories => {
             IoDir::fresh(scratch, owner, Some(only_directories()))
         }
-        PrivateIo::Disk if is_embedded && is_small && can_mount => in_memory(owner),
-        PrivateIo::Disk => match image(shared, spec, owner).await {
-            Ok(image) => IoDir::bounded(image),
+        PrivateIo::Disk => match bounded(shared, spec, owner).await {
+            Ok(dir) => IoDir::bounded(dir),
             Err(reason) => {
                 tracing::warn!(reason, "a private io dir is watched, not bounded");
                 IoDir::fresh(scratch, owner, Some(reason))
@@ -434,13 +429,22 @@ async fn private_io_dir(
     }
 }
 
-/// An image that bounds the io dir of a sandbox, or why there is none.
-async fn image(
+/// A directory that bounds the io dir of a sandbox, or why there is none.
+async fn bounded(
     shared: &Arc<Shared>,
     spec: &SandboxSpec,
     owner: Option<(u32, u32)>,
 ) -> Result<BoundedDir, String> {
     let (shared, size) = (shared.clone(), size_of(&spec.limits));
+    // Docker mounts a device, or an overlay of any directories.
+    let may_be_in_memory = spec.staged || shared.engine.info().kind == EngineKind::Embedded;
+    let part = PART_IN_MEMORY[usize::from(!spec.root.supports_exec())];
+    if may_be_in_memory && size.bytes <= spec.limits.memory.as_u64() / part {
+        match BoundedDir::in_memory(size, owner) {
+            Ok(dir) => return Ok(dir),
+            Err(error) => tracing::debug!(%error, "no file system in memory"),
+        }
+    }
     // It starts a program, and mounts.
     let make = tokio::task::spawn_blocking(move || {
         let templates = shared.instance.state.templates_dir();
