@@ -75,7 +75,7 @@ fn rest_of_a_deep_tree_is_listed_and_can_be_removed() {
         let (files, _) = setup().open();
         let deepest = chain(io, "d", 200);
         mkdirat(&deepest, "kept", Mode::RWXU).unwrap();
-        let stopped = Arc::new(StopFlag::default());
+        let stopped = std::sync::Arc::new(StopFlag::default());
         stopped.stop(StopReason::Cancelled);
         let cancelled = Watch::new(stopped, std::time::Duration::from_secs(60));
         let removed = files.remove_entry(&tree("d"), &cancelled);

@@ -9,8 +9,7 @@ use futures_util::StreamExt as _;
 use sandbox_api::operation::{EntryKind, permissions_text};
 use sandbox_api::service::{CommandRequest, Content, Time};
 use sandbox_api::{
-    ErrorKind, ExecutionEvent, Exit, OutputStream, ProcessRequest, ReadFrom, ReadMode, Recorded,
-    millis,
+    ExecutionEvent, Exit, OutputStream, ProcessRequest, ReadFrom, ReadMode, Recorded, millis,
 };
 use sandbox_service::ServiceError;
 use serde_json::Value;
@@ -159,7 +158,7 @@ fn of_mode(hex: &str) -> Option<Found> {
 
 #[cfg(test)]
 mod tests {
-    use sandbox_api::Failure;
+    use sandbox_api::{ErrorKind, Failure};
     use serde_json::json;
 
     use super::*;
