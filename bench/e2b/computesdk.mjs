@@ -1,36 +1,29 @@
-// What ComputeSDK measures of its providers, in a loop of our own over its provider for E2B: the time from the request for a
-// sandbox to the end of its first command. One after another, and sixteen at once.
+// The figures that ComputeSDK publishes of its providers, by its own harness, a checkout of
+// github.com/computesdk/benchmarks: the time from the request for a sandbox to the end of its first command, `node -v`.
 //
-//     scripts/e2b-suite --bench --lang js [--engine embedded]
+//     scripts/e2b-suite --bench --lang js --harness DIR [--engine embedded]
 import { e2b } from "@computesdk/e2b";
 
-const COUNT = Number(process.env.BENCH_COUNT ?? 50);
-const compute = e2b({ apiKey: process.env.E2B_API_KEY });
+const harness = (path) => import(`${process.env.BENCH_HARNESS}/src/${path}.ts`);
+const { runBenchmark } = await harness("sandbox/benchmark");
+const { runStaggeredBenchmark } = await harness("sandbox/staggered");
+const { runConcurrentBenchmark } = await harness("sandbox/concurrent");
 
-async function once() {
-  const since = performance.now();
-  const sandbox = await compute.sandbox.create();
-  const result = await sandbox.runCommand("echo ready");
-  const taken = performance.now() - since;
-  if (result.exitCode !== 0) throw new Error(JSON.stringify(result));
-  await sandbox.destroy();
-  return taken;
-}
+const apiKey = process.env.E2B_API_KEY;
+const provider = { name: "e2b", requiredEnvVars: ["E2B_API_KEY"], createCompute: () => e2b({ apiKey }) };
+// A service for developers has at most 64 sandboxes.
+const concurrency = 50;
+const rows = {
+  "one after another": await runBenchmark({ ...provider, iterations: 100 }),
+  "one every 200 ms": await runStaggeredBenchmark({ ...provider, concurrency, staggerDelayMs: 200 }),
+  "50 at once": await runConcurrentBenchmark({ ...provider, concurrency }),
+};
 
-function row(name, taken) {
-  taken.sort((a, b) => a - b);
-  const at = (share) => `${taken[Math.min(taken.length - 1, Math.floor(taken.length * share))].toFixed(1)} ms`;
-  console.log(`| ${name} | ${at(0.5)} | ${at(0.95)} | ${at(0.99)} | ${taken.length} |`);
+console.log("\n| ComputeSDK, time to interactive | median | p95 | p99 | samples |\n|---|---:|---:|---:|---:|");
+for (const [name, { iterations, summary }] of Object.entries(rows)) {
+  const failed = iterations.filter(({ error }) => error);
+  if (failed.length > 0) throw new Error(`${failed.length} of ${iterations.length} failed: ${failed[0].error}`);
+  const { median, p95, p99 } = summary.ttiMs;
+  const figures = [median, p95, p99].map((figure) => `${figure.toFixed(1)} ms`).join(" | ");
+  console.log(`| ${name} | ${figures} | ${iterations.length} |`);
 }
-
-console.log("| ComputeSDK, time to the first command's end | p50 | p95 | p99 | samples |\n|---|---:|---:|---:|---:|");
-await once();
-const sequential = [];
-for (let index = 0; index < COUNT; index += 1) {
-  sequential.push(await once());
-  await new Promise((resolve) => setTimeout(resolve, 500));
-}
-row("one after another", sequential);
-const burst = [];
-for (let index = 0; index < COUNT; index += 16) burst.push(...(await Promise.all(Array.from({ length: 16 }, once))));
-row("16 at once", burst);
