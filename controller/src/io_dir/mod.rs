@@ -160,7 +160,7 @@ impl IoDir {
             let image = image.and_then(|image| {
                 let image = Arc::new(image);
                 let staged = self.overlay(Some(&image), records, bounds, reached);
-                staged.map_err(|reason| format!("no overlay in an image: {reason}"))
+                staged.map_err(|reason| format!("no overlay in a bounded directory: {reason}"))
             });
             match image {
                 Ok(staged) => return Ok(staged),

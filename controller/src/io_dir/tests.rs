@@ -227,7 +227,9 @@ fn files_of_a_bounded_io_dir_are_kept_once_and_it_says_what_bounds_it() {
     if !is_root() {
         return;
     }
-    let io_dir = IoDir::bounded(BoundedDir::in_memory(small(), None).unwrap()).unwrap();
+    let io_dir =
+        IoDir::bounded(BoundedDir::in_memory(small(), DiskUsage::default(), None).unwrap())
+            .unwrap();
     assert_eq!((io_dir.host_path(), io_dir.bounds()), (None, Some(small())));
     assert!(io_dir.disk().is_none(), "it takes no space of a disk");
     let disk = io_dir.describe_disk(&Limits::default());

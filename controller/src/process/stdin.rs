@@ -65,7 +65,10 @@ impl Stdin {
             let written = Written { bytes: piece, _room: room.map_err(|_| StdinError::Ended)? };
             let queue = self.queue()?;
             self.written.fetch_add(length as u64, Ordering::Relaxed);
-            queue.send(written).map_err(|_| StdinError::Ended)?;
+            if queue.send(written).is_err() {
+                self.written.fetch_sub(length as u64, Ordering::Relaxed);
+                return Err(StdinError::Ended);
+            }
         }
         Ok(())
     }

@@ -59,16 +59,22 @@ pub struct BoundedDir {
 }
 
 impl BoundedDir {
-    /// Creates one in memory, for `owner`.
+    /// Creates one in memory, for `owner`. So much more than its size fits in it, where something else
+    /// counts what is written to it.
     ///
     /// # Errors
     ///
     /// Those of the kernel, if it cannot be mounted.
-    pub fn in_memory(size: DiskUsage, owner: Option<(u32, u32)>) -> io::Result<Self> {
+    pub fn in_memory(
+        size: DiskUsage,
+        spare: DiskUsage,
+        owner: Option<(u32, u32)>,
+    ) -> io::Result<Self> {
         // The kernel rounds up to whole pages, and a size of 0 would mean no limit.
-        let bytes = (size.bytes / LARGEST_PAGE).max(1).saturating_mul(LARGEST_PAGE);
+        let bytes = size.bytes.saturating_add(spare.bytes);
+        let bytes = (bytes / LARGEST_PAGE).max(1).saturating_mul(LARGEST_PAGE);
         // The root directory counts as an entry.
-        let entries = size.entries.saturating_add(1);
+        let entries = size.entries.saturating_add(spare.entries).saturating_add(1);
         let options = [("size", &*bytes.to_string()), ("nr_inodes", &*entries.to_string())];
         let dir = Self { size, ..Self::of(mount("tmpfs", &options, &[])?) };
         dir.give(owner)?;

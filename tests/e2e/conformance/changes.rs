@@ -121,6 +121,26 @@ fn run_that_fails_or_is_a_trial_leaves_the_io_dir_as_it_was() {
     assert_eq!(place.read("sandbox-files/old"), "one\n2\n");
 }
 
+/// What an overlay takes for itself, and for what was removed, is not the script's.
+#[test]
+fn a_script_that_is_staged_has_all_of_its_limits() {
+    let place = Fixture::new();
+    for number in 0..40 {
+        place.write(&format!("sandbox-files/old-{number}"), "old");
+    }
+    let source = "for n = 1, 9 do fs.write('new-' .. n, 'x') end fs.write('large', string.rep('x', 1000000)) \
+                  for n = 0, 39 do os.remove('old-' .. n) end \
+                  local ok, why = pcall(fs.write, 'one more', 'x') return {ok, tostring(why)}";
+    let limits = ["--entries", "10", "--max-write", "1MiB", "--commit", "on-success"];
+    let reported = place.run_json(source, &limits);
+    let expected = (&json!([false, "too many files created (max 10)"]), &json!(true));
+    assert_eq!((&reported["result"], &reported["committed"]), expected, "{reported:#}");
+    assert_eq!(seen(&place).len(), 10);
+    let most = ["--entries", "2", "--max-write", "100KB", "--commit", "on-success"];
+    let reported = place.run_json("fs.write('most', string.rep('x', 100000))", &most);
+    assert_eq!(reported["committed"], true, "{reported:#}");
+}
+
 #[test]
 fn diff_in_a_file_is_what_git_and_patch_apply() {
     let place = Fixture::new();

@@ -19,7 +19,7 @@ use std::time::{Instant, SystemTime};
 use sandbox_api::{
     EngineKind, PrivateIo, RootFs, SandboxSpec, SpecError, StartKind, generation_of,
 };
-use sandbox_dirfd::{FreeSpace, Identity};
+use sandbox_dirfd::{DiskUsage, FreeSpace, Identity};
 use sandbox_engine::{
     Container, EngineError, Prepared, ProgramRoot, Source, UserMapping, container_name,
 };
@@ -49,9 +49,13 @@ use crate::step::Step;
 use crate::{Sandbox, audit};
 
 const IO_DIR: &str = "the io dir";
-/// A bounded io dir that may take at most this part of the sandbox's memory is in memory: where there
-/// are programs, and where there are none.
-const PART_IN_MEMORY: [u64; 2] = [8, 4];
+/// A private io dir that may take at most this part of the sandbox's memory is in memory.
+const PART_IN_MEMORY: u64 = 8;
+/// The same of the changes of scripts to a staged one.
+const STAGED_PART_IN_MEMORY: u64 = 4;
+/// What there is beyond the limits of those changes. The agent counts what scripts write; an overlay takes
+/// entries of its own, in memory one for each removed file too.
+const STAGED_SPARE: DiskUsage = DiskUsage { bytes: 4 << 20, entries: 1 << 32 };
 
 impl Sandbox {
     /// Launches a sandbox.
@@ -408,7 +412,8 @@ async fn private_io_dir(
         PrivateIo::Memory if is_embedded => {
             let highest = shared.engine.highest_id();
             let user = container_user(UserMapping::Identity, None, spec.user, highest)?;
-            let made = BoundedDir::in_memory(size, Some((user.uid(), user.gid())));
+            let owner = Some((user.uid(), user.gid()));
+            let made = BoundedDir::in_memory(size, DiskUsage::default(), owner);
             IoDir::bounded(made.map_err(|error| refuse(error.to_string()))?)
         }
         PrivateIo::Memory => {
@@ -436,11 +441,17 @@ async fn bounded(
     owner: Option<(u32, u32)>,
 ) -> Result<BoundedDir, String> {
     let (shared, size) = (shared.clone(), size_of(&spec.limits));
-    // Docker mounts a device, or an overlay of any directories.
-    let may_be_in_memory = spec.staged || shared.engine.info().kind == EngineKind::Embedded;
-    let part = PART_IN_MEMORY[usize::from(!spec.root.supports_exec())];
-    if may_be_in_memory && size.bytes <= spec.limits.memory.as_u64() / part {
-        match BoundedDir::in_memory(size, owner) {
+    let in_memory = match (spec.staged, spec.root.supports_exec()) {
+        (true, false) => Some((STAGED_PART_IN_MEMORY, STAGED_SPARE)),
+        (true, true) => None,
+        (false, _) => Some((PART_IN_MEMORY, DiskUsage::default())),
+    };
+    // Docker mounts no private directory without a device.
+    let in_memory = in_memory
+        .filter(|_| spec.staged || shared.engine.info().kind == EngineKind::Embedded)
+        .filter(|(part, _)| size.bytes <= spec.limits.memory.as_u64() / part);
+    if let Some((_, spare)) = in_memory {
+        match BoundedDir::in_memory(size, spare, owner) {
             Ok(dir) => return Ok(dir),
             Err(error) => tracing::debug!(%error, "no file system in memory"),
         }

@@ -30,7 +30,10 @@ impl Fixture {
 
     /// One of each kind.
     fn both(&self) -> [BoundedDir; 2] {
-        [self.on_disk(), BoundedDir::in_memory(size(), Some((1000, 100))).unwrap()]
+        [
+            self.on_disk(),
+            BoundedDir::in_memory(size(), DiskUsage::default(), Some((1000, 100))).unwrap(),
+        ]
     }
 }
 
@@ -65,7 +68,7 @@ fn files_that_the_disk_had_no_space_for_are_not_taken_out() {
     }
     let place = Fixture::new();
     let little = DiskUsage { bytes: 2 << 20, entries: 10 };
-    let disk = BoundedDir::in_memory(little, None).unwrap();
+    let disk = BoundedDir::in_memory(little, DiskUsage::default(), None).unwrap();
     let scratch = format!("/proc/self/fd/{}/scratch", disk.files().as_raw_fd());
     let templates = place.dir.path().join("t");
     let dir = BoundedDir::on_disk(size(), None, scratch.as_ref(), &templates).unwrap();

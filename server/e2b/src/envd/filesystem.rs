@@ -201,6 +201,9 @@ impl Call {
         let beside = format!("{parent}/.e2b-move-{}", random_hex::<16>());
         let remove = |path: &str| Remove { recursive: true, force: true, ..Remove::new(path) };
         let copying = async {
+            // What cannot be removed from its place is refused before it is copied.
+            let stay = Rename { overwrite: true, ..Rename::new(from, from) };
+            let _: Value = self.perform(stay).await?;
             let _: Value = match self.stat(from).await?.target {
                 Some(target) => self.perform(Symlink::new(&*beside, &*target)).await?,
                 None => {

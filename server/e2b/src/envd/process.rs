@@ -47,7 +47,7 @@ const USUAL_SIZE: (u16, u16) = (80, 24);
 /// What the SDKs start: where only the line of a process is known, its words are cut there.
 const LOGIN_SHELL: &str = "/bin/bash -l -c ";
 /// The longest words and variables of a process that are kept for lists, in bytes of JSON.
-const MAX_CONFIG: usize = 64 << 10;
+const MAX_CONFIG: usize = 4 << 10;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -144,7 +144,7 @@ pub(super) async fn call(
 
 impl Call {
     async fn start(self, asked: Start, bounds: Bounds) -> Result<Messages, ConnectError> {
-        let config = json!(asked.process);
+        let config = json!(asked.process).to_string();
         let request = self.process_request(asked, bounds.timeout).await?;
         let service = self.service();
         let started = service.start_process(&self.subject, &self.sandbox, request, None).await;
@@ -161,9 +161,9 @@ impl Call {
     }
 
     /// Keeps for lists what a process was started with, until nothing of it prints any more.
-    fn remember(&self, view: &ProcessView, config: Value) {
+    fn remember(&self, view: &ProcessView, config: String) {
         let silent = self.service().process_silent(&self.subject, &self.place(view), view.id);
-        let Some(silent) = silent.ok().filter(|_| config.to_string().len() <= MAX_CONFIG) else {
+        let Some(silent) = silent.ok().filter(|_| config.len() <= MAX_CONFIG) else {
             return;
         };
         let (configs, key) = (self.configs.clone(), self.key(view));
@@ -513,8 +513,9 @@ fn signal_text(signal: u8) -> String {
 }
 
 /// A process of a list, with what it was started with, or else what is known of its words.
-fn listed(view: &ProcessView, config: Option<&Value>) -> Value {
-    let config = config.cloned().unwrap_or_else(|| config_of(&view.command));
+fn listed(view: &ProcessView, config: Option<&String>) -> Value {
+    let config = config.and_then(|config| serde_json::from_str(config).ok());
+    let config: Value = config.unwrap_or_else(|| config_of(&view.command));
     let mut listed = json!({ "config": config, "pid": view.pid });
     if let Some(tag) = &view.tag {
         listed["tag"] = tag.clone().into();

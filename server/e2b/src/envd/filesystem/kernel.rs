@@ -7,9 +7,11 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use futures_util::StreamExt as _;
 use sandbox_api::operation::{EntryKind, permissions_text};
+use sandbox_api::process::SCROLLBACKS;
 use sandbox_api::service::{CommandRequest, Content, Time};
 use sandbox_api::{
-    ExecutionEvent, Exit, OutputStream, ProcessRequest, ReadFrom, ReadMode, Recorded, millis,
+    ByteSize, ExecutionEvent, Exit, OutputStream, ProcessRequest, ReadFrom, ReadMode, Recorded,
+    millis,
 };
 use sandbox_service::ServiceError;
 use serde_json::Value;
@@ -87,7 +89,9 @@ impl Call {
             ..CommandRequest::default()
         };
         let (tag, timeout_ms) = (Some(KERNEL_TAG.to_owned()), Some(millis(TIME)));
-        let request = ProcessRequest { command, tag, timeout_ms, ..ProcessRequest::default() };
+        let scrollback = Some(ByteSize::b(*SCROLLBACKS.start()));
+        let usual = ProcessRequest::default();
+        let request = ProcessRequest { command, tag, timeout_ms, scrollback, ..usual };
         let (service, subject) = (self.service(), &self.subject);
         let view = service.start_process(subject, &self.sandbox, request, None).await?.value;
         let (place, from) = (self.place(&view), ReadFrom::After(0));
