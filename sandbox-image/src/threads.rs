@@ -25,7 +25,7 @@ const MAX_THREADS: usize = MAX_IN_FLIGHT + 1;
 /// How long work may take before another thread takes over the reading.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// Starts a thread that nobody waits for.
+/// Starts a thread that is not joined.
 ///
 /// # Errors
 ///

@@ -49,7 +49,7 @@ struct Line {
     places: OwnedSemaphorePermit,
 }
 
-/// Sends lines. Once nobody holds it any more, the agent's stdin is closed after the lines that wait.
+/// Sends lines. When its last holder is gone, the agent's stdin is closed after the lines that wait.
 pub(super) struct Sender(Arc<Lines>);
 
 /// A place for one line.

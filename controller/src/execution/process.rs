@@ -129,8 +129,8 @@ async fn begin(inner: &Arc<Inner>, asked: ProcessCommand) -> Result<Starting, Er
         has_terminal: command.pty.is_some(),
         scrollback,
     };
-    let (said, reports) = mpsc::unbounded_channel();
-    let reporter = Arc::new(Reporter { said, flows: OnceLock::new() });
+    let (sender, received) = mpsc::unbounded_channel();
+    let reporter = Arc::new(Reporter { sender, flows: OnceLock::new() });
     let console = ConsoleSpec {
         has_stdin: open_stdin || stdin != Stdin::Null,
         has_stderr: !command.merge && command.pty.is_none(),
@@ -153,7 +153,7 @@ async fn begin(inner: &Arc<Inner>, asked: ProcessCommand) -> Result<Starting, Er
     let hurry_at = timeout.map(|timeout| began + timeout);
     let driver = Driver {
         inner: inner.clone(),
-        told: Told { reports, reply },
+        reports: Reports { received, reply },
         output,
         flows,
         since,
@@ -210,50 +210,50 @@ async fn guard(inner: &Arc<Inner>) -> Result<Arc<AbortOnDropHandle<()>>, Error> 
     Ok(watch)
 }
 
-/// What the agent says of a process: each once, and in this order.
-enum Said {
+/// A report of the agent about a process: each once, and in this order.
+enum Report {
     Started(u32),
     /// With how much it had printed, if that is known.
     Exited(Exited, Option<u64>),
     Answered(Result<ExecReply, CallError>),
 }
 
-/// What the agent says of a process, in its order.
-struct Told {
+/// The reports of a process, in their order.
+struct Reports {
     /// All but the answer. The session has their sender until it has delivered that.
-    reports: mpsc::UnboundedReceiver<Said>,
+    received: mpsc::UnboundedReceiver<Report>,
     reply: Reply<ExecReply>,
 }
 
-impl Told {
+impl Reports {
     /// The next of it. To be called until the answer. Cancel-safe.
     ///
     /// The answer is looked at only when there can be no more reports: all of them may arrive between two
     /// looks, and then it would overtake those.
-    async fn next(&mut self) -> Said {
-        match self.reports.recv().await {
+    async fn next(&mut self) -> Report {
+        match self.received.recv().await {
             Some(report) => report,
-            None => Said::Answered(self.reply.wait().await),
+            None => Report::Answered(self.reply.wait().await),
         }
     }
 }
 
 /// Passes the reports on, from the task that reads the agent's messages.
 struct Reporter {
-    said: mpsc::UnboundedSender<Said>,
+    sender: mpsc::UnboundedSender<Report>,
     flows: OnceLock<Vec<Arc<Flow>>>,
 }
 
 impl NotificationHandler for Reporter {
     fn started(&self, started: Started) -> Result<(), String> {
         // The driver may be gone.
-        _ = self.said.send(Said::Started(started.pid));
+        _ = self.sender.send(Report::Started(started.pid));
         Ok(())
     }
 
     fn exited(&self, exited: Exited) -> Result<(), String> {
         let printed = self.flows.get().map(|flows| printed(flows));
-        _ = self.said.send(Said::Exited(exited, printed));
+        _ = self.sender.send(Report::Exited(exited, printed));
         Ok(())
     }
 }
@@ -271,7 +271,7 @@ struct Starter {
 /// The driver of a process. All of its times are the sandbox's clock's.
 struct Driver {
     inner: Arc<Inner>,
-    told: Told,
+    reports: Reports,
     output: CommandOutput,
     /// What has come on its output streams.
     flows: Vec<Arc<Flow>>,
@@ -317,27 +317,27 @@ impl Driver {
     /// Waits until its program is executed.
     async fn started(&mut self) -> Result<u32, Error> {
         let inner = self.inner.clone();
-        let breach = match inner.clock.timeout(START_TIMEOUT, self.told.next()).await {
-            Some(Said::Started(pid)) => return Ok(pid),
-            Some(Said::Answered(Err(CallError::Refused(_)))) if printed(&self.flows) > 0 => {
+        let breach = match inner.clock.timeout(START_TIMEOUT, self.reports.next()).await {
+            Some(Report::Started(pid)) => return Ok(pid),
+            Some(Report::Answered(Err(CallError::Refused(_)))) if printed(&self.flows) > 0 => {
                 "output of a program that it did not begin".to_owned()
             }
-            Some(Said::Answered(Err(CallError::Refused(mut source))))
+            Some(Report::Answered(Err(CallError::Refused(mut source))))
                 if never_ran(source.kind()) =>
             {
                 inner.redactions.text(&mut source.message);
                 return Err(Error::ExecFailed { source });
             }
-            Some(Said::Answered(Err(CallError::Refused(source)))) => {
+            Some(Report::Answered(Err(CallError::Refused(source)))) => {
                 format!("an error of a program that it did not begin: {source}")
             }
-            Some(Said::Answered(Err(CallError::Over))) => return Err(inner.why_ended().await),
-            Some(Said::Answered(Err(CallError::TooLarge(error)))) => {
+            Some(Report::Answered(Err(CallError::Over))) => return Err(inner.why_ended().await),
+            Some(Report::Answered(Err(CallError::TooLarge(error)))) => {
                 return Err(Error::Command { reason: error.to_string() });
             }
             // The session lets neither through.
-            Some(Said::Exited(..)) => "the end of a program that it did not begin".to_owned(),
-            Some(Said::Answered(Ok(_))) => {
+            Some(Report::Exited(..)) => "the end of a program that it did not begin".to_owned(),
+            Some(Report::Answered(Ok(_))) => {
                 "an answer about a program that it did not begin".to_owned()
             }
             None => {
@@ -372,12 +372,12 @@ impl Driver {
                 pieces.push_back(ExecutionEvent::Exited(process_end(exited.end)));
                 stopped = process_stop(exited.stopped);
             }
-            let is_told = is_read && pieces.is_empty() && exit.is_none();
-            if is_told && !is_silent {
+            let is_reported = is_read && pieces.is_empty() && exit.is_none();
+            if is_reported && !is_silent {
                 is_silent = true;
                 process.silent();
             }
-            if is_told && let Some(answer) = answer.take() {
+            if is_reported && let Some(answer) = answer.take() {
                 return answer;
             }
             let is_hurried = self.is_hurried;
@@ -393,13 +393,13 @@ impl Driver {
             tokio::select! {
                 biased;
                 Some(request) = requests.recv() => self.serve(process, request),
-                said = self.told.next(), if exit.is_none() && answer.is_none() => match said {
+                report = self.reports.next(), if exit.is_none() && answer.is_none() => match report {
                     // It has.
-                    Said::Started(_) => {}
-                    Said::Exited(exited, by_then) => {
+                    Report::Started(_) => {}
+                    Report::Exited(exited, by_then) => {
                         exit = Some((exited, by_then.unwrap_or_else(|| printed(&self.flows))));
                     }
-                    Said::Answered(it) => answer = Some(it),
+                    Report::Answered(it) => answer = Some(it),
                 },
                 _ = &mut over, if !is_hurried => self.is_hurried = true,
                 () = late => match is_hurried || self.hurry_at.is_none() {
@@ -511,7 +511,7 @@ impl Driver {
     }
 
     fn serve(&mut self, process: &Process, request: Request) {
-        let id = self.told.reply.id;
+        let id = self.reports.reply.id;
         match request {
             Request::Attached => {
                 self.inner.audit().record(&Event::new(process.run_id(), "process.attach"));
@@ -556,7 +556,7 @@ impl Driver {
         let grace = if at_once { Duration::ZERO } else { self.inner.limits.stop_timeout };
         let kill_at = self.inner.clock.now() + grace + GRACE;
         self.kill_at = Some(self.kill_at.map_or(kill_at, |at| at.min(kill_at)));
-        let (inner, cancel) = (self.inner.clone(), Cancel { id: self.told.reply.id, at_once });
+        let (inner, cancel) = (self.inner.clone(), Cancel { id: self.reports.reply.id, at_once });
         // In a separate task: an agent that does not read must not delay the end.
         tokio::spawn(async move { _ = inner.session.call(cancel).await });
     }
@@ -631,8 +631,8 @@ mod tests {
     async fn an_answer_overtakes_no_report_however_soon_it_is_there() {
         let (attached, mut agent) = pipe();
         let session = Session::start(attached, None).unwrap();
-        let (said, mut delivered) = mpsc::unbounded_channel();
-        let reporter = Arc::new(Reporter { said, flows: OnceLock::new() });
+        let (sender, mut delivered) = mpsc::unbounded_channel();
+        let reporter = Arc::new(Reporter { sender, flows: OnceLock::new() });
         let console =
             ConsoleSpec { most: u64::MAX, kept: Some(reporter), ..ConsoleSpec::default() };
         let params = request(Command::new("true"), None, Term::Kept(None), Duration::ZERO).unwrap();
@@ -665,18 +665,18 @@ mod tests {
         });
         flushed.unwrap();
         // As if each report came when it had just been looked for.
-        let (late, reports) = mpsc::unbounded_channel();
-        let mut told = Told { reports, reply };
-        assert!(told.next().now_or_never().is_none());
+        let (late, received) = mpsc::unbounded_channel();
+        let mut reports = Reports { received, reply };
+        assert!(reports.next().now_or_never().is_none());
         assert!(late.send(delivered.recv().await.unwrap()).is_ok());
-        assert!(matches!(told.next().await, Said::Started(15)));
-        assert!(told.next().now_or_never().is_none());
+        assert!(matches!(reports.next().await, Report::Started(15)));
+        assert!(reports.next().now_or_never().is_none());
         assert!(late.send(delivered.recv().await.unwrap()).is_ok());
-        assert!(matches!(told.next().await, Said::Exited(..)));
-        assert!(told.next().now_or_never().is_none());
+        assert!(matches!(reports.next().await, Report::Exited(..)));
+        assert!(reports.next().now_or_never().is_none());
         // The session has no more of them.
         assert!(delivered.recv().await.is_none());
         drop(late);
-        assert!(matches!(told.next().await, Said::Answered(Ok(_))));
+        assert!(matches!(reports.next().await, Report::Answered(Ok(_))));
     }
 }

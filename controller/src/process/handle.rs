@@ -200,8 +200,8 @@ impl Process {
         state.ended.map(|since| KeptOutput { bytes, since, is_read })
     }
 
-    /// Drops what is kept of its output, but for its end, if it has ended; returns how many bytes that were. Who
-    /// reads it is told that events are missing.
+    /// Drops what is kept of its output, but for its end, if it has ended; returns how many bytes that were. Its
+    /// readers get an `omitted` event.
     pub fn drop_output(&self) -> u64 {
         let mut dropped = 0;
         self.0.state.send_if_modified(|State { ring, ended, .. }| {

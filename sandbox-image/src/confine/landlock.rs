@@ -82,9 +82,10 @@ impl Grant<'_> {
     }
 }
 
-/// Where commands can write outside the mounts, if the image has it: files that are removed with
-/// the sandbox, and devices that give access to nothing outside.
+/// Where commands can write outside the mounts, if the image has it: files that are removed with the
+/// sandbox.
 const TEMPORARY: [&str; 2] = ["/tmp", "/dev/shm"];
+/// Devices that commands can write to: they give access to nothing outside.
 const DEVICES: [&str; 8] = [
     "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx",
     "/dev/pts",
