@@ -7,12 +7,13 @@ use crate::attach::AttachRequest;
 use crate::strict;
 
 /// A message that is read is the one that a lenient reader sees, and is the same when it is written again. What
-/// is refused is refused in words.
+/// is refused is refused in words. Only this reader takes `10.0` for a whole number.
 pub fn attach(data: &[u8]) {
     match strict::from_slice::<AttachRequest>(data) {
         Ok(request) => {
-            let lenient = serde_json::from_slice(data);
-            assert_eq!(lenient.ok(), Some(request));
+            if let Ok(lenient) = serde_json::from_slice::<AttachRequest>(data) {
+                assert_eq!(lenient, request);
+            }
             let again = serde_json::to_vec(&request).expect("a request can be written");
             assert_eq!(strict::from_slice(&again).ok(), Some(request));
         }

@@ -291,6 +291,8 @@ class Context:
         self.cwd = cwd
         self._kernel: Python | Program | None = None
         self._lock = threading.Lock()
+        # How often it was ended or restarted: cells that waited then never run.
+        self._ends = 0
 
     def view(self) -> dict[str, str]:
         return {"id": self.id, "language": self.language, "cwd": self.cwd}
@@ -301,11 +303,15 @@ class Context:
 
     def execute(self, code: str, env: dict[str, str], send: Callable[[Event], None], here: Callable[[], bool]) -> None:
         """Runs a cell after those before it. A caller that is not there any more has it interrupted, or not begun."""
+        ends = self._ends
         while not self._lock.acquire(timeout=KEEPALIVE):
             send({"type": "keepalive"})
             if not here():
                 raise ConnectionError
         try:
+            if ends != self._ends:
+                send(failure("ContextRestarting", "the context was ended before the code began"))
+                return
             try:
                 kernel = self._ready()
             except (Refused, RuntimeError) as error:
@@ -364,7 +370,8 @@ class Context:
             self._stop()
 
     def end(self) -> None:
-        """Ends the kernel and the cell that it runs."""
+        """Ends the kernel, the cell that it runs, and those that wait."""
+        self._ends += 1
         kernel = self._kernel
         if kernel is not None:
             kernel.end()

@@ -1,6 +1,7 @@
 """What programs with E2B's code interpreter do, at a service of ours: scripts/e2b-suite --code-interpreter."""
 
 import base64
+import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
@@ -55,3 +56,17 @@ def test_code_that_waits_for_other_code_never_runs_without_its_caller(sandbox):
             sandbox.run_code("open('late', 'w').close()", timeout=1)
         assert first.result().text == "ended"
     assert sandbox.run_code("import os; os.path.exists('late')").text == "False"
+
+
+def test_a_restart_ends_code_that_waits_for_other_code(sandbox):
+    context, begun = sandbox.create_code_context(), Event()
+    with ThreadPoolExecutor() as pool:
+        code = "print('begun'); import time; time.sleep(60)"
+        first = pool.submit(sandbox.run_code, code, context=context, on_stdout=lambda _: begun.set())
+        assert begun.wait(20)
+        second = pool.submit(sandbox.run_code, "while True: pass", context=context)
+        # Nothing shows that it waits.
+        time.sleep(2)
+        sandbox.restart_code_context(context)
+        assert [first.result().error.name, second.result().error.name] == ["ContextRestarting"] * 2
+    assert sandbox.run_code("1 + 1", context=context).text == "2"
