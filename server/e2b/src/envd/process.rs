@@ -280,7 +280,7 @@ impl Call {
     async fn list(self) -> Result<Value, ConnectError> {
         let filter = ProcessFilter { state: Some(ProcessState::Running), tag: None };
         let found = self.processes(filter).await?;
-        // What its template starts, and what reads files, is none of its caller's.
+        // Left out: what its template starts, and the commands that read the kernel's files.
         let prepared = self.view().await?.spec.prepared;
         let is_callers = |view: &&ProcessView| match view.tag.as_deref() {
             None => true,

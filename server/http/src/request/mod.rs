@@ -152,7 +152,7 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
     }
 }
 
-/// Parameters of paths: how each is read, and what is not found where there is none that an object can have.
+/// Parameters of paths: how each is read, and the kind of object that is reported as missing if it cannot be an id.
 macro_rules! in_path {
     ($($(#[$doc:meta])* $name:ident($kind:ty), $read:expr, $not_found:literal;)+) => {$(
         $(#[$doc])*

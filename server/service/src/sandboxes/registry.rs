@@ -544,6 +544,10 @@ impl KeptSandboxes {
             bytes_of_all += output.bytes;
             bytes += if *is_own { output.bytes } else { 0 };
         }
+        if bytes_of_all <= most_of_all && bytes <= most {
+            // Nothing is in the way, as for nearly every command.
+            ended.clear();
+        }
         ended.sort_unstable_by_key(|(output, is_own, _)| (output.is_read, !is_own, output.since));
         for (_, is_own, process) in ended {
             if bytes_of_all > most_of_all || is_own && bytes > most {

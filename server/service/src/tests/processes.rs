@@ -343,7 +343,7 @@ fn kept_output_of_what_has_ended_gives_way_to_what_is_started() {
     sleep(other(), &theirs).unwrap();
     assert_eq!(kept(other(), &theirs), [true, false, false]);
     assert_eq!(kept(me(), &own), [true, true, true, false, false, false]);
-    // It takes that of others when there is none of its own, but not what those that run may print.
+    // Without ended output of its own, that of others is dropped, but never what running processes may print.
     sleep(other(), &theirs).unwrap();
     assert_eq!(kept(me(), &own), [true, true, false, false, false, false]);
     let refused = sleep(other(), &theirs).err().unwrap();
