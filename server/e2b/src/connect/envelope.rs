@@ -3,7 +3,7 @@
 use bytes::{Buf as _, Bytes, BytesMut};
 
 /// The bytes before a message.
-const HEAD: usize = 5;
+pub(crate) const HEAD: usize = 5;
 /// Its message is compressed.
 const COMPRESSED: u8 = 1;
 /// It is the last one, of the server: how the stream ended.

@@ -258,9 +258,15 @@ async fn a_directory_is_watched_by_a_stream_or_a_watcher() {
     let world = World::new().await;
     let event = json!({ "name": "out.txt", "type": "EVENT_TYPE_WRITE" });
     let asked = json!({ "path": "/home/user", "includeEntry": true });
-    let (found, last) =
-        messages(world.stream("WatchDir", 20, std::slice::from_ref(&asked)).await).await;
-    assert_eq!(found, [json!({ "start": {} }), json!({ "filesystem": event })]);
+    let asked_once = std::slice::from_ref(&asked);
+    let unbounded = world.stream("WatchDir", 0, asked_once).await.into_body().into_data_stream();
+    let begun = unbounded.take(2).map(|message| {
+        serde_json::from_slice::<Value>(&message.unwrap()[envelope::HEAD..]).unwrap()
+    });
+    let begun: Vec<_> = begun.collect().await;
+    assert_eq!(begun, [json!({ "start": {} }), json!({ "filesystem": event })]);
+    let (found, last) = messages(world.stream("WatchDir", 20, asked_once).await).await;
+    assert_eq!(found[0], json!({ "start": {} }));
     assert_eq!(last["error"]["code"], "deadline_exceeded");
     let call = async |method: &str, message: Value| {
         world.unary(&format!("filesystem.Filesystem/{method}"), message).await
