@@ -192,8 +192,10 @@ fn agent_has_tools_of_published_servers_in_its_scripts_and_no_more_tools() {
         tools.as_array().unwrap().iter().map(|it| it["name"].clone()).collect()
     };
     assert_eq!(names(&with), names(&without));
-    let script = "local found = tools.search('time zone convert')
-        return { first = found[1].name, about = tools.describe('time.get_current_time'),
+    // Once both have answered: a search waits 10 s for them.
+    let script = "tools.describe('everything.get-sum')
+        local about = tools.describe('time.get_current_time')
+        return { first = tools.search('time zone convert')[1].name, about = about,
             sum = tools.everything['get-sum'] { a = 20, b = 22 },
             zone = tools.time.get_current_time { timezone = 'Europe/Paris' }.timezone }";
     let data = client.data("execute_script", json!({ "script": script }));

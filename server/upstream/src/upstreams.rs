@@ -116,6 +116,11 @@ impl HostTools for Upstreams {
         }
     }
 
+    fn missing(&self) -> Option<String> {
+        let (name, _) = self.0.iter().find(|(_, connection)| connection.known().is_none())?;
+        Some(format!("the server '{name}' has not listed its tools"))
+    }
+
     async fn find(&self, tool: &str) -> Result<HostTool, HostToolError> {
         Ok(self.lookup(tool).await?.1)
     }

@@ -1,6 +1,6 @@
 //! The calls of one run: whether each is given, its limits, and what is recorded of it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use sandbox_api::{HostTool, ToolCall, ToolEffect, ToolOutcome, ToolRule, millis};
@@ -13,7 +13,6 @@ use sandbox_protocol::{Base64, ErrorKind};
 use sandbox_receipts::sha256;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Asks, HostAnswer, HostFile, HostToolError, ToolGrant};
@@ -29,7 +28,8 @@ const MAX_SUMMARY_BYTES: usize = 200;
 #[derive(Debug)]
 pub struct Gate {
     grant: ToolGrant,
-    listed: OnceCell<Arc<[HostTool]>>,
+    /// All tools, once they could all be listed.
+    listed: OnceLock<Arc<[HostTool]>>,
     state: Mutex<State>,
 }
 
@@ -91,7 +91,7 @@ impl Gate {
             done: Vec::new(),
             is_truncated: false,
         };
-        Self { grant, listed: OnceCell::new(), state: Mutex::new(state) }
+        Self { grant, listed: OnceLock::new(), state: Mutex::new(state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -114,17 +114,21 @@ impl Gate {
         suggested.map(str::to_owned)
     }
 
-    /// The given tools that have these words.
+    /// The given tools that have these words. None is an answer only where all tools are known.
     pub async fn search(&self, words: &str) -> Answered {
         self.wait_for_turn().await;
-        let found = self.list().await.map(|all| {
+        let found = self.list().await.and_then(|all| {
             let found = search::search(all.iter().filter(|tool| self.grant.gives(tool)), words);
             let entry = |tool: &HostTool| {
                 let first = tool.description.lines().next().unwrap_or_default();
                 let summary = cut_encoded(first, MAX_SUMMARY_BYTES);
                 json!({ "name": tool.name, "description": summary })
             };
-            found.into_iter().map(entry).collect()
+            let found: Vec<_> = found.into_iter().map(entry).collect();
+            match self.grant.tools.missing().filter(|_| found.is_empty()) {
+                Some(why) => Err(HostToolError::Unavailable(why).into()),
+                None => Ok(found.into()),
+            }
         });
         (found.map_or_else(Refusal::end, CallEnd::Value), Vec::new())
     }
@@ -266,7 +270,7 @@ impl Gate {
 
     /// The refusal of a name that no given tool has: with the names that are like it.
     async fn unknown(&self, name: &str) -> Refusal {
-        let all = self.list().await.cloned().unwrap_or_default();
+        let all = self.list().await.unwrap_or_default();
         let nearest = search::nearest(all.iter().filter(|tool| self.grant.gives(tool)), name);
         let hint = match nearest.is_empty() {
             true => "tools.search(words) finds tools".to_owned(),
@@ -275,10 +279,16 @@ impl Gate {
         Refusal(ToolOutcome::Unknown, format!("there is no tool '{name}': {hint}"))
     }
 
-    async fn list(&self) -> Result<&Arc<[HostTool]>, Refusal> {
-        let listed = self.listed.get_or_try_init(|| self.grant.tools.list());
-        let listed = timeout(self.grant.limits.timeout, listed).await;
-        Ok(listed.unwrap_or(Err(HostToolError::Timeout))?)
+    async fn list(&self) -> Result<Arc<[HostTool]>, Refusal> {
+        if let Some(listed) = self.listed.get() {
+            return Ok(listed.clone());
+        }
+        let listed = timeout(self.grant.limits.timeout, self.grant.tools.list()).await;
+        let listed = listed.unwrap_or(Err(HostToolError::Timeout))?;
+        if self.grant.tools.missing().is_none() {
+            _ = self.listed.set(listed.clone());
+        }
+        Ok(listed)
     }
 
     /// Waits until another call may be made in this second.

@@ -25,6 +25,11 @@ pub trait HostTools: Send + Sync + Debug {
     /// All of them.
     async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError>;
 
+    /// Why a list is not whole, where it is not: a server that could not be asked.
+    fn missing(&self) -> Option<String> {
+        None
+    }
+
     /// One of them, which may be there before all of them can be listed.
     async fn find(&self, tool: &str) -> Result<HostTool, HostToolError> {
         let all = self.list().await?;

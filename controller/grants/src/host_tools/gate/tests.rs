@@ -9,8 +9,10 @@ use sandbox_api::{ByteSize, ToolEffect};
 /// Tools `a.…` whose arguments say what they answer.
 #[derive(Debug, Default)]
 struct Fake {
-    /// How often they were listed: `a.new` is there from the second time on.
+    /// How often they were listed.
     lists: Mutex<usize>,
+    /// Why not all of them are listed.
+    missing: Mutex<Option<String>>,
     /// The calls, and the most that the tool may do in each.
     calls: Mutex<Vec<(String, ToolEffect)>>,
 }
@@ -40,6 +42,10 @@ impl HostTools for Fake {
     async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError> {
         *self.lists.lock().unwrap() += 1;
         Ok(all().into())
+    }
+
+    fn missing(&self) -> Option<String> {
+        self.missing.lock().unwrap().clone()
     }
 
     async fn find(&self, tool: &str) -> Result<HostTool, HostToolError> {
@@ -261,6 +267,21 @@ async fn every_call_is_recorded_and_one_that_is_dropped_is_cancelled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn search_without_a_match_is_refused_while_tools_are_missing() {
+    let (gate, tools) = gate(&[], |_| ());
+    *tools.missing.lock().unwrap() = Some("the server 'b' has not listed its tools".to_owned());
+    let (end, _) = gate.search("elsewhere").await;
+    assert!(matches!(&end, CallEnd::Failed { message, .. } if message.contains("'b'")), "{end:?}");
+    let (end, _) = gate.search("read").await;
+    assert!(matches!(end, CallEnd::Value(_)), "{end:?}");
+    *tools.missing.lock().unwrap() = None;
+    for _ in 0..2 {
+        assert_eq!(gate.search("elsewhere").await.0, CallEnd::Value(json!([])));
+    }
+    assert_eq!(*tools.lists.lock().unwrap(), 3, "a whole list is kept");
+}
+
+#[tokio::test(start_paused = true)]
 async fn search_and_description_show_what_is_given() {
     let (gate, _) = gate(&["a.write"], |_| ());
     let (end, _) = gate.search("does").await;
@@ -268,6 +289,8 @@ async fn search_and_description_show_what_is_given() {
         end,
         CallEnd::Value(json!([{ "name": "a.write", "description": "What a.write does" }]))
     );
+    let (none, _) = gate.search("elsewhere").await;
+    assert_eq!(none, CallEnd::Value(json!([])));
     let (end, _) = gate.describe("a.write").await;
     assert_eq!(
         end,
