@@ -92,7 +92,7 @@ impl Entry {
         let text = cut_encoded(&all, max);
         Self {
             bytes: encoded_len(text),
-            // A replacement is none of the bytes that it stands for.
+            // A replacement character differs from the bytes in its place.
             lossy: !head.starts_with(text.as_bytes()),
             cut: text.len() < all.len() || head.len() < bytes.len(),
             text: text.to_owned(),

@@ -655,3 +655,47 @@ fn client_that_can_be_asked_is_asked_about_a_tool_that_destroys() {
     client.end();
     assert_eq!(fake.called(), ["delete_item"]);
 }
+
+#[test]
+fn client_of_the_stateless_revision_is_asked_by_the_answer_to_its_call() {
+    let fake = Fake::new();
+    let upstream = fake.upstream(&[]);
+    let flags = ["--no-io", "--pool", "0", "--upstream", &upstream, "--tool", "fake.*"];
+    let script =
+        "local ok, why = pcall(tools.fake.delete_item, { id = 3 }) return { ok, tostring(why) }";
+    let call = |capabilities: Value| {
+        json!({
+            "name": "execute_script",
+            "arguments": { "script": script },
+            "_meta": {
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": capabilities,
+                "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
+            },
+        })
+    };
+    let mut client = Client::silent(&fake.place, &flags);
+    // It cannot be asked: that is a no.
+    let refused = client.ask("tools/call", call(json!({})));
+    assert_eq!(refused["result"]["structuredContent"]["result"][0], false, "{refused:#}");
+    let call = call(json!({ "elicitation": { "form": {} } }));
+    for (action, is_made) in [("decline", false), ("cancel", false), ("accept", true)] {
+        let asked = client.ask("tools/call", call.clone());
+        let asked = &asked["result"];
+        assert_eq!(asked["resultType"], "input_required", "{asked:#}");
+        let question = &asked["inputRequests"]["permission"];
+        assert_eq!(question["method"], "elicitation/create", "{asked:#}");
+        let message = question["params"]["message"].as_str().unwrap();
+        assert!(message.contains("fake.delete_item") && message.contains('3'), "{message}");
+        let mut again = call.clone();
+        again["requestState"] = asked["requestState"].clone();
+        again["inputResponses"] = json!({ "permission": { "action": action } });
+        let answer = client.ask("tools/call", again.clone());
+        let data = &answer["result"]["structuredContent"];
+        assert_eq!(data["result"][0], is_made, "{action}: {answer:#}");
+        let spent = client.ask("tools/call", again);
+        assert_eq!(spent["error"]["code"], -32602, "an answer counts once: {spent:#}");
+    }
+    client.end();
+    assert_eq!(fake.called(), ["delete_item"]);
+}

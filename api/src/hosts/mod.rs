@@ -286,7 +286,7 @@ pub enum AllowRuleError {
         "'{0}' is more than one rule: each has a flag of its own, or is an entry of the list: {1}"
     )]
     Several(String, String),
-    /// A name of ours.
+    /// A name that the sandbox uses itself.
     #[error(
         "'{0}' is a name of the sandbox's own; the only one that a rule can have is {HOST_LOOPBACK}"
     )]

@@ -208,7 +208,7 @@ pub struct ConsoleSpec {
     pub has_stderr: bool,
     /// How many bytes it may print on all of them.
     pub most: u64,
-    /// What is told of it if it is kept.
+    /// Gets its notifications if it is kept.
     pub kept: Option<Arc<dyn NotificationHandler>>,
 }
 
@@ -528,7 +528,7 @@ impl Session {
     }
 }
 
-/// A request that is not under way, or has no handler: whatever is told of it is a breach.
+/// A request that is not in progress, or has no handler: any notification about it is a breach of the protocol.
 struct Unknown;
 
 impl NotificationHandler for Unknown {

@@ -52,7 +52,7 @@ pub(crate) struct Egress {
     pub(super) dials: Semaphore,
     /// The TLS sessions that its connections began.
     pub(super) sessions: Sessions,
-    /// What is told of it inside.
+    /// What programs and scripts in the sandbox can read about it.
     pub policy: Arc<Policy>,
     pub(super) asked: Asked,
 }

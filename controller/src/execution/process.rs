@@ -42,7 +42,7 @@ use crate::sandbox::{Inner, KernelBaseline, Sandbox};
 const GRACE: Duration = Duration::from_secs(3);
 /// How long a program may take until it is executed.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// A time limit from here on is none.
+/// A time limit of this length or more counts as no limit.
 const NO_LIMIT: Duration = Duration::from_secs(1 << 30);
 /// About how many bytes the last event has.
 const MAX_END: u64 = 4 << 10;

@@ -187,7 +187,7 @@ impl MountPolicy {
         match below {
             MountPointsBelow::Refused => {
                 let below = check_below(&self.table, &located);
-                // To unmount one of ours, as the programs are, is no advice.
+                // A mount of the sandbox's own, such as its programs, is not one to be advised to unmount.
                 below.map_err(|refusal| self.of_own(&located.location, refusal))?;
             }
             MountPointsBelow::Harmless => {

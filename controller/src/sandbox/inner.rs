@@ -104,7 +104,7 @@ pub(crate) struct Inner {
     pub default_encoding: Encoding,
     pub(super) user_mapping: UserMapping,
     pub(super) files: FileScope,
-    /// What is told of its rules inside.
+    /// What programs and scripts in it can read about its rules.
     pub policy: Arc<Policy>,
     /// The secrets that it was given.
     pub redactions: Arc<Redactions>,

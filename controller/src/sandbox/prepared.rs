@@ -36,8 +36,8 @@ impl PreparedSandbox {
         Self { root_owner: RootOwner::Engine, ..spec.into() }
     }
 
-    /// Asks about hosts that its rules do not list, where programs run. Such a sandbox is none of the
-    /// [pool](crate::Controller::pool).
+    /// Asks about hosts that its rules do not list, where programs run. Such a sandbox does not come from
+    /// the [pool](crate::Controller::pool).
     #[must_use]
     pub fn permission(self, permission: Option<Arc<dyn Permission>>) -> Self {
         Self { permission, ..self }

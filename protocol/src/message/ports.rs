@@ -44,7 +44,7 @@ pub struct ListPorts {}
 #[serde(deny_unknown_fields)]
 pub struct ListPortsReply {
     /// The TCP sockets that listen, by port and address: the first
-    /// [`MAX_LISTENING`](crate::limits::MAX_LISTENING). The agent's own proxy is none of them.
+    /// [`MAX_LISTENING`](crate::limits::MAX_LISTENING). The agent's own proxy is left out.
     pub listening: Vec<ListeningPort>,
 }
 

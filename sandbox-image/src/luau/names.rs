@@ -128,7 +128,7 @@ fn explain(used: &GlobalUse) -> Option<String> {
         return None;
     }
     let table = TABLES.iter().find(|(name, _)| *name == global);
-    let (name, mut known_names): (String, Vec<&str>) = match (table, used.path.get(1)) {
+    let (name, known_names): (String, Vec<&str>) = match (table, used.path.get(1)) {
         (None, _) => {
             let tables = TABLES.iter().map(|row| row.0);
             (global.to_owned(), GLOBALS.iter().copied().chain(tables).collect())
@@ -148,21 +148,31 @@ fn explain(used: &GlobalUse) -> Option<String> {
     // A name may be as long as a script.
     let name: String = name.chars().take(LONGEST).collect();
     let last = name.rsplit('.').next().unwrap_or(&name);
-    // The last one of those that are as near is suggested.
-    known_names.sort_unstable();
-    let nearest = known_names
-        .into_iter()
-        .map(|known| (strsim::normalized_damerau_levenshtein(last, known), known))
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .filter(|(likeness, _)| *likeness >= LIKENESS);
+    let nearest = nearest(last, &known_names);
     let what = if name == global { "global" } else { "function" };
     Some(match nearest {
-        Some((_, known)) => {
+        Some(known) => {
             let known = if name == global { known.to_owned() } else { format!("{global}.{known}") };
             format!("there is no {what} '{name}': did you mean '{known}'?")
         }
         None => format!("there is no {what} '{name}'"),
     })
+}
+
+/// The known name that is most like this one, if one is like it. Of those that take as few changes it is the one
+/// with the most letters in their places, and then the first.
+fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let likeness = |known: &str| {
+        let changes = strsim::normalized_damerau_levenshtein(name, known);
+        (changes, strsim::jaro_winkler(name, known))
+    };
+    let all = known.iter().map(|&known| (likeness(known), known));
+    let nearest = all.filter(|((changes, _), _)| *changes >= LIKENESS).max_by(|one, other| {
+        let (one_like, other_like) = (one.0, other.0);
+        let by_changes = one_like.0.total_cmp(&other_like.0);
+        by_changes.then(one_like.1.total_cmp(&other_like.1)).then(other.1.cmp(one.1))
+    });
+    nearest.map(|(_, known)| known)
 }
 
 /// Every known name, with its table.
@@ -194,6 +204,14 @@ mod tests {
                 "2: there is no global 'foo'",
                 "3: there is no function 'string.trm'",
                 "4: there is no function 'math.flor': did you mean 'math.floor'?",
+            ]
+        );
+        // Of those that are as near.
+        assert_eq!(
+            messages("local x = math.sine(1)\nreturn rawet(x)"),
+            [
+                "1: there is no function 'math.sine': did you mean 'math.sin'?",
+                "2: there is no global 'rawet': did you mean 'rawget'?",
             ]
         );
         assert_eq!(

@@ -125,7 +125,7 @@ impl AttachOutput {
     ///
     /// # Errors
     ///
-    /// If the connection is lost, or the service sends what is none of these.
+    /// If the connection is lost, or the service sends something else.
     pub async fn next(&mut self) -> Result<Option<Received>, Lost> {
         while let Some(message) = self.0.next().await {
             match message? {

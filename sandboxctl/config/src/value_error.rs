@@ -10,7 +10,7 @@ impl ValueError {
         Self(why.to_string())
     }
 
-    /// It is none of these words.
+    /// It is not one of these words.
     pub(super) fn choice(text: &str, words: &[&str]) -> Self {
         Self(format!("'{text}' is not one of: {}", words.join(", ")))
     }

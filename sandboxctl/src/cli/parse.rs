@@ -140,6 +140,7 @@ fn with_tip(mut error: clap::Error, whole: &Command, args: &[OsString]) -> clap:
     let typed = |kind| error.get(kind).map(ToString::to_string);
     let (command, flag) = (typed(ContextKind::InvalidSubcommand), typed(ContextKind::InvalidArg));
     let mut group = whole;
+    let mut groups = vec![whole];
     let mut path = Vec::new();
     for arg in args.iter().skip(1).filter_map(|arg| arg.to_str()) {
         if command.as_deref() == Some(arg) {
@@ -147,6 +148,7 @@ fn with_tip(mut error: clap::Error, whole: &Command, args: &[OsString]) -> clap:
         }
         if let Some(found) = group.find_subcommand(arg) {
             group = found;
+            groups.push(found);
             path.push(arg);
         }
     }
@@ -155,7 +157,13 @@ fn with_tip(mut error: clap::Error, whole: &Command, args: &[OsString]) -> clap:
     error.remove(ContextKind::Suggested);
     let tip = match (&command, &flag) {
         (Some(typed), _) => guess::command(&path, typed),
-        (None, Some(typed)) => guess::flag(&path, typed),
+        (None, Some(typed)) => guess::flag(&path, typed).filter(|tip| {
+            // A flag helps where it exists; a group may have it in its commands.
+            let flag = tip.strip_prefix("--").and_then(|rest| rest.split([' ', ',']).next());
+            let mut known = groups.iter().flat_map(|it| it.get_arguments());
+            group.has_subcommands()
+                || flag.is_none_or(|flag| known.any(|arg| arg.get_long() == Some(flag)))
+        }),
         (None, None) => None,
     };
     let suggested = error.get(ContextKind::SuggestedArg).map(ToString::to_string);
@@ -400,6 +408,20 @@ mod tests {
         }
         let error = Cli::read(["sandboxctl", "help", "nosuch"]).unwrap_err().to_string();
         assert!(!error.contains("tip:"), "{error}");
+    }
+
+    #[test]
+    fn tip_names_a_flag_that_the_command_has() {
+        for (args, expected) in [
+            (&["receipt", "verify", "r.json", "--dir", "out"][..], "--artifacts DIR"),
+            (&["exec", "--cwd", "/x", "debian:13"], "--workdir DIR"),
+            (&["exec", "--debug", "debian:13"], "--verbose prints more"),
+        ] {
+            let error = Cli::read(["sandboxctl"].iter().chain(args)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{args:?}: {error}");
+        }
+        let error = Cli::read(["sandboxctl", "keys", "new", "k", "--cwd=/x"]).unwrap_err();
+        assert!(!error.to_string().contains("--workdir"), "{error}");
     }
 
     #[test]

@@ -98,7 +98,7 @@ pub fn asking(
 ///
 /// # Errors
 ///
-/// If a subject's name is none, or a value cannot be read.
+/// If a subject's name is not valid, or a value cannot be read.
 pub fn of_service(
     environment: &Environment,
     settings: &Settings,

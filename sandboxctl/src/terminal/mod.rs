@@ -58,7 +58,7 @@ impl RawTerminal {
     ///
     /// # Errors
     ///
-    /// If it is none.
+    /// If stdin is not a terminal.
     pub fn enter() -> io::Result<Self> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {

@@ -104,7 +104,7 @@ impl E2b {
         Ok(admitted)
     }
 
-    /// A caller of the control API. Without a token nobody is one, wherever the request comes from.
+    /// A caller of the control API. It needs a token, wherever the request comes from.
     async fn admit_control(
         &self,
         head: &mut Parts,

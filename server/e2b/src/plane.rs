@@ -1,5 +1,5 @@
-//! What a request is for, by its path and headers. It is decided once, where a request is let in: another node of a
-//! cluster is told.
+//! What a request is for, by its path and headers. It is decided once, where a request is let in; another node of
+//! a cluster gets the decision with it.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
@@ -55,7 +55,7 @@ pub(crate) enum Decided {
 }
 
 impl Decided {
-    /// Says it to whoever answers, in place of all headers that it was decided by.
+    /// Writes it for the handler or the other node, in place of all headers that it was decided by.
     pub fn put(&self, headers: &mut HeaderMap) {
         let text = match self {
             Self::Control => CONTROL.to_owned(),

@@ -63,7 +63,7 @@ pub trait Admit: Send + Sync + 'static {
 pub struct Admitted {
     /// Who it is answered for. One without is answered by the node that it came to.
     pub caller: Option<Caller>,
-    /// Whether whoever sent it has shown nothing: it takes none of the caller's places, and the audit names nobody.
+    /// Whether it came without credentials: it takes no place of the caller's, and the audit names no subject.
     pub is_public: bool,
     /// What it is about: in a cluster the node that has it answers. It is in the extensions of the request.
     pub target: Target,
@@ -140,7 +140,7 @@ impl Outside {
 
     /// Has the mount find the request that wants it.
     pub async fn route(&self, host: String, request: Request) -> Result<Request> {
-        // `OPTIONS *` is about a server, and there is none that is one port.
+        // `OPTIONS *` asks about a whole server, and a preview is one port.
         if !request.uri().path().starts_with('/') {
             let detail = "a request to a preview has a path";
             return Err(Refusal::new(ProblemKind::Malformed, detail));

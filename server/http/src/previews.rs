@@ -79,7 +79,7 @@ impl Admit for Previews {
             head.headers.remove(SANDBOX_PORT_TOKEN);
             let caller = Caller { subject, scopes: vec![Scope::Sandboxes] };
             let target = Target::Sandbox(host.sandbox.clone());
-            // The token of a public one is in its URL, which is not whoever uses it.
+            // The token of a public preview is in its URL: it does not say who sends the request.
             Ok(Admitted { caller: Some(caller), is_public: host.token.is_some(), target })
         }
         .boxed()

@@ -118,7 +118,7 @@ impl From<ProxyError> for Refusal {
     fn from(error: ProxyError) -> Self {
         let kind = match error {
             ProxyError::Malformed(_) => ProblemKind::Malformed,
-            // Not that the port is closed: whoever is told that sends it again.
+            // Not a closed port: a client repeats a request to one, and this one may have been performed.
             ProxyError::Broken(_) => ErrorKind::AgentLost.into(),
         };
         Self::new(kind, error.to_string())
@@ -153,7 +153,7 @@ pub async fn proxy(
     // Simple servers look for `Host`, as most clients write it.
     client.title_case_headers(true);
     let (mut sender, connection) = client.handshake(stream).await.map_err(broken)?;
-    // It ends with its answer, or with whoever waits for that.
+    // It ends with its answer, or when the request is dropped.
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "a connection to a port broke off");

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use sandbox_api::{Failure, Problem, ProblemKind};
 use sandbox_service::ServiceError;
 
-use crate::request::id as request_id;
+use crate::request::id::instance;
 
 /// The content type of problems.
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
@@ -128,7 +128,7 @@ impl From<ServiceError> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let Inner { mut problem, headers, reason } = *self.0;
-        problem.instance = request_id::current().map(|id| format!("urn:sandboxctl:request:{id}"));
+        problem.instance = instance();
         let status =
             StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         // Its members are texts and numbers, which JSON can represent.

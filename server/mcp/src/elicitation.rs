@@ -1,36 +1,179 @@
 //! Questions to the user of a client, while a script waits for the answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use rmcp::model::{
-    ClientCapabilities, ClientResult, ElicitRequest, ElicitRequestParams, ElicitationAction,
-    ElicitationSchema, ServerRequest,
+    CallToolResult, ClientCapabilities, ClientResult, ElicitRequest, ElicitRequestParams,
+    ElicitResult, ElicitationAction, ElicitationSchema, ErrorData, InputRequest, InputRequests,
+    InputRequiredResult, InputResponses, ProgressToken, ServerRequest,
 };
 use rmcp::service::{Peer, PeerRequestOptions, RequestContext, RoleServer};
+use sandbox_dirfd::random_hex;
 use sandbox_service::permission::{Answer, Ask, PERMISSION_TIMEOUT, Permission};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::lock;
+use crate::transport::progress::ProgressTarget;
 
 /// The most arguments that a person is asked about, and the most characters of a name or a value.
 const MAX_ARGUMENTS: usize = 20;
 const MAX_VALUE: usize = 120;
+/// The name of a question in the result of a call.
+const QUESTION: &str = "permission";
 
-/// Asks the user of the one client of a server about calls of tools, if the client can do so: in the
-/// revisions before 2026-07-28, by a request of ours. In that revision a server asks by ending the call,
-/// which a script in progress cannot.
-#[derive(Debug, Default)]
-pub struct Elicitation(Mutex<Option<Peer<RoleServer>>>);
+/// Asks the user of the one client of a server about calls of tools, if the client can do so.
+///
+/// Before the revision 2026-07-28 the server sends the client a request. Since then it answers a call with the
+/// question: the script waits, and the client calls again with the answer and the state that it was given.
+#[derive(Debug)]
+pub struct Elicitation {
+    client: Mutex<Client>,
+    sender: mpsc::Sender<Question>,
+    questions: tokio::sync::Mutex<mpsc::Receiver<Question>>,
+    /// The calls that were answered with a question, by their states.
+    waiting: Mutex<HashMap<String, WaitingCall>>,
+}
+
+/// How the client is asked.
+#[derive(Debug, Clone, Default)]
+enum Client {
+    #[default]
+    Never,
+    ByRequest(Peer<RoleServer>),
+    ByResult,
+}
+
+/// What a script waits for.
+#[derive(Debug)]
+pub(crate) struct Question {
+    request: ElicitRequest,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// A call of a tool, which several requests may follow to its end.
+pub(crate) struct CallInProgress {
+    pub called: BoxFuture<'static, Result<CallToolResult, ErrorData>>,
+    pub cancelled: CancellationToken,
+    pub progress: Option<ProgressTarget>,
+}
+
+#[derive(Debug)]
+struct WaitingCall {
+    called: JoinHandle<Result<CallToolResult, ErrorData>>,
+    cancelled: CancellationToken,
+    /// Without a client that comes back it is cancelled.
+    ends: DropGuard,
+    progress: Option<ProgressTarget>,
+    answer: oneshot::Sender<Answer>,
+}
+
+impl Default for Elicitation {
+    fn default() -> Self {
+        let (sender, questions) = mpsc::channel(1);
+        let questions = tokio::sync::Mutex::new(questions);
+        Self { client: Mutex::default(), sender, questions, waiting: Mutex::default() }
+    }
+}
 
 impl Elicitation {
-    /// The client, as its calls show it.
-    pub(crate) fn is_called_by(&self, context: &RequestContext<RoleServer>) {
+    /// Remembers the client, as its call shows it; returns whether that call may be answered with a question.
+    pub(crate) fn is_called_by(&self, context: &RequestContext<RoleServer>) -> bool {
         let has_requests = context.protocol_version().is_none_or(|it| it.has_initialize());
-        let can_ask =
-            has_requests && context.client_capabilities().is_some_and(|it| has_forms(&it));
-        *lock(&self.0) = can_ask.then(|| context.peer.clone());
+        let can_ask = context.client_capabilities().is_some_and(|it| has_forms(&it));
+        let client = match (can_ask, has_requests) {
+            (false, _) => Client::Never,
+            (true, true) => Client::ByRequest(context.peer.clone()),
+            (true, false) => Client::ByResult,
+        };
+        let by_result = matches!(client, Client::ByResult);
+        *lock(&self.client) = client;
+        by_result
+    }
+
+    /// The next question to be the answer of a call. It may be that of another script in progress: they have one
+    /// client. Cancel-safe.
+    pub(crate) async fn question(&self) -> Question {
+        let mut questions = self.questions.lock().await;
+        loop {
+            match questions.recv().await {
+                // A script that has ended needs no answer.
+                Some(question) if !question.answer.is_closed() => return question,
+                Some(_) => {}
+                // The other end is in `self`.
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Has a call go on without a request until its client comes back with the answer, and gives what says so.
+    pub(crate) fn suspend(
+        self: &Arc<Self>,
+        question: Question,
+        call: CallInProgress,
+    ) -> InputRequiredResult {
+        let CallInProgress { called, cancelled, progress } = call;
+        if let Some(target) = &progress {
+            *lock(target) = None;
+        }
+        let Question { request, answer } = question;
+        let (called, ends) = (tokio::spawn(called), cancelled.clone().drop_guard());
+        let call = WaitingCall { called, cancelled, ends, progress, answer };
+        let state = random_hex::<16>();
+        lock(&self.waiting).insert(state.clone(), call);
+        let (elicitation, forgotten) = (Arc::downgrade(self), state.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(PERMISSION_TIMEOUT).await;
+            if let Some(elicitation) = elicitation.upgrade() {
+                lock(&elicitation.waiting).remove(&forgotten);
+            }
+        });
+        let request = InputRequest::Elicitation(request);
+        let requests = InputRequests::from([(QUESTION.to_owned(), request)]);
+        InputRequiredResult::new(Some(requests), Some(state))
+    }
+
+    /// The call that a client comes back to, with what it was asked for.
+    ///
+    /// # Errors
+    ///
+    /// Invalid params, if no call waits with this state.
+    pub(crate) fn resume(
+        &self,
+        state: &str,
+        responses: Option<&InputResponses>,
+        to: Option<(Peer<RoleServer>, ProgressToken)>,
+    ) -> Result<CallInProgress, ErrorData> {
+        let call = lock(&self.waiting).remove(state);
+        let over = || ErrorData::invalid_params("no call waits with this requestState", None);
+        let WaitingCall { called, cancelled, ends, progress, answer } = call.ok_or_else(over)?;
+        if let Some(target) = &progress {
+            *lock(target) = to;
+        }
+        let response = responses.and_then(|it| it.get(QUESTION)).cloned();
+        let response = response.and_then(|it| serde_json::from_value::<ElicitResult>(it).ok());
+        // Its script may have ended meanwhile.
+        _ = answer.send(response.map_or(Answer::Refused, |it| answer_of(&it)));
+        let called = async move {
+            // Without its client it ends again.
+            let _ends = ends;
+            let broken = |_| Err(ErrorData::internal_error("the call broke off", None));
+            called.await.unwrap_or_else(broken)
+        };
+        Ok(CallInProgress { called: called.boxed(), cancelled, progress })
+    }
+}
+
+fn answer_of(result: &ElicitResult) -> Answer {
+    match result.action {
+        ElicitationAction::Accept => Answer::Allowed,
+        _ => Answer::Refused,
     }
 }
 
@@ -42,22 +185,32 @@ fn has_forms(capabilities: &ClientCapabilities) -> bool {
 #[async_trait]
 impl Permission for Elicitation {
     async fn ask(&self, ask: &Ask<'_>) -> Answer {
-        let peer = lock(&self.0).clone();
-        let (Some(peer), Some(message)) = (peer, question(ask)) else { return Answer::Refused };
+        let Some(message) = question(ask) else { return Answer::Refused };
         // The answer is yes or no: a form without fields.
         let requested_schema = ElicitationSchema::new(BTreeMap::new());
         let params =
             ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema };
-        let request = ServerRequest::ElicitRequest(ElicitRequest::new(params));
-        let options = PeerRequestOptions::with_timeout(PERMISSION_TIMEOUT);
-        let Ok(asked) = peer.send_request_with_option(request, options).await else {
-            return Answer::Refused;
-        };
-        match asked.await_response().await {
-            Ok(ClientResult::ElicitResult(it)) if it.action == ElicitationAction::Accept => {
-                Answer::Allowed
+        let request = ElicitRequest::new(params);
+        let client = lock(&self.client).clone();
+        match client {
+            Client::Never => Answer::Refused,
+            Client::ByRequest(peer) => {
+                let request = ServerRequest::ElicitRequest(request);
+                let options = PeerRequestOptions::with_timeout(PERMISSION_TIMEOUT);
+                let Ok(asked) = peer.send_request_with_option(request, options).await else {
+                    return Answer::Refused;
+                };
+                match asked.await_response().await {
+                    Ok(ClientResult::ElicitResult(result)) => answer_of(&result),
+                    _ => Answer::Refused,
+                }
             }
-            _ => Answer::Refused,
+            Client::ByResult => {
+                let (answer, answered) = oneshot::channel();
+                // The other end is in `self`.
+                _ = self.sender.send(Question { request, answer }).await;
+                answered.await.unwrap_or(Answer::Refused)
+            }
         }
     }
 }
@@ -88,10 +241,71 @@ fn question(ask: &Ask<'_>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use rmcp::model::ContentBlock;
     use sandbox_api::ToolEffect;
     use serde_json::json;
 
     use super::*;
+
+    /// An elicitation whose client is asked by the results of calls, and a call that asks: its result is the
+    /// answer. It is answered with the question, and has this state.
+    async fn asking() -> (Arc<Elicitation>, CancellationToken, String) {
+        let elicitation = Arc::new(Elicitation::default());
+        *lock(&elicitation.client) = Client::ByResult;
+        let (asker, cancelled) = (elicitation.clone(), CancellationToken::new());
+        let ended = cancelled.clone();
+        let called = async move {
+            let (tool, arguments) = ("a.b", serde_json::Map::new());
+            let effect = ToolEffect::Destructive;
+            let ask = Ask::Tool { tool, arguments: &arguments, effect };
+            let answer = tokio::select! {
+                answer = asker.ask(&ask) => answer,
+                () = ended.cancelled() => Answer::Refused,
+            };
+            Ok(CallToolResult::success(vec![ContentBlock::text(format!("{answer:?}"))]))
+        };
+        let (ends, progress) = (cancelled.clone(), None);
+        let mut call = CallInProgress { called: called.boxed(), cancelled, progress };
+        let question = tokio::select! {
+            question = elicitation.question() => question,
+            _ = &mut call.called => panic!("it waits for the answer"),
+        };
+        let asked = elicitation.suspend(question, call);
+        assert!(asked.input_requests.unwrap().contains_key("permission"));
+        (elicitation, ends, asked.request_state.unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn call_that_was_answered_with_a_question_goes_on_with_the_answer_once() {
+        for (responses, expected) in [
+            (json!({ "permission": { "action": "accept", "content": {} } }), "Allowed"),
+            (json!({ "permission": { "action": "decline" } }), "Refused"),
+            (json!({ "permission": 5 }), "Refused"),
+            (json!({}), "Refused"),
+        ] {
+            let (elicitation, _ends, state) = asking().await;
+            let responses: InputResponses = serde_json::from_value(responses).unwrap();
+            assert!(elicitation.resume("0", Some(&responses), None).is_err());
+            let call = elicitation.resume(&state, Some(&responses), None).unwrap();
+            let result = call.called.await.unwrap();
+            assert_eq!(result.content[0].as_text().unwrap().text, expected);
+            assert!(elicitation.resume(&state, Some(&responses), None).is_err(), "it is over");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn call_ends_when_its_client_does_not_come_back_with_the_answer() {
+        let (elicitation, ends, state) = asking().await;
+        tokio::time::sleep(PERMISSION_TIMEOUT / 2).await;
+        assert!(!ends.is_cancelled());
+        tokio::time::sleep(PERMISSION_TIMEOUT).await;
+        assert!(ends.is_cancelled());
+        assert!(elicitation.resume(&state, None, None).is_err());
+        // Nor when it comes back and goes away again.
+        let (elicitation, ends, state) = asking().await;
+        drop(elicitation.resume(&state, None, None).unwrap());
+        assert!(ends.is_cancelled());
+    }
 
     #[test]
     fn question_quotes_what_comes_from_elsewhere_and_is_bounded() {

@@ -40,7 +40,7 @@ pub use server::McpServer;
 pub use settings::{Access, Audience, Settings};
 pub use skills::{SKILL, SKILL_NAME};
 pub use tools::{DEFAULT_CONCURRENCY, tool_names};
-pub use transport::http::{HttpOptions, HttpServer};
+pub use transport::http::{HttpOptions, HttpServer, Instance};
 pub use transport::lines::{ServeError, serve_lines};
 pub use workspace::{Workspace, WorkspaceDir, WorkspaceError};
 

@@ -1,7 +1,8 @@
 //! The protocol's requests, answered from a workspace.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use futures_util::FutureExt as _;
 use rmcp::ServerHandler;
 use rmcp::model::{
     CacheScope, CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult,
@@ -16,9 +17,11 @@ use rmcp::service::{NotificationContext, RequestContext, RoleServer, Subscriptio
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument as _;
 
+use crate::elicitation::CallInProgress;
 use crate::settings::{Access, Settings};
 use crate::subscriptions::{MAX_SUBSCRIPTIONS, Subscriptions, file, too_many};
 use crate::tools::{Call, Catalogue, EXECUTE_SCRIPT, other_servers};
+use crate::transport::progress::ProgressTarget;
 use crate::workspace::Workspace;
 use crate::workspaces::Workspaces;
 use crate::{prompts, resources, skills};
@@ -90,6 +93,36 @@ impl McpServer {
             Source::One(workspace) => Ok(workspace.clone()),
             Source::BySubject(workspaces) => workspaces.of_request(extensions),
         }
+    }
+
+    /// A call of a tool.
+    fn begin(
+        &self,
+        workspace: Arc<Workspace>,
+        request: CallToolRequestParams,
+        traceparent: Option<&str>,
+        progress: Option<ProgressTarget>,
+    ) -> CallInProgress {
+        let cancelled = workspace.closing().child_token();
+        // The caller writes both: only what is known and short gets into logs.
+        let span = tracing::info_span!(
+            "tool",
+            name = self.shared.catalogue.find(&request.name).map(|tool| &*tool.name),
+            traceparent = traceparent.filter(|text| is_traceparent(text))
+        );
+        let shared = self.shared.clone();
+        let (token, target) = (cancelled.clone(), progress.clone());
+        let called = async move {
+            let call = Call {
+                workspace: &workspace,
+                settings: &shared.settings,
+                arguments: request.arguments.unwrap_or_default(),
+                cancelled: token,
+                progress: target,
+            };
+            shared.catalogue.call(&request.name, call).await
+        };
+        CallInProgress { called: called.instrument(span).boxed(), cancelled, progress }
     }
 }
 
@@ -183,36 +216,38 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let workspace = self.workspace(&context.extensions)?;
-        if let Some(elicitation) = &self.shared.settings.elicitation {
-            elicitation.is_called_by(&context);
-        }
-        // Either ends it.
-        let cancelled = workspace.closing().child_token();
-        let client = context.ct.clone();
-        let call = Call {
-            workspace: &workspace,
-            settings: &self.shared.settings,
-            arguments: request.arguments.unwrap_or_default(),
-            cancelled: cancelled.clone(),
-            progress: context.meta.get_progress_token().map(|token| (context.peer.clone(), token)),
+        let elicitation = self.shared.settings.elicitation.as_ref();
+        let asks_by_result = elicitation.filter(|it| it.is_called_by(&context));
+        let asks_by_result = asks_by_result.filter(|_| request.name == EXECUTE_SCRIPT);
+        let to = context.meta.get_progress_token().map(|token| (context.peer.clone(), token));
+        let mut call = match elicitation.zip(request.request_state.as_deref()) {
+            Some((elicitation, state)) => {
+                elicitation.resume(state, request.input_responses.as_ref(), to)?
+            }
+            None => {
+                let progress = to.map(|to| Arc::new(Mutex::new(Some(to))));
+                self.begin(workspace, request, context.meta.get_traceparent(), progress)
+            }
         };
-        // The caller writes both: only what is known and short gets into logs.
-        let span = tracing::info_span!(
-            "tool",
-            name = self.shared.catalogue.find(&request.name).map(|tool| &*tool.name),
-            traceparent = context.meta.get_traceparent().filter(|text| is_traceparent(text))
-        );
-        let called = self.shared.catalogue.call(&request.name, call).instrument(span);
-        tokio::pin!(called);
+        let asked = async {
+            match asks_by_result {
+                Some(elicitation) => (elicitation, elicitation.question().await),
+                None => std::future::pending().await,
+            }
+        };
+        // Either of the client and the connection ends it.
         let result = tokio::select! {
-            result = &mut called => result,
-            () = client.cancelled() => {
-                cancelled.cancel();
-                called.await
+            result = &mut call.called => result,
+            () = context.ct.cancelled() => {
+                call.cancelled.cancel();
+                call.called.await
             }
             () = self.connection.cancelled() => {
-                cancelled.cancel();
-                called.await
+                call.cancelled.cancel();
+                call.called.await
+            }
+            (elicitation, question) = asked => {
+                return Ok(elicitation.suspend(question, call).into());
             }
         };
         result.map(Into::into)

@@ -1,7 +1,8 @@
 //! The files of which a client hears when a call of the workspace has changed them.
 //!
-//! What calls change is known without a look at the files: a subscription neither starts a sandbox nor keeps
-//! one. What processes and other programs change is not known.
+//! What calls change is known without a look at the files, and while processes run, their sandbox watches the
+//! files: a subscription neither starts a sandbox nor keeps one. What other programs change at other times is
+//! not known.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -55,6 +56,10 @@ impl Subscriptions {
 
     pub fn remove(&self, uri: &str) {
         lock(&self.files).remove(uri);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        lock(&self.files).is_empty()
     }
 
     /// These files, and what is in these directories, have changed; without paths, any file may have.

@@ -71,7 +71,7 @@ pub struct Workspace {
     runs: TaskTracker,
     /// Counts the changes of the list of files.
     changes: watch::Sender<u64>,
-    subscribers: Mutex<Subscribers>,
+    subscribers: Arc<Mutex<Subscribers>>,
     outputs: Outputs,
     closing: CancellationToken,
 }
@@ -83,14 +83,30 @@ struct Processes {
     sandbox: Mutex<Option<SandboxRef>>,
     /// Held while one is started: as many as may run are counted before.
     starting: tokio::sync::Mutex<()>,
+    /// Where the files are watched.
+    watched: Arc<Mutex<Option<SandboxRef>>>,
 }
 
 /// Who hears of changed files.
 #[derive(Debug, Default)]
 struct Subscribers {
     clients: Vec<Weak<Subscriptions>>,
-    /// A call has changed files.
+    /// Files have changed.
     is_touched: bool,
+}
+
+impl Subscribers {
+    /// Whether a client has subscribed to a file.
+    fn has_any(&self) -> bool {
+        self.clients.iter().filter_map(Weak::upgrade).any(|client| !client.is_empty())
+    }
+
+    /// Notifies all clients of these changed files; without paths, any may have changed.
+    fn touch(&mut self, paths: Option<&[GuestPath]>) {
+        self.is_touched = true;
+        let clients = self.clients.iter().filter_map(Weak::upgrade);
+        clients.for_each(|client| client.touch(paths));
+    }
 }
 
 /// The io dir of a workspace.
@@ -162,7 +178,7 @@ impl Workspace {
             processes: Processes::default(),
             runs: TaskTracker::new(),
             changes: watch::Sender::new(0),
-            subscribers: Mutex::default(),
+            subscribers: Arc::default(),
             outputs: Outputs::default(),
             closing: CancellationToken::new(),
         })
@@ -341,19 +357,20 @@ impl Workspace {
         if paths.as_ref().is_some_and(Vec::is_empty) {
             return;
         }
-        let mut subscribers = lock(&self.subscribers);
-        subscribers.is_touched = true;
-        let clients = subscribers.clients.iter().filter_map(Weak::upgrade);
-        clients.for_each(|client| client.touch(paths.as_deref()));
+        lock(&self.subscribers).touch(paths.as_deref());
     }
 
-    /// Notifies a client of changes from now on; true if calls have changed files before.
+    /// Notifies a client of changes from now on; true if files have changed before.
     pub(crate) fn tell(&self, client: &Arc<Subscriptions>) -> bool {
-        let mut subscribers = lock(&self.subscribers);
-        let client = Arc::downgrade(client);
-        subscribers.clients.retain(|it| it.strong_count() > 0 && !it.ptr_eq(&client));
-        subscribers.clients.push(client);
-        subscribers.is_touched
+        let is_touched = {
+            let mut subscribers = lock(&self.subscribers);
+            let client = Arc::downgrade(client);
+            subscribers.clients.retain(|it| it.strong_count() > 0 && !it.ptr_eq(&client));
+            subscribers.clients.push(client);
+            subscribers.is_touched
+        };
+        self.watch_files_of_processes();
+        is_touched
     }
 
     /// Cancels what is in progress, waits until scripts and commands have ended, and gives its service

@@ -72,7 +72,7 @@ impl Store {
         values: &[Value],
         read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        self.first(statement, values, read)?.ok_or_else(|| StoreError::row("there is none"))
+        self.first(statement, values, read)?.ok_or_else(|| StoreError::row("the row is missing"))
     }
 
     /// Makes a change of what has this id, and waits until it is durable. Returns the number of rows that

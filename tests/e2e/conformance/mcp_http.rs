@@ -515,16 +515,16 @@ fn session_is_its_subjects_alone_and_hears_of_its_changes() {
     let written = alice.call_in_session("write_file", json!({ "path": "a", "content": "x" }));
     assert_eq!(written.message()["result"]["isError"], false, "{written:?}");
 
-    let foreign = bob
-        .with("mcp-protocol-version", "2025-06-18")
-        .with("mcp-session-id", alice.header("mcp-session-id"));
+    let bob = bob.with("mcp-protocol-version", "2025-06-18").with("x-request-id", "r-7");
+    let foreign = bob.with("mcp-session-id", alice.header("mcp-session-id"));
     let refused = foreign.call_in_session("stat", json!({ "path": "a" }));
     let unknown = bob
-        .with("mcp-protocol-version", "2025-06-18")
         .with("mcp-session-id", "00000000-0000-4000-8000-000000000000")
         .call_in_session("stat", json!({ "path": "a" }));
     assert_eq!((refused.status, unknown.status), (404, 404));
     assert_eq!(refused.body, unknown.body, "the answer does not disclose which sessions exist");
+    let problem: Value = serde_json::from_str(&refused.body).unwrap();
+    assert_eq!(problem["instance"], "urn:sandboxctl:request:r-7");
     let stream = |client: &Client, method: &str| {
         let mut headers = vec![("host", client.address.clone())];
         headers.push(("accept", "text/event-stream".to_owned()));

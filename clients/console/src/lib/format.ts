@@ -33,7 +33,7 @@ export function time(iso: string): string {
   return Number.isNaN(date.getTime()) ? safe(iso) : TIMES.format(date);
 }
 
-/** From which distance on it is told in which unit, to the nearest. */
+/** The unit of a distance from this many milliseconds on, and its name. */
 const DISTANCES: [number, number, string][] = [
   [47.5 * 3_600_000, 24 * 3_600_000, "d"],
   [59.5 * 60_000, 3_600_000, "h"],

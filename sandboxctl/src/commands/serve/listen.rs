@@ -38,7 +38,7 @@ impl Listening {
     ///
     /// # Errors
     ///
-    /// If it is none.
+    /// If stdin is not a listening socket.
     pub fn passed_as_stdin(endpoints: &[Endpoint]) -> Result<Self, Error> {
         let adopted = own::passed_listener().and_then(adopt);
         let failed = |source| Error::System { what: "the socket on stdin".to_owned(), source };

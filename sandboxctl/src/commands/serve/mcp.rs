@@ -5,8 +5,8 @@ use axum::middleware::map_request;
 use sandbox_api::ByteSize;
 use sandbox_api::service::BySubject;
 use sandbox_dirfd::create_private_dir;
-use sandbox_http::{Caller, Mount, MountAccess, Scope};
-use sandbox_mcp::{Access, Audience, HttpOptions, HttpServer, Settings};
+use sandbox_http::{Caller, Mount, MountAccess, Scope, instance};
+use sandbox_mcp::{Access, Audience, HttpOptions, HttpServer, Instance, Settings};
 use sandbox_service::{HostPolicy, IoPosture, Service, ServiceConfig};
 use sandbox_upstream::Upstreams;
 
@@ -61,6 +61,9 @@ pub fn mount(service: &Service, options: HttpOptions) -> (HttpServer, Mount) {
         let subject = request.extensions().get::<Caller>().map(|caller| caller.subject.clone());
         if let Some(subject) = subject {
             request.extensions_mut().insert(subject);
+        }
+        if let Some(instance) = instance() {
+            request.extensions_mut().insert(Instance(instance));
         }
         request
     });

@@ -47,7 +47,7 @@ pub struct PeerPlan {
 impl PeerPlan {
     /// # Errors
     ///
-    /// If an address is none.
+    /// If an address is not valid.
     pub fn of(settings: &Settings) -> Result<Self, Error> {
         let listen = settings.text(Key::ServerPeerListen).unwrap_or_default();
         let listen = listen.parse().map_err(|_| {

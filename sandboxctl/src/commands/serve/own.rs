@@ -276,7 +276,7 @@ impl Place {
                 since = Instant::now();
             } else if since.elapsed() >= UNUSED {
                 let lock = tokio::task::block_in_place(|| self.lock());
-                // Who came in between has its turn.
+                // A client that connected since then is served first.
                 if lock.is_ok() && !is_used() {
                     self.clear();
                     return;

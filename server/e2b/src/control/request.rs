@@ -32,8 +32,9 @@ impl FromRequestParts<App> for About {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
-        let nobodys = |_| Error::new(StatusCode::INTERNAL_SERVER_ERROR, "a request of nobody");
-        let Extension(caller) = parts.extract::<Extension<Caller>>().await.map_err(nobodys)?;
+        let no_caller =
+            |_| Error::new(StatusCode::INTERNAL_SERVER_ERROR, "the request was not authenticated");
+        let Extension(caller) = parts.extract::<Extension<Caller>>().await.map_err(no_caller)?;
         let Path(id) = parts.extract::<Path<String>>().await?;
         Ok(Self { app: app.clone(), caller, id })
     }

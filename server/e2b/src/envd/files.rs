@@ -189,8 +189,8 @@ pub(super) async fn write(
     }
 }
 
-/// A form, which whoever takes it apart reads for as long as there is some: after each step there is nothing for a
-/// moment. It breaks off if nothing in it can be taken.
+/// A form in steps: its parser reads for as long as there is more, so after each step there is nothing for a moment.
+/// It breaks off if the parser can take nothing of it.
 fn in_steps<E: Into<axum::BoxError>>(
     mut form: impl Stream<Item = Result<Bytes, E>> + Unpin,
     untaken: Arc<AtomicUsize>,
@@ -263,7 +263,7 @@ impl Upload {
         }
     }
 
-    /// Writes a file; returns what its uploader is told.
+    /// Writes a file; returns its entry of the answer.
     async fn file<E: Display>(
         &mut self,
         written: &str,
@@ -288,11 +288,11 @@ impl Upload {
         self.call.watchers.uploading(&sandbox.id, &path);
         let created = writer.finish().await.map_err(refused)?.value.created;
         self.store_metadata(&path, created).await.map_err(refused)?;
-        let mut told = json!({ "path": path, "name": name_of(&path), "type": "file" });
+        let mut entry = json!({ "path": path, "name": name_of(&path), "type": "file" });
         if !self.metadata.is_empty() {
-            told["metadata"] = json!(self.metadata);
+            entry["metadata"] = json!(self.metadata);
         }
-        Ok(told)
+        Ok(entry)
     }
 
     /// Replaces all metadata of the file.

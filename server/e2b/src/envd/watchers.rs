@@ -1,7 +1,7 @@
 //! Watched directories, and the watchers that are asked for what changes in them.
 //!
 //! An upload of a new file appears in one step; E2B's clients expect to see it created, given its owner and
-//! written. So what the sandbox reports of a file that was just uploaded here is told as these three.
+//! written. So what the sandbox reports of a file that was just uploaded here becomes these three events.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,7 +48,7 @@ pub(super) struct Watcher {
     watched: Watched,
     events: VecDeque<Event>,
     has_ended: bool,
-    /// Whether some are missing, which is told once.
+    /// Whether some are missing, which is reported once.
     is_missing_some: bool,
     asked_at: Instant,
 }
@@ -163,9 +163,9 @@ impl Watched {
         self.watch.next().await
     }
 
-    /// What a record is told as.
+    /// The events of a record.
     pub(super) fn events(&self, record: WatchRecord) -> Result<Vec<Event>, ConnectError> {
-        told(record, |name| {
+        events_of(record, |name| {
             let watchers = self.watchers.upgrade();
             let path = path_of(&self.root, name);
             watchers.is_some_and(|watchers| watchers.was_uploaded(&self.sandbox, &path))
@@ -173,8 +173,8 @@ impl Watched {
     }
 }
 
-/// What a record is told as: a file that was just uploaded as three events.
-fn told(
+/// The events of a record: three for a file that was just uploaded.
+fn events_of(
     record: WatchRecord,
     was_uploaded: impl FnOnce(&str) -> bool,
 ) -> Result<Vec<Event>, ConnectError> {
@@ -260,7 +260,7 @@ mod tests {
             WatchRecord::Event(FileEvent { seq: 1, name: name.into(), change, kind })
         };
         let changes = |record, uploaded| {
-            let events = told(record, |name| name == uploaded).unwrap().into_iter();
+            let events = events_of(record, |name| name == uploaded).unwrap().into_iter();
             events.map(|event| event.change).collect::<Vec<_>>()
         };
         let created = || record("d/a", FileChange::Create, Some(EntryKind::File));
@@ -270,7 +270,7 @@ mod tests {
         let directory = record("d", FileChange::Create, Some(EntryKind::Directory));
         assert_eq!(changes(directory, "d"), [FileChange::Create]);
         assert_eq!(changes(record("a", FileChange::Write, None), "a"), [FileChange::Write]);
-        assert_eq!(told(WatchRecord::Omitted { events: 2 }, |_| false), Err(missing()));
+        assert_eq!(events_of(WatchRecord::Omitted { events: 2 }, |_| false), Err(missing()));
         assert_eq!((path_of("/", "a"), path_of("/d", "")), ("/a".to_owned(), "/d".to_owned()));
     }
 

@@ -81,8 +81,8 @@ impl NodeConnections {
         }
     }
 
-    /// Whether it can be connected to now. If not, the connections that are open lead nowhere either: packets that
-    /// are lost are told to nobody.
+    /// Whether it can be connected to now. If not, open connections are of no use either: lost packets
+    /// are not reported.
     pub async fn is_reachable(&self) -> bool {
         let mut looked = self.looked.lock().await;
         if let Some((at, found)) = *looked

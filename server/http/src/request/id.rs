@@ -46,6 +46,12 @@ impl fmt::Display for RequestId {
     }
 }
 
+/// The request that is being handled, as its problem has it (`instance`).
+#[must_use]
+pub fn instance() -> Option<String> {
+    current().map(|id| format!("urn:sandboxctl:request:{id}"))
+}
+
 /// The id of the request that is being handled.
 pub(crate) fn current() -> Option<RequestId> {
     CURRENT.try_with(Clone::clone).ok()

@@ -28,7 +28,7 @@ const SEGMENTS_BEFORE_PATH: usize = 7;
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
 pub(super) async fn list(at: At) -> Result<Response> {
-    // One of a session of MCP is none here.
+    // A sandbox of an MCP session is not one of the API.
     at.app.service.sandbox(&at.subject, &at.sandbox.id).await?;
     let listed = at.app.service.listening_ports(&at.subject, &at.sandbox).await?;
     Ok(answer(StatusCode::OK, &listed))

@@ -172,7 +172,7 @@ async fn run(call: Call<'_>) -> Result<(ExecutionResult, [OutputEnd; 2]), Failur
     if let Some(cwd) = &mut command.cwd {
         paths::understand(workspace, cwd).await;
     }
-    let progress = progress.map(|(peer, token)| Progress::new(peer, token));
+    let progress = progress.map(Progress::new);
     let ends = Mutex::new([OutputEnd::default(), OutputEnd::default()]);
     let sink = |event: ExecutionEvent| {
         let ExecutionEvent::Output { stream, data } = event else { return };

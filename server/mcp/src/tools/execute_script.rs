@@ -225,7 +225,7 @@ async fn run(call: Call<'_>) -> Result<(ExecutionResult, Option<&'static str>), 
     let language = Language::of_text(&script).map(|language| language.name);
     let mut script = Script::new(script).args(args);
     script.timeout = timeout;
-    let progress = progress.map(|(peer, token)| Progress::new(peer, token));
+    let progress = progress.map(Progress::new);
     let sink = |event: ExecutionEvent| {
         if let (ExecutionEvent::Log(entry), Some(progress)) = (&event, &progress) {
             progress.push_line(&entry.line());

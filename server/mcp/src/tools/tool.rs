@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use rmcp::model::{CallToolResult, JsonObject, ProgressToken, Tool, ToolAnnotations};
-use rmcp::service::{Peer, RoleServer};
+use rmcp::model::{CallToolResult, JsonObject, Tool, ToolAnnotations};
 use schemars::JsonSchema;
 use tokio_util::sync::CancellationToken;
 
 use super::schema;
 use crate::settings::Settings;
+use crate::transport::progress::ProgressTarget;
 use crate::workspace::Workspace;
 
 /// A tool: what clients see of it, and how a call of it runs.
@@ -59,7 +59,7 @@ pub(crate) struct Call<'a> {
     /// Cancelled by the client, or when the server ends.
     pub cancelled: CancellationToken,
     /// Where progress goes, if the client wants it.
-    pub progress: Option<(Peer<RoleServer>, ProgressToken)>,
+    pub progress: Option<ProgressTarget>,
 }
 
 /// What a client may assume of a tool.

@@ -73,6 +73,14 @@ struct Admission {
     requests: Arc<Requests>,
 }
 
+/// A request, as its problem has it (`instance`): an extension of the request.
+#[derive(Debug, Clone)]
+pub struct Instance(pub String);
+
+tokio::task_local! {
+    static INSTANCE: Option<Instance>;
+}
+
 /// How many requests of each subject are in progress.
 #[derive(Debug, Default)]
 struct Requests(Mutex<HashMap<Option<Subject>, usize>>);
@@ -128,8 +136,8 @@ impl HttpServer {
         McpServer::of(self.shared.clone(), Source::BySubject(self.workspaces.clone()))
     }
 
-    /// Its route, `/mcp`. Each request needs its [`Subject`] as an extension; the owner of the
-    /// router checks `Host` and `Origin`.
+    /// Its route, `/mcp`. Each request needs its [`Subject`] as an extension, and its [`Instance`] if problems
+    /// are to have it; the owner of the router checks `Host` and `Origin`.
     pub fn router(&self) -> Router {
         let server = self.clone();
         self.router_of(move || server.connection())
@@ -242,7 +250,12 @@ async fn in_its_form(request: Request, next: Next) -> Response {
 
 /// Answers of the protocol are JSON; other refusals become problems.
 async fn answer_problems(request: Request, next: Next) -> Response {
-    let response = next.run(request).await;
+    let instance = request.extensions().get::<Instance>().cloned();
+    INSTANCE.scope(instance, async { problem_of(next.run(request).await).await }).await
+}
+
+/// A refusal as a problem, unless it is JSON.
+async fn problem_of(response: Response) -> Response {
     let status = response.status();
     if !(status.is_client_error() || status.is_server_error()) || is_json(&response) {
         return response;
@@ -280,6 +293,7 @@ fn problem(status: StatusCode, detail: impl Into<String>, hint: Option<&str>) ->
     };
     let mut problem = Problem::new(kind, detail).hint(hint);
     problem.status = status.as_u16();
+    problem.instance = INSTANCE.try_with(Clone::clone).ok().flatten().map(|it| it.0);
     let mut response = (status, axum::Json(problem)).into_response();
     let is_problem = HeaderValue::from_static(PROBLEM_JSON);
     response.headers_mut().insert(header::CONTENT_TYPE, is_problem);
@@ -449,5 +463,24 @@ mod tests {
         assert_eq!((problem.status, &*problem.detail), (406, "Client must accept JSON"));
         let (head, body) = send("/json").await;
         assert_eq!((head.status.as_u16(), &body[..]), (400, &b"{\"id\":null}"[..]));
+    }
+
+    #[tokio::test]
+    async fn problems_name_their_request() {
+        let text = post(async || (StatusCode::NOT_ACCEPTABLE, "Client must accept JSON"));
+        let router = Router::new().route("/text", text).route("/busy", post(async || busy()));
+        let router = router.layer(from_fn(answer_problems));
+        for path in ["/text", "/busy"] {
+            for instance in [Some("urn:sandboxctl:request:r-7"), None] {
+                let mut request = Request::post(path).body(Body::empty()).unwrap();
+                if let Some(instance) = instance {
+                    request.extensions_mut().insert(Instance(instance.to_owned()));
+                }
+                let answer = router.clone().oneshot(request).await.unwrap();
+                let body = to_bytes(answer.into_body(), 1000).await.unwrap();
+                let problem: Problem = serde_json::from_slice(&body).unwrap();
+                assert_eq!(problem.instance.as_deref(), instance, "{path}");
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Progress of a script by the lines that it logs, and of a command by its output.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
@@ -18,10 +18,12 @@ const MAX_BYTES: usize = 4 << 10;
 /// How long one notification may take.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The client's request that progress belongs to; none while its call waits without one.
+pub(crate) type ProgressTarget = Arc<Mutex<Option<(Peer<RoleServer>, ProgressToken)>>>;
+
 /// Log lines or output on their way to a client as notifications.
 pub(crate) struct Progress {
-    peer: Peer<RoleServer>,
-    token: ProgressToken,
+    target: ProgressTarget,
     pending: Mutex<Pending>,
 }
 
@@ -36,8 +38,8 @@ struct Pending {
 }
 
 impl Progress {
-    pub fn new(peer: Peer<RoleServer>, token: ProgressToken) -> Self {
-        Self { peer, token, pending: Mutex::default() }
+    pub fn new(target: ProgressTarget) -> Self {
+        Self { target, pending: Mutex::default() }
     }
 
     /// Adds a line of a script's log.
@@ -87,9 +89,10 @@ impl Progress {
     /// Sends what is not sent yet, unless the call is cancelled: a client that is gone does not get it, and
     /// one that does not read must not hold up the call.
     pub async fn send(&self, cancelled: &CancellationToken) {
+        let Some((peer, token)) = lock(&self.target).clone() else { return };
         let Some((done, message)) = self.next() else { return };
-        let param = ProgressNotificationParam::new(self.token.clone(), done as f64);
-        let sent = self.peer.notify_progress(param.with_message(message));
+        let param = ProgressNotificationParam::new(token, done as f64);
+        let sent = peer.notify_progress(param.with_message(message));
         tokio::select! {
             biased;
             () = cancelled.cancelled() => {}
@@ -120,12 +123,16 @@ mod tests {
 
     impl ServerHandler for Idle {}
 
+    fn progress_of(peer: &Peer<RoleServer>) -> Progress {
+        let token = ProgressToken(NumberOrString::Number(1));
+        Progress::new(Arc::new(Mutex::new(Some((peer.clone(), token)))))
+    }
+
     #[tokio::test(start_paused = true)]
     async fn call_that_is_cancelled_does_not_wait_for_a_client_to_read() {
         let (ours, theirs) = tokio::io::duplex(64);
         let server = serve_directly::<RoleServer, _, _, _, _>(Idle, ours, None);
-        let progress =
-            Progress::new(server.peer().clone(), ProgressToken(NumberOrString::Number(1)));
+        let progress = progress_of(server.peer());
         // Lines longer than the stream are not read.
         progress.push_line(&"x".repeat(MAX_BYTES));
         let (before, cancelled) = (Instant::now(), CancellationToken::new());
@@ -143,8 +150,7 @@ mod tests {
     fn told() -> (Progress, impl AsyncFnMut() -> Value) {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let server = serve_directly::<RoleServer, _, _, _, _>(Idle, ours, None);
-        let progress =
-            Progress::new(server.peer().clone(), ProgressToken(NumberOrString::Number(1)));
+        let progress = progress_of(server.peer());
         let mut theirs = tokio::io::BufReader::new(theirs);
         let next = async move || {
             let _server = &server;
@@ -170,9 +176,14 @@ mod tests {
         let sent = next().await;
         let message = sent["message"].as_str().unwrap();
         assert_eq!((message.len(), message.ends_with('é')), (MAX_BYTES - 1, true));
+        // While there is no request, lines wait.
+        let target = lock(&progress.target).take();
         progress.push_line("d");
         progress.send(&alive).await;
-        assert_eq!(next().await["message"], "d");
+        *lock(&progress.target) = target;
+        progress.push_line("e");
+        progress.send(&alive).await;
+        assert_eq!(next().await["message"], "d\ne");
     }
 
     #[tokio::test(start_paused = true)]

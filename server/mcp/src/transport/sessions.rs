@@ -128,6 +128,20 @@ fn stream_of(event: &str) -> Option<&str> {
     event.split_once('/').map(|(_, stream)| stream)
 }
 
+/// The event under the number of the next one. The SDK resumes a stream with the event that its client names,
+/// which the client has already, and the first event of a session's own stream has the number of the one before
+/// it that only says when to come back.
+fn numbered_from_one(mut event: ServerSseMessage) -> ServerSseMessage {
+    event.event_id = event.event_id.map(|id| {
+        let (number, stream) = id.find('/').map_or((&*id, ""), |at| id.split_at(at));
+        match number.parse::<usize>() {
+            Ok(number) => format!("{}{stream}", number + 1),
+            Err(_) => id,
+        }
+    });
+    event
+}
+
 impl Sessions {
     /// No session yet. They outlive each call, which takes at most so long.
     pub fn new(longest_call: Duration) -> Self {
@@ -187,6 +201,7 @@ impl Sessions {
         let (session, calls) = (session.clone(), self.calls.clone());
         let open = OpenStream::of(call);
         events.map(move |event| {
+            let event = numbered_from_one(event);
             if event.message.as_deref().and_then(answered_id).is_some() {
                 open.0.send_modify(|call| (call.is_answered, call.id) = (true, None));
             } else if open.0.borrow().name.is_none()
@@ -294,7 +309,7 @@ impl SessionManager for Sessions {
         &self,
         id: &SessionId,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
-        self.local.create_standalone_stream(id).await
+        Ok(self.local.create_standalone_stream(id).await?.map(numbered_from_one))
     }
 
     async fn resume(
@@ -309,7 +324,7 @@ impl SessionManager for Sessions {
         let events = self.local.resume(id, last_event_id).await?;
         let events = match call {
             Some(call) => self.open(id, call, events).left_stream(),
-            None => events.right_stream(),
+            None => events.map(numbered_from_one).right_stream(),
         };
         drop(open);
         Ok(events)
@@ -334,7 +349,7 @@ impl SessionManager for Sessions {
 #[cfg(test)]
 mod tests {
     use rmcp::model::{CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData};
-    use rmcp::service::{RequestContext, RoleServer};
+    use rmcp::service::{RequestContext, RoleServer, RunningService};
     use rmcp::{ServerHandler, ServiceExt as _};
     use serde_json::{Value, json};
     use tokio::sync::mpsc;
@@ -372,15 +387,14 @@ mod tests {
         message(json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params }))
     }
 
-    /// A session, and when its calls are cancelled.
-    async fn session() -> (Sessions, SessionId, mpsc::UnboundedReceiver<Instant>) {
+    /// A session, its server's side, and when its calls are cancelled.
+    async fn served()
+    -> (Sessions, SessionId, RunningService<RoleServer, Waits>, mpsc::UnboundedReceiver<Instant>)
+    {
         let sessions = Sessions::new(Duration::from_secs(600));
         let (id, transport) = sessions.create_session().await.unwrap();
         let (sender, cancelled) = mpsc::unbounded_channel();
-        tokio::spawn(async move {
-            let running = Waits(sender).serve(transport).await.unwrap();
-            _ = running.waiting().await;
-        });
+        let running = tokio::spawn(async move { Waits(sender).serve(transport).await.unwrap() });
         let hello = json!({
             "protocolVersion": "2025-11-25",
             "capabilities": {},
@@ -390,6 +404,13 @@ mod tests {
         sessions.initialize_session(&id, message(hello)).await.unwrap();
         let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
         sessions.accept_message(&id, message(ready)).await.unwrap();
+        (sessions, id, running.await.unwrap(), cancelled)
+    }
+
+    /// A session, and when its calls are cancelled.
+    async fn session() -> (Sessions, SessionId, mpsc::UnboundedReceiver<Instant>) {
+        let (sessions, id, running, cancelled) = served().await;
+        tokio::spawn(running.waiting());
         (sessions, id, cancelled)
     }
 
@@ -456,6 +477,49 @@ mod tests {
         assert!(lock(&sessions.in_progress).is_empty());
         let again = answer(sessions.create_stream(&id, call(1, "other")).await.unwrap()).await;
         assert!(again["result"].is_object(), "{again}");
+    }
+
+    /// The ids of the next events, with whether each has a message.
+    async fn next_ids(
+        events: &mut (impl Stream<Item = ServerSseMessage> + Unpin),
+        count: usize,
+    ) -> Vec<(String, bool)> {
+        let events: Vec<_> = events.take(count).collect().await;
+        let id_of = |it: ServerSseMessage| (it.event_id.unwrap(), it.message.is_some());
+        events.into_iter().map(id_of).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn resumed_stream_begins_after_the_event_that_its_client_names() {
+        let (sessions, id, _cancelled) = session().await;
+        let mut events = Box::pin(sessions.create_stream(&id, call(1, "slow")).await.unwrap());
+        let first = next_ids(&mut events, 1).await.remove(0).0;
+        drop(events);
+        let resumed = sessions.resume(&id, first.clone()).await.unwrap();
+        let answers: Vec<_> = resumed.collect().await;
+        assert_eq!(answers.len(), 1, "and not the first one again");
+        assert!(answers[0].message.is_some());
+        assert_ne!(answers[0].event_id.as_deref(), Some(&*first));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn notification_is_sent_again_to_a_client_that_does_not_have_it_and_to_no_other() {
+        let (sessions, id, running, _cancelled) = served().await;
+        let mut events = Box::pin(sessions.create_standalone_stream(&id).await.unwrap());
+        for _ in 0..2 {
+            running.peer().notify_resource_list_changed().await.unwrap();
+        }
+        let both = next_ids(&mut events, 2).await;
+        assert_eq!(both, [("1".to_owned(), true), ("2".to_owned(), true)]);
+        drop(events);
+        // 0 is what the SDK calls the event before the first one.
+        for (last, expected) in [("0", &both[..]), ("1", &both[1..])] {
+            let mut events = Box::pin(sessions.resume(&id, last.to_owned()).await.unwrap());
+            assert_eq!(next_ids(&mut events, expected.len()).await, expected, "{last}");
+        }
+        let mut events = Box::pin(sessions.resume(&id, "2".to_owned()).await.unwrap());
+        running.peer().notify_resource_list_changed().await.unwrap();
+        assert_eq!(next_ids(&mut events, 1).await, [("3".to_owned(), true)]);
     }
 
     /// Begins a session of this subject.

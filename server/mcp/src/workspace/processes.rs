@@ -1,16 +1,18 @@
 //! The processes of a workspace. They live in one sandbox, beside that of the file tools, with the same files.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use sandbox_api::service::{SandboxRef, Subject};
 use sandbox_api::{
-    ErrorKind, Failure, Ports, Preview, PreviewRequest, ProblemKind, ProcessRequest, ProcessState,
-    ProcessView, ReadFrom, ReadMode,
+    ErrorKind, Failure, GuestPath, Ports, Preview, PreviewRequest, ProblemKind, ProcessRequest,
+    ProcessState, ProcessView, ReadFrom, ReadMode, WatchRecord, WatchRequest,
 };
 use sandbox_service::{Events, ProcessFilter, Service, ServiceError};
 
 use super::Workspace;
-use crate::lock;
+use crate::{lock, uris};
 
 /// The title of the sandbox of processes.
 const PROCESSES: &str = "mcp processes";
@@ -43,7 +45,51 @@ impl Workspace {
         let started = started.map_err(|error| self.failure(&error))?;
         let sandbox = SandboxRef { generation: Some(started.generation), ..sandbox };
         *lock(&self.processes.sandbox) = Some(sandbox);
+        self.watch_files_of_processes();
         Ok(started.value)
+    }
+
+    /// Notifies clients of what processes change in files to which they have subscribed, while there are both.
+    pub(super) fn watch_files_of_processes(&self) {
+        let Ok((service, subject, sandbox)) = self.process_sandbox() else { return };
+        if !lock(&self.subscribers).has_any() {
+            return;
+        }
+        let watched = self.processes.watched.clone();
+        if lock(&watched).replace(sandbox.clone()).is_some_and(|it| it == sandbox) {
+            return;
+        }
+        let (subject, subscribers) = (subject.clone(), Arc::clone(&self.subscribers));
+        let (mount, closing) = (self.settings.sandbox.mount_path.clone(), self.closing.clone());
+        self.runs.spawn(async move {
+            let followed = async {
+                let request = WatchRequest { path: mount.clone().into(), recursive: true };
+                let mut watch = service.watch_attached_files(&subject, &sandbox, request).await?;
+                // Any of them may have changed before the watch was on.
+                let mut path = None;
+                while lock(&subscribers).has_any() {
+                    lock(&subscribers).touch(path.as_ref().map(std::slice::from_ref));
+                    path = match watch.next().await.transpose()? {
+                        Some(WatchRecord::Event(event)) => {
+                            GuestPath::new(uris::path_below(&mount, event.name.as_bytes())).ok()
+                        }
+                        Some(WatchRecord::Omitted { .. }) => None,
+                        None => break,
+                    };
+                }
+                Ok::<_, ServiceError>(())
+            };
+            tokio::select! {
+                () = closing.cancelled() => {}
+                followed = followed => if let Err(error) = followed {
+                    tracing::debug!(%error, "files are not watched any more");
+                }
+            }
+            let mut watched = lock(&watched);
+            if watched.as_ref() == Some(&sandbox) {
+                *watched = None;
+            }
+        });
     }
 
     /// Waits until something in their sandbox listens on this port.

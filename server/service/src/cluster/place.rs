@@ -150,7 +150,7 @@ impl Service {
             }
             Place::Node { node, session } => (node, session),
         };
-        // A name that nothing has yet is here too: of one that something has the node is told.
+        // A name that no sandbox has yet is here too; for one in use the answer names the node.
         let is_name = matches!(target, Target::SandboxNamed(_));
         if at == own && !is_name {
             return Ok(Location::Here);

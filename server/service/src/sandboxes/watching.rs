@@ -59,9 +59,31 @@ impl Service {
         request: WatchRequest,
     ) -> Result<FileWatch, ServiceError> {
         let in_use = self.core.lease(subject, sandbox).await?;
-        let watch = in_use.guest.watch_files(request).await;
-        let watch = watch.map_err(|error| in_use.failed(error))?;
+        let watch = watch(&in_use, request).await?;
         in_use.mark_restart_reported();
         Ok(FileWatch { watch, in_use: in_use.into_reader() })
     }
+
+    /// The same of a sandbox that a front end keeps, too, and only of the container that is there.
+    ///
+    /// # Errors
+    ///
+    /// As of [`watch_files`](Self::watch_files).
+    pub async fn watch_attached_files(
+        &self,
+        subject: &Subject,
+        sandbox: &SandboxRef,
+        request: WatchRequest,
+    ) -> Result<FileWatch, ServiceError> {
+        let in_use = self.core.lease_current(subject, sandbox).await?;
+        let watch = watch(&in_use, request).await?;
+        Ok(FileWatch { watch, in_use: in_use.into_reader() })
+    }
+}
+
+async fn watch(
+    in_use: &SandboxLease,
+    request: WatchRequest,
+) -> Result<Box<dyn GuestWatch>, ServiceError> {
+    in_use.guest.watch_files(request).await.map_err(|error| in_use.failed(error))
 }

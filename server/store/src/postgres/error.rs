@@ -49,7 +49,7 @@ impl From<QueryError> for StoreError {
 impl From<tokio_postgres::Error> for StoreError {
     fn from(error: tokio_postgres::Error) -> Self {
         let Some(answer) = error.as_db_error() else {
-            // All else than the connection is a mistake of ours.
+            // Anything but a lost connection is a fault of this program.
             let is_lost = error.is_closed()
                 || std::error::Error::source(&error).is_some_and(|it| it.is::<std::io::Error>());
             return match is_lost {

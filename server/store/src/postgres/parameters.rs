@@ -50,7 +50,7 @@ pub(crate) fn own<T: Typed + Send + 'static>(value: T) -> Parameter {
 
 /// The only row.
 pub(super) fn one(rows: &[Row]) -> Result<&Row, StoreError> {
-    rows.first().ok_or_else(|| StoreError::row("there is none"))
+    rows.first().ok_or_else(|| StoreError::row("the row is missing"))
 }
 
 /// Whether something was changed; if not, why.

@@ -94,3 +94,29 @@ fn agent_has_sixteen_processes_at_a_time() {
     assert_eq!(client.data("start_process", sleep)["process"], 17);
     client.end();
 }
+
+#[test]
+fn client_hears_of_what_a_process_changes_in_files_that_it_has_subscribed_to() {
+    let place = Fixture::new();
+    let provided = Rootfs::busybox().provide();
+    let root = provided.args();
+    let mut flags: Vec<&str> = root.iter().map(String::as_str).collect();
+    flags.extend(["--io-dir", "out", "--pool", "0"]);
+    let updated = "notifications/resources/updated";
+    let [first, second] = ["sandbox:///io/first", "sandbox:///io/deep/second"];
+    let mut client = Client::new(&place, &flags);
+    client.ask("resources/subscribe", json!({ "uri": first }));
+    let line = "while read -r name; do mkdir -p deep; echo x >> \"$name\"; done";
+    let started = client.data("start_process", json!({ "shell": line }));
+    // What it did before its files were watched is not known.
+    assert_eq!(client.notified(updated), [json!({ "uri": first })]);
+    let process = &started["process"];
+    client.data("send_input", json!({ "process": process, "text": "other\nfirst\n" }));
+    let heard = client.notified(updated);
+    assert!(heard.iter().all(|it| it["uri"] == first), "{heard:?}");
+    // One subscription more, of a file in a directory that was made meanwhile.
+    client.ask("resources/subscribe", json!({ "uri": second }));
+    client.data("send_input", json!({ "process": process, "text": "deep/second\n" }));
+    while !client.notified(updated).iter().any(|it| it["uri"] == second) {}
+    client.end();
+}

@@ -29,7 +29,7 @@ export function useExecution(id: string): Followed {
     setStreamError(undefined);
     const on = ({ event, data: record }: StreamEvent) => {
       write(record);
-      // The events of what has ended are told from its begin, and its document is there.
+      // An execution that has ended sends its events from the first on, and its document is there.
       const isNews = !latest.current || !hasEnded(latest.current);
       if (isNews && (event === "start" || event === "end")) reload();
       if (event === "end") setConnection("ended");
