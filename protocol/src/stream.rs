@@ -46,7 +46,15 @@ impl SendWindow {
 
     /// The most bytes that the next chunk may hold now.
     pub fn capacity(&self) -> usize {
-        usize::try_from(self.credit).unwrap_or(usize::MAX).min(MAX_CHUNK_BYTES)
+        self.capacity_within(INITIAL_CREDIT)
+    }
+
+    /// The same for a sender that uses less of its credit: at most `most` bytes are sent for which none was
+    /// granted yet.
+    pub fn capacity_within(&self, most: u64) -> usize {
+        let unused = INITIAL_CREDIT.saturating_sub(most);
+        let left = self.credit.saturating_sub(unused);
+        usize::try_from(left).unwrap_or(usize::MAX).min(MAX_CHUNK_BYTES)
     }
 
     /// Returns the next chunk. `data` is at most [`capacity`](Self::capacity) bytes.
@@ -145,6 +153,20 @@ mod tests {
         }
         assert_eq!(sent, INITIAL_CREDIT);
         assert_eq!(window.chunk(vec![0], false).unwrap_err(), StreamError::CreditOverrun);
+    }
+
+    #[test]
+    fn a_sender_may_use_less_of_its_credit() {
+        let mut window = SendWindow::new(1);
+        let whole = MAX_CHUNK_BYTES as u64;
+        assert_eq!(window.capacity_within(100), 100);
+        window.chunk(vec![0; MAX_CHUNK_BYTES], false).unwrap();
+        assert_eq!(window.capacity_within(whole + 100), 100);
+        window.chunk(vec![0; MAX_CHUNK_BYTES], false).unwrap();
+        assert_eq!(window.capacity_within(whole + 100), 0);
+        window.grant(&Credit { stream: 1, bytes: whole }).unwrap();
+        assert_eq!(window.capacity_within(whole + 100), 100);
+        assert_eq!(window.capacity(), MAX_CHUNK_BYTES);
     }
 
     #[test]

@@ -39,7 +39,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 pub use self::outbound::Ended;
 use self::outbound::Sender;
-use self::streams::Streams;
+use self::streams::{Content, Streams};
 pub use self::streams::{Fin, Flow, Incoming, Outgoing};
 use self::tunnels::Tunnels;
 pub use self::tunnels::{ConnectHandler, Received, Tunnel};
@@ -339,7 +339,7 @@ impl Session {
     ) -> Result<(Reply<C::Reply>, Outgoing, usize), CallError> {
         let permit = self.acquire_permit::<C>().await?;
         let open = |streams: &mut Streams| {
-            let outgoing = self.outgoing(streams);
+            let outgoing = self.outgoing(streams, Content::File);
             let number = outgoing.number();
             let chunk =
                 content.and_then(|data| streams.next_chunk(number, data, Fin::Nothing).ok()?);
@@ -361,7 +361,7 @@ impl Session {
         let ConsoleSpec { has_stdin, has_stderr, most, kept } = spec;
         let open = |streams: &mut Streams| {
             let console = Console {
-                stdin: has_stdin.then(|| self.outgoing(streams)),
+                stdin: has_stdin.then(|| self.outgoing(streams, Content::Stdin)),
                 output: self.incoming(streams, if has_stderr { 2 } else { 1 }, most),
             };
             let mut outputs = console.output.numbers();
@@ -408,8 +408,8 @@ impl Session {
         Incoming { streams, pieces, lines: self.outgoing.clone(), shared: self.shared.clone() }
     }
 
-    fn outgoing(&self, streams: &mut Streams) -> Outgoing {
-        let (number, changed) = streams.outgoing();
+    fn outgoing(&self, streams: &mut Streams, content: Content) -> Outgoing {
+        let (number, changed) = streams.outgoing(content);
         Outgoing { number, changed, lines: self.outgoing.clone(), shared: self.shared.clone() }
     }
 
@@ -460,6 +460,9 @@ impl Session {
             }
             let id = state.next_id;
             let Opening { params, streams, stream, chunk, ends } = make(&mut state.streams);
+            if stream.is_none() {
+                state.streams.note_request();
+            }
             let request = ToAgent::Request { id, request: params.into(), stream };
             let chunk = chunk.map(ToAgent::Chunk);
             let line = match request.encode().and_then(|mut line| {

@@ -3,25 +3,50 @@
 //! Incoming data is put in a queue that the credit bounds, so the task that reads the agent's
 //! messages never blocks; credit is returned when the consumer takes a piece. Outgoing data waits
 //! for credit, or for the end of its stream: the answer to its request, however that arrives.
+//!
+//! A request waits behind all content that is on its way to the agent, in the engine's buffers too. So
+//! there is less of a file's while requests come one after another.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use sandbox_protocol::ToAgent;
-use sandbox_protocol::limits::{CREDIT_STEP, FIRST_DIAL};
+use sandbox_protocol::limits::{CREDIT_STEP, FIRST_DIAL, INITIAL_CREDIT, MAX_CHUNK_BYTES};
 use sandbox_protocol::message::{Chunk, Credit};
 use sandbox_protocol::stream::{ReceiveWindow, SendWindow};
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 
 use super::Shared;
 use super::outbound::{Ended, Sender};
+
+/// The most bytes of a file that are on their way to the agent while requests come: two chunks, of which
+/// one is sent while the agent takes the other.
+const FEW_BYTES: u64 = 2 * MAX_CHUNK_BYTES as u64;
+/// How long after a request another one is expected.
+const EXPECTED: Duration = Duration::from_millis(50);
+
+// A whole chunk fits, whatever the agent holds back of its credit.
+const _: () = assert!(FEW_BYTES >= MAX_CHUNK_BYTES as u64 + CREDIT_STEP);
 
 /// The open streams of a session, by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     next: u32,
     open: HashMap<u32, Open>,
+    /// When the last request without content was sent.
+    requested: Option<Instant>,
+}
+
+/// What the controller sends on a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    /// A file. Requests that come meanwhile are more urgent.
+    File,
+    /// What a command reads.
+    Stdin,
 }
 
 /// The controller's end of an open stream.
@@ -40,6 +65,7 @@ enum Open {
     /// The controller sends.
     Outgoing {
         window: SendWindow,
+        content: Content,
         /// There is credit, or the stream has ended.
         changed: Arc<Notify>,
     },
@@ -110,27 +136,37 @@ impl Streams {
         }
     }
 
+    /// Notes that a request without content is sent.
+    pub fn note_request(&mut self) {
+        self.requested = Some(Instant::now());
+    }
+
     /// Opens a stream on which the controller sends.
-    pub fn outgoing(&mut self) -> (u32, Arc<Notify>) {
+    pub fn outgoing(&mut self, content: Content) -> (u32, Arc<Notify>) {
         let number = self.number();
         let changed = Arc::new(Notify::new());
         let window = SendWindow::new(number);
-        self.open.insert(number, Open::Outgoing { window, changed: changed.clone() });
+        self.open.insert(number, Open::Outgoing { window, content, changed: changed.clone() });
         (number, changed)
     }
 
     /// Returns the next chunk of a stream on which the controller sends: as much of `data` as fits.
-    /// `None` if there is no credit.
+    /// `None` if nothing does before there is more credit.
     pub fn next_chunk(
         &mut self,
         number: u32,
         data: &[u8],
         then: Fin,
     ) -> Result<Option<Chunk>, Ended> {
-        let Some(Open::Outgoing { window, .. }) = self.open.get_mut(&number) else {
+        let are_expected = self.requested.is_some_and(|at| at.elapsed() < EXPECTED);
+        let Some(Open::Outgoing { window, content, .. }) = self.open.get_mut(&number) else {
             return Err(Ended);
         };
-        let size = window.capacity().min(data.len());
+        let most = match content {
+            Content::File if are_expected => FEW_BYTES,
+            Content::File | Content::Stdin => INITIAL_CREDIT,
+        };
+        let size = window.capacity_within(most).min(data.len());
         if size == 0 && !data.is_empty() {
             return Ok(None);
         }
@@ -186,7 +222,7 @@ impl Streams {
     /// Handles a grant of credit; an error is a breach.
     pub fn credit(&mut self, credit: Credit) -> Result<(), String> {
         match self.open.get_mut(&credit.stream) {
-            Some(Open::Outgoing { window, changed }) => {
+            Some(Open::Outgoing { window, changed, .. }) => {
                 window.grant(&credit).map_err(|error| error.to_string())?;
                 changed.notify_one();
                 Ok(())
@@ -296,5 +332,36 @@ impl Outgoing {
             let line = ToAgent::Chunk(chunk).encode().map_err(|_| Ended)?;
             return self.lines.send(line).await.map(|()| size);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends what can be sent, and returns how many bytes that were.
+    fn fill(streams: &mut Streams, number: u32) -> u64 {
+        let mut sent = 0;
+        while let Some(chunk) =
+            streams.next_chunk(number, &[0; MAX_CHUNK_BYTES], Fin::More).unwrap()
+        {
+            sent += chunk.data.0.len() as u64;
+        }
+        sent
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn little_of_a_file_is_on_its_way_while_requests_come() {
+        let mut streams = Streams::default();
+        let [(file, _), (stdin, _)] =
+            [Content::File, Content::Stdin].map(|content| streams.outgoing(content));
+        streams.note_request();
+        assert_eq!(fill(&mut streams, file), FEW_BYTES);
+        assert_eq!(fill(&mut streams, stdin), INITIAL_CREDIT);
+        let bytes = MAX_CHUNK_BYTES as u64;
+        streams.credit(Credit { stream: file, bytes }).unwrap();
+        assert_eq!(fill(&mut streams, file), bytes);
+        tokio::time::advance(EXPECTED).await;
+        assert_eq!(fill(&mut streams, file), INITIAL_CREDIT - FEW_BYTES);
     }
 }

@@ -1,4 +1,6 @@
-use sandbox_protocol::limits::{FIRST_TUNNEL, MAX_DIALS, MAX_FRAME_BYTES};
+use sandbox_protocol::limits::{
+    FIRST_TUNNEL, INITIAL_CREDIT, MAX_CHUNK_BYTES, MAX_DIALS, MAX_FRAME_BYTES,
+};
 use sandbox_protocol::message::{
     Cancel, CancelReply, Change, Close, ClosedReason, Credit, LogLevel, OperationName, Shutdown,
 };
@@ -220,6 +222,30 @@ async fn a_breach_closes_the_connection_though_the_agent_reads_nothing() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn less_of_a_file_is_on_its_way_after_a_request_that_is_no_transfer() {
+    async fn fill(outgoing: &mut Outgoing) -> u64 {
+        let (piece, moment) = (vec![0_u8; MAX_CHUNK_BYTES], std::time::Duration::from_millis(1));
+        let mut sent = 0;
+        while let Ok(size) = tokio::time::timeout(moment, outgoing.send(&piece, Fin::More)).await {
+            sent += size.unwrap() as u64;
+        }
+        sent
+    }
+    let (attached, mut agent) = pipe();
+    let session = Session::start(attached, None).unwrap();
+    let mut files = Vec::new();
+    for name in ["a", "b"] {
+        files.push(session.send(None, message::Write::new(name)).await.unwrap());
+    }
+    let outgoing = &mut files[0].1;
+    assert_eq!(fill(outgoing).await, INITIAL_CREDIT);
+    let stream = outgoing.number();
+    agent.send(line(FromAgent::Credit(Credit { stream, bytes: INITIAL_CREDIT }))).await;
+    let _answer = session.begin(Cancel { id: 7, at_once: false }, None).await.unwrap();
+    assert!(fill(outgoing).await < INITIAL_CREDIT);
+}
+
 #[tokio::test]
 async fn a_dropped_session_ends_the_agents_stdin() {
     let (attached, mut agent) = pipe();
@@ -314,7 +340,7 @@ async fn refused_dials_leave_nothing_and_there_are_so_many_connections() {
 
 #[tokio::test]
 async fn agent_that_breaks_the_rules_of_a_dialled_port_ends_the_session() {
-    let whole = vec![7; sandbox_protocol::limits::MAX_CHUNK_BYTES];
+    let whole = vec![7; MAX_CHUNK_BYTES];
     for (what, words) in [
         ("a chunk before the answer", "a chunk for an unknown tunnel"),
         ("credit before the answer", "credit for an unknown tunnel"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sandbox_api::Script;
 use sandbox_api::operation::{Exists, List, Operation, Read, Rename, Stat, Write};
-use sandbox_protocol::limits::{INITIAL_CREDIT, LIST_PAGE, MAX_CHUNK_BYTES};
+use sandbox_protocol::limits::{CREDIT_STEP, INITIAL_CREDIT, LIST_PAGE, MAX_CHUNK_BYTES};
 use sandbox_protocol::message::{
     CancelReply, Chunk, Credit, Entry, EntryKind, ExistsReply, ListReply, Page, ReadReply,
     RenameReply, Touched, WriteReply,
@@ -189,9 +189,12 @@ async fn a_write_goes_as_fast_as_the_agent_takes_it() {
             if chunk.last {
                 break;
             }
-            if left == 0 {
-                left += 100_000;
-                agent.agent.send(credit(stream, 100_000)).await;
+            // As late, and as little, as an agent may.
+            let owed = INITIAL_CREDIT - left;
+            if owed >= CREDIT_STEP {
+                let bytes = owed + 1 - CREDIT_STEP;
+                left += bytes;
+                agent.agent.send(credit(stream, bytes)).await;
             }
         }
         agent.agent.send(write_reply(id, bytes)).await;
