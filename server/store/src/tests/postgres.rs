@@ -187,6 +187,22 @@ fn cluster_is_initialized_once_and_other_schemas_are_refused() {
     assert!(matches!(Store::migrate(&config), Err(StoreError::SchemaVersion { found: 99, .. })));
 }
 
+/// One in SQL that cannot be inlined is planned at each call: there is none, also where there was one.
+#[test]
+fn functions_are_planned_once_for_a_connection() {
+    let server = Postgres::shared();
+    let node = Clustered::new(&server.database());
+    let in_sql = "SELECT count(*) FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+         WHERE p.pronamespace = 'sandboxctl'::regnamespace AND l.lanname = 'sql'";
+    assert_eq!(node.count(in_sql), 0);
+    let older = "CREATE OR REPLACE FUNCTION held(_subject text) RETURNS bigint LANGUAGE sql STABLE
+         AS 'SELECT 0::bigint'";
+    node.sql(older, &[]);
+    assert_eq!(node.count(in_sql), 1);
+    Store::migrate(&node.config).unwrap();
+    assert_eq!(node.count(in_sql), 0);
+}
+
 #[test]
 fn url_with_a_password_or_without_a_verified_server_is_refused() {
     for (url, why) in [
