@@ -18,7 +18,7 @@ use crate::usage::{MAX, day};
 impl PostgresStore {
     pub fn accept_then(&self, new: NewExecution, then: impl Then<Accepted>) {
         let database = &self.database;
-        let (id, subject) = (new.id.clone(), new.subject.clone());
+        let subject = new.subject.clone();
         let start = new.start.as_ref();
         let lane = match new.placement.lane {
             Lane::Any => String::new(),
@@ -70,7 +70,7 @@ impl PostgresStore {
             "SELECT verdict, accepted, waiting FROM accept($1, $2, $3, $4, $5, $6, $7, $8, $9,
              $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)";
         let change = Change::new(statement, parameters, read, then).with_share(&subject);
-        database.write(database.writer_of(&id), change);
+        database.write(database.writer_of(subject.as_str()), change);
     }
 
     pub fn mark_running_then(&self, id: &str, start: Start, then: impl Then<()>) {

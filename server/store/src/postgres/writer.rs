@@ -1,6 +1,6 @@
 //! The connections that write. Each takes the changes that wait for it, and makes them in one transaction:
-//! two round trips and one flush, however many changes. The changes of one execution all go to one writer,
-//! in their order.
+//! two round trips and one flush, however many changes. The changes of one execution all go to one writer, in their order;
+//! its acceptance goes to that of its subject, whose share is locked until the commit: another one would wait for it.
 //!
 //! **A commit whose answer is lost.** Each transaction has a number, and its first statement stores it in the
 //! row of its writer. When the answer to its commit is lost, another connection closes that number in
