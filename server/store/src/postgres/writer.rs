@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::maybe_done;
 use sandbox_api::service::Subject;
-use tokio::runtime::Handle;
+use tokio::runtime::Builder;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
@@ -109,15 +109,23 @@ impl Change {
     }
 }
 
-/// Starts the thread of one connection.
+/// Starts the thread of one connection, which is driven there: no other thread is woken for what is sent or comes.
+/// While nothing is written, nobody looks at it: that it was closed is found with the next transaction, which is begun
+/// again then.
 pub(super) fn start(
     connector: Arc<Connector>,
-    runtime: Handle,
     figures: Arc<Mutex<DatabaseFigures>>,
 ) -> std::io::Result<Writer<Change>> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
     let mut connection = WriteConnection { connector, figures, open: None };
     Writer::start("database writer", move |changes| {
-        write_all(changes, |batch| runtime.block_on(connection.write(batch)));
+        write_all(changes, |batch| {
+            runtime.block_on(async {
+                connection.write(batch).await;
+                // What was given up is closed now, and its transaction undone.
+                tokio::task::yield_now().await;
+            });
+        });
     })
 }
 
