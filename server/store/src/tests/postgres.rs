@@ -187,6 +187,21 @@ fn cluster_is_initialized_once_and_other_schemas_are_refused() {
     assert!(matches!(Store::migrate(&config), Err(StoreError::SchemaVersion { found: 99, .. })));
 }
 
+#[test]
+fn claim_asks_what_else_waits_only_with_a_slot_left() {
+    let server = Postgres::shared();
+    let node = Clustered::new(&server.database());
+    let claim = |slots| {
+        let claims = node.store.cluster().unwrap().claim(node.session, slots, 9).unwrap();
+        (claims.claimed.len(), claims.has_more)
+    };
+    node.accept(new("a", 1)).unwrap();
+    assert_eq!(claim(1), (1, true));
+    assert_eq!(claim(1), (0, false));
+    node.accept(new("b", 1)).unwrap();
+    assert_eq!(claim(2), (1, false));
+}
+
 /// One in SQL that cannot be inlined is planned at each call: there is none, also where there was one.
 #[test]
 fn functions_are_planned_once_for_a_connection() {
