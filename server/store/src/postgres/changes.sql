@@ -33,6 +33,18 @@ BEGIN
     ON CONFLICT (subject, node, shard) DO UPDATE SET bytes = s.bytes + excluded.bytes;
 END $$;
 
+-- Begins an execution that a session has claimed. Whether it did: none begins twice.
+CREATE OR REPLACE FUNCTION mark_running(
+    _id text, _session bigint, _started_at bigint, _generation bigint, _is_restart boolean,
+    _engine text, _limits text
+) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE executions SET status = 'running', request = NULL, started_at = _started_at,
+        generation = _generation, is_restart = _is_restart, engine = _engine, limits = _limits
+    WHERE id = _id AND session = _session AND status = 'queued' AND ended_at IS NULL;
+    RETURN FOUND;
+END $$;
+
 -- Ends an execution that a session holds, or with none one that waits. Whether it has this end now: the same end
 -- again is no other one.
 CREATE OR REPLACE FUNCTION finish(

@@ -6,7 +6,7 @@ use sandbox_api::Limits;
 use serde_json::Value;
 use tokio_postgres::Row;
 
-use super::parameters::{bind, if_any, one, own};
+use super::parameters::{bind, one, own};
 use super::{Change, PostgresStore, WRITERS};
 use crate::error::StoreError;
 use crate::executions::{
@@ -86,10 +86,11 @@ impl PostgresStore {
             own(start.engine.as_str()),
             own(limits_json(&start.limits)),
         ];
-        let statement = "UPDATE executions SET status = 'running', request = NULL, started_at = $3,
-                generation = $4, is_restart = $5, engine = $6, limits = $7
-             WHERE id = $1 AND session = $2 AND status = 'queued' AND ended_at IS NULL RETURNING 1";
-        let read = move |rows: &[Row]| if_any(rows, || StoreError::Fenced { id: of });
+        let statement = "SELECT mark_running($1, $2, $3, $4, $5, $6, $7)";
+        let read = move |rows: &[Row]| match one(rows)?.try_get(0)? {
+            true => Ok(()),
+            false => Err(StoreError::Fenced { id: of }),
+        };
         self.database.write(writer, Change::new(statement, parameters, read, then));
     }
 
