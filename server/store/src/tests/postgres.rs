@@ -187,6 +187,27 @@ fn cluster_is_initialized_once_and_other_schemas_are_refused() {
     assert!(matches!(Store::migrate(&config), Err(StoreError::SchemaVersion { found: 99, .. })));
 }
 
+/// It counts what waits once.
+#[test]
+fn transaction_that_accepts_many_accepts_no_more_than_may_wait() {
+    let server = Postgres::shared();
+    let node = Clustered::new(&server.database());
+    let accept = |name: &str, most: i64, bytes: i64| {
+        let many = format!(
+            "SELECT (accept('{name}' || n, '{name}', 'script', '1234', false, '{{}}', NULL, NULL, NULL, 1,
+                NULL, NULL, NULL, NULL, NULL, '{{}}', '{{}}', 0, '', 9, {most}, {bytes}, NULL)).verdict
+             FROM generate_series(1, 5) AS n"
+        );
+        let rows = node.sql(&many, &[]);
+        rows.iter().map(|row| row.get(0)).collect::<Vec<String>>()
+    };
+    assert_eq!(accept("a", 3, 1000), ["queued", "queued", "queued", "full", "full"]);
+    // Those of the transaction before count too; a tenth more is for the first of a subject.
+    assert_eq!(accept("b", 4, 1000), ["queued", "full", "full", "full", "full"]);
+    assert_eq!(accept("c", 9, 26), ["queued", "queued", "full", "full", "full"]);
+    assert_eq!(node.count("SELECT count(*) FROM queue"), 6);
+}
+
 #[test]
 fn claim_asks_what_else_waits_only_with_a_slot_left() {
     let server = Postgres::shared();
