@@ -177,7 +177,7 @@ pub struct Claimed {
 pub struct Claims {
     /// In the order of turns.
     pub claimed: Vec<Claimed>,
-    /// Whether anything waits now, for whomever.
+    /// Whether anything may wait now, for whomever: as many as were asked for say nothing of others.
     pub has_more: bool,
 }
 

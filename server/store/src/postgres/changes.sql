@@ -15,21 +15,35 @@ END $$;
 CREATE OR REPLACE FUNCTION add_usage(
     _subject text, _day bigint, _node text, _shard smallint,
     _cpu_ms bigint, _wall_ms bigint, _written_bytes bigint, _most bigint
-) RETURNS void LANGUAGE sql AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
     INSERT INTO usage AS u VALUES (_subject, _day, coalesce(_node, ''), _shard, 1,
         least(_cpu_ms, _most), least(_wall_ms, _most), least(_written_bytes, _most))
     ON CONFLICT (subject, day, node, shard) DO UPDATE SET executions = u.executions + 1,
         cpu_ms = least(u.cpu_ms + excluded.cpu_ms, _most),
         wall_ms = least(u.wall_ms + excluded.wall_ms, _most),
-        written_bytes = least(u.written_bytes + excluded.written_bytes, _most)
-$$;
+        written_bytes = least(u.written_bytes + excluded.written_bytes, _most);
+END $$;
 
 -- Adds to the bytes that are stored of a subject, or takes some away.
 CREATE OR REPLACE FUNCTION add_stored(_subject text, _node text, _shard smallint, _bytes bigint) RETURNS void
-LANGUAGE sql AS $$
+LANGUAGE plpgsql AS $$
+BEGIN
     INSERT INTO stored AS s VALUES (_subject, coalesce(_node, ''), _shard, _bytes)
-    ON CONFLICT (subject, node, shard) DO UPDATE SET bytes = s.bytes + excluded.bytes
-$$;
+    ON CONFLICT (subject, node, shard) DO UPDATE SET bytes = s.bytes + excluded.bytes;
+END $$;
+
+-- Begins an execution that a session has claimed. Whether it did: none begins twice.
+CREATE OR REPLACE FUNCTION mark_running(
+    _id text, _session bigint, _started_at bigint, _generation bigint, _is_restart boolean,
+    _engine text, _limits text
+) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE executions SET status = 'running', request = NULL, started_at = _started_at,
+        generation = _generation, is_restart = _is_restart, engine = _engine, limits = _limits
+    WHERE id = _id AND session = _session AND status = 'queued' AND ended_at IS NULL;
+    RETURN FOUND;
+END $$;
 
 -- Ends an execution that a session holds, or with none one that waits. Whether it has this end now: the same end
 -- again is no other one.

@@ -33,10 +33,14 @@ impl Cluster {
             &format!("SELECT {RECOVERED}, coalesce(request, '') AS text FROM claim($1, $2, $3)"),
             &[bind(&session), bind(&slots), bind(&limit)],
         )?;
-        let claimed = rows.iter().map(claimed).collect::<Result<_, _>>()?;
-        let rows =
-            self.database.coordinate(self.wait(), "SELECT EXISTS (SELECT FROM queue)", &[])?;
-        Ok(Claims { claimed, has_more: one(&rows)?.try_get(0)? })
+        let claimed: Vec<_> = rows.iter().map(claimed).collect::<Result<_, _>>()?;
+        // Without a slot left it is of no use to know: whoever has one again looks again.
+        let is_full = usize::try_from(slots).is_ok_and(|slots| claimed.len() >= slots);
+        let has_more = is_full || {
+            let waits = "SELECT EXISTS (SELECT FROM queue)";
+            one(&self.database.coordinate(self.wait(), waits, &[])?)?.try_get(0)?
+        };
+        Ok(Claims { claimed, has_more })
     }
 
     /// What a session holds.

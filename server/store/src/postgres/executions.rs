@@ -6,7 +6,7 @@ use sandbox_api::Limits;
 use serde_json::Value;
 use tokio_postgres::Row;
 
-use super::parameters::{bind, if_any, one, own};
+use super::parameters::{bind, one, own};
 use super::{Change, PostgresStore, WRITERS};
 use crate::error::StoreError;
 use crate::executions::{
@@ -18,7 +18,7 @@ use crate::usage::{MAX, day};
 impl PostgresStore {
     pub fn accept_then(&self, new: NewExecution, then: impl Then<Accepted>) {
         let database = &self.database;
-        let (id, subject) = (new.id.clone(), new.subject.clone());
+        let subject = new.subject.clone();
         let start = new.start.as_ref();
         let lane = match new.placement.lane {
             Lane::Any => String::new(),
@@ -70,7 +70,7 @@ impl PostgresStore {
             "SELECT verdict, accepted, waiting FROM accept($1, $2, $3, $4, $5, $6, $7, $8, $9,
              $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)";
         let change = Change::new(statement, parameters, read, then).with_share(&subject);
-        database.write(database.writer_of(&id), change);
+        database.write(database.writer_of(subject.as_str()), change);
     }
 
     pub fn mark_running_then(&self, id: &str, start: Start, then: impl Then<()>) {
@@ -86,10 +86,11 @@ impl PostgresStore {
             own(start.engine.as_str()),
             own(limits_json(&start.limits)),
         ];
-        let statement = "UPDATE executions SET status = 'running', request = NULL, started_at = $3,
-                generation = $4, is_restart = $5, engine = $6, limits = $7
-             WHERE id = $1 AND session = $2 AND status = 'queued' AND ended_at IS NULL RETURNING 1";
-        let read = move |rows: &[Row]| if_any(rows, || StoreError::Fenced { id: of });
+        let statement = "SELECT mark_running($1, $2, $3, $4, $5, $6, $7)";
+        let read = move |rows: &[Row]| match one(rows)?.try_get(0)? {
+            true => Ok(()),
+            false => Err(StoreError::Fenced { id: of }),
+        };
         self.database.write(writer, Change::new(statement, parameters, read, then));
     }
 

@@ -6,28 +6,39 @@
 --
 -- A lane says who may take a row of the queue: '' any node, else the node of this id, or the session '#1'.
 --
+-- All are in PL/pgSQL, which plans a statement once for a connection. A function in SQL that cannot be inlined is parsed
+-- and planned at each call, which takes longer than what it does.
+--
 -- Run at each `database init` and `database migrate`, after the tables.
 
--- How many executions of a subject are claimed or run, at any node.
-CREATE OR REPLACE FUNCTION held(_subject text) RETURNS bigint LANGUAGE sql STABLE COST 1000 AS $$
-    SELECT count(*) FROM executions
-    WHERE subject = _subject AND session IS NOT NULL AND ended_at IS NULL
-$$;
+-- How many executions of a subject are claimed or run, at any node. It may be planned while the table is small, and used
+-- when it is large: never by a scan of all of it.
+CREATE OR REPLACE FUNCTION held(_subject text) RETURNS bigint LANGUAGE plpgsql STABLE COST 1000
+SET enable_seqscan = off AS $$
+BEGIN
+    RETURN (SELECT count(*) FROM executions
+        WHERE subject = _subject AND session IS NOT NULL AND ended_at IS NULL);
+END $$;
 
--- The first execution of a subject in some lanes, if there is one. Each lane is looked into by the key of the queue.
-CREATE OR REPLACE FUNCTION first_of(_subject text, _lanes text[]) RETURNS bigint LANGUAGE sql STABLE COST 1000 AS $$
-    SELECT min(first.execution) FROM unnest(_lanes) AS lanes (lane) CROSS JOIN LATERAL (
-        SELECT execution FROM queue WHERE subject = _subject AND queue.lane = lanes.lane
-        ORDER BY execution LIMIT 1) AS first
-$$;
+-- The first execution of a subject in up to three lanes, if there is one. Each lane is looked into by the key of the
+-- queue. An array in place of them would be planned at each call, for as many lanes as it has then.
+CREATE OR REPLACE FUNCTION first_of(_subject text, _lanes text[]) RETURNS bigint LANGUAGE plpgsql STABLE COST 1000
+SET enable_seqscan = off AS $$
+BEGIN
+    RETURN (SELECT min(first.execution)
+        FROM (VALUES (_lanes[1]), (_lanes[2]), (_lanes[3])) AS lanes (lane) CROSS JOIN LATERAL (
+            SELECT execution FROM queue WHERE subject = _subject AND queue.lane = lanes.lane
+            ORDER BY execution LIMIT 1) AS first);
+END $$;
 
 -- Puts an execution into the queue, under the share of its subject.
 CREATE OR REPLACE FUNCTION enqueue(_execution bigint, _lane text, _subject text, _bytes bigint) RETURNS void
-LANGUAGE sql AS $$
+LANGUAGE plpgsql AS $$
+BEGIN
     INSERT INTO queue (execution, lane, subject, bytes) VALUES (_execution, _lane, _subject, _bytes);
     -- A subject of which nothing waited is behind all others.
-    UPDATE shares SET turn = nextval('turns') WHERE subject = _subject AND turn IS NULL
-$$;
+    UPDATE shares SET turn = nextval('turns') WHERE subject = _subject AND turn IS NULL;
+END $$;
 
 -- Takes an execution out of the queue, under the share of its subject.
 CREATE OR REPLACE FUNCTION dequeue(_execution bigint, _subject text) RETURNS void LANGUAGE plpgsql AS $$
@@ -50,14 +61,18 @@ CREATE OR REPLACE FUNCTION accept(
     OUT verdict text, OUT accepted text, OUT waiting bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    _seq bigint := nextval(pg_get_serial_sequence('executions', 'seq'));
+    _seq bigint := nextval('executions_seq_seq');
     _known record;
     _node text;
     _bytes bigint := octet_length(_request);
     _waiting_bytes bigint;
+    _counted text;
 BEGIN
-    INSERT INTO shares (subject) VALUES (_subject) ON CONFLICT DO NOTHING;
     PERFORM FROM shares WHERE subject = _subject FOR UPDATE;
+    IF NOT FOUND THEN
+        INSERT INTO shares (subject) VALUES (_subject) ON CONFLICT DO NOTHING;
+        PERFORM FROM shares WHERE subject = _subject FOR UPDATE;
+    END IF;
     IF _key IS NOT NULL THEN
         -- The key of an execution that is about to be forgotten is free.
         INSERT INTO idempotency_keys AS k (subject, key, digest, execution)
@@ -90,7 +105,14 @@ BEGIN
         -- Its first event is that it waits; that it starts is not true.
         SELECT NULL, NULL, NULL, NULL, NULL, _numbers[1:1], _events[1:1]
         INTO _started_at, _engine, _limits, _node, _session, _numbers, _events;
-        SELECT count(*), coalesce(sum(bytes), 0) INTO waiting, _waiting_bytes FROM queue;
+        -- What waits is counted once in a transaction, which may accept many, and with what it adds.
+        _counted := current_setting('sandboxctl.waiting', true);
+        IF coalesce(_counted, '') = '' THEN
+            SELECT count(*), coalesce(sum(bytes), 0) INTO waiting, _waiting_bytes FROM queue;
+        ELSE
+            waiting := split_part(_counted, ' ', 1)::bigint;
+            _waiting_bytes := split_part(_counted, ' ', 2)::bigint;
+        END IF;
         -- A tenth more is for subjects of which nothing waits.
         IF NOT EXISTS (SELECT FROM queue WHERE subject = _subject) THEN
             _max_queued := _max_queued + (_max_queued + 9) / 10;
@@ -110,6 +132,8 @@ BEGIN
     INSERT INTO events SELECT _seq, number, json FROM unnest(_numbers, _events) AS event (number, json);
     IF verdict = 'queued' THEN
         PERFORM enqueue(_seq, _lane, _subject, _bytes);
+        -- Until the end of the transaction.
+        PERFORM set_config('sandboxctl.waiting', (waiting + 1) || ' ' || (_waiting_bytes + _bytes), true);
     END IF;
 END $$;
 
@@ -139,8 +163,10 @@ BEGIN
         CONTINUE WHEN held(_subject) >= _subject_limit;
         _execution := first_of(_subject, _lanes);
         CONTINUE WHEN _execution IS NULL;
-        PERFORM dequeue(_execution, _subject);
-        UPDATE shares SET turn = nextval('turns') WHERE subject = _subject AND turn IS NOT NULL;
+        DELETE FROM queue WHERE execution = _execution;
+        -- If more of it waits, it is behind all others.
+        UPDATE shares SET turn = CASE WHEN EXISTS (SELECT FROM queue WHERE subject = _subject)
+            THEN nextval('turns') END WHERE subject = _subject;
         RETURN QUERY UPDATE executions e SET session = _session, node = _node, claims = e.claims + 1
             WHERE e.seq = _execution RETURNING e.*;
         _slots := _slots - 1;

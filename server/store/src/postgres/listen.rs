@@ -15,8 +15,10 @@ use super::parameters::bind;
 use crate::cluster::Wake;
 use crate::error::StoreError;
 
-/// How long what is to be said next is collected. What comes after a silence is said at once.
+/// How long what is to be said next is collected, at first, and at most while there is always something. What comes
+/// after a silence is said at once.
 const COLLECT: Duration = Duration::from_millis(5);
+const LONGEST_COLLECT: Duration = Duration::from_millis(20);
 /// The most that is said at one time; PostgreSQL allows less than 8,000 bytes.
 const MAX_PAYLOAD: usize = 7900;
 /// What waits to be said; more is lost.
@@ -100,9 +102,18 @@ async fn say(
     if !wake(Wake::Missed) {
         return Ok(());
     }
-    while let Some(first) = announced.recv().await {
+    let mut collect = COLLECT;
+    loop {
+        let collected = announced.try_recv().ok();
+        collect = next_collect(collect, collected.is_some());
+        let mut next = match collected {
+            Some(first) => Some(first),
+            None => announced.recv().await,
+        };
+        if next.is_none() {
+            return Ok(());
+        }
         let (mut payload, mut is_queued) = (String::new(), false);
-        let mut next = Some(first);
         while let Some(wake) = next {
             match wake {
                 Wake::Changed(id) => {
@@ -120,7 +131,30 @@ async fn say(
         }
         let statement = "SELECT pg_notify('sandboxctl', $1)";
         client.query_typed(statement, &[bind(&payload)]).await?;
-        tokio::time::sleep(COLLECT).await;
+        tokio::time::sleep(collect).await;
     }
-    Ok(())
+}
+
+/// Everything that is said wakes each node, and a process of the database for it. Where much is said, all are busy, and
+/// look for themselves when they have a slot.
+fn next_collect(last: Duration, goes_on: bool) -> Duration {
+    match goes_on {
+        true => (last * 2).min(LONGEST_COLLECT),
+        false => COLLECT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_all_the_time_is_collected_longer() {
+        let mut collect = COLLECT;
+        let said = [true, true, true, false, true].map(|goes_on| {
+            collect = next_collect(collect, goes_on);
+            collect.as_millis()
+        });
+        assert_eq!(said, [10, 20, 20, 5, 10]);
+    }
 }

@@ -1,6 +1,6 @@
 //! The store in PostgreSQL, of a cluster. Two connections write, some read, and one is for sessions and
-//! claims, so that they wait neither for changes nor for documents. All of a store's connections live on one
-//! thread; calls block theirs.
+//! claims, so that they wait neither for changes nor for documents. Those that write live on the threads of their
+//! writers, all others on one thread; calls block theirs.
 
 mod claims;
 mod connect;
@@ -137,8 +137,7 @@ impl PostgresStore {
         })?;
         let figures = Arc::<Mutex<DatabaseFigures>>::default();
         let writers = (0..WRITERS).map(|_| {
-            writer::start(connector.clone(), runtime.handle().clone(), figures.clone())
-                .map_err(StoreError::unavailable)
+            writer::start(connector.clone(), figures.clone()).map_err(StoreError::unavailable)
         });
         let database = Arc::new(Database {
             writers: writers.collect::<Result<_, _>>()?,

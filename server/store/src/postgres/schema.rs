@@ -21,6 +21,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001.sql"),
     include_str!("migrations/0002.sql"),
     include_str!("migrations/0003.sql"),
+    include_str!("migrations/0004.sql"),
 ];
 /// What is run after them.
 const FUNCTIONS: [&str; 2] = [include_str!("functions.sql"), include_str!("changes.sql")];
@@ -189,4 +190,57 @@ fn change<T>(
         run(&client, "COMMIT").await?;
         Ok(changed)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Store;
+    use crate::fixture::Postgres;
+
+    /// What is in the schema, in words.
+    const SCHEMA: &str = "SELECT table_name || '.' || column_name || ' ' || data_type
+            FROM information_schema.columns WHERE table_schema = 'sandboxctl'
+        UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'sandboxctl'
+        UNION ALL SELECT conname || ' ' || pg_get_constraintdef(oid) FROM pg_constraint
+            WHERE connamespace = 'sandboxctl'::regnamespace
+        UNION ALL SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
+        UNION ALL SELECT oid::regprocedure::text FROM pg_proc
+            WHERE pronamespace = 'sandboxctl'::regnamespace
+        ORDER BY 1";
+
+    #[test]
+    fn older_tables_are_migrated_and_keep_their_rows() {
+        let server = Postgres::shared();
+        let name = |url: &str| url.rsplit_once('/').unwrap().1.to_owned();
+        let new = server.database();
+        initialize(&DatabaseConfig::new(&*new), None).unwrap();
+        let new = server.rows(&name(&new), SCHEMA);
+        for before in 1..MIGRATIONS.len() {
+            let url = server.database();
+            let (config, name) = (DatabaseConfig::new(&*url), name(&url));
+            let older = format!(
+                "CREATE SCHEMA sandboxctl; SET search_path = sandboxctl; {};
+                 INSERT INTO cluster VALUES ('c', decode(repeat('00', 32), 'hex'), 3000, {before});
+                 INSERT INTO executions (id, subject, kind, status, has_secrets, metadata, created_at)
+                    VALUES ('a', 's', 'script', 'ok', false, '{{}}', 1),
+                        ('b', 's', 'script', 'ok', false, '{{}}', 1);
+                 INSERT INTO events SELECT seq, 1, '{{}}' FROM executions",
+                MIGRATIONS[..before].concat()
+            );
+            _ = server.rows(&name, &older);
+            let before = u32::try_from(before).unwrap();
+            let refused = Store::connect(&config).unwrap_err();
+            assert!(matches!(refused, StoreError::SchemaVersion { found, .. } if found == before));
+            assert_eq!(migrate(&config).unwrap(), (before, VERSION));
+            assert_eq!(server.rows(&name, SCHEMA), new);
+            drop(Store::connect(&config).unwrap());
+            // As any version forgets one: its events go with it, and those of the other stay.
+            let left = "DELETE FROM sandboxctl.executions WHERE id = 'a';
+                SELECT id FROM sandboxctl.executions JOIN sandboxctl.events ON execution = seq";
+            assert_eq!(server.rows(&name, left), [["b"]]);
+            let events = "SELECT count(*) FROM sandboxctl.events";
+            assert_eq!(server.rows(&name, events), [["1"]]);
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! The thread that all connections of a store live on.
+//! The thread that the connections of a store live on, except for those that write.
 
 use std::time::Duration;
 

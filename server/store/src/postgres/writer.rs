@@ -1,6 +1,6 @@
 //! The connections that write. Each takes the changes that wait for it, and makes them in one transaction:
-//! two round trips and one flush, however many changes. The changes of one execution all go to one writer,
-//! in their order.
+//! two round trips and one flush, however many changes. The changes of one execution all go to one writer, in their order;
+//! its acceptance goes to that of its subject, whose share is locked until the commit: another one would wait for it.
 //!
 //! **A commit whose answer is lost.** Each transaction has a number, and its first statement stores it in the
 //! row of its writer. When the answer to its commit is lost, another connection closes that number in
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::maybe_done;
 use sandbox_api::service::Subject;
-use tokio::runtime::Handle;
+use tokio::runtime::Builder;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
@@ -109,15 +109,23 @@ impl Change {
     }
 }
 
-/// Starts the thread of one connection.
+/// Starts the thread of one connection, which is driven there: no other thread is woken for what is sent or comes.
+/// While nothing is written, nobody looks at it: that it was closed is found with the next transaction, which is begun
+/// again then.
 pub(super) fn start(
     connector: Arc<Connector>,
-    runtime: Handle,
     figures: Arc<Mutex<DatabaseFigures>>,
 ) -> std::io::Result<Writer<Change>> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
     let mut connection = WriteConnection { connector, figures, open: None };
     Writer::start("database writer", move |changes| {
-        write_all(changes, |batch| runtime.block_on(connection.write(batch)));
+        write_all(changes, |batch| {
+            runtime.block_on(async {
+                connection.write(batch).await;
+                // What was given up is closed now, and its transaction undone.
+                tokio::task::yield_now().await;
+            });
+        });
     })
 }
 
@@ -289,18 +297,18 @@ type Sent<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, tokio_postgres::Err
 impl Open {
     /// Makes changes in a transaction, which stays open.
     async fn make(&self, changes: &[Change]) -> Result<Vec<Vec<Row>>, tokio_postgres::Error> {
-        let numbered = [bind(&self.writer), bind(&self.number)];
+        // In one message: each has an answer that is sent, and wakes this thread.
+        let numbered = format!("BEGIN; SELECT begin_batch({}, {})", self.writer, self.number);
         let begin = async {
-            self.client.batch_execute("BEGIN").await?;
+            self.client.batch_execute(&numbered).await?;
             Ok(Vec::new())
         };
-        let mark = self.client.query_typed("SELECT begin_batch($1, $2)", &numbered);
-        let mut sent: Vec<Sent<'_>> = vec![Box::pin(begin), Box::pin(mark)];
+        let mut sent: Vec<Sent<'_>> = vec![Box::pin(begin)];
         sent.extend(changes.iter().map(|it| it.make(&self.client)));
         let answers = in_order(sent).await;
         // After the first error, the others only say that there was one.
         let made: Vec<_> = answers.into_iter().collect::<Result<_, _>>()?;
-        Ok(made.into_iter().skip(2).collect())
+        Ok(made.into_iter().skip(1).collect())
     }
 }
 

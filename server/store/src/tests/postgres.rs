@@ -187,6 +187,58 @@ fn cluster_is_initialized_once_and_other_schemas_are_refused() {
     assert!(matches!(Store::migrate(&config), Err(StoreError::SchemaVersion { found: 99, .. })));
 }
 
+/// It counts what waits once.
+#[test]
+fn transaction_that_accepts_many_accepts_no_more_than_may_wait() {
+    let server = Postgres::shared();
+    let node = Clustered::new(&server.database());
+    let accept = |name: &str, most: i64, bytes: i64| {
+        let many = format!(
+            "SELECT (accept('{name}' || n, '{name}', 'script', '1234', false, '{{}}', NULL, NULL, NULL, 1,
+                NULL, NULL, NULL, NULL, NULL, '{{}}', '{{}}', 0, '', 9, {most}, {bytes}, NULL)).verdict
+             FROM generate_series(1, 5) AS n"
+        );
+        let rows = node.sql(&many, &[]);
+        rows.iter().map(|row| row.get(0)).collect::<Vec<String>>()
+    };
+    assert_eq!(accept("a", 3, 1000), ["queued", "queued", "queued", "full", "full"]);
+    // Those of the transaction before count too; a tenth more is for the first of a subject.
+    assert_eq!(accept("b", 4, 1000), ["queued", "full", "full", "full", "full"]);
+    assert_eq!(accept("c", 9, 26), ["queued", "queued", "full", "full", "full"]);
+    assert_eq!(node.count("SELECT count(*) FROM queue"), 6);
+}
+
+#[test]
+fn claim_asks_what_else_waits_only_with_a_slot_left() {
+    let server = Postgres::shared();
+    let node = Clustered::new(&server.database());
+    let claim = |slots| {
+        let claims = node.store.cluster().unwrap().claim(node.session, slots, 9).unwrap();
+        (claims.claimed.len(), claims.has_more)
+    };
+    node.accept(new("a", 1)).unwrap();
+    assert_eq!(claim(1), (1, true));
+    assert_eq!(claim(1), (0, false));
+    node.accept(new("b", 1)).unwrap();
+    assert_eq!(claim(2), (1, false));
+}
+
+/// One in SQL that cannot be inlined is planned at each call: there is none, also where there was one.
+#[test]
+fn functions_are_planned_once_for_a_connection() {
+    let server = Postgres::shared();
+    let node = Clustered::new(&server.database());
+    let in_sql = "SELECT count(*) FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+         WHERE p.pronamespace = 'sandboxctl'::regnamespace AND l.lanname = 'sql'";
+    assert_eq!(node.count(in_sql), 0);
+    let older = "CREATE OR REPLACE FUNCTION held(_subject text) RETURNS bigint LANGUAGE sql STABLE
+         AS 'SELECT 0::bigint'";
+    node.sql(older, &[]);
+    assert_eq!(node.count(in_sql), 1);
+    Store::migrate(&node.config).unwrap();
+    assert_eq!(node.count(in_sql), 0);
+}
+
 #[test]
 fn url_with_a_password_or_without_a_verified_server_is_refused() {
     for (url, why) in [
