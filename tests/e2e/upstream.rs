@@ -192,9 +192,8 @@ fn agent_has_tools_of_published_servers_in_its_scripts_and_no_more_tools() {
         tools.as_array().unwrap().iter().map(|it| it["name"].clone()).collect()
     };
     assert_eq!(names(&with), names(&without));
-    // Once both have answered: a search waits 10 s for them.
-    let script = "tools.describe('everything.get-sum')
-        local about = tools.describe('time.get_current_time')
+    // A search waits 10 s for servers, a description longer.
+    let script = "local _, about = tools.describe('everything.get-sum'), tools.describe('time.get_current_time')
         return { first = tools.search('time zone convert')[1].name, about = about,
             sum = tools.everything['get-sum'] { a = 20, b = 22 },
             zone = tools.time.get_current_time { timezone = 'Europe/Paris' }.timezone }";
