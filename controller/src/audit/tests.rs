@@ -38,6 +38,19 @@ fn refused(file: &Path) -> String {
     error.to_string()
 }
 
+impl Audit {
+    /// Waits until its writer has nothing to do. A flush waits for less than a busy machine may take for it, and not at
+    /// all where the clock is stopped.
+    pub(crate) async fn idle(&self) {
+        let queue = self.0.as_ref().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !queue.lock().is_idle() {
+            assert!(Instant::now() < deadline, "the writer goes on");
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn each_event_is_a_line_of_json() {
     let folder = tempfile::tempdir().unwrap();
@@ -51,6 +64,7 @@ async fn each_event_is_a_line_of_json() {
         duration: Some(Duration::from_micros(2500)),
         ..Event { path: Some(b"/io/a\xff"), ..Event::new("1f-2", "rename") }
     });
+    audit.idle().await;
     let report = audit.flush().await.unwrap();
     assert_eq!((report.written, report.lost, report.failure), (2, 0, None));
     assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o600);
@@ -130,6 +144,7 @@ async fn several_share_a_file() {
     });
     let mut written = 0;
     for audit in &audits {
+        audit.idle().await;
         let report = audit.flush().await.unwrap();
         assert_eq!(report.failure, None);
         assert_eq!(report.written + report.lost, 500);
@@ -186,6 +201,7 @@ async fn a_stalled_reader_blocks_nothing_and_losses_are_reported() {
         (events, lost)
     });
     let (events, lost) = tokio::task::spawn_blocking(|| read.join().unwrap()).await.unwrap();
+    audit.idle().await;
     let report = audit.flush().await.unwrap();
     assert_eq!((report.written, report.lost), (events, lost));
 }
@@ -214,6 +230,7 @@ async fn a_full_disk_is_reported() {
     for _ in 0..3 {
         audit.record(&write(b"/io/a"));
     }
+    audit.idle().await;
     let report = audit.flush().await.unwrap();
     assert_eq!((report.written, report.lost), (0, 3));
     assert!(report.failure.unwrap().contains("No space left"));

@@ -175,11 +175,27 @@ impl World {
 
     /// A connection through `CONNECT`.
     fn connect(&self, target: &str) -> TcpStream {
+        self.try_connect(target).unwrap()
+    }
+
+    fn try_connect(&self, target: &str) -> io::Result<TcpStream> {
         let mut client = self.client();
-        write!(client, "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").unwrap();
-        let head = read_head(&mut client);
+        write!(client, "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n")?;
+        let head = try_read_head(&mut client)?;
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-        client
+        Ok(client)
+    }
+
+    /// One whose connections are soon idle, and one of these; a little later where the machine is so busy that the
+    /// connection was idle before its client had the answer.
+    fn soon_idle(list: &[String], target: &str) -> (Self, TcpStream) {
+        let connected = [1, 10].into_iter().find_map(|seconds| {
+            let idle_timeout = Duration::from_secs(seconds);
+            let world = Self::with_limits(list, EgressLimits { idle_timeout, ..default_limits() });
+            let client = world.try_connect(target).ok()?;
+            Some((world, client))
+        });
+        connected.expect("it is connected in time")
     }
 
     /// The whole answer to these bytes.
@@ -232,13 +248,17 @@ fn hear(mut socket: UnixStream, proxy: &Proxy) {
 }
 
 fn read_head(client: &mut TcpStream) -> String {
+    try_read_head(client).unwrap()
+}
+
+fn try_read_head(client: &mut TcpStream) -> io::Result<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
-        client.read_exact(&mut byte).unwrap();
+        client.read_exact(&mut byte)?;
         head.push(byte[0]);
     }
-    String::from_utf8(head).unwrap()
+    Ok(String::from_utf8(head).unwrap())
 }
 
 /// A server on the loopback that serves every connection like this, each in a separate thread.
@@ -253,6 +273,14 @@ fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
         }
     });
     port
+}
+
+/// A port without a listener, which nobody else gets while its socket is there.
+fn port_without_a_listener() -> (tokio::net::TcpSocket, u16) {
+    let held = tokio::net::TcpSocket::new_v4().unwrap();
+    held.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let port = held.local_addr().unwrap().port();
+    (held, port)
 }
 
 /// The rules under which a name of the tests reaches a server.
@@ -382,10 +410,7 @@ fn dialled_port_carries_all_bytes_in_both_directions_without_any_rule() {
             client.write_all(&piece[..count]).unwrap();
         }
     });
-    let free = {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        listener.local_addr().unwrap().port()
-    };
+    let (_held, free) = port_without_a_listener();
     let world = World::new(&[]);
     let bytes: Vec<u8> =
         (0..4_u32 << 20).map(|at| at.to_le_bytes()[1] ^ (at >> 16) as u8).collect();
@@ -547,10 +572,7 @@ fn a_refusal_names_the_rule_and_nothing_is_asked_of_anybody() {
 
 #[test]
 fn unreachable_hosts_differ_from_refused_ones() {
-    // A port without a listener, which no other test gets meanwhile.
-    let held = tokio::net::TcpSocket::new_v4().unwrap();
-    held.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-    let port = held.local_addr().unwrap().port();
+    let (_held, port) = port_without_a_listener();
     let mut list = rules("ok.example", port);
     list.extend(["gone.example", "never.example", "empty.example"].map(String::from));
     let answers = |world: &World, target: &str, status: &str| {
@@ -648,10 +670,8 @@ fn a_server_that_speaks_first_is_answered_in_its_own_protocol() {
 #[test]
 fn a_hello_that_drips_is_idle() {
     let port = server(|mut client| _ = client.read_to_end(&mut Vec::new()));
-    // So long that it is connected before, also on a busy machine.
-    let limits = EgressLimits { idle_timeout: Duration::from_secs(1), ..default_limits() };
-    let world = World::with_limits(&rules("ok.example", port), limits);
-    let mut client = world.connect(&format!("ok.example:{port}"));
+    let (world, mut client) =
+        World::soon_idle(&rules("ok.example", port), &format!("ok.example:{port}"));
     // The longest possible one, a byte at a time, with pauses in between.
     client.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
     let hello = [&[22, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff][..], &[0; 0x3ffc]].concat();
@@ -872,8 +892,7 @@ fn limits_on_connections_bytes_and_time_are_kept() {
     });
     let list = rules("ok.example", port);
     let target = format!("ok.example:{port}");
-    let read = |world: &World, which| {
-        let mut client = world.connect(&target);
+    let read = |mut client: TcpStream, which| {
         let mut all = Vec::new();
         // On a busy machine its time may be up before anything is written.
         let written = client.write_all(&[which]);
@@ -884,7 +903,7 @@ fn limits_on_connections_bytes_and_time_are_kept() {
     let limits = EgressLimits { connections: 2, bytes: ByteSize::b(1 << 20), ..default_limits() };
     let world = World::with_limits(&list, limits);
     let report = world.egress.report();
-    assert!(read(&world, 1) <= 1 << 20);
+    assert!(read(world.connect(&target), 1) <= 1 << 20);
     report.send_replace(Network::default());
     let lookups = world.seen.lookups.lock().unwrap().len();
     for limit in ["network byte limit exceeded", "connection limit exceeded"] {
@@ -895,9 +914,8 @@ fn limits_on_connections_bytes_and_time_are_kept() {
     assert_eq!(world.seen.lookups.lock().unwrap().len(), lookups);
     assert_eq!(*report.borrow(), Network::default());
     assert!(world.audit(3).iter().all(|(_, outcome, _)| outcome == "limit"));
-    let limits = EgressLimits { idle_timeout: Duration::from_secs(1), ..default_limits() };
-    let world = World::with_limits(&list, limits);
-    assert_eq!(read(&world, 0), 0);
+    let (world, client) = World::soon_idle(&list, &target);
+    assert_eq!(read(client, 0), 0);
     assert_eq!(world.audit(1)[0].1, "timeout");
 }
 

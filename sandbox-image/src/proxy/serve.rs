@@ -367,10 +367,13 @@ mod tests {
     #[test]
     fn connection_that_is_not_made_is_answered_so_and_leaves_no_tunnel() {
         let (mut server, sent) = server();
-        let free = {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            listener.local_addr().unwrap().port()
-        };
+        // A port without a listener, which no other test gets meanwhile.
+        let (family, kind) = (rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM);
+        let held = rustix::net::socket(family, kind, None).unwrap();
+        let any: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
+        rustix::net::bind(&held, &any).unwrap();
+        let held_at = rustix::net::getsockname(&held).unwrap();
+        let free = std::net::SocketAddr::try_from(held_at).unwrap().port();
         dial(&mut server, Dialling::new(1, FIRST_DIAL, free));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use futures_util::future::BoxFuture;
 use http_body_util::BodyExt as _;
-use sandbox_api::service::{SandboxRef, Subject};
+use sandbox_api::service::{SandboxRef, Subject, Time};
 use sandbox_api::{ByteSize, PreviewRequest, Pull};
 use sandbox_e2b::{App, E2b, Settings, Template};
 use sandbox_http::{
@@ -177,12 +177,15 @@ impl World {
         self.get(&format!("/sandboxes/{id}")).await.text("state")
     }
 
-    /// How long a sandbox is still to exist, in seconds.
-    async fn left(&self, id: &str) -> i64 {
-        let view = self.get(&format!("/sandboxes/{id}")).await;
-        let millis =
-            |text: String| text.parse::<sandbox_api::service::Time>().unwrap().unix_millis();
-        (millis(view.text("endAt")) - sandbox_api::service::Time::now().unix_millis()) / 1000
+    /// When a sandbox is to end.
+    async fn end_of(&self, id: &str) -> Time {
+        self.get(&format!("/sandboxes/{id}")).await.text("endAt").parse().unwrap()
+    }
+
+    /// Whether a sandbox was given so many seconds, after this time.
+    async fn was_given(&self, id: &str, seconds: u64, since: Time) -> bool {
+        let given = Duration::from_secs(seconds);
+        (since.after(given)..=Time::now().after(given)).contains(&self.end_of(id).await)
     }
 
     async fn listed(&self, query: &str) -> (Vec<String>, Option<String>) {
@@ -306,23 +309,29 @@ async fn subjects_neither_see_nor_reach_nor_sign_for_sandboxes_of_each_other() {
 #[tokio::test]
 async fn end_of_a_sandbox_is_moved_in_both_directions_and_connections_never_shorten() {
     let world = World::new().await;
+    let since = Time::now();
     let id = world.create(json!({ "timeout": 100 })).await.id();
     let timeout = async |seconds: u64| {
         world.post(&format!("/sandboxes/{id}/timeout"), json!({ "timeout": seconds })).await
     };
-    assert!((98..=100).contains(&world.left(&id).await));
+    assert!(world.was_given(&id, 100, since).await);
+    let since = Time::now();
     assert_eq!(timeout(50).await.status, 204);
-    assert!((48..=50).contains(&world.left(&id).await));
-    for (path, body, left) in [
-        ("/v2/sandboxes/{id}/connect", json!({ "timeout": 10 }), 50),
-        ("/sandboxes/{id}/connect", json!({ "timeout": 200 }), 200),
-        ("/sandboxes/{id}/connect", json!({ "timeout": 20, "unknown": 1 }), 200),
-        ("/sandboxes/{id}/refreshes", json!({ "duration": 30 }), 200),
-        ("/sandboxes/{id}/refreshes", json!({ "duration": 250 }), 250),
+    assert!(world.was_given(&id, 50, since).await);
+    for (path, body, given) in [
+        ("/v2/sandboxes/{id}/connect", json!({ "timeout": 10 }), None),
+        ("/sandboxes/{id}/connect", json!({ "timeout": 200 }), Some(200)),
+        ("/sandboxes/{id}/connect", json!({ "timeout": 20, "unknown": 1 }), None),
+        ("/sandboxes/{id}/refreshes", json!({ "duration": 30 }), None),
+        ("/sandboxes/{id}/refreshes", json!({ "duration": 250 }), Some(250)),
     ] {
+        let (since, before) = (Time::now(), world.end_of(&id).await);
         let answer = world.post(&path.replace("{id}", &id), body).await;
         assert!(matches!(answer.status, 200 | 204), "{path} {answer:?}");
-        assert!((left - 3..=left).contains(&world.left(&id).await), "{path}");
+        match given {
+            Some(seconds) => assert!(world.was_given(&id, seconds, since).await, "{path}"),
+            None => assert_eq!(world.end_of(&id).await, before, "{path}"),
+        }
     }
     // It is made for a day, of which a part is over.
     let whole = world.service.kept_bounds().max_ttl.as_secs();
@@ -354,11 +363,12 @@ async fn paused_sandbox_is_not_there_until_it_is_connected() {
     assert_eq!(world.health(&id).await.text("message"), "The sandbox was not found");
     assert_eq!(world.listed("state=running").await.0, [""; 0]);
     assert_eq!(world.listed("state=paused").await.0, std::slice::from_ref(&id));
+    let since = Time::now();
     let resumed =
         world.post(&format!("/v2/sandboxes/{id}/connect"), json!({ "timeout": 40 })).await;
     assert_eq!((resumed.status, resumed.id()), (201, id.clone()), "{resumed:?}");
     assert_eq!((world.state(&id).await.as_str(), world.health(&id).await.status), ("running", 204));
-    assert!((37..=40).contains(&world.left(&id).await));
+    assert!(world.was_given(&id, 40, since).await);
     let again = world.post(&format!("/v2/sandboxes/{id}/connect"), json!({})).await;
     assert_eq!(again.status, 200);
 }
@@ -367,10 +377,11 @@ async fn paused_sandbox_is_not_there_until_it_is_connected() {
 async fn sandbox_whose_time_is_over_is_paused_if_that_is_asked_for() {
     let world = World::new().await;
     let body = |resumes: bool| json!({ "timeout": 60, "autoPause": true, "autoResume": { "enabled": resumes } });
+    let since = Time::now();
     let (stays, resumes) =
         (world.create(body(false)).await.id(), world.create(body(true)).await.id());
     for id in [&stays, &resumes] {
-        assert!((57..=60).contains(&world.left(id).await));
+        assert!(world.was_given(id, 60, since).await);
         let ended = world.post(&format!("/sandboxes/{id}/timeout"), json!({ "timeout": 0 })).await;
         assert_eq!(ended.status, 204);
         while world.state(id).await != "paused" {

@@ -83,9 +83,10 @@ impl Pids {
 
     /// Waits until all of them have ended.
     async fn ended(&self) {
+        // Another one may have its number meanwhile.
         let lives = |pid: &String| {
-            let status = fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
-            status.is_ok_and(|status| !status.contains(") Z"))
+            let line = fs::read(Path::new("/proc").join(pid).join("cmdline"));
+            line.is_ok_and(|line| line == b"sleep\x001000\0")
         };
         let ended = async {
             while self.read().iter().any(lives) {
@@ -125,16 +126,18 @@ async fn program_that_dies_is_started_again() {
     let file = pids.file();
     let dies = SERVER.replace("a-b", "die");
     let upstreams = program(&dies, &[("PIDS", file.to_str().unwrap())]);
+    let is_lost = |error: &HostToolError| matches!(error, HostToolError::Unavailable(why) if why.contains("lost"));
     for started in 1..=2 {
         let error = call(&upstreams, "s.die").await.unwrap_err();
-        assert!(
-            matches!(&error, HostToolError::Unavailable(why) if why.contains("lost")),
-            "{error}"
-        );
+        assert!(is_lost(&error), "{error}");
         assert_eq!(pids.read().len(), started);
     }
-    // It never answered a call: it has to wait now.
-    let error = call(&upstreams, "s.die").await.unwrap_err();
+    // It never answered a call: it has to wait now, longer each time, and in the end longer than the next call takes
+    // to come.
+    let mut error = call(&upstreams, "s.die").await.unwrap_err();
+    while is_lost(&error) {
+        error = call(&upstreams, "s.die").await.unwrap_err();
+    }
     assert!(
         matches!(&error, HostToolError::Unavailable(why) if why.contains("again in")),
         "{error}"

@@ -118,6 +118,7 @@ fn nothing_outside_is_looked_at_while_names_change() {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     use std::collections::BTreeSet;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
 
     /// Ends the swapper, even if the test fails.
     struct Over<'a>(&'a AtomicBool);
@@ -148,7 +149,8 @@ fn nothing_outside_is_looked_at_while_names_change() {
         });
         let _over = Over(&over);
         let mut seen = BTreeSet::new();
-        for round in 0..200_000 {
+        let since = Instant::now();
+        for round in 0.. {
             match state(&root, b"d/f") {
                 Some(State::File(2)) => seen.insert("inside"),
                 None => seen.insert("refused"),
@@ -164,8 +166,8 @@ fn nothing_outside_is_looked_at_while_names_change() {
             if round > 2000 && seen.len() == 4 {
                 break;
             }
+            assert!(since.elapsed() < Duration::from_secs(60), "{seen:?}");
         }
-        assert_eq!(seen.len(), 4, "{seen:?}");
     });
 }
 

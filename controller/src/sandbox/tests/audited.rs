@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::exec::{Program, launch, with_programs};
 use super::fake::{Scripted, World, greeted};
 use super::*;
+use crate::audit::AuditReport;
 use crate::config::Sweep;
 use crate::controller::Controller;
 use sandbox_api::Command;
@@ -38,8 +39,14 @@ pub fn whole(operation: &str, outcome: &str, bytes: Option<u64>) -> Value {
 }
 
 pub async fn closed(world: &World) {
-    let report = Controller::new(world.shared.clone(), Sweep::Never).close().await.unwrap();
+    let report = report(world).await;
     assert_eq!((report.lost, report.failure), (0, None));
+}
+
+async fn report(world: &World) -> AuditReport {
+    world.shared.cleanup.finish().await;
+    world.shared.audit.idle().await;
+    Controller::new(world.shared.clone(), Sweep::Never).close().await.unwrap()
 }
 
 #[tokio::test]
@@ -142,7 +149,7 @@ async fn a_full_disk_ends_no_run_and_is_reported_at_the_end() {
     })
     .audited(Path::new("/dev/full"));
     assert_eq!(world.run().await.outcome.status(), Status::Ok);
-    let report = Controller::new(world.shared.clone(), Sweep::Never).close().await.unwrap();
+    let report = report(&world).await;
     assert_eq!((report.written, report.lost), (0, 3));
     assert!(report.failure.unwrap().contains("No space left"));
 }

@@ -6,7 +6,7 @@ use http_body_util::BodyExt as _;
 use serde_json::Value;
 use tower::ServiceExt as _;
 
-use super::{DOCUMENT, api, request, validate};
+use super::{DOCUMENT, api, hold_clock, request, validate};
 
 /// The messages of a stream: id, event, data.
 pub(super) fn messages(stream: &str) -> Vec<(String, String, Value)> {
@@ -63,6 +63,7 @@ async fn client_that_comes_back_gets_what_follows() {
 #[tokio::test(start_paused = true)]
 async fn stream_lives_until_the_end_or_the_server_stops() {
     let api = api().await;
+    let held = hold_clock();
     let id = api.begin("log-and-wait a").await;
     let open = async || {
         let request = request(Method::GET, &format!("/v1/executions/{id}/events"));
@@ -71,11 +72,16 @@ async fn stream_lives_until_the_end_or_the_server_stops() {
     };
     let (mut one, two) = (open().await, open().await);
     let mut text = String::new();
-    while !text.contains("\n\n:") {
-        let frame = one.frame().await.unwrap().unwrap();
-        text.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
-    }
-    assert!(text.contains("event: log") && !text.contains("event: end"), "{text}");
+    let mut read_until = async |what: &str| {
+        while !text.contains(what) {
+            let frame = one.frame().await.unwrap().unwrap();
+            text.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
+        }
+    };
+    read_until("event: log").await;
+    drop(held);
+    read_until("\n\n:").await;
+    assert!(!text.contains("event: end"), "{text}");
     api.world.finish();
     let rest = one.collect().await.unwrap().to_bytes();
     assert!(std::str::from_utf8(&rest).unwrap().contains("event: end"));

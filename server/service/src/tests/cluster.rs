@@ -13,8 +13,10 @@ use sandbox_store::{
 use super::*;
 use crate::{Location, SandboxQuery, Target};
 
-/// As short as a lease may be.
-const LEASE: Duration = Duration::from_secs(2);
+/// So long that no node is declared dead that is only slow.
+const LEASE: Duration = Duration::from_secs(6);
+/// As short as a lease may be, for a test that waits until it is over.
+const SHORTEST_LEASE: Duration = Duration::from_secs(2);
 
 /// Nodes of one cluster, which can be killed and started again.
 struct Nodes {
@@ -36,8 +38,17 @@ impl Nodes {
     }
 
     fn with(count: usize, postgres: Postgres, change: fn(&mut ServiceConfig)) -> Self {
+        Self::leased(LEASE, count, postgres, change)
+    }
+
+    fn leased(
+        lease: Duration,
+        count: usize,
+        postgres: Postgres,
+        change: fn(&mut ServiceConfig),
+    ) -> Self {
         let database = DatabaseConfig::new(postgres.database());
-        Store::initialize(&database, Some(LEASE)).unwrap();
+        Store::initialize(&database, Some(lease)).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let mut nodes = Self { postgres, database, dir, change, nodes: Vec::new() };
         for _ in 0..count {
@@ -76,6 +87,13 @@ impl Nodes {
 
     fn service(&self, number: usize) -> &Service {
         &self.nodes[number].running.as_ref().unwrap().1
+    }
+
+    /// One declares another dead, as it does after a lease without a beat.
+    fn declare_dead(&self, node: &str, by: usize) {
+        let end = format!("SELECT end_session(id, NULL) FROM sessions WHERE node = '{node}'");
+        assert_eq!(self.rows(&end).len(), 1);
+        self.block_on(by, self.service(by).core.end_orphans()).unwrap();
     }
 
     fn block_on<T>(&self, number: usize, future: impl Future<Output = T>) -> T {
@@ -208,7 +226,7 @@ fn every_node_knows_all_executions_and_runs_what_waits() {
 
 #[test]
 fn execution_of_a_node_that_was_killed_ends_as_killed_with_its_log() {
-    let mut nodes = Nodes::new(1);
+    let mut nodes = Nodes::leased(SHORTEST_LEASE, 1, Postgres::shared(), |_| {});
     let id = nodes.submit(0, script("log-and-wait said"));
     let is_stored = || {
         let statement = "SELECT 1 FROM events WHERE json LIKE '%said%'";
@@ -256,7 +274,8 @@ fn what_was_claimed_and_not_begun_runs_once_elsewhere() {
     let claims = cluster.claim(gone, 1, 8).unwrap();
     assert_eq!(claims.claimed[0].execution.summary.id, id);
     assert_eq!(nodes.status(0, &id), ExecutionState::Queued);
-    // It never renews its session. Another node comes.
+    nodes.declare_dead("gone", 0);
+    // Another node comes.
     let (dir, launcher) = (tempfile::tempdir().unwrap(), Arc::<FakeLauncher>::default());
     let mut config = ServiceConfig::new(dir.path().join("data"));
     config.node = Some(session("late"));
@@ -317,8 +336,7 @@ fn node_that_was_declared_dead_stores_no_end_and_goes_on_in_a_new_session() {
     nodes.until_true(|| nodes.runs(0) == 1);
     nodes.add();
     let before = nodes.service(0).session();
-    assert_eq!(nodes.rows("DELETE FROM sessions WHERE node = 'node-0' RETURNING 1").len(), 1);
-    nodes.block_on(1, nodes.service(1).core.end_orphans()).unwrap();
+    nodes.declare_dead("node-0", 1);
     // Its end comes when the others have ended it.
     nodes.go_on(1);
     for number in [1, 0] {
@@ -352,7 +370,7 @@ fn files_that_the_database_does_not_know_stay_until_they_would_have_expired() {
 
 #[test]
 fn nobody_is_dead_because_the_database_is() {
-    let mut nodes = Nodes::with(1, Postgres::start(), |_| {});
+    let mut nodes = Nodes::leased(2 * SHORTEST_LEASE, 1, Postgres::start(), |_| {});
     let id = nodes.submit(0, script("wait"));
     nodes.until_true(|| nodes.runs(0) == 1);
     nodes.add();
@@ -460,6 +478,7 @@ fn secrets_stay_in_the_session_that_accepted_them() {
     let lost = nodes.submit(0, request);
     assert_eq!(nodes.runs(1), 0, "the other node has a free slot, and no secrets");
     nodes.kill(0);
+    nodes.declare_dead("node-0", 1);
     assert_eq!(ended(&nodes.wait(1, &busy)), Status::Killed);
     let execution = nodes.wait(1, &lost);
     assert_eq!(ended(&execution), Status::Error);
@@ -529,6 +548,7 @@ fn kept_sandbox_is_found_at_its_node_and_is_away_without_it() {
         nodes.block_on(1, nodes.service(1).sandboxes(me(), SandboxQuery::default())).unwrap();
     assert_eq!(list.sandboxes.len(), 1);
     nodes.kill(0);
+    nodes.declare_dead("node-0", 1);
     nodes.until_true(|| seen(&nodes).unwrap().node_away);
     for target in [by_id(), by_name()] {
         let expected = Location::Away { node: "node-0".to_owned(), retry_after: LEASE };
@@ -541,8 +561,10 @@ fn kept_sandbox_is_found_at_its_node_and_is_away_without_it() {
     // By its last beat, as long as it has a session.
     let begun = nodes.rows("SELECT last_seen FROM nodes WHERE id = 'node-1'");
     let begun: i64 = begun[0][0].parse().unwrap();
-    let there = views.iter().find(|it| it.node == "node-1").unwrap();
-    assert!(there.last_seen.unix_millis() > begun, "{views:?}");
+    nodes.until_true(|| {
+        let views = cluster.nodes().unwrap();
+        views.iter().any(|it| it.node == "node-1" && it.last_seen.unix_millis() > begun)
+    });
     assert!(!cluster.forget("node-1").unwrap(), "it is there");
     assert!(cluster.forget("node-0").unwrap());
     assert_eq!(place(&nodes, 1, by_id()), Location::Here);
@@ -612,6 +634,7 @@ fn sandbox_of_a_node_that_is_away_can_be_deleted() {
     let delete = |nodes: &Nodes| nodes.block_on(1, nodes.service(1).delete_sandbox(me(), &kept.id));
     delete(&nodes).unwrap_err();
     nodes.kill(0);
+    nodes.declare_dead("node-0", 1);
     nodes.until_true(|| {
         nodes.block_on(1, nodes.service(1).sandbox(me(), &kept.id)).unwrap().node_away
     });

@@ -408,6 +408,8 @@ impl Guest for FakeGuest {
             match verb {
                 "wait" | "log-and-wait" => {
                     tokio::select! {
+                        // A sandbox that is removed cancels first what runs in it.
+                        biased;
                         permit = self.launcher.go_on.acquire() => permit.unwrap().forget(),
                         () = cancel.cancelled() => {
                             outcome = Outcome::Cancelled { cause: cancel.cause().unwrap() };
