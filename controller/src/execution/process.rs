@@ -511,7 +511,7 @@ impl Driver {
     }
 
     fn serve(&mut self, process: &Process, request: Request) {
-        let id = self.reports.reply.id;
+        let id = self.reports.reply.answer.id;
         match request {
             Request::Attached => {
                 self.inner.audit().record(&Event::new(process.run_id(), "process.attach"));
@@ -556,7 +556,8 @@ impl Driver {
         let grace = if at_once { Duration::ZERO } else { self.inner.limits.stop_timeout };
         let kill_at = self.inner.clock.now() + grace + GRACE;
         self.kill_at = Some(self.kill_at.map_or(kill_at, |at| at.min(kill_at)));
-        let (inner, cancel) = (self.inner.clone(), Cancel { id: self.reports.reply.id, at_once });
+        let (inner, cancel) =
+            (self.inner.clone(), Cancel { id: self.reports.reply.answer.id, at_once });
         // In a separate task: an agent that does not read must not delay the end.
         tokio::spawn(async move { _ = inner.session.call(cancel).await });
     }

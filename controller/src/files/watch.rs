@@ -235,14 +235,14 @@ impl Driver {
             }
             Err(late) => {
                 _ = starting.send(Err(late));
-                return cancel(&inner, &mut self.reply, UNENDED).await;
+                return cancel(&inner, &mut self.reply.answer, UNENDED).await;
             }
         }
         let answer = tokio::select! {
             biased;
             answer = self.reply.wait() => answer,
             () = self.dropped.cancelled() => {
-                return cancel(&inner, &mut self.reply, UNENDED).await;
+                return cancel(&inner, &mut self.reply.answer, UNENDED).await;
             }
         };
         let why = match answer {

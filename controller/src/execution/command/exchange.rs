@@ -85,7 +85,7 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
         let Some((reply, console)) = supervisor.begin(asked, kill_at).await? else {
             return Ok(Ok(None));
         };
-        id.send_replace(Some(reply.id));
+        id.send_replace(Some(reply.answer.id));
         let Console { stdin, output } = console;
         // Ends with this call: a command that has ended reads nothing.
         let _input = stdin
