@@ -60,7 +60,7 @@ impl Sweeper {
         let first = Arc::new(Mutex::new(()));
         let held = first.clone().try_lock_owned();
         let sweep = reap::sweep(shared.instance.state.clone(), shared.engine.clone(), held);
-        Self { _task: AbortOnDropHandle::new(tokio::spawn(sweep)), first }
+        Self { _task: AbortOnDropHandle::new(crate::spawn(sweep)), first }
     }
 
     /// Waits for the first sweep, so that even a short command removes leftovers. The wait is

@@ -200,7 +200,7 @@ impl Supervisor {
     fn ask_to_cancel(&self, cancel: Cancel) {
         // In a separate task: an agent that does not read must not delay the kill.
         let (inner, grace) = (self.inner.clone(), self.grace);
-        tokio::spawn(async move {
+        crate::spawn(async move {
             let call = inner.session.call(cancel);
             if !matches!(tokio::time::timeout(grace, call).await, Ok(Ok(_))) {
                 tracing::debug!("the agent did not take the cancel");

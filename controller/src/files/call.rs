@@ -228,7 +228,7 @@ async fn with_patience<T>(
 fn keep_timer(inner: &Inner) {
     if !inner.has_timer.swap(true, Ordering::Relaxed) {
         let (has_timer, limit) = (inner.has_timer.clone(), inner.limits.operation_timeout);
-        tokio::spawn(async move {
+        crate::spawn(async move {
             sleep(limit).await;
             has_timer.store(false, Ordering::Relaxed);
         });

@@ -60,7 +60,7 @@ async fn begin(call: &OperationCall, request: &WatchRequest) -> Result<FileWatch
     let active = inner.activity.begin();
     let (starting, started) = oneshot::channel();
     let driver = Driver { inner, reply, queue, dropped, _active: active };
-    tokio::spawn(driver.run(starting));
+    crate::spawn(driver.run(starting));
     let gone = |_| Error::Ended { detail: "the runtime is shutting down".to_owned() };
     started.await.map_err(gone)?.map(|()| watch)
 }

@@ -53,7 +53,10 @@ mod trace;
 mod turns;
 mod work;
 
+use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::task::JoinHandle;
 
 pub use admission::Submitted;
 pub use archive::Archive;
@@ -106,5 +109,11 @@ async fn detached<T: Send + 'static>(
     work: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
 ) -> Result<T, ServiceError> {
     let failed = |_| ServiceError::internal(&format!("{what} panicked"));
-    tokio::spawn(work.in_current_span()).await.map_err(failed)?
+    spawn(work.in_current_span()).await.map_err(failed)?
+}
+
+/// Starts a task. Behind a pointer: tokio's own part of a task is compiled for each type of future.
+fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    let work: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(work);
+    tokio::spawn(work)
 }

@@ -90,7 +90,7 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
         // Ends with this call: a command that has ended reads nothing.
         let _input = stdin
             .zip(input)
-            .map(|(stdin, input)| AbortOnDropHandle::new(tokio::spawn(input.send(stdin))));
+            .map(|(stdin, input)| AbortOnDropHandle::new(crate::spawn(input.send(stdin))));
         let numbers: Vec<_> = output.numbers().collect();
         let flows: Vec<_> = output.flows().cloned().collect();
         // The receiver may be gone.
