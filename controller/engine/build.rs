@@ -122,11 +122,15 @@ fn build(programs: &[&Program], root: &Path, target_folder: &Path, is_dist: bool
     let cargo_home = env::var("CARGO_HOME")
         .unwrap_or_else(|_| format!("{}/.cargo", env::var("HOME").unwrap_or_default()));
     // The same program from every checkout: no path of the machine stays in it.
-    let flags = [
+    let mut flags = vec![
         "-Ctarget-feature=+crt-static".to_owned(),
         format!("--remap-path-prefix={}=/src", root.display()),
         format!("--remap-path-prefix={cargo_home}=/cargo"),
     ];
+    if is_dist && unpacks_relocations() {
+        // Half a megabyte of them is some kilobytes then.
+        flags.push("-Clink-arg=-Wl,-z,pack-relative-relocs".to_owned());
+    }
 
     let mut cargo = Command::new(var("CARGO"));
     for (name, _) in env::vars_os() {
@@ -160,6 +164,15 @@ fn build(programs: &[&Program], root: &Path, target_folder: &Path, is_dist: bool
 /// Whether this is a build with the profile `dist`: cargo's variables name only what that inherits.
 fn is_dist(out: &Path) -> bool {
     out.ancestors().nth(3).is_some_and(|folder| folder.ends_with("dist"))
+}
+
+/// Whether the C library that is linked in unpacks relocations: glibc does since 2.36. That of another target is not
+/// asked.
+fn unpacks_relocations() -> bool {
+    let asked = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok();
+    let version = asked.and_then(|it| String::from_utf8(it.stdout).ok()).unwrap_or_default();
+    let minor = version.trim().strip_prefix("glibc 2.").and_then(|it| it.parse::<u32>().ok());
+    var("HOST") == var("TARGET") && minor.is_some_and(|minor| minor >= 36)
 }
 
 /// The outer target folder: the nearest folder above `OUT_DIR` that cargo marked as a cache, or

@@ -5,6 +5,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use sandbox_api::{EngineInfo, EngineKind, ImageInfo, ProgramImage};
 use sandbox_engine::{
     EngineError, EngineFacts, ImageIdError, ImageSelector, Images, Rebuild, UserMapping,
@@ -59,7 +60,7 @@ impl Sweeper {
         let first = Arc::new(Mutex::new(()));
         let held = first.clone().try_lock_owned();
         let sweep = reap::sweep(shared.instance.state.clone(), shared.engine.clone(), held);
-        Self { _task: AbortOnDropHandle::new(tokio::spawn(sweep)), first }
+        Self { _task: AbortOnDropHandle::new(crate::spawn(sweep)), first }
     }
 
     /// Waits for the first sweep, so that even a short command removes leftovers. The wait is
@@ -189,19 +190,30 @@ impl Controller {
     ///
     /// [`Error`]; no guest code has run in this case.
     pub async fn launch(&self, sandbox: impl Into<PreparedSandbox>) -> Result<Sandbox, Error> {
-        let mut sandbox = sandbox.into();
-        let asks = sandbox.permission.is_some() && sandbox.spec.supports_exec();
-        let pool = self.pool.get().filter(|_| !asks);
-        let claim = match pool {
-            Some(pool) => pool.claim(&mut sandbox).await,
-            None => Claim::Unpooled,
+        self.launch_prepared(sandbox.into()).await
+    }
+
+    /// Its future is boxed in a function that is not generic: each crate that launches sandboxes would otherwise
+    /// have the code of a launch once more.
+    fn launch_prepared(
+        &self,
+        mut sandbox: PreparedSandbox,
+    ) -> BoxFuture<'_, Result<Sandbox, Error>> {
+        let launched = async move {
+            let asks = sandbox.permission.is_some() && sandbox.spec.supports_exec();
+            let pool = self.pool.get().filter(|_| !asks);
+            let claim = match pool {
+                Some(pool) => pool.claim(&mut sandbox).await,
+                None => Claim::Unpooled,
+            };
+            let _cold_start = match claim {
+                Claim::Warm(sandbox) => return Ok(sandbox),
+                Claim::Cold(start) => Some(start),
+                Claim::Unpooled => None,
+            };
+            Sandbox::launch(self.shared.clone(), sandbox).await
         };
-        let _cold_start = match claim {
-            Claim::Warm(sandbox) => return Ok(sandbox),
-            Claim::Cold(start) => Some(start),
-            Claim::Unpooled => None,
-        };
-        Sandbox::launch(self.shared.clone(), sandbox).await
+        Box::pin(launched)
     }
 
     /// Starts sandboxes ahead from now on, of the kinds that [`prewarm`](Self::prewarm) names, and if it

@@ -42,6 +42,10 @@ mod process;
 mod sandbox;
 mod step;
 
+use std::pin::Pin;
+
+use tokio::task::JoinHandle;
+
 pub use audit::{AccessRecord, AuditReport};
 pub use check::check_script;
 pub use config::{Config, Sweep};
@@ -76,3 +80,9 @@ pub use sandbox_redact::{MASK, Patterns};
 pub use sandbox_staging::{ConflictLog, NewDirectory};
 pub use sandbox_warm_pool::{PoolConfig, PoolStats};
 pub use step::Step;
+
+/// Starts a task. Behind a pointer: tokio's own part of a task is compiled for each type of future.
+fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    let work: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(work);
+    tokio::spawn(work)
+}

@@ -18,6 +18,7 @@ mod outbound;
 mod streams;
 mod tunnels;
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -30,8 +31,8 @@ use sandbox_protocol::limits::{
     FIRST_DIAL, MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, cut_encoded, encoded_len,
 };
 use sandbox_protocol::message::{
-    Call, CaseEnd, Changes, Chunk, Dial, DialReply, Exited, HostCall, Log, Page, Refused, Started,
-    Touched, Watched,
+    Call, CaseEnd, Changes, Chunk, Dial, DialReply, Exited, HostCall, Log, Page, Refused, Request,
+    Started, Touched, Watched,
 };
 use sandbox_protocol::{FromAgent, ToAgent, WireError};
 use serde_json::value::RawValue;
@@ -167,8 +168,8 @@ enum Kept {
 }
 
 /// A request that opens streams.
-struct Opening<C, T> {
-    params: C,
+struct Opening<T> {
+    request: Request,
     /// The numbers of its streams.
     streams: Vec<u32>,
     /// That of the one whose number is in the envelope, not in the params.
@@ -179,9 +180,9 @@ struct Opening<C, T> {
     ends: T,
 }
 
-impl<C, T> Opening<C, T> {
-    const fn new(params: C, streams: Vec<u32>, ends: T) -> Self {
-        Self { params, streams, stream: None, chunk: None, ends }
+impl<T> Opening<T> {
+    const fn new(request: Request, streams: Vec<u32>, ends: T) -> Self {
+        Self { request, streams, stream: None, chunk: None, ends }
     }
 }
 
@@ -197,6 +198,12 @@ impl InFlightPermit {
     pub const fn of_kept() -> Self {
         Self { place: None, kept: Some(Kept::Requested) }
     }
+}
+
+/// Waits for one of these places.
+async fn acquire(places: &Arc<Semaphore>) -> Result<InFlightPermit, CallError> {
+    let place = places.clone().acquire_owned().await.map_err(|_| CallError::Over)?;
+    Ok(InFlightPermit { place: Some(place), kept: None })
 }
 
 /// Which streams a command has besides its stdout, and how it is reported.
@@ -231,20 +238,68 @@ pub struct ConsoleStreams {
     pub stderr: Option<u32>,
 }
 
+/// The decoded answer to a request. Only who sent that knows its type: what is between is compiled once, not
+/// for each type.
+pub type Decoded = Box<dyn Any + Send>;
+
+type Decode = fn(&RawValue) -> Result<Decoded, serde_json::Error>;
+
+fn decode<C: Call>(raw: &RawValue) -> Result<Decoded, serde_json::Error> {
+    serde_json::from_str::<C::Reply>(raw.get()).map(|reply| Box::new(reply) as Decoded)
+}
+
+/// The answer to a request whose answers have this type.
+///
+/// # Panics
+///
+/// If it is that to another one.
+pub fn typed<T: 'static>(decoded: Decoded) -> T {
+    *decoded.downcast::<T>().expect("it was decoded as that")
+}
+
+/// A request, and how its answer is decoded.
+pub struct Question<'a> {
+    request: Request,
+    decode: Decode,
+    /// Where it takes its permit.
+    places: &'a Arc<Semaphore>,
+}
+
 /// The pending answer to a request.
 pub struct Reply<T> {
-    /// The request's id.
-    pub id: u64,
-    answer: oneshot::Receiver<Result<T, WireError>>,
-    /// Whether there will be no answer.
-    is_lost: bool,
-    end: watch::Receiver<Option<SessionEnd>>,
+    /// The answer.
+    pub answer: Answer,
+    /// Gives it its type.
+    pub typed: fn(Decoded) -> T,
+}
+
+impl<T: 'static> Reply<T> {
+    fn new(answer: Answer) -> Self {
+        Self { answer, typed: typed::<T> }
+    }
 }
 
 impl<T> Reply<T> {
     /// Waits for the answer. Cancel-safe. If there will be none, the reason is known when this
     /// returns.
     pub async fn wait(&mut self) -> Result<T, CallError> {
+        self.answer.wait().await.map(self.typed)
+    }
+}
+
+/// The pending answer to a request, without its type.
+pub struct Answer {
+    /// The request's id.
+    pub id: u64,
+    answer: oneshot::Receiver<Result<Decoded, WireError>>,
+    /// Whether there will be no answer.
+    is_lost: bool,
+    end: watch::Receiver<Option<SessionEnd>>,
+}
+
+impl Answer {
+    /// Waits for the answer, as [`Reply::wait`] does.
+    pub async fn wait(&mut self) -> Result<Decoded, CallError> {
         if !self.is_lost {
             match (&mut self.answer).await {
                 Ok(answer) => return answer.map_err(CallError::Refused),
@@ -299,8 +354,7 @@ impl Session {
         params: C,
         sink: Option<Arc<dyn NotificationHandler>>,
     ) -> Result<Reply<C::Reply>, CallError> {
-        let permit = self.acquire_permit::<C>().await?;
-        self.begin_at(permit, params, sink).await
+        self.ask(self.question(params), sink).await.map(Reply::new)
     }
 
     /// Sends a request with a permit.
@@ -310,8 +364,32 @@ impl Session {
         params: C,
         sink: Option<Arc<dyn NotificationHandler>>,
     ) -> Result<Reply<C::Reply>, CallError> {
-        let open = |_: &mut Streams| Opening::new(params, Vec::new(), ());
-        self.open(permit, sink, open).await.map(|(reply, ())| reply)
+        self.ask_at(permit, self.question(params), sink).await.map(Reply::new)
+    }
+
+    /// A request to [`ask`](Self::ask).
+    pub fn question<C: Call>(&self, params: C) -> Question<'_> {
+        Question { request: params.into(), decode: decode::<C>, places: self.places::<C>() }
+    }
+
+    /// Sends a request, as [`begin`](Self::begin) does.
+    pub async fn ask(
+        &self,
+        question: Question<'_>,
+        sink: Option<Arc<dyn NotificationHandler>>,
+    ) -> Result<Answer, CallError> {
+        let permit = acquire(question.places).await?;
+        self.ask_at(permit, question, sink).await
+    }
+
+    async fn ask_at(
+        &self,
+        permit: InFlightPermit,
+        Question { request, decode, .. }: Question<'_>,
+        sink: Option<Arc<dyn NotificationHandler>>,
+    ) -> Result<Answer, CallError> {
+        let open = |_: &mut Streams| Opening::new(request, Vec::new(), ());
+        self.open(permit, sink, decode, open).await.map(|(answer, ())| answer)
     }
 
     /// Sends a request that opens a stream, on which the agent sends at most `most` bytes.
@@ -325,9 +403,10 @@ impl Session {
             let incoming = self.incoming(streams, 1, most);
             let numbers: Vec<_> = incoming.numbers().collect();
             let stream = numbers.first().copied();
-            Opening { stream, ..Opening::new(params, numbers, incoming) }
+            Opening { stream, ..Opening::new(params.into(), numbers, incoming) }
         };
-        self.open(permit, None, open).await
+        let (answer, incoming) = self.open(permit, None, decode::<C>, open).await?;
+        Ok((Reply::new(answer), incoming))
     }
 
     /// Sends a request that opens a stream from the controller. If `content`, the whole stream, is
@@ -345,10 +424,11 @@ impl Session {
                 content.and_then(|data| streams.next_chunk(number, data, Fin::Nothing).ok()?);
             let sent = chunk.as_ref().map_or(0, |chunk| chunk.data.0.len());
             let stream = Some(number);
-            Opening { params, streams: vec![number], stream, chunk, ends: (outgoing, sent) }
+            let (request, ends) = (params.into(), (outgoing, sent));
+            Opening { request, streams: vec![number], stream, chunk, ends }
         };
-        let (reply, (outgoing, sent)) = self.open(permit, None, open).await?;
-        Ok((reply, outgoing, sent))
+        let (answer, (outgoing, sent)) = self.open(permit, None, decode::<C>, open).await?;
+        Ok((Reply::new(answer), outgoing, sent))
     }
 
     /// Sends a request for a command with its streams.
@@ -372,10 +452,10 @@ impl Session {
             };
             drop(outputs);
             let streams = console.output.numbers().chain(numbers.stdin).collect();
-            let params = params(numbers);
-            Opening::new(params, streams, console)
+            Opening::new(params(numbers).into(), streams, console)
         };
-        self.open(permit, kept, open).await
+        let (answer, console) = self.open(permit, kept, decode::<C>, open).await?;
+        Ok((Reply::new(answer), console))
     }
 
     /// Connects to a port of the sandbox's loopback; `None` if there are as many connections as there may
@@ -386,12 +466,12 @@ impl Session {
         };
         let number = tunnel.number();
         let dial = Dial { tunnel: number, port };
-        let open = |_: &mut Streams| Opening::new(dial, vec![number], ());
+        let open = |_: &mut Streams| Opening::new(dial.into(), vec![number], ());
         let permit = InFlightPermit { place: None, kept: None };
         // It is bounded as tunnels are. Among the requests in flight, or those that must not wait for
         // them, sockets that accept nothing would take their places.
-        let dialled = async { self.open(permit, None, open).await?.0.wait().await };
-        match dialled.await {
+        let dialled = async { self.open(permit, None, decode::<Dial>, open).await?.0.wait().await };
+        match dialled.await.map(typed::<DialReply>) {
             Ok(DialReply {}) => Ok(Some(tunnel)),
             Err(error) => {
                 tunnel.forget();
@@ -415,9 +495,11 @@ impl Session {
 
     /// Waits until another request may be in flight.
     pub async fn acquire_permit<C: Call>(&self) -> Result<InFlightPermit, CallError> {
-        let places = if C::IS_CONTROL { &self.control } else { &self.in_flight };
-        let place = places.clone().acquire_owned().await.map_err(|_| CallError::Over)?;
-        Ok(InFlightPermit { place: Some(place), kept: None })
+        acquire(self.places::<C>()).await
+    }
+
+    const fn places<C: Call>(&self) -> &Arc<Semaphore> {
+        if C::IS_CONTROL { &self.control } else { &self.in_flight }
     }
 
     /// Returns credit for the consumed bytes of a stream: unconsumed ones stay buffered.
@@ -431,19 +513,19 @@ impl Session {
 
     /// Sends the request that `make` returns, and returns the controller's ends of the streams that
     /// it opens.
-    async fn open<C: Call, T>(
+    async fn open<T>(
         &self,
         InFlightPermit { place, kept }: InFlightPermit,
         sink: Option<Arc<dyn NotificationHandler>>,
-        make: impl FnOnce(&mut Streams) -> Opening<C, T>,
-    ) -> Result<(Reply<C::Reply>, T), CallError> {
+        decode: Decode,
+        make: impl FnOnce(&mut Streams) -> Opening<T>,
+    ) -> Result<(Answer, T), CallError> {
         // A caller that gives up before this point has not sent the request.
         let slot = self.outgoing.reserve().await.map_err(|_| CallError::Over)?;
         let (sender, answer) = oneshot::channel();
         let deliver: Deliver = Box::new(move |answer| {
             let answer = match answer {
-                Ok(raw) => Ok(serde_json::from_str::<C::Reply>(raw.get())
-                    .map_err(|error| format!("a malformed answer: {error}"))?),
+                Ok(raw) => Ok(decode(raw).map_err(|error| format!("a malformed answer: {error}"))?),
                 Err(error) if encoded_len(&error.message) > MAX_MESSAGE_BYTES => {
                     return Err("an error message over the size limit".to_owned());
                 }
@@ -459,11 +541,11 @@ impl Session {
                 return Err(CallError::Over);
             }
             let id = state.next_id;
-            let Opening { params, streams, stream, chunk, ends } = make(&mut state.streams);
+            let Opening { request, streams, stream, chunk, ends } = make(&mut state.streams);
             if stream.is_none() {
                 state.streams.note_request();
             }
-            let request = ToAgent::Request { id, request: params.into(), stream };
+            let request = ToAgent::Request { id, request, stream };
             let chunk = chunk.map(ToAgent::Chunk);
             let line = match request.encode().and_then(|mut line| {
                 // In one write, so that the agent is woken once for both.
@@ -484,7 +566,7 @@ impl Session {
         };
         slot.send(line);
         let end = self.shared.end.subscribe();
-        Ok((Reply { id, answer, is_lost: false, end }, ends))
+        Ok((Answer { id, answer, is_lost: false, end }, ends))
     }
 
     /// Waits until nothing more can come of the tunnels that the agent has closed so far.

@@ -152,7 +152,7 @@ impl<E: Execute> ExecutionDriver<E> {
         let refused = RefusedHosts { network: watched, seen: 0 };
         let of = id.clone();
         let driver = Self { execution, id, limits, inner, supervisor, network, _active: active };
-        Driven { id: of, task: tokio::spawn(driver.drive(permit).in_current_span()), refused }
+        Driven { id: of, task: crate::spawn(driver.drive(permit).in_current_span()), refused }
     }
 
     async fn drive(mut self, permit: InFlightPermit) -> Result<ExecutionResult, Error> {

@@ -168,7 +168,7 @@ async fn begin(inner: &Arc<Inner>, asked: ProcessCommand) -> Result<Starting, Er
     };
     let (starting, started) = oneshot::channel();
     let stdin = stdin.map(|stdin| (stdin, input));
-    tokio::spawn(driver.run(Starter { starting, identity, program, stdin, open_stdin }));
+    crate::spawn(driver.run(Starter { starting, identity, program, stdin, open_stdin }));
     Ok(started)
 }
 
@@ -199,7 +199,7 @@ async fn guard(inner: &Arc<Inner>) -> Result<Arc<AbortOnDropHandle<()>>, Error> 
         return Err(Error::OverLimit { limit });
     }
     let inner = inner.clone();
-    let watch = tokio::spawn(async move {
+    let watch = crate::spawn(async move {
         tokio::select! {
             limit = or_never(monitor.as_ref().map(WriteMonitor::passed)) => inner.overrun(limit).await,
             () = inner.look_at_mounts() => {}
@@ -303,7 +303,7 @@ impl Driver {
         };
         let (table, identity) = (&self.inner.processes, Identity { pid, ..identity });
         let (process, requests, input) = table.add(identity, open_stdin);
-        let sent = stdin.map(|(outgoing, first)| tokio::spawn(send(outgoing, first, input)));
+        let sent = stdin.map(|(outgoing, first)| crate::spawn(send(outgoing, first, input)));
         let _input = sent.map(AbortOnDropHandle::new);
         self.record(&process, &program, "process.start", audit::OK);
         if starting.send(Ok(process.clone())).is_err() {
@@ -511,7 +511,7 @@ impl Driver {
     }
 
     fn serve(&mut self, process: &Process, request: Request) {
-        let id = self.reports.reply.id;
+        let id = self.reports.reply.answer.id;
         match request {
             Request::Attached => {
                 self.inner.audit().record(&Event::new(process.run_id(), "process.attach"));
@@ -534,7 +534,7 @@ impl Driver {
         C: Call<Reply = ControlReply> + Send + 'static,
     {
         let inner = self.inner.clone();
-        tokio::spawn(async move {
+        crate::spawn(async move {
             let result = match inner.refusal() {
                 Some(error) => Err(error),
                 None => {
@@ -556,9 +556,10 @@ impl Driver {
         let grace = if at_once { Duration::ZERO } else { self.inner.limits.stop_timeout };
         let kill_at = self.inner.clock.now() + grace + GRACE;
         self.kill_at = Some(self.kill_at.map_or(kill_at, |at| at.min(kill_at)));
-        let (inner, cancel) = (self.inner.clone(), Cancel { id: self.reports.reply.id, at_once });
+        let (inner, cancel) =
+            (self.inner.clone(), Cancel { id: self.reports.reply.answer.id, at_once });
         // In a separate task: an agent that does not read must not delay the end.
-        tokio::spawn(async move { _ = inner.session.call(cancel).await });
+        crate::spawn(async move { _ = inner.session.call(cancel).await });
     }
 
     fn record(&self, process: &Process, program: &[u8], operation: &str, outcome: &str) {

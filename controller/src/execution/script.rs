@@ -441,7 +441,7 @@ impl Execute for ScriptExecution {
         let _calls = self.calls.take().map(|calls| {
             let (inner, record, gate) = (inner.clone(), self.record.clone(), self.gate.clone());
             let calls = HostCalls { inner, record, gate, calls, kill_at };
-            AbortOnDropHandle::new(tokio::spawn(calls.answer_all()))
+            AbortOnDropHandle::new(crate::spawn(calls.answer_all()))
         });
         let check = |_: &Supervisor, answer: &Result<RunReply, WireError>| match answer {
             Ok(answer) => over_its_limit(&answer.end).map_or(Ok(()), |what| Err(what.to_owned())),

@@ -176,13 +176,13 @@ impl Supervisor {
                         kill_at = clock.now();
                     } else {
                         kill_at = kill_at.min(clock.now() + self.stop_timeout + self.grace);
-                        self.ask_to_cancel(Cancel { id: reply.id, at_once: false });
+                        self.ask_to_cancel(Cancel { id: reply.answer.id, at_once: false });
                     }
                 }
                 limit = &mut passed, if self.limit.is_none() => {
                     self.limit = Some(limit);
                     kill_at = kill_at.min(clock.now() + self.grace);
-                    self.ask_to_cancel(Cancel { id: reply.id, at_once: true });
+                    self.ask_to_cancel(Cancel { id: reply.answer.id, at_once: true });
                 }
                 () = &mut overrun, if self.limit.is_some() && !is_overrun => {
                     is_overrun = true;
@@ -200,7 +200,7 @@ impl Supervisor {
     fn ask_to_cancel(&self, cancel: Cancel) {
         // In a separate task: an agent that does not read must not delay the kill.
         let (inner, grace) = (self.inner.clone(), self.grace);
-        tokio::spawn(async move {
+        crate::spawn(async move {
             let call = inner.session.call(cancel);
             if !matches!(tokio::time::timeout(grace, call).await, Ok(Ok(_))) {
                 tracing::debug!("the agent did not take the cancel");

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use sandbox_protocol::message::Cancel;
 use sandbox_protocol::operation::{FileOperation, FileReply, OperationStats, Paths};
 use sandbox_protocol::path::GuestPath;
 use sandbox_protocol::{ErrorKind, WireError, WireString};
-use sandbox_session::{CallError, NotificationHandler, Reply};
+use sandbox_session::{Answer, CallError, Decoded, NotificationHandler, Question, Reply, typed};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
@@ -132,8 +133,21 @@ impl OperationCall {
         request: O,
         sink: Option<Arc<dyn NotificationHandler>>,
     ) -> Result<O::Reply, Error> {
-        let reply = self.send(self.inner.session.begin(request, sink)).await?;
-        self.verified(self.pending_reply(reply).wait().await?)
+        let question = self.inner.session.question(request);
+        self.verified(typed(self.answer_to(question, sink).await?))
+    }
+
+    /// It is boxed, and knows no type of an operation: it is compiled once, not for each of them.
+    fn answer_to<'a>(
+        &'a self,
+        question: Question<'a>,
+        sink: Option<Arc<dyn NotificationHandler>>,
+    ) -> BoxFuture<'a, Result<Decoded, Error>> {
+        let answered = async move {
+            let answer = self.send(self.inner.session.ask(question, sink)).await?;
+            self.pending_answer(answer).wait().await
+        };
+        Box::pin(answered)
     }
 
     /// Awaits the sending of a request, once the mounts are as they must be. It may wait for a permit;
@@ -153,9 +167,13 @@ impl OperationCall {
     }
 
     /// Returns a future of the answer to a request.
-    pub fn pending_reply<T: Send + 'static>(&self, reply: Reply<T>) -> PendingReply<T> {
+    pub fn pending_reply<T>(&self, Reply { answer, typed }: Reply<T>) -> PendingReply<T> {
+        PendingReply { answer: self.pending_answer(answer), typed }
+    }
+
+    fn pending_answer(&self, answer: Answer) -> PendingAnswer {
         let runtime = Handle::current();
-        PendingReply { inner: self.inner.clone(), reply: Some(reply), runtime }
+        PendingAnswer { inner: self.inner.clone(), answer: Some(answer), runtime }
     }
 
     /// Waits for one message of the agent, after `moved` bytes of content. All waits of the
@@ -210,7 +228,7 @@ async fn with_patience<T>(
 fn keep_timer(inner: &Inner) {
     if !inner.has_timer.swap(true, Ordering::Relaxed) {
         let (has_timer, limit) = (inner.has_timer.clone(), inner.limits.operation_timeout);
-        tokio::spawn(async move {
+        crate::spawn(async move {
             sleep(limit).await;
             has_timer.store(false, Ordering::Relaxed);
         });
@@ -218,10 +236,10 @@ fn keep_timer(inner: &Inner) {
 }
 
 /// Cancels a request, and waits for its end: the sandbox of an agent that does not end it is abandoned.
-pub(super) async fn cancel<T>(inner: &Inner, reply: &mut Reply<T>, why: &'static str) {
+pub(super) async fn cancel(inner: &Inner, answer: &mut Answer, why: &'static str) {
     let cancelled = async {
-        _ = inner.session.call(Cancel { id: reply.id, at_once: false }).await;
-        _ = reply.wait().await;
+        _ = inner.session.call(Cancel { id: answer.id, at_once: false }).await;
+        _ = answer.wait().await;
     };
     if with_timeout(inner, cancelled).await.is_err() {
         inner.abandon(why).await;
@@ -277,36 +295,49 @@ const fn ends_operations(kind: ErrorKind) -> bool {
 }
 
 /// Waits for an answer. Dropping it before the answer arrives cancels the request.
-pub(super) struct PendingReply<T: Send + 'static> {
+pub(super) struct PendingReply<T> {
+    answer: PendingAnswer,
+    typed: fn(Decoded) -> T,
+}
+
+impl<T> PendingReply<T> {
+    /// Waits for the answer.
+    pub async fn wait(self) -> Result<T, Error> {
+        let Self { answer, typed } = self;
+        answer.wait().await.map(typed)
+    }
+}
+
+/// A [`PendingReply`] without the type of the answer.
+struct PendingAnswer {
     inner: Arc<Inner>,
-    reply: Option<Reply<T>>,
+    answer: Option<Answer>,
     /// The runtime to use if the value is dropped outside of it.
     runtime: Handle,
 }
 
-impl<T: Send + 'static> PendingReply<T> {
-    /// Waits for the answer.
-    pub async fn wait(mut self) -> Result<T, Error> {
+impl PendingAnswer {
+    async fn wait(mut self) -> Result<Decoded, Error> {
         let inner = self.inner.clone();
-        let reply = self.reply.as_mut().expect("taken only here and by the end");
-        let answer = with_timeout(&inner, reply.wait()).await?;
-        self.reply = None;
-        let answer = match answer {
-            Ok(answer) => answer,
+        let answer = self.answer.as_mut().expect("taken only here and by the end");
+        let answered = with_timeout(&inner, answer.wait()).await?;
+        self.answer = None;
+        let decoded = match answered {
+            Ok(decoded) => decoded,
             Err(error) => return Err(failed(&inner, error).await),
         };
         // One that took its time may have worked below a mount.
-        inner.check_mounts_before_use().await.map(|()| answer)
+        inner.check_mounts_before_use().await.map(|()| decoded)
     }
 }
 
-impl<T: Send + 'static> Drop for PendingReply<T> {
+impl Drop for PendingAnswer {
     fn drop(&mut self) {
-        let Some(mut reply) = self.reply.take() else { return };
+        let Some(mut answer) = self.answer.take() else { return };
         let inner = self.inner.clone();
         self.runtime.spawn(async move {
             let why = "a file operation did not stop after its timeout or cancel";
-            cancel(&inner, &mut reply, why).await;
+            cancel(&inner, &mut answer, why).await;
         });
     }
 }

@@ -226,7 +226,7 @@ impl FileWriter {
     pub(super) fn new(mut writing: Writing) -> Self {
         let (pipe, mut content) = tokio::io::duplex(BUFFER_BYTES);
         let (whole, is_whole) = oneshot::channel();
-        let task = tokio::spawn(async move {
+        let task = crate::spawn(async move {
             let mut piece = vec![0; BUFFER_BYTES];
             loop {
                 let sent = match content.read(&mut piece).await {

@@ -60,7 +60,7 @@ async fn begin(call: &OperationCall, request: &WatchRequest) -> Result<FileWatch
     let active = inner.activity.begin();
     let (starting, started) = oneshot::channel();
     let driver = Driver { inner, reply, queue, dropped, _active: active };
-    tokio::spawn(driver.run(starting));
+    crate::spawn(driver.run(starting));
     let gone = |_| Error::Ended { detail: "the runtime is shutting down".to_owned() };
     started.await.map_err(gone)?.map(|()| watch)
 }
@@ -235,14 +235,14 @@ impl Driver {
             }
             Err(late) => {
                 _ = starting.send(Err(late));
-                return cancel(&inner, &mut self.reply, UNENDED).await;
+                return cancel(&inner, &mut self.reply.answer, UNENDED).await;
             }
         }
         let answer = tokio::select! {
             biased;
             answer = self.reply.wait() => answer,
             () = self.dropped.cancelled() => {
-                return cancel(&inner, &mut self.reply, UNENDED).await;
+                return cancel(&inner, &mut self.reply.answer, UNENDED).await;
             }
         };
         let why = match answer {

@@ -93,7 +93,7 @@ impl Watcher {
         // task's first poll is missed. It reports changes as POLLPRI and POLLERR.
         let changes = AsyncFd::with_interest(mountinfo, Interest::PRIORITY)?;
         let shared = reader.clone();
-        let task = tokio::spawn(async move {
+        let task = crate::spawn(async move {
             loop {
                 tokio::select! {
                     changed = changes.ready(Interest::PRIORITY) => match changed {

@@ -363,7 +363,7 @@ impl Inner {
             _ = self.end_cause.set(EndCause::MountLost(lost));
             let container = self.container.clone();
             // The caller may stop waiting, and later calls skip the check: hence a task.
-            let kill = tokio::spawn(async move { step(Step::Kill, container.kill()).await });
+            let kill = crate::spawn(async move { step(Step::Kill, container.kill()).await });
             if let Ok(Err(error)) = kill.await {
                 tracing::debug!(%error, "cannot kill a container that lost a mount");
             }
@@ -517,7 +517,7 @@ impl Inner {
         let container = self.container.clone();
         let (end_cause, redactions) = (self.end_cause.clone(), self.redactions.clone());
         let idle = or_never(idle_limit.map(|limit| self.activity.idle(limit)));
-        tokio::spawn(async move {
+        crate::spawn(async move {
             let why = tokio::select! {
                 end = ended => match end {
                     SessionEnd::Eof => return,

@@ -217,5 +217,5 @@ pub(crate) async fn detached<T: Send + 'static>(
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Error> {
     let gone = |_| Err(Error::Ended { detail: "the runtime is shutting down".to_owned() });
-    tokio::spawn(work).await.unwrap_or_else(gone)
+    crate::spawn(work).await.unwrap_or_else(gone)
 }

@@ -86,7 +86,7 @@ impl RemovalGuard {
     pub(super) async fn create(&self, spec: ContainerSpec) -> Result<Arc<dyn Container>, Error> {
         let creating = self.creating.clone().lock_owned().await;
         let shared = self.shared.clone();
-        let task = tokio::spawn(async move {
+        let task = crate::spawn(async move {
             let create = || step(Step::Create, shared.engine.create(&spec));
             let result = match create().await {
                 // The image was removed since it was last seen.

@@ -38,6 +38,7 @@ mod transfer;
 mod upstream;
 
 use std::path::Path;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -221,13 +222,20 @@ fn guarded<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> 
 
 /// Runs a command's asynchronous part.
 fn block_on<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let mut done = None;
+    run_to_end(pin!(async { done = Some(work.await) }))?;
+    done.expect("it has run to its end")
+}
+
+/// Not generic: the runtime's code would be compiled for each command.
+fn run_to_end(work: Pin<&mut dyn Future<Output = ()>>) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|source| Error::System { what: "the runtime".into(), source })?;
-    let done = runtime.block_on(work);
+    runtime.block_on(work);
     // Blocked threads, such as a read of stdin, are not waited for.
     runtime.shutdown_background();
-    done
+    Ok(())
 }

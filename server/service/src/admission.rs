@@ -116,7 +116,7 @@ impl Core {
     ) -> Result<Submitted, ServiceError> {
         // A caller that goes away does not leave a request half accepted.
         let accepting = self.accept(subject, request, key, place, is_waited);
-        let accepting = tokio::spawn(accepting.in_current_span().with_current_context());
+        let accepting = crate::spawn(accepting.in_current_span().with_current_context());
         let failed = |_| ServiceError::internal("a request could not be accepted");
         accepting.await.map_err(failed)?
     }

@@ -19,11 +19,11 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
 /// Starts the tasks. They end with the service.
 pub(crate) fn start(core: &Arc<Core>) {
-    tokio::spawn(store_events(Arc::downgrade(core)));
-    tokio::spawn(remove_expired(Arc::downgrade(core)));
-    tokio::spawn(crate::sandboxes::lifecycle::end_unused(Arc::downgrade(core)));
+    crate::spawn(store_events(Arc::downgrade(core)));
+    crate::spawn(remove_expired(Arc::downgrade(core)));
+    crate::spawn(crate::sandboxes::lifecycle::end_unused(Arc::downgrade(core)));
     if core.node.is_some() {
-        tokio::spawn(remove_unknown(Arc::downgrade(core)));
+        crate::spawn(remove_unknown(Arc::downgrade(core)));
     }
 }
 

@@ -96,7 +96,7 @@ impl DiskUsage {
             }
         }
         let size = self.clone();
-        let measuring = tokio::spawn(async move {
+        let measuring = crate::spawn(async move {
             size.measure(measure).await;
             drop(turn);
         });

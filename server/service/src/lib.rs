@@ -53,7 +53,11 @@ mod trace;
 mod turns;
 mod work;
 
+use std::any::Any;
+use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::task::{JoinError, JoinHandle};
 
 pub use admission::Submitted;
 pub use archive::Archive;
@@ -97,7 +101,17 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ServiceError> + Send + 'static,
 ) -> Result<T, ServiceError> {
     let failed = |_| ServiceError::internal("a call that blocks panicked");
-    tokio::task::spawn_blocking(work).await.map_err(failed)?
+    on_a_thread(work).await.map_err(failed)?
+}
+
+/// Runs something on the threads for calls that block: behind a pointer, as [`spawn`] does.
+async fn on_a_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    let work = move || Box::new(work()) as Box<dyn Any + Send>;
+    let work: Box<dyn FnOnce() -> Box<dyn Any + Send> + Send> = Box::new(work);
+    let done = tokio::task::spawn_blocking(work).await?;
+    Ok(*done.downcast::<T>().expect("it is what the work returned"))
 }
 
 /// Runs something on a task of its own: it goes on if its caller does not wait.
@@ -106,5 +120,11 @@ async fn detached<T: Send + 'static>(
     work: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
 ) -> Result<T, ServiceError> {
     let failed = |_| ServiceError::internal(&format!("{what} panicked"));
-    tokio::spawn(work.in_current_span()).await.map_err(failed)?
+    spawn(work.in_current_span()).await.map_err(failed)?
+}
+
+/// Starts a task. Behind a pointer: tokio's own part of a task is compiled for each type of future.
+fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    let work: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(work);
+    tokio::spawn(work)
 }

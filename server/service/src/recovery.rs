@@ -92,7 +92,7 @@ impl Core {
             self.restore(PendingExecution { live, work, room });
         }
         let core = self.clone();
-        let ending = tokio::spawn(async move {
+        let ending = crate::spawn(async move {
             for (live, engine, limits) in killed {
                 let message = "the server was stopped while it ran";
                 core.end_killed(&live, engine, limits, message).await;

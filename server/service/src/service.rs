@@ -179,7 +179,7 @@ impl Service {
         live.cancel.cancel(CancelCause::Caller);
         if let Some(waiting) = self.core.unqueue(&live) {
             // It goes on if the caller does not wait.
-            _ = tokio::spawn(self.core.clone().cancel_waiting(waiting)).await;
+            _ = crate::spawn(self.core.clone().cancel_waiting(waiting)).await;
         }
         Ok(live.view())
     }

@@ -48,7 +48,7 @@ impl Core {
     /// Runs an execution whose turn has come, and which counts as one that runs, on a task of its own.
     pub fn begin_work(self: &Arc<Self>, waiting: PendingExecution) {
         let span = waiting.live.span.clone();
-        _ = tokio::spawn(self.clone().work(waiting).instrument(span));
+        _ = crate::spawn(self.clone().work(waiting).instrument(span));
     }
 
     /// Runs an execution whose turn has come. It always ends, and its place is given back.
@@ -187,7 +187,7 @@ impl Core {
             let start = || core.launch(&live.subject, spec.clone());
             core.retry_transient(&live, start).await
         };
-        let launching = tokio::spawn(launch.instrument(span));
+        let launching = crate::spawn(launch.instrument(span));
         StartedLaunch { workload, io, launching: Launching(launching) }
     }
 
@@ -475,7 +475,7 @@ impl Core {
         if keeps_files {
             let (core, id) = (self.clone(), live.id.clone());
             let remove = move || core.files.remove(&id).map_err(ServiceError::files);
-            tokio::spawn(crate::blocking(remove));
+            crate::spawn(crate::blocking(remove));
         }
     }
 
@@ -488,7 +488,7 @@ impl Core {
                 tracing::warn!(error, "a sandbox was not removed");
             }
         };
-        tokio::spawn(closing.in_current_span());
+        crate::spawn(closing.in_current_span());
     }
 }
 

@@ -84,7 +84,8 @@ pub(super) fn stopped_is_exited<T: DeserializeOwned>(
             let contents = contents
                 .replace(r#""State":"stopped""#, r#""State":"exited""#)
                 .replace(r#""Status":"stopped""#, r#""Status":"exited""#);
-            serde_json::from_str(&contents)
+            // Of bytes, as bollard parses them: of a string these types would have second parsers.
+            serde_json::from_slice(contents.as_bytes())
                 .map_err(|error| EngineError::UnexpectedResponse(error.to_string()))
         }
         answer => answer.map_err(engine_error),

@@ -85,12 +85,12 @@ impl<R: FnOnce(ConsoleStreams) -> Exec + Send + 'static> Execute for CommandExec
         let Some((reply, console)) = supervisor.begin(asked, kill_at).await? else {
             return Ok(Ok(None));
         };
-        id.send_replace(Some(reply.id));
+        id.send_replace(Some(reply.answer.id));
         let Console { stdin, output } = console;
         // Ends with this call: a command that has ended reads nothing.
         let _input = stdin
             .zip(input)
-            .map(|(stdin, input)| AbortOnDropHandle::new(tokio::spawn(input.send(stdin))));
+            .map(|(stdin, input)| AbortOnDropHandle::new(crate::spawn(input.send(stdin))));
         let numbers: Vec<_> = output.numbers().collect();
         let flows: Vec<_> = output.flows().cloned().collect();
         // The receiver may be gone.

@@ -1,5 +1,6 @@
 //! JSON of requests, read as its schemas say.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -32,11 +33,14 @@ impl Parsers {
         let ended = |_| Refusal::internal("a large body could not be parsed");
         let turn = Arc::clone(&self.0).acquire_owned().await.map_err(|_| ended(()))?;
         let parse = move || {
-            let parsed = parse_json(&json);
+            let parsed = parse_json::<T>(&json);
             drop((json, turn));
-            parsed
+            Box::new(parsed) as Box<dyn Any + Send>
         };
-        spawn_blocking(parse).await.map_err(|_| ended(()))?
+        // Behind a pointer: tokio's own part of a task is compiled for each type of closure.
+        let parse: Box<dyn FnOnce() -> Box<dyn Any + Send> + Send> = Box::new(parse);
+        let parsed = spawn_blocking(parse).await.map_err(|_| ended(()))?;
+        *parsed.downcast::<Result<T>>().expect("it is what was parsed")
     }
 }
 

@@ -91,7 +91,7 @@ impl Core {
             let core = self.clone();
             let message = "it was not accepted for certain, and its secrets are stored nowhere";
             let failure = not_begun(ErrorKind::Internal, message);
-            tokio::spawn(async move { core.end_not_run(&live, failure, HeldSlot::Yes).await });
+            crate::spawn(async move { core.end_not_run(&live, failure, HeldSlot::Yes).await });
             return;
         }
         let mut room = self.pending.room(&live.subject);

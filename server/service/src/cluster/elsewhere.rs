@@ -93,7 +93,7 @@ impl Core {
                 let core = self.clone();
                 let of = live.clone();
                 // It goes on if the caller does not wait.
-                _ = tokio::spawn(async move { core.end_cancelled(&of).await }).await;
+                _ = crate::spawn(async move { core.end_cancelled(&of).await }).await;
                 if !live.is_lost() {
                     return Ok(live.view());
                 }

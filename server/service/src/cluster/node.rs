@@ -106,7 +106,7 @@ impl Node {
         call: impl FnOnce(&Cluster) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let cluster = self.cluster.clone();
-        let called = tokio::task::spawn_blocking(move || call(&cluster)).await;
+        let called = crate::on_a_thread(move || call(&cluster)).await;
         called.unwrap_or(Err(StoreError::Closed))
     }
 

@@ -65,7 +65,7 @@ impl Node {
 
     /// Says in the lists of other nodes how a kept sandbox is, a little later.
     pub fn set_status(self: Arc<Self>, id: String, status: SandboxStatus) {
-        tokio::spawn(async move {
+        crate::spawn(async move {
             let set = self.call(move |cluster| cluster.set_status(&id, status)).await;
             if let Err(error) = set {
                 tracing::warn!(%error, "other nodes do not learn the state of a sandbox");

@@ -86,7 +86,7 @@ pub(super) async fn renew(core: Weak<Core>, node: Arc<Node>) {
                 }
                 for action in observer.answered(asked, origin.elapsed(), beat.others) {
                     // What may take long does not delay the next beat.
-                    tokio::spawn(act(core.clone(), node.clone(), action));
+                    crate::spawn(act(core.clone(), node.clone(), action));
                 }
             }
             Err(StoreError::SessionLost) if !node.has_left.load(Ordering::Acquire) => {
@@ -143,7 +143,7 @@ impl Core {
     fn evict(self: &Arc<Self>) {
         for kept in self.kept.all() {
             let core = self.clone();
-            tokio::spawn(async move {
+            crate::spawn(async move {
                 let id = kept.record.id.clone();
                 if let Err(error) = core.delete_kept(kept).await {
                     tracing::warn!(id, %error, "a sandbox was not removed");

@@ -262,7 +262,7 @@ impl Core {
             let (core, kept) = (Arc::downgrade(self), Arc::downgrade(kept));
             let ended = guest.until_ended();
             // The next use may never come.
-            tokio::spawn(async move {
+            crate::spawn(async move {
                 ended.await;
                 if let (Some(core), Some(kept)) = (core.upgrade(), kept.upgrade()) {
                     core.remove_ended(&kept, &mut *kept.container.lock().await);

@@ -42,7 +42,7 @@ impl Core {
     /// Keeps sandboxes of each preparation ready, until the service ends.
     pub fn start_prepared(self: &Arc<Self>) {
         for group in self.prepared.groups() {
-            tokio::spawn(fill(Arc::downgrade(self), group.clone()));
+            crate::spawn(fill(Arc::downgrade(self), group.clone()));
         }
     }
 

@@ -116,7 +116,7 @@ impl Core {
             };
             core.records.add_usage(&subject, used.charged(&limits)).await;
         };
-        tokio::spawn(following.in_current_span());
+        crate::spawn(following.in_current_span());
     }
 }
 
