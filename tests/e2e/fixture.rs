@@ -484,6 +484,14 @@ pub fn peak_memory_kib(pid: u32) -> u64 {
     kib("VmHWM:").saturating_sub(kib("RssFile:"))
 }
 
+/// What `run` gives that has a time limit, before which it was to do something. On a busy machine it may not have
+/// `begun` by then: it has more time with each try.
+pub fn in_its_time<T>(mut run: impl FnMut(Duration) -> T, begun: impl Fn(&T) -> bool) -> T {
+    let short = [2, 10].map(Duration::from_secs);
+    let ended = short.into_iter().map(&mut run).find(begun);
+    ended.unwrap_or_else(|| run(Duration::from_secs(60)))
+}
+
 /// Polls until `done` gives something; fails the test when that hangs.
 #[track_caller]
 pub fn eventually<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
