@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io::{Read, Write};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -513,6 +514,14 @@ pub fn runs(argument: &str) -> bool {
         arguments.next().is_some_and(|program| !program.ends_with(b"sandboxctl"))
             && arguments.any(|it| it == argument.as_bytes())
     })
+}
+
+/// An address of the loopback that this test alone uses, by a number from 1 to 3. A port of 127.0.0.1 that is free
+/// again may be another test's next, or that of an outgoing connection.
+pub fn own_host(number: u32) -> Ipv4Addr {
+    // A process id has 22 bits.
+    let host = std::process::id() << 2 | number;
+    Ipv4Addr::from_bits(0x7f00_0000 | host & 0x00ff_ffff)
 }
 
 /// The root of the workspace.

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{self, Child, ExitStatus, Stdio};
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::proxy::Proxy;
 use crate::engine::engine;
-use crate::fixture::{Fixture, eventually};
+use crate::fixture::{Fixture, eventually, own_host};
 
 /// The shortest one that there is.
 pub const LEASE: Duration = Duration::from_secs(2);
@@ -49,13 +49,10 @@ pub struct Cluster<'a> {
     tokens: Mutex<Vec<(String, String)>>,
 }
 
-/// A free address of a node, at a loopback IP address of its own: a node that was killed finds it free again. Ports of
-/// 127.0.0.1 are also those that outgoing connections take.
+/// A free address of a node, at a loopback IP address of its own: a node that was killed finds it free again.
 fn free_address(node: usize) -> SocketAddr {
-    // A process id has 22 bits.
-    let host = process::id() << 2 | u32::try_from(node + 1).unwrap();
-    let address = Ipv4Addr::from_bits(0x7f00_0000 | host & 0x00ff_ffff);
-    TcpListener::bind((address, 0)).unwrap().local_addr().unwrap()
+    let host = own_host(u32::try_from(node + 1).unwrap());
+    TcpListener::bind((host, 0)).unwrap().local_addr().unwrap()
 }
 
 impl<'a> Cluster<'a> {
