@@ -673,7 +673,7 @@ fn many_inits_of_one_name_make_one_container() {
     assert_eq!(place.containers(), [docker_id.as_str()]);
     // The id of the sandbox is the one that lists have, and its container's name.
     let id = answers[0]["data"]["sandboxId"].as_str().unwrap();
-    assert_eq!(engine().name_of(&docker_id), format!("sandboxctl-{id}"));
+    assert_eq!(engine().name_of(&docker_id), Some(format!("sandboxctl-{id}")));
     let listed = place.sandboxctl(["ps", "--quiet"]);
     assert!(listed.assert_code(0).stdout.lines().any(|listed| listed == id), "{listed:#?}");
     assert_eq!(server.init(), docker_id, "it is the same one");
