@@ -17,8 +17,13 @@ use super::proxy::Proxy;
 use crate::engine::engine;
 use crate::fixture::{Fixture, eventually, own_host};
 
-/// The shortest one that there is.
+/// The shortest one that there is: who waits for its end does not wait long.
 pub const LEASE: Duration = Duration::from_secs(2);
+/// One that a busy machine does not hold a node up for, which would be declared dead: where that must not be, and its
+/// end is waited for.
+pub const MIDDLE_LEASE: Duration = Duration::from_secs(6);
+/// The same where nobody waits for its end.
+pub const LONG_LEASE: Duration = Duration::from_secs(15);
 /// How many nodes there are.
 pub const NODES: usize = 3;
 
@@ -57,11 +62,11 @@ fn free_address(node: usize) -> SocketAddr {
 
 impl<'a> Cluster<'a> {
     /// The tables and the tokens; no node runs.
-    pub fn new(place: &'a Fixture, postgres: Postgres) -> Self {
+    pub fn new(place: &'a Fixture, postgres: Postgres, lease: Duration) -> Self {
         place.expect_a_dead_instance();
         let url = postgres.database();
         let database = url.rsplit('/').next().unwrap().to_owned();
-        let lease = format!("{}s", LEASE.as_secs());
+        let lease = format!("{}s", lease.as_secs());
         place
             .sandboxctl(["database", "init", "--lease", &lease, "--database", &url])
             .assert_code(0);
@@ -88,8 +93,8 @@ impl<'a> Cluster<'a> {
     }
 
     /// The same, with all nodes.
-    pub fn started(place: &'a Fixture, postgres: Postgres) -> Self {
-        let cluster = Self::new(place, postgres);
+    pub fn started(place: &'a Fixture, postgres: Postgres, lease: Duration) -> Self {
+        let cluster = Self::new(place, postgres, lease);
         for node in 0..NODES {
             cluster.start(node);
         }
