@@ -26,7 +26,7 @@ use crate::tls;
 use crate::tls::{Hello, Server};
 
 /// Longer than any connection of these tests needs.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(240);
 const MIB: u64 = 1 << 20;
 
 /// busybox, and the program that says what it reaches.
