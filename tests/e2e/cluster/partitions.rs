@@ -28,7 +28,8 @@ fn partition_from_the_database_is_felt_when_it_is_longer_than_the_lease() {
     assert_eq!(cluster.session(0), session, "it was declared dead");
 
     // It ends while nobody can be told, and is refused afterwards.
-    let id = cluster.run_on(0, "a", script);
+    let longer = "local since = os.clock() while os.clock() - since < 3 do end return 'x'";
+    let id = cluster.run_on(0, "a", longer);
     cluster.nodes[0].database.partition();
     let document = cluster.ended(1, "a", &id);
     assert_eq!(document["status"], "killed", "{document:#}");
