@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::engine::engine;
-use crate::fixture::{Fixture, TIMEOUT, eventually};
+use crate::fixture::{Fixture, TIMEOUT, eventually, own_host};
 use crate::shared::{cases, seed};
 
 /// Every run leaves one byte in the file of its number.
@@ -31,8 +31,10 @@ struct Server {
 impl Server {
     fn start(place: &Fixture) -> Self {
         let io_dir = place.path("shared");
+        // Where no other test's server is found when this one is killed.
+        let listen = format!("{}:0", own_host(1));
         let mut command = place.command([
-            "serve", "--listen", "127.0.0.1:0", "--insecure-no-auth", "--pool", "2", "--data-dir",
+            "serve", "--listen", &listen, "--insecure-no-auth", "--pool", "2", "--data-dir",
             "service", "--io-dir",
         ]);
         command.arg(io_dir).stdout(Stdio::piped()).stderr(Stdio::null());

@@ -82,15 +82,14 @@ impl Engine {
         }
     }
 
-    /// The name of a container.
-    pub fn name_of(self, container: &str) -> String {
+    /// The name of a container, if it is there.
+    pub fn name_of(self, container: &str) -> Option<String> {
         match self {
-            Self::Docker => docker_api(&format!("/containers/{container}/json"))
-                .and_then(|it| {
-                    it["Name"].as_str().map(|name| name.trim_start_matches('/').to_owned())
-                })
-                .expect("it is there"),
-            Self::Embedded => container.to_owned(),
+            Self::Docker => {
+                let found = docker_api(&format!("/containers/{container}/json"))?;
+                Some(found["Name"].as_str()?.trim_start_matches('/').to_owned())
+            }
+            Self::Embedded => Some(container.to_owned()),
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io::{Read, Write};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -484,6 +485,14 @@ pub fn peak_memory_kib(pid: u32) -> u64 {
     kib("VmHWM:").saturating_sub(kib("RssFile:"))
 }
 
+/// What `run` gives that has a time limit, before which it was to do something. On a busy machine it may not have
+/// `begun` by then: it has more time with each try.
+pub fn in_its_time<T>(mut run: impl FnMut(Duration) -> T, begun: impl Fn(&T) -> bool) -> T {
+    let short = [2, 10].map(Duration::from_secs);
+    let ended = short.into_iter().map(&mut run).find(begun);
+    ended.unwrap_or_else(|| run(Duration::from_secs(60)))
+}
+
 /// Polls until `done` gives something; fails the test when that hangs.
 #[track_caller]
 pub fn eventually<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
@@ -505,6 +514,14 @@ pub fn runs(argument: &str) -> bool {
         arguments.next().is_some_and(|program| !program.ends_with(b"sandboxctl"))
             && arguments.any(|it| it == argument.as_bytes())
     })
+}
+
+/// An address of the loopback that this test alone uses, by a number from 1 to 3. A port of 127.0.0.1 that is free
+/// again may be another test's next, or that of an outgoing connection.
+pub fn own_host(number: u32) -> Ipv4Addr {
+    // A process id has 22 bits.
+    let host = std::process::id() << 2 | number;
+    Ipv4Addr::from_bits(0x7f00_0000 | host & 0x00ff_ffff)
 }
 
 /// The root of the workspace.

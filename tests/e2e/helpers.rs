@@ -33,7 +33,11 @@ fn a_helper_that_is_killed_costs_its_run_alone() {
     let helpers = helpers(&place);
     assert!(!helpers.is_empty());
     for helper in helpers {
-        kill_process(helper, Signal::KILL).unwrap();
+        match kill_process(helper, Signal::KILL) {
+            // One that was not needed ends when the other has.
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => panic!("{error}"),
+        }
     }
     let document = place.document(&wait(child));
     // Its container dies with it: killed by another process, or for an unknown reason.

@@ -13,7 +13,7 @@ use crate::rootfs::Rootfs;
 /// An agent that works like the built one and is another file: its image is this test's alone.
 fn agent_of_this_test(place: &Fixture, mark: &str) -> PathBuf {
     // Bytes after the last section of a program mean nothing to the kernel.
-    let mark = format!("{mark} {}", std::process::id());
+    let mark = format!("{mark} {}", place.work().display());
     place.write("agent", [sandbox_controller::AGENT, mark.as_bytes()].concat())
 }
 

@@ -38,7 +38,7 @@ export async function end() {
 if (process.env.NODE_TEST_CONTEXT) after(end);
 
 /** Waits until `probe` gives something that is true, and returns that. */
-export async function until(what, probe, timeout = 20_000) {
+export async function until(what, probe, timeout = 60_000) {
   const deadline = Date.now() + timeout;
   for (;;) {
     const value = await probe();
@@ -221,7 +221,7 @@ export class Visitor {
   }
 
   async #watch(page) {
-    page.setDefaultTimeout(15_000);
+    page.setDefaultTimeout(60_000);
     await page.exposeBinding("__offence", (_, text) => this.offences.push(text));
     await page.addInitScript(() => {
       document.addEventListener("securitypolicyviolation", (it) =>

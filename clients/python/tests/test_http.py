@@ -555,7 +555,7 @@ def test_terminal_hands_its_output_on_as_it_comes(fake: Fake) -> None:
     }
     with Sandbox.create(server=fake.url) as sandbox:
         terminal = sandbox.pty.create(100, 30, hear, env={"A": "1"})
-        assert arrived.wait(10)
+        assert arrived.wait(60)
         terminal.send("exit\n")
         assert terminal.wait().exit_code == 3
         assert b"".join(heard) == b"$ bye"

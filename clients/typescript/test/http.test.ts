@@ -76,7 +76,7 @@ test("a forwarded port passes on what comes and its end, and a preview has heade
 });
 
 test("each direction of a forwarded connection ends by itself, and a slow reader gets the tail", {
-  timeout: 20_000,
+  timeout: 120_000,
 }, async (t) => {
   // What is written to a connection that the client has accepted takes its time, as with a reader that is slow.
   const slow = (message: unknown) => {
@@ -182,7 +182,7 @@ const envelope = (data: unknown) => ({ success: true, data, error: null, metadat
 const change = (seq: number, name: string, more: object = {}) =>
   `data: ${JSON.stringify({ seq, event: "change", change: "create", name, ...more })}\n\n`;
 
-test("a watch gives what changes and what is missing, and ends where it is left", { timeout: 20_000 }, async (t) => {
+test("a watch gives what changes and what is missing, and ends where it is left", { timeout: 120_000 }, async (t) => {
   let closed = 0;
   const { s, seen } = await sandboxAt(t, (_, response) => {
     response.on("close", () => {

@@ -5,7 +5,7 @@ import { Sandbox } from "@e2b/code-interpreter";
 
 let sandbox;
 before(async () => {
-  sandbox = await Sandbox.create({ timeoutMs: 300_000 });
+  sandbox = await Sandbox.create({ timeoutMs: 900_000 });
 });
 after(() => sandbox?.kill());
 

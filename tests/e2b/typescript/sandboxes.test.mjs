@@ -5,7 +5,7 @@ import { CommandExitError, NotFoundError, Sandbox, TimeoutError } from "e2b";
 
 let sandbox;
 before(async () => {
-  sandbox = await Sandbox.create({ timeoutMs: 120_000, envs: { GIVEN: "to all" } });
+  sandbox = await Sandbox.create({ timeoutMs: 900_000, envs: { GIVEN: "to all" } });
 });
 after(() => sandbox?.kill());
 

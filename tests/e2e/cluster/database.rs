@@ -3,14 +3,14 @@
 use sandbox_store::fixture::{Postgres, Stop};
 use serde_json::json;
 
-use super::nodes::{Cluster, LEASE, NODES};
+use super::nodes::{Cluster, LONG_LEASE, MIDDLE_LEASE, NODES};
 use crate::fixture::{Fixture, eventually};
 
 /// Row 7, for less than a minute: longer than anybody's lease.
 #[test]
 fn outage_of_the_database_kills_nothing_and_is_said() {
     let place = Fixture::new();
-    let mut cluster = Cluster::started(&place, Postgres::start());
+    let mut cluster = Cluster::started(&place, Postgres::start(), MIDDLE_LEASE);
     let ids: Vec<_> = (0..NODES)
         .map(|node| {
             let script = "local since = os.clock() while os.clock() - since < 1 do end return 'x'";
@@ -29,7 +29,7 @@ fn outage_of_the_database_kills_nothing_and_is_said() {
         eventually("it not to be ready", || (ready() == Some(503)).then_some(()));
     }
     // What ran has ended by now, and more than a lease has passed.
-    std::thread::sleep(LEASE * 3 / 2);
+    std::thread::sleep(MIDDLE_LEASE * 3 / 2);
     cluster.postgres.start_again();
     for id in &ids {
         let document = cluster.ended(1, "a", id);
@@ -54,7 +54,7 @@ fn failover_to_a_synchronous_standby_loses_and_kills_nothing() {
     let place = Fixture::new();
     let primary = Postgres::start();
     let standby = primary.standby();
-    let mut cluster = Cluster::new(&place, primary);
+    let mut cluster = Cluster::new(&place, primary, LONG_LEASE);
     // The nodes find the primary by themselves, as with several hosts in the address.
     cluster.add_standby(standby.port());
     (0..NODES).for_each(|node| cluster.start(node));
@@ -83,7 +83,7 @@ fn failover_to_a_synchronous_standby_loses_and_kills_nothing() {
 #[test]
 fn data_directory_of_another_cluster_is_refused_and_stays_as_it_is() {
     let place = Fixture::new();
-    let cluster = Cluster::new(&place, Postgres::shared());
+    let cluster = Cluster::new(&place, Postgres::shared(), LONG_LEASE);
     cluster.start(0);
     let id = cluster.call(0, "a").submit("return 1");
     assert_eq!(cluster.ended(0, "a", &id)["status"], "ok");

@@ -3,7 +3,7 @@
 use sandbox_store::fixture::Postgres;
 use serde_json::json;
 
-use super::nodes::Cluster;
+use super::nodes::{Cluster, LONG_LEASE};
 use crate::e2b::{self, Client, Sandbox, input};
 use crate::fixture::Fixture;
 
@@ -38,7 +38,7 @@ fn owner_and_other<'a>(
 fn sandbox_is_used_through_another_node_and_is_nobody_elses_at_any() {
     let place = Fixture::new();
     let base = e2b::base();
-    let mut cluster = Cluster::new(&place, Postgres::shared());
+    let mut cluster = Cluster::new(&place, Postgres::shared(), LONG_LEASE);
     let nodes = start(&mut cluster, &base);
     let private = json!({ "network": { "allowPublicTraffic": false } });
     let (open, closed) = (nodes[0].create(&json!({})), nodes[1].create(&private));

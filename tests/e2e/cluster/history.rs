@@ -291,7 +291,7 @@ fn events(text: &str) -> impl Iterator<Item = Value> {
 /// A cluster's life through these schedules of faults.
 fn history(schedules: std::ops::Range<u64>) {
     let place = Fixture::new();
-    let mut cluster = Cluster::new(&place, Postgres::start());
+    let mut cluster = Cluster::new(&place, Postgres::start(), LEASE);
     cluster.variables.extend([
         ("SANDBOXCTL_SERVER_CONCURRENCY", "3".to_owned()),
         ("SANDBOXCTL_SERVER_SUBJECT_CONCURRENCY", LIMIT.to_string()),

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use sandbox_store::fixture::Postgres;
 use serde_json::json;
 
-use super::nodes::{Cluster, NODES};
+use super::nodes::{Cluster, LONG_LEASE, NODES};
 use crate::fixture::Fixture;
 
 /// Rows 15, 16 and 35.
 #[test]
 fn key_is_one_execution_at_all_nodes_and_a_token_is_valid_and_revoked_at_all() {
     let place = Fixture::new();
-    let cluster = Cluster::started(&place, Postgres::shared());
+    let cluster = Cluster::started(&place, Postgres::shared(), LONG_LEASE);
     let body = json!({ "script": "return 1" }).to_string();
     std::thread::scope(|scope| {
         for round in 0..20 {

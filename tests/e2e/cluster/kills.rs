@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use sandbox_store::fixture::Postgres;
 use serde_json::{Value, json};
 
-use super::nodes::{Cluster, NODES};
+use super::nodes::{Cluster, LEASE, LONG_LEASE, NODES};
 use super::witness::{Runs, check_changes, record_changes};
 use crate::fixture::{Fixture, eventually};
 
@@ -31,7 +31,7 @@ fn events(text: &str) -> Vec<Value> {
 #[test]
 fn what_runs_on_a_node_that_is_killed_is_killed_and_its_readers_elsewhere_see_the_end() {
     let place = Fixture::new();
-    let cluster = Cluster::started(&place, Postgres::shared());
+    let cluster = Cluster::started(&place, Postgres::shared(), LEASE);
     let id = cluster.run_on(0, "a", LOOP);
     let path = format!("/v1/executions/{id}/events");
     let wait = format!("/v1/executions/{id}?wait=60");
@@ -83,7 +83,7 @@ fn what_runs_on_a_node_that_is_killed_is_killed_and_its_readers_elsewhere_see_th
 #[test]
 fn node_that_is_stopped_past_its_lease_commits_nothing_and_works_on() {
     let place = Fixture::new();
-    let cluster = Cluster::new(&place, Postgres::shared());
+    let cluster = Cluster::new(&place, Postgres::shared(), LEASE);
     record_changes(&cluster);
     (0..NODES).for_each(|node| cluster.start(node));
     let short =
@@ -108,7 +108,7 @@ fn node_that_is_stopped_past_its_lease_commits_nothing_and_works_on() {
 #[test]
 fn everything_may_die_at_once_and_nothing_is_lost_or_repeated() {
     let place = Fixture::new();
-    let mut cluster = Cluster::new(&place, Postgres::start());
+    let mut cluster = Cluster::new(&place, Postgres::start(), LONG_LEASE);
     cluster.variables.push(("SANDBOXCTL_SERVER_CONCURRENCY", "2".to_owned()));
     record_changes(&cluster);
     (0..NODES).for_each(|node| cluster.start(node));
@@ -149,7 +149,7 @@ fn everything_may_die_at_once_and_nothing_is_lost_or_repeated() {
 #[test]
 fn drain_and_an_orderly_end_under_load_kill_nothing() {
     let place = Fixture::new();
-    let mut cluster = Cluster::new(&place, Postgres::shared());
+    let mut cluster = Cluster::new(&place, Postgres::shared(), LONG_LEASE);
     cluster.variables.push(("SANDBOXCTL_SERVER_CONCURRENCY", "2".to_owned()));
     (0..NODES).for_each(|node| cluster.start(node));
     let mut ids = Vec::new();

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{self, Child, ExitStatus, Stdio};
 use std::sync::Mutex;
@@ -15,10 +15,15 @@ use serde_json::Value;
 
 use super::proxy::Proxy;
 use crate::engine::engine;
-use crate::fixture::{Fixture, eventually};
+use crate::fixture::{Fixture, eventually, own_host};
 
-/// The shortest one that there is.
+/// The shortest one that there is: who waits for its end does not wait long.
 pub const LEASE: Duration = Duration::from_secs(2);
+/// One that a busy machine does not hold a node up for, which would be declared dead: where that must not be, and its
+/// end is waited for.
+pub const MIDDLE_LEASE: Duration = Duration::from_secs(6);
+/// The same where nobody waits for its end.
+pub const LONG_LEASE: Duration = Duration::from_secs(15);
 /// How many nodes there are.
 pub const NODES: usize = 3;
 
@@ -49,22 +54,19 @@ pub struct Cluster<'a> {
     tokens: Mutex<Vec<(String, String)>>,
 }
 
-/// A free address of a node, at a loopback IP address of its own: a node that was killed finds it free again. Ports of
-/// 127.0.0.1 are also those that outgoing connections take.
+/// A free address of a node, at a loopback IP address of its own: a node that was killed finds it free again.
 fn free_address(node: usize) -> SocketAddr {
-    // A process id has 22 bits.
-    let host = process::id() << 2 | u32::try_from(node + 1).unwrap();
-    let address = Ipv4Addr::from_bits(0x7f00_0000 | host & 0x00ff_ffff);
-    TcpListener::bind((address, 0)).unwrap().local_addr().unwrap()
+    let host = own_host(u32::try_from(node + 1).unwrap());
+    TcpListener::bind((host, 0)).unwrap().local_addr().unwrap()
 }
 
 impl<'a> Cluster<'a> {
     /// The tables and the tokens; no node runs.
-    pub fn new(place: &'a Fixture, postgres: Postgres) -> Self {
+    pub fn new(place: &'a Fixture, postgres: Postgres, lease: Duration) -> Self {
         place.expect_a_dead_instance();
         let url = postgres.database();
         let database = url.rsplit('/').next().unwrap().to_owned();
-        let lease = format!("{}s", LEASE.as_secs());
+        let lease = format!("{}s", lease.as_secs());
         place
             .sandboxctl(["database", "init", "--lease", &lease, "--database", &url])
             .assert_code(0);
@@ -91,8 +93,8 @@ impl<'a> Cluster<'a> {
     }
 
     /// The same, with all nodes.
-    pub fn started(place: &'a Fixture, postgres: Postgres) -> Self {
-        let cluster = Self::new(place, postgres);
+    pub fn started(place: &'a Fixture, postgres: Postgres, lease: Duration) -> Self {
+        let cluster = Self::new(place, postgres, lease);
         for node in 0..NODES {
             cluster.start(node);
         }
@@ -208,14 +210,17 @@ impl<'a> Cluster<'a> {
     }
 
     /// Submits a script to a node that has nothing else to do, and waits until it runs there: another node
-    /// may be faster.
+    /// may be faster, and the script may have ended before anybody looked.
     #[track_caller]
     pub fn run_on(&self, node: usize, subject: &str, script: &str) -> String {
         let call = self.call(node, subject);
         for _ in 0..10 {
             let id = call.submit(script);
-            call.until(&id, "running");
-            if self.node_of(&id) == Some(node) {
+            let is_running = eventually(&format!("{id} to begin"), || {
+                let status = call.status(&id);
+                (status != "queued").then_some(status == "running")
+            });
+            if is_running && self.node_of(&id) == Some(node) {
                 return id;
             }
             self.ended(node, subject, &id);
@@ -391,11 +396,5 @@ impl Call {
     pub fn status(&self, id: &str) -> String {
         let execution = self.expect(200, "GET", &format!("/v1/executions/{id}"), "");
         execution["status"].as_str().unwrap().to_owned()
-    }
-
-    /// Waits until an execution has this status.
-    #[track_caller]
-    pub fn until(&self, id: &str, status: &str) {
-        eventually(&format!("{id} to be {status}"), || (self.status(id) == status).then_some(()));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sandbox_store::fixture::Postgres;
 use serde_json::json;
 
-use super::nodes::{Cluster, LEASE, NODES};
+use super::nodes::{Cluster, LEASE, LONG_LEASE, MIDDLE_LEASE, NODES};
 use super::proxy::Flow;
 use super::witness::{Runs, check_changes, record_changes};
 use crate::fixture::{Fixture, eventually};
@@ -14,7 +14,7 @@ use crate::fixture::{Fixture, eventually};
 #[test]
 fn partition_from_the_database_is_felt_when_it_is_longer_than_the_lease() {
     let place = Fixture::new();
-    let cluster = Cluster::new(&place, Postgres::shared());
+    let cluster = Cluster::new(&place, Postgres::shared(), MIDDLE_LEASE);
     record_changes(&cluster);
     (0..NODES).for_each(|node| cluster.start(node));
     let session = cluster.session(0);
@@ -22,13 +22,14 @@ fn partition_from_the_database_is_felt_when_it_is_longer_than_the_lease() {
 
     let id = cluster.run_on(0, "a", script);
     cluster.nodes[0].database.partition();
-    std::thread::sleep(LEASE / 2);
+    std::thread::sleep(MIDDLE_LEASE / 4);
     cluster.nodes[0].database.heal();
     assert_eq!(cluster.ended(1, "a", &id)["status"], "ok");
     assert_eq!(cluster.session(0), session, "it was declared dead");
 
     // It ends while nobody can be told, and is refused afterwards.
-    let id = cluster.run_on(0, "a", script);
+    let longer = "local since = os.clock() while os.clock() - since < 3 do end return 'x'";
+    let id = cluster.run_on(0, "a", longer);
     cluster.nodes[0].database.partition();
     let document = cluster.ended(1, "a", &id);
     assert_eq!(document["status"], "killed", "{document:#}");
@@ -54,7 +55,7 @@ fn partition_from_the_database_is_felt_when_it_is_longer_than_the_lease() {
 #[test]
 fn changes_whose_answers_are_lost_are_made_once() {
     let place = Fixture::new();
-    let cluster = Cluster::new(&place, Postgres::shared());
+    let cluster = Cluster::new(&place, Postgres::shared(), LEASE);
     record_changes(&cluster);
     (0..NODES).for_each(|node| cluster.start(node));
     let runs = Runs::watch(&cluster);
@@ -102,7 +103,7 @@ fn changes_whose_answers_are_lost_are_made_once() {
 #[test]
 fn nodes_that_do_not_reach_each_other_lose_what_is_forwarded_alone() {
     let place = Fixture::new();
-    let cluster = Cluster::started(&place, Postgres::shared());
+    let cluster = Cluster::started(&place, Postgres::shared(), LONG_LEASE);
     let created = cluster.call(0, "a").expect(
         201,
         "POST",

@@ -3,7 +3,7 @@
 use sandbox_store::fixture::Postgres;
 use serde_json::{Value, json};
 
-use super::nodes::Cluster;
+use super::nodes::{Cluster, LONG_LEASE};
 use crate::conformance::terminals::WebSocket;
 use crate::fixture::{Fixture, eventually};
 use crate::rootfs::{Provided, Rootfs};
@@ -12,7 +12,7 @@ use crate::rootfs::{Provided, Rootfs};
 fn processes_and_terminals_are_used_through_another_node_and_end_with_their_own() {
     let place = Fixture::new();
     let provided = Rootfs::busybox().provide();
-    let mut cluster = Cluster::new(&place, Postgres::shared());
+    let mut cluster = Cluster::new(&place, Postgres::shared(), LONG_LEASE);
     let mut spec = json!({ "processes": "kept" });
     match &provided {
         Provided::Image(name) => {

@@ -3,14 +3,14 @@
 use sandbox_store::fixture::Postgres;
 use serde_json::{Value, json};
 
-use super::nodes::{Cluster, NODES};
+use super::nodes::{Cluster, LEASE, LONG_LEASE, NODES};
 use crate::fixture::{Fixture, eventually};
 
 /// Rows 31 and 32.
 #[test]
 fn kept_sandbox_is_used_from_every_node_and_ends_with_its_own() {
     let place = Fixture::new();
-    let cluster = Cluster::started(&place, Postgres::shared());
+    let cluster = Cluster::started(&place, Postgres::shared(), LEASE);
     let body = json!({ "name": "kept" }).to_string();
     let created = cluster.call(0, "a").expect(201, "POST", "/v1/sandboxes", &body);
     let sandbox = created["id"].as_str().unwrap().to_owned();
@@ -105,7 +105,7 @@ fn run_as_agent(cluster: &Cluster<'_>, node: usize, script: &str) -> Value {
 #[test]
 fn agent_has_one_workspace_at_all_nodes() {
     let place = Fixture::new();
-    let cluster = Cluster::started(&place, Postgres::shared());
+    let cluster = Cluster::started(&place, Postgres::shared(), LONG_LEASE);
     run_as_agent(&cluster, 0, "fs.write('note.txt', 'from node 0')");
     for node in 0..NODES {
         assert_eq!(

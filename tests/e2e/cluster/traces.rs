@@ -4,7 +4,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use sandbox_store::fixture::Postgres;
 use serde_json::json;
 
-use super::nodes::Cluster;
+use super::nodes::{Cluster, LONG_LEASE};
 use crate::collector::{Collector, hex};
 use crate::fixture::Fixture;
 
@@ -15,7 +15,7 @@ const CALLER: &str = "00f067aa0ba902b7";
 fn an_execution_and_a_forwarded_request_are_in_the_trace_of_their_caller() {
     let place = Fixture::new();
     let collector = Collector::start();
-    let mut cluster = Cluster::new(&place, Postgres::shared());
+    let mut cluster = Cluster::new(&place, Postgres::shared(), LONG_LEASE);
     cluster.variables.push(("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url.clone()));
     cluster.variables.push(("SANDBOXCTL_SERVER_CONCURRENCY", "1".to_owned()));
     let traceparent = format!("00-{TRACE}-{CALLER}-01");

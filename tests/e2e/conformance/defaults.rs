@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::conformance::exec_cli::{Commands, document as exec_document};
 use crate::engines::{Feature, Kind, has, kind};
-use crate::fixture::{Fixture, finish};
+use crate::fixture::{Fixture, finish, in_its_time};
 use crate::library::{Guest, NextEvent as _};
 use crate::rootfs::{Provided, Rootfs};
 
@@ -267,7 +267,10 @@ fn command_that_is_to_end_gets_sigterm_and_its_grace_before_it_is_killed() {
     let programs = Programs::limited(|limits| limits.stop_timeout = Duration::from_secs(60));
     let line = |trap: &str| format!("trap '{trap}' TERM; echo ready; while :; do sleep 0.1; done");
     let clean = || Command::shell(line("echo clean; exit 3"));
-    let timeout = programs.exec(clean().timeout(Duration::from_secs(3)));
+    let timeout = in_its_time(
+        |time| programs.exec(clean().timeout(time)),
+        |result| result.stdout().bytes.starts_with(b"ready\n"),
+    );
     assert_eq!(timeout.outcome.status(), Status::Timeout, "{timeout:#?}");
     assert_eq!(
         (timeout.command_exit_code(), &*timeout.stdout().bytes),

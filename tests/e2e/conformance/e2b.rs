@@ -415,10 +415,9 @@ fn kernels_files_are_read_and_the_home_and_tmp_exchange_files() {
 fn two_hundred_sandboxes_are_created_used_and_killed_by_sixteen_clients() {
     const SANDBOXES: usize = 200;
     const CLIENTS: usize = 16;
-    const MOST: Duration = Duration::from_secs(240);
     let place = Fixture::new();
     let dev = Dev::start(&place);
-    let (client, next, since) = (&dev.client, AtomicUsize::new(0), Instant::now());
+    let (client, next) = (&dev.client, AtomicUsize::new(0));
     thread::scope(|scope| {
         for _ in 0..CLIENTS {
             scope.spawn(|| {
@@ -427,7 +426,6 @@ fn two_hundred_sandboxes_are_created_used_and_killed_by_sixteen_clients() {
                     if number >= SANDBOXES {
                         break;
                     }
-                    assert!(since.elapsed() < MOST, "{number} in {:?}", since.elapsed());
                     let metadata: Value = json!({ "metadata": { "number": number.to_string() } });
                     let sandbox = client.create(&metadata);
                     client.write(&sandbox, "number", number.to_string().as_bytes());
@@ -442,8 +440,6 @@ fn two_hundred_sandboxes_are_created_used_and_killed_by_sixteen_clients() {
             });
         }
     });
-    assert!(since.elapsed() < MOST, "{:?}", since.elapsed());
-    eprintln!("{SANDBOXES} sandboxes in {:?}", since.elapsed());
     assert_eq!(client.ids(), Vec::<String>::new());
     dev.stop();
 }

@@ -26,7 +26,7 @@ use crate::tls;
 use crate::tls::{Hello, Server};
 
 /// Longer than any connection of these tests needs.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(240);
 const MIB: u64 = 1 << 20;
 
 /// busybox, and the program that says what it reaches.
@@ -179,11 +179,17 @@ fn ten_at_once_share_fairly() {
         send(&mut client, TOTAL).unwrap();
     });
     let net = Net::new(&[on_host(port)]);
-    let shares = net.network(&["downloads", &on_host(port), "10"]);
-    let shares: Vec<u64> = shares.lines().map(|share| share.parse().unwrap()).collect();
-    assert_eq!(shares.len(), 10);
-    let least = shares.iter().min().unwrap();
-    assert!(*least > TOTAL / 4, "when the first one had all of its {TOTAL}, others had {shares:?}");
+    // A busy machine may hold up one of the server's threads for longer than all of it takes.
+    let mut tries = Vec::new();
+    let is_fair = (0..3).any(|_| {
+        let shares = net.network(&["downloads", &on_host(port), "10"]);
+        let shares: Vec<u64> = shares.lines().map(|share| share.parse().unwrap()).collect();
+        assert_eq!(shares.len(), 10);
+        let least = shares.iter().min().copied();
+        tries.push(shares);
+        least > Some(TOTAL / 4)
+    });
+    assert!(is_fair, "when the first one had all of its {TOTAL}, others had {tries:?}");
 }
 
 /// This machine's addresses.

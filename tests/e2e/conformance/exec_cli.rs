@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -14,7 +15,9 @@ use sha2::{Digest as _, Sha256};
 use crate::agent::long_calls;
 use crate::engine::engine;
 use crate::engines::{Feature, has};
-use crate::fixture::{Ended, Fixture, eventually, finish, runs, spawn, wait, wait_and_watch};
+use crate::fixture::{
+    Ended, Fixture, eventually, finish, in_its_time, runs, spawn, wait, wait_and_watch,
+};
 use crate::rootfs::{Provided, Rootfs};
 
 /// A place, and what its commands run in: busybox.
@@ -614,7 +617,11 @@ fn a_document_has_all_of_it_whatever_happens() {
     );
     assert_eq!(reported["status"], "exit");
 
-    let late = commands.shell(&["--json", "--timeout", "2s"], "echo before; sleep 1000");
+    let late = |time: Duration| {
+        let time = format!("{}s", time.as_secs());
+        commands.shell(&["--json", "--timeout", &time], "echo before; sleep 1000")
+    };
+    let late = in_its_time(late, |ended| ended.stdout.contains("before"));
     let reported = document(late.assert_code(124));
     assert_eq!((&reported["status"], &reported["timed_out"]), (&json!("timeout"), &json!(true)));
     assert_eq!((&reported["stdout"], &reported["exit_code"]), (&json!("before\n"), &json!(null)));
@@ -716,5 +723,5 @@ fn a_program_that_is_in_debt_with_its_processors_ends_at_its_deadline() {
     assert_eq!((ended.code, &document["status"]), (124, &json!("timeout")), "{document:#}");
     // Instead of minutes; the machine may be busy. Whether the agent reported its output is open.
     let wall = document["usage"]["wall_ms"].as_u64().unwrap();
-    assert!((3000..30_000).contains(&wall), "{document:#}");
+    assert!((3000..100_000).contains(&wall), "{document:#}");
 }

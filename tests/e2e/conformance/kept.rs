@@ -241,21 +241,20 @@ fn kept_sandbox_has_no_container_while_it_is_idle_and_none_of_it_is_left_at_its_
     });
     let path = format!("/v1/sandboxes/{idle}/files/a.txt");
     assert_eq!(caller.send("PUT", &path, "kept").generation, Some((2, true)));
-    // It has one id everywhere; the numbers of its containers differ.
-    let names: Vec<_> = place.containers().iter().map(|it| engine().name_of(it)).collect();
-    assert_eq!(names, [format!("sandboxctl-{idle}-g2")]);
-    // It may be idle again before it is listed.
-    let listed = eventually("it is listed", || {
-        let generation = caller.send("PUT", &path, "kept").generation;
+    // It has one id everywhere; the numbers of its containers differ. It may be idle again before it is listed.
+    let listed = eventually("it is listed with its generation", || {
+        let (generation, _) = caller.send("PUT", &path, "kept").generation.unwrap();
         let listed = place.sandboxctl(["ps", "--json"]);
         let listed: Value = serde_json::from_str(&listed.assert_code(0).stdout).unwrap();
-        let its = listed.as_array().unwrap().iter().find(|it| it["id"] == *idle);
-        its.map(|it| (generation.unwrap().0, it.clone()))
+        let is_it = |it: &&Value| it["id"] == *idle && it["generation"] == generation;
+        listed.as_array().unwrap().iter().find(is_it).cloned()
     });
-    assert_eq!(
-        (&listed.1["generation"], &listed.1["state"]),
-        (&json!(listed.0), &json!("running"))
-    );
+    assert_eq!(listed["state"], "running");
+    eventually("its container has its id and generation", || {
+        let (generation, _) = caller.send("PUT", &path, "kept").generation.unwrap();
+        let names = place.containers().into_iter().filter_map(|it| engine().name_of(&it));
+        names.eq([format!("sandboxctl-{idle}-g{generation}")]).then_some(())
+    });
     let short = create(json!({ "ttl_ms": 3000 }));
     eventually("it is gone", || (caller.get(&short).status == 410).then_some(()));
     eventually("nothing of it is left", || {

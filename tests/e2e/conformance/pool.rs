@@ -33,6 +33,23 @@ fn start(sandbox: &Sandbox) -> StartKind {
     sandbox.launch_info().start
 }
 
+/// How often pooled sandboxes may not answer a claim in its time, on a busy machine.
+const MISSES: u64 = 20;
+
+/// A launch that a pooled sandbox serves.
+#[track_caller]
+fn warm(library: &Library) -> Sandbox {
+    for _ in 0..=MISSES {
+        let sandbox = library.launch(spec());
+        if start(&sandbox) == StartKind::Warm {
+            return sandbox;
+        }
+        library.wait(sandbox.close()).unwrap();
+        library.wait(library.controller().pool_settled());
+    }
+    panic!("{:?}", library.controller().pool_stats());
+}
+
 fn run(library: &Library, sandbox: &Sandbox, source: &str) -> String {
     let run = library.wait(sandbox.run(Script::new(source))).unwrap();
     match &run.outcome {
@@ -54,7 +71,7 @@ fn each_pooled_sandbox_serves_one_launch_with_files_and_limits_of_its_own() {
         if start(&sandbox) == StartKind::Cold {
             // It did not answer a claim in its time: the machine is busy.
             misses += 1;
-            assert!(misses <= 4, "{:?}", library.controller().pool_stats());
+            assert!(misses <= MISSES, "{:?}", library.controller().pool_stats());
             library.wait(sandbox.close()).unwrap();
             library.wait(library.controller().pool_settled());
             continue;
@@ -84,13 +101,17 @@ fn launch_of_another_kind_or_beyond_the_pool_is_cold_at_once() {
     assert_eq!(run(&library, &other, "return fs.exists('/elsewhere')"), "\"directory\"");
     let named = library.launch(SandboxSpec::new().io_dir(place.path("out")));
     assert_eq!(start(&named), StartKind::Cold);
-    let burst = library.wait(async {
-        let launch = || library.controller().launch(spec());
-        tokio::join!(launch(), launch(), launch())
+    let burst = (0..=MISSES).find_map(|_| {
+        library.wait(library.controller().pool_settled());
+        let burst = library.wait(async {
+            let launch = || library.controller().launch(spec());
+            tokio::join!(launch(), launch(), launch())
+        });
+        let burst = [burst.0.unwrap(), burst.1.unwrap(), burst.2.unwrap()];
+        assert!(burst.iter().any(|sandbox| start(sandbox) == StartKind::Cold));
+        burst.iter().any(|sandbox| start(sandbox) == StartKind::Warm).then_some(burst)
     });
-    let burst = [burst.0.unwrap(), burst.1.unwrap(), burst.2.unwrap()];
-    assert!(burst.iter().any(|sandbox| start(sandbox) == StartKind::Cold));
-    assert!(burst.iter().any(|sandbox| start(sandbox) == StartKind::Warm));
+    let burst = burst.expect("the pooled sandbox serves one of them");
     for sandbox in &burst {
         assert_eq!(run(&library, sandbox, "return 1"), "1");
     }
@@ -107,8 +128,7 @@ fn pooled_sandbox_that_is_killed_is_replaced() {
         let stats = controller.pool_stats().unwrap();
         (stats.dead == 1 && stats.parked == 1).then_some(())
     });
-    let sandbox = library.launch(spec());
-    assert_eq!(start(&sandbox), StartKind::Warm);
+    let sandbox = warm(&library);
     assert_eq!(run(&library, &sandbox, "return 1"), "1");
 }
 
@@ -133,8 +153,7 @@ fn pooled_sandboxes_of_a_killed_program_are_removed_by_the_next() {
 fn kept_io_dir_of_a_pooled_sandbox_outlives_it() {
     let place = Fixture::new();
     let library = library_with_pool(&place, 1);
-    let sandbox = library.launch(spec());
-    assert_eq!(start(&sandbox), StartKind::Warm);
+    let sandbox = warm(&library);
     run(&library, &sandbox, "fs.write('out.csv', 'a,b') return 1");
     // The library's scratch directory is below its state.
     let kept = place.state().join("kept");

@@ -4,6 +4,7 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::process::Stdio;
+use std::time::Duration;
 
 use sandbox_api::{Processes, SandboxSpec};
 use sandbox_controller::{AgentSource, Command, Until};
@@ -13,7 +14,7 @@ use super::living::{Living, Reader, assert_numbered, number, request, serve, tex
 use crate::agent::Actor;
 use crate::engine::engine;
 use crate::engines::{Feature, has};
-use crate::fixture::{Fixture, eventually};
+use crate::fixture::{Fixture, eventually, in_its_time};
 use crate::library::Library;
 use crate::rootfs::Rootfs;
 
@@ -178,7 +179,8 @@ fn signal_reaches_the_processes_that_it_names_and_no_others() {
 #[test]
 fn process_is_asked_to_end_and_killed_with_all_of_it_after_its_grace() {
     let place = Fixture::new();
-    let limits = json!({ "spec": { "limits": { "stop_timeout_ms": 300 } } });
+    // Long enough for a shell to hear of it, on a busy machine too.
+    let limits = json!({ "spec": { "limits": { "stop_timeout_ms": 5000 } } });
     let Some(living) = Living::with(&place, &Rootfs::busybox(), limits) else { return };
     // One that ends when it is asked to.
     let id =
@@ -189,9 +191,13 @@ fn process_is_asked_to_end_and_killed_with_all_of_it_after_its_grace() {
     assert_eq!(text(&living.events(id, 0), "stdout"), "up\nbye\n");
     // One that does not, with processes in sessions of their own.
     let line = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 7021; sleep 7022' & sleep 7023; sleep 7024";
-    let request = json!({ "command": { "shell": line }, "timeout_ms": 200 });
-    let id = living.start(&request);
-    let ended = living.until(id, "ended");
+    let timed_out = |time: Duration| {
+        let millis = u64::try_from(time.as_millis()).unwrap();
+        let id = living.start(&json!({ "command": { "shell": line }, "timeout_ms": millis }));
+        living.until(id, "ended")
+    };
+    // It may not have begun to ignore what asks it to end.
+    let ended = in_its_time(timed_out, |ended| ended["signal"] == 9);
     assert_eq!((&ended["signal"], &ended["stopped"]), (&json!(9), &json!("timeout")), "{ended}");
     for of_it in ["7021", "7022", "7023", "7024"] {
         assert!(!living.runs(of_it), "{of_it}");

@@ -1,7 +1,9 @@
 //! `exec --server` and `exec` print the same; `service` compares `run`.
 
+use std::time::Duration;
+
 use super::service::{Service, lasting};
-use crate::fixture::{Fixture, spawn, wait};
+use crate::fixture::{Ended, Fixture, in_its_time, spawn, wait};
 use crate::rootfs::{Provided, Rootfs};
 
 #[test]
@@ -24,7 +26,7 @@ fn command_prints_on_a_service_what_it_prints_here() {
         (&["sh", "-c", "printf 'a\\377\\0b\\342\\202'"], &[]),
         (&["sh", "-c", "printf '\\033[31mred'"], &["--raw"]),
         (&["sh", "-c", "yes | head -c 200000"], &[]),
-        (&["sh", "-c", "echo begun; sleep 100"], &["--timeout", "300ms"]),
+        (&["sh", "-c", "echo begun; sleep 100"], &["--timeout"]),
         (&["nothing-of-this-name"], &[]),
         (&["sh", "-c", "echo quiet; exit 3"], &["-q"]),
     ] {
@@ -34,13 +36,25 @@ fn command_prints_on_a_service_what_it_prints_here() {
                 flags.retain(|flag| *flag != "--raw");
                 flags.push("--json");
             }
-            let exec = |root: &[&str]| {
-                place.command([&["exec", "--no-io"][..], &flags, root, &["--"], command].concat())
+            let exec = |time: &str, root: &[&str]| {
+                let its = flags.iter().flat_map(|&flag| match flag {
+                    "--timeout" => vec![flag, time],
+                    _ => vec![flag],
+                });
+                let own = ["exec", "--no-io"].into_iter().chain(its).chain(root.iter().copied());
+                place.command(own.chain(["--"]).chain(command.iter().copied()))
             };
-            let here = wait(spawn(exec(&root)));
-            let mut there = exec(&image);
-            there.env("SANDBOXCTL_SERVER", &service.url);
-            let there = wait(spawn(there));
+            let both = |time: Duration| {
+                let time = format!("{}s", time.as_secs());
+                let mut there = exec(&time, &image);
+                there.env("SANDBOXCTL_SERVER", &service.url);
+                [exec(&time, &root), there].map(|command| wait(spawn(command)))
+            };
+            let has_limit = flags.contains(&"--timeout");
+            let is_whole = |it: &[Ended; 2]| {
+                !has_limit || it.iter().all(|ended| ended.stdout.contains("begun"))
+            };
+            let [here, there] = in_its_time(both, is_whole);
             assert_eq!((there.code, &there.stderr), (here.code, &here.stderr), "{command:?}");
             match is_json {
                 true => assert_eq!(lasting(&there), lasting(&here), "{command:?}"),

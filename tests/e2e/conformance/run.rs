@@ -1,12 +1,13 @@
 //! `sandboxctl run`: every status, its exit code and its document.
 
 use std::ffi::OsStr;
+use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::engine::{Engine, engine};
 use crate::engines::{Feature, has, out_of_memory};
-use crate::fixture::{Fixture, finish};
+use crate::fixture::{Fixture, finish, in_its_time};
 
 #[test]
 fn a_script_returns_a_result_and_leaves_files() {
@@ -129,13 +130,21 @@ fn syntax_errors_bytecode_and_odd_sources_never_run() {
     assert_eq!(document["result"], 7, "{document:#}");
 }
 
+/// The document of a script that writes this into the file `f`, and then runs for ever.
+fn timed_out(place: &Fixture, source: &str, written: &str) -> Value {
+    let run =
+        |time: Duration| place.run_json(source, &["--timeout", &format!("{}s", time.as_secs())]);
+    let has_written = |_: &Value| {
+        std::fs::read(place.path("sandbox-files/f")).is_ok_and(|it| it == written.as_bytes())
+    };
+    in_its_time(run, has_written)
+}
+
 #[test]
 fn a_loop_ends_at_the_deadline_whatever_it_catches() {
     let place = Fixture::new();
-    let document = place.run_json(
-        "print('start') io.open('f', 'w'):write('half')\nwhile true do pcall(function() while true do end end) end",
-        &["--timeout", "2s"],
-    );
+    let source = "print('start') io.open('f', 'w'):write('half')\nwhile true do pcall(function() while true do end end) end";
+    let document = timed_out(&place, source, "half");
     assert_eq!(document["status"], "timeout", "{document:#}");
     assert_eq!(document["exit_code"], 124);
     assert_eq!(document["error"]["kind"], "timeout");
@@ -147,11 +156,9 @@ fn a_loop_ends_at_the_deadline_whatever_it_catches() {
 #[test]
 fn a_native_call_that_does_not_come_back_is_a_timeout_too() {
     let place = Fixture::new();
-    let document = place.run_json(
-        "print('start')\nlocal f = io.open('f', 'w') f:write('kept')\n\
-         local s = string.rep('a', 8000000)\nreturn s:find(string.rep('a', 4000000) .. 'b', 1, true)",
-        &["--timeout", "2s"],
-    );
+    let source = "print('start')\nlocal f = io.open('f', 'w') f:write('kept')\n\
+         local s = string.rep('a', 8000000)\nreturn s:find(string.rep('a', 4000000) .. 'b', 1, true)";
+    let document = timed_out(&place, source, "kept");
     assert_eq!(document["status"], "timeout", "{document:#}");
     assert_eq!(document["logs"], json!(["start"]));
     assert_eq!(place.read("sandbox-files/f"), "kept");

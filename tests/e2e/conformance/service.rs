@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use super::artifacts::outputs_are_refused;
 use crate::engine::engine;
 use crate::fixture::{
-    Ended, Fixture, SIGNALS_BY_DEFAULT, TIMEOUT, eventually, files_below, finish, sandboxctl,
-    spawn, wait, workspace,
+    Ended, Fixture, SIGNALS_BY_DEFAULT, TIMEOUT, eventually, files_below, finish, own_host,
+    sandboxctl, spawn, wait, workspace,
 };
 use crate::tls::{OPENSSL, certify};
 
@@ -984,7 +984,9 @@ fn status_of_a_service_is_that_of_its_data_and_its_own() {
     service.stop();
     let ended = status(&of_data);
     assert!(ended.assert_code(1).stdout.contains("service: no service runs\n"), "{ended:#?}");
-    status(&["--server", &url]).assert_code(125).assert_stderr_has("cannot connect");
+    // Another test's may have its port by now.
+    let nobodys = url.replace("127.0.0.1", &own_host(1).to_string());
+    status(&["--server", &nobodys]).assert_code(125).assert_stderr_has("cannot connect");
 }
 
 #[test]

@@ -1,14 +1,12 @@
 //! What a service sends to a collector of OpenTelemetry.
 
-use std::net::TcpListener;
-
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use serde_json::{Value, json};
 
 use super::service::{Service, serve};
 use crate::collector::{Collector, hex, texts};
-use crate::fixture::{Fixture, finish};
+use crate::fixture::{Fixture, finish, own_host};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER: &str = "00f067aa0ba902b7";
@@ -104,10 +102,8 @@ fn an_execution_is_one_trace_in_that_of_its_caller() {
 #[test]
 fn collector_that_is_away_disturbs_nothing() {
     let place = Fixture::new();
-    // Nothing listens there: the port was free a moment ago.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    drop(listener);
+    // Nothing listens there.
+    let url = format!("http://{}:4318", own_host(1));
     let service = Service::with(&place, &[], &[("SANDBOXCTL_SERVER_OTLP_ENDPOINT", &url)]);
     assert_eq!(run(&service, "return 1", "01")["result"], 1);
     let log = service.stop();

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::engine::engine;
-use crate::fixture::{Fixture, eventually, workspace};
+use crate::fixture::{Fixture, eventually, in_its_time, workspace};
 
 /// Longer than any answer of these tests takes.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -454,8 +454,11 @@ fn a_script_returns_its_result_log_and_files_even_if_it_fails() {
     assert_eq!(metadata["files_touched"], json!([{"name": "g", "op": "write", "bytes": 0}]));
 
     let endless = "print('begun') while true do end";
-    let timed = c(json!({"script": endless, "timeoutMs": 2000}));
-    let answer = server.ask("sandbox_execute_script", timed);
+    let timed = |time: Duration| {
+        let millis = u64::try_from(time.as_millis()).unwrap();
+        server.ask("sandbox_execute_script", c(json!({"script": endless, "timeoutMs": millis})))
+    };
+    let answer = in_its_time(timed, |answer| answer["metadata"]["logs"] != json!([]));
     assert_eq!(answer["metadata"]["kind"], "timeout", "{answer:#}");
     assert_eq!(answer["metadata"]["logs"], json!(["begun"]));
     assert_eq!(answer["metadata"]["retryable"], false);
@@ -670,7 +673,7 @@ fn many_inits_of_one_name_make_one_container() {
     assert_eq!(place.containers(), [docker_id.as_str()]);
     // The id of the sandbox is the one that lists have, and its container's name.
     let id = answers[0]["data"]["sandboxId"].as_str().unwrap();
-    assert_eq!(engine().name_of(&docker_id), format!("sandboxctl-{id}"));
+    assert_eq!(engine().name_of(&docker_id), Some(format!("sandboxctl-{id}")));
     let listed = place.sandboxctl(["ps", "--quiet"]);
     assert!(listed.assert_code(0).stdout.lines().any(|listed| listed == id), "{listed:#?}");
     assert_eq!(server.init(), docker_id, "it is the same one");
@@ -787,10 +790,15 @@ fn a_cancelled_or_timed_out_script_reports_what_it_did() {
     assert_eq!(metadata["logs"], json!(["begun"]));
     assert_eq!(metadata["files_touched"][0]["name"], "one");
 
-    let call = json!({"id": "two", "tool": "sandbox_execute_script", "timeout_ms": 2000,
-        "args": c(json!({"script": script("two")}))});
-    server.send(&call.to_string());
-    let answer = server.answer(&json!("two"));
+    let timed = |time: Duration| {
+        let millis = u64::try_from(time.as_millis()).unwrap();
+        let id = format!("two of {millis}");
+        let call = json!({"id": id, "tool": "sandbox_execute_script", "timeout_ms": millis,
+            "args": c(json!({"script": script("two")}))});
+        server.send(&call.to_string());
+        server.answer(&json!(id))
+    };
+    let answer = in_its_time(timed, |answer| answer["metadata"]["logs"] != json!([]));
     assert_eq!(answer["metadata"]["kind"], "timeout", "{answer:#}");
     assert!(answer["error"].as_str().unwrap().contains("timeout_ms"), "{answer:#}");
     assert_eq!(answer["metadata"]["logs"], json!(["begun"]));
