@@ -257,7 +257,7 @@ async fn a_dropped_session_ends_the_agents_stdin() {
 async fn dialled(session: &Session, agent: &mut FakeAgent) -> (Tunnel, u32) {
     let answer = async {
         let (id, request) = agent.request().await.unwrap();
-        let message::Request::Dial(Dial { tunnel, port: 8080 }) = request else {
+        let Request::Dial(Dial { tunnel, port: 8080 }) = request else {
             panic!("{request:?}")
         };
         agent.answer(id, DialReply {}).await;
@@ -360,7 +360,7 @@ async fn agent_that_breaks_the_rules_of_a_dialled_port_ends_the_session() {
         let session = Session::start(attached, None).unwrap();
         let talk = async {
             let (id, request) = agent.request().await.unwrap();
-            let message::Request::Dial(Dial { tunnel, .. }) = request else {
+            let Request::Dial(Dial { tunnel, .. }) = request else {
                 panic!("{request:?}")
             };
             let piece = |seq, last| chunk(tunnel, seq, b"x", last);
