@@ -257,9 +257,7 @@ async fn a_dropped_session_ends_the_agents_stdin() {
 async fn dialled(session: &Session, agent: &mut FakeAgent) -> (Tunnel, u32) {
     let answer = async {
         let (id, request) = agent.request().await.unwrap();
-        let Request::Dial(Dial { tunnel, port: 8080 }) = request else {
-            panic!("{request:?}")
-        };
+        let Request::Dial(Dial { tunnel, port: 8080 }) = request else { panic!("{request:?}") };
         agent.answer(id, DialReply {}).await;
         tunnel
     };
@@ -360,9 +358,7 @@ async fn agent_that_breaks_the_rules_of_a_dialled_port_ends_the_session() {
         let session = Session::start(attached, None).unwrap();
         let talk = async {
             let (id, request) = agent.request().await.unwrap();
-            let Request::Dial(Dial { tunnel, .. }) = request else {
-                panic!("{request:?}")
-            };
+            let Request::Dial(Dial { tunnel, .. }) = request else { panic!("{request:?}") };
             let piece = |seq, last| chunk(tunnel, seq, b"x", last);
             let close = |tunnel| line(FromAgent::Close(Close { tunnel }));
             let credit = line(FromAgent::Credit(Credit { stream: tunnel, bytes: 1 }));
