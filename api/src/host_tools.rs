@@ -133,6 +133,13 @@ impl ToolRule {
         wildcard::matches(&self.tool, tool, |_| true)
     }
 
+    /// Whether it may name a tool of this server.
+    pub fn may_name_one_of(&self, server: &str) -> bool {
+        let (tools, start) =
+            (format!("{server}."), self.tool.split('*').next().unwrap_or_default());
+        tools.starts_with(start) || start.starts_with(&tools)
+    }
+
     /// Whether this call is given.
     pub fn allows(&self, tool: &str, arguments: &Map<String, Value>) -> bool {
         self.names(tool) && self.unmet(arguments).is_none()
@@ -302,6 +309,16 @@ mod tests {
         }
         for name in ["a", ".b", "a.", "search.b", "describe.x", "a.\n", &"x.y".repeat(100)] {
             assert!(HostTool::check_name(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_rule_may_name_tools_of_some_servers() {
+        for text in ["*", "a*", "a.*", "a.b", "a.b*", "*.b"] {
+            assert!(rule(text).may_name_one_of("a"), "{text}");
+        }
+        for text in ["b.*", "ab.*", "b.a"] {
+            assert!(!rule(text).may_name_one_of("a"), "{text}");
         }
     }
 

@@ -197,11 +197,14 @@ async fn program_that_is_no_server_is_explained() {
     }
     let command = vec!["/nowhere/at/all".to_owned()];
     let target = Target::Command { command, env: BTreeMap::new(), cwd: "/".into() };
-    let upstreams = Upstreams::new([("s".to_owned(), target)]);
-    let error = upstreams.list().await.unwrap_err();
-    let expected = "s: its program 'all' cannot be started: No such file or directory (os error 2)";
+    let failing = Upstreams::new([("t".to_owned(), target)]);
+    let error = failing.list().await.unwrap_err();
+    let expected = "t: its program 'all' cannot be started: No such file or directory (os error 2)";
     assert_eq!(error, HostToolError::Unavailable(expected.to_owned()));
-    assert_eq!(upstreams.missing().as_deref(), Some("the server 's' has not listed its tools"));
+    let both = program(SERVER, &[]).with(failing);
+    let (listed, missing) = both.list_some().await.unwrap();
+    assert_eq!((listed.len(), missing), (2, vec!["t".to_owned()]));
+    both.close().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -74,10 +74,10 @@ impl Upstreams {
 }
 
 impl Upstreams {
-    /// The tools of those that answer within this time, and why the first other one has none.
-    async fn listed(&self, time: Duration) -> (Vec<HostTool>, Option<String>) {
+    /// The tools of those that answer within this time, and the others with why they have none.
+    async fn listed(&self, time: Duration) -> (Vec<HostTool>, Vec<(String, String)>) {
         let listed = join_all(self.0.values().map(|it| timeout(time, it.tools()))).await;
-        let (mut tools, mut failed) = (Vec::new(), None);
+        let (mut tools, mut failed) = (Vec::new(), Vec::new());
         for ((name, connection), listed) in self.0.iter().zip(listed) {
             let why = match (listed, connection.known()) {
                 (Ok(Ok(listed)), _) | (_, Some(listed)) => {
@@ -87,7 +87,7 @@ impl Upstreams {
                 (Ok(Err(error)), None) => error.text,
                 (Err(_), None) => "it is still being started".to_owned(),
             };
-            _ = failed.get_or_insert(format!("{name}: {why}"));
+            failed.push((name.clone(), why));
         }
         (tools, failed)
     }
@@ -106,19 +106,20 @@ impl Upstreams {
 impl HostTools for Upstreams {
     /// The tools of the upstreams that can be reached; an error if one failed and none has listed a tool.
     async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError> {
-        let (mut tools, mut failed) = self.listed(LIST_TIMEOUT).await;
-        if tools.is_empty() && failed.is_some() {
-            (tools, failed) = self.listed(START_TIMEOUT).await;
-        }
-        match failed {
-            Some(error) if tools.is_empty() => Err(HostToolError::Unavailable(error)),
-            _ => Ok(tools.into()),
-        }
+        Ok(self.list_some().await?.0)
     }
 
-    fn missing(&self) -> Option<String> {
-        let (name, _) = self.0.iter().find(|(_, connection)| connection.known().is_none())?;
-        Some(format!("the server '{name}' has not listed its tools"))
+    async fn list_some(&self) -> Result<(Arc<[HostTool]>, Vec<String>), HostToolError> {
+        let (mut tools, mut failed) = self.listed(LIST_TIMEOUT).await;
+        if tools.is_empty() && !failed.is_empty() {
+            (tools, failed) = self.listed(START_TIMEOUT).await;
+        }
+        match failed.first() {
+            Some((name, why)) if tools.is_empty() => {
+                Err(HostToolError::Unavailable(format!("{name}: {why}")))
+            }
+            _ => Ok((tools.into(), failed.into_iter().map(|(name, _)| name).collect())),
+        }
     }
 
     async fn find(&self, tool: &str) -> Result<HostTool, HostToolError> {

@@ -1,6 +1,6 @@
 //! The calls of one run: whether each is given, its limits, and what is recorded of it.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sandbox_api::{HostTool, ToolCall, ToolEffect, ToolOutcome, ToolRule, millis};
@@ -21,6 +21,8 @@ use crate::permission::{Answer, Ask, ask};
 
 /// The window of the rate limit.
 const SECOND: Duration = Duration::from_secs(1);
+/// After how long tools are listed again, if some were missing: a list waits for their servers.
+const LIST_AGAIN: Duration = Duration::from_secs(30);
 /// Most bytes of a tool's description in the answer to a search.
 const MAX_SUMMARY_BYTES: usize = 200;
 
@@ -28,10 +30,13 @@ const MAX_SUMMARY_BYTES: usize = 200;
 #[derive(Debug)]
 pub struct Gate {
     grant: ToolGrant,
-    /// All tools, once they could all be listed.
-    listed: OnceLock<Arc<[HostTool]>>,
+    /// The tools as they were listed last, and when.
+    listed: Mutex<Option<(Listed, Instant)>>,
     state: Mutex<State>,
 }
+
+/// Tools, and the servers whose tools are missing.
+type Listed = (Arc<[HostTool]>, Vec<String>);
 
 #[derive(Debug)]
 struct State {
@@ -91,7 +96,7 @@ impl Gate {
             done: Vec::new(),
             is_truncated: false,
         };
-        Self { grant, listed: OnceLock::new(), state: Mutex::new(state) }
+        Self { grant, listed: Mutex::default(), state: Mutex::new(state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -117,7 +122,7 @@ impl Gate {
     /// The given tools that have these words. None is an answer only where all tools are known.
     pub async fn search(&self, words: &str) -> Answered {
         self.wait_for_turn().await;
-        let found = self.list().await.and_then(|all| {
+        let found = self.list().await.and_then(|(all, missing)| {
             let found = search::search(all.iter().filter(|tool| self.grant.gives(tool)), words);
             let entry = |tool: &HostTool| {
                 let first = tool.description.lines().next().unwrap_or_default();
@@ -125,8 +130,12 @@ impl Gate {
                 json!({ "name": tool.name, "description": summary })
             };
             let found: Vec<_> = found.into_iter().map(entry).collect();
-            match self.grant.tools.missing().filter(|_| found.is_empty()) {
-                Some(why) => Err(HostToolError::Unavailable(why).into()),
+            let missing = missing.iter().find(|server| self.grant.may_give_one_of(server));
+            match missing.filter(|_| found.is_empty()) {
+                Some(server) => {
+                    let why = format!("the server '{server}' has not listed its tools");
+                    Err(HostToolError::Unavailable(why).into())
+                }
                 None => Ok(found.into()),
             }
         });
@@ -270,7 +279,7 @@ impl Gate {
 
     /// The refusal of a name that no given tool has: with the names that are like it.
     async fn unknown(&self, name: &str) -> Refusal {
-        let all = self.list().await.unwrap_or_default();
+        let (all, _) = self.list().await.unwrap_or_default();
         let nearest = search::nearest(all.iter().filter(|tool| self.grant.gives(tool)), name);
         let hint = match nearest.is_empty() {
             true => "tools.search(words) finds tools".to_owned(),
@@ -279,15 +288,16 @@ impl Gate {
         Refusal(ToolOutcome::Unknown, format!("there is no tool '{name}': {hint}"))
     }
 
-    async fn list(&self) -> Result<Arc<[HostTool]>, Refusal> {
-        if let Some(listed) = self.listed.get() {
+    async fn list(&self) -> Result<Listed, Refusal> {
+        let lock = || self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((listed, at)) = &*lock()
+            && (listed.1.is_empty() || at.elapsed() < LIST_AGAIN)
+        {
             return Ok(listed.clone());
         }
-        let listed = timeout(self.grant.limits.timeout, self.grant.tools.list()).await;
+        let listed = timeout(self.grant.limits.timeout, self.grant.tools.list_some()).await;
         let listed = listed.unwrap_or(Err(HostToolError::Timeout))?;
-        if self.grant.tools.missing().is_none() {
-            _ = self.listed.set(listed.clone());
-        }
+        *lock() = Some((listed.clone(), Instant::now()));
         Ok(listed)
     }
 

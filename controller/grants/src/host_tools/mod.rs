@@ -25,9 +25,9 @@ pub trait HostTools: Send + Sync + Debug {
     /// All of them.
     async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError>;
 
-    /// Why a list is not whole, where it is not: a server that could not be asked.
-    fn missing(&self) -> Option<String> {
-        None
+    /// Those that can be listed by now, and the servers whose tools are missing.
+    async fn list_some(&self) -> Result<(Arc<[HostTool]>, Vec<String>), HostToolError> {
+        Ok((self.list().await?, Vec::new()))
     }
 
     /// One of them, which may be there before all of them can be listed.
@@ -126,6 +126,12 @@ impl ToolGrant {
     pub fn gives(&self, tool: &HostTool) -> bool {
         let given = self.given(tool, |rule| rule.names(&tool.name));
         given.is_some_and(|most| tool.effect <= most || self.permission.is_some())
+    }
+
+    /// Whether a tool of this server may be given.
+    fn may_give_one_of(&self, server: &str) -> bool {
+        let mut rules = self.rules.iter().chain(&self.added);
+        self.rules.is_empty() || rules.any(|rule| rule.may_name_one_of(server))
     }
 
     /// The most that a tool may do, if a rule or the lack of one gives it.

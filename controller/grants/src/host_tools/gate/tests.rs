@@ -11,8 +11,8 @@ use sandbox_api::{ByteSize, ToolEffect};
 struct Fake {
     /// How often they were listed.
     lists: Mutex<usize>,
-    /// Why not all of them are listed.
-    missing: Mutex<Option<String>>,
+    /// The servers that have not listed theirs.
+    missing: Mutex<Vec<String>>,
     /// The calls, and the most that the tool may do in each.
     calls: Mutex<Vec<(String, ToolEffect)>>,
 }
@@ -44,8 +44,8 @@ impl HostTools for Fake {
         Ok(all().into())
     }
 
-    fn missing(&self) -> Option<String> {
-        self.missing.lock().unwrap().clone()
+    async fn list_some(&self) -> Result<(Arc<[HostTool]>, Vec<String>), HostToolError> {
+        Ok((self.list().await?, self.missing.lock().unwrap().clone()))
     }
 
     async fn find(&self, tool: &str) -> Result<HostTool, HostToolError> {
@@ -268,17 +268,27 @@ async fn every_call_is_recorded_and_one_that_is_dropped_is_cancelled() {
 
 #[tokio::test(start_paused = true)]
 async fn search_without_a_match_is_refused_while_tools_are_missing() {
-    let (gate, tools) = gate(&[], |_| ());
-    *tools.missing.lock().unwrap() = Some("the server 'b' has not listed its tools".to_owned());
-    let (end, _) = gate.search("elsewhere").await;
-    assert!(matches!(&end, CallEnd::Failed { message, .. } if message.contains("'b'")), "{end:?}");
-    let (end, _) = gate.search("read").await;
-    assert!(matches!(end, CallEnd::Value(_)), "{end:?}");
-    *tools.missing.lock().unwrap() = None;
+    let (all, tools) = gate(&[], |_| ());
+    tools.missing.lock().unwrap().push("b".to_owned());
     for _ in 0..2 {
-        assert_eq!(gate.search("elsewhere").await.0, CallEnd::Value(json!([])));
+        let (end, _) = all.search("elsewhere").await;
+        let says = |message: &str| message.contains("'b' has not listed its tools");
+        assert!(matches!(&end, CallEnd::Failed { message, .. } if says(message)), "{end:?}");
     }
-    assert_eq!(*tools.lists.lock().unwrap(), 3, "a whole list is kept");
+    let (end, _) = all.search("read").await;
+    assert!(matches!(end, CallEnd::Value(_)), "{end:?}");
+    assert_eq!(*tools.lists.lock().unwrap(), 1, "servers are not waited for at each search");
+    tools.missing.lock().unwrap().clear();
+    tokio::time::advance(LIST_AGAIN).await;
+    for _ in 0..2 {
+        assert_eq!(all.search("elsewhere").await.0, CallEnd::Value(json!([])));
+        tokio::time::advance(LIST_AGAIN).await;
+    }
+    assert_eq!(*tools.lists.lock().unwrap(), 2, "a whole list is kept");
+    let (some, tools) = gate(&["a.*"], |_| ());
+    tools.missing.lock().unwrap().push("b".to_owned());
+    let (end, _) = some.search("elsewhere").await;
+    assert_eq!(end, CallEnd::Value(json!([])), "no rule gives a tool of that server");
 }
 
 #[tokio::test(start_paused = true)]
