@@ -33,11 +33,12 @@ BEGIN
     ON CONFLICT (subject, node, shard) DO UPDATE SET bytes = s.bytes + excluded.bytes;
 END $$;
 
--- Begins an execution that a session has claimed. Whether it did: none begins twice.
+-- Begins an execution that a session has claimed. Whether it did: none begins twice. It may be planned while the table is
+-- small, as `held`.
 CREATE OR REPLACE FUNCTION mark_running(
     _id text, _session bigint, _started_at bigint, _generation bigint, _is_restart boolean,
     _engine text, _limits text
-) RETURNS boolean LANGUAGE plpgsql AS $$
+) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
     UPDATE executions SET status = 'running', request = NULL, started_at = _started_at,
         generation = _generation, is_restart = _is_restart, engine = _engine, limits = _limits
@@ -52,7 +53,7 @@ CREATE OR REPLACE FUNCTION finish(
     _numbers bigint[], _events text[],
     _cpu_ms bigint, _wall_ms bigint, _written_bytes bigint, _cpus double precision, _most bigint,
     _day bigint, _shard smallint
-) RETURNS boolean LANGUAGE plpgsql AS $$
+) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     _ended record;
 BEGIN

@@ -2,8 +2,19 @@
 -- each event that was stored, although the same statement has just made it or changed it. Nodes of version 3 go on: what
 -- they forget has the trigger too.
 --
--- In the order in which writers take them.
-LOCK TABLE executions, events;
+-- Writers lock executions first, and readers of events those: whoever reads them is waited for with nothing held.
+DO $$
+BEGIN
+    LOOP
+        BEGIN
+            LOCK TABLE executions;
+            LOCK TABLE events NOWAIT;
+            EXIT;
+        EXCEPTION WHEN lock_not_available THEN
+            PERFORM pg_sleep(0.02);
+        END;
+    END LOOP;
+END $$;
 CREATE FUNCTION forget_events() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM sandboxctl.events WHERE execution = OLD.seq;
