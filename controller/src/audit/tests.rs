@@ -64,7 +64,6 @@ async fn each_event_is_a_line_of_json() {
         duration: Some(Duration::from_micros(2500)),
         ..Event { path: Some(b"/io/a\xff"), ..Event::new("1f-2", "rename") }
     });
-    audit.idle().await;
     let report = audit.flush().await.unwrap();
     assert_eq!((report.written, report.lost, report.failure), (2, 0, None));
     assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o600);
