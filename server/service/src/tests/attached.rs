@@ -18,7 +18,7 @@ impl World {
         let (service, cancel) = (self.service().clone(), CancelHandle::new());
         let (script, handle) = (Script::new(source), cancel.clone());
         let spec = SandboxSpec::new();
-        let run = async move { service.run(subject, spec, script, &handle, &|_| {}).await };
+        let run = async move { service.run(subject, spec, script, None, &handle, &|_| {}).await };
         (cancel, self.spawn(run))
     }
 
