@@ -667,6 +667,19 @@ fn client_that_can_be_asked_is_asked_about_a_tool_that_destroys() {
     assert_eq!(fake.called(), ["delete_item"]);
 }
 
+/// The params of a call in the stateless revision, by a client of these capabilities.
+fn stateless_call(script: &str, capabilities: Value) -> Value {
+    json!({
+        "name": "execute_script",
+        "arguments": { "script": script },
+        "_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": capabilities,
+            "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
+        },
+    })
+}
+
 #[test]
 fn client_of_the_stateless_revision_is_asked_by_the_answer_to_its_call() {
     let fake = Fake::new();
@@ -674,22 +687,11 @@ fn client_of_the_stateless_revision_is_asked_by_the_answer_to_its_call() {
     let flags = ["--no-io", "--pool", "0", "--upstream", &upstream, "--tool", "fake.*"];
     let script =
         "local ok, why = pcall(tools.fake.delete_item, { id = 3 }) return { ok, tostring(why) }";
-    let call = |capabilities: Value| {
-        json!({
-            "name": "execute_script",
-            "arguments": { "script": script },
-            "_meta": {
-                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-                "io.modelcontextprotocol/clientCapabilities": capabilities,
-                "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
-            },
-        })
-    };
     let mut client = Client::silent(&fake.place, &flags);
     // It cannot be asked: that is a no.
-    let refused = client.ask("tools/call", call(json!({})));
+    let refused = client.ask("tools/call", stateless_call(script, json!({})));
     assert_eq!(refused["result"]["structuredContent"]["result"][0], false, "{refused:#}");
-    let call = call(json!({ "elicitation": { "form": {} } }));
+    let call = stateless_call(script, json!({ "elicitation": { "form": {} } }));
     for (action, is_made) in [("decline", false), ("cancel", false), ("accept", true)] {
         let asked = client.ask("tools/call", call.clone());
         let asked = &asked["result"];
@@ -709,4 +711,28 @@ fn client_of_the_stateless_revision_is_asked_by_the_answer_to_its_call() {
     }
     client.end();
     assert_eq!(fake.called(), ["delete_item"]);
+}
+
+#[test]
+fn question_of_a_script_is_the_answer_to_its_own_call() {
+    let fake = Fake::new();
+    let upstream = fake.upstream(&[]);
+    let flags = ["--io-dir", "out", "--pool", "0", "--upstream", &upstream, "--tool", "fake.*"];
+    let call = |script| stateless_call(script, json!({ "elicitation": { "form": {} } }));
+    let mut client = Client::silent(&fake.place, &flags);
+    // An earlier call, whose script asks for nothing.
+    let waits = "fs.write('begun', '') repeat until fs.exists('done') return 'waited'";
+    let earlier = client.begin("tools/call", call(waits));
+    eventually("its script to begin", || fake.place.path("out/begun").exists().then_some(()));
+    let asks = "tools.fake.delete_item { id = 3 } fs.write('done', '') return 'asked'";
+    let mut asking = call(asks);
+    let asked = client.ask("tools/call", asking.clone());
+    assert_eq!(asked["result"]["resultType"], "input_required", "{asked:#}");
+    asking["requestState"] = asked["result"]["requestState"].clone();
+    asking["inputResponses"] = json!({ "permission": { "action": "accept" } });
+    let answer = client.ask("tools/call", asking);
+    assert_eq!(answer["result"]["structuredContent"]["result"], "asked", "{answer:#}");
+    let answer = client.answer(earlier);
+    assert_eq!(answer["result"]["structuredContent"]["result"], "waited", "{answer:#}");
+    client.end();
 }

@@ -22,6 +22,11 @@ pub const PERMISSION_TIMEOUT: Duration = Duration::from_secs(60);
 pub trait Permission: Send + Sync + Debug {
     /// The answer. It is dropped after [`PERMISSION_TIMEOUT`].
     async fn ask(&self, ask: &Ask<'_>) -> Answer;
+
+    /// The same for a run that has an asker of its own, which is asked in its place.
+    fn with_asker(&self, asker: Arc<dyn Permission>) -> Arc<dyn Permission> {
+        asker
+    }
 }
 
 /// What is asked for.

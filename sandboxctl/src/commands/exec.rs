@@ -125,7 +125,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
         staging,
         issuer,
         tools: None,
-        permission: learn.permission(None),
+        permission: learn.permission(),
         reports: &reports,
         view: View {
             terminal: pty.map(|PtyRequest { cols, rows, .. }| TerminalSize { cols, rows }),

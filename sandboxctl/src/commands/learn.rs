@@ -118,15 +118,12 @@ impl Learn {
         Ok(Self(Some(Learning { file, place, text, heading, record, credentials, terminal })))
     }
 
-    /// Who is asked by the run: the terminal, or else `other`.
-    pub fn permission(&self, other: Option<Arc<dyn Permission>>) -> Option<Arc<dyn Permission>> {
-        let Some(Learning { record, credentials, terminal, .. }) = &self.0 else { return other };
-        let (asker, yes) = match terminal {
-            Some(terminal) => (Some(terminal.clone() as _), Verdict::Listed),
-            None => (other, Verdict::AllowedThatTime),
-        };
+    /// Who is asked by the run: the terminal, if there is one.
+    pub fn permission(&self) -> Option<Arc<dyn Permission>> {
+        let Learning { record, credentials, terminal, .. } = self.0.as_ref()?;
         let (record, credentials) = (record.clone(), credentials.clone());
-        Some(Arc::new(Recorder { record, credentials, asker, yes }))
+        let asker = terminal.clone().map(|terminal| terminal as Arc<dyn Permission>);
+        Some(Arc::new(Recorder { record, credentials, asker, yes: Verdict::Listed }))
     }
 
     /// Writes the file, however the command ended.
@@ -219,6 +216,13 @@ impl Permission for Recorder {
         let answer = asker.ask(ask).await;
         self.record(ask, 0, if answer == Answer::Allowed { self.yes } else { Verdict::Refused });
         answer
+    }
+
+    fn with_asker(&self, asker: Arc<dyn Permission>) -> Arc<dyn Permission> {
+        let (record, credentials) = (self.record.clone(), self.credentials.clone());
+        // It does not say that its yes will be in the file.
+        let yes = Verdict::AllowedThatTime;
+        Arc::new(Self { record, credentials, asker: Some(asker), yes })
     }
 }
 
@@ -347,7 +351,7 @@ mod tests {
         }
     }
 
-    async fn ask_all(recorder: &Recorder) {
+    async fn ask_all(recorder: &dyn Permission) {
         let arguments = Map::new();
         for host in ["b.example:443", "a.example:80", "b.example:443", "[2606:4700::1]:8443"] {
             let target = target(host);
@@ -377,9 +381,10 @@ mod tests {
         assert!(all.iter().all(|(_, _, verdict)| *verdict == Verdict::Unasked), "{all:?}");
         assert_eq!((&*all[0].0, all[0].1, all.len()), ("b.example:443", 2, 7));
         // A client that was not told about the file.
-        let client = recorder(Some(Arc::new(Yes)), Verdict::AllowedThatTime);
-        ask_all(&client).await;
-        let all = learnt(&client.record);
+        let server = recorder(None, Verdict::Listed);
+        let client = server.with_asker(Arc::new(Yes));
+        ask_all(&*client).await;
+        let all = learnt(&server.record);
         assert!(all.iter().all(|(_, _, verdict)| *verdict == Verdict::AllowedThatTime), "{all:?}");
         // A person who said yes to each: a name that would be a pattern or a condition is for review.
         let person = recorder(Some(Arc::new(Yes)), Verdict::Listed);

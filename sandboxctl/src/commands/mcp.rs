@@ -15,7 +15,7 @@ use sandbox_controller::permission::Permission;
 use sandbox_controller::{Controller, Error as ControllerError, PoolConfig, Rebuild};
 use sandbox_env::Environment;
 use sandbox_mcp::{
-    Access, Audience, DEFAULT_OUTPUT_BYTES, Elicitation, MAX_OUTPUT_BYTES, McpServer, PrivateDir,
+    Access, Audience, DEFAULT_OUTPUT_BYTES, MAX_OUTPUT_BYTES, McpServer, PrivateDir,
     Settings as McpSettings, Workspace, WorkspaceDir, serve_lines, tool_names,
 };
 use sandbox_service::{Quotas, Service, ServiceConfig};
@@ -67,12 +67,11 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
     };
     let about = ("mcp", Dialogue::Never);
     let learn = Learn::begin(context, &args.rules, &settings, named, about)?;
-    let permission = learn.permission(None);
+    let permission = learn.permission();
     let tools = grant.map(|grant| {
-        let elicitation = Arc::new(Elicitation::default());
-        mcp_settings.elicitation = Some(elicitation.clone());
+        mcp_settings.elicitation = Some(Arc::default());
         mcp_settings.upstreams.others = upstreams.clone();
-        asking(grant, &args.rules, learn.permission(Some(elicitation)))
+        asking(grant, &args.rules, permission.clone())
     });
     let ended = block_on(async {
         let mut signals = Signals::listen()?;

@@ -28,26 +28,25 @@ const MAX_VALUE: usize = 120;
 /// The name of a question in the result of a call.
 const QUESTION: &str = "permission";
 
-/// Asks the user of the one client of a server about calls of tools, if the client can do so.
+/// Asks the user of a client about the calls of tools by its scripts, if the client can do so: each script by the
+/// call that runs it.
 ///
 /// Before the revision 2026-07-28 the server sends the client a request. Since then it answers a call with the
 /// question: the script waits, and the client calls again with the answer and the state that it was given.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Elicitation {
-    client: Mutex<Client>,
-    sender: mpsc::Sender<Question>,
-    questions: tokio::sync::Mutex<mpsc::Receiver<Question>>,
     /// The calls that were answered with a question, by their states.
     waiting: Mutex<HashMap<String, WaitingCall>>,
 }
 
-/// How the client is asked.
-#[derive(Debug, Clone, Default)]
-enum Client {
-    #[default]
+/// How the script of a call asks the client that made it.
+#[derive(Debug)]
+pub(crate) enum Asker {
+    /// It cannot be asked.
     Never,
     ByRequest(Peer<RoleServer>),
-    ByResult,
+    /// By the answer to its request.
+    ByResult(mpsc::Sender<Question>),
 }
 
 /// What a script waits for.
@@ -62,6 +61,8 @@ pub(crate) struct CallInProgress {
     pub called: BoxFuture<'static, Result<CallToolResult, ErrorData>>,
     pub cancelled: CancellationToken,
     pub progress: Option<ProgressTarget>,
+    /// What its script asks, which is to be the answer to a request.
+    pub questions: Option<mpsc::Receiver<Question>>,
 }
 
 #[derive(Debug)]
@@ -72,59 +73,49 @@ struct WaitingCall {
     ends: DropGuard,
     progress: Option<ProgressTarget>,
     answer: oneshot::Sender<Answer>,
+    questions: Option<mpsc::Receiver<Question>>,
 }
 
-impl Default for Elicitation {
-    fn default() -> Self {
+impl Asker {
+    /// That of a call, and the questions that are to be answers to its requests.
+    pub fn of_call(context: &RequestContext<RoleServer>) -> (Self, mpsc::Receiver<Question>) {
         let (sender, questions) = mpsc::channel(1);
-        let questions = tokio::sync::Mutex::new(questions);
-        Self { client: Mutex::default(), sender, questions, waiting: Mutex::default() }
+        let has_requests = context.protocol_version().is_none_or(|it| it.has_initialize());
+        let can_ask = context.client_capabilities().is_some_and(|it| has_forms(&it));
+        let asker = match (can_ask, has_requests) {
+            (false, _) => Self::Never,
+            (true, true) => Self::ByRequest(context.peer.clone()),
+            (true, false) => Self::ByResult(sender),
+        };
+        (asker, questions)
     }
+}
+
+/// The next question that waits for an answer. Cancel-safe.
+pub(crate) async fn next_question(questions: &mut mpsc::Receiver<Question>) -> Question {
+    while let Some(question) = questions.recv().await {
+        if !question.answer.is_closed() {
+            return question;
+        }
+    }
+    // There is nobody who asks.
+    std::future::pending().await
 }
 
 impl Elicitation {
-    /// Remembers the client, as its call shows it; returns whether that call may be answered with a question.
-    pub(crate) fn is_called_by(&self, context: &RequestContext<RoleServer>) -> bool {
-        let has_requests = context.protocol_version().is_none_or(|it| it.has_initialize());
-        let can_ask = context.client_capabilities().is_some_and(|it| has_forms(&it));
-        let client = match (can_ask, has_requests) {
-            (false, _) => Client::Never,
-            (true, true) => Client::ByRequest(context.peer.clone()),
-            (true, false) => Client::ByResult,
-        };
-        let by_result = matches!(client, Client::ByResult);
-        *lock(&self.client) = client;
-        by_result
-    }
-
-    /// The next question to be the answer of a call. It may be that of another script in progress: they have one
-    /// client. Cancel-safe.
-    pub(crate) async fn question(&self) -> Question {
-        let mut questions = self.questions.lock().await;
-        loop {
-            match questions.recv().await {
-                // A script that has ended needs no answer.
-                Some(question) if !question.answer.is_closed() => return question,
-                Some(_) => {}
-                // The other end is in `self`.
-                None => std::future::pending().await,
-            }
-        }
-    }
-
     /// Has a call go on without a request until its client comes back with the answer, and gives what says so.
     pub(crate) fn suspend(
         self: &Arc<Self>,
         question: Question,
         call: CallInProgress,
     ) -> InputRequiredResult {
-        let CallInProgress { called, cancelled, progress } = call;
+        let CallInProgress { called, cancelled, progress, questions } = call;
         if let Some(target) = &progress {
             *lock(target) = None;
         }
         let Question { request, answer } = question;
         let (called, ends) = (tokio::spawn(called), cancelled.clone().drop_guard());
-        let call = WaitingCall { called, cancelled, ends, progress, answer };
+        let call = WaitingCall { called, cancelled, ends, progress, answer, questions };
         let state = random_hex::<16>();
         lock(&self.waiting).insert(state.clone(), call);
         let (elicitation, forgotten) = (Arc::downgrade(self), state.clone());
@@ -152,7 +143,8 @@ impl Elicitation {
     ) -> Result<CallInProgress, ErrorData> {
         let call = lock(&self.waiting).remove(state);
         let over = || ErrorData::invalid_params("no call waits with this requestState", None);
-        let WaitingCall { called, cancelled, ends, progress, answer } = call.ok_or_else(over)?;
+        let call = call.ok_or_else(over)?;
+        let WaitingCall { called, cancelled, ends, progress, answer, questions } = call;
         if let Some(target) = &progress {
             *lock(target) = to;
         }
@@ -166,7 +158,7 @@ impl Elicitation {
             let broken = |_| Err(ErrorData::internal_error("the call broke off", None));
             called.await.unwrap_or_else(broken)
         };
-        Ok(CallInProgress { called: called.boxed(), cancelled, progress })
+        Ok(CallInProgress { called: called.boxed(), cancelled, progress, questions })
     }
 }
 
@@ -183,7 +175,7 @@ fn has_forms(capabilities: &ClientCapabilities) -> bool {
 }
 
 #[async_trait]
-impl Permission for Elicitation {
+impl Permission for Asker {
     async fn ask(&self, ask: &Ask<'_>) -> Answer {
         let Some(message) = question(ask) else { return Answer::Refused };
         // The answer is yes or no: a form without fields.
@@ -191,10 +183,9 @@ impl Permission for Elicitation {
         let params =
             ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema };
         let request = ElicitRequest::new(params);
-        let client = lock(&self.client).clone();
-        match client {
-            Client::Never => Answer::Refused,
-            Client::ByRequest(peer) => {
+        match self {
+            Self::Never => Answer::Refused,
+            Self::ByRequest(peer) => {
                 let request = ServerRequest::ElicitRequest(request);
                 let options = PeerRequestOptions::with_timeout(PERMISSION_TIMEOUT);
                 let Ok(asked) = peer.send_request_with_option(request, options).await else {
@@ -205,10 +196,10 @@ impl Permission for Elicitation {
                     _ => Answer::Refused,
                 }
             }
-            Client::ByResult => {
+            Self::ByResult(questions) => {
                 let (answer, answered) = oneshot::channel();
-                // The other end is in `self`.
-                _ = self.sender.send(Question { request, answer }).await;
+                // Without a receiver the call has ended.
+                _ = questions.send(Question { request, answer }).await;
                 answered.await.unwrap_or(Answer::Refused)
             }
         }
@@ -247,12 +238,12 @@ mod tests {
 
     use super::*;
 
-    /// An elicitation whose client is asked by the results of calls, and a call that asks: its result is the
-    /// answer. It is answered with the question, and has this state.
+    /// A call whose client is asked by its results, and which asks once: its result is the answer. It is
+    /// answered with the question, and has this state.
     async fn asking() -> (Arc<Elicitation>, CancellationToken, String) {
         let elicitation = Arc::new(Elicitation::default());
-        *lock(&elicitation.client) = Client::ByResult;
-        let (asker, cancelled) = (elicitation.clone(), CancellationToken::new());
+        let (sender, questions) = mpsc::channel(1);
+        let (asker, cancelled) = (Asker::ByResult(sender), CancellationToken::new());
         let ended = cancelled.clone();
         let called = async move {
             let (tool, arguments) = ("a.b", serde_json::Map::new());
@@ -264,10 +255,10 @@ mod tests {
             };
             Ok(CallToolResult::success(vec![ContentBlock::text(format!("{answer:?}"))]))
         };
-        let (ends, progress) = (cancelled.clone(), None);
-        let mut call = CallInProgress { called: called.boxed(), cancelled, progress };
+        let (ends, progress, questions) = (cancelled.clone(), None, Some(questions));
+        let mut call = CallInProgress { called: called.boxed(), cancelled, progress, questions };
         let question = tokio::select! {
-            question = elicitation.question() => question,
+            question = next_question(call.questions.as_mut().unwrap()) => question,
             _ = &mut call.called => panic!("it waits for the answer"),
         };
         let asked = elicitation.suspend(question, call);

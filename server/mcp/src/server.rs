@@ -14,10 +14,12 @@ use rmcp::model::{
     SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
 };
 use rmcp::service::{NotificationContext, RequestContext, RoleServer, SubscriptionContext};
+use sandbox_service::permission::Permission;
+use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument as _;
 
-use crate::elicitation::CallInProgress;
+use crate::elicitation::{Asker, CallInProgress, Question, next_question};
 use crate::settings::{Access, Settings};
 use crate::subscriptions::{MAX_SUBSCRIPTIONS, Subscriptions, file, too_many};
 use crate::tools::{Call, Catalogue, EXECUTE_SCRIPT, other_servers};
@@ -102,7 +104,9 @@ impl McpServer {
         request: CallToolRequestParams,
         traceparent: Option<&str>,
         progress: Option<ProgressTarget>,
+        asker: Option<(Asker, mpsc::Receiver<Question>)>,
     ) -> CallInProgress {
+        let (asker, questions) = asker.unzip();
         let cancelled = workspace.closing().child_token();
         // The caller writes both: only what is known and short gets into logs.
         let span = tracing::info_span!(
@@ -119,10 +123,11 @@ impl McpServer {
                 arguments: request.arguments.unwrap_or_default(),
                 cancelled: token,
                 progress: target,
+                asker: asker.map(|asker| Arc::new(asker) as Arc<dyn Permission>),
             };
             shared.catalogue.call(&request.name, call).await
         };
-        CallInProgress { called: called.instrument(span).boxed(), cancelled, progress }
+        CallInProgress { called: called.instrument(span).boxed(), cancelled, progress, questions }
     }
 }
 
@@ -217,8 +222,6 @@ impl ServerHandler for McpServer {
     ) -> Result<CallToolResponse, ErrorData> {
         let workspace = self.workspace(&context.extensions)?;
         let elicitation = self.shared.settings.elicitation.as_ref();
-        let asks_by_result = elicitation.filter(|it| it.is_called_by(&context));
-        let asks_by_result = asks_by_result.filter(|_| request.name == EXECUTE_SCRIPT);
         let to = context.meta.get_progress_token().map(|token| (context.peer.clone(), token));
         let mut call = match elicitation.zip(request.request_state.as_deref()) {
             Some((elicitation, state)) => {
@@ -226,12 +229,14 @@ impl ServerHandler for McpServer {
             }
             None => {
                 let progress = to.map(|to| Arc::new(Mutex::new(Some(to))));
-                self.begin(workspace, request, context.meta.get_traceparent(), progress)
+                let asker = elicitation.map(|_| Asker::of_call(&context));
+                self.begin(workspace, request, context.meta.get_traceparent(), progress, asker)
             }
         };
+        let questions = call.questions.as_mut();
         let asked = async {
-            match asks_by_result {
-                Some(elicitation) => (elicitation, elicitation.question().await),
+            match elicitation.zip(questions) {
+                Some((elicitation, questions)) => (elicitation, next_question(questions).await),
                 None => std::future::pending().await,
             }
         };

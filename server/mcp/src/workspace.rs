@@ -18,6 +18,7 @@ use sandbox_api::{
     CancelCause, Encoding, ErrorKind, ExecutionEvent, ExecutionResult, Failure, GuestPath, Input,
     Lifespan, SandboxSpec, Workload,
 };
+use sandbox_service::permission::Permission;
 use sandbox_service::{CancelHandle, Service, ServiceError};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -253,11 +254,12 @@ impl Workspace {
         workload: impl Into<Workload>,
         token: &CancellationToken,
         progress: Option<&Progress>,
+        asker: Option<Arc<dyn Permission>>,
         sink: &(dyn Fn(ExecutionEvent) + Send + Sync),
     ) -> Result<ExecutionResult, Failure> {
         let (service, _run) = (self.service()?, self.runs.token());
         let (spec, cancel) = (self.spec_of_run(title), CancelHandle::new());
-        let run = service.run(&self.subject, spec, workload, &cancel, sink);
+        let run = service.run(&self.subject, spec, workload, asker, &cancel, sink);
         tokio::pin!(run);
         let mut ticks = Progress::ticks();
         let result = loop {

@@ -1,12 +1,14 @@
 //! What ends with its caller, such as the scripts and commands of agents. It shares the queue, the quotas
 //! and the usage of executions, but is not stored, and has no id.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandbox_api::service::Subject;
 use sandbox_api::{ExecutionEvent, ExecutionResult, SandboxSpec, Status, Usage, Workload};
 use sandbox_controller::CancelHandle;
 use sandbox_controller::host_tools::ToolGrant;
+use sandbox_controller::permission::Permission;
 use sandbox_dirfd::random_hex;
 use tokio::sync::oneshot;
 
@@ -18,7 +20,8 @@ use crate::service::Service;
 impl Service {
     /// Runs something to its end in a sandbox of its own, when its turn has come, and gives its events to
     /// `sink`. Its usage counts as that of an execution. Dropping the future leaves the queue, or ends what
-    /// runs, whose usage does not count then: the handle cancels it and lets it count.
+    /// runs, whose usage does not count then: the handle cancels it and lets it count. An `asker` is asked about
+    /// calls of tools that nothing else gives to a script.
     ///
     /// # Errors
     ///
@@ -29,10 +32,14 @@ impl Service {
         subject: &Subject,
         spec: SandboxSpec,
         workload: impl Into<Workload>,
+        asker: Option<Arc<dyn Permission>>,
         cancel: &CancelHandle,
         sink: &(dyn Fn(ExecutionEvent) + Send + Sync),
     ) -> Result<ExecutionResult, ServiceError> {
-        let tools = self.core.config.host_tools.of(subject).clone();
+        let mut tools = self.core.config.host_tools.of(subject).clone();
+        if let Some(asker) = asker {
+            tools = tools.map(|grant| grant.with_asker(asker));
+        }
         self.run_with_tools(subject, spec, workload, tools, cancel, sink).await
     }
 

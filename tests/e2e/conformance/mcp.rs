@@ -109,7 +109,7 @@ impl Client {
     }
 
     /// Sends a request, and gives its id.
-    fn begin(&mut self, method: &str, params: Value) -> u64 {
+    pub fn begin(&mut self, method: &str, params: Value) -> u64 {
         self.requests += 1;
         let id = self.requests;
         self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
@@ -121,7 +121,7 @@ impl Client {
     }
 
     /// The answer to a request.
-    fn answer(&mut self, id: u64) -> Value {
+    pub fn answer(&mut self, id: u64) -> Value {
         loop {
             if let Some(answer) = self.early.remove(&id) {
                 return answer;

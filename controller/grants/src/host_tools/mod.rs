@@ -122,6 +122,16 @@ impl ToolGrant {
         }
     }
 
+    /// The same for a run that has an asker of its own.
+    #[must_use]
+    pub fn with_asker(self, asker: Arc<dyn Permission>) -> Self {
+        let permission = match &self.permission {
+            Some(permission) => permission.with_asker(asker),
+            None => asker,
+        };
+        Self { permission: Some(permission), ..self }
+    }
+
     /// Whether some call of a tool may be given.
     pub fn gives(&self, tool: &HostTool) -> bool {
         let given = self.given(tool, |rule| rule.names(&tool.name));

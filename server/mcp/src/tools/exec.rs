@@ -165,7 +165,7 @@ pub(super) fn command_input() -> JsonObject {
 
 /// Runs a command, and gives the ends of its stdout and stderr too.
 async fn run(call: Call<'_>) -> Result<(ExecutionResult, [OutputEnd; 2]), Failure> {
-    let Call { workspace, settings, mut arguments, cancelled: token, progress } = call;
+    let Call { workspace, settings, mut arguments, cancelled: token, progress, .. } = call;
     let time = timeout(arguments.remove("timeout_ms"), Exec::NAME, settings)?;
     let mut command = command(arguments)?.output_limit(MAX_KEPT_BYTES);
     command.timeout = time;
@@ -185,7 +185,7 @@ async fn run(call: Call<'_>) -> Result<(ExecutionResult, [OutputEnd; 2]), Failur
             progress.push_output(&data);
         }
     };
-    let result = workspace.run("mcp exec", command, &token, progress.as_ref(), &sink).await?;
+    let result = workspace.run("mcp exec", command, &token, progress.as_ref(), None, &sink).await?;
     Ok((result, ends.into_inner().unwrap_or_else(PoisonError::into_inner)))
 }
 

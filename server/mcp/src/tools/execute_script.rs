@@ -216,7 +216,7 @@ impl McpTool for ExecuteScript {
 
 /// Runs a script, and says which other language it may be of.
 async fn run(call: Call<'_>) -> Result<(ExecutionResult, Option<&'static str>), Failure> {
-    let Call { workspace, settings, mut arguments, cancelled: token, progress } = call;
+    let Call { workspace, settings, mut arguments, cancelled: token, progress, asker } = call;
     for name in ["code", "source"] {
         alias(&mut arguments, name, "script");
     }
@@ -231,7 +231,7 @@ async fn run(call: Call<'_>) -> Result<(ExecutionResult, Option<&'static str>), 
             progress.push_line(&entry.line());
         }
     };
-    let run = workspace.run("mcp script", script, &token, progress.as_ref(), &sink).await;
+    let run = workspace.run("mcp script", script, &token, progress.as_ref(), asker, &sink).await;
     let result = run.map_err(|failure| without_inputs(failure, workspace))?;
     Ok((result, language))
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use rmcp::model::{CallToolResult, JsonObject, Tool, ToolAnnotations};
+use sandbox_service::permission::Permission;
 use schemars::JsonSchema;
 use tokio_util::sync::CancellationToken;
 
@@ -60,6 +61,8 @@ pub(crate) struct Call<'a> {
     pub cancelled: CancellationToken,
     /// Where progress goes, if the client wants it.
     pub progress: Option<ProgressTarget>,
+    /// Who is asked what a script may do, if anybody is.
+    pub asker: Option<Arc<dyn Permission>>,
 }
 
 /// What a client may assume of a tool.

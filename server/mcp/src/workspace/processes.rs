@@ -1,6 +1,6 @@
 //! The processes of a workspace. They live in one sandbox, beside that of the file tools, with the same files.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -62,32 +62,36 @@ impl Workspace {
         let (subject, subscribers) = (subject.clone(), Arc::clone(&self.subscribers));
         let (mount, closing) = (self.settings.sandbox.mount_path.clone(), self.closing.clone());
         self.runs.spawn(async move {
-            let followed = async {
-                let request = WatchRequest { path: mount.clone().into(), recursive: true };
-                let mut watch = service.watch_attached_files(&subject, &sandbox, request).await?;
-                // Any of them may have changed before the watch was on.
-                let mut path = None;
-                while lock(&subscribers).has_any() {
-                    lock(&subscribers).touch(path.as_ref().map(std::slice::from_ref));
-                    path = match watch.next().await.transpose()? {
-                        Some(WatchRecord::Event(event)) => {
-                            GuestPath::new(uris::path_below(&mount, event.name.as_bytes())).ok()
-                        }
-                        Some(WatchRecord::Omitted { .. }) => None,
-                        None => break,
-                    };
-                }
-                Ok::<_, ServiceError>(())
-            };
-            tokio::select! {
-                () = closing.cancelled() => {}
-                followed = followed => if let Err(error) = followed {
+            loop {
+                let followed = async {
+                    let request = WatchRequest { path: mount.clone().into(), recursive: true };
+                    let mut watch =
+                        service.watch_attached_files(&subject, &sandbox, request).await?;
+                    // Any of them may have changed before the watch was on.
+                    let mut path = None;
+                    while lock(&subscribers).has_any() {
+                        lock(&subscribers).touch(path.as_ref().map(std::slice::from_ref));
+                        path = match watch.next().await.transpose()? {
+                            Some(WatchRecord::Event(event)) => {
+                                GuestPath::new(uris::path_below(&mount, event.name.as_bytes())).ok()
+                            }
+                            Some(WatchRecord::Omitted { .. }) => None,
+                            None => break,
+                        };
+                    }
+                    Ok::<_, ServiceError>(())
+                };
+                let followed = tokio::select! {
+                    () = closing.cancelled() => return,
+                    followed = followed => followed,
+                };
+                if let Err(error) = &followed {
                     tracing::debug!(%error, "files are not watched any more");
                 }
-            }
-            let mut watched = lock(&watched);
-            if watched.as_ref() == Some(&sandbox) {
-                *watched = None;
+                let is_wanted = || followed.is_ok() && lock(&subscribers).has_any();
+                if !goes_on(&watched, &sandbox, is_wanted) {
+                    return;
+                }
             }
         });
     }
@@ -175,6 +179,49 @@ impl Workspace {
     }
 }
 
+/// Whether the files of a sandbox, whose watch is over, are to be watched again; if not, they are not `watched`
+/// from here on. A client that subscribes at the same time is seen here, or starts the next watch.
+fn goes_on(
+    watched: &Mutex<Option<SandboxRef>>,
+    sandbox: &SandboxRef,
+    is_wanted: impl FnOnce() -> bool,
+) -> bool {
+    let mut watched = lock(watched);
+    if watched.as_ref() != Some(sandbox) {
+        return false;
+    }
+    let is_wanted = is_wanted();
+    if !is_wanted {
+        *watched = None;
+    }
+    is_wanted
+}
+
 fn is_gone(error: &ServiceError) -> bool {
     matches!(error.problem().kind, ProblemKind::Gone | ProblemKind::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_that_subscribes_while_a_watch_ends_is_seen_or_starts_the_next() {
+        let sandbox = SandboxRef { id: "a".to_owned(), generation: Some(1) };
+        let watched = Mutex::new(Some(sandbox.clone()));
+        // Nobody finds the files watched between the question and the end.
+        let is_wanted = |answer| {
+            let watched = &watched;
+            move || watched.try_lock().is_err() && answer
+        };
+        assert!(goes_on(&watched, &sandbox, is_wanted(true)));
+        assert_eq!(*lock(&watched), Some(sandbox.clone()));
+        assert!(!goes_on(&watched, &sandbox, is_wanted(false)));
+        assert_eq!(*lock(&watched), None);
+        // Those of the next sandbox have a watch of their own.
+        let next = SandboxRef { generation: Some(2), ..sandbox.clone() };
+        *lock(&watched) = Some(next.clone());
+        assert!(!goes_on(&watched, &sandbox, is_wanted(true)));
+        assert_eq!(*lock(&watched), Some(next));
+    }
 }

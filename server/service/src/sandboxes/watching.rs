@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use futures_util::StreamExt as _;
@@ -9,16 +11,18 @@ use futures_util::stream::Stream;
 use sandbox_api::service::{SandboxRef, Subject};
 use sandbox_api::{WatchRecord, WatchRequest};
 
-use super::registry::SandboxLease;
+use super::registry::{SandboxEntry, SandboxLease};
 use crate::error::ServiceError;
 use crate::launcher::{GuestWatch, failed};
 use crate::service::Service;
 
-/// What changes in a watched directory of a kept sandbox, which is in use meanwhile. It ends when the
-/// directory is gone, and with an error when the sandbox is. Dropping it ends the watch.
+/// What changes in a watched directory of a kept sandbox. It ends when the directory is gone, and with an
+/// error when the sandbox is. Dropping it ends the watch.
 pub struct FileWatch {
     watch: Box<dyn GuestWatch>,
-    in_use: SandboxLease,
+    kept: Arc<SandboxEntry>,
+    /// None where the sandbox may be idle meanwhile.
+    _in_use: Option<SandboxLease>,
 }
 
 impl FileWatch {
@@ -34,7 +38,11 @@ impl Stream for FileWatch {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let next = self.watch.poll_next_unpin(context);
-        next.map(|next| next.map(|it| it.map_err(|error| self.in_use.failed(failed(error)))))
+        let failed = |error| match self.kept.is_deleted.load(Ordering::Acquire) {
+            true => self.kept.gone(),
+            false => failed(error),
+        };
+        next.map(|next| next.map(|it| it.map_err(failed)))
     }
 }
 
@@ -46,7 +54,8 @@ impl fmt::Debug for FileWatch {
 
 impl Service {
     /// Watches a directory of a kept sandbox, whose container is started if it is missing. The watch is on
-    /// when this returns. As a reader it hinders neither the expiry of the sandbox nor a pause.
+    /// when this returns. The sandbox is in use meanwhile; as a reader, the watch hinders neither its expiry
+    /// nor a pause.
     ///
     /// # Errors
     ///
@@ -61,10 +70,12 @@ impl Service {
         let in_use = self.core.lease(subject, sandbox).await?;
         let watch = watch(&in_use, request).await?;
         in_use.mark_restart_reported();
-        Ok(FileWatch { watch, in_use: in_use.into_reader() })
+        let kept = in_use.kept.clone();
+        Ok(FileWatch { watch, kept, _in_use: Some(in_use.into_reader()) })
     }
 
-    /// The same of a sandbox that a front end keeps, too, and only of the container that is there.
+    /// Watches a directory of a sandbox that a front end keeps, in the container that is there. It is no use of
+    /// the sandbox, which ends when nothing else uses it.
     ///
     /// # Errors
     ///
@@ -77,7 +88,7 @@ impl Service {
     ) -> Result<FileWatch, ServiceError> {
         let in_use = self.core.lease_current(subject, sandbox).await?;
         let watch = watch(&in_use, request).await?;
-        Ok(FileWatch { watch, in_use: in_use.into_reader() })
+        Ok(FileWatch { watch, kept: in_use.kept.clone(), _in_use: None })
     }
 }
 

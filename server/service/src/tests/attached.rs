@@ -2,7 +2,9 @@
 
 use sandbox_api::operation::{OperationRequest, Stat, Write};
 use sandbox_api::service::SandboxRequest;
-use sandbox_api::{CancelCause, Envelope, ExecutionResult, SandboxSpec, Script};
+use sandbox_api::{
+    CancelCause, Envelope, ExecutionResult, SandboxSpec, Script, WatchRecord, WatchRequest,
+};
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -16,7 +18,7 @@ impl World {
         let (service, cancel) = (self.service().clone(), CancelHandle::new());
         let (script, handle) = (Script::new(source), cancel.clone());
         let spec = SandboxSpec::new();
-        let run = async move { service.run(subject, spec, script, &handle, &|_| {}).await };
+        let run = async move { service.run(subject, spec, script, None, &handle, &|_| {}).await };
         (cancel, self.spawn(run))
     }
 
@@ -163,6 +165,20 @@ fn attached_sandbox_that_has_ended_is_started_again_and_one_that_fails_is_forgot
     assert_eq!(error.kind(), ErrorKind::Engine, "{error}");
     assert!(!world.service().has_attached(other()));
     world.perform_attached(other(), Stat::new("a")).unwrap();
+}
+
+#[test]
+fn watched_attached_sandbox_ends_when_nothing_else_uses_it() {
+    let world = World::new();
+    let place = world.service().attached_sandbox(me(), "processes", SandboxSpec::new);
+    let place = world.block_on(place).unwrap();
+    let request = WatchRequest { path: ".".into(), recursive: true };
+    let watch = world.service().watch_attached_files(me(), &place, request);
+    let mut watch = world.block_on(watch).unwrap();
+    let kept = world.service().core.kept.find_any(me(), &place.id).unwrap();
+    assert!(kept.due().is_some(), "it is idle");
+    let changed = world.block_on(watch.next()).unwrap().unwrap();
+    assert!(matches!(changed, WatchRecord::Event(_)), "and watched");
 }
 
 #[test]
