@@ -30,8 +30,8 @@ use crate::wake::Wake;
 
 /// Stack size of the thread.
 const STACK_BYTES: usize = 256 << 10;
-/// From this many commands on, a turn of the thread lasts at least [`TURN`]: the agent and the controller wake about
-/// once for all that has come meanwhile, and not for each line of each command.
+/// A turn of the thread lasts at least [`TURN`] with this many commands, and twice that with twice as many or more: the
+/// agent and the controller wake about once for all that has come meanwhile, and not for each line of each command.
 const MANY: usize = 8;
 const TURN: Duration = Duration::from_millis(1);
 /// The thread's own number in its poller: that of no command.
@@ -440,8 +440,13 @@ impl Supervisor {
             self.shared.outbox.flush();
             // What has more to do goes on at once.
             let is_due = |it: &Watched| it.due.is_some_and(|due| due <= Instant::now());
-            if self.watched.len() >= MANY && !self.watched.values().any(is_due) {
-                std::thread::sleep(TURN.saturating_sub(now.elapsed()));
+            let turn = match self.watched.len() / MANY {
+                0 => Duration::ZERO,
+                1 => TURN,
+                _ => 2 * TURN,
+            };
+            if !turn.is_zero() && !self.watched.values().any(is_due) {
+                std::thread::sleep(turn.saturating_sub(now.elapsed()));
             }
         }
     }
