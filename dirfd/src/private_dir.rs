@@ -63,3 +63,43 @@ fn check(mode: u32, owner: u32) -> io::Result<()> {
     };
     Err(io::Error::other(why))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn private_directory_is_this_users_alone_or_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("own");
+        let mode = || fs::metadata(&own).unwrap().mode() & 0o777;
+        let set = |mode| fs::set_permissions(&own, fs::Permissions::from_mode(mode)).unwrap();
+        let why = |path: &Path| create_private_dir(path).unwrap_err().to_string();
+        for _ in 0..2 {
+            create_private_dir(&own).unwrap();
+            assert_eq!(mode(), 0o700);
+        }
+        // What others may have done in it before is not undone by closing it.
+        for others in [0o777, 0o720, 0o702, 0o750, 0o705, 0o701] {
+            set(others);
+            assert!(why(&own).starts_with("other users may enter it"), "{others:o}");
+            assert_eq!(mode(), others);
+        }
+        set(0o700);
+        let link = folder.path().join("link");
+        symlink(&own, &link).unwrap();
+        assert_eq!(why(&link), "it is not a directory");
+        // Only root gives a directory away; for everybody else there is one of root's.
+        let foreign = match rustix::process::geteuid().is_root() {
+            true => {
+                chown(&own, Some(65534), None).unwrap();
+                own
+            }
+            false => PathBuf::from("/"),
+        };
+        assert_eq!(why(&foreign), "it belongs to another user");
+    }
+}

@@ -174,14 +174,19 @@ mod tests {
 
     #[test]
     fn the_state_folder_is_in_the_runtime_folder() {
+        // Nobody of this number is logged in anywhere.
+        const UID: u32 = 4_000_000_001;
         let runtime = tempfile::tempdir().unwrap();
-        let at = |variable: &str| {
-            Environment::new(Path::new("/"), 1000, &[("XDG_RUNTIME_DIR", variable)]).state_dir()
+        let at = |uid: u32, variable: &str| {
+            Environment::new(Path::new("/"), uid, &[("XDG_RUNTIME_DIR", variable)]).state_dir()
         };
         let folder = runtime.path().join("sandboxctl");
-        assert_eq!(at(runtime.path().to_str().unwrap()), folder);
+        for uid in [0, UID] {
+            assert_eq!(at(uid, runtime.path().to_str().unwrap()), folder);
+        }
         for unusable in ["", "relative", "/no/such/folder"] {
-            assert!(at(unusable).ends_with("sandboxctl-1000") || at(unusable).starts_with("/run"));
+            assert_eq!(at(0, unusable), Path::new("/run/sandboxctl"));
+            assert_eq!(at(UID, unusable), Path::new("/tmp/sandboxctl-4000000001"));
         }
     }
 

@@ -49,6 +49,14 @@ const FROZEN: [(On, u32); 2] = [(On::Docker, 50), (On::Embedded, 500)];
 /// How often what takes seconds is measured.
 const FEW: usize = 20;
 const PREPARED: usize = 4;
+/// Makes a root of Debian's packages.
+const DEBIAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/debian");
+const PACKAGES: [&str; 4] = ["coreutils", "dash", "python3", "python3-numpy"];
+/// What is prepared there. No script of a package has linked the libraries. It ends with its answer: what an
+/// interpreter does at its end is not measured.
+const PYTHON: &str = r#"export LD_LIBRARY_PATH=$(echo /usr/lib/*/blas):$(echo /usr/lib/*/lapack)
+exec python3 -u -c 'import os, numpy; print("up"); print(input()); os._exit(0)'
+"#;
 
 fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>, Error>> {
     async move {
@@ -64,7 +72,9 @@ fn measure(bench: &Bench, counts: Counts) -> LocalBoxFuture<'_, Result<Vec<Row>,
         if let Ok(image) = image {
             image.remove().await?;
         }
-        rows
+        let mut rows = rows?;
+        rows.append(&mut of_python(bench).await?);
+        Ok(rows)
     }
     .boxed_local()
 }
@@ -98,9 +108,67 @@ async fn measure_with(
             (On::Docker, Err(_)) => continue,
             (On::Embedded, _) => ["--rootfs".to_owned(), root.display().to_string()],
         };
-        rows.push(claim(bench, on, &flags).await?);
+        let command = format!("'{}', 'sh', '-c', 'echo up; read x; echo $x'", TRUE[0]);
+        let times = claim(bench, on, &flags, "shell", &command).await?;
+        let what = format!("{on}: a sandbox whose process was prepared, until that has answered");
+        rows.push(Row::figure(what, Unit::Seconds, times));
     }
     Ok(rows)
+}
+
+/// The same with an interpreter that has done its imports before it is asked for: Debian's Python with numpy.
+async fn of_python(bench: &Bench) -> Result<Vec<Row>, Error> {
+    let what = |on: On| {
+        format!("{on}: a sandbox whose prepared Python has imported numpy, until that has answered")
+    };
+    let usable: Vec<_> = [On::Docker, On::Embedded]
+        .into_iter()
+        .filter(|on| bench.can_use(*on, &mut Vec::new()))
+        .collect();
+    let root = bench.folder("living-python")?;
+    if let Err(error) = make_python(bench, &root).await {
+        if matches!(error, Error::Interrupted) {
+            return Err(error);
+        }
+        // What the package manager says has many lines.
+        let why = error.to_string().lines().next().unwrap_or_default().to_owned();
+        return Ok(usable.into_iter().map(|on| Row::missing(what(on), &why)).collect());
+    }
+    let image = Image::import(bench, &root).await?;
+    let measured = async {
+        let mut rows = Vec::new();
+        for on in usable {
+            let flags = match (on, &image) {
+                (On::Docker, Ok(image)) => ["--allowed-image".to_owned(), image.name.clone()],
+                (On::Docker, Err(why)) => {
+                    rows.push(Row::missing(what(on), why));
+                    continue;
+                }
+                (On::Embedded, _) => ["--rootfs".to_owned(), root.display().to_string()],
+            };
+            let times = claim(bench, on, &flags, "python", "'sh', '/prepared'").await?;
+            let row = Row::figure(what(on), Unit::Seconds, times);
+            rows.push(row.target(Target::median_at_most(10e-3)));
+        }
+        Ok::<_, Error>(rows)
+    };
+    let rows = measured.await;
+    if let Ok(image) = image {
+        image.remove().await?;
+    }
+    rows
+}
+
+/// Makes its root, and sees that it answers there.
+async fn make_python(bench: &Bench, root: &Path) -> Result<(), Error> {
+    let mut make = bench.command(Path::new(DEBIAN), [root]);
+    make.args(PACKAGES);
+    bench.time(make).await?;
+    let program = root.join("prepared");
+    std::fs::write(&program, PYTHON).map_err(Error::file("write", &program))?;
+    let mut look = bench.command(Path::new("chroot"), [root]);
+    look.args(["sh", "-c", "echo hello | sh /prepared"]);
+    bench.time(look).await.map(drop)
 }
 
 async fn of_engine(
@@ -394,36 +462,44 @@ async fn local_start(bench: &Bench, on: On) -> Result<Row, Error> {
     Ok(Row::figure(what, Unit::Seconds, starts).target(Target::median_at_most(60e-3)))
 }
 
-/// From a creation, for which a process waits, to its answer.
-async fn claim(bench: &Bench, on: On, flags: &[String; 2]) -> Result<Row, Error> {
+/// From a creation, for which a process of this command waits, to its answer.
+async fn claim(
+    bench: &Bench,
+    on: On,
+    flags: &[String; 2],
+    name: &str,
+    command: &str,
+) -> Result<Vec<f64>, Error> {
     let image = match on {
         On::Docker => format!("image = '{}', ", flags[1]),
         On::Embedded => String::new(),
     };
-    let [busybox, _] = TRUE;
     let prepared = format!(
-        "[{{ name = 'echo', {image}command = ['{busybox}', 'sh', '-c', 'echo up; read x; echo $x'], \
-         ready = {{ text = 'up' }}, count = {PREPARED} }}]"
+        "[{{ name = '{name}', {image}command = [{command}], ready = {{ text = 'up' }}, \
+         count = {PREPARED} }}]"
     );
-    let data = bench.folder(&format!("living-{on}-service"))?.join("data");
+    let data = bench.folder(&format!("living-{on}-{name}"))?.join("data");
     let configure = |command: &mut tokio::process::Command| {
         command.args(flags).env("SANDBOXCTL_POOL_PREPARED", &prepared);
     };
     let service = Service::with(bench, on, &data, 0, configure).await?;
     let done = async {
         let connection = Connection::open(&service).await?;
+        let create = format!(r#"{{"spec":{{"prepared":"{name}"}}}}"#);
         let mut times = Vec::new();
         while times.len() < FEW {
             bench.check()?;
             let started = Instant::now();
-            let create = br#"{"spec":{"prepared":"echo"}}"#;
-            let created = connection.ask("POST", "/v1/sandboxes", create).await?;
+            let created = connection.ask("POST", "/v1/sandboxes", create.as_bytes()).await?;
             let created: Value = serde_json::from_slice(&created.body).map_err(Error::Worker)?;
             let path = format!("/v1/sandboxes/{}", created["id"].as_str().unwrap_or_default());
             connection.ask("POST", &format!("{path}/processes/1/stdin"), b"hello\n").await?;
             let ended = connection.ask("GET", &format!("{path}/processes/1?wait=60"), b"").await?;
             let took = started.elapsed().as_secs_f64();
             let ended: Value = serde_json::from_slice(&ended.body).map_err(Error::Worker)?;
+            if ended["exit_code"] != 0 {
+                return Err(Error::Outcome(ended.to_string()));
+            }
             // Not one that was started for it.
             if ended["started_at"].as_str() < created["created_at"].as_str() {
                 times.push(took);
@@ -436,6 +512,5 @@ async fn claim(bench: &Bench, on: On, flags: &[String; 2]) -> Result<Row, Error>
     };
     let done = done.await;
     service.stop().await;
-    let what = format!("{on}: a sandbox whose process was prepared, until that has answered");
-    Ok(Row::figure(what, Unit::Seconds, done?).target(Target::median_at_most(10e-3)))
+    done
 }

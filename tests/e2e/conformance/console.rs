@@ -135,32 +135,69 @@ fn administrator_sees_the_service_and_the_executions_of_all() {
 }
 
 /// `serve --dev`, and what it prints up to the link.
-struct Dev(Child, String);
+pub(super) struct Dev<'a> {
+    place: &'a Fixture,
+    child: Child,
+    pub(super) printed: String,
+}
 
 /// A failed test leaves no service behind.
-impl Drop for Dev {
+impl Drop for Dev<'_> {
     fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+impl<'a> Dev<'a> {
+    /// On a port of its own, with more flags.
+    pub(super) fn start(place: &'a Fixture, more: &[String]) -> Self {
+        let mut command = place.command(["serve", "--dev", "--listen", "127.0.0.1:0"]);
+        let log = std::fs::File::create(place.path("dev.log")).unwrap();
+        let command = command.args(more).stdout(Stdio::piped()).stderr(log);
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut dev = Self { place, child, printed: String::new() };
+        while !dev.printed.contains("#/sign-in?code=") {
+            assert_ne!(lines.read_line(&mut dev.printed).unwrap(), 0, "{}", place.read("dev.log"));
+        }
+        thread::spawn(move || _ = lines.read_to_end(&mut Vec::new()));
+        dev
+    }
+
+    /// What it prints after this, up to a space.
+    #[track_caller]
+    pub(super) fn after(&self, name: &str) -> &str {
+        let (_, rest) = self.printed.split_once(name).unwrap_or_else(|| panic!("{}", self.printed));
+        rest.split_whitespace().next().unwrap()
+    }
+
+    /// Whoever asks it with this token.
+    #[track_caller]
+    pub(super) fn client(&self, token: &str) -> Client {
+        let address = self.after("listening on http://").parse().unwrap();
+        Client { address, key: token.to_owned() }
+    }
+
+    /// Ends it: nothing is left.
+    pub(super) fn stop(mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{}", self.place.read("dev.log"));
+        let place = self.place;
+        eventually("nothing to be left", || {
+            (place.containers().is_empty() && engine().remains(place).is_empty()).then_some(())
+        });
     }
 }
 
 #[test]
 fn link_of_a_development_server_signs_in_once() {
     let place = Fixture::new();
-    let mut command = place.command(["serve", "--dev", "--listen", "127.0.0.1:0"]);
-    let log = std::fs::File::create(place.path("dev.log")).unwrap();
-    let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap());
-    let mut dev = Dev(child, String::new());
-    while !dev.1.contains("#/sign-in?code=") {
-        assert_ne!(lines.read_line(&mut dev.1).unwrap(), 0, "{}", place.read("dev.log"));
-    }
-    thread::spawn(move || _ = lines.read_to_end(&mut Vec::new()));
-    let link = dev.1.split_whitespace().find(|word| word.contains("code=")).unwrap();
+    let dev = Dev::start(&place, &[]);
+    let link = dev.printed.split_whitespace().find(|word| word.contains("code=")).unwrap();
     let (origin, code) = link.split_once("/#/sign-in?code=").unwrap();
-    let address = origin.strip_prefix("http://").unwrap().parse().unwrap();
-    let client = Client { address, key: String::new() };
+    let client = dev.client("");
+    assert_eq!(origin, format!("http://{}", client.address));
     let (origin, code) = (origin.to_owned(), json!({ "code": code }).to_string());
     let sign_in = || {
         let headers = [("origin", &*origin), ("content-type", "application/json")];
@@ -178,7 +215,5 @@ fn link_of_a_development_server_signs_in_once() {
     assert_eq!(own("GET").json()["subject"], "local");
     let out = own("DELETE");
     assert!(out.status == 204 && out.head.contains("Max-Age=0"), "{}", out.head);
-    kill_process(Pid::from_child(&dev.0), Signal::TERM).unwrap();
-    assert!(dev.0.wait().unwrap().success(), "{}", place.read("dev.log"));
-    eventually("nothing to be left", || engine().remains(&place).is_empty().then_some(()));
+    dev.stop();
 }

@@ -5,14 +5,17 @@ use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::process::Command;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
 use rustix::process::{Pid, Signal, Uid, kill_process};
 use rustix::thread::set_thread_uid;
+use serde_json::{Value, json};
 
+use super::console::Dev;
 use crate::engine::{Engine, engine};
 use crate::engines::{Feature, has};
-use crate::fixture::{Ended, Fixture, eventually, finish, spawn, wait};
+use crate::fixture::{Ended, Fixture, eventually, finish, sandboxctl, spawn, wait};
 use crate::rootfs::{Provided, Rootfs};
 
 /// A user whom nothing belongs to.
@@ -219,6 +222,128 @@ fn socket_that_a_killed_service_left_is_replaced_and_its_sandboxes_are_there() {
     drop(UnixListener::bind(local.socket()).unwrap());
     local.ok(&["sandbox", "ls"]);
     local.stop();
+}
+
+#[test]
+fn service_of_a_machine_that_was_restarted_has_the_stopped_sandboxes_and_its_audit() {
+    let place = Fixture::new();
+    let local = Local::new(&place);
+    // Who starts it says where its audit is.
+    let mut first = place.command(["sandbox", "ls"]);
+    first.env("SANDBOXCTL_AUDIT_FILE", place.path("audit.log"));
+    finish(first).assert_code(0);
+    local.create(&["--name", "boxed"]);
+    local.ok(&["sandbox", "exec", "boxed", "--", "sh", "-c", "echo kept > file"]);
+    local.stop();
+    let audit = place.read("audit.log");
+    let lines = audit.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let own = lines.filter(|line| line["operation"].as_str().unwrap().starts_with("local."));
+    let own = own.map(|line| json!([line["run_id"], line["operation"], line["outcome"]]));
+    let expected = ["local.start", "local.stop"].map(|it| json!(["local", it, "ok"]));
+    assert_eq!(own.collect::<Vec<_>>(), expected);
+    // The runtime directory is in memory: after a restart nothing is in it.
+    std::fs::remove_dir_all(place.state().join("sandboxctl")).unwrap();
+    let listed = local.ok(&["sandbox", "ls"]);
+    assert!(listed.contains("boxed") && listed.contains("stopped"), "{listed}");
+    local.is_one();
+    assert_eq!(local.ok(&["sandbox", "exec", "boxed", "--", "cat", "file"]), "kept\n");
+    local.ok(&["sandbox", "rm", "-f", "boxed"]);
+    local.stop();
+}
+
+/// A shell in this place whose `sandboxctl` is ours, and its `$0` too.
+fn shell(place: &Fixture, mut command: Command, line: &str) -> Command {
+    command.args(["sh", "-ec", line]).arg(sandboxctl());
+    place.equip(&mut command);
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let own = sandboxctl().parent().unwrap().to_owned();
+    let folders = std::iter::once(own).chain(std::env::split_paths(&folders));
+    command.env("PATH", std::env::join_paths(folders).unwrap());
+    command
+}
+
+#[test]
+fn development_server_is_the_local_service_with_a_door_and_a_token_that_end_with_it() {
+    let place = Fixture::new();
+    let local = Local::new(&place);
+    // There is one at a time.
+    local.ok(&["sandbox", "ls"]);
+    let second = ["serve", "--dev", "--listen", "127.0.0.1:0"];
+    let refused = local.run(&second);
+    refused.assert_code(2).assert_stderr_has("--dev: the local service is running already");
+    refused.assert_stderr_has("`sandboxctl local stop` ends it");
+    local.stop();
+
+    let (image, flags) = match &local.provided {
+        Provided::Image(name) => (name.as_str(), Vec::new()),
+        provided => ("", provided.args()),
+    };
+    let dev = Dev::start(&place, &flags);
+    // What it says is to be typed works as it is printed, with an image that is here.
+    let (_, steps) = dev.printed.split_once("In another terminal:\n").unwrap();
+    let lines: Vec<_> = steps.lines().take(2).collect();
+    assert!(lines[0].starts_with("  export ") && lines[1].ends_with(" debian:13"), "{steps}");
+    let typed = lines.join("\n").replace("debian:13", image);
+    let created = finish(shell(&place, Command::new("env"), &typed));
+    let id = created.assert_code(0).stdout.trim().to_owned();
+    // Commands that name no service find it at their socket, and start none.
+    assert_eq!(local.ok(&["sandbox", "ls", "-q"]), format!("{id}\n"));
+    assert_eq!(local.ok(&["sandbox", "exec", &id, "--", "echo", "hi"]), "hi\n");
+    assert_eq!(local.processes(), []);
+    local.run(&second).assert_code(2);
+    let token = dev.after("SANDBOXCTL_TOKEN=").to_owned();
+    let list = |dev: &Dev<'_>, token: &str| {
+        let bearer = format!("Bearer {token}");
+        let headers = [("authorization", &*bearer)];
+        dev.client(token).ask("GET", "/v1/sandboxes", &headers, b"")
+    };
+    assert_eq!(list(&dev, &token).json()["sandboxes"][0]["id"], *id);
+    dev.stop();
+    assert!(!local.socket().exists());
+
+    let dev = Dev::start(&place, &flags);
+    assert_eq!(list(&dev, &token).status, 401, "the token is that of the one before");
+    let kept = list(&dev, dev.after("SANDBOXCTL_TOKEN=")).json();
+    assert_eq!(kept["sandboxes"][0]["id"], *id, "{kept}");
+    assert_eq!(kept["sandboxes"][0]["status"], "stopped", "{kept}");
+    local.ok(&["sandbox", "rm", &id]);
+    dev.stop();
+}
+
+#[test]
+fn development_server_finds_the_engine_and_listens_at_port_8470() {
+    if !rustix::process::geteuid().is_root() {
+        // Only root has a network of its own, where nobody else has the port.
+        return;
+    }
+    let place = Fixture::new();
+    // Where Docker is to be found its socket is there. Otherwise nothing is in /run.
+    let hide = if engine() == Engine::Embedded { "mount -t tmpfs tmpfs /run" } else { ":" };
+    let line = format!(
+        r#"ip link set lo up; {hide}
+        "$0" serve --dev >printed 2>dev.log & dev=$!
+        trap 'kill $dev 2>/dev/null || :' EXIT
+        until grep -q code= printed; do readlink /proc/$dev/exe >/dev/null; sleep 0.02; done
+        eval "$(grep '^  export ' printed)"
+        sandboxctl sandbox ls --json
+        sandboxctl local status --json >status.json
+        kill $dev; wait $dev"#
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--net", "--propagation", "private"]);
+    let mut command = shell(&place, command, &line);
+    command.env_remove("SANDBOXCTL_ENGINE_KIND");
+    if engine() == Engine::Embedded {
+        command.env_remove("DOCKER_HOST");
+    }
+    let ended = finish(command);
+    assert_eq!(ended.code, 0, "{ended:?} {}", place.read("dev.log"));
+    assert_eq!(ended.stdout, "[]\n");
+    let printed = place.read("printed");
+    assert!(printed.contains("listening on http://127.0.0.1:8470\n"), "{printed}");
+    assert!(printed.contains("SANDBOXCTL_SERVER=http://127.0.0.1:8470 "), "{printed}");
+    let status: Value = serde_json::from_str(&place.read("status.json")).unwrap();
+    assert_eq!(status["service"]["settings"]["engine.kind"], engine().name(), "{status}");
 }
 
 #[test]

@@ -2,11 +2,14 @@
 
 use std::path::Path;
 
+use bytes::Bytes;
 use sandbox_api::hosts::HOST_LOOPBACK;
 use sandbox_api::operation::{Exists, Operation, OperationRequest, Read, Rename};
-use sandbox_api::{Limits, Script};
+use sandbox_api::{
+    Limits, ProcessCommand, Processes, ReadFrom, ReadMode, Script, SignalName, SignalTarget,
+};
 use sandbox_protocol::limits::FIRST_TUNNEL;
-use sandbox_protocol::message::{CancelReply, Change, Connect, ExecEnd, ExistsReply};
+use sandbox_protocol::message::{CancelReply, Change, Connect, ControlReply, ExecEnd, ExistsReply};
 use sandbox_protocol::{ErrorKind, ToAgent, WireError};
 use serde_json::{Value, json};
 
@@ -16,6 +19,7 @@ use super::*;
 use crate::audit::AuditReport;
 use crate::config::Sweep;
 use crate::controller::Controller;
+use crate::process::Until;
 use sandbox_api::Command;
 
 /// The lines, without values that differ each time; the sandbox's id is `ID`.
@@ -252,6 +256,70 @@ async fn a_command_has_its_program_in_the_audit_and_neither_its_arguments_nor_it
             exec("ID", "curl", "exit"),
             exec("ID-2", "curl", "error"),
             exec("ID", "/bin/sh", "usage"),
+            whole("close", "ok", None),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_process_has_its_start_readers_signals_end_and_input_in_the_audit() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit.log");
+    let world = greeted(async |mut agent: Scripted, _| {
+        Program::asked(&mut agent).await.refuse(ErrorKind::CommandNotFound).await;
+        let mut program = Program::asked(&mut agent).await;
+        program.started(15).await;
+        // Input and signals are in no order.
+        let (mut is_closed, mut is_answered) = (false, false);
+        while !(is_closed && is_answered) {
+            match program.agent.agent.message().await {
+                Some(ToAgent::Chunk(chunk)) => is_closed = chunk.last,
+                Some(ToAgent::Request { id, request: Request::Signal(_), .. }) => {
+                    program.agent.agent.answer(id, ControlReply { found: true }).await;
+                    is_answered = true;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        program.exited(ExecEnd::Exited(3)).await;
+        program.end(ExecEnd::Exited(3), None).await;
+        agent.rest().await;
+    })
+    .audited(&file);
+    let sandbox = launch(&world, with_programs(&world).processes(Processes::Kept)).await;
+    let command = |program: &str| Command::new(program).arg("secret").env("TOKEN", "secret");
+    sandbox.start_process(command("none")).await.unwrap_err();
+    let serve = ProcessCommand { open_stdin: true, ..command("serve").into() };
+    let process = sandbox.start_process(serve).await.unwrap();
+    drop(process.attach(ReadFrom::After(0), ReadMode::Lossy).unwrap());
+    process.write_stdin(Bytes::from_static(b"secret")).await.unwrap();
+    process.close_stdin().await.unwrap();
+    assert!(process.signal(SignalName::Usr1, SignalTarget::Tree).await.unwrap());
+    process.until(Until::Ended).await;
+    let id = sandbox.id().to_owned();
+    sandbox.close().await.unwrap();
+    closed(&world).await;
+
+    let line = |operation: &str, outcome: &str, bytes: Option<u64>| {
+        let mut line = whole(operation, outcome, bytes);
+        line["run_id"] = "ID-2".into();
+        line
+    };
+    let of_program = |program: &str, mut line: Value| {
+        line["program"] = program.into();
+        line
+    };
+    assert_eq!(
+        lines(&file, &id),
+        [
+            whole("launch", "ok", None),
+            // It has no run.
+            of_program("none", whole("process.start", "command_not_found", None)),
+            of_program("serve", line("process.start", "ok", None)),
+            line("process.attach", "ok", None),
+            line("process.signal", "ok", None),
+            of_program("serve", line("process.exit", "exit", None)),
+            line("process.stdin", "ok", Some(6)),
             whole("close", "ok", None),
         ]
     );

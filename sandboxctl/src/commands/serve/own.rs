@@ -335,6 +335,26 @@ mod tests {
     }
 
     #[test]
+    fn directories_that_others_may_enter_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = place(folder.path());
+        let _listener = place.bind().unwrap();
+        let parent = folder.path().join("sandboxctl");
+        let own = parent.join("local");
+        for directory in [&parent, &own] {
+            let found = fs::metadata(directory).unwrap().permissions().mode() & 0o777;
+            assert_eq!(found, 0o700, "{}", directory.display());
+            fs::set_permissions(directory, fs::Permissions::from_mode(0o722)).unwrap();
+            let refused = place.create().unwrap_err().to_text();
+            assert!(refused.contains("other users may enter it"), "{refused}");
+            // Whoever answers there may be another one.
+            assert_eq!(place.is_served().is_err(), *directory == own);
+            fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).unwrap();
+        }
+        assert!(place.is_served().unwrap());
+    }
+
+    #[test]
     fn root_stays_until_another_one_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let place = place(folder.path());
