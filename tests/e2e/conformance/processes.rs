@@ -189,6 +189,12 @@ fn process_is_asked_to_end_and_killed_with_all_of_it_after_its_grace() {
     let ended = living.end_process(id);
     assert_eq!((&ended["exit_code"], &ended["stopped"]), (&json!(5), &json!("cancelled")));
     assert_eq!(text(&living.events(id, 0), "stdout"), "up\nbye\n");
+    // One that is asked by a signal of its own.
+    let line = "trap '' TERM; trap 'exit 6' INT; echo up; while :; do sleep 0.05; done";
+    let id = living.start(&json!({ "command": { "shell": line }, "stop_signal": "INT" }));
+    living.read(id, "after=0").until("up\n");
+    let ended = living.end_process(id);
+    assert_eq!((&ended["exit_code"], &ended["stopped"]), (&json!(6), &json!("cancelled")));
     // One that does not, with processes in sessions of their own.
     let line = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 7021; sleep 7022' & sleep 7023; sleep 7024";
     let timed_out = |time: Duration| {

@@ -232,8 +232,12 @@ fn keys_that_leave_a_command_cancel_it() {
     let place = Fixture::new();
     let provided = Rootfs::busybox().provide();
     let root = provided.args();
-    let line = "trap '' HUP; trap 'echo asked; exit 3' TERM; echo up; while :; do sleep 0.05; done";
-    for (flags, keys) in [(&[][..], "\x10\x11"), (&["--detach-keys", "ctrl-x,x"], "\x18x")] {
+    let line = "trap '' HUP; trap 'echo asked; exit 3' TERM; trap 'echo asked in its way; exit 3' USR1; \
+        echo up; while :; do sleep 0.05; done";
+    for (flags, keys, said) in [
+        (&[][..], "\x10\x11", "asked\r\n"),
+        (&["--detach-keys", "ctrl-x,x", "--stop-signal", "USR1"], "\x18x", "asked in its way\r\n"),
+    ] {
         let own = ["exec", "-it", "--stop-timeout", "60s", &*root[0], &*root[1]];
         let words = [&own[..], flags, &["--", "sh", "-c", line]].concat();
         let mut terminal = Terminal::run(&place, &place.command(words));
@@ -241,7 +245,7 @@ fn keys_that_leave_a_command_cancel_it() {
         terminal.type_keys(keys);
         let (code, shown) = terminal.end();
         assert_eq!(code, Some(130), "{shown}");
-        assert!(shown.contains("asked"), "{shown}");
+        assert!(shown.contains(said), "{shown}");
     }
 }
 
