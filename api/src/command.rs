@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use sandbox_protocol::message::Pty;
+use sandbox_protocol::message::{Pty, SignalName};
 
 use crate::secrets::Secrets;
 use crate::setters::setters;
@@ -35,6 +35,8 @@ pub struct Command {
     pub pty: Option<Pty>,
     /// Whether stdout and stderr are one stream, in the order of writing.
     pub merge: bool,
+    /// The signal that asks it to end, in place of SIGTERM.
+    pub stop_signal: Option<SignalName>,
 }
 
 /// What a [`Command`] runs.
@@ -89,6 +91,7 @@ impl Command {
             output_limit: DEFAULT_COLLECTED_BYTES,
             pty: None,
             merge: false,
+            stop_signal: None,
         }
     }
 
@@ -157,5 +160,8 @@ setters! {
         timeout: Duration,
         /// Gives it a terminal in place of pipes.
         pty: Pty,
+        /// Sets the signal that asks it to end, in place of SIGTERM. What is left after
+        /// [`Limits::stop_timeout`](crate::Limits::stop_timeout) is killed.
+        stop_signal: SignalName,
     }
 }

@@ -127,6 +127,9 @@ pub struct ProcessRequest {
     /// After how many milliseconds it is stopped; by default it may run as long as its sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// The signal that asks it to end, before what is left of it is killed; by default `TERM`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_signal: Option<SignalName>,
     /// How much of its output is kept, within [`SCROLLBACKS`], if a front end knows: by default what the server keeps.
     #[serde(skip)]
     pub scrollback: Option<ByteSize>,

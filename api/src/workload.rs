@@ -172,13 +172,23 @@ impl ProcessCommand {
     ///
     /// [`WorkloadError`] for the first member that is not usable.
     pub fn of(request: ProcessRequest, max_stdin: ByteSize) -> Result<Self, WorkloadError> {
-        let ProcessRequest { command, secrets, tag, stdin, pty, merge, timeout_ms, scrollback } =
-            request;
+        let ProcessRequest {
+            command,
+            secrets,
+            tag,
+            stdin,
+            pty,
+            merge,
+            timeout_ms,
+            stop_signal,
+            scrollback,
+        } = request;
         let mut command = Command {
             secrets: secrets_of(secrets)?,
             pty: pty.map(Into::into),
             merge,
             timeout: timeout_ms.map(Duration::from_millis),
+            stop_signal,
             ..Command::try_from(command)?
         };
         check_command(&command, max_stdin)?;

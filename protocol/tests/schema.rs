@@ -158,13 +158,15 @@ fn exec(command: Command) -> Exec {
         kept: false,
         timeout_ms: Some(30_000),
         grace_ms: 2_000,
+        stop_signal: None,
     }
 }
 
 /// A kept command in a terminal.
 fn kept(command: Command) -> Exec {
     let pty = Some(Pty { cols: 80, rows: 24, term: "xterm-256color".into() });
-    Exec { stderr: None, pty, kept: true, timeout_ms: None, ..exec(command) }
+    let stop_signal = Some(SignalName::Int);
+    Exec { stderr: None, pty, kept: true, timeout_ms: None, stop_signal, ..exec(command) }
 }
 
 fn secrets() -> Vec<Secret> {

@@ -87,6 +87,9 @@ pub struct Exec {
     /// How long its processes may go on after SIGTERM, which they get at the timeout and at the first
     /// `cancel`; 0 if they are killed at once.
     pub grace_ms: u64,
+    /// The signal that they get in place of SIGTERM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_signal: Option<SignalName>,
 }
 
 /// A terminal.

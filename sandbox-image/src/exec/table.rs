@@ -485,6 +485,7 @@ impl Supervisor {
                 false => timeout.map(|timeout| accepted + timeout.min(LONGEST)),
             },
             grace: Duration::from_millis(exec.grace_ms).min(LONGEST),
+            stop_signal: exec.stop_signal.map_or(Signal::TERM, named),
             output_bytes: if is_kept { u64::MAX } else { output_bytes },
             left: entry.left,
         };

@@ -5,7 +5,7 @@
 //!                         ┌─ bytes, both ways ─┐
 //! launching ──> running ──┴────────────────────┴── the program ends ──> killing ──> draining ──> reply
 //!      │           │  └─ kept: the program ends ── running, until nothing is left ──────▲
-//!      │           ├─ deadline, cancel: SIGTERM to the tree, its grace, nothing is left ┤
+//!      │           ├─ deadline, cancel: a signal to the tree, its grace, nothing is left┤
 //!      │           └─ the grace is over, too many bytes, a second cancel ──> killing ───┘
 //!      └─ deadline, cancel: killed, then running
 //! ```
@@ -133,6 +133,8 @@ pub struct Bounds {
     pub deadline: Option<Instant>,
     /// How long its processes may go on after they were asked to end.
     pub grace: Duration,
+    /// How they are asked.
+    pub stop_signal: Signal,
     /// The most bytes of both outputs together.
     pub output_bytes: u64,
     /// What becomes of the processes that it leaves behind.
@@ -657,9 +659,10 @@ impl<C: Console> Watch<C> {
                 self.killed_at = Some(Instant::now() + self.bounds.grace);
                 // A shell at a terminal does not end by SIGTERM, but by the end of its terminal. What is
                 // stopped gets either when it goes on.
+                let signal = self.bounds.stop_signal;
                 let signals: &[Signal] = match self.ends.has_terminal {
-                    true => &[Signal::TERM, Signal::HUP, Signal::CONT],
-                    false => &[Signal::TERM, Signal::CONT],
+                    true => &[signal, Signal::HUP, Signal::CONT],
+                    false => &[signal, Signal::CONT],
                 };
                 self.tree.signal(signals, |_| true);
                 false

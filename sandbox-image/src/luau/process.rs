@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use sandbox_protocol::limits::{MAX_COMMAND_BYTES, size_text};
 use sandbox_protocol::message::{Command, ExecEnd, ExecReply, ExecStop, Program};
 use sandbox_protocol::{ErrorKind, WireError, WireString};
@@ -55,6 +56,7 @@ fn exec(call: &mut Call<'_>) -> Results {
             deadline: Some(Instant::now() + timeout.unwrap_or(LONGEST).min(LONGEST)),
             // The script waits for it, and has a deadline of its own.
             grace: Duration::ZERO,
+            stop_signal: Signal::TERM,
             output_bytes: host.limits.output_bytes,
             left: Left::Killed,
         },

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use sandbox_protocol::WireString;
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_COMMAND_BYTES, MAX_IN_FLIGHT};
 use sandbox_protocol::message::{
-    Command, Credit, Exec, ExecEnd, ExecReply, ExecStop, Program, Sign, UnixSockets, Variable,
+    Command, Credit, Exec, ExecEnd, ExecReply, ExecStop, Program, Sign, SignalName, UnixSockets,
+    Variable,
 };
 
 use super::*;
@@ -74,6 +75,7 @@ impl Agent {
             timeout_ms: Some(LONG),
             // At once; who has a grace says so.
             grace_ms: 0,
+            stop_signal: None,
         }
     }
 
@@ -378,6 +380,15 @@ fn programs_that_are_to_end_get_sigterm_first_and_what_they_do_then_is_kept() {
         assert_eq!((ran.reply.end, ran.reply.stopped), (end, Some(ExecStop::Cancelled)), "{line}");
         assert_eq!(ran.stdout, said);
     }
+    // The one that is asked by another signal.
+    let other = format!("trap '' TERM; trap 'echo clean; exit 7' USR1; {waits}");
+    let stop_signal = Some(SignalName::Usr1);
+    let exec = Exec { grace_ms: LONG, stop_signal, ..agent.request(shell(&other)) };
+    let id = agent.send(exec.clone());
+    agent.await_output(exec.stdout, "begun");
+    assert!(agent.call(Cancel { id, at_once: false }).unwrap().found);
+    let ran = agent.finish(id, &exec).unwrap();
+    assert_eq!((ran.reply.end, &*ran.stdout), (ExecEnd::Exited(7), "begun\nclean\n"));
     assert_eq!(agent.says("echo fine"), "fine\n");
 }
 

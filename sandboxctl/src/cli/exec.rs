@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use clap::{Arg, Args};
-use sandbox_api::RootFs;
+use sandbox_api::{RootFs, SignalName};
 
 use super::allow::{AllowArgs, RulesArgs};
 use super::artifacts::ArtifactArgs;
@@ -18,7 +18,7 @@ use super::report::ReportArgs;
 use super::root::{RootArgs, image};
 use super::sandbox::{BoundsArgs, FileArgs};
 use super::secret::SecretArgs;
-use super::values::text;
+use super::values::{Utf8, signal, text};
 use super::volume::VolumeArgs;
 use crate::config::{Flags, Key, Scope, Settings, Value};
 use crate::error::Error;
@@ -75,6 +75,10 @@ pub struct ExecArgs {
     /// Print stderr on stdout, in the order of writing
     #[arg(long)]
     pub merge: bool,
+
+    /// The signal that asks the command to end, before it is killed [default: TERM]
+    #[arg(long, value_name = "SIGNAL", value_parser = Utf8(signal))]
+    pub stop_signal: Option<SignalName>,
 
     /// Print one JSON document (sandboxctl.exec/1) at the end; it has the first bytes of the output
     #[arg(long)]

@@ -18,7 +18,7 @@ use super::limits::{CommandLimits, LimitArgs, ProgramLimits, SandboxLimits};
 use super::remote::RemoteArgs;
 use super::root::LocalRootArgs;
 use super::secret::SecretArgs;
-use super::values::{Utf8, guest_path, text, time, written};
+use super::values::{Utf8, guest_path, signal, text, time, written};
 use crate::config::{Flags, Scope};
 use crate::input::{Argument, InputArgument};
 use crate::terminal::DetachKeys;
@@ -145,7 +145,8 @@ sandboxctl sandbox logs build 3 --json")]
 
     /// End processes of a sandbox with all that they have started, or send them a signal
     ///
-    /// They get SIGTERM, and SIGKILL when their time is over (--stop-timeout of `create`).
+    /// They get SIGTERM, or --stop-signal of `run`, and SIGKILL when their time is over (--stop-timeout of
+    /// `create`).
     #[command(after_long_help = "\
 sandboxctl sandbox kill build 3
 sandboxctl sandbox kill build 3 --signal HUP
@@ -489,6 +490,10 @@ pub struct RunInArgs {
     #[arg(short = 't', long)]
     pub tty: bool,
 
+    /// The signal that asks it to end, before it is killed [default: TERM]
+    #[arg(long, value_name = "SIGNAL", value_parser = Utf8(signal))]
+    pub stop_signal: Option<SignalName>,
+
     /// The keys that leave it.
     #[command(flatten)]
     pub keys: KeysArgs,
@@ -513,15 +518,6 @@ pub struct ProcessArgs {
     /// The process, as `sandbox ps` numbers it [default: the last one that was started]
     #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub process: Option<u32>,
-}
-
-/// Reads the name of a signal, with or without SIG.
-fn signal(text: &str) -> Result<SignalName, String> {
-    let name = text.to_ascii_uppercase();
-    let name = name.strip_prefix("SIG").unwrap_or(&name);
-    serde_json::from_value(name.into()).map_err(|_| {
-        "unknown signal: HUP, INT, QUIT, KILL, USR1, USR2, TERM, CONT, STOP, TSTP, WINCH".to_owned()
-    })
 }
 
 /// `local`.

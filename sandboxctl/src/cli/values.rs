@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
-use sandbox_api::{LimitKey, LimitValue, User};
+use sandbox_api::{LimitKey, LimitValue, SignalName, User};
 use sandbox_protocol::UserError;
 
 use crate::config::{Key, Value};
@@ -61,6 +61,14 @@ where
     T: FromStr<Err: ToString> + Clone + Send + Sync + 'static,
 {
     Utf8(|text: &str| T::from_str(text).map_err(|error| error.to_string()))
+}
+
+/// The name of a signal, with or without SIG.
+pub(super) fn signal(text: &str) -> Result<SignalName, String> {
+    let name = text.to_ascii_uppercase();
+    SignalName::from_word(name.strip_prefix("SIG").unwrap_or(&name)).ok_or_else(|| {
+        "unknown signal: HUP, INT, QUIT, KILL, USR1, USR2, TERM, CONT, STOP, TSTP, WINCH".to_owned()
+    })
 }
 
 /// A time, written as every time is, from a millisecond on.

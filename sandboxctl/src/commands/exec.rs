@@ -64,6 +64,7 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     let command = request(context, &line, &variables, args.workdir.as_deref()).secrets(secrets);
     let mut command = command.stdin(if args.stdin { Stdin::Stream } else { Stdin::Null });
     command.merge = args.merge;
+    command.stop_signal = args.stop_signal;
     command.pty = pty.clone().map(Pty::from);
     let spec = launch::spec(context, &args.files, &settings, root.clone(), stdin.as_deref())?;
     let lifetime = DEFAULT_LIFETIME.saturating_add(spec.limits.timeout);

@@ -188,7 +188,47 @@ impl<W: Write> Write for Screen<W> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::mem::ManuallyDrop;
+    use std::process::{Command, Stdio};
+
+    use rustix::pty::{OpenptFlags, openpt, ptsname, unlockpt};
+    use rustix::termios::LocalModes;
+
     use super::*;
+
+    #[test]
+    fn terminal_is_as_it_was_after_a_panic() {
+        const CHILD: &str = "SANDBOXCTL_TEST_PANIC";
+        if std::env::var_os(CHILD).is_some() {
+            // A thread that panics elsewhere drops nothing of what others have.
+            let _raw = ManuallyDrop::new(RawTerminal::enter().unwrap());
+            let modes = tcgetattr(stdin()).unwrap().local_modes;
+            assert!(!modes.intersects(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG));
+            panic!("while it is raw");
+        }
+        let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        unlockpt(&keyboard).unwrap();
+        let name = ptsname(&keyboard, Vec::new()).unwrap();
+        let side = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+        let before = tcgetattr(&side).unwrap();
+        // Only who leads a session that has the terminal is in its foreground.
+        let panicked = Command::new("setsid")
+            .args(["--ctty", "--wait"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "terminal::tests::terminal_is_as_it_was_after_a_panic"])
+            .arg("--nocapture")
+            .env(CHILD, "")
+            .stdin(Stdio::from(side.try_clone().unwrap()))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&panicked.stderr);
+        assert!(said.contains("while it is raw"), "{panicked:?}");
+        let after = tcgetattr(&side).unwrap();
+        let modes =
+            |it: &Termios| (it.input_modes, it.output_modes, it.control_modes, it.local_modes);
+        assert_eq!(modes(&after), modes(&before), "{said}");
+    }
 
     #[test]
     fn screen_counts_what_it_was_given_and_drops_what_is_for_the_clipboard() {

@@ -11,7 +11,7 @@ mod kills;
 mod nodes;
 mod partitions;
 mod processes;
-mod proxy;
+pub mod proxy;
 mod sandboxes;
 mod traces;
 mod witness;

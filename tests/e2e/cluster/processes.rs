@@ -5,11 +5,15 @@ use serde_json::{Value, json};
 
 use super::nodes::{Cluster, LONG_LEASE};
 use crate::conformance::terminals::WebSocket;
+use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, eventually};
 use crate::rootfs::{Provided, Rootfs};
 
 #[test]
 fn processes_and_terminals_are_used_through_another_node_and_end_with_their_own() {
+    if !has(Feature::KeptProcesses) {
+        return;
+    }
     let place = Fixture::new();
     let provided = Rootfs::busybox().provide();
     let mut cluster = Cluster::new(&place, Postgres::shared(), LONG_LEASE);

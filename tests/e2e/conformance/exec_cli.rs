@@ -118,6 +118,16 @@ fn a_commands_output_and_exit_code_are_its_own() {
 }
 
 #[test]
+fn merged_output_of_a_command_is_in_the_order_of_writing() {
+    let commands = Commands::new();
+    let line = "for n in 1 2 3 4 5; do echo out $n; echo error $n >&2; done";
+    let ended = commands.shell(&["--merge"], line);
+    ended.assert_code(0);
+    let expected: String = (1..=5).map(|n| format!("out {n}\nerror {n}\n")).collect();
+    assert_eq!((&*ended.stdout, &*ended.stderr), (&*expected, ""));
+}
+
+#[test]
 fn programs_that_could_open_the_agents_descriptors_need_best_effort() {
     let commands = Commands::new();
     let ended = finish(commands.exec(&["--confinement", "required"], &["true"]));

@@ -138,6 +138,17 @@ fn first_use_starts_a_service_whose_sandboxes_all_commands_find_until_it_is_stop
         });
         local.ok(&["sandbox", "kill", "boxed", &process]);
     }
+    let expires = || {
+        let listed: Value = serde_json::from_str(&local.ok(&["sandbox", "ls", "--json"])).unwrap();
+        listed[0]["expires_at"].as_str().unwrap().to_owned()
+    };
+    // By default it is an hour.
+    let default = expires();
+    for (time, is_later) in [("10h", true), ("30m", false)] {
+        let extended = local.run(&["sandbox", "extend", "boxed", time]);
+        extended.assert_code(0).assert_stderr_has("it is removed at ");
+        assert_eq!(expires() > default, is_later, "{extended:?}");
+    }
     // It is not what was asked for, and so it is not removed.
     local.run(&["sandbox", "exec", "other", "--", "true"]).assert_stderr_has("other");
     local.ok(&["sandbox", "rm", "-f", "boxed"]);
@@ -410,7 +421,9 @@ fn local_service_ends_by_itself_after_its_last_sandbox_and_leaves_nothing() {
     let place = Fixture::new();
     let local = Local::new(&place);
     local.create(&["--name", "boxed"]);
-    local.ok(&["sandbox", "run", "-d", "boxed", "--", "sleep", "7211"]);
+    if has(Feature::KeptProcesses) {
+        local.ok(&["sandbox", "run", "-d", "boxed", "--", "sleep", "7211"]);
+    }
     local.ok(&["sandbox", "rm", "-f", "boxed"]);
     local.is_one();
     local.is_gone();

@@ -14,7 +14,7 @@ use super::living::{Living, Reader, assert_numbered, number, request, serve, tex
 use crate::agent::Actor;
 use crate::engine::engine;
 use crate::engines::{Feature, has};
-use crate::fixture::{Fixture, eventually, in_its_time};
+use crate::fixture::{Fixture, eventually, finish, in_its_time};
 use crate::library::Library;
 use crate::rootfs::Rootfs;
 
@@ -189,6 +189,12 @@ fn process_is_asked_to_end_and_killed_with_all_of_it_after_its_grace() {
     let ended = living.end_process(id);
     assert_eq!((&ended["exit_code"], &ended["stopped"]), (&json!(5), &json!("cancelled")));
     assert_eq!(text(&living.events(id, 0), "stdout"), "up\nbye\n");
+    // One that is asked by a signal of its own.
+    let line = "trap '' TERM; trap 'exit 6' INT; echo up; while :; do sleep 0.05; done";
+    let id = living.start(&json!({ "command": { "shell": line }, "stop_signal": "INT" }));
+    living.read(id, "after=0").until("up\n");
+    let ended = living.end_process(id);
+    assert_eq!((&ended["exit_code"], &ended["stopped"]), (&json!(6), &json!("cancelled")));
     // One that does not, with processes in sessions of their own.
     let line = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 7021; sleep 7022' & sleep 7023; sleep 7024";
     let timed_out = |time: Duration| {
@@ -380,22 +386,48 @@ fn paused_sandbox_runs_no_instruction_and_goes_on_where_it_was() {
     let word = format!("busy-{}", std::process::id());
     let id = living.start(&busy(&word));
     let cat = living.start(&json!({ "command": { "program": "cat" }, "stdin": true }));
-    for _ in 0..2 {
-        // Twice is as good as once.
-        let paused = living.ask(200, "POST", "/pause", &Value::Null);
-        assert_eq!(paused["status"], "paused", "{paused}");
-    }
+    let verb = |verb: &str, status: &str| {
+        let mut command = place.command(["sandbox", verb, &*living.id]);
+        command.env("SANDBOXCTL_SERVER", &living.service.url);
+        finish(command).assert_code(0);
+        assert_eq!(living.view()["status"], status);
+    };
+    let paused = living.ask(200, "POST", "/pause", &Value::Null);
+    assert_eq!(paused["status"], "paused", "{paused}");
+    // Twice is as good as once.
+    verb("pause", "paused");
     assert_frozen(&living, &word);
     // What is known of its processes is known meanwhile.
     assert_eq!(living.process(id)["state"], "running");
     let resumed = living.ask(200, "POST", "/resume", &Value::Null);
     assert_eq!(resumed["status"], "ready", "{resumed}");
-    living.ask(200, "POST", "/resume", &Value::Null);
+    verb("resume", "ready");
     living.write(cat, "awake\n");
     living.read(cat, "after=0").until("awake\n");
     assert_eq!(living.view()["generation"], 1);
+    verb("pause", "paused");
+    verb("resume", "ready");
     // It can be ended while it is paused.
     living.ask(200, "POST", "/pause", &Value::Null);
+    living.end();
+}
+
+#[test]
+fn sandbox_that_is_paused_for_longer_than_an_agent_may_be_silent_goes_on_as_it_was() {
+    let place = Fixture::new();
+    let Some(living) = Living::new(&place) else { return };
+    let cat = living.start(&json!({ "command": { "program": "cat" }, "stdin": true }));
+    let pid = living.process(cat)["pid"].clone();
+    living.ask(200, "POST", "/pause", &Value::Null);
+    // An agent that is not paused is given up after 15 s.
+    std::thread::sleep(Duration::from_secs(20));
+    assert_eq!(living.view()["status"], "paused");
+    living.ask(200, "POST", "/resume", &Value::Null);
+    living.write(cat, "awake\n");
+    living.read(cat, "after=0").until("awake\n");
+    let process = living.process(cat);
+    assert_eq!((&process["state"], &process["pid"]), (&json!("running"), &pid), "{process}");
+    assert_eq!(living.view()["generation"], 1);
     living.end();
 }
 

@@ -7,14 +7,19 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
-use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::termios::{
+    LocalModes, OptionalActions, Termios, Winsize, tcgetattr, tcsetattr, tcsetwinsize,
+};
 use serde_json::{Value, json};
 
 use super::fs::terminal;
 use super::living::{Living, text};
 use crate::agent;
+use crate::cluster::proxy::Proxy;
 use crate::engines::{Feature, has};
 use crate::fixture::{Fixture, TIMEOUT, eventually, runs};
 use crate::rootfs::{Provided, Rootfs};
@@ -29,6 +34,9 @@ pub struct Terminal {
     shown: Arc<Mutex<Vec<u8>>>,
     before: Termios,
 }
+
+/// Asks a terminal where its cursor is.
+const WHERE: &str = "\x1b[6n";
 
 /// Gives a terminal another size, of which its programs are told.
 fn resize(side: &File, rows: u16, cols: u16) {
@@ -101,12 +109,26 @@ impl Terminal {
     /// Waits until it has shown this.
     #[track_caller]
     pub fn until(&self, text: &str) {
-        let since = std::time::Instant::now();
+        let since = Instant::now();
         while !self.shown().contains(text) {
             let shown = self.shown();
             assert!(since.elapsed() < TIMEOUT, "no {text:?} in {shown:?}");
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Answers so many questions of a program, as a terminal far away does.
+    fn answer(&self, questions: usize) -> JoinHandle<()> {
+        let (shown, mut keyboard) = (self.shown.clone(), self.keyboard.try_clone().unwrap());
+        std::thread::spawn(move || {
+            let (since, mut answered) = (Instant::now(), 0);
+            while answered < questions && since.elapsed() < TIMEOUT {
+                let asked = String::from_utf8_lossy(&shown.lock().unwrap()).matches(WHERE).count();
+                sleep(Duration::from_millis(15));
+                keyboard.write_all("\x1b[30;100R".repeat(asked - answered).as_bytes()).unwrap();
+                answered = asked;
+            }
+        })
     }
 
     fn is_raw(&self) -> bool {
@@ -189,6 +211,64 @@ fn terminal_is_as_it_was_when_its_client_is_ended() {
 }
 
 #[test]
+fn terminal_is_raw_again_when_its_client_goes_on_after_a_stop() {
+    let place = Fixture::new();
+    let provided = Rootfs::busybox().provide();
+    let mut terminal = Terminal::exec(&place, &provided, &["sh"]);
+    terminal.type_keys("echo u''p\r");
+    terminal.until("up");
+    terminal.signal(Signal::STOP);
+    waitid(WaitId::Pid(Pid::from_child(&terminal.child)), WaitIdOptions::STOPPED).unwrap();
+    // The shell that has it meanwhile has it as it was.
+    tcsetattr(&terminal.side, OptionalActions::Now, &terminal.before).unwrap();
+    terminal.signal(Signal::CONT);
+    eventually("it is raw again", || terminal.is_raw().then_some(()));
+    terminal.type_keys("exit 7\r");
+    assert_eq!(terminal.end().0, Some(7));
+}
+
+#[test]
+fn keys_that_leave_a_command_cancel_it() {
+    let place = Fixture::new();
+    let provided = Rootfs::busybox().provide();
+    let root = provided.args();
+    let line = "trap '' HUP; trap 'echo asked; exit 3' TERM; trap 'echo asked in its way; exit 3' USR1; \
+        echo up; while :; do sleep 0.05; done";
+    for (flags, keys, said) in [
+        (&[][..], "\x10\x11", "asked\r\n"),
+        (&["--detach-keys", "ctrl-x,x", "--stop-signal", "USR1"], "\x18x", "asked in its way\r\n"),
+    ] {
+        let own = ["exec", "-it", "--stop-timeout", "60s", &*root[0], &*root[1]];
+        let words = [&own[..], flags, &["--", "sh", "-c", line]].concat();
+        let mut terminal = Terminal::run(&place, &place.command(words));
+        terminal.until("up");
+        terminal.type_keys(keys);
+        let (code, shown) = terminal.end();
+        assert_eq!(code, Some(130), "{shown}");
+        assert!(shown.contains(said), "{shown}");
+    }
+}
+
+#[test]
+fn answers_to_a_programs_last_questions_are_not_typed_after_it() {
+    let place = Fixture::new();
+    let provided = Rootfs::busybox().provide();
+    let line = "n=0; while [ $n -lt 2000 ]; do printf '\\033[6n'; n=$((n + 1)); done";
+    let are_dropped = || {
+        let mut terminal = Terminal::exec(&place, &provided, &["sh", "-c", line]);
+        let answering = terminal.answer(2000);
+        eventually("the command ends", || terminal.child.try_wait().unwrap());
+        answering.join().unwrap();
+        terminal.type_keys("typed\r");
+        let mut typed = [0; 64];
+        let length = terminal.side.read(&mut typed).unwrap();
+        typed[..length] == *b"typed\n"
+    };
+    // On a busy machine an answer may take longer than the client waits for it.
+    assert!((0..20).any(|_| are_dropped()));
+}
+
+#[test]
 fn terminal_is_as_it_was_when_its_service_is_killed() {
     let place = Fixture::new();
     let Some(living) = Living::new(&place) else { return };
@@ -249,11 +329,41 @@ fn shell_that_is_left_by_its_keys_is_attached_to_again() {
     let process = &listed["processes"][0];
     assert_eq!((&process["pty"], &process["state"]), (&json!(true), &json!("running")), "{listed}");
     let id = process["id"].to_string();
-    let mut again = Terminal::verb(&place, &living, "attach", &[&id]);
+    let other_keys = [&*id, "--detach-keys", "ctrl-x,x"];
+    let mut again = Terminal::verb(&place, &living, "attach", &other_keys);
     again.type_keys("echo n is $n\r");
     again.until("n is 5");
+    again.type_keys("\x18x");
+    assert_eq!(again.end().0, Some(0));
+    let mut again = Terminal::verb(&place, &living, "attach", &[&id]);
+    again.type_keys("echo n is still $n\r");
+    again.until("n is still 5");
     again.type_keys("exit 4\r");
     assert_eq!(again.end().0, Some(4));
+    living.end();
+}
+
+#[test]
+fn client_whose_connection_is_lost_goes_on_over_another_one() {
+    let place = Fixture::new();
+    let Some(living) = Living::new(&place) else { return };
+    let id = living.start(&in_terminal(&["sh"])).to_string();
+    let address = living.service.url.strip_prefix("http://").unwrap();
+    let proxy = Proxy::before(address.parse().unwrap());
+    let mut command = place.command(["sandbox", "attach", &*living.id, &*id]);
+    command.env("SANDBOXCTL_SERVER", format!("http://{}", proxy.address()));
+    let mut terminal = Terminal::run(&place, &command);
+    terminal.type_keys("n=5; echo u''p\r");
+    terminal.until("up");
+    proxy.reset();
+    eventually("it is connected again", || {
+        terminal.type_keys("echo n is $n\r");
+        terminal.shown().contains("n is 5").then_some(())
+    });
+    terminal.type_keys("exit 4\r");
+    let (code, shown) = terminal.end();
+    assert_eq!(code, Some(4), "{shown}");
+    assert!(shown.contains("reconnected; some keystrokes may be lost"), "{shown}");
     living.end();
 }
 

@@ -923,6 +923,8 @@ export type ProcessRequest = {
   secrets?: Secrets;
   /** Whether its stdin stays open for input that comes later. */
   stdin?: boolean;
+  /** The signal that asks it to end, before what is left of it is killed; by default `TERM`. */
+  stop_signal?: SignalName | null;
   /** A word of the caller's own, by which the process can be found. */
   tag?: string | null;
   /** After how many milliseconds it is stopped; by default it may run as long as its sandbox. */

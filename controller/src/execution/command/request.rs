@@ -76,6 +76,7 @@ pub(in crate::execution) fn request(
         kept,
         timeout_ms: timeout.map(millis),
         grace_ms: millis(stop_timeout),
+        stop_signal: asked.stop_signal,
     };
     if request.command_bytes() > MAX_COMMAND_BYTES {
         return refuse(format!(

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sandbox_api::{
     ExecutionResult, FileOp, NoteKind, OutputStream, Pull, RootFs, SandboxSpec, Script, Sign,
-    TerminalSize, TouchedFile, TouchedSource,
+    SignalName, TerminalSize, TouchedFile, TouchedSource,
 };
 use sandbox_protocol::WireString;
 use sandbox_protocol::limits::{INITIAL_CREDIT, MAX_CHUNK_BYTES};
@@ -359,12 +359,13 @@ async fn a_program_that_goes_on_after_a_cancel_has_its_grace_and_no_more() {
     let world = greeted(async |mut agent: Scripted, _| {
         let mut program = Program::asked(&mut agent).await;
         assert_eq!(program.exec.grace_ms, 60_000);
+        assert_eq!(program.exec.stop_signal, Some(SignalName::Usr1));
         program.cancelled().await;
         std::future::pending().await
     });
     let mut spec = with_programs(&world);
     spec.limits.stop_timeout = Duration::from_secs(60);
-    let long = Command::new("x").timeout(Duration::from_secs(600));
+    let long = Command::new("x").timeout(Duration::from_secs(600)).stop_signal(SignalName::Usr1);
     let sandbox = launch(&world, spec).await;
     let execution = sandbox.start(long, CancelHandle::new()).await.unwrap();
     execution.cancel_handle().cancel(CancelCause::Caller);

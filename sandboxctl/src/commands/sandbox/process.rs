@@ -33,7 +33,7 @@ pub async fn run(
     client: Arc<Client>,
     args: &RunInArgs,
 ) -> Result<u8, Error> {
-    let RunInArgs { command, detach, tty, keys } = args;
+    let &RunInArgs { ref command, detach, tty, stop_signal, ref keys } = args;
     let settings = context.settings_with(|flags| command.add_flags(flags))?;
     let setting = settings.setting(settings.limit_key(LimitKey::Timeout));
     let is_timed = setting.layer == Layer::Flag;
@@ -46,10 +46,11 @@ pub async fn run(
         pty,
         merge: true,
         timeout_ms: is_timed.then(|| millis(settings.limits().timeout)),
+        stop_signal,
         ..ProcessRequest::default()
     };
     let id = find(&client, &command.sandbox).await?.id;
-    if *detach {
+    if detach {
         let process = client.start_process(&id, &request, &remote::new_key()).await?;
         return context.output.text(&format!("{}\n", process.id)).map(|()| 0);
     }

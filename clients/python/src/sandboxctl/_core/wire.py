@@ -537,6 +537,8 @@ class ProcessRequest(TypedDict):
     """Secrets, each as an environment variable of this process."""
     stdin: NotRequired[bool]
     """Whether its stdin stays open for input that comes later."""
+    stop_signal: NotRequired[Union[SignalName, None]]
+    """The signal that asks it to end, before what is left of it is killed; by default `TERM`."""
     tag: NotRequired[Union[str, None]]
     """A word of the caller's own, by which the process can be found."""
     timeout_ms: NotRequired[Union[int, None]]
