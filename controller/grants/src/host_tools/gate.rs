@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Asks, HostAnswer, HostFile, HostToolError, ToolGrant};
+use super::{HostAnswer, HostFile, HostToolError, ToolGrant};
 use super::{luau, search};
 use crate::permission::{Answer, Ask, ask};
 
@@ -242,9 +242,10 @@ impl Gate {
         if let Some(most) = given.filter(|most| effect <= *most) {
             return Ok(most);
         }
-        let asked = given.is_some() || self.grant.asks == Asks::Anything;
+        let ToolGrant { permission, learner, .. } = &self.grant;
+        let asked = if given.is_some() { permission } else { learner };
         let question = Ask::Tool { tool: name, arguments, effect };
-        if asked && ask(self.grant.permission.as_ref(), &question).await == Answer::Allowed {
+        if ask(asked.as_ref(), &question).await == Answer::Allowed {
             return Ok(effect);
         }
         let word = self.grant.needs_permission(tool).then(|| "--allow-destructive".to_owned());

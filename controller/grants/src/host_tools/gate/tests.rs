@@ -91,6 +91,17 @@ impl Permission for Asked {
     }
 }
 
+/// Refuses everything, as where what is asked for is only noted.
+#[derive(Debug)]
+struct Nobody;
+
+#[async_trait]
+impl Permission for Nobody {
+    async fn ask(&self, _: &Ask<'_>) -> Answer {
+        Answer::Refused
+    }
+}
+
 fn gate(rules: &[&str], change: impl FnOnce(&mut ToolGrant)) -> (Gate, Arc<Fake>) {
     let tools = Arc::new(Fake::default());
     let mut grant = ToolGrant::new(tools.clone());
@@ -169,12 +180,17 @@ async fn destructive_tool_needs_a_word_for_it_or_a_permission() {
     // Nobody is asked about what no rule gives.
     assert!(call(&asked, "a.write", json!({ "yes": 1 })).await.is_err());
     assert_eq!(tools.calls.lock().unwrap().len(), 1);
-    let (learning, _) = gate(&["a.read"], |grant| {
-        grant.permission = Some(Arc::new(Asked));
-        grant.asks = Asks::Anything;
-    });
+    let (learning, _) = gate(&["a.read"], |grant| grant.learner = Some(Arc::new(Asked)));
     assert!(call(&learning, "a.write", json!({ "yes": 1 })).await.is_ok());
     assert!(call(&learning, "a.write", json!({})).await.is_err());
+    // Who is asked by a run does not widen what is given where rules are learnt.
+    let (client, tools) = gate(&["a.remove"], |grant| {
+        let learning = ToolGrant { learner: Some(Arc::new(Nobody)), ..grant.clone() };
+        *grant = learning.with_asker(Arc::new(Asked));
+    });
+    assert!(call(&client, "a.write", json!({ "yes": 1 })).await.is_err());
+    assert!(call(&client, "a.remove", json!({ "yes": 1 })).await.is_ok());
+    assert_eq!(tools.calls.lock().unwrap().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
