@@ -634,37 +634,66 @@ fn client_that_can_be_asked_is_asked_about_a_tool_that_destroys() {
     let fake = Fake::new();
     let upstream = fake.upstream(&[]);
     let flags = ["--no-io", "--pool", "0", "--upstream", &upstream, "--tool", "fake.*"];
-    let script = json!({ "script": "local ok, why = pcall(tools.fake.delete_item, { id = 3 }) return { ok, tostring(why) }" });
-    // It cannot be asked: that is a no.
+    let script = json!({ "script": "local ok, why = pcall(tools.fake.delete_item, { id = 3 })
+        return { ok, tostring(why), (pcall(tools.describe, 'fake.delete_item')) }" });
+    // It cannot be asked: that is a no, and no tool that it is given.
     let mut client = Client::new(&fake.place, &flags);
     let refused = client.data("execute_script", script.clone());
     assert_eq!(refused["result"][0], false, "{refused:#}");
+    assert_eq!(refused["result"][2], false, "{refused:#}");
     client.end();
     assert_eq!(fake.called(), Vec::<String>::new());
 
-    let mut client = Client::silent(&fake.place, &flags);
+    for revision in ["2025-06-18", "2025-11-25"] {
+        let mut client = asked_client(&fake.place, &flags, revision);
+        for (action, is_made) in [("decline", false), ("cancel", false), ("accept", true)] {
+            let content = json!({ "allow": true });
+            client.say_when_asked(match action {
+                "accept" => json!({ "action": action, "content": content }),
+                _ => json!({ "action": action }),
+            });
+            let data = client.data("execute_script", script.clone());
+            assert_eq!(data["result"][0], is_made, "{action}: {data:#}");
+            assert_eq!(data["result"][2], true, "{data:#}");
+            let asked = client.asked().expect("it was asked");
+            assert_eq!(asked["method"], "elicitation/create", "{asked:#}");
+            let message = asked["params"]["message"].as_str().unwrap();
+            assert!(message.contains("fake.delete_item") && message.contains('3'), "{message}");
+        }
+        client.end();
+    }
+    assert_eq!(fake.called(), ["delete_item"; 2]);
+}
+
+/// A client of this revision that can ask its user.
+pub fn asked_client(place: &Fixture, flags: &[&str], revision: &str) -> Client {
+    let mut client = Client::silent(place, flags);
     let hello = json!({
-        "protocolVersion": "2025-11-25",
+        "protocolVersion": revision,
         "capabilities": { "elicitation": {} },
         "clientInfo": { "name": "test", "version": "1" },
     });
-    client.ask("initialize", hello);
+    let hello = client.ask("initialize", hello);
+    assert_eq!(hello["result"]["protocolVersion"], revision, "{hello:#}");
     client.notify("notifications/initialized", json!({}));
-    for (action, is_made) in [("decline", false), ("cancel", false), ("accept", true)] {
-        let content = json!({ "allow": true });
-        client.say_when_asked(match action {
-            "accept" => json!({ "action": action, "content": content }),
-            _ => json!({ "action": action }),
-        });
-        let data = client.data("execute_script", script.clone());
-        assert_eq!(data["result"][0], is_made, "{action}: {data:#}");
-        let asked = client.asked().expect("it was asked");
-        assert_eq!(asked["method"], "elicitation/create", "{asked:#}");
-        let message = asked["params"]["message"].as_str().unwrap();
-        assert!(message.contains("fake.delete_item") && message.contains('3'), "{message}");
-    }
+    client
+}
+
+#[test]
+fn question_for_whose_answer_nobody_waits_is_withdrawn() {
+    let fake = Fake::new();
+    let upstream = fake.upstream(&[]);
+    let flags = ["--no-io", "--pool", "0", "--upstream", &upstream, "--tool", "fake.*"];
+    let mut client = asked_client(&fake.place, &flags, "2025-11-25");
+    let call = client
+        .begin_call("execute_script", json!({ "script": "tools.fake.delete_item { id = 3 }" }));
+    let question = client.question();
+    assert_eq!(question["method"], "elicitation/create", "{question:#}");
+    client.notify("notifications/cancelled", json!({ "requestId": call }));
+    let withdrawn = client.notified("notifications/cancelled");
+    assert_eq!(withdrawn[0]["requestId"], question["id"], "{withdrawn:#?}");
     client.end();
-    assert_eq!(fake.called(), ["delete_item"]);
+    assert_eq!(fake.called(), Vec::<String>::new());
 }
 
 /// The params of a call in the stateless revision, by a client of these capabilities.
