@@ -21,8 +21,6 @@ use crate::permission::{Answer, Ask, ask};
 
 /// The window of the rate limit.
 const SECOND: Duration = Duration::from_secs(1);
-/// After how long tools are listed again, if some were missing: a list waits for their servers.
-const LIST_AGAIN: Duration = Duration::from_secs(30);
 /// Most bytes of a tool's description in the answer to a search.
 const MAX_SUMMARY_BYTES: usize = 200;
 
@@ -30,8 +28,8 @@ const MAX_SUMMARY_BYTES: usize = 200;
 #[derive(Debug)]
 pub struct Gate {
     grant: ToolGrant,
-    /// The tools as they were listed last, and when.
-    listed: Mutex<Option<(Listed, Instant)>>,
+    /// The tools as they were listed last.
+    listed: Mutex<Option<Listed>>,
     state: Mutex<State>,
 }
 
@@ -291,14 +289,17 @@ impl Gate {
 
     async fn list(&self) -> Result<Listed, Refusal> {
         let lock = || self.listed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((listed, at)) = &*lock()
-            && (listed.1.is_empty() || at.elapsed() < LIST_AGAIN)
-        {
-            return Ok(listed.clone());
+        let before = lock().clone();
+        if let Some(before) = before {
+            // Servers are waited for once; what is there since is known.
+            let known = if before.1.is_empty() { None } else { self.grant.tools.known() };
+            let listed = known.unwrap_or(before);
+            *lock() = Some(listed.clone());
+            return Ok(listed);
         }
         let listed = timeout(self.grant.limits.timeout, self.grant.tools.list_some()).await;
         let listed = listed.unwrap_or(Err(HostToolError::Timeout))?;
-        *lock() = Some((listed.clone(), Instant::now()));
+        *lock() = Some(listed.clone());
         Ok(listed)
     }
 

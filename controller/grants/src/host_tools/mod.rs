@@ -30,6 +30,12 @@ pub trait HostTools: Send + Sync + Debug {
         Ok((self.list().await?, Vec::new()))
     }
 
+    /// The same without waiting, as it is by now; `None` if that is no more than [`list_some`](Self::list_some)
+    /// gave before.
+    fn known(&self) -> Option<(Arc<[HostTool]>, Vec<String>)> {
+        None
+    }
+
     /// One of them, which may be there before all of them can be listed.
     async fn find(&self, tool: &str) -> Result<HostTool, HostToolError> {
         let all = self.list().await?;
