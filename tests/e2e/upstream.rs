@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::conformance::mcp::Client;
 use crate::fixture::{Ended, Fixture, eventually, finish, in_its_time};
+use crate::rootfs::digest;
 use crate::servers::{self, Python, published};
 
 /// Published servers, as `--upstream` takes them.
@@ -512,6 +513,55 @@ fn calls_are_counted_limited_and_listed_with_digests_alone() {
     assert!(!document.to_string().contains("zebra"));
     // Nothing is listed where nothing was called.
     assert_eq!(fake.run(&[], "return 1").get("tool_calls"), None);
+}
+
+#[test]
+fn receipt_has_the_digest_of_all_calls() {
+    let fake = Fake::new();
+    let script = "tools.fake.echo { text = 'zebra' }
+        pcall(tools.fake.fail, { why = 'quagga' })
+        pcall(tools.fake.create_item, {})";
+    let document = fake.run(&["--receipt", "receipt.json"], script);
+    assert_eq!(document["status"], "ok", "{document:#}");
+    let sha256 = |text: &str| digest(text.as_bytes()).trim_start_matches("sha256:").to_owned();
+    let calls = document["tool_calls"].as_array().unwrap();
+    let of = |at: usize, what: &str| calls[at][what].as_str().unwrap().to_owned();
+    assert_eq!(of(0, "arguments_sha256"), sha256(r#"{"text":"zebra"}"#));
+    assert_eq!(of(0, "result_sha256"), sha256(r#""zebra""#));
+    assert_eq!(of(1, "arguments_sha256"), sha256(r#"{"why":"quagga"}"#));
+    assert_eq!([of(1, "outcome"), of(2, "outcome")], ["failed", "refused"]);
+    let names = ["tool", "outcome", "arguments_sha256", "result_sha256"];
+    let line = |call: &Value| format!("{}\n", json!(names.map(|name| call[name].clone())));
+    let lines: String = calls.iter().map(line).collect();
+    let receipt: Value = serde_json::from_str(&fake.place.read("receipt.json")).unwrap();
+    let byproducts = receipt["predicate"]["runDetails"]["byproducts"].as_array().unwrap();
+    let listed = byproducts.iter().find(|it| it["name"] == "tool_calls").expect("the calls");
+    assert_eq!(listed["digest"]["sha256"], sha256(&lines), "{receipt:#}");
+    assert_eq!(listed["annotations"], json!({ "calls": 3, "truncated": false }));
+}
+
+#[test]
+fn configured_program_has_its_directory_and_its_variables() {
+    let fake = Fake::new();
+    let (cwd, token) = (fake.place.path("its"), fake.place.write("token", "xyzzy-42"));
+    std::fs::create_dir(&cwd).unwrap();
+    let user = fake.place.home().join(".config/sandboxctl");
+    std::fs::create_dir_all(&user).unwrap();
+    // It notes where it was started.
+    let words = servers::mcp("notes".as_ref(), &[]);
+    let config = format!(
+        "[mcp.upstream.own]\ncommand = {words:?}\ncwd = {cwd:?}\n\
+         env = {{ ITS_TOKEN = \"Bearer file:{}\" }}\n",
+        token.display()
+    );
+    std::fs::write(user.join("config.toml"), config).unwrap();
+    // An agent has all that are configured.
+    let mut client = Client::new(&fake.place, &["--no-io", "--pool", "0"]);
+    let script = json!({ "script": "return tools.own.environment {}.ITS_TOKEN" });
+    assert_eq!(client.data("execute_script", script)["result"], "Bearer xyzzy-42");
+    client.end();
+    let notes = std::fs::read_to_string(cwd.join("notes")).unwrap();
+    assert!(notes.contains("call environment "), "{notes}");
 }
 
 #[test]
