@@ -177,7 +177,7 @@ fn has_forms(capabilities: &ClientCapabilities) -> bool {
     capabilities.elicitation.as_ref().is_some_and(|it| it.form.is_some() || it.url.is_none())
 }
 
-/// Whoever waits for a client's answer to a request. If that ends first, the client withdraws the question.
+/// Whoever waits for a client's answer to a request. If that ends first, the client is told so.
 #[derive(Debug)]
 struct Waiting {
     peer: Peer<RoleServer>,
