@@ -281,6 +281,21 @@ fn host_gets_the_secret_and_no_program_finds_it_in_its_sandbox() {
 }
 
 #[test]
+fn configuration_of_the_user_gives_a_host_its_secret() {
+    let injected = Injected::new();
+    let user = injected.place.home().join(".config/sandboxctl");
+    std::fs::create_dir_all(&user).unwrap();
+    let [_, rule] = injected.bearer();
+    std::fs::write(user.join("config.toml"), format!("[network]\ninject = [\"{rule}\"]\n"))
+        .unwrap();
+    let answers = injected.ask(&[""; 0], &[("echo", get("/echo"))]);
+    assert_eq!(answers.status("echo"), 200, "{}", answers.text("echo"));
+    assert!(!answers.leaks("echo"), "{}", answers.text("echo"));
+    let sent = injected.server.requests();
+    assert!(sent.len() == 1 && sent[0].contains(&format!("Bearer {SECRET}\r\n")), "{sent:#?}");
+}
+
+#[test]
 fn secret_goes_to_its_host_at_its_port_over_tls_alone() {
     let injected = Injected::new();
     let (authority, target) = (&injected.authority, injected.target());

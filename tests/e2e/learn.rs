@@ -7,10 +7,12 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::agent::network;
+use crate::conformance::mcp::Client;
 use crate::conformance::terminals::Terminal;
 use crate::fixture::{Ended, Fixture, finish};
 use crate::rootfs::{Provided, Rootfs};
 use crate::servers;
+use crate::upstream::asked_client;
 
 /// A place with a rules file, and a sandbox that has a shell and the program that connects.
 struct Learning {
@@ -313,6 +315,51 @@ fn tools_are_learnt_as_hosts_are() {
     );
     assert_eq!(seen["list_items"], true, "what was allowed before stays so: {document:#}");
     assert!(!called().contains(&"delete_item".to_owned()));
+}
+
+#[test]
+fn client_of_an_agent_widens_no_rule_and_is_asked_only_about_what_a_rule_gives() {
+    let place = Fixture::new();
+    let notes = place.path("notes");
+    std::fs::write(&notes, "").unwrap();
+    let upstream = format!("fake={}", servers::mcp(&notes, &[]).join(" "));
+    let both = ["--no-io", "--pool", "0", "--upstream", &upstream, "--learn", "rules.toml"];
+    let script = "local seen = {}
+        for _, name in { 'create_item', 'delete_item' } do seen[name] = (pcall(tools.fake[name], {})) end
+        return seen";
+    let script = json!({ "script": script });
+    // No rule gives either: nobody is asked, whatever the client can do. A question would have no reply.
+    let mut client = asked_client(&place, &both, "2025-11-25");
+    let seen = client.data("execute_script", script.clone())["result"].clone();
+    assert_eq!(seen, json!({ "create_item": false, "delete_item": false }));
+    client.end();
+    let text = place.read("rules.toml");
+    assert_eq!(text.matches("asked for once by a script; nobody was asked").count(), 2, "{text}");
+    // A rule gives one of them: its user is asked about that, and the yes makes no rule.
+    std::fs::remove_file(place.path("rules.toml")).unwrap();
+    let flags = [&both[..], &["--tool", "fake.delete_item"]].concat();
+    let mut client = asked_client(&place, &flags, "2025-11-25");
+    client.say_when_asked(json!({ "action": "accept", "content": {} }));
+    let seen = client.data("execute_script", script.clone())["result"].clone();
+    assert_eq!(seen, json!({ "create_item": false, "delete_item": true }));
+    let asked = client.asked().expect("it was asked");
+    let message = asked["params"]["message"].as_str().unwrap();
+    assert!(message.contains("fake.delete_item") && message.contains("removes"), "{message}");
+    client.end();
+    let text = place.read("rules.toml");
+    assert_eq!(in_force(&text, "tools"), Vec::<String>::new(), "{text}");
+    assert!(text.contains("; nobody was asked\n    # \"fake.create_item\""), "{text}");
+    assert!(text.contains("; allowed that time\n"), "{text}");
+    // One that cannot ask: it was not asked, and has not refused.
+    std::fs::remove_file(place.path("rules.toml")).unwrap();
+    let mut client = Client::new(&place, &flags);
+    let seen = client.data("execute_script", script)["result"].clone();
+    assert_eq!(seen, json!({ "create_item": false, "delete_item": false }));
+    client.end();
+    let text = place.read("rules.toml");
+    assert_eq!(text.matches("; nobody was asked\n").count(), 2, "{text}");
+    let called = std::fs::read_to_string(&notes).unwrap();
+    assert_eq!(called.matches("call ").count(), 1, "{called}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::conformance::mcp::Client;
 use crate::fixture::{Ended, Fixture, eventually, finish, in_its_time};
+use crate::rootfs::digest;
 use crate::servers::{self, Python, published};
 
 /// Published servers, as `--upstream` takes them.
@@ -515,6 +516,55 @@ fn calls_are_counted_limited_and_listed_with_digests_alone() {
 }
 
 #[test]
+fn receipt_has_the_digest_of_all_calls() {
+    let fake = Fake::new();
+    let script = "tools.fake.echo { text = 'zebra' }
+        pcall(tools.fake.fail, { why = 'quagga' })
+        pcall(tools.fake.create_item, {})";
+    let document = fake.run(&["--receipt", "receipt.json"], script);
+    assert_eq!(document["status"], "ok", "{document:#}");
+    let sha256 = |text: &str| digest(text.as_bytes()).trim_start_matches("sha256:").to_owned();
+    let calls = document["tool_calls"].as_array().unwrap();
+    let of = |at: usize, what: &str| calls[at][what].as_str().unwrap().to_owned();
+    assert_eq!(of(0, "arguments_sha256"), sha256(r#"{"text":"zebra"}"#));
+    assert_eq!(of(0, "result_sha256"), sha256(r#""zebra""#));
+    assert_eq!(of(1, "arguments_sha256"), sha256(r#"{"why":"quagga"}"#));
+    assert_eq!([of(1, "outcome"), of(2, "outcome")], ["failed", "refused"]);
+    let names = ["tool", "outcome", "arguments_sha256", "result_sha256"];
+    let line = |call: &Value| format!("{}\n", json!(names.map(|name| call[name].clone())));
+    let lines: String = calls.iter().map(line).collect();
+    let receipt: Value = serde_json::from_str(&fake.place.read("receipt.json")).unwrap();
+    let byproducts = receipt["predicate"]["runDetails"]["byproducts"].as_array().unwrap();
+    let listed = byproducts.iter().find(|it| it["name"] == "tool_calls").expect("the calls");
+    assert_eq!(listed["digest"]["sha256"], sha256(&lines), "{receipt:#}");
+    assert_eq!(listed["annotations"], json!({ "calls": 3, "truncated": false }));
+}
+
+#[test]
+fn configured_program_has_its_directory_and_its_variables() {
+    let fake = Fake::new();
+    let (cwd, token) = (fake.place.path("its"), fake.place.write("token", "xyzzy-42"));
+    std::fs::create_dir(&cwd).unwrap();
+    let user = fake.place.home().join(".config/sandboxctl");
+    std::fs::create_dir_all(&user).unwrap();
+    // It notes where it was started.
+    let words = servers::mcp("notes".as_ref(), &[]);
+    let config = format!(
+        "[mcp.upstream.own]\ncommand = {words:?}\ncwd = {cwd:?}\n\
+         env = {{ ITS_TOKEN = \"Bearer file:{}\" }}\n",
+        token.display()
+    );
+    std::fs::write(user.join("config.toml"), config).unwrap();
+    // An agent has all that are configured.
+    let mut client = Client::new(&fake.place, &["--no-io", "--pool", "0"]);
+    let script = json!({ "script": "return tools.own.environment {}.ITS_TOKEN" });
+    assert_eq!(client.data("execute_script", script)["result"], "Bearer xyzzy-42");
+    client.end();
+    let notes = std::fs::read_to_string(cwd.join("notes")).unwrap();
+    assert!(notes.contains("call environment "), "{notes}");
+}
+
+#[test]
 fn server_that_answers_badly_costs_its_own_calls_alone() {
     let fake = Fake::new();
     let upstream = fake.upstream(&["--hostile"]);
@@ -634,37 +684,66 @@ fn client_that_can_be_asked_is_asked_about_a_tool_that_destroys() {
     let fake = Fake::new();
     let upstream = fake.upstream(&[]);
     let flags = ["--no-io", "--pool", "0", "--upstream", &upstream, "--tool", "fake.*"];
-    let script = json!({ "script": "local ok, why = pcall(tools.fake.delete_item, { id = 3 }) return { ok, tostring(why) }" });
-    // It cannot be asked: that is a no.
+    let script = json!({ "script": "local ok, why = pcall(tools.fake.delete_item, { id = 3 })
+        return { ok, tostring(why), (pcall(tools.describe, 'fake.delete_item')) }" });
+    // It cannot be asked: that is a no, and no tool that it is given.
     let mut client = Client::new(&fake.place, &flags);
     let refused = client.data("execute_script", script.clone());
     assert_eq!(refused["result"][0], false, "{refused:#}");
+    assert_eq!(refused["result"][2], false, "{refused:#}");
     client.end();
     assert_eq!(fake.called(), Vec::<String>::new());
 
-    let mut client = Client::silent(&fake.place, &flags);
+    for revision in ["2025-06-18", "2025-11-25"] {
+        let mut client = asked_client(&fake.place, &flags, revision);
+        for (action, is_made) in [("decline", false), ("cancel", false), ("accept", true)] {
+            let content = json!({ "allow": true });
+            client.say_when_asked(match action {
+                "accept" => json!({ "action": action, "content": content }),
+                _ => json!({ "action": action }),
+            });
+            let data = client.data("execute_script", script.clone());
+            assert_eq!(data["result"][0], is_made, "{action}: {data:#}");
+            assert_eq!(data["result"][2], true, "{data:#}");
+            let asked = client.asked().expect("it was asked");
+            assert_eq!(asked["method"], "elicitation/create", "{asked:#}");
+            let message = asked["params"]["message"].as_str().unwrap();
+            assert!(message.contains("fake.delete_item") && message.contains('3'), "{message}");
+        }
+        client.end();
+    }
+    assert_eq!(fake.called(), ["delete_item"; 2]);
+}
+
+/// A client of this revision that can ask its user.
+pub fn asked_client(place: &Fixture, flags: &[&str], revision: &str) -> Client {
+    let mut client = Client::silent(place, flags);
     let hello = json!({
-        "protocolVersion": "2025-11-25",
+        "protocolVersion": revision,
         "capabilities": { "elicitation": {} },
         "clientInfo": { "name": "test", "version": "1" },
     });
-    client.ask("initialize", hello);
+    let hello = client.ask("initialize", hello);
+    assert_eq!(hello["result"]["protocolVersion"], revision, "{hello:#}");
     client.notify("notifications/initialized", json!({}));
-    for (action, is_made) in [("decline", false), ("cancel", false), ("accept", true)] {
-        let content = json!({ "allow": true });
-        client.say_when_asked(match action {
-            "accept" => json!({ "action": action, "content": content }),
-            _ => json!({ "action": action }),
-        });
-        let data = client.data("execute_script", script.clone());
-        assert_eq!(data["result"][0], is_made, "{action}: {data:#}");
-        let asked = client.asked().expect("it was asked");
-        assert_eq!(asked["method"], "elicitation/create", "{asked:#}");
-        let message = asked["params"]["message"].as_str().unwrap();
-        assert!(message.contains("fake.delete_item") && message.contains('3'), "{message}");
-    }
+    client
+}
+
+#[test]
+fn question_for_whose_answer_nobody_waits_is_withdrawn() {
+    let fake = Fake::new();
+    let upstream = fake.upstream(&[]);
+    let flags = ["--no-io", "--pool", "0", "--upstream", &upstream, "--tool", "fake.*"];
+    let mut client = asked_client(&fake.place, &flags, "2025-11-25");
+    let call = client
+        .begin_call("execute_script", json!({ "script": "tools.fake.delete_item { id = 3 }" }));
+    let question = client.question();
+    assert_eq!(question["method"], "elicitation/create", "{question:#}");
+    client.notify("notifications/cancelled", json!({ "requestId": call }));
+    let withdrawn = client.notified("notifications/cancelled");
+    assert_eq!(withdrawn[0]["requestId"], question["id"], "{withdrawn:#?}");
     client.end();
-    assert_eq!(fake.called(), ["delete_item"]);
+    assert_eq!(fake.called(), Vec::<String>::new());
 }
 
 /// The params of a call in the stateless revision, by a client of these capabilities.

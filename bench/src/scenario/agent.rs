@@ -323,6 +323,7 @@ struct Names {
     tool_directly: String,
     tool_by_scripts: String,
     tool_by_one: String,
+    tool_by_one_beside_client: String,
     bytes_directly: String,
     bytes_by_one: String,
 }
@@ -339,6 +340,7 @@ impl Names {
             tool_directly: format!("{CALLS} calls of another server's tool by a client, {on}"),
             tool_by_scripts: format!("{CALLS} scripts with one call each, {on}"),
             tool_by_one: format!("one script with {CALLS} calls, {on}"),
+            tool_by_one_beside_client: format!("the same, beside {CALLS} calls by a client, {on}"),
             bytes_directly: format!("bytes of {CALLS} calls by a client, {on}"),
             bytes_by_one: format!("bytes of one script with {CALLS} calls, {on}"),
         }
@@ -346,12 +348,12 @@ impl Names {
 
     fn all(self) -> impl Iterator<Item = String> {
         let Self { one, burst, calls, script, bytes_of_calls, bytes_of_script, .. } = self;
-        let Self {
-            tool_directly, tool_by_scripts, tool_by_one, bytes_directly, bytes_by_one, ..
-        } = self;
+        let Self { tool_directly, tool_by_scripts, tool_by_one, .. } = self;
+        let Self { tool_by_one_beside_client, bytes_directly, bytes_by_one, .. } = self;
         [
-            one, burst, calls, script, tool_directly, tool_by_scripts, tool_by_one, bytes_of_calls,
-            bytes_of_script, bytes_directly, bytes_by_one,
+            one, burst, calls, script, tool_directly, tool_by_scripts, tool_by_one,
+            tool_by_one_beside_client, bytes_of_calls, bytes_of_script, bytes_directly,
+            bytes_by_one,
         ]
         .into_iter()
     }
@@ -379,6 +381,8 @@ async fn measure_with(
     compare(&mut rows, 0, 0, Some(Target::median_at_most(0.005)));
     compare(&mut rows, 3, 2, None);
     compare(&mut rows, 6, 5, Some(Target::ratio_at_most(0.2)));
+    rows.push(rows[6].again(&names.tool_by_one_beside_client));
+    compare(&mut rows, 7, 4, Some(Target::ratio_at_most(0.2)));
     let of_calls = Agent::passed(&agent.stream, agent.read_all()).await?;
     let of_script = Agent::passed(&agent.stream, agent.script(SUM)).await?;
     let directly = Agent::passed(&agent.direct.1, agent.call_directly()).await?;

@@ -71,7 +71,7 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
     let tools = grant.map(|grant| {
         mcp_settings.elicitation = Some(Arc::default());
         mcp_settings.upstreams.others = upstreams.clone();
-        asking(grant, &args.rules, permission.clone())
+        asking(grant, permission.clone())
     });
     let ended = block_on(async {
         let mut signals = Signals::listen()?;

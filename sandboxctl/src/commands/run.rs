@@ -99,7 +99,7 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
         artifacts,
         staging,
         issuer,
-        tools: tools.map(|grant| asking(grant, &args.rules, learn.permission())),
+        tools: tools.map(|grant| asking(grant, learn.permission())),
         permission: learn.permission(),
         reports: &reports,
         view: view(args, scripts.len()),

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use hyper::header::HeaderValue;
 use sandbox_api::service::{BySubject, Subject};
-use sandbox_controller::host_tools::{Asks, Destructive, ToolGrant};
+use sandbox_controller::host_tools::{Destructive, ToolGrant};
 use sandbox_controller::permission::Permission;
 use sandbox_env::Environment;
 use sandbox_upstream::{Credentials, Target, Upstream, Upstreams};
 
 use super::Context;
-use crate::cli::allow::RulesArgs;
 use crate::cli::secret::Source;
 use crate::cli::upstream::UpstreamArgs;
 use crate::config::{Key, Settings};
@@ -84,14 +83,9 @@ fn refuse_twice(args: &UpstreamArgs) -> Result<(), Error> {
     }
 }
 
-/// The same with who is asked: about all that no rule gives, where rules are learnt.
-pub fn asking(
-    grant: ToolGrant,
-    args: &RulesArgs,
-    permission: Option<Arc<dyn Permission>>,
-) -> ToolGrant {
-    let asks = if args.learn.is_some() { Asks::Anything } else { grant.asks };
-    ToolGrant { permission, asks, ..grant }
+/// The same where rules are learnt, with who is asked about all that is not given.
+pub fn asking(grant: ToolGrant, permission: Option<Arc<dyn Permission>>) -> ToolGrant {
+    ToolGrant { learner: permission.clone(), permission, ..grant }
 }
 
 /// The servers of a service by its subjects.

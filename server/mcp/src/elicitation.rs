@@ -8,13 +8,16 @@ use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use rmcp::model::{
-    CallToolResult, ClientCapabilities, ClientResult, ElicitRequest, ElicitRequestParams,
-    ElicitResult, ElicitationAction, ElicitationSchema, ErrorData, InputRequest, InputRequests,
-    InputRequiredResult, InputResponses, ProgressToken, ServerRequest,
+    CallToolResult, CancelledNotificationParam, ClientCapabilities, ClientResult, ElicitRequest,
+    ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationSchema, ErrorData,
+    InputRequest, InputRequests, InputRequiredResult, InputResponses, ProgressToken, RequestId,
+    ServerRequest,
 };
 use rmcp::service::{Peer, PeerRequestOptions, RequestContext, RoleServer};
+use sandbox_api::ToolEffect;
 use sandbox_dirfd::random_hex;
 use sandbox_service::permission::{Answer, Ask, PERMISSION_TIMEOUT, Permission};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -42,8 +45,6 @@ pub struct Elicitation {
 /// How the script of a call asks the client that made it.
 #[derive(Debug)]
 pub(crate) enum Asker {
-    /// It cannot be asked.
-    Never,
     ByRequest(Peer<RoleServer>),
     /// By the answer to its request.
     ByResult(mpsc::Sender<Question>),
@@ -77,17 +78,19 @@ struct WaitingCall {
 }
 
 impl Asker {
-    /// That of a call, and the questions that are to be answers to its requests.
-    pub fn of_call(context: &RequestContext<RoleServer>) -> (Self, mpsc::Receiver<Question>) {
+    /// That of a call, and the questions that are to be answers to its requests. `None` if its client cannot
+    /// ask.
+    pub fn of_call(
+        context: &RequestContext<RoleServer>,
+    ) -> Option<(Self, mpsc::Receiver<Question>)> {
         let (sender, questions) = mpsc::channel(1);
         let has_requests = context.protocol_version().is_none_or(|it| it.has_initialize());
-        let can_ask = context.client_capabilities().is_some_and(|it| has_forms(&it));
-        let asker = match (can_ask, has_requests) {
-            (false, _) => Self::Never,
-            (true, true) => Self::ByRequest(context.peer.clone()),
-            (true, false) => Self::ByResult(sender),
+        context.client_capabilities().filter(has_forms)?;
+        let asker = match has_requests {
+            true => Self::ByRequest(context.peer.clone()),
+            false => Self::ByResult(sender),
         };
-        (asker, questions)
+        Some((asker, questions))
     }
 }
 
@@ -174,6 +177,25 @@ fn has_forms(capabilities: &ClientCapabilities) -> bool {
     capabilities.elicitation.as_ref().is_some_and(|it| it.form.is_some() || it.url.is_none())
 }
 
+/// Whoever waits for a client's answer to a request. If that ends first, the client is told so.
+#[derive(Debug)]
+struct Waiting {
+    peer: Peer<RoleServer>,
+    /// The request; `None` once it is answered.
+    id: Option<RequestId>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let Some((id, runtime)) = self.id.take().zip(Handle::try_current().ok()) else { return };
+        let reason = "nobody waits for the answer any more".to_owned();
+        let (peer, what) =
+            (self.peer.clone(), CancelledNotificationParam::new(Some(id), Some(reason)));
+        // Without a client there is nobody to tell.
+        runtime.spawn(async move { _ = peer.notify_cancelled(what).await });
+    }
+}
+
 #[async_trait]
 impl Permission for Asker {
     async fn ask(&self, ask: &Ask<'_>) -> Answer {
@@ -184,14 +206,16 @@ impl Permission for Asker {
             ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema };
         let request = ElicitRequest::new(params);
         match self {
-            Self::Never => Answer::Refused,
             Self::ByRequest(peer) => {
                 let request = ServerRequest::ElicitRequest(request);
-                let options = PeerRequestOptions::with_timeout(PERMISSION_TIMEOUT);
+                let options = PeerRequestOptions::no_options();
                 let Ok(asked) = peer.send_request_with_option(request, options).await else {
                     return Answer::Refused;
                 };
-                match asked.await_response().await {
+                let mut waiting = Waiting { peer: peer.clone(), id: Some(asked.id.clone()) };
+                let answer = asked.await_response().await;
+                waiting.id = None;
+                match answer {
                     Ok(ClientResult::ElicitResult(result)) => answer_of(&result),
                     _ => Answer::Refused,
                 }
@@ -206,10 +230,10 @@ impl Permission for Asker {
     }
 }
 
-/// What is asked; nothing about hosts, which only rules allow, and nothing that a person would not read to
-/// its end. Names and arguments come from elsewhere: they are quoted, and each is cut alone.
+/// What is asked; nothing about hosts and other tools, which only rules allow, and nothing that a person would
+/// not read to its end. Names and arguments come from elsewhere: they are quoted, and each is cut alone.
 fn question(ask: &Ask<'_>) -> Option<String> {
-    let Ask::Tool { tool, arguments, .. } = ask else { return None };
+    let Ask::Tool { tool, arguments, effect: ToolEffect::Destructive } = ask else { return None };
     let short = |text: String| match text.char_indices().nth(MAX_VALUE) {
         Some((end, _)) => format!("{}… ({} bytes)", &text[..end], text.len()),
         None => text,
@@ -233,7 +257,6 @@ fn question(ask: &Ask<'_>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use rmcp::model::ContentBlock;
-    use sandbox_api::ToolEffect;
     use serde_json::json;
 
     use super::*;
@@ -300,11 +323,13 @@ mod tests {
 
     #[test]
     fn question_quotes_what_comes_from_elsewhere_and_is_bounded() {
-        let asked = |arguments: serde_json::Value| {
+        let about = |arguments: serde_json::Value, effect| {
             let arguments = arguments.as_object().unwrap().clone();
-            let (tool, effect) = ("a.\nb", ToolEffect::Destructive);
-            question(&Ask::Tool { tool, arguments: &arguments, effect })
+            question(&Ask::Tool { tool: "a.\nb", arguments: &arguments, effect })
         };
+        let asked = |arguments| about(arguments, ToolEffect::Destructive);
+        // It says that something is removed or overwritten.
+        assert_eq!(about(json!({}), ToolEffect::Changes), None);
         let text = asked(json!({ "path": "/x\ny" })).unwrap();
         assert!(text.contains(r#""a.\nb""#) && text.ends_with("\"path\": \"/x\\ny\"\n"), "{text}");
         let text = asked(json!({ "to": "a\u{202e}b\u{2028}c\u{200b}\"'" })).unwrap();

@@ -229,7 +229,7 @@ impl ServerHandler for McpServer {
             }
             None => {
                 let progress = to.map(|to| Arc::new(Mutex::new(Some(to))));
-                let asker = elicitation.map(|_| Asker::of_call(&context));
+                let asker = elicitation.and_then(|_| Asker::of_call(&context));
                 self.begin(workspace, request, context.meta.get_traceparent(), progress, asker)
             }
         };

@@ -21,7 +21,7 @@ impl Service {
     /// Runs something to its end in a sandbox of its own, when its turn has come, and gives its events to
     /// `sink`. Its usage counts as that of an execution. Dropping the future leaves the queue, or ends what
     /// runs, whose usage does not count then: the handle cancels it and lets it count. An `asker` is asked about
-    /// calls of tools that nothing else gives to a script.
+    /// calls that a rule gives to a script, of tools that remove or overwrite.
     ///
     /// # Errors
     ///

@@ -20,6 +20,7 @@ use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use sandbox_api::{HostTool, ToolEffect};
 use sandbox_controller::host_tools::{HostAnswer, HostToolError};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -222,6 +223,19 @@ impl Connection {
         Err(StartError { stderr: tail.text(), ..error })
     }
 
+    /// Reads its tools in a task of its own, which goes on if nobody waits for it any more.
+    pub fn listing(self: &Arc<Self>) -> JoinHandle<Result<Arc<[HostTool]>, StartError>> {
+        let connection = self.clone();
+        tokio::spawn(async move { connection.tools().await })
+    }
+
+    /// Starts it if it is neither up nor being started, as after a failure. Waits for nothing.
+    pub fn wake(self: &Arc<Self>) {
+        if self.state.try_lock().is_ok_and(|state| state.live.is_none()) {
+            self.listing();
+        }
+    }
+
     /// Its tools: as they are known, or read again if they have changed.
     pub async fn tools(self: &Arc<Self>) -> Result<Arc<[HostTool]>, StartError> {
         let is_current = |live: &Arc<Live>| !live.is_stale.load(Ordering::Relaxed);
@@ -233,8 +247,9 @@ impl Connection {
         }
         let live = self.connected().await?;
         live.is_stale.store(false, Ordering::Relaxed);
-        let listed = timeout(LIST_TIMEOUT, live.list(&self.name)).await;
-        if !matches!(listed, Ok(Ok(_))) {
+        let listed = self.closed.run_until_cancelled(live.list(&self.name));
+        let listed = timeout(LIST_TIMEOUT, listed).await.map(Option::transpose);
+        if !matches!(listed, Ok(Ok(Some(_)))) {
             live.is_stale.store(true, Ordering::Relaxed);
         }
         let tools = listed.map_err(|_| failed("it did not list its tools in time"))?;
@@ -242,6 +257,7 @@ impl Connection {
             ServiceError::TransportSend(error) => failed(words(&error.error)),
             error => failed(words(&error)),
         })?;
+        let tools = tools.ok_or_else(|| failed("it was closed"))?;
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(tools.clone());
         Ok(tools)
     }

@@ -202,7 +202,25 @@ async fn program_that_is_no_server_is_explained() {
     let both = program(SERVER, &[]).with(failing);
     let (listed, missing) = both.list_some().await.unwrap();
     assert_eq!((listed.len(), missing), (2, vec!["t".to_owned()]));
+    let (known, missing) = both.known().unwrap();
+    assert_eq!((known.len(), missing), (2, vec!["t".to_owned()]));
     both.close().await;
+}
+
+#[tokio::test]
+async fn what_is_known_is_there_without_waiting_and_grows() {
+    let upstreams = program(SERVER, &[]);
+    let (known, missing) = upstreams.known().unwrap();
+    assert_eq!((known.len(), missing), (0, vec!["s".to_owned()]));
+    // It is being started, though nobody waits for it.
+    let ready = async {
+        while upstreams.known().unwrap().0.len() < 2 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), ready).await.expect("its tools are known");
+    assert_eq!(upstreams.known().unwrap().1, Vec::<String>::new());
+    upstreams.close().await;
 }
 
 #[tokio::test(start_paused = true)]

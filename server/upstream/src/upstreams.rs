@@ -44,8 +44,7 @@ impl Upstreams {
     /// Starts all of them, and waits for none.
     pub fn start(&self) {
         for connection in self.0.values() {
-            let connection = connection.clone();
-            tokio::spawn(async move { connection.tools().await });
+            connection.listing();
         }
     }
 
@@ -76,16 +75,16 @@ impl Upstreams {
 impl Upstreams {
     /// The tools of those that answer within this time, and the others with why they have none.
     async fn listed(&self, time: Duration) -> (Vec<HostTool>, Vec<(String, String)>) {
-        let listed = join_all(self.0.values().map(|it| timeout(time, it.tools()))).await;
+        let listed = join_all(self.0.values().map(|it| timeout(time, it.listing()))).await;
         let (mut tools, mut failed) = (Vec::new(), Vec::new());
         for ((name, connection), listed) in self.0.iter().zip(listed) {
             let why = match (listed, connection.known()) {
-                (Ok(Ok(listed)), _) | (_, Some(listed)) => {
+                (Ok(Ok(Ok(listed))), _) | (_, Some(listed)) => {
                     tools.extend(listed.iter().cloned());
                     continue;
                 }
-                (Ok(Err(error)), None) => error.text,
-                (Err(_), None) => "it is still being started".to_owned(),
+                (Ok(Ok(Err(error))), None) => error.text,
+                (Ok(Err(_)) | Err(_), None) => "it is still being started".to_owned(),
             };
             failed.push((name.clone(), why));
         }
@@ -120,6 +119,21 @@ impl HostTools for Upstreams {
             }
             _ => Ok((tools.into(), failed.into_iter().map(|(name, _)| name).collect())),
         }
+    }
+
+    /// Starts those that have failed, too.
+    fn known(&self) -> Option<(Arc<[HostTool]>, Vec<String>)> {
+        let (mut tools, mut missing) = (Vec::new(), Vec::new());
+        for (name, connection) in &self.0 {
+            match connection.known() {
+                Some(known) => tools.extend(known.iter().cloned()),
+                None => {
+                    connection.wake();
+                    missing.push(name.clone());
+                }
+            }
+        }
+        Some((tools.into(), missing))
     }
 
     async fn find(&self, tool: &str) -> Result<HostTool, HostToolError> {

@@ -139,6 +139,18 @@ impl Client {
         }
     }
 
+    /// Waits until the server asks for something, and does not reply.
+    pub fn question(&mut self) -> Value {
+        loop {
+            let message = self.messages.recv_timeout(TIMEOUT).expect("a question");
+            match (message.get("method"), message["id"].as_u64()) {
+                (Some(_), Some(_)) => return message,
+                (None, Some(id)) => _ = self.early.insert(id, message),
+                _ => self.notifications.push(message),
+            }
+        }
+    }
+
     /// What it replies when the server asks for something.
     pub fn say_when_asked(&mut self, result: Value) {
         self.reply = Some(result);
@@ -300,7 +312,7 @@ impl Client {
 impl Client {
     /// Waits for notifications of this method, and takes them with all that came before.
     #[track_caller]
-    fn notified(&mut self, method: &str) -> Vec<Value> {
+    pub fn notified(&mut self, method: &str) -> Vec<Value> {
         while !self.notifications.iter().any(|it| it["method"] == method) {
             let message = self.messages.recv_timeout(TIMEOUT).expect("a notification");
             self.notifications.push(message);

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::service::{Service, serve};
 use crate::fixture::{Fixture, eventually, peak_memory_kib};
 use crate::rootfs::Rootfs;
+use crate::servers;
 
 /// Runs until it is stopped, and prints when it has started.
 const LOOP: &str = "print('begun') while true do end";
@@ -570,6 +571,40 @@ fn sessions_that_one_subject_begins_cost_no_other_one() {
     let called = bob.in_session("2025-11-25").call_in_session("execute_script", script());
     assert_eq!(called.message()["result"]["structuredContent"]["result"], 1, "{called:?}");
     service.stop();
+}
+
+#[test]
+fn scripts_of_agents_over_http_call_tools_of_other_servers_by_the_rules_of_the_service() {
+    let place = Fixture::new();
+    let user = place.home().join(".config/sandboxctl");
+    std::fs::create_dir_all(&user).unwrap();
+    let command = servers::mcp(&place.path("notes"), &[]);
+    let script = json!({ "script": "local seen = {}
+        for _, name in { 'list_items', 'create_item', 'delete_item' } do
+            seen[name] = (pcall(tools.fake[name], { repo = 'site' }))
+        end
+        seen.other = (pcall(tools.fake.create_item, { repo = 'other' }))
+        return seen" });
+    for is_allowed in [false, true] {
+        let config = format!(
+            "[server]\ntool_rules = [\"fake.create_item /repo=site\", \"fake.delete_*\"]\n\
+             allow_destructive = {is_allowed}\n[server.upstream.fake]\ncommand = {command:?}\n"
+        );
+        std::fs::write(user.join("config.toml"), config).unwrap();
+        let service = Service::with(&place, &[], &[]);
+        let client = Client::new(&service);
+        let expected = json!({
+            "list_items": false, "create_item": true, "delete_item": is_allowed, "other": false,
+        });
+        assert_eq!(client.data("execute_script", script.clone())["result"], expected);
+        let listed = client.ask("tools/list", json!({})).message();
+        let execute = listed["result"]["tools"][0]["description"].as_str().unwrap();
+        assert!(execute.contains("tools.search") && !execute.contains("create_item"), "{execute}");
+        service.stop();
+    }
+    let notes = place.read("notes");
+    let called = notes.lines().filter_map(|line| line.strip_prefix("call ")?.split(' ').next());
+    assert_eq!(called.collect::<Vec<_>>(), ["create_item", "create_item", "delete_item"]);
 }
 
 #[test]

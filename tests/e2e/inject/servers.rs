@@ -217,3 +217,32 @@ END
         assert!(head.contains(&expected), "{head}");
     }
 }
+
+#[test]
+fn redirect_that_a_program_follows_takes_no_secret_along() {
+    let injected = Injected::of(Debian::with_npm(TOOLS).provide(), &[]);
+    // The same name at other ports, with TLS and without.
+    let plain = Http::plain(injected.authority.folder());
+    let other = Http::over_tls(&injected.authority.certify(HOST_LOOPBACK), &[]);
+    let mut flags = injected.bearer().to_vec();
+    for server in [&plain, &other] {
+        flags.extend(["--allow".to_owned(), on_host(server)]);
+    }
+    // What a program says itself it may say anywhere.
+    let script = format!(
+        "follow() {{ curl -sSkL --location-trusted -H \"Authorization: Bearer $TOKEN\" \"https://$target$1\"; }}
+        follow '/redirect?to=http://{plain}/echo'
+        follow '/redirect/with?to=https://{other}/echo'",
+        plain = on_host(&plain),
+        other = on_host(&other),
+    );
+    let ended = injected.shell(&flags, &script);
+    assert_eq!(ended.stdout.matches("you sent").count(), 2, "{ended:#?}");
+    let sent = injected.server.requests();
+    assert!(sent.len() == 2 && sent.iter().all(|it| it.contains(SECRET)), "{sent:#?}");
+    for server in [&plain, &other] {
+        let sent = server.requests();
+        assert!(sent.len() == 1 && !leaks(sent[0].as_bytes()), "{sent:#?}");
+        assert!(sent[0].contains("Bearer sandboxctl-injected-TOKEN\r\n"), "{sent:#?}");
+    }
+}

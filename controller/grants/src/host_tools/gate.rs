@@ -15,14 +15,12 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Asks, HostAnswer, HostFile, HostToolError, ToolGrant};
+use super::{HostAnswer, HostFile, HostToolError, ToolGrant};
 use super::{luau, search};
 use crate::permission::{Answer, Ask, ask};
 
 /// The window of the rate limit.
 const SECOND: Duration = Duration::from_secs(1);
-/// After how long tools are listed again, if some were missing: a list waits for their servers.
-const LIST_AGAIN: Duration = Duration::from_secs(30);
 /// Most bytes of a tool's description in the answer to a search.
 const MAX_SUMMARY_BYTES: usize = 200;
 
@@ -30,8 +28,8 @@ const MAX_SUMMARY_BYTES: usize = 200;
 #[derive(Debug)]
 pub struct Gate {
     grant: ToolGrant,
-    /// The tools as they were listed last, and when.
-    listed: Mutex<Option<(Listed, Instant)>>,
+    /// The tools as they were listed last.
+    listed: Mutex<Option<Listed>>,
     state: Mutex<State>,
 }
 
@@ -242,9 +240,10 @@ impl Gate {
         if let Some(most) = given.filter(|most| effect <= *most) {
             return Ok(most);
         }
-        let asked = given.is_some() || self.grant.asks == Asks::Anything;
+        let ToolGrant { permission, learner, .. } = &self.grant;
+        let asked = if given.is_some() { permission } else { learner };
         let question = Ask::Tool { tool: name, arguments, effect };
-        if asked && ask(self.grant.permission.as_ref(), &question).await == Answer::Allowed {
+        if ask(asked.as_ref(), &question).await == Answer::Allowed {
             return Ok(effect);
         }
         let word = self.grant.needs_permission(tool).then(|| "--allow-destructive".to_owned());
@@ -290,14 +289,17 @@ impl Gate {
 
     async fn list(&self) -> Result<Listed, Refusal> {
         let lock = || self.listed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((listed, at)) = &*lock()
-            && (listed.1.is_empty() || at.elapsed() < LIST_AGAIN)
-        {
-            return Ok(listed.clone());
+        let before = lock().clone();
+        if let Some(before) = before {
+            // Servers are waited for once; what is there since is known.
+            let known = if before.1.is_empty() { None } else { self.grant.tools.known() };
+            let listed = known.unwrap_or(before);
+            *lock() = Some(listed.clone());
+            return Ok(listed);
         }
         let listed = timeout(self.grant.limits.timeout, self.grant.tools.list_some()).await;
         let listed = listed.unwrap_or(Err(HostToolError::Timeout))?;
-        *lock() = Some((listed.clone(), Instant::now()));
+        *lock() = Some(listed.clone());
         Ok(listed)
     }
 

@@ -30,6 +30,12 @@ pub trait HostTools: Send + Sync + Debug {
         Ok((self.list().await?, Vec::new()))
     }
 
+    /// The same without waiting, as it is by now; `None` if that is no more than [`list_some`](Self::list_some)
+    /// gave before.
+    fn known(&self) -> Option<(Arc<[HostTool]>, Vec<String>)> {
+        None
+    }
+
     /// One of them, which may be there before all of them can be listed.
     async fn find(&self, tool: &str) -> Result<HostTool, HostToolError> {
         let all = self.list().await?;
@@ -102,10 +108,10 @@ pub struct ToolGrant {
     pub destructive: Destructive,
     /// The limits of the run's calls.
     pub limits: ToolLimits,
-    /// Who is asked about a call that is refused otherwise.
+    /// Who is asked about a call that a rule gives, of a tool that removes or overwrites.
     pub permission: Option<Arc<dyn Permission>>,
-    /// About which calls it is asked.
-    pub asks: Asks,
+    /// Who is asked about a call that no rule gives, where rules are learnt.
+    pub learner: Option<Arc<dyn Permission>>,
 }
 
 impl ToolGrant {
@@ -118,11 +124,11 @@ impl ToolGrant {
             destructive: Destructive::Refused,
             limits: ToolLimits::default(),
             permission: None,
-            asks: Asks::default(),
+            learner: None,
         }
     }
 
-    /// The same for a run that has an asker of its own.
+    /// The same for a run that has an asker of its own: it is asked about what a rule gives, and nothing else.
     #[must_use]
     pub fn with_asker(self, asker: Arc<dyn Permission>) -> Self {
         let permission = match &self.permission {
@@ -173,16 +179,6 @@ pub enum Destructive {
     Refused,
     /// As any tool that a rule gives.
     Allowed,
-}
-
-/// About which calls the [`Permission`] is asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Asks {
-    /// Those that a rule gives, of tools that remove or overwrite.
-    #[default]
-    Destructive,
-    /// Also those that no rule gives, as where rules are learnt.
-    Anything,
 }
 
 /// The limits of a run's calls.

@@ -179,6 +179,11 @@ fn watched_attached_sandbox_ends_when_nothing_else_uses_it() {
     assert!(kept.due().is_some(), "it is idle");
     let changed = world.block_on(watch.next()).unwrap().unwrap();
     assert!(matches!(changed, WatchRecord::Event(_)), "and watched");
+    kept.info().idle_from = Time::from_unix_millis(0);
+    world.service().core.kept.changed.notify_one();
+    world.until_true(|| world.launcher.closed.load(Ordering::SeqCst) == 1);
+    assert!(!world.service().has_attached(me()));
+    drop(watch);
 }
 
 #[test]
