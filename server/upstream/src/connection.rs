@@ -60,6 +60,28 @@ pub(crate) struct StartError {
     has_ended: bool,
 }
 
+/// A list of tools that is being read. Unless it comes, also if nobody waits for it any more, it is stale again.
+struct Reading<'a> {
+    is_stale: &'a AtomicBool,
+    is_whole: bool,
+}
+
+impl<'a> Reading<'a> {
+    /// What changes from now on makes it stale.
+    fn begin(is_stale: &'a AtomicBool) -> Self {
+        is_stale.store(false, Ordering::Relaxed);
+        Self { is_stale, is_whole: false }
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            self.is_stale.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 impl From<StartError> for HostToolError {
     fn from(error: StartError) -> Self {
         Self::Unavailable(error.text)
@@ -229,9 +251,11 @@ impl Connection {
         tokio::spawn(async move { connection.tools().await })
     }
 
-    /// Starts it if it is neither up nor being started, as after a failure. Waits for nothing.
+    /// Starts it or reads its tools again, unless that is under way, as after a failure. Waits for nothing.
     pub fn wake(self: &Arc<Self>) {
-        if self.state.try_lock().is_ok_and(|state| state.live.is_none()) {
+        // While it is started the state is locked; while its tools are read they are not stale.
+        let is_stale = |live: &Arc<Live>| live.is_stale.load(Ordering::Relaxed);
+        if self.state.try_lock().is_ok_and(|state| state.live.as_ref().is_none_or(is_stale)) {
             self.listing();
         }
     }
@@ -246,12 +270,10 @@ impl Connection {
             return Ok(known.clone());
         }
         let live = self.connected().await?;
-        live.is_stale.store(false, Ordering::Relaxed);
+        let mut reading = Reading::begin(&live.is_stale);
         let listed = self.closed.run_until_cancelled(live.list(&self.name));
         let listed = timeout(LIST_TIMEOUT, listed).await.map(Option::transpose);
-        if !matches!(listed, Ok(Ok(Some(_)))) {
-            live.is_stale.store(true, Ordering::Relaxed);
-        }
+        reading.is_whole = matches!(listed, Ok(Ok(Some(_))));
         let tools = listed.map_err(|_| failed("it did not list its tools in time"))?;
         let tools = tools.map_err(|error| match error {
             ServiceError::TransportSend(error) => failed(words(&error.error)),

@@ -209,18 +209,27 @@ async fn program_that_is_no_server_is_explained() {
 
 #[tokio::test]
 async fn what_is_known_is_there_without_waiting_and_grows() {
-    let upstreams = program(SERVER, &[]);
-    let (known, missing) = upstreams.known().unwrap();
-    assert_eq!((known.len(), missing), (0, vec!["s".to_owned()]));
-    // It is being started, though nobody waits for it.
-    let ready = async {
-        while upstreams.known().unwrap().0.len() < 2 {
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(Duration::from_secs(60), ready).await.expect("its tools are known");
-    assert_eq!(upstreams.known().unwrap().1, Vec::<String>::new());
-    upstreams.close().await;
+    // It refuses to list its tools once, and stays.
+    let refusing = r#"case $told$line in
+    '{'*'"tools/list"'*)
+      told=x
+      printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32603,"message":"not yet"}}\n' "$id";;"#;
+    let refusing = SERVER.replace("case $line in", refusing);
+    assert_ne!(refusing, SERVER);
+    for script in [SERVER, &refusing] {
+        let upstreams = program(script, &[]);
+        let (known, missing) = upstreams.known().unwrap();
+        assert_eq!((known.len(), missing), (0, vec!["s".to_owned()]));
+        // It is being started, though nobody waits for it.
+        let ready = async {
+            while upstreams.known().unwrap().0.len() < 2 {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), ready).await.expect("its tools are known");
+        assert_eq!(upstreams.known().unwrap().1, Vec::<String>::new());
+        upstreams.close().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -121,7 +121,7 @@ impl HostTools for Upstreams {
         }
     }
 
-    /// Starts those that have failed, too.
+    /// Tries those that have failed again, too.
     fn known(&self) -> Option<(Arc<[HostTool]>, Vec<String>)> {
         let (mut tools, mut missing) = (Vec::new(), Vec::new());
         for (name, connection) in &self.0 {
