@@ -573,11 +573,13 @@ def test_terminal_hands_its_output_on_as_it_comes(fake: Fake) -> None:
 
 async def test_processes_for_asyncio(fake: Fake) -> None:
     heard: list[bytes] = []
-    arrived = threading.Event()
+    arrived, answered = threading.Event(), threading.Event()
     end = {"seq": 2, "event": "end", "document": EXITED}
 
     def slow(asked: Asked) -> Any:
-        arrived.set()
+        if not arrived.is_set():
+            arrived.set()
+            answered.wait()
         return LOST if len(fake.heard(PROCESSES)) == 2 else (201, {}, VIEW)
 
     fake.answers |= {
@@ -600,6 +602,7 @@ async def test_processes_for_asyncio(fake: Fake) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        answered.set()
     assert fake.heard(f"DELETE {PROCESS}")
 
 
