@@ -253,9 +253,9 @@ impl Process {
         self.ask(|answer| Request::Signal(signal, to, answer)).await
     }
 
-    /// Stops it and all that it started: SIGTERM, and SIGKILL after the sandbox's [stop
-    /// timeout](sandbox_api::Limits::stop_timeout). A second call does not wait for that. Does nothing if
-    /// it has ended. [`until`](Self::until) waits for its end.
+    /// Stops it and all that it started: SIGTERM, or the stop signal of its command, and SIGKILL after
+    /// the sandbox's [stop timeout](sandbox_api::Limits::stop_timeout). A second call does not wait for that.
+    /// Does nothing if it has ended. [`until`](Self::until) waits for its end.
     pub async fn stop(&self) {
         // Otherwise it has ended.
         _ = self.0.requests.send(Request::Stop).await;

@@ -302,7 +302,8 @@ fn processes() -> Vec<Route> {
         Route::delete("/v1/sandboxes/{id}/processes/{process}", "stop_process", processes::stop)
             .does("Stop a process and all that it has started")
             .describe(
-                "They get SIGTERM, and SIGKILL after the grace: at once for a second request.",
+                "They get SIGTERM, or its `stop_signal`, and SIGKILL after the grace: at once for a \
+                 second request.",
             )
             .query::<SubmitInParams>()
             .answers::<ProcessView>(200, "It has ended, and nothing is left.")
