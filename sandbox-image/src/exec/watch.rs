@@ -658,9 +658,9 @@ impl<C: Console> Watch<C> {
             None => {
                 self.killed_at = Some(Instant::now() + self.bounds.grace);
                 // A shell at a terminal does not end by SIGTERM, but by the end of its terminal. What is
-                // stopped gets either when it goes on.
+                // stopped gets either when it goes on. A program that has chosen a signal ends by that alone.
                 let signal = self.bounds.stop_signal;
-                let signals: &[Signal] = match self.ends.has_terminal {
+                let signals: &[Signal] = match self.ends.has_terminal && signal == Signal::TERM {
                     true => &[signal, Signal::HUP, Signal::CONT],
                     false => &[signal, Signal::CONT],
                 };

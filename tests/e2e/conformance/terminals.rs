@@ -232,11 +232,17 @@ fn keys_that_leave_a_command_cancel_it() {
     let place = Fixture::new();
     let provided = Rootfs::busybox().provide();
     let root = provided.args();
-    let line = "trap '' HUP; trap 'echo asked; exit 3' TERM; trap 'echo asked in its way; exit 3' USR1; \
+    let line = "trap 'echo asked; exit 3' TERM; trap 'echo asked in its way; exit 3' USR1; \
         echo up; while :; do sleep 0.05; done";
-    for (flags, keys, said) in [
-        (&[][..], "\x10\x11", "asked\r\n"),
-        (&["--detach-keys", "ctrl-x,x", "--stop-signal", "USR1"], "\x18x", "asked in its way\r\n"),
+    for (flags, keys, said, line) in [
+        // SIGHUP comes with SIGTERM, and first.
+        (&[][..], "\x10\x11", "asked\r\n", &*format!("trap '' HUP; {line}")),
+        (
+            &["--detach-keys", "ctrl-x,x", "--stop-signal", "USR1"],
+            "\x18x",
+            "asked in its way\r\n",
+            line,
+        ),
     ] {
         let own = ["exec", "-it", "--stop-timeout", "60s", &*root[0], &*root[1]];
         let words = [&own[..], flags, &["--", "sh", "-c", line]].concat();
