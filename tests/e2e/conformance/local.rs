@@ -82,12 +82,17 @@ impl<'a> Local<'a> {
     /// Creates a sandbox, and gives its id.
     #[track_caller]
     fn create(&self, more: &[&str]) -> String {
-        let root = self.provided.args();
-        let own: &[&str] = match &self.provided {
-            Provided::Image(name) => &[name],
-            _ => &[&root[0], &root[1]],
+        finish(self.creation(more)).assert_code(0).stdout.trim().to_owned()
+    }
+
+    fn creation(&self, more: &[&str]) -> Command {
+        let own = match &self.provided {
+            Provided::Image(name) => vec![name.clone()],
+            provided => provided.args(),
         };
-        self.ok(&[&["sandbox", "create"], own, more].concat()).trim().to_owned()
+        let mut command = self.place.command(["sandbox", "create"]);
+        command.args(own).args(more);
+        command
     }
 
     /// Ends the service: nothing is left.
@@ -240,10 +245,9 @@ fn service_of_a_machine_that_was_restarted_has_the_stopped_sandboxes_and_its_aud
     let place = Fixture::new();
     let local = Local::new(&place);
     // Who starts it says where its audit is.
-    let mut first = place.command(["sandbox", "ls"]);
+    let mut first = local.creation(&["--name", "boxed"]);
     first.env("SANDBOXCTL_AUDIT_FILE", place.path("audit.log"));
     finish(first).assert_code(0);
-    local.create(&["--name", "boxed"]);
     local.ok(&["sandbox", "exec", "boxed", "--", "sh", "-c", "echo kept > file"]);
     local.stop();
     let audit = place.read("audit.log");
