@@ -230,9 +230,9 @@ fn redirect_that_a_program_follows_takes_no_secret_along() {
     }
     // What a program says itself it may say anywhere.
     let script = format!(
-        "follow() {{ curl -sSkL --location-trusted -H \"Authorization: Bearer $TOKEN\" \"https://$target$1\"; }}
-        follow '/redirect?to=http://{plain}/echo'
-        follow '/redirect/with?to=https://{other}/echo'",
+        "follow() {{ curl -sSkL --http1.1 --location-trusted -H \"Authorization: Bearer $TOKEN\" \"https://$target$1\"; }}
+        follow '/redirect/with?to=https://{other}/echo'
+        follow '/redirect?to=http://{plain}/echo'",
         plain = on_host(&plain),
         other = on_host(&other),
     );
