@@ -69,8 +69,9 @@ const PARTS: [(&str, Part); 11] = [
     ("S3: from the queue to another node", |place| served::queued(place).boxed_local()),
     ("S3: the same without wake-ups", |place| served::queued_and_not_heard(place).boxed_local()),
     ("S4: more nodes", |place| hollow::scaling(place).boxed_local()),
-    ("S5: three nodes", |place| hollow::throughput(place).boxed_local()),
+    // Before the part after which the server vacuums for a minute.
     ("S6: 200 sessions", |place| sessions::fleet(place).boxed_local()),
+    ("S5: three nodes", |place| hollow::throughput(place).boxed_local()),
     ("S7: a node that is killed", |place| served::killed(place).boxed_local()),
     ("S8: a failover", |place| failover::failover(place).boxed_local()),
 ];
