@@ -155,7 +155,8 @@ fn files_and_directories_beyond_the_limit_end_the_program_in_a_bounded_io_dir_to
     let (status, kind, message) = exec(&guest, Command::shell(line));
     assert_eq!((status, kind), (Status::Limit, Some(ErrorKind::TooManyFiles)), "{message}");
     let made: u64 = output(&guest, "ls | wc -l").trim().parse().unwrap();
-    assert!((300..400).contains(&made), "{made}");
+    // A watch ends the program some time later.
+    assert!(made >= 300 && (made < 400 || !has(Feature::BoundedDirs)), "{made}");
 }
 
 /// Programs of Debian, which use what is refused where the io dir is watched.
