@@ -101,7 +101,7 @@ pub(crate) async fn next_question(questions: &mut mpsc::Receiver<Question>) -> Q
             return question;
         }
     }
-    // There is nobody who asks.
+    // The script has ended: no question will come.
     std::future::pending().await
 }
 
@@ -177,7 +177,7 @@ fn has_forms(capabilities: &ClientCapabilities) -> bool {
     capabilities.elicitation.as_ref().is_some_and(|it| it.form.is_some() || it.url.is_none())
 }
 
-/// Whoever waits for a client's answer to a request. If that ends first, the client is told so.
+/// A wait for a client's answer to a request. If it ends first, the request is cancelled.
 #[derive(Debug)]
 struct Waiting {
     peer: Peer<RoleServer>,
@@ -191,7 +191,7 @@ impl Drop for Waiting {
         let reason = "nobody waits for the answer any more".to_owned();
         let (peer, what) =
             (self.peer.clone(), CancelledNotificationParam::new(Some(id), Some(reason)));
-        // Without a client there is nobody to tell.
+        // The client may be gone.
         runtime.spawn(async move { _ = peer.notify_cancelled(what).await });
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use sandbox_api::{HostTool, ToolEffect};
-use sandbox_controller::host_tools::{HostAnswer, HostToolError, HostTools};
+use sandbox_controller::host_tools::{HostAnswer, HostToolError, HostTools, Listed};
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
@@ -108,7 +108,7 @@ impl HostTools for Upstreams {
         Ok(self.list_some().await?.0)
     }
 
-    async fn list_some(&self) -> Result<(Arc<[HostTool]>, Vec<String>), HostToolError> {
+    async fn list_some(&self) -> Result<Listed, HostToolError> {
         let (mut tools, mut failed) = self.listed(LIST_TIMEOUT).await;
         if tools.is_empty() && !failed.is_empty() {
             (tools, failed) = self.listed(START_TIMEOUT).await;
@@ -122,7 +122,7 @@ impl HostTools for Upstreams {
     }
 
     /// Tries those that have failed again, too.
-    fn known(&self) -> Option<(Arc<[HostTool]>, Vec<String>)> {
+    fn known(&self) -> Option<Listed> {
         let (mut tools, mut missing) = (Vec::new(), Vec::new());
         for (name, connection) in &self.0 {
             match connection.known() {

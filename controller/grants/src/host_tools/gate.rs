@@ -1,6 +1,6 @@
 //! The calls of one run: whether each is given, its limits, and what is recorded of it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sandbox_api::{HostTool, ToolCall, ToolEffect, ToolOutcome, ToolRule, millis};
@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{HostAnswer, HostFile, HostToolError, ToolGrant};
+use super::{HostAnswer, HostFile, HostToolError, Listed, ToolGrant};
 use super::{luau, search};
 use crate::permission::{Answer, Ask, ask};
 
@@ -32,9 +32,6 @@ pub struct Gate {
     listed: Mutex<Option<Listed>>,
     state: Mutex<State>,
 }
-
-/// Tools, and the servers whose tools are missing.
-type Listed = (Arc<[HostTool]>, Vec<String>);
 
 #[derive(Debug)]
 struct State {

@@ -19,6 +19,9 @@ use serde_json::{Map, Value};
 pub use self::luau::{declare, describe};
 use crate::permission::Permission;
 
+/// Tools, and the servers whose tools are missing.
+pub type Listed = (Arc<[HostTool]>, Vec<String>);
+
 /// Tools of the host, as their provider implements them.
 #[async_trait]
 pub trait HostTools: Send + Sync + Debug {
@@ -26,13 +29,13 @@ pub trait HostTools: Send + Sync + Debug {
     async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError>;
 
     /// Those that can be listed by now, and the servers whose tools are missing.
-    async fn list_some(&self) -> Result<(Arc<[HostTool]>, Vec<String>), HostToolError> {
+    async fn list_some(&self) -> Result<Listed, HostToolError> {
         Ok((self.list().await?, Vec::new()))
     }
 
     /// The same without waiting, as it is by now; `None` if that is no more than [`list_some`](Self::list_some)
     /// gave before.
-    fn known(&self) -> Option<(Arc<[HostTool]>, Vec<String>)> {
+    fn known(&self) -> Option<Listed> {
         None
     }
 

@@ -1,5 +1,7 @@
 //! The gate, with tools that answer as a test wants.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::host_tools::{Destructive, HostTools, ToolLimits};
 use crate::permission::Permission;
@@ -44,11 +46,11 @@ impl HostTools for Fake {
         Ok(all().into())
     }
 
-    async fn list_some(&self) -> Result<(Arc<[HostTool]>, Vec<String>), HostToolError> {
+    async fn list_some(&self) -> Result<Listed, HostToolError> {
         Ok((self.list().await?, self.missing.lock().unwrap().clone()))
     }
 
-    fn known(&self) -> Option<(Arc<[HostTool]>, Vec<String>)> {
+    fn known(&self) -> Option<Listed> {
         Some((all().into(), self.missing.lock().unwrap().clone()))
     }
 
