@@ -37,6 +37,8 @@ pub struct Command {
     pub merge: bool,
     /// The signal that asks it to end, in place of SIGTERM.
     pub stop_signal: Option<SignalName>,
+    /// The time after that signal until what is left is killed, in place of the sandbox's.
+    pub stop_timeout: Option<Duration>,
 }
 
 /// What a [`Command`] runs.
@@ -92,6 +94,7 @@ impl Command {
             pty: None,
             merge: false,
             stop_signal: None,
+            stop_timeout: None,
         }
     }
 
@@ -160,8 +163,10 @@ setters! {
         timeout: Duration,
         /// Gives it a terminal in place of pipes.
         pty: Pty,
-        /// Sets the signal that asks it to end, in place of SIGTERM. What is left after
-        /// [`Limits::stop_timeout`](crate::Limits::stop_timeout) is killed.
+        /// Sets the signal that asks it to end, in place of SIGTERM.
         stop_signal: SignalName,
+        /// Sets the time after that signal until what is left is killed, in place of the sandbox's
+        /// [`Limits::stop_timeout`](crate::Limits::stop_timeout) and under the same ceiling; 0 kills at once.
+        stop_timeout: Duration,
     }
 }

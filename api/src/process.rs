@@ -130,6 +130,9 @@ pub struct ProcessRequest {
     /// The signal that asks it to end, before what is left of it is killed; by default `TERM`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<SignalName>,
+    /// The time from that signal until it is killed, in milliseconds; by default the sandbox's. 0 kills at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_timeout_ms: Option<u64>,
     /// How much of its output is kept, within [`SCROLLBACKS`], if a front end knows: by default what the server keeps.
     #[serde(skip)]
     pub scrollback: Option<ByteSize>,

@@ -181,6 +181,7 @@ impl ProcessCommand {
             merge,
             timeout_ms,
             stop_signal,
+            stop_timeout_ms,
             scrollback,
         } = request;
         let mut command = Command {
@@ -189,6 +190,7 @@ impl ProcessCommand {
             merge,
             timeout: timeout_ms.map(Duration::from_millis),
             stop_signal,
+            stop_timeout: stop_timeout_ms.map(Duration::from_millis),
             ..Command::try_from(command)?
         };
         check_command(&command, max_stdin)?;

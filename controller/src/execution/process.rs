@@ -12,8 +12,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use sandbox_api::process::{MAX_OUTPUT_EVENT_BYTES, SCROLLBACKS};
 use sandbox_api::{
-    ByteSize, Command, CommandLine, ExecutionEvent, ProcessCommand, ProcessEnd, ProcessStop,
-    SignalName, Stdin, generation_of,
+    ByteSize, Command, CommandLine, ExecutionEvent, Limits, ProcessCommand, ProcessEnd,
+    ProcessStop, SignalName, Stdin, generation_of,
 };
 use sandbox_protocol::ErrorKind;
 use sandbox_protocol::message::{
@@ -57,8 +57,9 @@ impl Sandbox {
     ///
     /// [`Error::ProcessesUnsupported`] if the sandbox does not
     /// [keep](sandbox_api::Processes::Kept) its processes, [`Error::TooMany`] if it has 64,
-    /// [`Error::OverLimit`] if more was written in it than may be; [`Error`] if it has ended or is
-    /// paused, or if the command is invalid or cannot be executed.
+    /// [`Error::OverLimit`] if more was written in it than may be, [`Error::OverCeiling`] if its stop
+    /// timeout is longer than may be; [`Error`] if it has ended or is paused, or if the command is invalid
+    /// or cannot be executed.
     pub async fn start_process(
         &self,
         command: impl Into<ProcessCommand>,
@@ -109,6 +110,8 @@ async fn begin(inner: &Arc<Inner>, asked: ProcessCommand) -> Result<Starting, Er
         let [least, most] = [SCROLLBACKS.start(), SCROLLBACKS.end()].map(|it| ByteSize::b(*it));
         return Err(Error::Command { reason: format!("it keeps {least} to {most} of output") });
     }
+    let stop_timeout = command.stop_timeout.unwrap_or(inner.limits.stop_timeout);
+    Limits { stop_timeout, ..inner.limits }.check(inner.ceiling())?;
     let place = inner.processes.place()?;
     inner.redactions.add(&command.secrets);
     let program = inner.redactions.bytes(command.program()).into_owned();
@@ -119,7 +122,6 @@ async fn begin(inner: &Arc<Inner>, asked: ProcessCommand) -> Result<Starting, Er
     };
     let open_stdin = open_stdin || stdin == Stdin::Stream;
     let timeout = command.timeout.filter(|timeout| *timeout < NO_LIMIT);
-    let stop_timeout = inner.limits.stop_timeout;
     let identity = Identity {
         run_id: String::new(),
         pid: 0,
@@ -159,6 +161,7 @@ async fn begin(inner: &Arc<Inner>, asked: ProcessCommand) -> Result<Starting, Er
         since,
         began,
         timeout,
+        stop_timeout,
         hurry_at,
         kill_at: hurry_at.map(|at| at + stop_timeout + GRACE),
         is_hurried: false,
@@ -278,6 +281,7 @@ struct Driver {
     since: KernelBaseline,
     began: Instant,
     timeout: Option<Duration>,
+    stop_timeout: Duration,
     /// From when on nothing waits for its output to be read.
     hurry_at: Option<Instant>,
     /// When the sandbox is ended, unless the process has.
@@ -553,7 +557,7 @@ impl Driver {
     fn stop(&mut self) {
         let at_once = std::mem::replace(&mut self.is_stopped, true);
         (self.is_hurried, self.is_killed) = (true, true);
-        let grace = if at_once { Duration::ZERO } else { self.inner.limits.stop_timeout };
+        let grace = if at_once { Duration::ZERO } else { self.stop_timeout };
         let kill_at = self.inner.clock.now() + grace + GRACE;
         self.kill_at = Some(self.kill_at.map_or(kill_at, |at| at.min(kill_at)));
         let (inner, cancel) =

@@ -253,8 +253,8 @@ impl Process {
         self.ask(|answer| Request::Signal(signal, to, answer)).await
     }
 
-    /// Stops it and all that it started: SIGTERM, or the stop signal of its command, and SIGKILL after
-    /// the sandbox's [stop timeout](sandbox_api::Limits::stop_timeout). A second call does not wait for that.
+    /// Stops it and all that it started: SIGTERM, or the stop signal of its command, and SIGKILL after its
+    /// [stop timeout](sandbox_api::Limits::stop_timeout). A second call does not wait for that.
     /// Does nothing if it has ended. [`until`](Self::until) waits for its end.
     pub async fn stop(&self) {
         // Otherwise it has ended.

@@ -72,6 +72,10 @@ sets! {
     CommandLimits {
         const LIMITS: &[LimitKey] = &[LimitKey::Timeout];
     }
+    /// What a process has of its own when it is to end.
+    StopLimits {
+        const LIMITS: &[LimitKey] = &[LimitKey::StopTimeout];
+    }
     /// What a file operation may use.
     OperationLimits {
         const LIMITS: &[LimitKey] = &[LimitKey::OperationTimeout];

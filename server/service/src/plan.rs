@@ -11,8 +11,9 @@ use sandbox_api::service::{
     NetworkRequest, RequestSecrets,
 };
 use sandbox_api::{
-    Bounds, Ceiling, ErrorKind, GuestPath, Input, Lifespan, Limits, LimitsRequest, ProcessCommand,
-    ProcessRequest, Processes, RootFs, SandboxSpec, Workload, image_matches, is_image_reference,
+    Bounds, Ceiling, ErrorKind, GuestPath, Input, Lifespan, Limits, LimitsRequest, OverCeiling,
+    ProcessCommand, ProcessRequest, Processes, RootFs, SandboxSpec, Workload, image_matches,
+    is_image_reference,
 };
 use sandbox_dirfd::real_path;
 use sandbox_protocol::limits::MAX_COMMAND_BYTES;
@@ -128,8 +129,16 @@ pub(crate) fn plan_process(
     // What is typed comes later.
     request.stdin |= request.pty.is_some();
     let scrollback = request.scrollback.unwrap_or(config.kept.scrollback);
-    let command = ProcessCommand::of(request, config.request.stdin_bytes)?;
-    Ok(ProcessCommand { scrollback, ..command })
+    let process = ProcessCommand::of(request, config.request.stdin_bytes)?;
+    let ceiling = config.bounds(&spec.root).ceiling;
+    if let Some(stop_timeout) = process.command.stop_timeout
+        && let Err(over) = (Limits { stop_timeout, ..ceiling.0 }).check(&ceiling)
+    {
+        let OverCeiling { asked, ceiling, .. } = over;
+        let problem = format!("{asked} is more than {ceiling}, the most that is allowed here");
+        return Err(ServiceError::invalid("stop_timeout_ms", problem).with_kind(ErrorKind::Policy));
+    }
+    Ok(ProcessCommand { scrollback, ..process })
 }
 
 /// The environment of a sandbox is that of each of its commands, which may replace it.
@@ -672,6 +681,27 @@ mod tests {
         ] {
             assert_eq!(plan(other.clone()).unwrap_err().problem().kind, Kind::Invalid, "{other}");
         }
+    }
+
+    #[test]
+    fn process_has_the_grace_of_its_sandbox_or_one_below_the_ceiling() {
+        let config = config();
+        let kept = serde_json::json!({ "image": "debian:13", "processes": "kept" });
+        let spec = plan_kept(serde_json::from_value(kept).unwrap(), &config).unwrap();
+        let grace = |more: serde_json::Value| {
+            let mut request = serde_json::json!({ "command": { "shell": "sleep 1" } });
+            request["stop_timeout_ms"] = more;
+            let request = serde_json::from_value(request).unwrap();
+            plan_process(request, &spec, &Env::new(), &config).map(|it| it.command.stop_timeout)
+        };
+        assert_eq!(grace(serde_json::Value::Null).unwrap(), None);
+        for most in [0, 60_000] {
+            let expected = std::time::Duration::from_millis(most);
+            assert_eq!(grace(most.into()).unwrap(), Some(expected));
+        }
+        let error = grace(60_001.into()).unwrap_err();
+        assert_eq!((error.kind(), error.problem().kind), (ErrorKind::Policy, Kind::Invalid));
+        assert!(error.to_string().contains("stop_timeout_ms"), "{error}");
     }
 
     #[test]

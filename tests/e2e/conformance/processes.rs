@@ -195,6 +195,18 @@ fn process_is_asked_to_end_and_killed_with_all_of_it_after_its_grace() {
     living.read(id, "after=0").until("up\n");
     let ended = living.end_process(id);
     assert_eq!((&ended["exit_code"], &ended["stopped"]), (&json!(6), &json!("cancelled")));
+    // One that has no time for that, whatever its sandbox gives.
+    let line = "trap 'exit 7' TERM; echo up; while :; do sleep 0.05; done";
+    let at_once = json!({ "command": { "shell": line }, "stop_timeout_ms": 0 });
+    let mut run = place.command(["sandbox", "run", "-d", "--stop-timeout", "0", &*living.id]);
+    run.args(["--shell", line]).env("SANDBOXCTL_SERVER", &living.service.url);
+    let run = run.output().unwrap();
+    let number = String::from_utf8(run.stdout).unwrap();
+    for id in [living.start(&at_once), number.trim().parse().unwrap()] {
+        living.read(id, "after=0").until("up\n");
+        let ended = living.end_process(id);
+        assert_eq!((&ended["signal"], &ended["stopped"]), (&json!(9), &json!("cancelled")));
+    }
     // One that does not, with processes in sessions of their own.
     let line = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 7021; sleep 7022' & sleep 7023; sleep 7024";
     let timed_out = |time: Duration| {

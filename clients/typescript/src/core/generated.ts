@@ -925,6 +925,8 @@ export type ProcessRequest = {
   stdin?: boolean;
   /** The signal that asks it to end, before what is left of it is killed; by default `TERM`. */
   stop_signal?: SignalName | null;
+  /** The time from that signal until it is killed, in milliseconds; by default the sandbox's. 0 kills at once. */
+  stop_timeout_ms?: number | null;
   /** A word of the caller's own, by which the process can be found. */
   tag?: string | null;
   /** After how many milliseconds it is stopped; by default it may run as long as its sandbox. */

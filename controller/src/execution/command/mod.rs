@@ -50,7 +50,8 @@ pub(super) async fn begin(
         return Err(Error::ExecUnsupported);
     }
     let timeout = command.timeout.unwrap_or(inner.limits.timeout);
-    let limits = Limits { timeout, ..inner.limits };
+    let stop_timeout = command.stop_timeout.unwrap_or(inner.limits.stop_timeout);
+    let limits = Limits { timeout, stop_timeout, ..inner.limits };
     limits.check(inner.ceiling())?;
     let program = command.program().to_vec();
     let (stdin, input) = match std::mem::take(&mut command.stdin) {

@@ -364,8 +364,9 @@ async fn a_program_that_goes_on_after_a_cancel_has_its_grace_and_no_more() {
         std::future::pending().await
     });
     let mut spec = with_programs(&world);
-    spec.limits.stop_timeout = Duration::from_secs(60);
+    spec.limits.stop_timeout = Duration::from_secs(1);
     let long = Command::new("x").timeout(Duration::from_secs(600)).stop_signal(SignalName::Usr1);
+    let long = long.stop_timeout(Duration::from_secs(60));
     let sandbox = launch(&world, spec).await;
     let execution = sandbox.start(long, CancelHandle::new()).await.unwrap();
     execution.cancel_handle().cancel(CancelCause::Caller);

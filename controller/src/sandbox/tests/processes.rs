@@ -455,6 +455,27 @@ async fn agent_that_does_not_end_a_process_loses_its_sandbox() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_process_may_have_another_grace_than_its_sandbox_and_no_longer_one_than_the_ceiling() {
+    let command = Command::new("x").stop_timeout(50 * SECOND);
+    let (process, sandbox, _world) = start(command, async |mut agent: Scripted, _| {
+        let mut program = Program::asked(&mut agent).await;
+        assert_eq!(program.exec.grace_ms, 50_000);
+        program.started(15).await;
+        assert!(!program.cancel().await.at_once);
+        std::future::pending().await
+    })
+    .await;
+    let longer = Command::new("x").stop_timeout(61 * SECOND);
+    let error = sandbox.start_process(longer).await.unwrap_err();
+    assert!(matches!(error, Error::OverCeiling(_)), "{error}");
+    let before = tokio::time::Instant::now();
+    process.stop().await;
+    process.until(Until::Ended).await;
+    let took = before.elapsed();
+    assert!(took >= 53 * SECOND && took < 70 * SECOND, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_process_that_was_killed_without_anyone_here_may_have_run_out_of_memory() {
     let (process, _sandbox, _world) = start(Command::new("x"), async |mut agent: Scripted, _| {
         let mut program = Program::asked(&mut agent).await;

@@ -33,10 +33,10 @@ pub async fn run(
     client: Arc<Client>,
     args: &RunInArgs,
 ) -> Result<u8, Error> {
-    let &RunInArgs { ref command, detach, tty, stop_signal, ref keys } = args;
-    let settings = context.settings_with(|flags| command.add_flags(flags))?;
-    let setting = settings.setting(settings.limit_key(LimitKey::Timeout));
-    let is_timed = setting.layer == Layer::Flag;
+    let &RunInArgs { ref command, detach, tty, stop_signal, ref keys, .. } = args;
+    let settings = context.settings_with(|flags| args.add_flags(flags))?;
+    let limits = settings.limits();
+    let is_given = |limit| settings.setting(settings.limit_key(limit)).layer == Layer::Flag;
     let pty = tty.then(|| terminal::request(context)).transpose()?;
     let workdir = command.workdir.as_deref();
     let variables = command.variables.read()?;
@@ -45,8 +45,9 @@ pub async fn run(
         stdin: command.stdin,
         pty,
         merge: true,
-        timeout_ms: is_timed.then(|| millis(settings.limits().timeout)),
+        timeout_ms: is_given(LimitKey::Timeout).then(|| millis(limits.timeout)),
         stop_signal,
+        stop_timeout_ms: is_given(LimitKey::StopTimeout).then(|| millis(limits.stop_timeout)),
         ..ProcessRequest::default()
     };
     let id = find(&client, &command.sandbox).await?.id;

@@ -539,6 +539,8 @@ class ProcessRequest(TypedDict):
     """Whether its stdin stays open for input that comes later."""
     stop_signal: NotRequired[Union[SignalName, None]]
     """The signal that asks it to end, before what is left of it is killed; by default `TERM`."""
+    stop_timeout_ms: NotRequired[Union[int, None]]
+    """The time from that signal until it is killed, in milliseconds; by default the sandbox's. 0 kills at once."""
     tag: NotRequired[Union[str, None]]
     """A word of the caller's own, by which the process can be found."""
     timeout_ms: NotRequired[Union[int, None]]
