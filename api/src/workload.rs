@@ -66,15 +66,19 @@ impl WorkloadError {
 }
 
 impl Workload {
-    /// What the request's members `script`, `command`, `args`, `seed`, `now` and `secrets` say; the
-    /// others are of the sandbox. A command's stdin has at most this many bytes.
+    /// What the request's members `script`, `command`, `stop_signal`, `args`, `seed`, `now` and `secrets`
+    /// say; the others are of the sandbox. A command's stdin has at most this many bytes.
     ///
     /// # Errors
     ///
     /// [`WorkloadError`] for the first member that is not usable.
     pub fn of(request: ExecutionRequest, max_stdin: ByteSize) -> Result<Self, WorkloadError> {
-        let ExecutionRequest { script, command, args, seed, now, secrets, .. } = request;
+        let ExecutionRequest { script, command, stop_signal, args, seed, now, secrets, .. } =
+            request;
         let mut workload = match (script, command) {
+            (Some(_), None) if stop_signal.is_some() => {
+                return Err(WorkloadError::invalid("stop_signal", "it is that of a command"));
+            }
             (Some(source), None) => {
                 Script::check_args(&args)
                     .map_err(|error| WorkloadError::invalid("args", error.to_string()))?;
@@ -85,7 +89,9 @@ impl Workload {
                 return Err(WorkloadError::invalid("command", problem)
                     .with_hint("arguments of a program are `command.args`"));
             }
-            (None, Some(command)) => Self::Command(Command::try_from(command)?),
+            (None, Some(command)) => {
+                Self::Command(Command { stop_signal, ..Command::try_from(command)? })
+            }
             _ => {
                 let problem = "give one of `script` and `command`";
                 return Err(WorkloadError::invalid("script", problem));
@@ -109,7 +115,8 @@ impl Workload {
         Ok(workload)
     }
 
-    /// The same in a sandbox that is there: only the time limit may differ from its own limits.
+    /// The same in a sandbox that is there: only the time limit may differ from its own limits, and the
+    /// stop timeout of a command.
     ///
     /// # Errors
     ///
@@ -129,13 +136,20 @@ impl Workload {
         fixed("inputs", !request.inputs.is_empty())?;
         fixed("io", !request.io.is_default())?;
         fixed("network", !request.network.is_none())?;
-        let but_timeout = Limits { timeout: of_sandbox.timeout, ..*limits };
-        fixed("limits", but_timeout != *of_sandbox)?;
-        let timeout = (limits.timeout != of_sandbox.timeout).then_some(limits.timeout);
+        let mut others = Limits { timeout: of_sandbox.timeout, ..*limits };
+        if request.command.is_some() {
+            others.stop_timeout = of_sandbox.stop_timeout;
+        }
+        fixed("limits", others != *of_sandbox)?;
+        let own = |time: Duration, of_sandbox: Duration| (time != of_sandbox).then_some(time);
+        let timeout = own(limits.timeout, of_sandbox.timeout);
         let mut workload = Self::of(request, max_stdin)?;
         match &mut workload {
             Self::Script(script) => script.timeout = timeout,
-            Self::Command(command) => command.timeout = timeout,
+            Self::Command(command) => {
+                command.timeout = timeout;
+                command.stop_timeout = own(limits.stop_timeout, of_sandbox.stop_timeout);
+            }
         }
         Ok(workload)
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use sandbox_protocol::WireString;
-use sandbox_protocol::message::IoErrors;
+use sandbox_protocol::message::{IoErrors, SignalName};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -27,6 +27,9 @@ pub struct ExecutionRequest {
     /// A command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandRequest>,
+    /// The signal that asks a command to end, before what is left of it is killed; by default `TERM`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_signal: Option<SignalName>,
     /// The script's `args`.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub args: Map<String, Value>,
@@ -282,6 +285,7 @@ mod tests {
                 "program": "cat", "args": ["-n", { "b64": "/w==" }],
                 "env": { "A": "b" }, "cwd": "/tmp", "stdin": "x",
             },
+            "stop_signal": "INT",
             "image": "debian",
             "limits": { "timeout_ms": 5, "cpus": 0.5 },
             "inputs": { "a.txt": "text" },

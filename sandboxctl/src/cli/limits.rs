@@ -72,9 +72,9 @@ sets! {
     CommandLimits {
         const LIMITS: &[LimitKey] = &[LimitKey::Timeout];
     }
-    /// What a process has of its own when it is to end.
-    StopLimits {
-        const LIMITS: &[LimitKey] = &[LimitKey::StopTimeout];
+    /// What a command may use in a sandbox that has the other limits.
+    CommandInLimits {
+        const LIMITS: &[LimitKey] = &[LimitKey::Timeout, LimitKey::StopTimeout];
     }
     /// What a file operation may use.
     OperationLimits {

@@ -10,7 +10,7 @@ use crate::error::Error;
 const EVERYWHERE: &[&str] = &[
     // What runs, and what it is given.
     "scripts code jobs args args_file secrets words shell env env_files stdin inputs image allow",
-    "workdir seed now",
+    "workdir seed now stop_signal",
     // Its limits.
     "timeout memory vm-memory cpus pids max-write entries max-file-size tmpfs-size shm-size stop-timeout",
     // Its files.

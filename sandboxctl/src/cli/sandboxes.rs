@@ -14,7 +14,7 @@ use sandbox_api::{FileScope, Ports, SignalName};
 use super::allow::AllowArgs;
 use super::env_file::VariableArgs;
 use super::exec::CommandLine;
-use super::limits::{CommandLimits, LimitArgs, ProgramLimits, SandboxLimits, StopLimits};
+use super::limits::{CommandInLimits, CommandLimits, LimitArgs, ProgramLimits, SandboxLimits};
 use super::remote::RemoteArgs;
 use super::root::LocalRootArgs;
 use super::secret::SecretArgs;
@@ -146,7 +146,7 @@ sandboxctl sandbox logs build 3 --json")]
     /// End processes of a sandbox with all that they have started, or send them a signal
     ///
     /// They get SIGTERM, or --stop-signal of `run`, and SIGKILL when their time is over (--stop-timeout of
-    /// `run`, or that of `create`).
+    /// `run`, or else of `create`).
     #[command(after_long_help = "\
 sandboxctl sandbox kill build 3
 sandboxctl sandbox kill build 3 --signal HUP
@@ -410,9 +410,13 @@ pub struct CommandInArgs {
     #[arg(short = 'i', long, visible_alias = "interactive")]
     pub stdin: bool,
 
-    /// Its time.
+    /// The signal that asks it to end, before it is killed [default: TERM]
+    #[arg(long, value_name = "SIGNAL", value_parser = Utf8(signal))]
+    pub stop_signal: Option<SignalName>,
+
+    /// Its times.
     #[command(flatten)]
-    limits: LimitArgs<CommandLimits>,
+    limits: LimitArgs<CommandInLimits>,
 }
 
 impl CommandInArgs {
@@ -490,25 +494,9 @@ pub struct RunInArgs {
     #[arg(short = 't', long)]
     pub tty: bool,
 
-    /// The signal that asks it to end, before it is killed [default: TERM]
-    #[arg(long, value_name = "SIGNAL", value_parser = Utf8(signal))]
-    pub stop_signal: Option<SignalName>,
-
-    /// Its time after that signal.
-    #[command(flatten)]
-    stop_limits: LimitArgs<StopLimits>,
-
     /// The keys that leave it.
     #[command(flatten)]
     pub keys: KeysArgs,
-}
-
-impl RunInArgs {
-    /// Adds the settings among these flags.
-    pub fn add_flags(&self, flags: &mut Flags) {
-        self.command.add_flags(flags);
-        self.stop_limits.add_flags(flags);
-    }
 }
 
 /// The keys that leave a process with a terminal.

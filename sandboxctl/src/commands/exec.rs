@@ -177,6 +177,7 @@ fn exec_remote(context: &Context<'_>, args: &ExecArgs, client: Client) -> Result
     let mut request = remote::request(&settings, &args.files.inputs, stdin.as_deref(), image)?;
     request.secrets = remote::secrets(&secrets);
     request.metadata = remote::title(&line_title(&shown));
+    request.stop_signal = args.stop_signal;
     let command =
         command_request(context, args.workdir.as_deref(), &line, &args.variables.read()?)?;
     let reports = Reports::of(&args.reports.reports, None, vec![subject])?;

@@ -676,6 +676,8 @@ mod tests {
         for other in [
             serde_json::json!({ "script": "", "image": "debian:13" }),
             serde_json::json!({ "script": "", "limits": { "pids": 20 } }),
+            serde_json::json!({ "script": "", "limits": { "stop_timeout_ms": 5 } }),
+            serde_json::json!({ "script": "", "stop_signal": "INT" }),
             serde_json::json!({ "script": "", "inputs": { "a": "" } }),
             serde_json::json!({ "script": "", "io": { "mode": "off" } }),
         ] {
@@ -684,7 +686,7 @@ mod tests {
     }
 
     #[test]
-    fn process_has_the_grace_of_its_sandbox_or_one_below_the_ceiling() {
+    fn process_or_command_has_the_grace_of_its_sandbox_or_one_below_the_ceiling() {
         let config = config();
         let kept = serde_json::json!({ "image": "debian:13", "processes": "kept" });
         let spec = plan_kept(serde_json::from_value(kept).unwrap(), &config).unwrap();
@@ -702,6 +704,20 @@ mod tests {
         let error = grace(60_001.into()).unwrap_err();
         assert_eq!((error.kind(), error.problem().kind), (ErrorKind::Policy, Kind::Invalid));
         assert!(error.to_string().contains("stop_timeout_ms"), "{error}");
+        let command = |limits| {
+            let request = serde_json::json!({
+                "command": { "shell": "sleep 1" }, "stop_signal": "INT", "limits": limits,
+            });
+            let request = serde_json::from_value(request).unwrap();
+            plan_in_sandbox(request, &spec, &Env::new(), &config)
+        };
+        let own = command(serde_json::json!({ "stop_timeout_ms": 5 })).unwrap();
+        let Workload::Command(own) = own else { panic!("it is a command") };
+        let expected = Some(std::time::Duration::from_millis(5));
+        assert_eq!((own.timeout, own.stop_timeout), (None, expected));
+        assert_eq!(own.stop_signal, Some(sandbox_api::SignalName::Int));
+        let error = command(serde_json::json!({ "stop_timeout_ms": 60_001 })).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Policy);
     }
 
     #[test]

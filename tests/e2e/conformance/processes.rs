@@ -207,6 +207,19 @@ fn process_is_asked_to_end_and_killed_with_all_of_it_after_its_grace() {
         let ended = living.end_process(id);
         assert_eq!((&ended["signal"], &ended["stopped"]), (&json!(9), &json!("cancelled")));
     }
+    // A command that ends with its result has a signal and a grace of its own too.
+    let line = "trap '' TERM; trap 'echo bye; exit 6' INT; echo up; while :; do sleep 0.05; done";
+    let timed_out = |time: Duration| {
+        let time = format!("{}s", time.as_secs());
+        let mut exec = place.command(["sandbox", "exec", "--json", "--timeout", &*time]);
+        exec.args(["--stop-signal", "INT", "--stop-timeout", "60s", &*living.id, "--shell", line]);
+        let ended = exec.env("SANDBOXCTL_SERVER", &living.service.url).output().unwrap();
+        serde_json::from_slice::<Value>(&ended.stdout).unwrap()
+    };
+    let has_begun = |ended: &Value| ended["stdout"].as_str().unwrap().starts_with("up\n");
+    let ended = in_its_time(timed_out, has_begun);
+    assert_eq!((&ended["status"], &ended["exit_code"]), (&json!("timeout"), &json!(6)), "{ended}");
+    assert_eq!(ended["stdout"], "up\nbye\n");
     // One that does not, with processes in sessions of their own.
     let line = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 7021; sleep 7022' & sleep 7023; sleep 7024";
     let timed_out = |time: Duration| {

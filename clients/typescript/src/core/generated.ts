@@ -325,6 +325,8 @@ export type ExecutionRequest = {
   secrets?: Secrets;
   /** The seed of the script's `math.random`. */
   seed?: number | null;
+  /** The signal that asks a command to end, before what is left of it is killed; by default `TERM`. */
+  stop_signal?: SignalName | null;
 };
 
 /** The state of an execution: it waits, it runs, or how it ended. */

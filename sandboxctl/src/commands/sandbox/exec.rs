@@ -24,9 +24,9 @@ pub fn exec(context: &Context<'_>, service: &RemoteArgs, args: &ExecInArgs) -> R
     let workdir = command.workdir.as_deref();
     let request = one_shot::command_request(context, workdir, &line, &command.variables.read()?)?;
     // The sandbox has the other limits.
-    let is_timed = settings.setting(settings.limit_key(LimitKey::Timeout)).layer == Layer::Flag;
-    let timeout = is_timed.then_some(LimitKey::Timeout);
-    let limits = LimitsRequest::of(timeout.as_slice(), &settings.limits());
+    let mut given = vec![LimitKey::Timeout, LimitKey::StopTimeout];
+    given.retain(|key| settings.setting(settings.limit_key(*key)).layer == Layer::Flag);
+    let limits = LimitsRequest::of(&given, &settings.limits());
     let secrets = remote::secrets(&secrets);
     let reports = Reports::of(&[], None, vec![subject])?;
     let job = Job { index: 0, program: Program::Command(&shown) };
@@ -36,6 +36,7 @@ pub fn exec(context: &Context<'_>, service: &RemoteArgs, args: &ExecInArgs) -> R
         let stdin = one_shot::read_stdin(context, command.stdin).await?;
         let request = ExecutionRequest {
             command: Some(CommandRequest { stdin, ..request }),
+            stop_signal: command.stop_signal,
             limits,
             secrets,
             metadata: title,

@@ -33,8 +33,8 @@ pub async fn run(
     client: Arc<Client>,
     args: &RunInArgs,
 ) -> Result<u8, Error> {
-    let &RunInArgs { ref command, detach, tty, stop_signal, ref keys, .. } = args;
-    let settings = context.settings_with(|flags| args.add_flags(flags))?;
+    let &RunInArgs { ref command, detach, tty, ref keys } = args;
+    let settings = context.settings_with(|flags| command.add_flags(flags))?;
     let limits = settings.limits();
     let is_given = |limit| settings.setting(settings.limit_key(limit)).layer == Layer::Flag;
     let pty = tty.then(|| terminal::request(context)).transpose()?;
@@ -46,7 +46,7 @@ pub async fn run(
         pty,
         merge: true,
         timeout_ms: is_given(LimitKey::Timeout).then(|| millis(limits.timeout)),
-        stop_signal,
+        stop_signal: command.stop_signal,
         stop_timeout_ms: is_given(LimitKey::StopTimeout).then(|| millis(limits.stop_timeout)),
         ..ProcessRequest::default()
     };

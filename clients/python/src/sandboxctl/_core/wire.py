@@ -271,6 +271,8 @@ class ExecutionRequest(TypedDict):
     """Secrets: `secrets.NAME` of a script, environment variables of a command."""
     seed: NotRequired[Union[int, None]]
     """The seed of the script's `math.random`."""
+    stop_signal: NotRequired[Union[SignalName, None]]
+    """The signal that asks a command to end, before what is left of it is killed; by default `TERM`."""
 
 
 class Failure(TypedDict):
