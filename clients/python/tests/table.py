@@ -50,8 +50,9 @@ def arguments(step: dict[str, Any]) -> dict[str, Any]:
 def in_seconds(args: dict[str, Any]) -> dict[str, Any]:
     """Arguments with a time as it is given here."""
     args = dict(args)
-    if "timeout_ms" in args:
-        args["timeout"] = args.pop("timeout_ms") / 1000
+    for name in ("timeout", "stop_timeout"):
+        if f"{name}_ms" in args:
+            args[name] = args.pop(f"{name}_ms") / 1000
     return args
 
 

@@ -165,6 +165,17 @@ def test_submission_is_made_again_under_its_key_and_runs_once(fake: Fake) -> Non
     assert len(fake.heard(EXECUTIONS)) == 4
 
 
+def test_command_has_a_signal_that_asks_it_to_end_and_a_time_after_that(fake: Fake) -> None:
+    fake.answers[EXECUTIONS] = problem(422, "invalid_request")
+    with Sandbox.create(server=fake.url) as sandbox:
+        for run in (sandbox.commands.run, sandbox.commands.start):
+            with pytest.raises(SandboxError):
+                run("x", stop_signal=2, stop_timeout=1.5, timeout=3, limits={"output_bytes": 5})
+    limits = {"output_bytes": 5, "stop_timeout_ms": 1500, "timeout_ms": 3000}
+    expected = {"command": {"shell": "x"}, "stop_signal": "INT", "limits": limits}
+    assert [json.loads(asked.body) for asked in fake.heard(EXECUTIONS)] == [expected] * 2
+
+
 def test_server_that_is_busy_for_long_is_not_waited_for(fake: Fake) -> None:
     fake.answers["POST /v1/sandboxes"] = problem(503, "full", Retry_After="3600")
     with pytest.raises(ServerBusy) as failure:
@@ -453,6 +464,11 @@ def test_process_is_started_once_and_its_request_has_what_was_asked_for(fake: Fa
     }
     run("cat", stdin="in", secrets={"B": "2"}, background=True)
     assert json.loads(fake.asked[-1].body) == {"command": {"shell": "cat", "stdin": "in"}, "secrets": {"B": "2"}}
+    run("cat", stop_signal="SIGINT", stop_timeout=0, background=True)
+    own = {"stop_signal": "INT", "stop_timeout_ms": 0}
+    assert json.loads(fake.asked[-1].body) == {"command": {"shell": "cat"}, **own}
+    with pytest.raises(ValueError, match="stop_timeout"):
+        run("cat", stop_timeout=-1, background=True)
     sandbox.close()
     with pytest.raises(SandboxGone):
         process.get_info()

@@ -20,6 +20,7 @@ export type {
   OutputEvent,
   ScriptOptions,
   ScriptResult,
+  SignalName,
   Status,
 } from "./core/executions.js";
 export type {
@@ -27,7 +28,6 @@ export type {
   ProcessInfo,
   ProcessOptions,
   SandboxInfo,
-  SignalName,
   SignalTarget,
   TerminalOptions,
 } from "./core/processes.js";

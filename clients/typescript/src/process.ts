@@ -1,6 +1,7 @@
 /** Processes of a sandbox that live on after the call that started them, and terminals. */
 import { toBytes } from "./core/bytes.js";
 import { SandboxError } from "./core/errors.js";
+import { type SignalName, signalName } from "./core/executions.js";
 import { expectOptions } from "./core/options.js";
 import {
   exited,
@@ -8,9 +9,7 @@ import {
   type ProcessInfo,
   processInfo,
   processReader,
-  type SignalName,
   type SignalTarget,
-  signalName,
   type TerminalOptions,
   terminalRequest,
 } from "./core/processes.js";
@@ -122,8 +121,8 @@ export class Process implements AsyncIterable<ProcessEvent> {
   }
 
   /**
-   * Asks it, and all that it started, to end, and kills what has not ended after the grace; a second call kills at
-   * once. It has no effect on one that has ended.
+   * Asks it, and all that it started, to end, and kills what has not ended after its `stopTimeoutMs`; a second call
+   * kills at once. It has no effect on one that has ended.
    */
   async stop(): Promise<void> {
     await this.#ask("", { method: "DELETE", replay: true }).catch(unlessEnded);
@@ -196,6 +195,8 @@ const TERMINAL = [
   "cwd",
   "secrets",
   "timeoutMs",
+  "stopSignal",
+  "stopTimeoutMs",
   "tag",
   "term",
 ];

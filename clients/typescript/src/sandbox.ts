@@ -319,7 +319,7 @@ const PLACE = [...CONNECT, "image", "ioDir", "limits", "network"];
 const KEPT = ["name", "metadata", "env", "envs", "timeoutMs", "idle", "processes", "ports", "fileScope"];
 const START = ["secrets", "timeoutMs", "limits", "signal", "args"];
 const SCRIPT = [...START, "check", "onLog"];
-const COMMAND = [...START, "env", "envs", "cwd", "stdin"];
+const COMMAND = [...START, "env", "envs", "cwd", "stdin", "stopSignal", "stopTimeoutMs"];
 const RUN = [...COMMAND, "check", "onStdout", "onStderr", "background"];
 const BACKGROUND = [
   "args",
@@ -329,6 +329,8 @@ const BACKGROUND = [
   "stdin",
   "secrets",
   "timeoutMs",
+  "stopSignal",
+  "stopTimeoutMs",
   "tag",
   "merge",
   "signal",

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { type TestContext, test } from "node:test";
-import { NotFound, type ProcessEvent, Sandbox, SandboxGone, ServerBusy } from "../src/index.js";
+import { NotFound, type ProcessEvent, Sandbox, SandboxError, SandboxGone, ServerBusy } from "../src/index.js";
 
 const VIEW = {
   id: 3,
@@ -26,6 +26,7 @@ const VIEW = {
 };
 const EXITED = { ...VIEW, state: "left", exit_code: 3 };
 const PROCESSES = "POST /v1/sandboxes/s/processes";
+const EXECUTIONS = "POST /v1/sandboxes/s/executions?wait=60";
 const PROCESS = "/v1/sandboxes/s/processes/3";
 const EVENTS = `GET ${PROCESS}/events?generation=2&after=0&mode=lossy`;
 
@@ -76,7 +77,10 @@ const output = (seq: number, text: string, more = {}) => ({ seq, event: "output"
 const inFlight: Answer = [409, { kind: "in_flight", detail: "it is in flight" }];
 
 test("a process is started once, and its request has what was asked for", async (t) => {
-  const { url, asked, bodies } = await serverOf(t, { [PROCESSES]: ["lost", inFlight, [201, VIEW]] });
+  const { url, asked, bodies } = await serverOf(t, {
+    [PROCESSES]: ["lost", inFlight, [201, VIEW]],
+    [EXECUTIONS]: [[422, { kind: "invalid_request", detail: "it is refused" }]],
+  });
   const s = await Sandbox.create({ server: url });
   const options = { args: ["-p"], env: { camelCase: "1" }, stdin: true, timeoutMs: 2000, tag: "web", merge: true };
   const process = await s.commands.run("serve", { ...options, background: true });
@@ -94,6 +98,19 @@ test("a process is started once, and its request has what was asked for", async 
   assert.deepEqual(JSON.parse(bodies(PROCESSES)[3] ?? ""), {
     command: { shell: "cat", stdin: "in" },
     secrets: { B: "2" },
+  });
+  await s.commands.run("cat", { stopSignal: "SIGINT", stopTimeoutMs: 0, background: true });
+  assert.deepEqual(JSON.parse(bodies(PROCESSES)[4] ?? ""), {
+    command: { shell: "cat" },
+    stop_signal: "INT",
+    stop_timeout_ms: 0,
+  });
+  const own = { stopSignal: 2, stopTimeoutMs: 1500, timeoutMs: 3000, limits: { outputBytes: 5 } };
+  await assert.rejects(s.commands.run("x", own), SandboxError);
+  assert.deepEqual(JSON.parse(bodies(EXECUTIONS)[0] ?? ""), {
+    command: { shell: "x" },
+    limits: { output_bytes: 5, timeout_ms: 3000, stop_timeout_ms: 1500 },
+    stop_signal: "INT",
   });
   // @ts-expect-error: no option of a process
   await assert.rejects(s.commands.run("cat", { background: true, check: true }), /no option 'check'/);

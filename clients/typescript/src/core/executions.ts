@@ -1,4 +1,5 @@
 /** Requests for scripts and commands, and what they come back as. */
+import { constants } from "node:os";
 import { DOCUMENTS, fromBase64, shaped, unexpected } from "./answers.js";
 import { toBytes, toContent, toText } from "./bytes.js";
 import { type ErrorDetails, errorOf, type SandboxError } from "./errors.js";
@@ -7,6 +8,9 @@ import type * as wire from "./wire.js";
 
 /** The limits that may be set, such as `memoryBytes` and `timeoutMs`. */
 export type Limits = Camel<wire.LimitsRequest>;
+
+/** A signal. */
+export type SignalName = wire.SignalName;
 
 /** How an execution ended. */
 export type Status = Exclude<wire.ExecutionStatus, "queued" | "running">;
@@ -114,6 +118,13 @@ export interface CommandOptions {
   secrets?: Record<string, string | Uint8Array> | undefined;
   /** Its time limit in milliseconds. */
   timeoutMs?: number | undefined;
+  /** The signal that asks it to end: `TERM`, which it is by default, `SIGTERM` or 15. */
+  stopSignal?: SignalName | `SIG${SignalName}` | number | undefined;
+  /**
+   * After how many milliseconds more it is killed, 0 for at once; by default 2 seconds, or what the limits of its sandbox
+   * say.
+   */
+  stopTimeoutMs?: number | undefined;
   /** Limits of this run alone. */
   limits?: Limits | undefined;
 }
@@ -128,17 +139,20 @@ export function contents(texts: Texts, name: string) {
   return Object.fromEntries(Object.entries(texts).map(([k, v]) => [k, toContent(v, `${name}.${k}`)]));
 }
 
-function common(options: ScriptOptions | CommandOptions): wire.ExecutionRequest {
+type Common = Pick<CommandOptions, "secrets" | "limits" | "timeoutMs" | "stopTimeoutMs">;
+
+function common(options: Common): wire.ExecutionRequest {
   const request: wire.ExecutionRequest = {};
-  const limits = limitsRequest(options.limits, options.timeoutMs);
+  const { timeoutMs, stopTimeoutMs } = options;
+  const limits = limitsRequest(options.limits, { timeoutMs, stopTimeoutMs });
   if (limits) request.limits = limits;
   if (options.secrets) request.secrets = contents(options.secrets, "secrets");
   return request;
 }
 
-/** The limits as they are sent; undefined if none is given. */
-export function limitsRequest(limits: Limits | undefined, timeoutMs?: number): wire.LimitsRequest | undefined {
-  const out = snake({ ...limits, ...(timeoutMs === undefined ? {} : { timeoutMs }) });
+/** The limits as they are sent, with options of their own; undefined if none is given. */
+export function limitsRequest(limits: Limits | undefined, own: object = {}): wire.LimitsRequest | undefined {
+  const out = { ...snake(limits ?? {}), ...snake(own) };
   return Object.keys(out).length > 0 ? (out as wire.LimitsRequest) : undefined;
 }
 
@@ -151,7 +165,17 @@ export function scriptRequest(script: string | Uint8Array, options: ScriptOption
 
 /** The request for a command: a program with arguments, or a line for the shell. */
 export function commandRequest(command: string | Uint8Array, options: CommandOptions): wire.ExecutionRequest {
-  return { command: commandOf(command, options), ...common(options) };
+  const request: wire.ExecutionRequest = { command: commandOf(command, options), ...common(options) };
+  if (options.stopSignal !== undefined) request.stop_signal = signalName(options.stopSignal);
+  return request;
+}
+
+/** The name of a signal on the wire: of `TERM`, `SIGTERM` and 15. */
+export function signalName(signal: string | number): SignalName {
+  const named = Object.entries(constants.signals).find(([, number]) => number === signal);
+  const name = typeof signal === "number" ? named?.[0] : signal.toUpperCase();
+  if (name === undefined) throw new TypeError(`signal: ${signal} is not the number of a signal`);
+  return name.replace(/^SIG/, "") as SignalName;
 }
 
 /** What of a command is said of any: what runs, and where. */

@@ -1,8 +1,7 @@
 /** Requests for processes and terminals, and what is known of them and of their sandboxes. */
-import { constants } from "node:os";
 import { type Shape, shaped, unexpected } from "./answers.js";
 import { errorOf } from "./errors.js";
-import { type CommandOptions, commandOf, contents, output } from "./executions.js";
+import { type CommandOptions, commandOf, contents, output, signalName } from "./executions.js";
 import { type Camel, camel } from "./names.js";
 import type * as wire from "./wire.js";
 
@@ -11,9 +10,6 @@ import type * as wire from "./wire.js";
  * others. Its `state` is `running`, `left` if it has exited and processes that it started go on, or `ended`.
  */
 export type ProcessInfo = Camel<wire.ProcessView>;
-
-/** A signal. */
-export type SignalName = wire.SignalName;
 
 /** Who gets it: the process, its group, the foreground group of its terminal, or all that it has started. */
 export type SignalTarget = wire.SignalTarget;
@@ -60,7 +56,8 @@ export interface ProcessEvent {
 }
 
 /** What a process is given. */
-export interface ProcessOptions extends Pick<CommandOptions, "args" | "env" | "envs" | "cwd" | "secrets"> {
+export interface ProcessOptions
+  extends Pick<CommandOptions, "args" | "env" | "envs" | "cwd" | "secrets" | "stopSignal" | "stopTimeoutMs"> {
   /** What it reads on stdin; `true` leaves it open for `sendStdin`. By default it reads nothing. */
   stdin?: string | Uint8Array | boolean | undefined;
   /** After how many milliseconds it is stopped; by default it runs until it ends, or its sandbox does. */
@@ -86,17 +83,9 @@ export interface TerminalOptions extends Omit<ProcessOptions, "stdin" | "merge">
 /** The shell of a terminal: the one that people like best of those that there are. */
 const SHELL = "command -v bash >/dev/null && exec bash; exec sh";
 
-/** The name of a signal on the wire: of `TERM`, `SIGTERM` and 15. */
-export function signalName(signal: string | number): string {
-  const named = Object.entries(constants.signals).find(([, number]) => number === signal);
-  const name = typeof signal === "number" ? named?.[0] : signal.toUpperCase();
-  if (name === undefined) throw new TypeError(`signal: ${signal} is not the number of a signal`);
-  return name.replace(/^SIG/, "");
-}
-
 /** The request for a process. */
 export function processRequest(command: string | Uint8Array, options: ProcessOptions): wire.ProcessRequest {
-  const { stdin, secrets, timeoutMs, tag, merge, ...rest } = options;
+  const { stdin, secrets, timeoutMs, tag, merge, stopSignal, stopTimeoutMs, ...rest } = options;
   const isText = stdin !== undefined && typeof stdin !== "boolean";
   return {
     command: commandOf(command, isText ? { ...rest, stdin } : rest),
@@ -105,6 +94,8 @@ export function processRequest(command: string | Uint8Array, options: ProcessOpt
     ...(timeoutMs === undefined ? {} : { timeout_ms: timeoutMs }),
     ...(tag === undefined ? {} : { tag }),
     ...(merge ? { merge } : {}),
+    ...(stopSignal === undefined ? {} : { stop_signal: signalName(stopSignal) }),
+    ...(stopTimeoutMs === undefined ? {} : { stop_timeout_ms: stopTimeoutMs }),
   };
 }
 

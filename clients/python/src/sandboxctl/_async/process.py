@@ -112,8 +112,8 @@ class AsyncProcess:
                 raise
 
     async def stop(self) -> None:
-        """Asks it, and all that it started, to end, and kills what has not ended after the grace; a second call kills
-        at once. It has no effect on one that has ended."""
+        """Asks it, and all that it started, to end, and kills what has not ended after its `stop_timeout`; a second
+        call kills at once. It has no effect on one that has ended."""
         try:
             await self._ask("DELETE", "")
         except SandboxError as error:
@@ -189,13 +189,26 @@ class AsyncPty:
         timeout: float | None = None,
         tag: str | None = None,
         term: str | None = None,
+        stop_signal: SignalName | str | int | None = None,
+        stop_timeout: float | None = None,
     ) -> AsyncTerminal:
         """Starts a shell, or a command as `commands.run` takes it, in a terminal.
 
         `on_data` gets its output as it comes. `term` is the kind of the terminal, `xterm-256color` if it is not given.
         """
         request = terminal_request(
-            cols, rows, command, args, env=env, cwd=cwd, secrets=secrets, timeout=timeout, tag=tag, term=term
+            cols,
+            rows,
+            command,
+            args,
+            env=env,
+            cwd=cwd,
+            secrets=secrets,
+            timeout=timeout,
+            tag=tag,
+            term=term,
+            stop_signal=stop_signal,
+            stop_timeout=stop_timeout,
         )
         info = process_info(await self._opened().start_process(request))
         return AsyncTerminal(self._opened, info, on_data)

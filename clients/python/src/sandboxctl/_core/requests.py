@@ -141,6 +141,13 @@ def ttl_of(timeout: float) -> int:
     return max(1, round(timeout * 1000))
 
 
+def _stop_timeout_of(timeout: float) -> int:
+    """A time to end, in seconds, as whole milliseconds. It may be 0."""
+    if not timeout >= 0:
+        raise ValueError(f"stop_timeout: seconds from 0 on are expected, not {timeout!r}")
+    return round(timeout * 1000)
+
+
 def signal_of(signal: str | int) -> str:
     """The name of a signal on the wire: of `TERM`, `SIGTERM`, `signal.SIGTERM` and 15."""
     name = signals.Signals(signal).name if isinstance(signal, int) else signal
@@ -268,11 +275,17 @@ def command_request(
     secrets: Mapping[str, Text] | None = None,
     limits: Limits | None = None,
     timeout: float | None = None,
+    stop_signal: str | int | None = None,
+    stop_timeout: float | None = None,
 ) -> wire.ExecutionRequest:
     """A program with arguments, or a line for the shell."""
     what = _command(command, args, env, cwd, stdin)
+    if stop_timeout is not None:
+        limits = {**_mapping(limits or {}, "limits"), "stop_timeout_ms": _stop_timeout_of(stop_timeout)}
     request = _common(secrets, limits, timeout)
     request["command"] = what
+    if stop_signal is not None:
+        request["stop_signal"] = cast("wire.SignalName", signal_of(stop_signal))
     return request
 
 
@@ -287,6 +300,8 @@ def process_request(
     timeout: float | None = None,
     tag: str | None = None,
     merge: bool = False,
+    stop_signal: str | int | None = None,
+    stop_timeout: float | None = None,
 ) -> wire.ProcessRequest:
     """A process to start. With `stdin` True its stdin stays open."""
     is_open = isinstance(stdin, bool)
@@ -301,6 +316,10 @@ def process_request(
         request["tag"] = tag
     if merge:
         request["merge"] = True
+    if stop_signal is not None:
+        request["stop_signal"] = cast("wire.SignalName", signal_of(stop_signal))
+    if stop_timeout is not None:
+        request["stop_timeout_ms"] = _stop_timeout_of(stop_timeout)
     return request
 
 
@@ -316,10 +335,23 @@ def terminal_request(
     timeout: float | None = None,
     tag: str | None = None,
     term: str | None = None,
+    stop_signal: str | int | None = None,
+    stop_timeout: float | None = None,
 ) -> wire.ProcessRequest:
     """A process with a terminal: a shell, if no command is given."""
     command = _SHELL if command is None else command
-    request = process_request(command, args, env=env, cwd=cwd, stdin=True, secrets=secrets, timeout=timeout, tag=tag)
+    request = process_request(
+        command,
+        args,
+        env=env,
+        cwd=cwd,
+        stdin=True,
+        secrets=secrets,
+        timeout=timeout,
+        tag=tag,
+        stop_signal=stop_signal,
+        stop_timeout=stop_timeout,
+    )
     request["pty"] = {"cols": cols, "rows": rows} if term is None else {"cols": cols, "rows": rows, "term": term}
     return request
 

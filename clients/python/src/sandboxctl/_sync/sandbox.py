@@ -36,7 +36,7 @@ from ..views import ProcessInfo, SandboxInfo, process_info, sandbox_info
 from .files import Files
 from .interpreter import Interpreter
 from .ports import Ports
-from .process import Process, Pty
+from .process import Process, Pty, SignalName
 from .transport import Execution, Transport, connect, connect_kept
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ class Commands:
         secrets: Mapping[str, Text] | None = None,
         limits: Limits | None = None,
         timeout: float | None = None,
+        stop_signal: SignalName | str | int | None = None,
+        stop_timeout: float | None = None,
         on_stdout: Callable[[str], object] | None = None,
         on_stderr: Callable[[str], object] | None = None,
         on_stdout_bytes: Callable[[bytes], object] | None = None,
@@ -91,13 +93,23 @@ class Commands:
     ) -> CommandHandle:
         """Starts a program with arguments, or without `args` a line for the shell of the image.
 
-        `timeout` is in seconds. Secrets are environment variables, and are replaced in its output. The listeners get
-        output as it comes, from `wait`: as text, where a character is always whole and what is not UTF-8 is U+FFFD, or
-        as bytes. They get the first 64 MiB, and of a server's sandboxes the first 4: `missed` of the result says if
-        there was more.
+        `timeout` is in seconds. A command that is to end gets `stop_signal`, by default `"TERM"`, and what is left of
+        it after `stop_timeout` seconds is killed; by default after 2, or what the sandbox's limits say. Secrets are
+        environment variables, and are replaced in its output. The listeners get output as it comes, from `wait`: as
+        text, where a character is always whole and what is not UTF-8 is U+FFFD, or as bytes. They get the first 64 MiB,
+        and of a server's sandboxes the first 4: `missed` of the result says if there was more.
         """
         request = command_request(
-            command, args, env=env, cwd=cwd, stdin=stdin, secrets=secrets, limits=limits, timeout=timeout
+            command,
+            args,
+            env=env,
+            cwd=cwd,
+            stdin=stdin,
+            secrets=secrets,
+            limits=limits,
+            timeout=timeout,
+            stop_signal=stop_signal,
+            stop_timeout=stop_timeout,
         )
         listener = results.listener(
             on_stdout=on_stdout,
@@ -120,6 +132,8 @@ class Commands:
         secrets: Mapping[str, Text] | None = None,
         limits: Limits | None = None,
         timeout: float | None = None,
+        stop_signal: SignalName | str | int | None = None,
+        stop_timeout: float | None = None,
         on_stdout: Callable[[str], object] | None = None,
         on_stderr: Callable[[str], object] | None = None,
         on_stdout_bytes: Callable[[bytes], object] | None = None,
@@ -139,6 +153,8 @@ class Commands:
         stdin: Text | bool | None = None,
         secrets: Mapping[str, Text] | None = None,
         timeout: float | None = None,
+        stop_signal: SignalName | str | int | None = None,
+        stop_timeout: float | None = None,
         background: Literal[True],
         tag: str | None = None,
         merge: bool = False,
@@ -155,6 +171,8 @@ class Commands:
         secrets: Mapping[str, Text] | None = None,
         limits: Limits | None = None,
         timeout: float | None = None,
+        stop_signal: SignalName | str | int | None = None,
+        stop_timeout: float | None = None,
         on_stdout: Callable[[str], object] | None = None,
         on_stderr: Callable[[str], object] | None = None,
         on_stdout_bytes: Callable[[bytes], object] | None = None,
@@ -187,6 +205,8 @@ class Commands:
                 timeout=timeout,
                 tag=tag,
                 merge=merge,
+                stop_signal=stop_signal,
+                stop_timeout=stop_timeout,
             )
             return Process(self._opened, process_info(self._opened().start_process(process)))
         if tag is not None or merge:
@@ -194,7 +214,16 @@ class Commands:
         if isinstance(stdin, bool):
             raise TypeError("stdin: text or bytes are expected, or with `background=True` whether it stays open")
         request = command_request(
-            command, args, env=env, cwd=cwd, stdin=stdin, secrets=secrets, limits=limits, timeout=timeout
+            command,
+            args,
+            env=env,
+            cwd=cwd,
+            stdin=stdin,
+            secrets=secrets,
+            limits=limits,
+            timeout=timeout,
+            stop_signal=stop_signal,
+            stop_timeout=stop_timeout,
         )
         listener = results.listener(
             on_stdout=on_stdout,
@@ -541,6 +570,8 @@ def exec(
     stdin: Text | None = None,
     secrets: Mapping[str, Text] | None = None,
     timeout: float | None = None,
+    stop_signal: SignalName | str | int | None = None,
+    stop_timeout: float | None = None,
     on_stdout: Callable[[str], object] | None = None,
     on_stderr: Callable[[str], object] | None = None,
     on_stdout_bytes: Callable[[bytes], object] | None = None,
@@ -548,7 +579,17 @@ def exec(
     check: bool = False,
 ) -> CommandResult:
     """Runs a command in a sandbox of its own; see `Sandbox.create` and `Commands.run`."""
-    request = command_request(command, args, env=env, cwd=cwd, stdin=stdin, secrets=secrets, timeout=timeout)
+    request = command_request(
+        command,
+        args,
+        env=env,
+        cwd=cwd,
+        stdin=stdin,
+        secrets=secrets,
+        timeout=timeout,
+        stop_signal=stop_signal,
+        stop_timeout=stop_timeout,
+    )
     spec = spec_of(image, io_dir, limits, network)
     listener = results.listener(
         on_stdout=on_stdout,
