@@ -68,11 +68,12 @@ impl<'a> Living<'a> {
         None
     }
 
-    /// Kills the service, and starts another one in its place.
-    pub(super) fn restart_after_a_kill(self, place: &'a Fixture) -> Self {
+    /// Kills the service, and starts another one in its place, after this was done without one.
+    pub(super) fn restart_after_a_kill(self, place: &'a Fixture, meanwhile: impl FnOnce()) -> Self {
         let Self { service, id, provided } = self;
         place.expect_a_dead_instance();
         service.kill();
+        meanwhile();
         Self { service: serve(place, &provided), id, provided }
     }
 

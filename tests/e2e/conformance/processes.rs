@@ -487,12 +487,14 @@ fn paused_sandbox_of_a_killed_service_is_removed() {
     let id = living.start(&busy(&word));
     living.touch("kept");
     living.ask(200, "POST", "/pause", &Value::Null);
-    let living = living.restart_after_a_kill(&place);
-    eventually("nothing of it is left", || {
-        place.sandboxctl(["gc"]).assert_code(0);
-        (place.containers().is_empty() && on_host(&word).is_none()).then_some(())
+    // Without a service: what removes it is `gc`.
+    let living = living.restart_after_a_kill(&place, || {
+        eventually("nothing of it is left", || {
+            place.sandboxctl(["gc"]).assert_code(0);
+            (place.containers().is_empty() && on_host(&word).is_none()).then_some(())
+        });
     });
-    assert_eq!(living.view()["status"], "stopped");
+    eventually("it is stopped", || (living.view()["status"] == "stopped").then_some(()));
     // Its processes ended with their generation; its files did not.
     let old = format!("/processes/{id}?generation=1");
     assert_eq!(living.refused(410, "GET", &old, &Value::Null), "gone");
@@ -510,7 +512,7 @@ fn processes_of_a_killed_service_end_and_are_gone_for_its_successor() {
     let id = living.start(&busy(&word));
     living.start_shell(&format!("setsid sh -c 'while :; do :; done' {word} & exit 0"));
     eventually("both run", || living.runs(&word).then_some(()));
-    let living = living.restart_after_a_kill(&place);
+    let living = living.restart_after_a_kill(&place, || ());
     eventually("no process of it runs", || on_host(&word).is_none().then_some(()));
     let old = format!("/processes/{id}/events?generation=1");
     assert_eq!(living.refused(410, "GET", &old, &Value::Null), "gone");
