@@ -648,6 +648,13 @@ def test_sandboxes_are_listed_found_ended_and_changed(fake: Fake) -> None:
     assert sandbox.set_timeout(1.5).expires_at == "3"
     assert json.loads(fake.asked[-1].body) == {"ttl_ms": 1500}
     assert [sandbox.pause().status, sandbox.resume().status] == ["paused", "ready"]
+    by_name = [
+        Sandbox.get_info("n", server=fake.url),
+        Sandbox.set_timeout("n", 2.5, server=fake.url),
+        Sandbox.pause("n", server=fake.url),
+        Sandbox.resume("n", server=fake.url),
+    ]
+    assert [info.status for info in by_name] == ["ready", "ready", "paused", "ready"]
     with pytest.raises(NotFound):
         Sandbox.connect("/", server=fake.url)
     assert not Sandbox.kill("/", server=fake.url)

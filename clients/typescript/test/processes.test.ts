@@ -302,6 +302,14 @@ test("sandboxes are listed, found, ended and changed", async (t) => {
   assert.equal((await s.setTimeout(1500)).expiresAt, "3");
   assert.deepEqual(bodies("PATCH /v1/sandboxes/s"), ['{"ttl_ms":1500}']);
   assert.deepEqual([(await s.pause()).status, (await s.resume()).status], ["paused", "ready"]);
+  const byName = [
+    Sandbox.getInfo("n", at),
+    Sandbox.setTimeout("n", 2500, at),
+    Sandbox.pause("n", at),
+    Sandbox.resume("n", at),
+  ];
+  const statuses = (await Promise.all(byName)).map(({ status }) => status);
+  assert.deepEqual(statuses, ["ready", "ready", "paused", "ready"]);
   await assert.rejects(Sandbox.connect("/", at), NotFound);
   assert.deepEqual([await Sandbox.kill("/", at), await Sandbox.kill("s", at)], [false, true]);
   await assert.rejects(async () => {
