@@ -1,7 +1,7 @@
 //! Questions to the user of a client, while a script waits for the answer.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -19,8 +19,7 @@ use sandbox_dirfd::random_hex;
 use sandbox_service::permission::{Answer, Ask, PERMISSION_TIMEOUT, Permission};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
 use crate::lock;
 use crate::transport::progress::ProgressTarget;
@@ -36,10 +35,17 @@ const QUESTION: &str = "permission";
 ///
 /// Before the revision 2026-07-28 the server sends the client a request. Since then it answers a call with the
 /// question: the script waits, and the client calls again with the answer and the state that it was given.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Elicitation {
     /// The calls that were answered with a question, by their states.
     waiting: Mutex<HashMap<String, WaitingCall>>,
+}
+
+/// Without the calls.
+impl fmt::Debug for Elicitation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Elicitation").finish_non_exhaustive()
+    }
 }
 
 /// How the script of a call asks the client that made it.
@@ -66,15 +72,10 @@ pub(crate) struct CallInProgress {
     pub questions: Option<mpsc::Receiver<Question>>,
 }
 
-#[derive(Debug)]
+/// A call that goes on without a request.
 struct WaitingCall {
-    called: JoinHandle<Result<CallToolResult, ErrorData>>,
-    cancelled: CancellationToken,
-    /// Without a client that comes back it is cancelled.
-    ends: DropGuard,
-    progress: Option<ProgressTarget>,
+    call: CallInProgress,
     answer: oneshot::Sender<Answer>,
-    questions: Option<mpsc::Receiver<Question>>,
 }
 
 impl Asker {
@@ -110,17 +111,22 @@ impl Elicitation {
     pub(crate) fn suspend(
         self: &Arc<Self>,
         question: Question,
-        call: CallInProgress,
+        mut call: CallInProgress,
     ) -> InputRequiredResult {
-        let CallInProgress { called, cancelled, progress, questions } = call;
-        if let Some(target) = &progress {
+        if let Some(target) = &call.progress {
             *lock(target) = None;
         }
         let Question { request, answer } = question;
-        let (called, ends) = (tokio::spawn(called), cancelled.clone().drop_guard());
-        let call = WaitingCall { called, cancelled, ends, progress, answer, questions };
+        let (called, ends) = (tokio::spawn(call.called), call.cancelled.clone().drop_guard());
+        call.called = async move {
+            // Without a client that comes back, and stays then, it is cancelled.
+            let _ends = ends;
+            let broken = |_| Err(ErrorData::internal_error("the call broke off", None));
+            called.await.unwrap_or_else(broken)
+        }
+        .boxed();
         let state = random_hex::<16>();
-        lock(&self.waiting).insert(state.clone(), call);
+        lock(&self.waiting).insert(state.clone(), WaitingCall { call, answer });
         let (elicitation, forgotten) = (Arc::downgrade(self), state.clone());
         tokio::spawn(async move {
             tokio::time::sleep(PERMISSION_TIMEOUT).await;
@@ -146,22 +152,15 @@ impl Elicitation {
     ) -> Result<CallInProgress, ErrorData> {
         let call = lock(&self.waiting).remove(state);
         let over = || ErrorData::invalid_params("no call waits with this requestState", None);
-        let call = call.ok_or_else(over)?;
-        let WaitingCall { called, cancelled, ends, progress, answer, questions } = call;
-        if let Some(target) = &progress {
+        let WaitingCall { call, answer } = call.ok_or_else(over)?;
+        if let Some(target) = &call.progress {
             *lock(target) = to;
         }
         let response = responses.and_then(|it| it.get(QUESTION)).cloned();
         let response = response.and_then(|it| serde_json::from_value::<ElicitResult>(it).ok());
         // Its script may have ended meanwhile.
         _ = answer.send(response.map_or(Answer::Refused, |it| answer_of(&it)));
-        let called = async move {
-            // Without its client it ends again.
-            let _ends = ends;
-            let broken = |_| Err(ErrorData::internal_error("the call broke off", None));
-            called.await.unwrap_or_else(broken)
-        };
-        Ok(CallInProgress { called: called.boxed(), cancelled, progress, questions })
+        Ok(call)
     }
 }
 
@@ -188,7 +187,7 @@ struct Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         let Some((id, runtime)) = self.id.take().zip(Handle::try_current().ok()) else { return };
-        let reason = "nobody waits for the answer any more".to_owned();
+        let reason = "the call has ended".to_owned();
         let (peer, what) =
             (self.peer.clone(), CancelledNotificationParam::new(Some(id), Some(reason)));
         // The client may be gone.
