@@ -238,8 +238,8 @@ fn question(ask: &Ask<'_>) -> Option<String> {
         None => text,
     };
     let mut question = format!(
-        "May a script in the sandbox call the tool {}, which says that it removes or overwrites \
-         something? Its arguments:\n",
+        "May the tool {} be called, which says that it removes or overwrites something? Its \
+         arguments:\n",
         short(format!("{tool:?}"))
     );
     // JSON has its quotes escaped, and no others.

@@ -49,6 +49,7 @@ pub fn options(
         tools: None,
         output_bytes: output_bytes(configured)?,
         upstreams,
+        expose: Vec::new(),
         elicitation: None,
     };
     Ok(HttpOptions { settings, io_dirs })
