@@ -315,6 +315,8 @@ settings! {
         other(Kind::ToolRules, || Value::Names(Vec::new())).expects(TOOL_RULES);
     ServerAllowDestructive "server.allow_destructive" "Whether rules may give tools marked destructive, which remove or overwrite something":
         switch(false);
+    ServerAskDestructive "server.ask_destructive" "Whether the user of a caller of the MCP tools is asked about a call of such a tool that was not allowed, if its client can ask":
+        switch(false);
     ServerDatabase "server.database" "PostgreSQL database that the nodes of a cluster share":
         TEXT.flag("--database").expects("a URL such as \"postgres://sandboxctl@db.example.org/sandboxctl\"");
     ServerDatabasePasswordFile "server.database_password_file" "Password of the database": PATH;

@@ -13,8 +13,9 @@ use rmcp::model::{
     InputRequest, InputRequests, InputRequiredResult, InputResponses, ProgressToken, RequestId,
     ServerRequest,
 };
-use rmcp::service::{Peer, PeerRequestOptions, RequestContext, RoleServer};
+use rmcp::service::{OriginatingRequestId, Peer, PeerRequestOptions, RequestContext, RoleServer};
 use sandbox_api::ToolEffect;
+use sandbox_api::service::Subject;
 use sandbox_dirfd::random_hex;
 use sandbox_service::permission::{Answer, Ask, PERMISSION_TIMEOUT, Permission};
 use tokio::runtime::Handle;
@@ -51,7 +52,8 @@ impl fmt::Debug for Elicitation {
 /// How the script of a call asks the client that made it.
 #[derive(Debug)]
 pub(crate) enum Asker {
-    ByRequest(Peer<RoleServer>),
+    /// By a request, which belongs to the call.
+    ByRequest(Peer<RoleServer>, RequestId),
     /// By the answer to its request.
     ByResult(mpsc::Sender<Question>),
 }
@@ -74,6 +76,8 @@ pub(crate) struct CallInProgress {
 
 /// A call that goes on without a request.
 struct WaitingCall {
+    /// Whose it is: the answer of another is not for it.
+    subject: Subject,
     call: CallInProgress,
     answer: oneshot::Sender<Answer>,
 }
@@ -88,7 +92,7 @@ impl Asker {
         let has_requests = context.protocol_version().is_none_or(|it| it.has_initialize());
         context.client_capabilities().filter(has_forms)?;
         let asker = match has_requests {
-            true => Self::ByRequest(context.peer.clone()),
+            true => Self::ByRequest(context.peer.clone(), context.id.clone()),
             false => Self::ByResult(sender),
         };
         Some((asker, questions))
@@ -110,6 +114,7 @@ impl Elicitation {
     /// Has a call go on without a request until its client comes back with the answer, and gives what says so.
     pub(crate) fn suspend(
         self: &Arc<Self>,
+        subject: Subject,
         question: Question,
         mut call: CallInProgress,
     ) -> InputRequiredResult {
@@ -126,7 +131,7 @@ impl Elicitation {
         }
         .boxed();
         let state = random_hex::<16>();
-        lock(&self.waiting).insert(state.clone(), WaitingCall { call, answer });
+        lock(&self.waiting).insert(state.clone(), WaitingCall { subject, call, answer });
         let (elicitation, forgotten) = (Arc::downgrade(self), state.clone());
         tokio::spawn(async move {
             tokio::time::sleep(PERMISSION_TIMEOUT).await;
@@ -143,16 +148,20 @@ impl Elicitation {
     ///
     /// # Errors
     ///
-    /// Invalid params, if no call waits with this state.
+    /// Invalid params, if no call of the subject waits with this state.
     pub(crate) fn resume(
         &self,
-        state: &str,
+        (subject, state): (&Subject, &str),
         responses: Option<&InputResponses>,
         to: Option<(Peer<RoleServer>, ProgressToken)>,
     ) -> Result<CallInProgress, ErrorData> {
-        let call = lock(&self.waiting).remove(state);
+        let call = {
+            let mut waiting = lock(&self.waiting);
+            let is_its = waiting.get(state).is_some_and(|it| it.subject == *subject);
+            if is_its { waiting.remove(state) } else { None }
+        };
         let over = || ErrorData::invalid_params("no call waits with this requestState", None);
-        let WaitingCall { call, answer } = call.ok_or_else(over)?;
+        let WaitingCall { call, answer, .. } = call.ok_or_else(over)?;
         if let Some(target) = &call.progress {
             *lock(target) = to;
         }
@@ -203,9 +212,11 @@ impl Permission for Asker {
         let requested_schema = ElicitationSchema::new(BTreeMap::new());
         let params =
             ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema };
-        let request = ElicitRequest::new(params);
+        let mut request = ElicitRequest::new(params);
         match self {
-            Self::ByRequest(peer) => {
+            Self::ByRequest(peer, call) => {
+                // Over HTTP it goes where the answer to the call goes: a client may listen nowhere else.
+                request.extensions.insert(OriginatingRequestId(call.clone()));
                 let request = ServerRequest::ElicitRequest(request);
                 let options = PeerRequestOptions::no_options();
                 let Ok(asked) = peer.send_request_with_option(request, options).await else {
@@ -260,7 +271,11 @@ mod tests {
 
     use super::*;
 
-    /// A call whose client is asked by its results, and which asks once: its result is the answer. It is
+    fn subject(name: &str) -> Subject {
+        Subject::new(name).unwrap()
+    }
+
+    /// A call of `a` whose client is asked by its results, and which asks once: its result is the answer. It is
     /// answered with the question, and has this state.
     async fn asking() -> (Arc<Elicitation>, CancellationToken, String) {
         let elicitation = Arc::new(Elicitation::default());
@@ -283,7 +298,7 @@ mod tests {
             question = next_question(call.questions.as_mut().unwrap()) => question,
             _ = &mut call.called => panic!("it waits for the answer"),
         };
-        let asked = elicitation.suspend(question, call);
+        let asked = elicitation.suspend(subject("a"), question, call);
         assert!(asked.input_requests.unwrap().contains_key("permission"));
         (elicitation, ends, asked.request_state.unwrap())
     }
@@ -298,11 +313,15 @@ mod tests {
         ] {
             let (elicitation, _ends, state) = asking().await;
             let responses: InputResponses = serde_json::from_value(responses).unwrap();
-            assert!(elicitation.resume("0", Some(&responses), None).is_err());
-            let call = elicitation.resume(&state, Some(&responses), None).unwrap();
+            let resume = |name: &str, state: &str| {
+                elicitation.resume((&subject(name), state), Some(&responses), None)
+            };
+            assert!(resume("a", "0").is_err());
+            assert!(resume("b", &state).is_err(), "it is the call of another subject");
+            let call = resume("a", &state).unwrap();
             let result = call.called.await.unwrap();
             assert_eq!(result.content[0].as_text().unwrap().text, expected);
-            assert!(elicitation.resume(&state, Some(&responses), None).is_err(), "it is over");
+            assert!(resume("a", &state).is_err(), "it is over");
         }
     }
 
@@ -313,10 +332,10 @@ mod tests {
         assert!(!ends.is_cancelled());
         tokio::time::sleep(PERMISSION_TIMEOUT).await;
         assert!(ends.is_cancelled());
-        assert!(elicitation.resume(&state, None, None).is_err());
+        assert!(elicitation.resume((&subject("a"), &state), None, None).is_err());
         // Nor when it comes back and goes away again.
         let (elicitation, ends, state) = asking().await;
-        drop(elicitation.resume(&state, None, None).unwrap());
+        drop(elicitation.resume((&subject("a"), &state), None, None).unwrap());
         assert!(ends.is_cancelled());
     }
 

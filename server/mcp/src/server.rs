@@ -235,11 +235,13 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let workspace = self.workspace(&context.extensions)?;
+        let subject = workspace.subject().clone();
         let elicitation = self.shared.settings.elicitation.as_ref();
         let to = context.meta.get_progress_token().map(|token| (context.peer.clone(), token));
         let mut call = match elicitation.zip(request.request_state.as_deref()) {
             Some((elicitation, state)) => {
-                elicitation.resume(state, request.input_responses.as_ref(), to)?
+                let its = (&subject, state);
+                elicitation.resume(its, request.input_responses.as_ref(), to)?
             }
             None => {
                 let progress = to.map(|to| Arc::new(Mutex::new(Some(to))));
@@ -266,7 +268,7 @@ impl ServerHandler for McpServer {
                 call.called.await
             }
             (elicitation, question) = asked => {
-                return Ok(elicitation.suspend(question, call).into());
+                return Ok(elicitation.suspend(subject, question, call).into());
             }
         };
         result.map(Into::into)
