@@ -14,7 +14,7 @@ use crate::wildcard;
 pub const RESERVED_NAMES: [&str; 2] = ["search", "describe"];
 
 /// A tool of the host.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostTool {
     /// Its group, a dot, and its own name: `github.list_issues`. The group has no dot.
@@ -31,6 +31,9 @@ pub struct HostTool {
     /// What it does to the world.
     #[serde(default)]
     pub effect: ToolEffect,
+    /// What its server says of it besides, as `annotations` of the Model Context Protocol. It decides nothing.
+    #[serde(skip)]
+    pub annotations: Map<String, Value>,
 }
 
 impl HostTool {

@@ -24,9 +24,9 @@ impl HostTools for People {
             name: "app.person".to_owned(),
             description: "What a person does".to_owned(),
             input: input.as_object().cloned().unwrap_or_default(),
-            output: None,
             // Such tools are given without a rule.
             effect: ToolEffect::ReadOnly,
+            ..HostTool::default()
         }]
         .into())
     }

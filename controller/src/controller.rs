@@ -6,7 +6,7 @@ use std::{fmt, io};
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use sandbox_api::{EngineInfo, EngineKind, ImageInfo, ProgramImage};
+use sandbox_api::{EngineInfo, EngineKind, ImageInfo, ProgramImage, ToolCall};
 use sandbox_engine::{
     EngineError, EngineFacts, ImageIdError, ImageSelector, Images, Rebuild, UserMapping,
 };
@@ -402,6 +402,11 @@ impl Controller {
     /// Writes a service's decision about a request to the audit, if there is one.
     pub fn audit_access(&self, record: AccessRecord<'_>) {
         self.shared.audit.record(&Event::access(record));
+    }
+
+    /// Writes to the audit, if there is one, a call of a tool of the host that no script made.
+    pub fn audit_tool_call(&self, id: &str, made: &ToolCall) {
+        self.shared.audit.record(&Event::tool_call(id, made.tool.as_bytes(), made));
     }
 
     /// Writes to the audit, if there is one, what a service did that no sandbox was asked for: to itself, or to a

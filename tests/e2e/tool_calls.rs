@@ -161,10 +161,8 @@ impl HostTools for Tools {
     async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError> {
         let tool = |(name, effect): (&str, ToolEffect)| HostTool {
             name: name.to_owned(),
-            description: String::new(),
-            input: Map::new(),
-            output: None,
             effect,
+            ..HostTool::default()
         };
         let all = [
             ("t.picture", ToolEffect::ReadOnly),

@@ -216,6 +216,115 @@ fn agent_has_tools_of_published_servers_in_its_scripts_and_no_more_tools() {
 }
 
 #[test]
+fn exposed_tools_are_tools_of_the_agent_by_the_rules_of_its_scripts() {
+    let fake = Fake::new();
+    let upstream = fake.upstream(&[]);
+    let mut flags =
+        vec!["--no-io", "--pool", "0", "--audit", "audit.jsonl", "--upstream", &upstream];
+    for rule in [
+        "fake.list_*", "fake.echo", "fake.fail", "fake.picture", "fake.create_item /repo=site",
+        "fake.delete_item",
+    ] {
+        flags.extend(["--tool", rule]);
+    }
+    flags.extend(["--expose", "fake.*_item*", "--expose", "fake.fail", "--expose", "fake.picture"]);
+    let listed = |client: &mut Client| {
+        // A list waits 10 s for servers, a description longer.
+        let script = json!({ "script": "return tools.describe('fake.list_items')" });
+        client.data("execute_script", script);
+        let listed = client.ask("tools/list", json!({}))["result"]["tools"].clone();
+        let listed = listed.as_array().unwrap().clone();
+        move |name: &str| listed.iter().find(|it| it["name"] == name).cloned()
+    };
+    let call = |client: &mut Client, tool: &str, arguments: Value| {
+        client.ask("tools/call", json!({ "name": tool, "arguments": arguments }))
+    };
+
+    let mut client = Client::new(&fake.place, &flags);
+    let find = listed(&mut client);
+    let items = find("fake.list_items").expect("it is exposed");
+    assert_eq!(items["description"], "The tool list_items.");
+    assert_eq!(items["annotations"], json!({ "readOnlyHint": true }));
+    assert_eq!(items["inputSchema"]["properties"]["repo"], json!({ "type": "string" }));
+    assert_eq!(items["outputSchema"]["properties"]["items"]["type"], "array");
+    assert!(find("fake.create_item").is_some());
+    assert_eq!(find("fake.echo"), None, "it is given, and not exposed");
+    assert_eq!(find("fake.count"), None, "it is neither");
+    assert_eq!(find("fake.delete_item"), None, "there is no user to ask");
+
+    let items = call(&mut client, "fake.list_items", json!({ "repo": "x" }));
+    let items = &items["result"];
+    assert_eq!(
+        items["structuredContent"],
+        json!({ "items": [{ "id": 7, "title": "of x" }] }),
+        "{items:#}"
+    );
+    let picture = call(&mut client, "fake.picture", json!({}));
+    let content = &picture["result"]["content"];
+    assert_eq!(content[0], json!({ "type": "text", "text": "a pixel" }), "{picture:#}");
+    assert_eq!(content[1]["type"], "image", "{picture:#}");
+    assert_eq!(content[1]["mimeType"], "image/png", "{picture:#}");
+    let why = client.failure("fake.fail", json!({ "why": "of the tests" }));
+    assert!(why.contains("boom: of the tests"), "{why}");
+    let why = client.failure("fake.create_item", json!({ "repo": "other" }));
+    assert!(why.contains("needs /repo=site"), "{why}");
+    let made = call(&mut client, "fake.create_item", json!({ "repo": "site" }));
+    assert_eq!(made["result"]["content"][0]["text"], "created", "{made:#}");
+    let why = client.failure("fake.delete_item", json!({ "id": 3 }));
+    assert!(why.contains("--allow-destructive"), "{why}");
+    let unknown = call(&mut client, "fake.echo", json!({ "text": "x" }));
+    assert_eq!(unknown["error"]["code"], -32602, "{unknown:#}");
+    client.end();
+    assert_eq!(fake.called(), ["list_items", "picture", "fail", "create_item"]);
+    let audit = fake.place.read("audit.jsonl");
+    let lines = audit.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let made: Vec<_> = lines
+        .filter(|line| line["operation"] == "tool")
+        .map(|line| ["by", "program", "outcome"].map(|it| line[it].as_str().unwrap().to_owned()))
+        .collect();
+    assert_eq!(
+        made,
+        [
+            ["caller", "fake.list_items", "ok"],
+            ["caller", "fake.picture", "ok"],
+            ["caller", "fake.fail", "failed"],
+            ["caller", "fake.create_item", "refused"],
+            ["caller", "fake.create_item", "ok"],
+            ["caller", "fake.delete_item", "refused"],
+        ]
+    );
+
+    // A user who can be asked is, in either way.
+    let mut client = asked_client(&fake.place, &flags, "2025-11-25");
+    assert!(listed(&mut client)("fake.delete_item").is_some());
+    client.say_when_asked(json!({ "action": "accept", "content": {} }));
+    let deleted = call(&mut client, "fake.delete_item", json!({ "id": 3 }));
+    assert_eq!(deleted["result"]["content"][0]["text"], "deleted", "{deleted:#}");
+    let asked = client.asked().expect("it was asked");
+    let message = asked["params"]["message"].as_str().unwrap();
+    assert!(message.contains("fake.delete_item") && message.contains('3'), "{message}");
+    client.end();
+    let mut client = Client::silent(&fake.place, &flags);
+    let mut call = stateless_call("", json!({ "elicitation": { "form": {} } }));
+    (call["name"], call["arguments"]) = (json!("fake.delete_item"), json!({ "id": 4 }));
+    let asked = client.ask("tools/call", call.clone());
+    assert_eq!(asked["result"]["resultType"], "input_required", "{asked:#}");
+    call["requestState"] = asked["result"]["requestState"].clone();
+    call["inputResponses"] = json!({ "permission": { "action": "accept" } });
+    let deleted = client.ask("tools/call", call);
+    assert_eq!(deleted["result"]["content"][0]["text"], "deleted", "{deleted:#}");
+    client.end();
+
+    let refused = |flags: &[&str], why: &str| {
+        let ended = fake.place.sandboxctl([&["mcp"][..], flags].concat());
+        assert_eq!(ended.code, 2, "{ended:#?}");
+        assert!(ended.stderr.contains("--expose") && ended.stderr.contains(why), "{ended:#?}");
+    };
+    refused(&["--expose", "fake.*"], "no server");
+    refused(&["--upstream", &upstream, "--expose", "fake.a /b=1"], "conditions");
+}
+
+#[test]
 fn hundreds_of_tools_cost_the_description_nothing() {
     let fake = Fake::new();
     let description = |tools: &str| {

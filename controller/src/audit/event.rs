@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use sandbox_api::{millis, time};
+use sandbox_api::{ToolCall, millis, time};
 use sandbox_protocol::Base64;
 use sandbox_protocol::WireString;
 use sandbox_protocol::path::MAX_PATH_BYTES;
@@ -165,6 +165,17 @@ impl<'a> Event<'a> {
             connection: None,
             request: None,
             access: None,
+        }
+    }
+
+    /// A call of a tool, by a name without secrets.
+    pub fn tool_call(run_id: &'a str, tool: &'a [u8], made: &'a ToolCall) -> Self {
+        Self {
+            program: Some(tool),
+            outcome: made.outcome.as_str(),
+            bytes: Some(made.result_bytes),
+            duration: Some(Duration::from_millis(made.duration_ms)),
+            ..Self::new(run_id, "tool")
         }
     }
 

@@ -382,14 +382,8 @@ impl HostCalls {
 
 /// Records a call of a tool in the audit.
 fn audit_call(inner: &Inner, run_id: &str, made: &ToolCall) {
-    inner.audit().record(&Event {
-        by: By::Script,
-        program: Some(&inner.redactions.bytes(made.tool.as_bytes())),
-        outcome: made.outcome.as_str(),
-        bytes: Some(made.result_bytes),
-        duration: Some(Duration::from_millis(made.duration_ms)),
-        ..Event::new(run_id, "tool")
-    });
+    let tool = inner.redactions.bytes(made.tool.as_bytes());
+    inner.audit().record(&Event { by: By::Script, ..Event::tool_call(run_id, &tool, made) });
 }
 
 /// The agent's answer, or why the script was not sent to it.

@@ -1,7 +1,7 @@
 //! The certificates that commands trust: the image's, and the one of the sandbox's own authority.
 //!
-//! The root is read-only, so both are files in `/tmp`, and the variables of common libraries name them.
-//! A command may change or ignore them: it then trusts less than it could.
+//! The root is read-only, so both are files in `/tmp`, and the variables of common libraries and programs name
+//! them. A command may change or ignore them: it then trusts less than it could.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -21,13 +21,23 @@ const OF_ALL: [&str; 5] = [
 ];
 /// That of what is trusted beside Node's own.
 const OF_MORE: &str = "NODE_EXTRA_CA_CERTS";
+/// Those that name a file of configuration, of wget and apt with GnuTLS, which read no other: the file, and what
+/// it has before the path of all certificates and after it. apt reads it before its own, wget in place of
+/// `~/.wgetrc`.
+const OF_CONFIGURATIONS: [(&str, &str, &str, &str); 2] = [
+    ("WGETRC", "wgetrc", "ca_certificate = ", "\n"),
+    ("APT_CONFIG", "apt.conf", "Acquire::https::CAInfo \"", "\";\n"),
+];
 
 /// Writes the certificate, alone and after the image's own, and returns the variables that name the files.
-/// `named` is what the image trusts, if it says so.
-pub fn install(certificate: &str, named: Option<&[u8]>) -> io::Result<Vec<(&'static str, String)>> {
+/// `of_image` are those of the image, which may name what it trusts, or a configuration that stays.
+pub fn install<'a>(
+    certificate: &str,
+    of_image: impl Fn(&str) -> Option<&'a [u8]>,
+) -> io::Result<Vec<(&'static str, String)>> {
     let folder = Path::new(FOLDER);
     DirBuilder::new().mode(0o755).create(folder)?;
-    let named = named.map(|path| Path::new(OsStr::from_bytes(path)));
+    let named = of_image("SSL_CERT_FILE").map(|path| Path::new(OsStr::from_bytes(path)));
     let mut all = own(named.into_iter().chain(CA_FILES.iter().map(Path::new)));
     if !all.is_empty() && !all.ends_with(b"\n") {
         all.push(b'\n');
@@ -40,8 +50,14 @@ pub fn install(certificate: &str, named: Option<&[u8]>) -> io::Result<Vec<(&'sta
     };
     let more = write("ca.pem", certificate.as_bytes())?;
     let all = write("bundle.pem", &all)?;
-    let variables = OF_ALL.into_iter().map(|name| (name, all.clone()));
-    Ok(variables.chain([(OF_MORE, more)]).collect())
+    let mut variables = vec![(OF_MORE, more)];
+    for (name, file, before, after) in OF_CONFIGURATIONS {
+        if of_image(name).is_none() {
+            variables.push((name, write(file, format!("{before}{all}{after}").as_bytes())?));
+        }
+    }
+    variables.extend(OF_ALL.into_iter().map(|name| (name, all.clone())));
+    Ok(variables)
 }
 
 /// The content of the first of these files.

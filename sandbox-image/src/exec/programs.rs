@@ -100,8 +100,8 @@ impl Programs {
     /// If its files cannot be written.
     pub fn trust(&self, ca: &Ca) -> Result<(), WireError> {
         let defaults = &self.context.defaults;
-        let named = defaults.variable(b"SSL_CERT_FILE");
-        let trusted = certificates::install(&ca.certificate, named).map_err(|error| {
+        let of_image = |name: &str| defaults.variable(name.as_bytes());
+        let trusted = certificates::install(&ca.certificate, of_image).map_err(|error| {
             let message = format!("cannot write the certificates to /tmp: {error}");
             WireError::new(ErrorKind::Internal, message)
         })?;

@@ -242,6 +242,8 @@ settings! {
         other(Kind::Upstreams, || Value::Upstreams(BTreeMap::new())).flag("--upstream").expects(SERVERS);
     McpToolRules "mcp.tool_rules" "Calls of their tools that scripts are given: TOOL[ /POINTER=VALUE]…; without a rule, tools that only read":
         other(Kind::ToolRules, || Value::Names(Vec::new())).flag("--tool").expects(TOOL_RULES);
+    McpExpose "mcp.expose" "Their tools that agents have as tools of their own too, by patterns, as far as scripts are given them":
+        other(Kind::ToolRules, || Value::Names(Vec::new())).flag("--expose").expects(TOOL_RULES);
     PoolSize "pool.size" "Sandboxes that are started ahead, of each kind that is often asked for; at most 64":
         count(0).flag("--pool");
     PoolMaxAge "pool.max_age" "Age at which a sandbox that is started ahead is replaced": time(30);
@@ -312,6 +314,8 @@ settings! {
     ServerToolRules "server.tool_rules" "Calls of their tools that scripts are given, as mcp.tool_rules":
         other(Kind::ToolRules, || Value::Names(Vec::new())).expects(TOOL_RULES);
     ServerAllowDestructive "server.allow_destructive" "Whether rules may give tools marked destructive, which remove or overwrite something":
+        switch(false);
+    ServerAskDestructive "server.ask_destructive" "Whether the user of a caller of the MCP tools is asked about a call of such a tool that was not allowed, if its client can ask":
         switch(false);
     ServerDatabase "server.database" "PostgreSQL database that the nodes of a cluster share":
         TEXT.flag("--database").expects("a URL such as \"postgres://sandboxctl@db.example.org/sandboxctl\"");

@@ -220,6 +220,7 @@ mod tests {
             ("mcp.upstream", "{ a = { command = ['x'] } }"),
             ("mcp.upstream", "{}"),
             ("mcp.tool_rules", "['*']"),
+            ("mcp.expose", "['*']"),
             ("server.upstream", "{ a = { url = 'http://x' } }"),
         ];
         let answers = cases.map(|(key, value)| {

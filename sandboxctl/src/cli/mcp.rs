@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
+use sandbox_api::ToolRule;
 use sandbox_mcp::DEFAULT_CONCURRENCY;
 
 use super::allow::{AllowArgs, RulesArgs};
@@ -80,6 +81,14 @@ pub struct McpArgs {
     /// Tools of other servers.
     #[command(flatten)]
     pub upstream: UpstreamArgs,
+
+    /// Offer tools of these servers as tools of this one too, as NAME.TOOL; repeatable
+    ///
+    /// A pattern of tools that scripts are given: 'github.list_*'. Each one costs the model its
+    /// description. Its calls are checked and limited as those of scripts.
+    #[arg(long, value_name = "PATTERN", help_heading = "Tools of other servers",
+        value_parser = text::<ToolRule>())]
+    pub expose: Vec<ToolRule>,
 
     /// What it may reach and call beyond that, and what is learnt of it.
     #[command(flatten)]

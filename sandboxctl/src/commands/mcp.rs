@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_api::service::{BySubject, Subject};
-use sandbox_api::{ByteSize, DEFAULT_PROTECTED, DiskReserve, SandboxSpec};
+use sandbox_api::{ByteSize, DEFAULT_PROTECTED, DiskReserve, SandboxSpec, ToolRule};
 use sandbox_auth::LOCAL_SUBJECT;
 use sandbox_controller::host_tools::ToolGrant;
 use sandbox_controller::permission::Permission;
@@ -20,6 +20,7 @@ use sandbox_mcp::{
 };
 use sandbox_service::{Quotas, Service, ServiceConfig};
 use sandbox_store::{Durability, Store};
+use serde_json::Map;
 
 use super::launch::with_hosts;
 use super::learn::{Dialogue, Learn};
@@ -46,6 +47,11 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
     let mut mcp_settings = mcp_settings(args, &context.environment, &settings)?;
     let configured = settings.upstreams(Key::McpUpstream);
     let upstream = of_command(context, &args.upstream, &settings, configured)?;
+    if upstream.is_none() && !args.expose.is_empty() {
+        return Err(Error::usage("--expose", "there is no server whose tools it could offer")
+            .with_hint("--upstream NAME=COMMAND or NAME=URL names one"));
+    }
+    let expose = exposed(args, &settings)?;
     let (upstreams, grant) = upstream.unzip();
     let upstreams = upstreams.unwrap_or_default();
     let config = context.controller(&settings);
@@ -71,6 +77,7 @@ fn serve(context: &Context<'_>, args: &McpArgs) -> Result<u8, Error> {
     let tools = grant.map(|grant| {
         mcp_settings.elicitation = Some(Arc::default());
         mcp_settings.upstreams.others = upstreams.clone();
+        mcp_settings.expose = expose;
         asking(grant, permission.clone())
     });
     let ended = block_on(async {
@@ -206,6 +213,7 @@ fn mcp_settings(
         has_previews: false,
         tools: tools(&args.tools)?,
         upstreams: BySubject::default(),
+        expose: Vec::new(),
         elicitation: None,
     })
 }
@@ -238,6 +246,18 @@ pub fn output_bytes(settings: &Settings) -> Result<usize, Error> {
         )
         .with_hint("what a call does not give is a resource, which its result links to")
     })
+}
+
+/// The patterns of tools of other servers that are offered themselves.
+fn exposed(args: &McpArgs, settings: &Settings) -> Result<Vec<ToolRule>, Error> {
+    let mut patterns = args.expose.clone();
+    patterns.extend(settings.rules_of_tools(Key::McpExpose));
+    // Without arguments no condition is met.
+    match patterns.iter().find(|pattern| pattern.unmet(&Map::new()).is_some()) {
+        None => Ok(patterns),
+        Some(rule) => Err(Error::usage("--expose", format!("'{rule}' has conditions"))
+            .with_hint("a pattern such as 'github.list_*' has none: --tool binds arguments")),
+    }
 }
 
 /// The tools that the patterns match.

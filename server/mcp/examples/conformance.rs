@@ -668,6 +668,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         tools: None,
         output_bytes: DEFAULT_OUTPUT_BYTES,
         upstreams: BySubject::default(),
+        expose: Vec::new(),
         elicitation: None,
     };
     let service = ServiceConfig::new(io_dirs.path().join("service"));

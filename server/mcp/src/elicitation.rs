@@ -1,7 +1,7 @@
 //! Questions to the user of a client, while a script waits for the answer.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -13,14 +13,14 @@ use rmcp::model::{
     InputRequest, InputRequests, InputRequiredResult, InputResponses, ProgressToken, RequestId,
     ServerRequest,
 };
-use rmcp::service::{Peer, PeerRequestOptions, RequestContext, RoleServer};
+use rmcp::service::{OriginatingRequestId, Peer, PeerRequestOptions, RequestContext, RoleServer};
 use sandbox_api::ToolEffect;
+use sandbox_api::service::Subject;
 use sandbox_dirfd::random_hex;
 use sandbox_service::permission::{Answer, Ask, PERMISSION_TIMEOUT, Permission};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
 use crate::lock;
 use crate::transport::progress::ProgressTarget;
@@ -36,16 +36,24 @@ const QUESTION: &str = "permission";
 ///
 /// Before the revision 2026-07-28 the server sends the client a request. Since then it answers a call with the
 /// question: the script waits, and the client calls again with the answer and the state that it was given.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Elicitation {
     /// The calls that were answered with a question, by their states.
     waiting: Mutex<HashMap<String, WaitingCall>>,
 }
 
+/// Without the calls.
+impl fmt::Debug for Elicitation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Elicitation").finish_non_exhaustive()
+    }
+}
+
 /// How the script of a call asks the client that made it.
 #[derive(Debug)]
 pub(crate) enum Asker {
-    ByRequest(Peer<RoleServer>),
+    /// By a request, which belongs to the call.
+    ByRequest(Peer<RoleServer>, RequestId),
     /// By the answer to its request.
     ByResult(mpsc::Sender<Question>),
 }
@@ -66,15 +74,12 @@ pub(crate) struct CallInProgress {
     pub questions: Option<mpsc::Receiver<Question>>,
 }
 
-#[derive(Debug)]
+/// A call that goes on without a request.
 struct WaitingCall {
-    called: JoinHandle<Result<CallToolResult, ErrorData>>,
-    cancelled: CancellationToken,
-    /// Without a client that comes back it is cancelled.
-    ends: DropGuard,
-    progress: Option<ProgressTarget>,
+    /// Whose it is: the answer of another is not for it.
+    subject: Subject,
+    call: CallInProgress,
     answer: oneshot::Sender<Answer>,
-    questions: Option<mpsc::Receiver<Question>>,
 }
 
 impl Asker {
@@ -87,7 +92,7 @@ impl Asker {
         let has_requests = context.protocol_version().is_none_or(|it| it.has_initialize());
         context.client_capabilities().filter(has_forms)?;
         let asker = match has_requests {
-            true => Self::ByRequest(context.peer.clone()),
+            true => Self::ByRequest(context.peer.clone(), context.id.clone()),
             false => Self::ByResult(sender),
         };
         Some((asker, questions))
@@ -109,18 +114,24 @@ impl Elicitation {
     /// Has a call go on without a request until its client comes back with the answer, and gives what says so.
     pub(crate) fn suspend(
         self: &Arc<Self>,
+        subject: Subject,
         question: Question,
-        call: CallInProgress,
+        mut call: CallInProgress,
     ) -> InputRequiredResult {
-        let CallInProgress { called, cancelled, progress, questions } = call;
-        if let Some(target) = &progress {
+        if let Some(target) = &call.progress {
             *lock(target) = None;
         }
         let Question { request, answer } = question;
-        let (called, ends) = (tokio::spawn(called), cancelled.clone().drop_guard());
-        let call = WaitingCall { called, cancelled, ends, progress, answer, questions };
+        let (called, ends) = (tokio::spawn(call.called), call.cancelled.clone().drop_guard());
+        call.called = async move {
+            // Without a client that comes back, and stays then, it is cancelled.
+            let _ends = ends;
+            let broken = |_| Err(ErrorData::internal_error("the call broke off", None));
+            called.await.unwrap_or_else(broken)
+        }
+        .boxed();
         let state = random_hex::<16>();
-        lock(&self.waiting).insert(state.clone(), call);
+        lock(&self.waiting).insert(state.clone(), WaitingCall { subject, call, answer });
         let (elicitation, forgotten) = (Arc::downgrade(self), state.clone());
         tokio::spawn(async move {
             tokio::time::sleep(PERMISSION_TIMEOUT).await;
@@ -137,31 +148,28 @@ impl Elicitation {
     ///
     /// # Errors
     ///
-    /// Invalid params, if no call waits with this state.
+    /// Invalid params, if no call of the subject waits with this state.
     pub(crate) fn resume(
         &self,
-        state: &str,
+        (subject, state): (&Subject, &str),
         responses: Option<&InputResponses>,
         to: Option<(Peer<RoleServer>, ProgressToken)>,
     ) -> Result<CallInProgress, ErrorData> {
-        let call = lock(&self.waiting).remove(state);
+        let call = {
+            let mut waiting = lock(&self.waiting);
+            let is_its = waiting.get(state).is_some_and(|it| it.subject == *subject);
+            if is_its { waiting.remove(state) } else { None }
+        };
         let over = || ErrorData::invalid_params("no call waits with this requestState", None);
-        let call = call.ok_or_else(over)?;
-        let WaitingCall { called, cancelled, ends, progress, answer, questions } = call;
-        if let Some(target) = &progress {
+        let WaitingCall { call, answer, .. } = call.ok_or_else(over)?;
+        if let Some(target) = &call.progress {
             *lock(target) = to;
         }
         let response = responses.and_then(|it| it.get(QUESTION)).cloned();
         let response = response.and_then(|it| serde_json::from_value::<ElicitResult>(it).ok());
         // Its script may have ended meanwhile.
         _ = answer.send(response.map_or(Answer::Refused, |it| answer_of(&it)));
-        let called = async move {
-            // Without its client it ends again.
-            let _ends = ends;
-            let broken = |_| Err(ErrorData::internal_error("the call broke off", None));
-            called.await.unwrap_or_else(broken)
-        };
-        Ok(CallInProgress { called: called.boxed(), cancelled, progress, questions })
+        Ok(call)
     }
 }
 
@@ -188,7 +196,7 @@ struct Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         let Some((id, runtime)) = self.id.take().zip(Handle::try_current().ok()) else { return };
-        let reason = "nobody waits for the answer any more".to_owned();
+        let reason = "the call has ended".to_owned();
         let (peer, what) =
             (self.peer.clone(), CancelledNotificationParam::new(Some(id), Some(reason)));
         // The client may be gone.
@@ -204,9 +212,11 @@ impl Permission for Asker {
         let requested_schema = ElicitationSchema::new(BTreeMap::new());
         let params =
             ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema };
-        let request = ElicitRequest::new(params);
+        let mut request = ElicitRequest::new(params);
         match self {
-            Self::ByRequest(peer) => {
+            Self::ByRequest(peer, call) => {
+                // Over HTTP it goes where the answer to the call goes: a client may listen nowhere else.
+                request.extensions.insert(OriginatingRequestId(call.clone()));
                 let request = ServerRequest::ElicitRequest(request);
                 let options = PeerRequestOptions::no_options();
                 let Ok(asked) = peer.send_request_with_option(request, options).await else {
@@ -239,8 +249,8 @@ fn question(ask: &Ask<'_>) -> Option<String> {
         None => text,
     };
     let mut question = format!(
-        "May a script in the sandbox call the tool {}, which says that it removes or overwrites \
-         something? Its arguments:\n",
+        "May the tool {} be called, which says that it removes or overwrites something? Its \
+         arguments:\n",
         short(format!("{tool:?}"))
     );
     // JSON has its quotes escaped, and no others.
@@ -261,7 +271,11 @@ mod tests {
 
     use super::*;
 
-    /// A call whose client is asked by its results, and which asks once: its result is the answer. It is
+    fn subject(name: &str) -> Subject {
+        Subject::new(name).unwrap()
+    }
+
+    /// A call of `a` whose client is asked by its results, and which asks once: its result is the answer. It is
     /// answered with the question, and has this state.
     async fn asking() -> (Arc<Elicitation>, CancellationToken, String) {
         let elicitation = Arc::new(Elicitation::default());
@@ -284,7 +298,7 @@ mod tests {
             question = next_question(call.questions.as_mut().unwrap()) => question,
             _ = &mut call.called => panic!("it waits for the answer"),
         };
-        let asked = elicitation.suspend(question, call);
+        let asked = elicitation.suspend(subject("a"), question, call);
         assert!(asked.input_requests.unwrap().contains_key("permission"));
         (elicitation, ends, asked.request_state.unwrap())
     }
@@ -299,11 +313,15 @@ mod tests {
         ] {
             let (elicitation, _ends, state) = asking().await;
             let responses: InputResponses = serde_json::from_value(responses).unwrap();
-            assert!(elicitation.resume("0", Some(&responses), None).is_err());
-            let call = elicitation.resume(&state, Some(&responses), None).unwrap();
+            let resume = |name: &str, state: &str| {
+                elicitation.resume((&subject(name), state), Some(&responses), None)
+            };
+            assert!(resume("a", "0").is_err());
+            assert!(resume("b", &state).is_err(), "it is the call of another subject");
+            let call = resume("a", &state).unwrap();
             let result = call.called.await.unwrap();
             assert_eq!(result.content[0].as_text().unwrap().text, expected);
-            assert!(elicitation.resume(&state, Some(&responses), None).is_err(), "it is over");
+            assert!(resume("a", &state).is_err(), "it is over");
         }
     }
 
@@ -314,10 +332,10 @@ mod tests {
         assert!(!ends.is_cancelled());
         tokio::time::sleep(PERMISSION_TIMEOUT).await;
         assert!(ends.is_cancelled());
-        assert!(elicitation.resume(&state, None, None).is_err());
+        assert!(elicitation.resume((&subject("a"), &state), None, None).is_err());
         // Nor when it comes back and goes away again.
         let (elicitation, ends, state) = asking().await;
-        drop(elicitation.resume(&state, None, None).unwrap());
+        drop(elicitation.resume((&subject("a"), &state), None, None).unwrap());
         assert!(ends.is_cancelled());
     }
 

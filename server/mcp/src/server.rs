@@ -22,14 +22,16 @@ use tracing::Instrument as _;
 use crate::elicitation::{Asker, CallInProgress, Question, next_question};
 use crate::settings::{Access, Settings};
 use crate::subscriptions::{MAX_SUBSCRIPTIONS, Subscriptions, file, too_many};
-use crate::tools::{Call, Catalogue, EXECUTE_SCRIPT, other_servers};
+use crate::tools::{Call, Catalogue, EXECUTE_SCRIPT, exposed, other_servers};
 use crate::transport::progress::ProgressTarget;
 use crate::workspace::Workspace;
 use crate::workspaces::Workspaces;
 use crate::{prompts, resources, skills};
 
-/// How long a client may keep the list of tools: it never changes while the server runs.
+/// How long a client may keep the list of tools: it never changes while the server runs, but for those of
+/// other servers.
 const TOOLS_TTL_MS: u64 = 3_600_000;
+const EXPOSED_TTL_MS: u64 = 60_000;
 
 /// What is the same for every connection of a server.
 #[derive(Debug)]
@@ -117,6 +119,7 @@ impl McpServer {
         let shared = self.shared.clone();
         let (token, target) = (cancelled.clone(), progress.clone());
         let called = async move {
+            let name = &*request.name;
             let call = Call {
                 workspace: &workspace,
                 settings: &shared.settings,
@@ -125,7 +128,10 @@ impl McpServer {
                 progress: target,
                 asker: asker.map(|asker| Arc::new(asker) as Arc<dyn Permission>),
             };
-            shared.catalogue.call(&request.name, call).await
+            match exposed::is_exposed(&shared.settings, name) {
+                true => Ok(exposed::call(name, call).await),
+                false => shared.catalogue.call(name, call).await,
+            }
         };
         CallInProgress { called: called.instrument(span).boxed(), cancelled, progress, questions }
     }
@@ -202,7 +208,7 @@ impl ServerHandler for McpServer {
     ) -> Result<ListToolsResult, ErrorData> {
         one_page(request.as_ref())?;
         let mut tools = self.shared.catalogue.list();
-        let settings = &self.shared.settings;
+        let (settings, mut ttl) = (&self.shared.settings, TOOLS_TTL_MS);
         if settings.has_upstreams()
             && let Some(tool) = tools.iter_mut().find(|tool| tool.name == EXECUTE_SCRIPT)
         {
@@ -210,8 +216,16 @@ impl ServerHandler for McpServer {
             let others = other_servers(settings.upstreams.of(workspace.subject()));
             tool.description = tool.description.take().map(|it| format!("{it}{others}").into());
         }
+        if !settings.expose.is_empty() {
+            let asker = settings.elicitation.as_ref().and_then(|_| Asker::of_call(&context));
+            let asker = asker.map(|(asker, _)| Arc::new(asker) as Arc<dyn Permission>);
+            if let Some(grant) = self.workspace(&context.extensions)?.tools(asker) {
+                tools.extend(exposed::list(settings, &grant).await);
+            }
+            ttl = EXPOSED_TTL_MS;
+        }
         Ok(ListToolsResult::with_all_items(tools)
-            .with_ttl_ms(TOOLS_TTL_MS)
+            .with_ttl_ms(ttl)
             .with_cache_scope(CacheScope::Private))
     }
 
@@ -221,11 +235,13 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let workspace = self.workspace(&context.extensions)?;
+        let subject = workspace.subject().clone();
         let elicitation = self.shared.settings.elicitation.as_ref();
         let to = context.meta.get_progress_token().map(|token| (context.peer.clone(), token));
         let mut call = match elicitation.zip(request.request_state.as_deref()) {
             Some((elicitation, state)) => {
-                elicitation.resume(state, request.input_responses.as_ref(), to)?
+                let its = (&subject, state);
+                elicitation.resume(its, request.input_responses.as_ref(), to)?
             }
             None => {
                 let progress = to.map(|to| Arc::new(Mutex::new(Some(to))));
@@ -252,7 +268,7 @@ impl ServerHandler for McpServer {
                 call.called.await
             }
             (elicitation, question) = asked => {
-                return Ok(elicitation.suspend(question, call).into());
+                return Ok(elicitation.suspend(subject, question, call).into());
             }
         };
         result.map(Into::into)

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox_api::SandboxSpec;
 use sandbox_api::service::BySubject;
+use sandbox_api::{SandboxSpec, ToolRule};
 use sandbox_upstream::Upstreams;
 
 use crate::elicitation::Elicitation;
@@ -29,6 +29,8 @@ pub struct Settings {
     pub output_bytes: usize,
     /// The other servers whose tools scripts may call.
     pub upstreams: BySubject<Upstreams>,
+    /// Patterns of their tools that are offered as tools of this server, too.
+    pub expose: Vec<ToolRule>,
     /// How the user of the client is asked, if scripts need it.
     pub elicitation: Option<Arc<Elicitation>>,
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use rmcp::model::JsonObject;
 use sandbox_api::files::ReadData;
 use sandbox_api::operation::{OperationRequest, Read, read_result};
 use sandbox_api::service::{SandboxRef, Subject};
@@ -18,10 +19,12 @@ use sandbox_api::{
     CancelCause, Encoding, ErrorKind, ExecutionEvent, ExecutionResult, Failure, GuestPath, Input,
     Lifespan, SandboxSpec, Workload,
 };
+use sandbox_service::host_tools::ToolGrant;
 use sandbox_service::permission::Permission;
 use sandbox_service::{CancelHandle, Service, ServiceError};
 use serde::de::DeserializeOwned;
-use serde_json::value::RawValue;
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -288,6 +291,29 @@ impl Workspace {
             self.files_changed();
         }
         Ok(result)
+    }
+
+    /// What its scripts are given of other servers.
+    pub(crate) fn tools(&self, asker: Option<Arc<dyn Permission>>) -> Option<ToolGrant> {
+        self.service().ok()?.tools_of(&self.subject, asker)
+    }
+
+    /// Calls a tool of another server: its whole result, or the text of its failure.
+    pub(crate) async fn call_tool(
+        &self,
+        name: &str,
+        arguments: &JsonObject,
+        asker: Option<Arc<dyn Permission>>,
+        token: &CancellationToken,
+    ) -> Result<Result<Value, String>, Failure> {
+        let (service, _run) = (self.service()?, self.runs.token());
+        let failed = |message: String| Failure::new(ErrorKind::Internal, message, None);
+        let given = self.tools(asker).ok_or_else(|| failed("it has no tools".to_owned()))?;
+        let tools = Arc::new(self.settings.upstreams.of(&self.subject).whole());
+        let grant = ToolGrant { tools, ..given };
+        let arguments = to_raw_value(arguments).map_err(|error| failed(error.to_string()))?;
+        let called = service.call_tool(&self.subject, grant, (name, &*arguments), token).await;
+        called.map_err(|error| self.failure(&error))
     }
 
     /// Whether it can be dropped: it has no sandbox, and only its owner uses it.

@@ -8,9 +8,14 @@ use sandbox_api::service::Subject;
 use sandbox_api::{ExecutionEvent, ExecutionResult, SandboxSpec, Status, Usage, Workload};
 use sandbox_controller::CancelHandle;
 use sandbox_controller::host_tools::ToolGrant;
+use sandbox_controller::host_tools::gate::Gate;
 use sandbox_controller::permission::Permission;
 use sandbox_dirfd::random_hex;
+use sandbox_protocol::message::CallEnd;
+use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use crate::OnDrop;
 use crate::core::{Queued, RunPermit};
@@ -36,11 +41,53 @@ impl Service {
         cancel: &CancelHandle,
         sink: &(dyn Fn(ExecutionEvent) + Send + Sync),
     ) -> Result<ExecutionResult, ServiceError> {
-        let mut tools = self.core.config.host_tools.of(subject).clone();
-        if let Some(asker) = asker {
-            tools = tools.map(|grant| grant.with_asker(asker));
-        }
+        let tools = self.tools_of(subject, asker);
         self.run_with_tools(subject, spec, workload, tools, cancel, sink).await
+    }
+
+    /// The tools of the host that a subject has. An `asker` is asked as by [`run`](Self::run).
+    pub fn tools_of(
+        &self,
+        subject: &Subject,
+        asker: Option<Arc<dyn Permission>>,
+    ) -> Option<ToolGrant> {
+        let tools = self.core.config.host_tools.of(subject).clone();
+        match asker {
+            Some(asker) => tools.map(|grant| grant.with_asker(asker)),
+            None => tools,
+        }
+    }
+
+    /// Calls one of these tools for a subject itself, when its turn has come among what it runs. The call is
+    /// checked, bounded and audited as that of a script. Gives its value, or the text of its failure.
+    ///
+    /// # Errors
+    ///
+    /// [`ServiceError`] if it was not made, or was cancelled.
+    pub async fn call_tool(
+        &self,
+        subject: &Subject,
+        tools: ToolGrant,
+        (name, arguments): (&str, &RawValue),
+        cancelled: &CancellationToken,
+    ) -> Result<Result<Value, String>, ServiceError> {
+        let gate = Gate::new(tools);
+        let called = async {
+            let _permit = self.run_permit(subject).await?;
+            let ((end, _), made) = gate.call(name, arguments, Duration::MAX).await;
+            Ok::<_, ServiceError>((end, made))
+        };
+        let (end, made) = match cancelled.run_until_cancelled(called).await {
+            Some(called) => called.map(|(end, made)| (Ok(end), made))?,
+            None => (Err(ServiceError::cancelled()), gate.close()),
+        };
+        if let Some(made) = made {
+            self.core.launcher.audit_call(subject, &made);
+        }
+        Ok(match end? {
+            CallEnd::Value(value) => Ok(value),
+            CallEnd::Failed { message, .. } => Err(message),
+        })
     }
 
     /// The same, with these tools of the host for a script, and not those that the subject has.

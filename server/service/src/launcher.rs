@@ -10,10 +10,11 @@ use futures_util::stream::{BoxStream, Stream};
 use futures_util::{FutureExt as _, TryFutureExt as _};
 use sandbox_api::files::WriteReply;
 use sandbox_api::operation::{OperationRequest, Read, Write};
+use sandbox_api::service::Subject;
 use sandbox_api::{
     EngineKind, Envelope, EventRecord, ExecutionEvent, ExecutionResult, Failure, PortList,
     ProcessCommand, ProcessView, ReadFrom, ReadMode, SandboxSpec, SignalRequest, TerminalSize,
-    WatchRecord, WatchRequest, Workload,
+    ToolCall, WatchRecord, WatchRequest, Workload,
 };
 use sandbox_controller::files::{FileWatch, FileWriter};
 use sandbox_controller::host_tools::ToolGrant;
@@ -53,6 +54,10 @@ pub(crate) trait Launcher: Send + Sync + 'static {
 
     /// Writes to the audit what happened to a port of a kept sandbox.
     fn audit(&self, sandbox: &str, operation: &'static str, port: u16);
+
+    /// Writes to the audit a call of a tool of the host that a subject made itself.
+    fn audit_call(&self, subject: &Subject, made: &ToolCall);
+
     /// Whether a script compiles.
     fn check(&self, script: Vec<u8>) -> Called<'_, CheckReply>;
 }
@@ -262,6 +267,10 @@ impl Launcher for Arc<Controller> {
 
     fn audit(&self, sandbox: &str, operation: &'static str, port: u16) {
         self.audit_service(sandbox, operation, Some(port));
+    }
+
+    fn audit_call(&self, subject: &Subject, made: &ToolCall) {
+        self.audit_tool_call(subject.as_str(), made);
     }
 
     fn check(&self, script: Vec<u8>) -> Called<'_, CheckReply> {

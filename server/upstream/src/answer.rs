@@ -42,7 +42,8 @@ pub(crate) fn tool(upstream: &str, tool: Tool) -> Option<HostTool> {
     if !is_name || tool.name.len() > MAX_NAME {
         return None;
     }
-    let hints = tool.annotations.unwrap_or_default();
+    let mut hints = tool.annotations.unwrap_or_default();
+    hints.title = hints.title.map(|title| clean(&title, MAX_NAME));
     let effect = match (hints.destructive_hint, hints.read_only_hint) {
         (Some(true), _) => ToolEffect::Destructive,
         (_, Some(true)) => ToolEffect::ReadOnly,
@@ -55,6 +56,10 @@ pub(crate) fn tool(upstream: &str, tool: Tool) -> Option<HostTool> {
         input: schema(&tool.input_schema).unwrap_or_default(),
         output: tool.output_schema.and_then(|it| schema(&it)),
         effect,
+        annotations: match serde_json::to_value(hints) {
+            Ok(Value::Object(annotations)) => annotations,
+            _ => JsonObject::new(),
+        },
     })
 }
 
@@ -107,6 +112,21 @@ pub(crate) fn answer(result: CallToolResult) -> Result<HostAnswer, HostToolError
         None => lines.join("\n").into(),
     };
     Ok(HostAnswer { value, files })
+}
+
+/// The whole result of a call as its value, in the form of the protocol, for who speaks it.
+///
+/// # Errors
+///
+/// As of [`answer`].
+pub(crate) fn whole(result: CallToolResult) -> Result<HostAnswer, HostToolError> {
+    if result.is_error == Some(true) {
+        return answer(result);
+    }
+    let mut whole = CallToolResult::success(result.content);
+    whole.structured_content = result.structured_content;
+    let value = serde_json::to_value(whole).unwrap_or_default();
+    Ok(HostAnswer { value, files: Vec::new() })
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rmcp::ClientHandler;
 use rmcp::model::{
-    CallToolRequestParams, ClientCapabilities, ClientConfig, Implementation, JsonObject,
-    PaginatedRequestParams, ProtocolVersion, SubscriptionFilter,
+    CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, Implementation,
+    JsonObject, PaginatedRequestParams, ProtocolVersion, SubscriptionFilter,
 };
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, NotificationContext, RoleClient, RunningService,
@@ -19,13 +19,13 @@ use rmcp::service::{
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use sandbox_api::{HostTool, ToolEffect};
-use sandbox_controller::host_tools::{HostAnswer, HostToolError};
+use sandbox_controller::host_tools::HostToolError;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::answer::{MAX_FAILURE, answer, clean, tool};
+use crate::answer::{MAX_FAILURE, clean, tool};
 use crate::child::{ChildTransport, Tail};
 use crate::http::HttpClient;
 use crate::settings::Target;
@@ -396,6 +396,7 @@ impl Live {
                     // Of two of one name the worst is believed.
                     Some(same) if same.effect != listed.effect => {
                         same.effect = ToolEffect::Destructive;
+                        same.annotations.clear();
                     }
                     Some(_) => {}
                     None => tools.push(listed),
@@ -414,7 +415,7 @@ impl Live {
         &self,
         tool: &str,
         arguments: JsonObject,
-    ) -> Result<HostAnswer, HostToolError> {
+    ) -> Result<CallToolResult, HostToolError> {
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         let called = tokio::select! {
             biased;
@@ -424,7 +425,7 @@ impl Live {
         let why = match called {
             Ok(result) => {
                 self.has_answered.store(true, Ordering::Relaxed);
-                return answer(result);
+                return Ok(result);
             }
             Err(ServiceError::McpError(error)) => {
                 return Err(HostToolError::Failed(clean(&error.message, MAX_FAILURE)));

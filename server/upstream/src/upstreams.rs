@@ -11,6 +11,7 @@ use sandbox_controller::host_tools::{HostAnswer, HostToolError, HostTools, Liste
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
+use crate::answer::{answer, whole};
 use crate::connection::{Connection, START_TIMEOUT};
 use crate::settings::Target;
 
@@ -19,7 +20,17 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Upstreams by their names. Clones share the connections.
 #[derive(Debug, Clone, Default)]
-pub struct Upstreams(BTreeMap<String, Arc<Connection>>);
+pub struct Upstreams(BTreeMap<String, Arc<Connection>>, Results);
+
+/// What a call gives.
+#[derive(Debug, Clone, Copy, Default)]
+enum Results {
+    /// A value and files, as for scripts.
+    #[default]
+    Values,
+    /// The whole result, in the form of the protocol.
+    Whole,
+}
 
 impl Upstreams {
     /// These upstreams, whose names were checked. None is started.
@@ -27,13 +38,19 @@ impl Upstreams {
         let connection = |(name, target): (String, Target)| {
             (name.clone(), Arc::new(Connection::new(name, target)))
         };
-        Self(targets.into_iter().map(connection).collect())
+        Self(targets.into_iter().map(connection).collect(), Results::Values)
     }
 
     /// The same with others, which count where both have a name.
     #[must_use]
     pub fn with(&self, others: Self) -> Self {
-        Self(self.0.clone().into_iter().chain(others.0).collect())
+        Self(self.0.clone().into_iter().chain(others.0).collect(), self.1)
+    }
+
+    /// The same, whose calls give the result of a tool as its server does (`CallToolResult`), but for its metadata.
+    #[must_use]
+    pub fn whole(&self) -> Self {
+        Self(self.0.clone(), Results::Whole)
     }
 
     /// Whether there is none.
@@ -151,6 +168,10 @@ impl HostTools for Upstreams {
             return Err(HostToolError::NotPermitted);
         }
         let (_, name) = tool.split_once('.').ok_or(HostToolError::Unknown)?;
-        connection.connected().await?.call(name, arguments).await
+        let result = connection.connected().await?.call(name, arguments).await?;
+        match self.1 {
+            Results::Values => answer(result),
+            Results::Whole => whole(result),
+        }
     }
 }

@@ -9,8 +9,9 @@ use crate::rootfs::{Debian, Provided};
 
 /// Packages that many tests use, in one file system, with npm.
 pub const TOOLS: &[&str] = &[
-    "dash", "coreutils", "curl", "git", "gnupg", "grep", "gzip", "hostname", "iproute2", "nodejs",
-    "openssh-client", "python3", "python3-pip", "redis-server", "sed", "tar", "util-linux",
+    "apt", "dash", "coreutils", "curl", "dpkg", "git", "gnupg", "grep", "gzip", "hostname",
+    "iproute2", "nodejs", "openssh-client", "python3", "python3-pip", "redis-server", "sed", "tar",
+    "util-linux", "wget",
 ];
 
 /// A sandbox's flags, and what is in it.

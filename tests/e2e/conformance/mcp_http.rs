@@ -109,12 +109,17 @@ impl Client {
 
     /// Begins a session of an older revision.
     fn in_session(&self, revision: &'static str) -> Self {
+        self.in_session_with(revision, &json!({}))
+    }
+
+    /// The same for a client of these capabilities.
+    fn in_session_with(&self, revision: &'static str, capabilities: &Value) -> Self {
         let client = self.with("mcp-protocol-version", revision);
         let hello = json!({
             "jsonrpc": "2.0", "id": 1, "method": "initialize",
             "params": {
                 "protocolVersion": revision,
-                "capabilities": {},
+                "capabilities": capabilities,
                 "clientInfo": { "name": "test", "version": "1" },
             },
         });
@@ -605,6 +610,73 @@ fn scripts_of_agents_over_http_call_tools_of_other_servers_by_the_rules_of_the_s
     let notes = place.read("notes");
     let called = notes.lines().filter_map(|line| line.strip_prefix("call ")?.split(' ').next());
     assert_eq!(called.collect::<Vec<_>>(), ["create_item", "create_item", "delete_item"]);
+}
+
+#[test]
+fn user_of_a_caller_is_asked_about_a_tool_that_destroys_where_the_service_says_so() {
+    let place = Fixture::new();
+    let user = place.home().join(".config/sandboxctl");
+    std::fs::create_dir_all(&user).unwrap();
+    let command = servers::mcp(&place.path("notes"), &[]);
+    let config = format!(
+        "[server]\ntool_rules = [\"fake.delete_*\"]\nask_destructive = true\n\
+         [server.upstream.fake]\ncommand = {command:?}\n"
+    );
+    std::fs::write(user.join("config.toml"), config).unwrap();
+    let tokens = ["alice", "bob"].map(|subject| {
+        let args = ["token", "create", "--data-dir", "service", "--scope", "sandboxes"];
+        let created = place.sandboxctl([&args[..], &["--subject", subject]].concat());
+        format!("Bearer {}", created.assert_code(0).stdout.trim_end())
+    });
+    let service = Service::start(&place, serve(&place, &["--listen", "127.0.0.1:0"], &[]));
+    let [alice, bob] = tokens.map(|token| Client::new(&service).with("authorization", &token));
+    let arguments = json!({ "script": "return (pcall(tools.fake.delete_item, { id = 3 }))" });
+    let capabilities = json!({ "elicitation": { "form": {} } });
+    assert_eq!(alice.data("execute_script", arguments.clone())["result"], false, "it cannot ask");
+
+    // By the answer to the call.
+    let call = |client: &Client, more: &Value| {
+        let mut params = json!({ "name": "execute_script", "arguments": arguments });
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let message = request("tools/call", params);
+        let mut message: Value = serde_json::from_slice(&message).unwrap();
+        let meta = &mut message["params"]["_meta"];
+        meta["io.modelcontextprotocol/clientCapabilities"] = capabilities.clone();
+        let headers = [("mcp-method", "tools/call"), ("mcp-name", "execute_script")];
+        client.ask_raw(message.to_string().as_bytes(), &headers).message()
+    };
+    let asked = call(&alice, &json!({}));
+    assert_eq!(asked["result"]["resultType"], "input_required", "{asked:#}");
+    let question = &asked["result"]["inputRequests"]["permission"]["params"]["message"];
+    assert!(question.as_str().unwrap().contains("fake.delete_item"), "{asked:#}");
+    let answer = json!({
+        "requestState": asked["result"]["requestState"],
+        "inputResponses": { "permission": { "action": "accept" } },
+    });
+    let foreign = call(&bob, &answer);
+    assert_eq!(foreign["error"]["code"], -32602, "it is another subject's call: {foreign:#}");
+    let answered = call(&alice, &answer);
+    assert_eq!(answered["result"]["structuredContent"]["result"], true, "{answered:#}");
+
+    // By a request on the stream of the call, where the client listens to nothing else.
+    let alice = alice.in_session_with("2025-11-25", &capabilities);
+    let message = json!({
+        "jsonrpc": "2.0", "id": 2, "method": "tools/call",
+        "params": { "name": "execute_script", "arguments": arguments },
+    });
+    let connection = alice.send(message.to_string().as_bytes(), &[]);
+    let mut lines = BufReader::new(connection).lines().map(Result::unwrap);
+    let question = lines.find(|line| line.contains("elicitation/create")).expect("a question");
+    let question: Value = serde_json::from_str(question.strip_prefix("data: ").unwrap()).unwrap();
+    let result = json!({ "action": "accept", "content": {} });
+    let answer = json!({ "jsonrpc": "2.0", "id": question["id"], "result": result });
+    assert_eq!(alice.ask_raw(answer.to_string().as_bytes(), &[]).status, 202);
+    let answered = lines.find(|line| line.contains("structuredContent")).expect("an answer");
+    assert!(answered.contains("\"result\":true"), "{answered}");
+    service.stop();
+    let notes = place.read("notes");
+    let called = notes.lines().filter(|line| line.starts_with("call delete_item "));
+    assert_eq!(called.count(), 2, "{notes}");
 }
 
 #[test]

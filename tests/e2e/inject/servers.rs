@@ -203,6 +203,9 @@ END
         node /usr/lib/npm/package/bin/npm-cli.js install --silent --no-audit --no-fund --registry $url/files/npm/ six
         node -p \"require('six')\"
         curl -sS $url/echo | grep -i '^authorization' | grep -cF '***'
+        wget -qO- $url/plain
+        /usr/lib/apt/apt-helper -qq download-file $url/plain plain
+        cat plain
         python3 -c \"import urllib.request as u; print(u.urlopen('$url/plain').status)\"
         python3 -c \"import urllib.request as u; print('***' in u.urlopen('$url/echo').read().decode())\""
     );
@@ -211,7 +214,11 @@ END
     flags.extend(["--memory", "1GiB", "--tmpfs-size", "256MiB"].map(str::to_owned));
     let ended = injected.shell(&flags, &script);
     let lines: Vec<_> = ended.stdout.lines().collect();
-    assert_eq!(lines, ["second", "first", "7", "6", "1", "200", "True"], "{ended:#?}");
+    assert_eq!(
+        lines,
+        ["second", "first", "7", "6", "1", "hello", "hello", "200", "True"],
+        "{ended:#?}"
+    );
     let expected = format!("Basic {}\r\n", STANDARD.encode(format!("me:{SECRET}")));
     for head in injected.server.requests() {
         assert!(head.contains(&expected), "{head}");

@@ -256,7 +256,7 @@ impl Gate {
             }
             (None, None) => {
                 let word = word.filter(|_| rule.is_some());
-                ("was not given to this script".to_owned(), [rule, word])
+                ("was not given".to_owned(), [rule, word])
             }
         };
         let needed = Vec::from_iter(needed.into_iter().flatten()).join(" and ");

@@ -289,11 +289,11 @@ mod tests {
         let tool = HostTool {
             name: "my-server.list.all".to_owned(),
             description: "Lists.\nAll of them.".to_owned(),
-            input: Map::new(),
             output: json!({ "properties": { "result": { "type": "number" } } })
                 .as_object()
                 .cloned(),
             effect: sandbox_api::ToolEffect::ReadOnly,
+            ..HostTool::default()
         };
         assert_eq!(
             describe(&tool),

@@ -61,9 +61,8 @@ mod tests {
         let tool = |(name, description): (&str, &str)| HostTool {
             name: name.to_owned(),
             description: description.to_owned(),
-            input: serde_json::Map::new(),
-            output: None,
             effect: ToolEffect::ReadOnly,
+            ..HostTool::default()
         };
         let all = [
             ("github.list_issues", "The issues of a repository"),

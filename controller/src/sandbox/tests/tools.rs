@@ -31,10 +31,8 @@ impl HostTools for Fakes {
     async fn list(&self) -> Result<Arc<[HostTool]>, HostToolError> {
         let tool = |(name, effect): (&str, ToolEffect)| HostTool {
             name: name.to_owned(),
-            description: String::new(),
-            input: Map::new(),
-            output: None,
             effect,
+            ..HostTool::default()
         };
         let tools = [
             ("a.echo", ToolEffect::ReadOnly),

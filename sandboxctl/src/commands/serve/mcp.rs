@@ -1,5 +1,7 @@
 //! The MCP tools at `/mcp`, with the same checks and quotas as the API.
 
+use std::sync::Arc;
+
 use axum::extract::Request;
 use axum::middleware::map_request;
 use sandbox_api::ByteSize;
@@ -11,7 +13,7 @@ use sandbox_service::{HostPolicy, IoPosture, Service, ServiceConfig};
 use sandbox_upstream::Upstreams;
 
 use crate::commands::mcp::{output_bytes, with_default_protection};
-use crate::config::Settings as Configured;
+use crate::config::{Key, Settings as Configured};
 use crate::error::Error;
 
 /// What its sandboxes are, in the posture of the service, what they may call, and how much output a call
@@ -49,7 +51,8 @@ pub fn options(
         tools: None,
         output_bytes: output_bytes(configured)?,
         upstreams,
-        elicitation: None,
+        expose: Vec::new(),
+        elicitation: configured.is_on(Key::ServerAskDestructive).then(Arc::default),
     };
     Ok(HttpOptions { settings, io_dirs })
 }

@@ -3,6 +3,7 @@
 mod args;
 mod exec;
 mod execute_script;
+pub(crate) mod exposed;
 mod files;
 mod processes;
 mod result;
@@ -50,9 +51,9 @@ pub fn tool_names() -> Vec<&'static str> {
     tools().map(|tool| tool.name).collect()
 }
 
-/// Whether a tool's calls have a container of their own each.
-pub(crate) fn runs_in_a_fresh_container(tool: &str) -> bool {
-    tools().any(|entry| entry.in_fresh_container && entry.name == tool)
+/// Whether a tool's calls may take long: each has a container of its own, or is another server's.
+pub(crate) fn may_take_long(tool: &str) -> bool {
+    tool.contains('.') || tools().any(|entry| entry.in_fresh_container && entry.name == tool)
 }
 
 impl Catalogue {
@@ -111,6 +112,7 @@ pub(crate) mod tests {
             tools: None,
             output_bytes: DEFAULT_OUTPUT_BYTES,
             upstreams: BySubject::default(),
+            expose: Vec::new(),
             elicitation: None,
         }
     }

@@ -10,7 +10,7 @@ use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::tools::runs_in_a_fresh_container;
+use crate::tools::may_take_long;
 
 const JSON_TYPE: &str = "application/json";
 const JSON: HeaderValue = HeaderValue::from_static(JSON_TYPE);
@@ -50,9 +50,7 @@ impl AnswerForm {
             // It has no answer before its client goes away.
             ClientRequest::SubscriptionsListenRequest(_) => Self::Events,
             _ if takes_json && !takes(EVENTS) => Self::Json,
-            ClientRequest::CallToolRequest(call)
-                if runs_in_a_fresh_container(&call.params.name) =>
-            {
+            ClientRequest::CallToolRequest(call) if may_take_long(&call.params.name) => {
                 Self::Events
             }
             _ => Self::JsonIfAlone,

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::lock;
 use crate::server::McpServer;
-use crate::tools::runs_in_a_fresh_container;
+use crate::tools::may_take_long;
 
 /// The longest message.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
@@ -108,13 +108,13 @@ async fn serve(
     serve.await
 }
 
-/// What does not wait for each other: scripts that wait for a container hold up no file tool, and
-/// neither of them a ping.
+/// What does not wait for each other: scripts that wait for a container, and other servers, hold up no file
+/// tool, and none of them a ping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lane {
     Ping,
-    /// Calls that need a container of their own.
-    Fresh,
+    /// Calls that may take long.
+    Long,
     Other,
 }
 
@@ -122,11 +122,7 @@ impl Lane {
     fn of(request: &ClientRequest) -> Self {
         match request {
             ClientRequest::PingRequest(_) => Self::Ping,
-            ClientRequest::CallToolRequest(call)
-                if runs_in_a_fresh_container(&call.params.name) =>
-            {
-                Self::Fresh
-            }
+            ClientRequest::CallToolRequest(call) if may_take_long(&call.params.name) => Self::Long,
             _ => Self::Other,
         }
     }
@@ -390,7 +386,7 @@ where
     /// A request that may be worked on now.
     fn admit(&mut self) -> Option<ClientJsonRpcMessage> {
         let mut in_flight = lock(&self.shared.in_flight);
-        let has_room = [Lane::Ping, Lane::Fresh, Lane::Other]
+        let has_room = [Lane::Ping, Lane::Long, Lane::Other]
             .map(|lane| in_flight.values().filter(|it| **it == lane).count() < IN_FLIGHT);
         let may_begin = |lane: Lane| has_room[lane as usize];
         let at = self.queue.iter().position(|waiting| may_begin(waiting.lane))?;

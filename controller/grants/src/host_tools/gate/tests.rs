@@ -24,9 +24,9 @@ fn tool(name: &str, effect: ToolEffect) -> HostTool {
     HostTool {
         name: name.to_owned(),
         description: format!("What {name} does"),
-        input: Map::new(),
         output: (name == "a.wrapped").then(|| output.as_object().unwrap().clone()),
         effect,
+        ..HostTool::default()
     }
 }
 

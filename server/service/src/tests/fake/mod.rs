@@ -23,12 +23,12 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::Stream;
 use sandbox_api::files::{WriteMode, WriteReply};
 use sandbox_api::operation::{Operation, OperationRequest, Read, Write};
-use sandbox_api::service::ExecutionKind;
+use sandbox_api::service::{ExecutionKind, Subject};
 use sandbox_api::{
     Captured, Command, CommandLine, Confinement, EngineKind, Envelope, ErrorKind, ExecutionEvent,
     ExecutionResult, Failure, FileChange, FileEvent, FilesTouched, Limits, ListeningPort, LogEntry,
     Outcome, OutputStream, PortList, ProcessCommand, ResultBody, SandboxSpec, StartKind, Timing,
-    UnixSockets, Usage, WatchRecord, WatchRequest, Workload,
+    ToolCall, UnixSockets, Usage, WatchRecord, WatchRequest, Workload,
 };
 use sandbox_controller::host_tools::ToolGrant;
 use sandbox_controller::{
@@ -337,6 +337,8 @@ impl Launcher for Shared {
     fn audit(&self, _: &str, operation: &'static str, port: u16) {
         self.0.audited.lock().unwrap().push((operation, port));
     }
+
+    fn audit_call(&self, _: &Subject, _: &ToolCall) {}
 
     fn engine(&self) -> EngineKind {
         EngineKind::Embedded
