@@ -19,7 +19,7 @@ pub const RESERVED_NAMES: [&str; 2] = ["search", "describe"];
 pub struct HostTool {
     /// Its group, a dot, and its own name: `github.list_issues`. The group has no dot.
     pub name: String,
-    /// What it does, for whoever writes the script.
+    /// What it does, for the author of the script.
     #[serde(default)]
     pub description: String,
     /// The JSON Schema of its arguments, which are an object.
@@ -244,7 +244,7 @@ sandbox_protocol::words! {
         Ok = "ok",
         /// The tool failed, and said why.
         Failed = "failed",
-        /// The run was not given this call, or nobody permitted it.
+        /// The run was not given this call, or it was not permitted.
         Refused = "refused",
         /// There is no such tool.
         Unknown = "unknown",

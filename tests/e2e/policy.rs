@@ -95,7 +95,7 @@ fn what_is_learnt_without_a_person_is_refused_and_stays_so_until_someone_reviews
     assert!(!text.contains(|it: char| it.is_control() && it != '\n'), "{text:?}");
     let rules: Vec<_> = text.lines().filter_map(|line| line.trim().strip_prefix("# \"")).collect();
     assert_eq!(rules, ["evil.example:8443\",", "8.8.8.8:53\","], "{text}");
-    assert!(text.contains("# asked for once by a program; nobody was asked\n"), "{text}");
+    assert!(text.contains("# asked for once by a program; no question was asked\n"), "{text}");
     assert!(text.contains(", exec: for host in evil.example:8443 "), "{text}");
     // As rules it gives nothing.
     let again = ["--rules", "rules.toml", "--learn", "rules.toml"];

@@ -188,7 +188,7 @@ struct Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         let Some((id, runtime)) = self.id.take().zip(Handle::try_current().ok()) else { return };
-        let reason = "nobody waits for the answer any more".to_owned();
+        let reason = "the call has ended".to_owned();
         let (peer, what) =
             (self.peer.clone(), CancelledNotificationParam::new(Some(id), Some(reason)));
         // The client may be gone.
