@@ -191,7 +191,7 @@ impl Target {
     }
 
     /// Whether a person may be asked about it. Not about what has a special address, or is one of the
-    /// sandbox's or of this machine: those are listed by whoever knows them, or stay refused.
+    /// sandbox's or of this machine: those are listed by a person who knows them, or stay refused.
     pub fn may_be_asked_for(&self) -> bool {
         let Host::Name(name) = &self.host else { return self.special().is_none() };
         let is_ours = name == HOST_LOOPBACK || self.host.is_reserved() || self.is_own_loopback();
@@ -748,7 +748,7 @@ mod tests {
             ("fd00::1", "fd00::1"),
             ("[fd00::1]", "fd00::1"),
             ("[fd00::1]:80", "[fd00::1]:80"),
-            // A host of this name, where somebody has one.
+            // A host of this name, where one exists.
             ("none:443", "none:443"),
             ("[::ffff:10.0.0.1]:80", "10.0.0.1:80"),
         ] {

@@ -347,7 +347,7 @@ mod tests {
             server.step();
         }
         let (mut peer, _) = listener.accept().unwrap();
-        // More than its socket takes, as long as nobody reads there.
+        // More than its socket takes without a reader.
         let socket = &server.dials[0].socket;
         rustix::net::sockopt::set_socket_send_buffer_size(socket, 4096).unwrap();
         for seq in 0..4 {

@@ -1,4 +1,4 @@
-//! `--learn`: asks a person for what no rule allows, or nobody, and writes what was asked for as a rules
+//! `--learn`: asks a person, if there is one, for what no rule allows, and writes what was asked for as a rules
 //! file.
 //!
 //! What is asked for comes from guests. Only what a person said yes to in the dialogue, which says that
@@ -380,7 +380,7 @@ mod tests {
         let all = learnt(&nobody.record);
         assert!(all.iter().all(|(_, _, verdict)| *verdict == Verdict::Unasked), "{all:?}");
         assert_eq!((&*all[0].0, all[0].1, all.len()), ("b.example:443", 2, 7));
-        // A client that was not told about the file.
+        // A client whose question does not name the file.
         let server = recorder(None, Verdict::Listed);
         let client = server.with_asker(Arc::new(Yes));
         ask_all(&*client).await;
@@ -413,7 +413,7 @@ mod tests {
         let one = |verdict| vec![("a.example:443".to_owned(), 1, verdict)];
         let nobody = asked(None, Verdict::AllowedThatTime).await;
         assert_eq!(nobody, one(Verdict::Unasked));
-        // A client is not told about the file.
+        // The question of a client does not name the file.
         let client = asked(Some(Arc::new(Yes)), Verdict::AllowedThatTime).await;
         assert_eq!(client, one(Verdict::AllowedThatTime));
         let refused = asked(Some(Arc::new(No)), Verdict::Listed).await;

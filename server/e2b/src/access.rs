@@ -36,7 +36,7 @@ use crate::tokens::{SignatureRefusal, SignedFile, envd_token, has, traffic_token
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ACCESS_TOKEN: HeaderName = HeaderName::from_static("x-access-token");
-/// How many requests that name no sandbox are looked for at a time: anybody may send such.
+/// How many requests that name no sandbox are looked for at a time: such need no credentials.
 const MAX_SEARCHES: usize = 8;
 
 /// E2B's protocol over a service.

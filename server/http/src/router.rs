@@ -430,7 +430,7 @@ async fn admit_by(
     Ok(Some(begun))
 }
 
-/// Whose places requests take that anybody may send to what is this subject's.
+/// The subject whose places are taken by requests without credentials to what is this subject's.
 fn strangers(subject: &Subject) -> Subject {
     let name = format!("public/{}", subject.directory_name());
     Subject::new(name).unwrap_or_else(|_| subject.clone())

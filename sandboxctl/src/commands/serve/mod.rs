@@ -52,7 +52,7 @@ pub fn serve(context: &Context<'_>, args: &ServeArgs) -> Result<u8, Error> {
     if !args.local {
         return serve_as(context, args);
     }
-    // No terminal and no signal to its starter's group ends it. It is led by nobody else if it leads a
+    // No terminal and no signal to its starter's group ends it. It has no other leader if it leads a
     // group already.
     _ = rustix::process::setsid();
     serve_as(context, args).inspect_err(|error| {

@@ -1,6 +1,6 @@
 //! What a sandbox itself answers, as E2B's agent (envd) does: its processes and its files.
 //!
-//! Everything here is of one sandbox, which [`EnvdCaller`] says. A sandbox has one user: whoever is named
+//! Everything here is of one sandbox, which [`EnvdCaller`] says. A sandbox has one user: any user that is named
 //! acts as it, and only what a relative path means differs.
 
 mod configs;

@@ -2,8 +2,8 @@
 //!
 //! Everything is bounded. At most [`IN_FLIGHT`] requests of each [`Lane`] are worked on; more wait in a
 //! queue, and when that is full, nothing is read. A cancellation passes the queue. A line that is too
-//! long is skipped, and answered with its id where that can be told. When the client's stream ends, what is in progress is cancelled: nobody
-//! waits for it, and a client that does not read is not waited for either.
+//! long is skipped, and answered with its id where that was found. When the client's stream ends, what is
+//! in progress is cancelled; a client that does not read is not waited for either.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

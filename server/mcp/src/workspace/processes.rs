@@ -209,7 +209,7 @@ mod tests {
     fn client_that_subscribes_while_a_watch_ends_is_seen_or_starts_the_next() {
         let sandbox = SandboxRef { id: "a".to_owned(), generation: Some(1) };
         let watched = Mutex::new(Some(sandbox.clone()));
-        // Nobody finds the files watched between the question and the end.
+        // No subscriber finds the files watched between the question and the end.
         let is_wanted = |answer| {
             let watched = &watched;
             move || watched.try_lock().is_err() && answer
