@@ -875,7 +875,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_about_special_addresses_places_of_credentials_or_names_of_ours() {
+    fn no_question_is_about_special_addresses_places_of_credentials_or_own_names() {
         let target = |host: &str, port| Target { host: host.parse().unwrap(), port };
         for asked in ["example.org", "8.8.8.8", "2606:4700:4700::1111", "metadata.example.org"] {
             assert!(target(asked, 443).may_be_asked_for(), "{asked}");

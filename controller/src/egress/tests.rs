@@ -1309,12 +1309,12 @@ fn host_that_is_not_listed_is_asked_for_once_and_only_that_port_is_allowed() {
     // And not for anybody else.
     let other = World::asking(Some(Person::allowing(&[])), &list, default_limits());
     assert!(other.refusal(&target).starts_with("HTTP/1.1 403 "));
-    let nobody = World::new(&list);
-    assert!(nobody.refusal(&target).starts_with("HTTP/1.1 403 "));
+    let unasked = World::new(&list);
+    assert!(unasked.refusal(&target).starts_with("HTTP/1.1 403 "));
 }
 
 #[test]
-fn nobody_is_asked_about_special_addresses_and_an_answer_does_not_allow_one() {
+fn no_question_is_about_special_addresses_and_an_answer_does_not_allow_one() {
     let port = server(drop);
     let targets = [
         format!("ok.example:{port}"),

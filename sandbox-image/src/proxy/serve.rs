@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_that_the_controller_resets_waits_for_nobody_who_reads() {
+    fn connection_that_the_controller_resets_does_not_wait_for_a_reader() {
         let (mut server, sent) = server();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

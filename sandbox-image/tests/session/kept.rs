@@ -320,7 +320,7 @@ fn request_that_contradicts_itself_starts_nothing() {
 }
 
 #[test]
-fn kept_program_that_another_ones_evasion_ended_is_told_so() {
+fn kept_program_that_another_ones_evasion_ended_reports_that() {
     let directory = elsewhere();
     let mut agent = first_process(directory.path());
     let (mut id, mut exec) = agent.kept("exec sleep 100000");

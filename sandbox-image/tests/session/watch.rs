@@ -23,7 +23,7 @@ impl Agent {
 }
 
 #[test]
-fn changes_are_told_by_the_answer_to_a_flush_and_none_after_the_watch() {
+fn changes_come_with_the_answer_to_a_flush_and_none_after_the_watch() {
     let directory = elsewhere();
     let mut agent = Agent::with_programs(directory.path());
     agent.call(Flush {}).unwrap();

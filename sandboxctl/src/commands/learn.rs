@@ -375,9 +375,9 @@ mod tests {
             asker,
             yes,
         };
-        let nobody = recorder(None, Verdict::AllowedThatTime);
-        ask_all(&nobody).await;
-        let all = learnt(&nobody.record);
+        let unasked = recorder(None, Verdict::AllowedThatTime);
+        ask_all(&unasked).await;
+        let all = learnt(&unasked.record);
         assert!(all.iter().all(|(_, _, verdict)| *verdict == Verdict::Unasked), "{all:?}");
         assert_eq!((&*all[0].0, all[0].1, all.len()), ("b.example:443", 2, 7));
         // A client whose question does not name the file.
@@ -411,8 +411,8 @@ mod tests {
             learnt(&recorder.record)
         };
         let one = |verdict| vec![("a.example:443".to_owned(), 1, verdict)];
-        let nobody = asked(None, Verdict::AllowedThatTime).await;
-        assert_eq!(nobody, one(Verdict::Unasked));
+        let unasked = asked(None, Verdict::AllowedThatTime).await;
+        assert_eq!(unasked, one(Verdict::Unasked));
         // The question of a client does not name the file.
         let client = asked(Some(Arc::new(Yes)), Verdict::AllowedThatTime).await;
         assert_eq!(client, one(Verdict::AllowedThatTime));

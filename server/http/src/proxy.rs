@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_of_ours_do_not_reach_a_guest() {
+    fn credentials_of_the_service_do_not_reach_a_guest() {
         let sent = headers(&[
             ("host", "8080-a.preview.example.org"),
             ("x-api-key", "k"),

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn encoding_is_told_by_the_bytes() {
+    fn encoding_is_chosen_by_the_bytes() {
         let utf16 = |text: &str, unit: fn(u16) -> [u8; 2]| -> Vec<u8> {
             text.encode_utf16().flat_map(unit).collect()
         };

@@ -106,7 +106,7 @@ fn service_without_the_template_base_does_not_start() {
 }
 
 #[test]
-fn client_that_is_gone_ends_nothing_and_one_that_is_slow_holds_up_nobody() {
+fn client_that_is_gone_ends_nothing_and_one_that_is_slow_holds_up_no_other() {
     let place = Fixture::new();
     let dev = Dev::start(&place);
     let client = &dev.client;
@@ -241,7 +241,7 @@ fn killed_at_any_moment(client: &Client, sandbox: &Sandbox) {
 }
 
 #[test]
-fn floods_and_tricks_at_ports_reach_no_other_sandbox_and_hold_up_nobody() {
+fn floods_and_tricks_at_ports_reach_no_other_sandbox_and_hold_up_no_caller() {
     let place = Fixture::new();
     let dev = Dev::start(&place);
     let client = &dev.client;

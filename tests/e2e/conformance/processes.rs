@@ -495,7 +495,7 @@ fn processes_of_a_killed_service_end_and_are_gone_for_its_successor() {
 }
 
 #[test]
-fn processes_end_with_their_sandbox_whoever_reads_them() {
+fn processes_end_with_their_sandbox_despite_readers() {
     let place = Fixture::new();
     let Some(living) = Living::new(&place) else { return };
     let word = format!("removed-{}", std::process::id());

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_upload_of_a_new_file_is_told_as_three_events() {
+    fn an_upload_of_a_new_file_is_reported_as_three_events() {
         let record = |name: &str, change, kind| {
             WatchRecord::Event(FileEvent { seq: 1, name: name.into(), change, kind })
         };
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_upload_is_remembered_for_a_while_where_somebody_watches() {
+    async fn an_upload_is_remembered_for_a_while_where_there_is_a_watcher() {
         let watchers = Watchers::default();
         watchers.uploading("a", "/x");
         assert!(!watchers.was_uploaded("a", "/x"));

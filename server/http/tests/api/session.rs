@@ -328,7 +328,7 @@ async fn session_ends_with_its_token() {
 }
 
 #[tokio::test]
-async fn where_nobody_needs_a_token_nobody_gets_a_session() {
+async fn where_no_token_is_needed_there_is_no_session() {
     let config = HttpConfig { has_auth: false, ..HttpConfig::default() };
     let api = Api::with_auth(config, Arc::new(Tokens)).await;
     let answer = api.send(sign_in(&json!({ "token": "alice" }))).await;

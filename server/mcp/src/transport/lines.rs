@@ -762,7 +762,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn request_before_initialize_is_told_what_is_missing() {
+    async fn request_before_initialize_is_refused_with_what_is_missing() {
         let ((mut input, reader), (writer, output)) = (duplex(1 << 20), duplex(1 << 20));
         let mut output = BufReader::new(output);
         let stop = std::future::pending();

@@ -369,7 +369,7 @@ fn files_that_the_database_does_not_know_stay_until_they_would_have_expired() {
 }
 
 #[test]
-fn nobody_is_dead_because_the_database_is() {
+fn no_node_is_dead_because_the_database_is() {
     let mut nodes = Nodes::leased(2 * SHORTEST_LEASE, 1, Postgres::start(), |_| {});
     let id = nodes.submit(0, script("wait"));
     nodes.until_true(|| nodes.runs(0) == 1);

@@ -407,7 +407,7 @@ fn pass_on(mut client: TcpStream, mut server: TcpStream, next: &AtomicU8, direct
             client.shutdown(Shutdown::Both).unwrap();
         }
         if loss == Loss::Late as u8 {
-            until_somebody_waits(direct);
+            until_a_transaction_waits(direct);
         }
         if loss != Loss::Commit as u8 && server.write_all(sent).is_err() || loss != 0 {
             break;
@@ -417,7 +417,7 @@ fn pass_on(mut client: TcpStream, mut server: TcpStream, next: &AtomicU8, direct
     _ = server.shutdown(Shutdown::Write);
 }
 
-fn until_somebody_waits(store: &Store) {
+fn until_a_transaction_waits(store: &Store) {
     let waits = "SELECT 1 FROM pg_stat_activity
          WHERE wait_event_type = 'Lock' AND datname = current_database()";
     let deadline = Instant::now() + Duration::from_secs(60);
