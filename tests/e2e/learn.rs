@@ -334,7 +334,7 @@ fn client_of_an_agent_widens_no_rule_and_is_asked_only_about_what_a_rule_gives()
     assert_eq!(seen, json!({ "create_item": false, "delete_item": false }));
     client.end();
     let text = place.read("rules.toml");
-    assert_eq!(text.matches("asked for once by a script; no question was asked").count(), 2, "{text}");
+    assert_eq!(text.matches("once by a script; no question was asked").count(), 2, "{text}");
     // A rule gives one of them: its user is asked about that, and the yes makes no rule.
     std::fs::remove_file(place.path("rules.toml")).unwrap();
     let flags = [&both[..], &["--tool", "fake.delete_item"]].concat();

@@ -1,4 +1,4 @@
-//! Watched directories: what is told of them, and when.
+//! Watched directories: what is reported of them, and when.
 
 use sandbox_protocol::limits::{MAX_IN_FLIGHT, MAX_WATCHES};
 use sandbox_protocol::message::{Flush, Mkdir, Watch};
@@ -15,7 +15,7 @@ impl Agent {
         id
     }
 
-    /// What was told since, up to now.
+    /// What was reported since, up to now.
     fn flushed(&mut self) -> Vec<String> {
         self.call(Flush {}).unwrap();
         std::mem::take(&mut self.notes)

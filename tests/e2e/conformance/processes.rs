@@ -1,4 +1,4 @@
-//! Processes of kept sandboxes: they live on beside commands, and whoever comes later finds them,
+//! Processes of kept sandboxes: they live on beside commands, and later clients find them,
 //! their output and their end.
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -224,7 +224,7 @@ fn output_beyond_what_is_kept_is_reported_as_missing() {
     let kept = text(&events, "stdout");
     assert!(kept.ends_with("a\ndone\n"), "{}", &kept[kept.len() - 20..]);
     assert!((500_000..1_100_000).contains(&kept.len()), "{}", kept.len());
-    // Whoever has a part gets what follows.
+    // A client that has a part gets what follows.
     let middle = &events[events.len() / 2];
     let rest = living.events(id, number(middle));
     assert_eq!(rest, events[events.len() / 2 + 1..]);
@@ -355,7 +355,7 @@ fn process_that_uses_up_the_memory_is_reported_so_and_the_sandbox_serves_on() {
     assert_ne!(ended["out_of_memory"], false, "{ended}");
     assert!(ended["peak_memory_bytes"].as_u64() > Some(16 << 20), "{ended}");
     assert_eq!(living.process(kept)["state"], "running");
-    // A kill by somebody else is none of it.
+    // A kill by another process is not part of it.
     living.signal(kept, "KILL", "process");
     assert_eq!(living.until(kept, "ended")["out_of_memory"], false);
     living.end();
