@@ -293,12 +293,12 @@ pub enum AllowRuleError {
     Reserved(String),
     /// Meant for all hosts.
     #[error(
-        "'{0}' is no rule: none allows all hosts; name each, --allow HOST[:PORT], or all below a \
+        "'{0}' is not a rule: none allows all hosts; name each, --allow HOST[:PORT], or all below a \
          domain, --allow '*.example.org'"
     )]
     All(String),
     /// Meant for no host.
-    #[error("'{0}' is no rule: without --allow there is no network")]
+    #[error("'{0}' is not a rule: without --allow there is no network")]
     NoHost(String),
 }
 

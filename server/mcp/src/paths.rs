@@ -132,7 +132,7 @@ pub(crate) const fn name_of(encoding: Encoding) -> &'static str {
     match encoding {
         Encoding::Utf16Le | Encoding::Utf16Be => "it is UTF-16",
         Encoding::Latin1 => "it is in an encoding of one byte a character, such as Latin-1",
-        _ => "it is no text",
+        _ => "it is not text",
     }
 }
 

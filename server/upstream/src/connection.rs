@@ -322,7 +322,7 @@ fn not_started(
 ) -> StartError {
     let (text, path) = match command.first() {
         _ if !cwd.is_dir() => {
-            ("its working directory (cwd) is no directory".to_owned(), cwd.display().to_string())
+            ("its working directory (cwd) is not a directory".to_owned(), cwd.display().to_string())
         }
         Some(program) => {
             let name = program.rsplit('/').next().unwrap_or_default();

@@ -94,7 +94,7 @@ impl Upstream {
         let refused = |why| Err(UpstreamError(why));
         if !is_identifier || name.len() > 32 || RESERVED_NAMES.contains(&name) {
             return refused(
-                "its name is no identifier of at most 32 bytes, or `search` or `describe`",
+                "its name is not an identifier of at most 32 bytes, or is `search` or `describe`",
             );
         }
         let shown = self.subjects.values().map(|it| (&it.env, &it.headers));

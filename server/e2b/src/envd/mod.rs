@@ -69,7 +69,7 @@ impl FromRequestParts<App> for Call {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Error> {
-        let missing = || Error::new(StatusCode::INTERNAL_SERVER_ERROR, "a call of no sandbox");
+        let missing = || Error::new(StatusCode::INTERNAL_SERVER_ERROR, "a call without a sandbox");
         let EnvdCaller { subject, sandbox } =
             parts.extensions.get().cloned().ok_or_else(missing)?;
         let watchers = parts.extensions.get::<Arc<Watchers>>().cloned().ok_or_else(missing)?;
