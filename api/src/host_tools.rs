@@ -254,7 +254,7 @@ sandbox_protocol::words! {
         TooLarge = "too_large",
         /// The run has called as much as it may.
         Limit = "limit",
-        /// Who offers the tool cannot be reached.
+        /// The provider of the tool cannot be reached.
         Unavailable = "unavailable",
         /// The script ended before it.
         Cancelled = "cancelled",

@@ -305,7 +305,7 @@ pub enum Error {
     /// Artifacts of a sandbox that has no files.
     #[error("this sandbox has no io dir to copy artifacts from")]
     NoIoDir,
-    /// A sandbox without a private io dir on disk, or whose one is gone, has none to keep.
+    /// A sandbox without a private io dir on disk, or whose private io dir is gone, has none to keep.
     #[error("this sandbox has no private io dir on disk to keep")]
     NoFreshIoDir,
     /// A private io dir cannot be moved to where it is to be kept.

@@ -186,7 +186,7 @@ impl Recorder {
         let verdict = if is_rule { verdict } else { verdict.min(Verdict::AllowedThatTime) };
         let has_credentials = matches!(ask, Ask::Host { target, .. }
             if self.credentials.contains(&target.host.to_string()));
-        // Who reviews a comment does not read what its host is sent.
+        // A reviewer of a comment does not see what its host is sent.
         let is_hidden = has_credentials && verdict != Verdict::Listed;
         let mut record = lock(&self.record);
         let is_full = record.len() >= MAX_RECORDED;

@@ -155,7 +155,7 @@ impl E2b {
         };
         let (envd, traffic) = (envd_token(service, &id), traffic_token(service, &id));
         let is_public = if port != ENVD_PORT {
-            // Who may do everything in a sandbox may reach its ports, as SDKs do that have no other token.
+            // A caller that may do everything in a sandbox may reach its ports, as SDKs without another token do.
             if has(&head.headers, &ACCESS_TOKEN, &envd)
                 && let Ok(traffic) = HeaderValue::from_str(&traffic)
             {

@@ -348,7 +348,7 @@ impl Call {
         let request = SignalRequest { signal, to: SignalTarget::Process };
         service.signal_process(subject, &place, view.id, request).await?;
         if signal == SignalName::Kill {
-            // Who looks for it next does not find it.
+            // The next request for it does not find it.
             _ = service.process(subject, &place, view.id, KILL_WAIT).await;
         }
         Ok(json!({}))

@@ -320,7 +320,7 @@ fn parse(line: &[u8]) -> Line {
         Ok(message) => Line::Message(Box::new(message), text.len()),
         Err(error) if error.is_data() && is_without_id(text) => Line::Refused(None, no_id()),
         Err(error) => {
-            // Who sent it waits for an answer with its id.
+            // Its sender waits for an answer with its id.
             let id = IdReader::id_of(text);
             let is_wrong = |id: &Value| RequestId::deserialize(id).is_err();
             let refusal = match error.is_data() {

@@ -36,7 +36,7 @@ impl Workspace {
             return Err(Failure::new(ErrorKind::Busy, message, Some(hint.to_owned())));
         }
         let (service, subject) = (self.service()?, &self.subject);
-        // Who may use them is signed: a port is open to those that are given its preview.
+        // Previews are signed: a port is open only to clients that were given its preview.
         let ports = if service.previews().is_some() { Ports::Any } else { Ports::default() };
         let spec = || self.spec().processes(sandbox_api::Processes::Kept).ports(ports.clone());
         let sandbox = service.attached_sandbox(subject, PROCESSES, spec).await;
