@@ -85,7 +85,7 @@ pub enum HostToolError {
     #[error("there is no such tool")]
     Unknown,
     /// It does more than what was permitted.
-    #[error("the tool says by now that it does more than this script was given")]
+    #[error("the server now marks the tool as doing more than this script may")]
     NotPermitted,
     /// It took longer than it may.
     #[error("the tool took too long")]
