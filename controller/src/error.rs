@@ -487,7 +487,7 @@ impl Error {
             }
             Self::PrivateIoDir { .. } => {
                 "--engine embedded makes one, as root; --io-dir names a directory in its place, and \
-                 io.private = \"off\" takes the default one"
+                 io.private = \"disk\" makes one on disk"
             }
             Self::Input { name, .. } if name.starts_with('/') => {
                 "-v SRC:DST:ro takes a regular file or a directory, and a DST that is still free"
