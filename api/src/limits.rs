@@ -375,7 +375,7 @@ macro_rules! limits {
             }
         }
 
-        /// The limits that a request sets, by their names in [`Limits`]; the others have a
+        /// The limits that a request sets, by their names in `Limits`; the others have a
         /// server's defaults.
         #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields, default)]
