@@ -718,9 +718,9 @@ class TestCase(TypedDict):
     line: NotRequired[Union[int, None]]
     """The line of the script where it failed."""
     message: NotRequired[Union[str, None]]
-    """Why it failed or was skipped, at most `MAX_TEST_MESSAGE_BYTES` encoded."""
+    """Why it failed or was skipped, at most 1,024 bytes in JSON."""
     name: str
-    """Its name, at most `MAX_TEST_NAME_BYTES` encoded."""
+    """Its name, at most 256 bytes in JSON."""
     status: TestStatus
     """How it ended."""
 
