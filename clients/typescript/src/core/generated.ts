@@ -169,7 +169,7 @@ export type EventKind = "queued" | "start" | "log" | "output" | "omitted" | "tes
 /** The name and version of the events, in the first of them. */
 export type EventsSchema = "sandboxctl.events/1";
 
-/** The document of `exec --json`, for every way a command can end, including failures of sandboxctl itself; see `failed` for those before the command began. */
+/** The document of `exec --json`, for every way a command can end, including failures of sandboxctl itself. */
 export type ExecExecution = {
   /** What was copied out of the io dir, if that was asked for. */
   artifacts?: ArtifactsReport | null;
@@ -1008,7 +1008,7 @@ export type RefusedHost = {
   reason: string;
 };
 
-/** The document of `--json`, for every way a run can end, including failures of sandboxctl itself; see `failed` for those before the run began. */
+/** The document of `--json`, for every way a run can end, including failures of sandboxctl itself. */
 export type ResultExecution = {
   /** What was copied out of the io dir, if that was asked for. */
   artifacts?: ArtifactsReport | null;

@@ -130,7 +130,7 @@ class Envelope(TypedDict):
 
 
 class ExecExecution(TypedDict):
-    """The document of `exec --json`, for every way a command can end, including failures of sandboxctl itself; see `failed` for those before the command began."""
+    """The document of `exec --json`, for every way a command can end, including failures of sandboxctl itself."""
     artifacts: NotRequired[Union[ArtifactsReport, None]]
     """What was copied out of the io dir, if that was asked for."""
     changes: NotRequired[Union[ChangeManifest, None]]
@@ -576,7 +576,7 @@ class RefusedHost(TypedDict):
 
 
 class ResultExecution(TypedDict):
-    """The document of `--json`, for every way a run can end, including failures of sandboxctl itself; see `failed` for those before the run began."""
+    """The document of `--json`, for every way a run can end, including failures of sandboxctl itself."""
     artifacts: NotRequired[Union[ArtifactsReport, None]]
     """What was copied out of the io dir, if that was asked for."""
     changes: NotRequired[Union[ChangeManifest, None]]
