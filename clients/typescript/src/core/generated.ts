@@ -668,7 +668,7 @@ export type OmittedEntry = {
 
 /** A file operation with all of its options, read from `{"operation": "read", "path": "a.txt", …}`. */
 export type Operation = {
-  /** The encoding of the content; null for the sandbox's default. */
+  /** The encoding of the content; by default the sandbox's. */
   encoding?: Encoding | null;
   /** The maximum number of bytes. */
   limit?: number | null;
@@ -688,7 +688,7 @@ export type Operation = {
   atomic?: boolean;
   /** The content, in the encoding. */
   content: string;
-  /** The encoding; null for the sandbox's default. */
+  /** The encoding; by default the sandbox's. */
   encoding?: Encoding | null;
   /** What happens to an existing file. */
   mode?: WriteMode;
@@ -1364,7 +1364,7 @@ export type UsageTotals = {
 
 /** The lines of a file that are wanted. */
 export type ViewOptions = {
-  /** The maximum number of lines; null for the maximum of a view (2,000 lines, 50 KiB). */
+  /** The maximum number of lines; by default that of a view (2,000 lines, 50 KiB). */
   limit?: number | null;
   /** The first line, counted from 1. */
   offset?: number;

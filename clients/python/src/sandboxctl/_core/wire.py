@@ -782,7 +782,7 @@ class Usage(TypedDict):
 class ViewOptions(TypedDict):
     """The lines of a file that are wanted."""
     limit: NotRequired[Union[int, None]]
-    """The maximum number of lines; null for the maximum of a view (2,000 lines, 50 KiB)."""
+    """The maximum number of lines; by default that of a view (2,000 lines, 50 KiB)."""
     offset: NotRequired[int]
     """The first line, counted from 1."""
 
@@ -890,7 +890,7 @@ OmitReason = Literal["symlink", "fifo", "socket", "device", "reserved_name"]
 class OperationRead(TypedDict):
     """Reads a file, or a range of it, as text in an encoding."""
     encoding: NotRequired[Union[Encoding, None]]
-    """The encoding of the content; null for the sandbox's default."""
+    """The encoding of the content; by default the sandbox's."""
     limit: NotRequired[Union[int, None]]
     """The maximum number of bytes."""
     offset: NotRequired[int]
@@ -916,7 +916,7 @@ class OperationWrite(TypedDict):
     content: str
     """The content, in the encoding."""
     encoding: NotRequired[Union[Encoding, None]]
-    """The encoding; null for the sandbox's default."""
+    """The encoding; by default the sandbox's."""
     mode: NotRequired[WriteMode]
     """What happens to an existing file."""
     operation: Literal["write"]
