@@ -53,12 +53,12 @@ impl HostTool {
 }
 
 sandbox_protocol::words! {
-    /// What a tool does to the world, as far as it says so: each is more than the one before.
+    /// What a tool changes, as it declares: each value is more than the one before.
     #[derive(Default, PartialOrd, Ord, JsonSchema)]
     pub enum ToolEffect {
         /// It changes nothing: `readOnlyHint` of the Model Context Protocol.
         ReadOnly = "read_only",
-        /// It says neither.
+        /// It declares neither.
         #[default]
         Changes = "changes",
         /// It removes or overwrites something: `destructiveHint`.

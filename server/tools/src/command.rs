@@ -57,9 +57,9 @@ pub(super) struct CommandData {
     pub stdout: String,
     /// What it wrote to stderr, likewise
     pub stderr: String,
-    /// Its exit code; 128 and the signal's number where one ended it, -1 where it was out of time
+    /// Its exit code; 128 and the signal's number where one ended it, -1 at its timeout
     pub exit_code: i32,
-    /// It was out of time, and was killed
+    /// Its timeout expired, and it was killed
     pub timed_out: bool,
 }
 
