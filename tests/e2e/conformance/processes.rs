@@ -256,7 +256,7 @@ fn reader_that_waits_and_never_reads_holds_a_process_up_for_a_while_only() {
     assert_eq!(living.until(id, "ended")["exit_code"], 0);
     let events: Vec<Value> = waiting.collect();
     assert_numbered(&events, 0);
-    assert!(events.iter().any(|event| event["event"] == "omitted"), "it is told");
+    assert!(events.iter().any(|event| event["event"] == "omitted"), "the omission is reported");
     living.end();
 }
 
