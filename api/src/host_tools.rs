@@ -19,7 +19,7 @@ pub const RESERVED_NAMES: [&str; 2] = ["search", "describe"];
 pub struct HostTool {
     /// Its group, a dot, and its own name: `github.list_issues`. The group has no dot.
     pub name: String,
-    /// What it does, for whoever writes the script.
+    /// What it does, for the author of the script.
     #[serde(default)]
     pub description: String,
     /// The JSON Schema of its arguments, which are an object.
@@ -56,12 +56,12 @@ impl HostTool {
 }
 
 sandbox_protocol::words! {
-    /// What a tool does to the world, as far as it says so: each is more than the one before.
+    /// What a tool changes, as it declares: each value is more than the one before.
     #[derive(Default, PartialOrd, Ord, JsonSchema)]
     pub enum ToolEffect {
         /// It changes nothing: `readOnlyHint` of the Model Context Protocol.
         ReadOnly = "read_only",
-        /// It says neither.
+        /// It declares neither.
         #[default]
         Changes = "changes",
         /// It removes or overwrites something: `destructiveHint`.
@@ -247,7 +247,7 @@ sandbox_protocol::words! {
         Ok = "ok",
         /// The tool failed, and said why.
         Failed = "failed",
-        /// The run was not given this call, or nobody permitted it.
+        /// The run was not given this call, or it was not permitted.
         Refused = "refused",
         /// There is no such tool.
         Unknown = "unknown",
@@ -257,7 +257,7 @@ sandbox_protocol::words! {
         TooLarge = "too_large",
         /// The run has called as much as it may.
         Limit = "limit",
-        /// Who offers the tool cannot be reached.
+        /// The provider of the tool cannot be reached.
         Unavailable = "unavailable",
         /// The script ended before it.
         Cancelled = "cancelled",

@@ -197,7 +197,7 @@ pub enum LimitParseError {
     },
     /// Meant as no limit.
     #[error(
-        "'{text}' is no limit, and there always is one: a script's is at most {most}, unless limits.ceiling \
+        "'{text}' is not a limit, and there always is one: a script's is at most {most}, unless limits.ceiling \
          in the configuration says otherwise; exec.ceiling is for programs"
     )]
     NoLimit {
@@ -375,7 +375,7 @@ macro_rules! limits {
             }
         }
 
-        /// The limits that a request sets, by their names in [`Limits`]; the others have a
+        /// The limits that a request sets, by their names in `Limits`; the others have a
         /// server's defaults.
         #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields, default)]
@@ -868,7 +868,7 @@ mod tests {
             (LimitKey::Cpus, "0", &LimitKey::Cpus.default_ceiling().to_string()),
         ] {
             let expected = format!(
-                "'{text}' is no limit, and there always is one: a script's is at most {most}, "
+                "'{text}' is not a limit, and there always is one: a script's is at most {most}, "
             );
             assert!(refused(key, text).starts_with(&expected), "{}", refused(key, text));
         }
@@ -912,7 +912,7 @@ mod tests {
         for (json, part) in [
             (r#"{"timeout":5}"#, "unknown field `timeout`"),
             (r#"{"timeout_ms":"5s"}"#, "invalid type"),
-            (r#"{"timeout_ms":0}"#, "timeout_ms: '0s' is no limit, and there always is one"),
+            (r#"{"timeout_ms":0}"#, "timeout_ms: '0s' is not a limit, and there always is one"),
             (r#"{"cpus":-1}"#, "'-1' is not a number of processors"),
             (r#"{"pids":0}"#, "nonzero"),
         ] {

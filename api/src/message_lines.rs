@@ -18,7 +18,7 @@ pub struct MessageLines {
 pub enum MessageLine {
     /// All of it.
     Whole(Vec<u8>),
-    /// It is too long. Its id, where that can be told.
+    /// It is too long. Its id, where that was found.
     TooLong(Option<Value>),
 }
 
@@ -39,7 +39,7 @@ impl MessageLines {
         Self { most, line: Vec::new(), rest: Rest::None }
     }
 
-    /// Takes of what was read what is of one line: how many bytes, and the line if it can be told.
+    /// Takes what belongs to one line from the bytes read: how many bytes, and the line if it is complete.
     pub fn take(&mut self, read: &[u8]) -> (usize, Option<MessageLine>) {
         let newline = memchr::memchr(b'\n', read);
         let part = &read[..newline.unwrap_or(read.len())];

@@ -231,7 +231,7 @@ impl NoteEvidence<'_> {
         self.has(Sign::NoNetwork).then(|| note(kind, message.to_owned(), hint))
     }
 
-    /// The proxy has told the program, which may not have printed it.
+    /// The proxy has answered the program with the reason, which it may not have printed.
     fn of_unreached_hosts(&self) -> Option<Note> {
         let (first, others) = self.network?.unreached.split_first()?;
         let others = match others.len() {

@@ -26,7 +26,7 @@ pub struct OperationRequest {
     /// The content of a write, in the encoding.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    /// The encoding of the content; `None` for the sandbox's default.
+    /// The encoding of the content; by default the sandbox's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encoding: Option<Encoding>,
 }
@@ -34,7 +34,7 @@ pub struct OperationRequest {
 /// What a read has beside the operation.
 #[derive(Deserialize, JsonSchema)]
 struct ReadText {
-    /// The encoding of the content; `None` for the sandbox's default.
+    /// The encoding of the content; by default the sandbox's.
     encoding: Option<Encoding>,
 }
 
@@ -43,7 +43,7 @@ struct ReadText {
 struct WriteText {
     /// The content, in the encoding.
     content: String,
-    /// The encoding; `None` for the sandbox's default.
+    /// The encoding; by default the sandbox's.
     encoding: Option<Encoding>,
 }
 

@@ -12,7 +12,7 @@ pub struct PreviewRequest {
     /// For how long it is valid, in milliseconds: an hour by default, and at most until the sandbox ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
-    /// Whether whoever knows its URL may use it: the URL has the token then. The server has to allow it.
+    /// Whether its URL is enough to use it: the URL has the token then. The server has to allow it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub public: bool,
 }

@@ -74,7 +74,7 @@ impl FromStr for ReadFrom {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ReadMode {
-    /// It misses events, and is told so.
+    /// It misses events, and gets an `omitted` event for them.
     #[default]
     Lossy,
     /// The process waits for it, but at most for 30 s: then it is lossy.

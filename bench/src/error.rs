@@ -43,10 +43,10 @@ pub enum Error {
     #[error(transparent)]
     Controller(#[from] sandbox_controller::Error),
     /// A measured script did something else than what is measured.
-    #[error("a script ended otherwise than it should: {0}")]
+    #[error("unexpected end of a script: {0}")]
     Outcome(String),
     /// A file operation did something else than what is measured.
-    #[error("{0} was not done as it should be")]
+    #[error("unexpected result of {0}")]
     Operation(String),
     /// A sandbox is expected to have one process, which is looked at through `/proc`.
     #[error("there are {0} processes in the cgroup of a sandbox, where its agent alone should be")]

@@ -50,7 +50,7 @@ impl Namespace {
 
     /// The command in it.
     pub fn enter(&self, mut command: Command) -> Result<Command, Error> {
-        // Whoever enters a mount namespace is in its root.
+        // A process that enters a mount namespace is in its root.
         let folder = command.as_std().get_current_dir().unwrap_or(Path::new("/"));
         let path = CString::new(folder.as_os_str().as_bytes());
         let path = path.map_err(|error| Error::file("enter", folder)(error.into()))?;

@@ -10,7 +10,7 @@ use tokio::process::Command;
 use crate::bench::{Bench, folder_in, memory};
 use crate::error::Error;
 
-/// The user where this process is root: nobody of the machine's has this number.
+/// The user where this process is root: no user of the machine has this number.
 const USER: u32 = 60_777;
 
 /// A user without privileges, with a place of its own.

@@ -305,7 +305,7 @@ pub enum Error {
     /// Artifacts of a sandbox that has no files.
     #[error("this sandbox has no io dir to copy artifacts from")]
     NoIoDir,
-    /// A sandbox without a private io dir on disk, or whose one is gone, has none to keep.
+    /// A sandbox without a private io dir on disk, or whose private io dir is gone, has none to keep.
     #[error("this sandbox has no private io dir on disk to keep")]
     NoFreshIoDir,
     /// A private io dir cannot be moved to where it is to be kept.
@@ -487,7 +487,7 @@ impl Error {
             }
             Self::PrivateIoDir { .. } => {
                 "--engine embedded makes one, as root; --io-dir names a directory in its place, and \
-                 io.private = \"off\" takes the default one"
+                 io.private = \"disk\" makes one on disk"
             }
             Self::Input { name, .. } if name.starts_with('/') => {
                 "-v SRC:DST:ro takes a regular file or a directory, and a DST that is still free"

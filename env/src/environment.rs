@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn the_state_folder_is_in_the_runtime_folder() {
-        // Nobody of this number is logged in anywhere.
+        // No user of this number is logged in anywhere.
         const UID: u32 = 4_000_000_001;
         let runtime = tempfile::tempdir().unwrap();
         let at = |uid: u32, variable: &str| {

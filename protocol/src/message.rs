@@ -392,12 +392,11 @@ pub struct CaseEnd {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TestCase {
-    /// Its name, at most [`MAX_TEST_NAME_BYTES`](crate::limits::MAX_TEST_NAME_BYTES) encoded.
+    /// Its name, at most 256 bytes in JSON.
     pub name: String,
     /// How it ended.
     pub status: TestStatus,
-    /// Why it failed or was skipped, at most
-    /// [`MAX_TEST_MESSAGE_BYTES`](crate::limits::MAX_TEST_MESSAGE_BYTES) encoded.
+    /// Why it failed or was skipped, at most 1,024 bytes in JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The line of the script where it failed.

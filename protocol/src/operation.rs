@@ -643,7 +643,7 @@ operations! {
 pub struct ViewLines {
     /// The first line, counted from 1.
     pub offset: u64,
-    /// The maximum number of lines; `None` for the maximum of a view (2,000 lines, 50 KiB).
+    /// The maximum number of lines; by default that of a view (2,000 lines, 50 KiB).
     pub limit: Option<u64>,
 }
 

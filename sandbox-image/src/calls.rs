@@ -57,7 +57,7 @@ impl HostCalls {
                 if stop.reason() != StopReason::None {
                     break None;
                 }
-                // Whoever delivers the result, or stops the run, unparks.
+                // The thread that delivers the result, or stops the run, unparks.
                 thread::park();
             }
         });

@@ -83,7 +83,7 @@ pub fn main() -> ExitCode {
         output.report_failure(error.document(), code);
         code
     });
-    // Who reads only a part does not see that the rest is well.
+    // A reader of only a part does not see that the rest is well.
     let code = if code == 0 && !output.is_read() { error::UNREAD } else { code };
     // Errors may quote guests too.
     output.end_ci();

@@ -464,7 +464,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(HTTPStatus.NO_CONTENT, None)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing: whoever proxies the requests has a log of them."""
+        """Says nothing: the proxy in front has a log of the requests."""
 
     def _serve(self, method: str) -> None:
         try:

@@ -339,7 +339,7 @@ fn secret_goes_to_its_host_at_its_port_over_tls_alone() {
         ("forwarded", request("GET", "/echo", &["X-Forwarded-Host: other.example"])),
     ];
     let lines: String = requests.iter().map(|(name, it)| asking(name, it)).collect();
-    // The same host at other ports, where nobody looks into the connection.
+    // The same host at other ports, where the connection is not inspected.
     let address = format!("CONNECT 127.0.0.1:{0} HTTP/1.1\\r\\n\\r\\n", injected.server.port());
     let in_tunnel = format!(
         "CONNECT {target} HTTP/1.1\\r\\n\\r\\nGET /echo HTTP/1.1\\r\\nHost: {HOST_LOOPBACK}\\r\\nConnection: close\\r\\n\\r\\n"
@@ -400,7 +400,7 @@ fn secret_goes_to_its_host_at_its_port_over_tls_alone() {
             assert!(!leaks(head.as_bytes()), "{head}");
         }
     }
-    assert!(same_name.requests()[0].contains("Bearer of-a-program"), "nobody has changed it");
+    assert!(same_name.requests()[0].contains("Bearer of-a-program"), "it was not changed");
     // The server has it from requests that are for it, and nothing that is for another.
     for head in injected.server.requests() {
         let hosts: Vec<_> =

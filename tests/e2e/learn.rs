@@ -328,13 +328,13 @@ fn client_of_an_agent_widens_no_rule_and_is_asked_only_about_what_a_rule_gives()
         for _, name in { 'create_item', 'delete_item' } do seen[name] = (pcall(tools.fake[name], {})) end
         return seen";
     let script = json!({ "script": script });
-    // No rule gives either: nobody is asked, whatever the client can do. A question would have no reply.
+    // No rule gives either: no question is asked, whatever the client can do. It would have no reply.
     let mut client = asked_client(&place, &both, "2025-11-25");
     let seen = client.data("execute_script", script.clone())["result"].clone();
     assert_eq!(seen, json!({ "create_item": false, "delete_item": false }));
     client.end();
     let text = place.read("rules.toml");
-    assert_eq!(text.matches("asked for once by a script; nobody was asked").count(), 2, "{text}");
+    assert_eq!(text.matches("once by a script; no question was asked").count(), 2, "{text}");
     // A rule gives one of them: its user is asked about that, and the yes makes no rule.
     std::fs::remove_file(place.path("rules.toml")).unwrap();
     let flags = [&both[..], &["--tool", "fake.delete_item"]].concat();
@@ -348,7 +348,7 @@ fn client_of_an_agent_widens_no_rule_and_is_asked_only_about_what_a_rule_gives()
     client.end();
     let text = place.read("rules.toml");
     assert_eq!(in_force(&text, "tools"), Vec::<String>::new(), "{text}");
-    assert!(text.contains("; nobody was asked\n    # \"fake.create_item\""), "{text}");
+    assert!(text.contains("; no question was asked\n    # \"fake.create_item\""), "{text}");
     assert!(text.contains("; allowed that time\n"), "{text}");
     // One that cannot ask: it was not asked, and has not refused.
     std::fs::remove_file(place.path("rules.toml")).unwrap();
@@ -357,7 +357,7 @@ fn client_of_an_agent_widens_no_rule_and_is_asked_only_about_what_a_rule_gives()
     assert_eq!(seen, json!({ "create_item": false, "delete_item": false }));
     client.end();
     let text = place.read("rules.toml");
-    assert_eq!(text.matches("; nobody was asked\n").count(), 2, "{text}");
+    assert_eq!(text.matches("; no question was asked\n").count(), 2, "{text}");
     let called = std::fs::read_to_string(&notes).unwrap();
     assert_eq!(called.matches("call ").count(), 1, "{called}");
 }

@@ -31,7 +31,7 @@ mod helpers;
 mod launches;
 mod rootless;
 
-/// What a sandbox is told of its rules, and rules that are learnt.
+/// What a sandbox can read of its rules, and rules that are learnt.
 mod policy;
 
 /// What the command line makes of results: no engine matters to it.

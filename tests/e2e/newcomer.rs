@@ -240,7 +240,7 @@ fn newcomer_gets_the_command_to_type() {
                 2,
                 &["needs no rule", "--allow host.sandbox.internal:PORT"],
             ),
-            ("sandboxctl run hello.luau --timeout 0", 2, &["'0s' is no limit", "is at most 10m"]),
+            ("sandboxctl run hello.luau --timeout 0", 2, &["is not a limit", "is at most 10m"]),
             ("sandboxctl run hello.luau --timeout none", 2, &["is at most 10m"]),
             ("sandboxctl run hello.luau --memory 0", 2, &["is at most 4GiB"]),
             ("sandboxctl run hello.luau --user nobody", 2, &["--user 0 is root", "--user 1000"]),

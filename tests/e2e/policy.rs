@@ -1,4 +1,4 @@
-//! What a sandbox is told of its own rules, and rules that are learnt: `http://policy.sandbox.internal`,
+//! What a sandbox can read of its own rules, and rules that are learnt: `http://policy.sandbox.internal`,
 //! `--learn` and `--rules`, without a terminal. Nothing is asked here, so nothing is allowed.
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -82,7 +82,7 @@ fn program_reads_what_it_may_reach_and_why_the_last_host_was_refused() {
 #[test]
 fn what_is_learnt_without_a_person_is_refused_and_stays_so_until_someone_reviews_it() {
     let (place, rootfs) = (Fixture::new(), rootfs());
-    // A name of control characters is no host, and these addresses are nobody's to allow.
+    // A name of control characters is no host, and these addresses are not to be allowed.
     let line = r"for host in evil.example:8443 EVIL.example.:8443 8.8.8.8:53 127.0.0.1:80 10.0.0.1:80 \
                  169.254.169.254:80 metadata.google.internal:80 host.sandbox.internal:80; do \
                  /network ask $host | head -n 1; done; \
@@ -95,7 +95,7 @@ fn what_is_learnt_without_a_person_is_refused_and_stays_so_until_someone_reviews
     assert!(!text.contains(|it: char| it.is_control() && it != '\n'), "{text:?}");
     let rules: Vec<_> = text.lines().filter_map(|line| line.trim().strip_prefix("# \"")).collect();
     assert_eq!(rules, ["evil.example:8443\",", "8.8.8.8:53\","], "{text}");
-    assert!(text.contains("# asked for once by a program; nobody was asked\n"), "{text}");
+    assert!(text.contains("# asked for once by a program; no question was asked\n"), "{text}");
     assert!(text.contains(", exec: for host in evil.example:8443 "), "{text}");
     // As rules it gives nothing.
     let again = ["--rules", "rules.toml", "--learn", "rules.toml"];

@@ -139,7 +139,7 @@ impl Authority {
         self.make(name, &["-CA", "authority.pem", "-CAkey", "authority.key"], Some(name))
     }
 
-    /// One that nobody else has signed.
+    /// One that is signed by itself alone.
     pub fn self_signed(&self, name: &str) -> (PathBuf, PathBuf) {
         self.make(&format!("self-{name}"), &[], Some(name))
     }

@@ -134,7 +134,7 @@ fn call_ends_with_its_script() {
     program.send(&json!({ "cancel": 1 }));
     let answer = program.next();
     assert_eq!((&answer["id"], &answer["metadata"]["kind"]), (&json!(1), &json!("cancelled")));
-    // Nobody waits for it any more.
+    // No call waits for it any more.
     program.send(&json!({ "result": { "id": call["id"], "value": 1 } }));
     program.script(2, "return tools.app.price {}");
     program.answer("app.price", json!({ "value": null }));

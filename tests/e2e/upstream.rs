@@ -439,7 +439,7 @@ fn killed_server_is_started_again_and_its_call_raises() {
 }
 
 #[test]
-fn waiting_counts_and_servers_end_with_whoever_started_them() {
+fn waiting_counts_and_servers_end_with_the_process_that_started_them() {
     let fake = Fake::new();
     // A command that waited for the call's end would hang.
     let timed_out = |time: Duration| {
@@ -839,7 +839,7 @@ pub fn asked_client(place: &Fixture, flags: &[&str], revision: &str) -> Client {
 }
 
 #[test]
-fn question_for_whose_answer_nobody_waits_is_withdrawn() {
+fn question_of_a_call_that_has_ended_is_withdrawn() {
     let fake = Fake::new();
     let upstream = fake.upstream(&[]);
     let flags = ["--no-io", "--pool", "0", "--upstream", &upstream, "--tool", "fake.*"];

@@ -23,7 +23,7 @@ impl JsonSchema for ResultDocument {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let description = "The document of `--json`, for every way a run can end, including \
-            failures of sandboxctl itself;\nsee [`failed`](Self::failed) for those before the run began.";
+            failures of sandboxctl itself.";
         let schema = ReadMembers::<ResultSchema, ScriptBody<'static>>::json_schema(generator);
         described(schema, description, "The run's id.")
     }
@@ -36,8 +36,7 @@ impl JsonSchema for ExecDocument {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let description = "The document of `exec --json`, for every way a command can end, \
-            including failures of sandboxctl\nitself; see [`failed`](Self::failed) for those before \
-            the command began.";
+            including failures of sandboxctl itself.";
         let schema = ReadMembers::<ExecSchema, CommandBody<'static>>::json_schema(generator);
         described(schema, description, "The command's id.")
     }

@@ -191,7 +191,7 @@ impl Target {
     }
 
     /// Whether a person may be asked about it. Not about what has a special address, or is one of the
-    /// sandbox's or of this machine: those are listed by whoever knows them, or stay refused.
+    /// sandbox's or of this machine: those are listed by a person who knows them, or stay refused.
     pub fn may_be_asked_for(&self) -> bool {
         let Host::Name(name) = &self.host else { return self.special().is_none() };
         let is_ours = name == HOST_LOOPBACK || self.host.is_reserved() || self.is_own_loopback();
@@ -293,12 +293,12 @@ pub enum AllowRuleError {
     Reserved(String),
     /// Meant for all hosts.
     #[error(
-        "'{0}' is no rule: none allows all hosts; name each, --allow HOST[:PORT], or all below a \
+        "'{0}' is not a rule: none allows all hosts; name each, --allow HOST[:PORT], or all below a \
          domain, --allow '*.example.org'"
     )]
     All(String),
     /// Meant for no host.
-    #[error("'{0}' is no rule: without --allow there is no network")]
+    #[error("'{0}' is not a rule: without --allow there is no network")]
     NoHost(String),
 }
 
@@ -748,7 +748,7 @@ mod tests {
             ("fd00::1", "fd00::1"),
             ("[fd00::1]", "fd00::1"),
             ("[fd00::1]:80", "[fd00::1]:80"),
-            // A host of this name, where somebody has one.
+            // A host of this name, where one exists.
             ("none:443", "none:443"),
             ("[::ffff:10.0.0.1]:80", "10.0.0.1:80"),
         ] {
@@ -875,7 +875,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_about_special_addresses_places_of_credentials_or_names_of_ours() {
+    fn no_question_is_about_special_addresses_places_of_credentials_or_own_names() {
         let target = |host: &str, port| Target { host: host.parse().unwrap(), port };
         for asked in ["example.org", "8.8.8.8", "2606:4700:4700::1111", "metadata.example.org"] {
             assert!(target(asked, 443).may_be_asked_for(), "{asked}");

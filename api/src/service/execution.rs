@@ -218,7 +218,7 @@ impl ExecutionSummary {
                 json.push_str(members);
                 Ok(json)
             }
-            _ => Err(<serde_json::Error as serde::ser::Error>::custom("the document is no object")),
+            _ => Err(<serde_json::Error as serde::ser::Error>::custom("not an object")),
         }
     }
 

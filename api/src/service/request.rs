@@ -16,7 +16,6 @@ use crate::secrets::SecretValue;
 /// An execution to queue: a script or a command, in a sandbox of its own.
 ///
 /// Its secrets are read, and never written: a stored request has none.
-/// [`to_json_with_secrets`](Self::to_json_with_secrets) is for the client that sends it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(extend("oneOf" = exactly_one(["script", "command"])))]

@@ -125,9 +125,9 @@ sandbox_protocol::words! {
     pub enum NodeState {
         /// It begins executions.
         Ready = "ready",
-        /// It begins none, and still has some, or kept sandboxes.
+        /// It begins no execution, and still runs some, or has kept sandboxes.
         Draining = "draining",
-        /// It begins none, and has none.
+        /// It begins no execution, runs none, and has no kept sandbox.
         Drained = "drained",
         /// It has no session.
         Away = "away",

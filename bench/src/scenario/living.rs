@@ -327,7 +327,7 @@ async fn run_true(sandbox: &Sandbox) -> Result<f64, Error> {
     }
 }
 
-/// The processor time of the controller and the agent while processes print that nobody reads, and the memory
+/// The processor time of the controller and the agent while processes print without a reader, and the memory
 /// that the agent has more.
 async fn printers(bench: &Bench, on: On, sandbox: &Sandbox, agent: u32) -> Result<Vec<Row>, Error> {
     let before = process::resident_of(agent)?;

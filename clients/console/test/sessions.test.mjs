@@ -150,7 +150,7 @@ describe("sessions", () => {
     await second.page.getByText(/has been used/).waitFor();
     assert.deepEqual(await second.context.cookies(), []);
     await second.leave();
-    // Who is signed in is told so, and goes on.
+    // A signed-in user sees that, and goes on.
     await visitor.page.goto("about:blank");
     await visitor.page.goto(link);
     await visitor.page.getByText(/has been used/).waitFor();

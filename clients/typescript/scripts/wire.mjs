@@ -15,6 +15,7 @@ const ROOTS = [
 ];
 
 const nameOf = (reference) => reference.split("/").at(-1);
+const firstParagraph = (schema) => schema.description?.split("\n\n")[0].replaceAll("\n", " ");
 const union = (types) => [...new Set(types)].join(" | ");
 
 /** A schema as a type. What only restricts which members may be there together is left to the server. */
@@ -48,7 +49,7 @@ function objectOf(schema, indent) {
   const required = new Set(schema.required ?? []);
   const inner = `${indent}  `;
   const members = Object.entries(schema.properties).map(([name, member]) => {
-    const comment = member.description ? `${inner}/** ${member.description.split("\n")[0]} */\n` : "";
+    const comment = member.description ? `${inner}/** ${firstParagraph(member)} */\n` : "";
     return `${comment}${inner}${name}${required.has(name) ? "" : "?"}: ${typeOf(member, inner)};\n`;
   });
   return `{\n${members.join("")}${indent}}`;
@@ -71,7 +72,7 @@ let text =
   "/** The types of the wire. Written by `npm run wire` from docs/src/reference/openapi.json; do not edit. */\n\n" +
   `/** The operations on files. */\nexport const OPERATIONS = ${JSON.stringify(operations)} as const;\n`;
 for (const name of closure(ROOTS)) {
-  const description = schemas[name].description?.split("\n")[0];
+  const description = firstParagraph(schemas[name]);
   text += `\n${description ? `/** ${description} */\n` : ""}export type ${name} = ${typeOf(schemas[name])};\n`;
 }
 

@@ -35,7 +35,7 @@ export interface ForwardOptions {
 export interface PreviewOptions {
   /** For how many milliseconds it is valid; by default for an hour. */
   timeoutMs?: number | undefined;
-  /** Whether whoever knows its URL may use it, if the server allows that. */
+  /** Whether its URL is enough to use it, if the server allows that. */
   public?: boolean | undefined;
 }
 

@@ -34,7 +34,7 @@ export interface EventsOptions {
 }
 
 /**
- * A process of a sandbox. It lives on until it ends, or its sandbox does: nobody has to wait for it. Iteration gives its
+ * A process of a sandbox. It lives on until it ends, or its sandbox does: no call has to wait for it. Iteration gives its
  * events, those from its start too as far as they are kept, and ends when nothing of it is left.
  */
 export class Process implements AsyncIterable<ProcessEvent> {

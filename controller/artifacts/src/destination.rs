@@ -385,7 +385,7 @@ mod tests {
         fs::create_dir_all(at(&format!("{PREFIX}dead/sub"))).unwrap();
         fs::write(at(&format!("{PREFIX}dead/{MARK}")), "").unwrap();
         fs::create_dir(at(&format!("{PREFIX}empty"))).unwrap();
-        // Renamed by somebody else.
+        // Renamed by another process.
         fs::create_dir_all(at(&format!("{PREFIX}precious/sub"))).unwrap();
         fs::write(at(&format!("{PREFIX}file")), "x").unwrap();
         let other = Destination::new(&at("other"), &[]).unwrap().stage(NOWHERE).unwrap();

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_somebody_else_has_written_meanwhile_stays() {
+    fn a_program_that_another_process_has_written_meanwhile_stays() {
         let dir = tempfile::tempdir().unwrap();
         let path = install(dir.path(), &AGENT).unwrap();
         let first = path.metadata().unwrap().ino();

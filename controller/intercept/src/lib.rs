@@ -206,7 +206,7 @@ impl Interceptor {
         let host = target.host.to_string();
         let hello = match LazyConfigAcceptor::new(Acceptor::default(), client).await {
             Ok(hello) => hello,
-            // It has tried another address first, or only asks whether somebody listens.
+            // It has tried another address first, or only asks whether something listens.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             Err(error) if is_no_tls(&error) => return Err(Failure::NoTls),
             Err(error) => return Err(Failure::Client(error)),

@@ -679,7 +679,7 @@ async fn only_the_host_is_served_and_only_its_certificate_is_accepted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn program_that_speaks_no_tls_is_told_apart_from_one_that_trusts_nobody() {
+async fn program_that_speaks_no_tls_differs_from_one_that_trusts_no_certificate() {
     let world = World::injecting();
     let (mut near, far) = duplex(16 << 10);
     let (ours, _theirs) = duplex(16 << 10);

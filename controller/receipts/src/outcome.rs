@@ -49,7 +49,7 @@ pub fn outcome(outcome: &Outcome) -> Dependency {
     Dependency { annotations, ..Dependency::new(Dependency::OUTCOME, digest) }
 }
 
-/// The result of what has none.
+/// The result of a run without one.
 const NO_RESULT: &str = "null";
 
 fn outcome_digest(status: &str, kind: Option<&str>, exit_code: u8, result: &str) -> String {

@@ -692,7 +692,7 @@ impl Shared {
         sink.unwrap_or_else(|| Arc::new(Unknown))
     }
 
-    /// A kept command or a watch has taken a step, which its handler is told; an error is a breach.
+    /// A kept command or a watch has taken a step, which goes to its handler; an error is a breach.
     fn step(
         &self,
         request: u64,

@@ -402,7 +402,7 @@ async fn agent_that_breaks_the_rules_of_a_dialled_port_ends_the_session() {
         let (tunnel, end) = tokio::join!(session.dial(8080), talk);
         let SessionEnd::Breach(detail) = end else { panic!("{what}: {end:?}") };
         assert!(detail.contains(words), "{what}: {detail}");
-        // Nobody waits for it any more.
+        // No call waits for it any more.
         if let Ok(Some(tunnel)) = tunnel {
             while tunnel.receive().await.is_ok_and(|received| received != Received::End) {}
         }

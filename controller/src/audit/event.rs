@@ -1,14 +1,13 @@
 //! Audit events: one line each.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use sandbox_api::{ToolCall, millis, time};
-use sandbox_protocol::Base64;
 use sandbox_protocol::WireString;
 use sandbox_protocol::path::MAX_PATH_BYTES;
+use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
 use crate::error::Error;
@@ -107,46 +106,12 @@ pub(crate) fn outcome<T>(result: &Result<T, Error>) -> &'static str {
     result.as_ref().map_or_else(|error| error.kind().as_str(), |_| OK)
 }
 
-/// An audit line.
-#[derive(Serialize)]
-pub(super) struct Line<'a> {
-    time: String,
-    run_id: &'a str,
-    operation: &'a str,
-    by: By,
-    path: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path_b64: Option<Base64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    to: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    to_b64: Option<Base64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    program: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    program_b64: Option<Base64>,
-    outcome: &'a str,
-    bytes: Option<u64>,
-    #[serde(serialize_with = "as_millis")]
-    duration_ms: Option<Duration>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    connection: Option<Connection<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    request: Option<RequestRecord<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    access: Option<AccessRecord<'a>>,
-}
-
 /// A line that stands for lost lines.
 #[derive(Serialize)]
 pub(super) struct Lost {
     pub(super) time: String,
     pub(super) event: &'static str,
     pub(super) count: u64,
-}
-
-fn as_millis<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    time.map(millis).serialize(serializer)
 }
 
 impl<'a> Event<'a> {
@@ -191,33 +156,44 @@ impl<'a> Event<'a> {
     }
 
     pub(super) fn line(&self) -> Vec<u8> {
-        let names = [self.path, self.to, self.program];
-        let [(path, path_b64), (to, to_b64), (program, program_b64)] = names.map(|name| {
-            let Some(name) = name else { return (None, None) };
+        encode(self)
+    }
+}
+
+impl Serialize for Event<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut line = serializer.serialize_map(None)?;
+        line.serialize_entry("time", &time::now())?;
+        line.serialize_entry("run_id", self.run_id)?;
+        line.serialize_entry("operation", self.operation)?;
+        line.serialize_entry("by", &self.by)?;
+        for (key, name) in [("path", self.path), ("to", self.to), ("program", self.program)] {
+            let Some(name) = name else {
+                if key == "path" {
+                    line.serialize_entry(key, &())?;
+                }
+                continue;
+            };
             let (text, bytes) = WireString::parts(&name[..name.len().min(MAX_PATH_BYTES)]);
-            (Some(text), bytes)
-        });
-        encode(&Line {
-            time: time::now(),
-            run_id: self.run_id,
-            operation: self.operation,
-            by: self.by,
-            path,
-            path_b64,
-            to,
-            to_b64,
-            program,
-            program_b64,
-            outcome: self.outcome,
-            bytes: self.bytes,
-            duration_ms: self.duration,
-            connection: self.connection,
-            request: self.request.map(|it| RequestRecord {
-                path: it.path.get(..MAX_PATH_BYTES).unwrap_or(it.path),
-                ..it
-            }),
-            access: self.access,
-        })
+            line.serialize_entry(key, &text)?;
+            if let Some(bytes) = bytes {
+                line.serialize_entry(&format!("{key}_b64"), &bytes)?;
+            }
+        }
+        line.serialize_entry("outcome", self.outcome)?;
+        line.serialize_entry("bytes", &self.bytes)?;
+        line.serialize_entry("duration_ms", &self.duration.map(millis))?;
+        if let Some(connection) = &self.connection {
+            line.serialize_entry("connection", connection)?;
+        }
+        if let Some(request) = self.request {
+            let path = request.path.get(..MAX_PATH_BYTES).unwrap_or(request.path);
+            line.serialize_entry("request", &RequestRecord { path, ..request })?;
+        }
+        if let Some(access) = &self.access {
+            line.serialize_entry("access", access)?;
+        }
+        line.end()
     }
 }
 

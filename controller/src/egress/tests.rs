@@ -275,7 +275,7 @@ fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
     port
 }
 
-/// A port without a listener, which nobody else gets while its socket is there.
+/// A port without a listener, which no other process gets while its socket is there.
 fn port_without_a_listener() -> (tokio::net::TcpSocket, u16) {
     let held = tokio::net::TcpSocket::new_v4().unwrap();
     held.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
@@ -1306,15 +1306,15 @@ fn host_that_is_not_listed_is_asked_for_once_and_only_that_port_is_allowed() {
     assert_eq!(person.asked()[1..], ["ok.example:1", "sub.ok.example:1", "evil.example:443"]);
     let document = world.egress.policy.document();
     assert_eq!(document["allow"], serde_json::json!([list[0], target]));
-    // And not for anybody else.
+    // And not for any other sandbox.
     let other = World::asking(Some(Person::allowing(&[])), &list, default_limits());
     assert!(other.refusal(&target).starts_with("HTTP/1.1 403 "));
-    let nobody = World::new(&list);
-    assert!(nobody.refusal(&target).starts_with("HTTP/1.1 403 "));
+    let unasked = World::new(&list);
+    assert!(unasked.refusal(&target).starts_with("HTTP/1.1 403 "));
 }
 
 #[test]
-fn nobody_is_asked_about_special_addresses_and_an_answer_does_not_allow_one() {
+fn no_question_is_about_special_addresses_and_an_answer_does_not_allow_one() {
     let port = server(drop);
     let targets = [
         format!("ok.example:{port}"),

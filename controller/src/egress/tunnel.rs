@@ -258,7 +258,7 @@ async fn serve_policy(policy: &Policy, tunnel: &Tunnel) -> Result<(), Ended> {
     }
     tunnel.send(policy.answer(&head).as_bytes()).await?;
     tunnel.finish().await?;
-    // Whoever is still sending when the connection is closed may lose the answer.
+    // A client that is still sending when the connection is closed may lose the answer.
     while let Ok(Received::Bytes(bytes)) = tunnel.receive().await {
         tunnel.consumed(bytes.len() as u64).await?;
     }

@@ -287,9 +287,9 @@ struct Driver {
     /// When the sandbox is ended, unless the process has.
     kill_at: Option<Instant>,
     is_hurried: bool,
-    /// Somebody has asked for its end.
+    /// A caller has asked for its end.
     is_stopped: bool,
-    /// Somebody may have killed it.
+    /// A signal may have killed it.
     is_killed: bool,
     _held: (Active, Arc<AbortOnDropHandle<()>>, Place),
 }
@@ -311,7 +311,7 @@ impl Driver {
         let _input = sent.map(AbortOnDropHandle::new);
         self.record(&process, &program, "process.start", audit::OK);
         if starting.send(Ok(process.clone())).is_err() {
-            // Nobody knows that it was started.
+            // No caller knows that it was started.
             self.stop();
         }
         let answer = self.pump(&process, requests).await;

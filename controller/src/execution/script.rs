@@ -281,7 +281,7 @@ impl NotificationHandler for Record {
         if std::mem::replace(&mut self.lock().is_calling, true) {
             return Err("two calls of the host at a time".to_owned());
         }
-        // Without a receiver the run has ended, and nobody waits for the result.
+        // Without a receiver the run has ended, and nothing waits for the result.
         _ = self.calls.try_send(call);
         Ok(())
     }
@@ -431,7 +431,7 @@ impl Execute for ScriptExecution {
         let asked = inner.session.begin_at(permit, request, Some(sink));
         let Some(reply) = supervisor.begin(asked, kill_at).await? else { return Ok(Ok(None)) };
         failpoint(Point::Requested).await;
-        // In a task of its own: whoever offers tools must not delay what ends the script.
+        // In a task of its own: a provider of tools must not delay what ends the script.
         let _calls = self.calls.take().map(|calls| {
             let (inner, record, gate) = (inner.clone(), self.record.clone(), self.gate.clone());
             let calls = HostCalls { inner, record, gate, calls, kill_at };

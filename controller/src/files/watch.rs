@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_reader_misses_the_oldest_changes_and_is_told_how_many() {
+    fn slow_reader_misses_the_oldest_changes_and_gets_their_number() {
         let queue = Queue::default();
         let changes =
             |omitted, names: Vec<ChangedEntry>| Changes { request: 1, omitted, entries: names };

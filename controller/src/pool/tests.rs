@@ -313,7 +313,7 @@ async fn burst_beyond_the_pool_is_started_cold_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_started_ahead_while_somebody_waits_for_a_cold_start() {
+async fn nothing_is_started_ahead_while_a_caller_waits_for_a_cold_start() {
     let world = World::new(1, SandboxSpec::new()).await;
     let warm = world.launch(SandboxSpec::new()).await;
     let mut next = SandboxSpec::new().into();

@@ -32,7 +32,7 @@ pub struct PortStream {
     owed: u64,
     /// It has been read to its end.
     is_read: bool,
-    /// In a task: it goes on while nobody polls this, as a socket does.
+    /// In a task: it goes on while no task polls this, as a socket does.
     sending: Option<JoinHandle<io::Result<()>>>,
     /// It was shut down.
     is_finished: bool,

@@ -51,7 +51,7 @@ pub struct KeptOutput {
     pub bytes: u64,
     /// Since when it has ended.
     pub since: Instant,
-    /// Whether somebody reads it.
+    /// Whether it has a reader.
     pub is_read: bool,
 }
 
@@ -110,7 +110,7 @@ pub(crate) enum Request {
     Resize(TerminalSize, Answer),
     /// Ends it: with a grace, and the second time without.
     Stop,
-    /// Nothing: somebody reads its events, which the audit says.
+    /// Nothing: it has a new reader, which the audit records.
     Attached,
 }
 
@@ -136,7 +136,7 @@ impl fmt::Debug for Process {
 }
 
 impl Process {
-    /// Somebody reads its events. One that has ended is not in the audit any more.
+    /// It has a new reader. That of a process that has ended is not in the audit any more.
     pub(super) fn attached(&self) {
         _ = self.0.requests.try_send(Request::Attached);
     }

@@ -76,7 +76,7 @@ impl Readers {
         self.all.iter().filter(|place| place.id != FIRST)
     }
 
-    /// Whether somebody reads.
+    /// Whether there is a reader.
     pub fn is_any(&self) -> bool {
         self.present().next().is_some()
     }

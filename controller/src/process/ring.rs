@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_events_are_dropped_from_the_front_and_their_number_is_told() {
+    fn whole_events_are_dropped_from_the_front_and_their_number_is_reported() {
         let most = 3 * weight(&output(100));
         let mut ring = Ring::new(most);
         assert_eq!((ring.first(), ring.last()), (0, 0));

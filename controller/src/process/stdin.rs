@@ -80,7 +80,7 @@ impl Stdin {
         Ok(())
     }
 
-    /// The process has ended: nobody reads what is written.
+    /// The process has ended: what is written has no reader.
     pub fn end(&self) {
         self.room.close();
     }

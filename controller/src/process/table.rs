@@ -17,7 +17,7 @@ use crate::error::Error;
 const KNOWN_FOR: Duration = Duration::from_secs(600);
 const MOST_KNOWN: usize = 256;
 /// How many bytes a second all of them may print that have no reader to set their pace: so that
-/// output which nobody reads costs the host next to nothing.
+/// output without a reader costs the host next to nothing.
 const UNREAD_BYTES: u64 = 16 << 20;
 
 /// The processes of a sandbox, and what they have in common.
@@ -82,7 +82,7 @@ impl ProcessTable {
         self.known().processes.iter().cloned().collect()
     }
 
-    /// When these bytes, which nobody waits for, may be taken.
+    /// When these bytes, which no reader waits for, may be taken.
     pub fn unread(&self, bytes: u64, now: Instant) -> Instant {
         let mut next = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
         let at = next.map_or(now, |next| next.max(now));

@@ -317,7 +317,7 @@ mod tests {
         fs::write(place.path("a/f"), "").unwrap();
         reap(&place.path("records"));
         assert!(place.path("a/f").exists() && !place.path("a/b").exists());
-        assert!(!place.path("records").exists(), "it has become somebody's");
+        assert!(!place.path("records").exists(), "it has become the place of another");
     }
 
     #[test]

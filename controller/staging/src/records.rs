@@ -358,7 +358,7 @@ impl Recorded {
                     break;
                 }
             }
-            // Somebody was faster than the lock.
+            // Another process was faster than the lock.
             _ = fs::remove_file(&part);
         }
         result
@@ -378,7 +378,7 @@ impl Inode {
     }
 }
 
-/// The record of a stage, with an exclusive lock; `None` if the stage is in use, or if somebody else
+/// The record of a stage, with an exclusive lock; `None` if the stage is in use, or if another process
 /// has removed the record.
 fn unused(record: &Path) -> Option<File> {
     // Network filesystems give exclusive locks only to writers.

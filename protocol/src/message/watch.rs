@@ -39,7 +39,7 @@ pub struct Watched {
 pub struct Changes {
     /// The id of the `watch`.
     pub request: u64,
-    /// How many changes before these are missing, or at least one that nobody has counted: the kernel's
+    /// How many changes before these are missing, or at least one that was not counted: the kernel's
     /// queue was full, there were too many at once, or a directory could not be watched.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub omitted: u64,

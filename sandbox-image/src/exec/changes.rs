@@ -12,7 +12,7 @@ use sandbox_protocol::{FromAgent, WireString};
 use crate::files::{Report, Watches};
 use crate::outbox::Outbox;
 
-/// How often changes are read, unless somebody waits for them. What happens to a file meanwhile is one
+/// How often changes are read, unless a request waits for them. What happens to a file meanwhile is one
 /// change.
 const PACE: Duration = Duration::from_millis(50);
 /// How long the thread reads before it looks at its commands.
@@ -68,7 +68,7 @@ impl Reading {
         }
     }
 
-    /// Sends what has changed, if it is time or somebody asks for it.
+    /// Sends what has changed, if it is time or a request asks for it.
     pub fn step(&mut self, asked: Vec<Asked>, outbox: &Outbox) -> Answers {
         // First: what is due at once is not later than now.
         let due = self.due();

@@ -56,7 +56,7 @@ struct State {
     watches: Option<Arc<Watches>>,
     /// What ends each watch.
     watching: HashMap<u64, Arc<StopFlag>>,
-    /// What the thread has not been told yet.
+    /// What the thread has not taken yet.
     asked: Vec<Asked>,
     /// Wakes the thread, once there is one.
     thread: Option<Arc<Wake>>,

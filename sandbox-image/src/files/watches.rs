@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_that_nobody_takes_are_bounded_and_the_oldest_are_missing() {
+    fn changes_without_a_reader_are_bounded_and_the_oldest_are_missing() {
         let directory = tempfile::tempdir().unwrap();
         let observer = Observer::of(directory.path());
         observer.begin(1, ".", false).unwrap();

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_that_the_controller_resets_waits_for_nobody_who_reads() {
+    fn connection_that_the_controller_resets_does_not_wait_for_a_reader() {
         let (mut server, sent) = server();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -347,7 +347,7 @@ mod tests {
             server.step();
         }
         let (mut peer, _) = listener.accept().unwrap();
-        // More than its socket takes, as long as nobody reads there.
+        // More than its socket takes without a reader.
         let socket = &server.dials[0].socket;
         rustix::net::sockopt::set_socket_send_buffer_size(socket, 4096).unwrap();
         for seq in 0..4 {

@@ -1,4 +1,4 @@
-//! Kept programs: what is told of them, that what they leave belongs to them, and signals to their
+//! Kept programs: what is reported of them, that what they leave belongs to them, and signals to their
 //! processes.
 
 use std::time::Instant;
@@ -58,11 +58,11 @@ impl Agent {
 fn kept_program_is_answered_when_nothing_that_it_left_runs_any_more() {
     let directory = elsewhere();
     let mut agent = Agent::with_programs(directory.path());
-    // The daemon has inherited its stdout, and prints when it is told to.
+    // The daemon has inherited its stdout, and prints on request.
     let (id, exec) =
         agent.kept("echo out; (until [ -e go ]; do sleep 0.01; done; echo late) & exit 3");
     assert!(agent.pids[&id] > 1);
-    // All that the program itself has printed comes before its end is told.
+    // All that the program itself has printed comes before its end is reported.
     assert_eq!(agent.await_exit(id, &exec, ExecEnd::Exited(3)), "out\n");
     assert_eq!(agent.says("echo fine"), "fine\n");
     assert!(!agent.answers.contains_key(&id));
@@ -71,13 +71,13 @@ fn kept_program_is_answered_when_nothing_that_it_left_runs_any_more() {
     assert_eq!((ran.reply.end, ran.reply.stopped), (ExecEnd::Exited(3), None));
     assert_eq!(ran.stdout, "out\nlate\n");
     assert_eq!(agent.notes, [format!("started {id}"), format!("exited {id} Exited(3)")]);
-    // What leaves nothing is answered at once, and nothing is told of what is not kept.
+    // What leaves nothing is answered at once, and nothing is reported of what is not kept.
     let (id, exec) = agent.kept("echo a; echo b >&2; kill -KILL $$");
     let ran = agent.finish(id, &exec).unwrap();
     assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("a\n", "b\n"));
     assert_eq!((ran.reply.end, ran.reply.stopped), (ExecEnd::Signaled(9), None));
     assert_eq!(agent.notes.last(), Some(&format!("exited {id} Signaled(9)")));
-    // One that never ran is not told of.
+    // One that never ran is not reported.
     let exec = Exec { command: program("no-such-program", &[]), ..agent.kept_request("") };
     let id = agent.send(exec.clone());
     let error = agent.finish(id, &exec).err().unwrap();
@@ -320,7 +320,7 @@ fn request_that_contradicts_itself_starts_nothing() {
 }
 
 #[test]
-fn kept_program_that_another_ones_evasion_ended_is_told_so() {
+fn kept_program_that_another_ones_evasion_ended_reports_that() {
     let directory = elsewhere();
     let mut agent = first_process(directory.path());
     let (mut id, mut exec) = agent.kept("exec sleep 100000");

@@ -127,7 +127,7 @@ impl Agent {
     }
 
     fn raw(&mut self, bytes: &[u8]) {
-        // Credit for what was read after the end of a controller: nobody sends it.
+        // Credit for what was read after the end of a controller: it is not sent.
         let Some(stdin) = &self.stdin else { return };
         // An agent that has ended already is what some tests wait for.
         _ = stdin.lock().unwrap().write_all(bytes);
@@ -1107,7 +1107,7 @@ fn calls_of_the_host_are_answered_and_end_with_their_run() {
     assert!(agent.call(Cancel { id, at_once: false }).unwrap().found);
     let reply = agent.reply::<Run>(id).unwrap();
     assert_eq!(failed(reply).kind, ErrorKind::Cancelled);
-    // A result that comes too late is for nobody.
+    // A result that comes too late is dropped.
     let late =
         CallResult { request: id, call: 1, end: CallEnd::Value(1.into()), files: Vec::new() };
     assert!(!agent.call(late).unwrap().found);

@@ -1,4 +1,4 @@
-//! Watched directories: what is told of them, and when.
+//! Watched directories: what is reported of them, and when.
 
 use sandbox_protocol::limits::{MAX_IN_FLIGHT, MAX_WATCHES};
 use sandbox_protocol::message::{Flush, Mkdir, Watch};
@@ -15,7 +15,7 @@ impl Agent {
         id
     }
 
-    /// What was told since, up to now.
+    /// What was reported since, up to now.
     fn flushed(&mut self) -> Vec<String> {
         self.call(Flush {}).unwrap();
         std::mem::take(&mut self.notes)
@@ -23,7 +23,7 @@ impl Agent {
 }
 
 #[test]
-fn changes_are_told_by_the_answer_to_a_flush_and_none_after_the_watch() {
+fn changes_come_with_the_answer_to_a_flush_and_none_after_the_watch() {
     let directory = elsewhere();
     let mut agent = Agent::with_programs(directory.path());
     agent.call(Flush {}).unwrap();

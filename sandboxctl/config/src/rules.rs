@@ -80,13 +80,13 @@ pub enum List {
 /// The strongest answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// Nobody could be asked.
+    /// No question could be asked.
     Unasked,
     /// None came.
     Unanswered,
     /// No.
     Refused,
-    /// Yes, by someone who was not told about the file.
+    /// Yes, to a question that did not name the file.
     AllowedThatTime,
     /// Yes, and to be in force in the file: the only rules there that are no comments.
     Listed,
@@ -147,7 +147,7 @@ impl Learnt {
         let times =
             if self.times == 1 { "once".to_owned() } else { format!("{} times", self.times) };
         let (verdict, hash) = match self.verdict {
-            Verdict::Unasked => ("nobody was asked", "# "),
+            Verdict::Unasked => ("no question was asked", "# "),
             Verdict::Unanswered => ("not answered", "# "),
             Verdict::Refused => ("refused", "# "),
             Verdict::AllowedThatTime => ("allowed that time", "# "),
@@ -290,7 +290,7 @@ allow = [
     # \"no.example:80\",
 ]
 tools = [
-    # asked for once by a script; nobody was asked
+    # asked for once by a script; no question was asked
     # \"github.create_issue\",
     # asked for once by a script; not answered
     # needs --allow-destructive too
@@ -299,7 +299,7 @@ tools = [
 ";
         assert_eq!(text, expected);
         assert_eq!(rules(&text), (vec!["yes.example:443".into()], vec![]));
-        // The same again adds nothing: nobody reviews it twice.
+        // The same again adds nothing: no reader reviews it twice.
         assert_eq!(merge(&text, "again", &some()).unwrap(), text);
         let nothing = merge("", "now, exec: true", &[]).unwrap();
         assert!(nothing.ends_with("\n\n[[learnt]] # now, exec: true\n"), "{nothing}");

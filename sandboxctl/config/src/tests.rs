@@ -516,7 +516,7 @@ fn the_list_nearest_to_the_caller_counts_and_presets_add_up() {
 }
 
 #[test]
-fn rules_of_a_file_are_added_to_what_is_allowed_and_asked_of_nobody_without_programs() {
+fn rules_of_a_file_are_added_to_what_is_allowed_and_need_no_question_without_programs() {
     let user = "[network]\nallow = [\"a.example\"]\npresets.p = [\"p.example\"]\n";
     let machine = Machine::new("", user, "");
     let folder = tempfile::tempdir().unwrap();

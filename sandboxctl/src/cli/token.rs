@@ -159,7 +159,7 @@ sandboxctl server restore /backup/sandboxctl.db --data-dir /var/lib/sandboxctl")
 
     /// List executions of all subjects, the latest first
     ///
-    /// For whoever may read the store of the service: callers of its API see only their own.
+    /// For users who may read the store of the service: callers of its API see only their own.
     #[command(after_long_help = "\
 sandboxctl server executions --data-dir /var/lib/sandboxctl
 sandboxctl server executions --database postgres://sandboxctl@db.example.org/sandboxctl --status running

@@ -58,7 +58,7 @@ fn with_node(
 }
 
 fn cluster_of(store: &Store) -> Result<&Cluster, Error> {
-    store.cluster().ok_or_else(|| Error::usage("--database", "it is not that of a cluster"))
+    store.cluster().ok_or_else(|| Error::usage("--database", "it is not the database of a cluster"))
 }
 
 /// The node with this id, or the only one with this name.

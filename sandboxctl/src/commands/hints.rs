@@ -69,7 +69,7 @@ pub fn check_languages(scripts: &[ScriptSource]) -> Result<(), Error> {
     };
     match scripts.iter().find(|it| scripts.len() > 1 && it.is_file && !is_luau(&it.name)) {
         Some(other) => {
-            Err(Error::usage("SCRIPT", format!("{} is no script by its name", other.name))
+            Err(Error::usage("SCRIPT", format!("{} is not a script by its name", other.name))
                 .with_hint(
                     "quote a pattern for --in, so that the shell passes it on: --in 'data/*.csv'",
                 ))
@@ -229,7 +229,7 @@ mod tests {
             is_file: true,
         };
         let refused = check_languages(&[script("a.luau"), script("b.csv")]).unwrap_err();
-        assert!(refused.to_text().contains("b.csv is no script by its name"), "{refused:?}");
+        assert!(refused.to_text().contains("b.csv is not a script by its name"), "{refused:?}");
         assert!(refused.to_text().contains("--in 'data/*.csv'"), "{refused:?}");
         for scripts in [vec![script("b.csv")], vec![script("a.luau"), script("b.lua"), script("c")]]
         {

@@ -1,4 +1,4 @@
-//! `--learn`: asks a person for what no rule allows, or nobody, and writes what was asked for as a rules
+//! `--learn`: asks a person, if there is one, for what no rule allows, and writes what was asked for as a rules
 //! file.
 //!
 //! What is asked for comes from guests. Only what a person said yes to in the dialogue, which says that
@@ -186,7 +186,7 @@ impl Recorder {
         let verdict = if is_rule { verdict } else { verdict.min(Verdict::AllowedThatTime) };
         let has_credentials = matches!(ask, Ask::Host { target, .. }
             if self.credentials.contains(&target.host.to_string()));
-        // Who reviews a comment does not read what its host is sent.
+        // A reviewer of a comment does not see what its host is sent.
         let is_hidden = has_credentials && verdict != Verdict::Listed;
         let mut record = lock(&self.record);
         let is_full = record.len() >= MAX_RECORDED;
@@ -375,12 +375,12 @@ mod tests {
             asker,
             yes,
         };
-        let nobody = recorder(None, Verdict::AllowedThatTime);
-        ask_all(&nobody).await;
-        let all = learnt(&nobody.record);
+        let unasked = recorder(None, Verdict::AllowedThatTime);
+        ask_all(&unasked).await;
+        let all = learnt(&unasked.record);
         assert!(all.iter().all(|(_, _, verdict)| *verdict == Verdict::Unasked), "{all:?}");
         assert_eq!((&*all[0].0, all[0].1, all.len()), ("b.example:443", 2, 7));
-        // A client that was not told about the file.
+        // A client whose question does not name the file.
         let server = recorder(None, Verdict::Listed);
         let client = server.with_asker(Arc::new(Yes));
         ask_all(&*client).await;
@@ -411,9 +411,9 @@ mod tests {
             learnt(&recorder.record)
         };
         let one = |verdict| vec![("a.example:443".to_owned(), 1, verdict)];
-        let nobody = asked(None, Verdict::AllowedThatTime).await;
-        assert_eq!(nobody, one(Verdict::Unasked));
-        // A client is not told about the file.
+        let unasked = asked(None, Verdict::AllowedThatTime).await;
+        assert_eq!(unasked, one(Verdict::Unasked));
+        // The question of a client does not name the file.
         let client = asked(Some(Arc::new(Yes)), Verdict::AllowedThatTime).await;
         assert_eq!(client, one(Verdict::AllowedThatTime));
         let refused = asked(Some(Arc::new(No)), Verdict::Listed).await;

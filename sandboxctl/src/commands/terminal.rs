@@ -17,7 +17,7 @@ use crate::or_never;
 use crate::output::Output;
 use crate::terminal::{self, DetachKeys, KeyMatcher, RawTerminal, Typed};
 
-/// How long the size of a window must stay the same until it is passed on: whoever drags its corner
+/// How long the size of a window must stay the same until it is passed on: a user who drags its corner
 /// changes it many times.
 const SETTLED: Duration = Duration::from_millis(30);
 

@@ -21,7 +21,7 @@ impl FromStr for DetachKeys {
                 _ => None,
             }
             .ok_or_else(|| {
-                format!("'{name}' is no key: a character, or ctrl- and one of a to z, @, [, \\, ], ^ and _")
+                format!("'{name}' is not a key: a character, or ctrl- and one of a to z, @, [, \\, ], ^ and _")
             })
         };
         match text {
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!("".parse(), Ok(DetachKeys(Vec::new())));
         for wrong in ["ctrl-", "ctrl-P", "ctrl-pq", "ab", "ctrl-p,", "\u{e9}", "ctrl-1", " "] {
             let refused = wrong.parse::<DetachKeys>().unwrap_err();
-            assert!(refused.contains("is no key"), "{wrong}: {refused}");
+            assert!(refused.contains("is not a key"), "{wrong}: {refused}");
         }
     }
 

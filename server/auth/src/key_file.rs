@@ -80,7 +80,7 @@ pub fn read_private(path: &Path) -> Result<Vec<u8>, KeyFileError> {
 /// Who may read the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Readers {
-    /// Anybody: it has public keys.
+    /// All users: it has public keys.
     Anybody,
     /// The server's user, or root.
     OwnerAlone,

@@ -43,7 +43,7 @@ pub enum ForwardRefusal {
     /// The header has another form.
     #[error("the header of the node has an unknown form")]
     Malformed,
-    /// Whoever made the header does not have the key, or made it for another request or node.
+    /// The sender of the header does not have the key, or made it for another request or node.
     #[error("the header of the node is forged, or of another request")]
     Forged,
     /// Its time is over.

@@ -1,4 +1,4 @@
-//! Sessions of browsers: a caller's token, sealed so that nobody but the service can read or change it, and codes that
+//! Sessions of browsers: a caller's token, sealed so that only the service can read or change it, and codes that
 //! are exchanged for a token once.
 
 use std::fmt;

@@ -36,7 +36,7 @@ use crate::tokens::{SignatureRefusal, SignedFile, envd_token, has, traffic_token
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ACCESS_TOKEN: HeaderName = HeaderName::from_static("x-access-token");
-/// How many requests that name no sandbox are looked for at a time: anybody may send such.
+/// How many requests that name no sandbox are looked for at a time: such need no credentials.
 const MAX_SEARCHES: usize = 8;
 
 /// E2B's protocol over a service.
@@ -155,7 +155,7 @@ impl E2b {
         };
         let (envd, traffic) = (envd_token(service, &id), traffic_token(service, &id));
         let is_public = if port != ENVD_PORT {
-            // Who may do everything in a sandbox may reach its ports, as SDKs do that have no other token.
+            // A caller that may do everything in a sandbox may reach its ports, as SDKs without another token do.
             if has(&head.headers, &ACCESS_TOKEN, &envd)
                 && let Ok(traffic) = HeaderValue::from_str(&traffic)
             {

@@ -543,7 +543,7 @@ pub(crate) mod tests {
             Bounds { timeout, deadline, keepalive }
         };
         let endless = stream::repeat_with(|| Ok(Bytes::from_static(b"y")));
-        // Time goes on only where somebody waits.
+        // Time goes on only where a task waits.
         let slow = endless.clone().then(async |it| {
             tokio::time::sleep(Duration::from_millis(1)).await;
             it

@@ -51,7 +51,7 @@ async fn dispatch(State(planes): State<Planes>, mut request: Request) -> Respons
         (Some(Decided::Sandbox { id, port, is_own }), Some(caller)) => {
             let app = &planes.app;
             let found = match find(app, &caller, &id).await {
-                // Who has no token wakes nothing.
+                // A request without a token wakes nothing.
                 Ok(sandbox) if port != ENVD_PORT => match forbidden(app, &sandbox, &request) {
                     None => running(app, sandbox).await,
                     Some(refused) => Err(refused),

@@ -218,7 +218,7 @@ impl App {
                 let reference = sandbox.reference();
                 let frozen = self.service().pause_sandbox(&sandbox.subject, &reference).await;
                 if frozen.is_err() && !self.is_stopped(&sandbox).await {
-                    // It is in use, and whoever uses it finds it running until then.
+                    // It is in use, and its users find it running until then.
                     return;
                 }
                 self.pause(&sandbox).await

@@ -246,7 +246,7 @@ async fn sandbox_is_created_described_and_killed_on_both_generations_of_paths() 
 }
 
 #[tokio::test]
-async fn nobody_is_let_in_without_a_token_of_the_api() {
+async fn no_caller_is_let_in_without_a_token_of_the_api() {
     let world = World::new().await;
     let list = async |headers: &[(&str, &str)]| {
         world.with(Method::GET, "/e2b/v2/sandboxes", headers, Value::Null).await

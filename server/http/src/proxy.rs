@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_of_ours_do_not_reach_a_guest() {
+    fn credentials_of_the_service_do_not_reach_a_guest() {
         let sent = headers(&[
             ("host", "8080-a.preview.example.org"),
             ("x-api-key", "k"),
@@ -459,7 +459,7 @@ mod tests {
             ("content-security-policy", "default-src *"),
             ("strict-transport-security", "max-age=1"),
             ("alt-svc", "h3=\":1\""),
-            // What a proxy in front would obey, and what nobody has thought of yet.
+            // What a proxy in front would obey, and a header that is not known yet.
             ("x-accel-redirect", "/internal/"),
             ("sec-new", "1"),
             ("transfer-encoding", "chunked"),

@@ -430,7 +430,7 @@ async fn admit_by(
     Ok(Some(begun))
 }
 
-/// Whose places requests take that anybody may send to what is this subject's.
+/// The subject whose places are taken by requests without credentials to what is this subject's.
 fn strangers(subject: &Subject) -> Subject {
     let name = format!("public/{}", subject.directory_name());
     Subject::new(name).unwrap_or_else(|_| subject.clone())
@@ -480,7 +480,7 @@ fn answer(app: &App, in_flight: Arc<InFlightRequest>, mut response: Response) ->
     let memory = app.answers.hold(in_flight.subject());
     let whole = response.body().size_hint().exact();
     if let Err(refusal) = memory.try_add(whole.unwrap_or(0)) {
-        // Who is refused sends it again: not what was done.
+        // A refused client sends its request again: so not after it was performed.
         return match response.extensions_mut().remove::<AcceptedResponse>() {
             Some(accepted) => accepted.into_response(),
             None => refusal.into_response(),

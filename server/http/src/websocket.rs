@@ -233,7 +233,7 @@ impl Sender {
     async fn send(&mut self, message: Message) -> Result<(), Closing> {
         match timeout(SEND_TIMEOUT, self.0.send(message)).await {
             Ok(Ok(())) => Ok(()),
-            // Whoever takes nothing is gone, or as good as that.
+            // A client that takes nothing is gone, or as good as that.
             Ok(Err(_)) | Err(_) => Err(Closing::Gone),
         }
     }

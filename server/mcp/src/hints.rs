@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use crate::tools::tests::settings;
 
-    fn told(kind: ErrorKind, message: &str, line: Option<u32>, audience: Audience) -> String {
+    fn hint_of(kind: ErrorKind, message: &str, line: Option<u32>, audience: Audience) -> String {
         let hint = sandbox_api::operation_hint(kind);
         let failure = Failure { line, ..Failure::new(kind, message, hint) };
         explained(failure, &Settings { audience, ..settings() }).hint.unwrap()
@@ -101,8 +101,8 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_answered_with_the_rule_that_would_allow_it() {
-        let local = |kind, message: &str, line| told(kind, message, line, Audience::Local);
-        let remote = |kind, message: &str| told(kind, message, None, Audience::Remote);
+        let local = |kind, message: &str, line| hint_of(kind, message, line, Audience::Local);
+        let remote = |kind, message: &str| hint_of(kind, message, None, Audience::Remote);
         let protected = "/io/.git/config: a protected name";
         assert!(local(ErrorKind::Protected, protected, None).contains("--no-protect"));
         let hint = remote(ErrorKind::Protected, protected);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn caller_of_a_service_is_told_of_no_flags() {
+    fn hints_for_callers_of_a_service_name_no_flags() {
         for limit in LimitKey::ALL {
             let failure = Failure::new(ErrorKind::WriteLimit, "", Some(limit.hint()));
             let remote = Settings { audience: Audience::Remote, ..settings() };

@@ -93,7 +93,7 @@ impl Output {
             Some((beginning, end)) => {
                 format!("{beginning}[... cut: {total} bytes, {whole} ...]\n{end}")
             }
-            None => format!("[{total} bytes that are no text: {whole}]\n"),
+            None => format!("[{total} bytes that are not text: {whole}]\n"),
         };
         Shown { text, is_whole: false, kept }
     }
@@ -300,7 +300,7 @@ mod tests {
         let kept = shown.kept.unwrap();
         assert_eq!(
             shown.text,
-            format!("[5 bytes that are no text: the resource {} has all]\n", kept.uri)
+            format!("[5 bytes that are not text: the resource {} has all]\n", kept.uri)
         );
         assert_eq!(kept.mime_type, "application/octet-stream");
         assert_eq!(*outputs.find(&kept.uri).unwrap().1, *b"\x7fELF\0");

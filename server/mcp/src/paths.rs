@@ -132,7 +132,7 @@ pub(crate) const fn name_of(encoding: Encoding) -> &'static str {
     match encoding {
         Encoding::Utf16Le | Encoding::Utf16Be => "it is UTF-16",
         Encoding::Latin1 => "it is in an encoding of one byte a character, such as Latin-1",
-        _ => "it is no text",
+        _ => "it is not text",
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn encoding_is_told_by_the_bytes() {
+    fn encoding_is_chosen_by_the_bytes() {
         let utf16 = |text: &str, unit: fn(u16) -> [u8; 2]| -> Vec<u8> {
             text.encode_utf16().flat_map(unit).collect()
         };

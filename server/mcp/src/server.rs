@@ -507,16 +507,16 @@ mod tests {
 
     #[test]
     fn instructions_name_only_tools_that_are_offered() {
-        let told = |tools: &[&str], has_files| {
+        let offered = |tools: &[&str], has_files| {
             let tools = Some(tools.iter().map(ToString::to_string).collect());
             let catalogue = Catalogue::new(&Settings { tools, ..settings() }, has_files);
             instructions(&catalogue, has_files)
         };
-        assert!(told(&["execute_script", "stat"], true).contains("execute_script"));
-        assert!(told(&["execute_script"], false).contains("scripts"));
+        assert!(offered(&["execute_script", "stat"], true).contains("execute_script"));
+        assert!(offered(&["execute_script"], false).contains("scripts"));
         for has_files in [true, false] {
-            let told = told(&["read_file"], has_files);
-            assert!(!told.contains("script"), "{told}");
+            let offered = offered(&["read_file"], has_files);
+            assert!(!offered.contains("script"), "{offered}");
         }
     }
 

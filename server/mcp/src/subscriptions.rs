@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_that_a_client_was_not_told_of_yet_count_as_one() {
+    fn changes_that_were_not_sent_to_a_client_yet_count_as_one() {
         let [a, b] = ["sandbox:///io/a", "sandbox:///io/b"];
         let subscriptions = of(&[a, b]);
         let path = GuestPath::new("/io/b").unwrap();

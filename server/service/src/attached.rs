@@ -141,7 +141,7 @@ impl Service {
         let (reserved, _) = core.admit(subject, 0).await?;
         let (sender, granted) = oneshot::channel();
         let id = random_hex::<12>();
-        // Who does not wait any more leaves the queue.
+        // A caller that does not wait any more leaves the queue.
         let _waiting = OnDrop(|| _ = core.state().schedule.remove(subject, &id));
         let since = Instant::now();
         reserved.fill(id.clone(), Queued::Attached(sender));

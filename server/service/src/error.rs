@@ -106,7 +106,7 @@ impl ServiceError {
     /// The request of this key is just being accepted.
     pub fn key_in_flight() -> Self {
         Self::new(Kind::InFlight, "a request with this idempotency key is in flight")
-            .with_hint("ask again with the same key")
+            .with_hint("repeat the request with the same key")
             .after(SOON)
     }
 

@@ -39,7 +39,7 @@ pub(crate) struct Live {
     pub metadata: Map<String, Value>,
     /// The session that holds it, in a cluster: everything that is stored of it names that.
     pub session: Option<i64>,
-    /// It waited in the queue of a cluster: somebody at another node may wait for its end.
+    /// It waited in the queue of a cluster: a caller of another node may wait for its end.
     pub was_shared: bool,
     /// The kept sandbox that it runs in.
     pub sandbox: Option<String>,

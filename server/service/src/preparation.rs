@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 const MAX_COUNT: u16 = 64;
 const MAX_NAME: usize = 64;
 
-/// A process that sandboxes have before anybody asks for them: `[[pool.prepared]]`.
+/// A process that sandboxes have before a caller asks for them: `[[pool.prepared]]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preparation {

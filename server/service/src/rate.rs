@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sandbox_api::service::Subject;
 
-/// From how many subjects on those are forgotten that may ask as often as anybody.
+/// From how many subjects on those are forgotten whose rate is full again.
 const MANY: usize = 1024;
 
 /// The requests of a minute, of each subject: a bucket that fills evenly.

@@ -1,4 +1,4 @@
-//! Turns of subjects: so many of one subject and of all at a time, so that nobody waits for what another asks for.
+//! Turns of subjects: so many of one subject and of all at a time, so that no subject waits for what another asks for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};

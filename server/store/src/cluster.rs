@@ -153,7 +153,7 @@ pub enum Place {
 pub struct Beat {
     /// Whether the node is to take nothing new.
     pub drain: Drain,
-    /// The executions of this session that somebody asked to cancel.
+    /// The executions of this session that a caller asked to cancel.
     pub cancel_asked: Vec<String>,
     /// The other sessions and how often each was renewed.
     pub others: Vec<(i64, i64)>,
@@ -199,7 +199,7 @@ pub struct OrphanedExecution {
     pub session: Option<i64>,
     /// How often it was claimed.
     pub claims: u32,
-    /// Whether somebody asked to cancel it.
+    /// Whether a caller asked to cancel it.
     pub is_cancelled: bool,
 }
 

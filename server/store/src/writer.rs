@@ -23,7 +23,7 @@ impl<C: Send + 'static> Writer<C> {
         Ok(Self { changes: Some(sender), thread: Some(thread) })
     }
 
-    /// Hands over a change. Its caller is told on the thread that writes; if that is gone, it is not told.
+    /// Hands over a change. Its caller gets the result on the thread that writes, or nothing if that thread is gone.
     pub fn write(&self, change: C) {
         if let Some(changes) = &self.changes {
             _ = changes.send(change);

@@ -71,7 +71,7 @@ impl Callbacks {
         !lock(&self.0).waiting.is_empty()
     }
 
-    /// Delivers an answer. One that nobody waits for any more is dropped.
+    /// Delivers an answer. One that no call waits for any more is dropped.
     ///
     /// # Errors
     ///

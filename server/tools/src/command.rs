@@ -57,9 +57,9 @@ pub(super) struct CommandData {
     pub stdout: String,
     /// What it wrote to stderr, likewise
     pub stderr: String,
-    /// Its exit code; 128 and the signal's number where one ended it, -1 where it was out of time
+    /// Its exit code; 128 and the signal's number where one ended it, -1 at its timeout
     pub exit_code: i32,
-    /// It was out of time, and was killed
+    /// Its timeout expired, and it was killed
     pub timed_out: bool,
 }
 
@@ -247,17 +247,17 @@ mod tests {
 
     #[test]
     fn output_that_is_no_text_says_so_and_a_cut_character_is_left_out() {
-        let told = |bytes: &[u8], truncated| {
+        let decoded = |bytes: &[u8], truncated| {
             let captured = Captured { bytes: bytes.to_vec(), truncated };
             let (text, OutputFlags { truncated: is_truncated, lossy }) = text(&captured);
             assert_eq!(is_truncated, truncated);
             (text, lossy)
         };
-        assert_eq!(told("é".as_bytes(), false), ("é".to_owned(), false));
-        assert_eq!(told(b"a\xffb", false), ("a\u{fffd}b".to_owned(), true));
-        assert_eq!(told(b"a\xc3", false), ("a\u{fffd}".to_owned(), true));
-        assert_eq!(told(b"a\xc3", true), ("a".to_owned(), false));
-        assert_eq!(told(b"\xffa\xc3", true), ("\u{fffd}a\u{fffd}".to_owned(), true));
+        assert_eq!(decoded("é".as_bytes(), false), ("é".to_owned(), false));
+        assert_eq!(decoded(b"a\xffb", false), ("a\u{fffd}b".to_owned(), true));
+        assert_eq!(decoded(b"a\xc3", false), ("a\u{fffd}".to_owned(), true));
+        assert_eq!(decoded(b"a\xc3", true), ("a".to_owned(), false));
+        assert_eq!(decoded(b"\xffa\xc3", true), ("\u{fffd}a\u{fffd}".to_owned(), true));
     }
 
     #[test]

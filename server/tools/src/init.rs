@@ -60,7 +60,7 @@ pub(super) struct InitData {
 impl Tool for Init {
     const NAME: &'static str = "sandbox_init";
     const DESCRIPTION: &'static str = "Make a sandbox that sees one directory of the host, and \
-        keep it by a name. Asked again with the same arguments it gives the same sandbox.";
+        keep it by a name. With the same arguments it returns the same sandbox.";
     type Args = InitArgs;
     type Data = InitData;
 

@@ -1,10 +1,10 @@
 //! Calls as lines: one JSON object per input line, one per output line, in any order.
 //!
 //! Everything is bounded. A line is read completely only up to [`MAX_LINE_BYTES`]; a longer one is
-//! answered, with its id where that can be told, and skipped without being stored. At most [`MAX_CALLS`] calls are in progress, with
-//! [`MAX_PENDING_BYTES`] of lines between them; [`MAX_WAITING`] more wait, so that what is for those in
-//! progress is read: a cancel, the end of the input. A waiting call that is cancelled, or
-//! whose timeout expires, is answered at once. Beyond that nothing is read until one has been answered,
+//! answered, with its id where that was found, and skipped without being stored. At most [`MAX_CALLS`]
+//! calls are in progress, with [`MAX_PENDING_BYTES`] of lines between them; [`MAX_WAITING`] more wait, so
+//! that what is for those in progress is read: a cancel, the end of the input. A waiting call that is
+//! cancelled, or whose timeout expires, is answered at once. Beyond that nothing is read until one has been answered,
 //! and a call counts until its answer is written. So a client that does not read its answers
 //! delays the calls, but does not fill the memory.
 //!
@@ -412,8 +412,8 @@ struct IdLine<'a> {
 impl Request {
     /// Parses a line; none if it is blank.
     fn read(line: &[u8]) -> Result<Option<Self>, (Value, ToolError)> {
-        let nobody = |message: String| (Value::Null, ToolError::invalid(message));
-        // Somebody waits for an answer with the id of a line that cannot be read.
+        let no_id = |message: String| (Value::Null, ToolError::invalid(message));
+        // A caller waits for an answer with the id of a line that cannot be read.
         let sender =
             |message: String| (valid_id(IdReader::id_of(line)), ToolError::invalid(message));
         let text = std::str::from_utf8(without_bom(line))
@@ -425,16 +425,16 @@ impl Request {
             .map_err(|mistake| sender(format!("the line is not a call: {mistake}")))?;
         if about.cancel.is_some() {
             let CancelLine { cancel } = strict::from_slice(text.as_bytes())
-                .map_err(|mistake| nobody(format!("the line is not a cancel: {mistake}")))?;
-            let cancel = read_id(Some(cancel)).map_err(|what| nobody(format!("cancel: {what}")))?;
+                .map_err(|mistake| no_id(format!("the line is not a cancel: {mistake}")))?;
+            let cancel = read_id(Some(cancel)).map_err(|what| no_id(format!("cancel: {what}")))?;
             return Ok(Some(Self::Cancel(cancel)));
         }
         if about.result.is_some() {
             let ResultLine { result } = strict::from_slice(text.as_bytes())
-                .map_err(|mistake| nobody(format!("the line is not a result: {mistake}")))?;
+                .map_err(|mistake| no_id(format!("the line is not a result: {mistake}")))?;
             return Ok(Some(Self::Result(result)));
         }
-        let id = read_id(about.id).map_err(|what| nobody(format!("id: {what}")))?;
+        let id = read_id(about.id).map_err(|what| no_id(format!("id: {what}")))?;
         let refuse = |message: String| (id.clone(), ToolError::invalid(message));
         let CallLine { _id: _, tool, args, timeout_ms } = strict::from_slice(text.as_bytes())
             .map_err(|mistake| refuse(format!("the line is not a call: {mistake}")))?;

@@ -50,7 +50,7 @@ const MAX_REASON: usize = 300;
 /// Why there is no connection.
 #[derive(Debug, Clone)]
 pub(crate) struct StartError {
-    /// For whoever writes the script: without a path of the host.
+    /// For the author of the script: without a path of the host.
     pub text: String,
     /// The path that it is about, for the user of the host.
     pub path: String,
@@ -60,7 +60,7 @@ pub(crate) struct StartError {
     has_ended: bool,
 }
 
-/// A list of tools that is being read. Unless it comes, also if nobody waits for it any more, it is stale again.
+/// A list of tools that is being read. Unless it comes, also if no call waits for it any more, it is stale again.
 struct Reading<'a> {
     is_stale: &'a AtomicBool,
     is_whole: bool,
@@ -147,7 +147,7 @@ impl Connection {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The connection, which is started if there is none. A start goes on if nobody waits for it any more.
+    /// The connection, which is started if there is none. A start goes on if no call waits for it any more.
     pub async fn connected(self: &Arc<Self>) -> Result<Arc<Live>, StartError> {
         let connection = self.clone();
         let started = tokio::spawn(async move { connection.connect().await });
@@ -245,7 +245,7 @@ impl Connection {
         Err(StartError { stderr: tail.text(), ..error })
     }
 
-    /// Reads its tools in a task of its own, which goes on if nobody waits for it any more.
+    /// Reads its tools in a task of its own, which goes on if no call waits for it any more.
     pub fn listing(self: &Arc<Self>) -> JoinHandle<Result<Arc<[HostTool]>, StartError>> {
         let connection = self.clone();
         tokio::spawn(async move { connection.tools().await })
@@ -322,7 +322,7 @@ fn not_started(
 ) -> StartError {
     let (text, path) = match command.first() {
         _ if !cwd.is_dir() => {
-            ("its working directory (cwd) is no directory".to_owned(), cwd.display().to_string())
+            ("its working directory (cwd) is not a directory".to_owned(), cwd.display().to_string())
         }
         Some(program) => {
             let name = program.rsplit('/').next().unwrap_or_default();

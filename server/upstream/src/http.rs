@@ -204,7 +204,7 @@ impl StreamableHttpClient for HttpClient {
             }
             _ => return Err(refusal(status)),
         };
-        // Who refuses what it cannot read does not know its id.
+        // A server that refuses what it cannot read does not know its id.
         let error = ServerJsonRpcMessage::error(error, Some(request.id.clone()));
         Ok(StreamableHttpPostResponse::Json(error, session))
     }

@@ -94,7 +94,7 @@ impl Upstream {
         let refused = |why| Err(UpstreamError(why));
         if !is_identifier || name.len() > 32 || RESERVED_NAMES.contains(&name) {
             return refused(
-                "its name is no identifier of at most 32 bytes, or `search` or `describe`",
+                "its name is not an identifier of at most 32 bytes, or is `search` or `describe`",
             );
         }
         let shown = self.subjects.values().map(|it| (&it.env, &it.headers));
@@ -113,7 +113,7 @@ impl Upstream {
                 refused("its cwd is not an absolute path")
             }
             (Some(_), None) | (None, Some(_)) if !shown.clone().all(|it| are_names(it.0, it.1)) => {
-                refused("the name of a variable or of a header cannot be one")
+                refused("a variable or a header has an invalid name")
             }
             (Some(_), None) => Ok(()),
             (None, Some(program)) if !program.is_empty() => Ok(()),

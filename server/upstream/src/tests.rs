@@ -220,7 +220,7 @@ async fn what_is_known_is_there_without_waiting_and_grows() {
         let upstreams = program(script, &[]);
         let (known, missing) = upstreams.known().unwrap();
         assert_eq!((known.len(), missing), (0, vec!["s".to_owned()]));
-        // It is being started, though nobody waits for it.
+        // It is being started, though no call waits for it.
         let ready = async {
             while upstreams.known().unwrap().0.len() < 2 {
                 sleep(Duration::from_millis(10)).await;

@@ -1,4 +1,4 @@
-"""What programs with E2B's code interpreter do, at a service of ours: scripts/e2b-suite --code-interpreter."""
+"""What programs with E2B's code interpreter do, at sandboxctl serve: scripts/e2b-suite --code-interpreter."""
 
 import base64
 import time

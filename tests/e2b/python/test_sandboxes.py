@@ -1,4 +1,4 @@
-"""What programs with E2B's Python SDK do, at a service of ours: scripts/e2b-suite."""
+"""What programs with E2B's Python SDK do, at sandboxctl serve: scripts/e2b-suite."""
 
 import subprocess
 import sys

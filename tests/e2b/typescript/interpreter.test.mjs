@@ -1,4 +1,4 @@
-// What programs with E2B's code interpreter do, at a service of ours: scripts/e2b-suite --code-interpreter --lang js.
+// What programs with E2B's code interpreter do, at sandboxctl serve: scripts/e2b-suite --code-interpreter --lang js.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { Sandbox } from "@e2b/code-interpreter";

@@ -1,4 +1,4 @@
-// What programs with E2B's JavaScript SDK do, at a service of ours: scripts/e2b-suite --lang js.
+// What programs with E2B's JavaScript SDK do, at sandboxctl serve: scripts/e2b-suite --lang js.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { CommandExitError, NotFoundError, Sandbox, TimeoutError } from "e2b";

@@ -39,7 +39,7 @@ fn outage_of_the_database_kills_nothing_and_is_said() {
             "{document:#}"
         );
     }
-    assert_eq!(cluster.sessions(), sessions, "nobody was declared dead");
+    assert_eq!(cluster.sessions(), sessions, "no node was declared dead");
     for node in 0..NODES {
         let ready =
             || cluster.call(node, "a").exchange("GET", "/readyz", "").map(|answer| answer.0);
@@ -73,7 +73,7 @@ fn failover_to_a_synchronous_standby_loses_and_kills_nothing() {
         let document = cluster.ended(1, "a", id);
         assert_eq!(document["status"], "ok", "{document:#}");
     }
-    assert_eq!(cluster.sessions(), sessions, "nobody was declared dead");
+    assert_eq!(cluster.sessions(), sessions, "no node was declared dead");
     let id = cluster.call(2, "a").submit("return 2");
     assert_eq!(cluster.ended(0, "a", &id)["result"], 2);
     cluster.end();

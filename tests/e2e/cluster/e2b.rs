@@ -35,7 +35,7 @@ fn owner_and_other<'a>(
 }
 
 #[test]
-fn sandbox_is_used_through_another_node_and_is_nobody_elses_at_any() {
+fn sandbox_is_used_through_another_node_and_by_its_subject_alone_at_any() {
     let place = Fixture::new();
     let base = e2b::base();
     let mut cluster = Cluster::new(&place, Postgres::shared(), LONG_LEASE);
@@ -88,9 +88,9 @@ fn sandbox_is_used_through_another_node_and_is_nobody_elses_at_any() {
         assert!(not_open.status == 502 && not_open.text().contains("port is not open"));
     }
 
-    nobody_takes_over(&nodes, &open, &closed);
+    no_stranger_takes_over(&nodes, &open, &closed);
     let strangers = [0, 1].map(|node| Client { key: cluster.token("b"), ..nodes[node].clone() });
-    nobody_elses(&strangers, &open, &closed);
+    only_the_owners(&strangers, &open, &closed);
 
     // One creation under its key, whichever node is asked.
     let key = [("x-api-key", &*nodes[0].key), ("idempotency-key", "once")];
@@ -119,7 +119,7 @@ fn sandbox_is_used_through_another_node_and_is_nobody_elses_at_any() {
 
 /// A header that a client names in `Connection` does not go on to the other node: what it decides by is what the
 /// first one has decided by.
-fn nobody_takes_over(nodes: &[Client; 2], open: &Sandbox, closed: &Sandbox) {
+fn no_stranger_takes_over(nodes: &[Client; 2], open: &Sandbox, closed: &Sandbox) {
     let host = format!("8080-{}.{DOMAIN}", open.id);
     let by_header = [("e2b-sandbox-id", &*open.id), ("e2b-sandbox-port", "8080")];
     let by_host = [("host", &*host), ("e2b-sandbox-id", &*open.id)];
@@ -165,7 +165,7 @@ fn nobody_takes_over(nodes: &[Client; 2], open: &Sandbox, closed: &Sandbox) {
 }
 
 /// Another subject neither sees nor reaches them, nor signs for them, at any node.
-fn nobody_elses(strangers: &[Client; 2], open: &Sandbox, closed: &Sandbox) {
+fn only_the_owners(strangers: &[Client; 2], open: &Sandbox, closed: &Sandbox) {
     let own = strangers[0].create(&json!({ "network": { "allowPublicTraffic": false } }));
     for stranger in strangers {
         assert_eq!(stranger.ids(), [&*own.id]);

@@ -135,7 +135,7 @@ impl Fault {
 struct Ledger {
     /// By the number of the request.
     requests: BTreeMap<u64, Request>,
-    /// Lines for whoever looks for the reason of a failure.
+    /// Lines that help to find the reason of a failure.
     log: String,
 }
 
@@ -147,7 +147,7 @@ struct Request {
     ids: BTreeSet<String>,
     /// What was reported as its result.
     document: Option<Value>,
-    /// Somebody wants it to end.
+    /// A caller wants it to end.
     is_cancelled: bool,
 }
 
@@ -441,7 +441,7 @@ fn check(cluster: &Cluster<'_>, load: &Load<'_>, runs: Runs) {
                 "{id}"
             ),
             "killed" => {}
-            "cancelled" => assert!(request.is_cancelled, "{id} is cancelled by nobody"),
+            "cancelled" => assert!(request.is_cancelled, "{id} is cancelled without a request"),
             _ => panic!("{document:#}"),
         }
     }

@@ -1,4 +1,4 @@
-//! Nodes that are killed, stopped and told to end.
+//! Nodes that are killed, stopped and asked to end.
 
 use std::collections::BTreeSet;
 
@@ -180,6 +180,6 @@ fn drain_and_an_orderly_end_under_load_kill_nothing() {
     assert_eq!(cluster.node_of(&id), Some(0));
     drain("undrain", 2);
     cluster.end();
-    // Whoever is told to end leaves no session that others wait for.
+    // A node that is asked to end leaves no session that others wait for.
     assert_eq!(cluster.sessions().len(), 0);
 }

@@ -22,7 +22,7 @@ pub const LEASE: Duration = Duration::from_secs(2);
 /// One that a busy machine does not hold a node up for, which would be declared dead: where that must not be, and its
 /// end is waited for.
 pub const MIDDLE_LEASE: Duration = Duration::from_secs(6);
-/// The same where nobody waits for its end.
+/// The same without a wait for its end.
 pub const LONG_LEASE: Duration = Duration::from_secs(15);
 /// How many nodes there are.
 pub const NODES: usize = 3;

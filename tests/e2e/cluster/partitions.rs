@@ -27,7 +27,7 @@ fn partition_from_the_database_is_felt_when_it_is_longer_than_the_lease() {
     assert_eq!(cluster.ended(1, "a", &id)["status"], "ok");
     assert_eq!(cluster.session(0), session, "it was declared dead");
 
-    // It ends while nobody can be told, and is refused afterwards.
+    // It ends while no node can be reached, and is refused afterwards.
     let longer = "local since = os.clock() while os.clock() - since < 3 do end return 'x'";
     let id = cluster.run_on(0, "a", longer);
     cluster.nodes[0].database.partition();
@@ -87,7 +87,7 @@ fn changes_whose_answers_are_lost_are_made_once() {
     }
     for id in &ids {
         let document = cluster.ended(2, "a", id);
-        // One that was begun while nobody knew is not begun again.
+        // One that was begun while no other node knew is not begun again.
         assert!(["ok", "killed"].contains(&document["status"].as_str().unwrap()), "{document:#}");
     }
     check_changes(&cluster, usize::MAX);

@@ -42,7 +42,7 @@ fn processes_and_terminals_are_used_through_another_node_and_end_with_their_own(
     assert_eq!(other.exchange("POST", &format!("{cat}/stdin"), "hello\n").unwrap().0, 204);
     let listed = other.expect(200, "GET", &format!("{processes}?tag=echo"), "");
     assert_eq!(listed["processes"][0]["id"], 1, "{listed}");
-    // Nobody else has it, wherever they ask.
+    // No other subject has it at any node.
     assert_eq!(cluster.call(1 - owner, "b").exchange("GET", &cat, "").unwrap().0, 404);
 
     let shell = json!({

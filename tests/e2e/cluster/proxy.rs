@@ -85,7 +85,7 @@ impl Proxy {
         self.faults.to_client.store(to_client as u8, Ordering::Release);
     }
 
-    /// Nothing passes in either direction, and nobody is told.
+    /// Nothing passes in either direction, without an error.
     pub fn partition(&self) {
         self.set(Flow::IsHeld, Flow::IsHeld);
     }

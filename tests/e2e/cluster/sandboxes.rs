@@ -30,7 +30,7 @@ fn kept_sandbox_is_used_from_every_node_and_ends_with_its_own() {
     let script = json!({ "script": "return fs.read('note.txt')" }).to_string();
     let ran = cluster.call(others[1], "a").expect(200, "POST", &run, &script);
     assert_eq!(ran["result"], "hello", "{ran:#}");
-    // What nobody but its subject has is nobody else's at any node.
+    // What only its subject has is found by no other subject at any node.
     for node in 0..NODES {
         assert_eq!(cluster.call(node, "b").exchange("GET", &file, "").unwrap().0, 404);
     }

@@ -80,7 +80,7 @@ fn browser_is_signed_in_until_its_token_is_revoked() {
     assert_eq!(get(&service, &signed.of_page(&service.url)), 200);
     // Other sites, and a page at another port of the same host.
     let with = |rest: &str| format!("cookie: {cookie}\r\n{rest}\r\n");
-    // A server there, which the browser sends the cookie, and which sends it as if it were a page of ours.
+    // A server there, which the browser sends the cookie, and which sends it as if it were a page of the console.
     assert_eq!(get(&service, &with("sec-fetch-site: same-origin")), 401);
     assert_eq!(get(&service, &with("sec-fetch-site: cross-site")), 401);
     assert_eq!(
@@ -172,7 +172,7 @@ impl<'a> Dev<'a> {
         rest.split_whitespace().next().unwrap()
     }
 
-    /// Whoever asks it with this token.
+    /// Any client that asks it with this token.
     #[track_caller]
     pub(super) fn client(&self, token: &str) -> Client {
         let address = self.after("listening on http://").parse().unwrap();

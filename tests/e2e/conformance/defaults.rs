@@ -237,7 +237,7 @@ fn special_file_in_place_of_the_users_is_left_alone() {
 }
 
 #[test]
-fn git_opens_a_repository_of_somebody_else() {
+fn git_opens_a_repository_of_another_user() {
     if !rustix::process::geteuid().is_root() {
         return;
     }

@@ -77,7 +77,7 @@ fn output(guest: &Guest, line: &str) -> String {
 }
 
 #[test]
-fn a_program_that_fills_its_bounded_io_dir_keeps_its_status_and_is_told_why() {
+fn a_program_that_fills_its_bounded_io_dir_keeps_its_status_and_a_note_says_why() {
     if !has(Feature::BoundedDirs) {
         return;
     }

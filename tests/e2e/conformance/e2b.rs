@@ -16,7 +16,7 @@ use crate::fixture::{Fixture, eventually, finish};
 use crate::rootfs::Provided;
 
 const DOMAIN: &str = "box.example";
-/// What others do to a server makes nobody wait longer, on a busy machine too.
+/// What others do to a server makes no caller wait longer, on a busy machine too.
 const SOON: Duration = Duration::from_secs(20);
 
 /// `serve --dev --e2b`, and the client that it prints.
@@ -52,7 +52,7 @@ impl<'a> Dev<'a> {
             let length = lines.read_line(&mut printed).unwrap();
             assert_ne!(length, 0, "{printed}{}", place.read("dev.log"));
         }
-        // It may say more, which nobody reads.
+        // It may say more, which is not read.
         thread::spawn(move || _ = lines.read_to_end(&mut Vec::new()));
         let after = |name: &str| {
             let (_, rest) = printed.split_once(name).unwrap_or_else(|| panic!("{printed}"));
@@ -75,7 +75,7 @@ impl<'a> Dev<'a> {
     }
 }
 
-/// What this gives, within a time that nobody else may lengthen.
+/// What this gives, within a time that no other caller may lengthen.
 #[track_caller]
 fn soon<T>(what: &str, done: impl FnOnce() -> T) -> T {
     let since = Instant::now();
@@ -106,7 +106,7 @@ fn service_without_the_template_base_does_not_start() {
 }
 
 #[test]
-fn client_that_is_gone_ends_nothing_and_one_that_is_slow_holds_up_nobody() {
+fn client_that_is_gone_ends_nothing_and_one_that_is_slow_holds_up_no_other() {
     let place = Fixture::new();
     let dev = Dev::start(&place);
     let client = &dev.client;
@@ -136,7 +136,7 @@ fn client_that_is_gone_ends_nothing_and_one_that_is_slow_holds_up_nobody() {
     let left = soon("its end", || client.run(&sandbox, line));
     assert_eq!(client.run(&sandbox, &format!("kill -0 {}; echo $?", left.trim())), "0\n");
 
-    // Nobody reads what a process prints, a file, or a port.
+    // No reader takes what a process prints, a file, or a port.
     let (yes, endless) = client.start(&sandbox, "exec yes");
     assert_eq!(client.run(&sandbox, "dd if=/dev/zero of=big bs=1M count=24 2>&-; echo $?"), "0\n");
     client.serve(&sandbox, 8080, "page");
@@ -241,7 +241,7 @@ fn killed_at_any_moment(client: &Client, sandbox: &Sandbox) {
 }
 
 #[test]
-fn floods_and_tricks_at_ports_reach_no_other_sandbox_and_hold_up_nobody() {
+fn floods_and_tricks_at_ports_reach_no_other_sandbox_and_hold_up_no_caller() {
     let place = Fixture::new();
     let dev = Dev::start(&place);
     let client = &dev.client;
@@ -277,7 +277,7 @@ fn floods_and_tricks_at_ports_reach_no_other_sandbox_and_hold_up_nobody() {
     });
     drop(held);
 
-    // One who listens and accepts nobody: what waits for it holds up no other, and goes with who asked.
+    // A server that listens and accepts no connection: what waits for it holds up no other, and goes with its caller.
     let line = "kill -STOP $(pidof httpd); echo stopped";
     assert_eq!(client.run(&sandbox, line), "stopped\n");
     let head = format!("GET /e2b/ HTTP/1.1\r\n{by_header}\r\n");

@@ -688,7 +688,7 @@ fn agents_place_is_one_that_no_image_can_know() {
 }
 
 #[test]
-fn agent_file_that_somebody_changed_is_not_what_starts() {
+fn agent_file_that_was_changed_is_not_what_starts() {
     if engine() != Engine::Docker {
         return;
     }

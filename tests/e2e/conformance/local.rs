@@ -223,7 +223,7 @@ fn socket_that_a_killed_service_left_is_replaced_and_its_sandboxes_are_there() {
         }
         local.processes().is_empty().then_some(())
     });
-    assert!(local.socket().exists(), "nobody has removed it");
+    assert!(local.socket().exists(), "it was not removed");
     let listed = local.ok(&["sandbox", "ls"]);
     assert!(listed.contains("boxed") && listed.contains("stopped"), "{listed}");
     assert_eq!(local.ok(&["sandbox", "exec", "boxed", "--", "cat", "file"]), "kept\n");
@@ -328,7 +328,7 @@ fn development_server_is_the_local_service_with_a_door_and_a_token_that_end_with
 #[test]
 fn development_server_finds_the_engine_and_listens_at_port_8470() {
     if !rustix::process::geteuid().is_root() {
-        // Only root has a network of its own, where nobody else has the port.
+        // Only root has a network of its own, where no other process has the port.
         return;
     }
     let place = Fixture::new();
@@ -390,7 +390,7 @@ fn socket_and_folder_of_another_user_are_refused() {
     while let Ok((mut connection, _)) = foreign.accept() {
         let mut heard = Vec::new();
         connection.read_to_end(&mut heard).unwrap();
-        assert_eq!(heard, b"", "it was told something");
+        assert_eq!(heard, b"", "it received something");
     }
     drop(foreign);
     std::fs::remove_file(local.socket()).unwrap();

@@ -492,10 +492,10 @@ fn client_hears_of_changes_of_the_files_that_it_has_subscribed_to() {
     assert_eq!(acknowledged[0]["notifications"], accepted, "{acknowledged:?}");
     let write = json!({ "name": "write_file", "arguments": { "path": "a", "content": "" } });
     client.ask("tools/call", with_meta(write));
-    let told = client.notified(updated);
-    assert_eq!((&told[0]["uri"], told.len()), (&json!(a), 1));
-    let subscription = &told[0]["_meta"]["io.modelcontextprotocol/subscriptionId"];
-    assert_eq!(subscription, &json!(id), "{told:?}");
+    let updates = client.notified(updated);
+    assert_eq!((&updates[0]["uri"], updates.len()), (&json!(a), 1));
+    let subscription = &updates[0]["_meta"]["io.modelcontextprotocol/subscriptionId"];
+    assert_eq!(subscription, &json!(id), "{updates:?}");
     let many: Vec<_> = (0..65).map(|number| format!("sandbox:///io/{number}")).collect();
     let many = json!({ "notifications": { "resourceSubscriptions": many } });
     let refused = client.ask("subscriptions/listen", with_meta(many));

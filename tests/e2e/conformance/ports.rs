@@ -120,7 +120,7 @@ fn listed_port_is_one_of_the_sandboxs_loopback_with_and_without_egress() {
         served.guest.wait(sandbox.close()).unwrap();
     }
     host.set_nonblocking(true).unwrap();
-    assert!(host.accept().is_err(), "nobody has connected to this machine");
+    assert!(host.accept().is_err(), "something has connected to this machine");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn connection_waits_for_a_slow_reader_and_loses_nothing() {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let piece = |at: usize| vec![u8::try_from(at % 251).unwrap(); 64 << 10];
         let mut pieces = 0;
-        // Nobody reads what comes back.
+        // What comes back has no reader.
         loop {
             let piece = piece(pieces);
             let written = writer.write_all(&piece);

@@ -1,4 +1,4 @@
-//! Processes of kept sandboxes: they live on beside commands, and whoever comes later finds them,
+//! Processes of kept sandboxes: they live on beside commands, and later clients find them,
 //! their output and their end.
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -249,7 +249,7 @@ fn output_beyond_what_is_kept_is_reported_as_missing() {
     let kept = text(&events, "stdout");
     assert!(kept.ends_with("a\ndone\n"), "{}", &kept[kept.len() - 20..]);
     assert!((500_000..1_100_000).contains(&kept.len()), "{}", kept.len());
-    // Whoever has a part gets what follows.
+    // A client that has a part gets what follows.
     let middle = &events[events.len() / 2];
     let rest = living.events(id, number(middle));
     assert_eq!(rest, events[events.len() / 2 + 1..]);
@@ -281,7 +281,7 @@ fn reader_that_waits_and_never_reads_holds_a_process_up_for_a_while_only() {
     assert_eq!(living.until(id, "ended")["exit_code"], 0);
     let events: Vec<Value> = waiting.collect();
     assert_numbered(&events, 0);
-    assert!(events.iter().any(|event| event["event"] == "omitted"), "it is told");
+    assert!(events.iter().any(|event| event["event"] == "omitted"), "the omission is reported");
     living.end();
 }
 
@@ -380,7 +380,7 @@ fn process_that_uses_up_the_memory_is_reported_so_and_the_sandbox_serves_on() {
     assert_ne!(ended["out_of_memory"], false, "{ended}");
     assert!(ended["peak_memory_bytes"].as_u64() > Some(16 << 20), "{ended}");
     assert_eq!(living.process(kept)["state"], "running");
-    // A kill by somebody else is none of it.
+    // A kill by another process is not part of it.
     living.signal(kept, "KILL", "process");
     assert_eq!(living.until(kept, "ended")["out_of_memory"], false);
     living.end();
@@ -522,7 +522,7 @@ fn processes_of_a_killed_service_end_and_are_gone_for_its_successor() {
 }
 
 #[test]
-fn processes_end_with_their_sandbox_whoever_reads_them() {
+fn processes_end_with_their_sandbox_despite_readers() {
     let place = Fixture::new();
     let Some(living) = Living::new(&place) else { return };
     let word = format!("removed-{}", std::process::id());

@@ -1,4 +1,4 @@
-//! Terminals: programs that have one, the terminal of whoever uses them, and that it is as it was after
+//! Terminals: programs that have one, the user's own terminal, and that it is as it was after
 //! every end.
 
 use std::fs::File;
@@ -38,7 +38,7 @@ pub struct Terminal {
 /// Asks a terminal where its cursor is.
 const WHERE: &str = "\x1b[6n";
 
-/// Gives a terminal another size, of which its programs are told.
+/// Gives a terminal another size, which its programs are notified of.
 fn resize(side: &File, rows: u16, cols: u16) {
     let size = Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(side, size).unwrap();

@@ -53,7 +53,7 @@ fn answer_that_repeats_a_secret_is_redacted() {
         assert!(stars + 3 >= SECRET.len(), "{name}: {}", answers.text(name));
     }
     assert!(answers.text("body").ends_with("hello"), "{}", answers.text("body"));
-    // A length that is told is the one that comes.
+    // A length that is announced is the one that comes.
     for name in paths.iter().chain(&["HEAD", "own"]) {
         let text = answers.text(name);
         let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };

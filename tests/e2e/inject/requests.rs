@@ -206,7 +206,7 @@ fn compressed_answer_is_refused_and_an_upgrade_needs_a_rule() {
     for name in ["gzip", "gzip in chunks", "upgrade that was not asked for"] {
         assert_eq!(answers.status(name), 502, "{name}: {}", answers.text(name));
     }
-    // Whoever may use the host without conditions has a WebSocket, in which the secret is replaced too.
+    // A sandbox that may use the host without conditions has a WebSocket, in which the secret is replaced too.
     assert_eq!(answers.status("upgrade"), 101, "{}", answers.text("upgrade"));
     assert!(answers.text("upgrade").contains("***|"), "{}", answers.text("upgrade"));
 

@@ -145,7 +145,7 @@ fn subject(number: usize) -> Subject {
     Subject::new(format!("subject-{}", number % SUBJECTS)).expect("it is a name")
 }
 
-/// A session that nobody forwards a request to.
+/// A session that no node forwards a request to.
 fn new_session(node: &str, slots: usize) -> NewSession {
     NewSession {
         node: node.to_owned(),

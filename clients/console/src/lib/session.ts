@@ -4,7 +4,7 @@ import { href, parse, replace } from "./route";
 import { store, useStore } from "./store";
 import type { SessionView } from "./wire";
 
-/** `undefined` until the service has said it, `null` for nobody. */
+/** `undefined` until the service has said it, `null` without a session. */
 const session = store<SessionView | null | undefined>(undefined);
 
 /** The session; pages are shown only with one. */
@@ -30,7 +30,7 @@ function begin(current: SessionView): void {
   session.set(current);
 }
 
-/** Asks the service who this is. Whoever signs in meanwhile counts for more than its answer. */
+/** Asks the service who this is. A sign-in meanwhile counts for more than its answer. */
 export async function loadSession(): Promise<void> {
   try {
     const current = await get<SessionView>("/session");

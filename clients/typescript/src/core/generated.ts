@@ -103,7 +103,7 @@ export type Confinement = {
   no_new_privileges: boolean;
   /** The agent's own seccomp filter is in force. */
   seccomp: boolean;
-  /** The agent cannot be traced or dumped (`PR_SET_DUMPABLE` 0), nor its descriptors opened by */
+  /** The agent cannot be traced or dumped (`PR_SET_DUMPABLE` 0), nor its descriptors opened by programs. */
   undumpable: boolean;
   /** The UNIX sockets that commands can connect to. */
   unix_sockets: UnixSockets;
@@ -160,7 +160,7 @@ export type Envelope = {
   success: boolean;
 };
 
-/** The kind of an error. The same names are used in the agent's answers, in results, in the */
+/** The kind of an error. The same names are used in the agent's answers, in results, in the HTTP API and in MCP. */
 export type ErrorKind = "not_found" | "already_exists" | "is_directory" | "not_a_directory" | "not_empty" | "permission_denied" | "path_escape" | "invalid_path" | "not_allowed" | "protected" | "read_only" | "symlink" | "special_file" | "too_large" | "write_limit" | "too_many_files" | "too_many_handles" | "disk_full" | "encoding" | "out_of_memory" | "output_limit" | "source_too_large" | "result_too_large" | "syntax" | "runtime" | "result_not_json" | "not_executable" | "command_not_found" | "network_refused" | "timeout" | "cancelled" | "killed" | "busy" | "invalid_request" | "usage" | "config" | "policy" | "engine" | "image" | "conflict" | "agent_lost" | "internal";
 
 /** The values of the member `event`. */
@@ -169,7 +169,7 @@ export type EventKind = "queued" | "start" | "log" | "output" | "omitted" | "tes
 /** The name and version of the events, in the first of them. */
 export type EventsSchema = "sandboxctl.events/1";
 
-/** The document of `exec --json`, for every way a command can end, including failures of sandboxctl */
+/** The document of `exec --json`, for every way a command can end, including failures of sandboxctl itself. */
 export type ExecExecution = {
   /** What was copied out of the io dir, if that was asked for. */
   artifacts?: ArtifactsReport | null;
@@ -211,7 +211,7 @@ export type ExecExecution = {
   limits: Limits | null;
   /** The members of its caller's own. */
   metadata: Record<string, unknown>;
-  /** The hosts that its commands reached, and those that they were refused; null if no host was */
+  /** The hosts that its commands reached, and those that they were refused; null if no host was allowed. */
   network: Network | null;
   /** What stood in its way in the sandbox; absent if nothing did, or it ended well. */
   notes?: Note[];
@@ -348,7 +348,7 @@ export type ExecutionSummary = {
   kind: ExecutionKind;
   /** The members of its caller's own. */
   metadata: Record<string, unknown>;
-  /** Whether it started that generation in place of an earlier one, whose processes are gone; null */
+  /** Whether it started that generation in place of an earlier one, whose processes are gone; null before its run, and without a kept sandbox. */
   restarted: boolean | null;
   /** The kept sandbox that it runs in; null for one of its own. */
   sandbox: string | null;
@@ -360,7 +360,7 @@ export type ExecutionSummary = {
   subject?: Subject | null;
 };
 
-/** A failure as data: the `error` of a `ResultDocument` and an */
+/** A failure as data: the `error` of a `ResultDocument` and an `ExecDocument`. */
 export type Failure = {
   /** A suggested next step. */
   hint?: string | null;
@@ -414,7 +414,7 @@ export type IdleAction = "stop" | "freeze";
 export type InvalidMember = {
   /** What is wrong with it. */
   detail: string;
-  /** Where it is: in the body, a JSON Pointer as a fragment (`#/limits/timeout_ms`); otherwise */
+  /** Where it is: in the body, a JSON Pointer as a fragment (`#/limits/timeout_ms`); otherwise the name of a parameter or a header. */
   pointer: string;
 };
 
@@ -438,9 +438,9 @@ export type IoRequest = {
 
 /** What a kept sandbox is. Its io dir is its own, and outlives its processes. */
 export type KeptSpec = {
-  /** Environment variables of every command and process, which may replace them. They are stored and */
+  /** Environment variables of every command and process, which may replace them. They are stored and given back: what is secret is a secret of a request. */
   env?: Record<string, Content>;
-  /** Where file operations may go: `io`, its io dir and inputs, or `all`, wherever its programs may. Its */
+  /** Where file operations may go: `io`, its io dir and inputs, or `all`, wherever its programs may. Its image has programs then. */
   files?: FileScope;
   /** The image that commands run in; without one it runs scripts and file operations. */
   image?: string | null;
@@ -452,9 +452,9 @@ export type KeptSpec = {
   mount_path?: string | null;
   /** The network of commands. */
   network?: NetworkRequest;
-  /** The TCP ports of its loopback that may be connected to from outside: a list, or `any`. Its image */
+  /** The TCP ports of its loopback that may be connected to from outside: a list, or `any`. Its image has programs then. */
   ports?: Ports;
-  /** The name of what the server has prepared: a process that runs before the sandbox is asked for. Its */
+  /** The name of what the server has prepared: a process that runs before the sandbox is asked for. Its image is the sandbox's, and its processes are kept. */
   prepared?: string | null;
   /** Whether processes can be started that live on after the request: `kept`. */
   processes?: Processes;
@@ -464,9 +464,9 @@ export type KeptSpec = {
 
 /** What a kept sandbox is. Its io dir is its own, and outlives its processes. */
 export type KeptSpecInput = {
-  /** Environment variables of every command and process, which may replace them. They are stored and */
+  /** Environment variables of every command and process, which may replace them. They are stored and given back: what is secret is a secret of a request. */
   env?: Record<string, Content>;
-  /** Where file operations may go: `io`, its io dir and inputs, or `all`, wherever its programs may. Its */
+  /** Where file operations may go: `io`, its io dir and inputs, or `all`, wherever its programs may. Its image has programs then. */
   files?: FileScope;
   /** The image that commands run in; without one it runs scripts and file operations. */
   image?: string | null;
@@ -478,9 +478,9 @@ export type KeptSpecInput = {
   mount_path?: string | null;
   /** The network of commands. */
   network?: NetworkRequestInput;
-  /** The TCP ports of its loopback that may be connected to from outside: a list, or `any`. Its image */
+  /** The TCP ports of its loopback that may be connected to from outside: a list, or `any`. Its image has programs then. */
   ports?: Ports;
-  /** The name of what the server has prepared: a process that runs before the sandbox is asked for. Its */
+  /** The name of what the server has prepared: a process that runs before the sandbox is asked for. Its image is the sandbox's, and its processes are kept. */
   prepared?: string | null;
   /** Whether processes can be started that live on after the request: `kept`. */
   processes?: Processes;
@@ -488,7 +488,7 @@ export type KeptSpecInput = {
   workdir?: string | null;
 };
 
-/** The limits of a sandbox. Every limit is always set, to the documented default if nothing */
+/** The limits of a sandbox. Every limit is always set, to the documented default if nothing else. In JSON every value is a plain number, with its unit in the member's name. */
 export type Limits = {
   /** DNS and connect timeout. */
   connect_timeout_ms: number;
@@ -522,11 +522,11 @@ export type Limits = {
   pids: number;
   /** Size in bytes of the commands' `/dev/shm`, their shared memory. */
   shm_bytes: number;
-  /** How long the processes of a command that is to end may go on after SIGTERM, until they are */
+  /** How long the processes of a command that is to end may go on after SIGTERM, until they are killed; 0 if they are killed at once. */
   stop_timeout_ms: number;
   /** The run's deadline. */
   timeout_ms: number;
-  /** Size in bytes of the commands' `/tmp`, which is in memory: at most this, and seven eighths of the */
+  /** Size in bytes of the commands' `/tmp`, which is in memory: at most this, and seven eighths of the sandbox's memory. A tmpfs of size 0 would have no limit. */
   tmpfs_bytes: number;
   /** Memory of the Luau VM. */
   vm_memory_bytes: number;
@@ -534,7 +534,7 @@ export type Limits = {
   write_bytes: number;
 };
 
-/** The limits that a request sets, by their names in `Limits`; the others have a */
+/** The limits that a request sets, by their names in `Limits`; the others have a server's defaults. */
 export type LimitsRequest = {
   /** DNS and connect timeout. */
   connect_timeout_ms?: number | null;
@@ -568,11 +568,11 @@ export type LimitsRequest = {
   pids?: number | null;
   /** Size in bytes of the commands' `/dev/shm`, their shared memory. */
   shm_bytes?: number | null;
-  /** How long the processes of a command that is to end may go on after SIGTERM, until they are */
+  /** How long the processes of a command that is to end may go on after SIGTERM, until they are killed; 0 if they are killed at once. */
   stop_timeout_ms?: number | null;
   /** The run's deadline. */
   timeout_ms?: number | null;
-  /** Size in bytes of the commands' `/tmp`, which is in memory: at most this, and seven eighths of the */
+  /** Size in bytes of the commands' `/tmp`, which is in memory: at most this, and seven eighths of the sandbox's memory. A tmpfs of size 0 would have no limit. */
   tmpfs_bytes?: number | null;
   /** Memory of the Luau VM. */
   vm_memory_bytes?: number | null;
@@ -591,7 +591,7 @@ export type ListeningPort = {
 /** The origin of a log entry. */
 export type LogLevel = "print" | "warn" | "truncated";
 
-/** The connections while a script or a command ran, those of others in the same sandbox included: */
+/** The connections while a script or a command ran, those of others in the same sandbox included: each host, port and reason once, in order, at most 100 of each kind. */
 export type Network = {
   /** The hosts that were connected to. */
   contacted: ContactedHost[];
@@ -670,7 +670,7 @@ export type OmittedEntry = {
 
 /** A file operation with all of its options, read from `{"operation": "read", "path": "a.txt", …}`. */
 export type Operation = {
-  /** The encoding of the content; null for the sandbox's default. */
+  /** The encoding of the content; by default the sandbox's. */
   encoding?: Encoding | null;
   /** The maximum number of bytes. */
   limit?: number | null;
@@ -690,7 +690,7 @@ export type Operation = {
   atomic?: boolean;
   /** The content, in the encoding. */
   content: string;
-  /** The encoding; null for the sandbox's default. */
+  /** The encoding; by default the sandbox's. */
   encoding?: Encoding | null;
   /** What happens to an existing file. */
   mode?: WriteMode;
@@ -724,7 +724,7 @@ export type Operation = {
   /** Whether to descend into subdirectories. */
   recursive?: boolean;
 } | {
-  /** Paths to leave out: globs of names, or with a slash of paths as they are returned, such as */
+  /** Paths to leave out: globs of names, or with a slash of paths as they are returned, such as `node_modules` and `**/target/**`. */
   exclude?: string[];
   /** Whether names that begin with a dot match where the pattern has no such name. */
   hidden?: boolean;
@@ -738,11 +738,11 @@ export type Operation = {
 } | {
   /** The number of lines of context on each side of a match. */
   context?: number;
-  /** Files and directories to leave out: globs of names, or with a slash of paths below the */
+  /** Files and directories to leave out: globs of names, or with a slash of paths below the directory. */
   exclude?: string[];
   /** Only files whose path or name matches this glob; with `!` before it, all others. */
   glob?: string | null;
-  /** Whether to search files and directories whose names begin with a dot, without those of version */
+  /** Whether to search files and directories whose names begin with a dot, without those of version control. */
   hidden?: boolean;
   /** Whether to ignore case. */
   ignore_case?: boolean;
@@ -907,13 +907,13 @@ export type Problem = {
 /** The kind of a problem. */
 export type ProblemKind = "malformed" | "unauthenticated" | "forbidden" | "policy" | "not_found" | "method_not_allowed" | "request_timeout" | "conflict" | "in_flight" | "no_stdin" | "stdin_full" | "process_ended" | "gone" | "precondition_failed" | "too_large" | "unsupported_media_type" | "range_not_satisfiable" | "misdirected" | "invalid_request" | "idempotency_key_reused" | "rate_limited" | "quota_exceeded" | "internal" | "port_closed" | "full" | "unavailable" | "already_exists" | "is_directory" | "not_a_directory" | "not_empty" | "permission_denied" | "path_escape" | "invalid_path" | "not_allowed" | "protected" | "read_only" | "symlink" | "special_file" | "write_limit" | "too_many_files" | "too_many_handles" | "disk_full" | "encoding" | "out_of_memory" | "output_limit" | "source_too_large" | "result_too_large" | "syntax" | "runtime" | "result_not_json" | "not_executable" | "command_not_found" | "network_refused" | "timeout" | "cancelled" | "killed" | "busy" | "usage" | "config" | "engine" | "image" | "agent_lost";
 
-/** The processes of a sandbox's generation, the latest first: those that run, and those that ended */
+/** The processes of a sandbox's generation, the latest first: those that run, and those that ended lately. */
 export type ProcessList = {
   /** The processes. */
   processes: ProcessView[];
 };
 
-/** A process to start. Its output is kept in memory: the last mebibyte of it, unless the server has */
+/** A process to start. Its output is kept in memory: the last mebibyte of it, unless the server has another bound. */
 export type ProcessRequest = {
   /** What runs. Its `stdin` is written at once; with `stdin` of the process left out, that is all of it. */
   command?: CommandRequest;
@@ -1012,7 +1012,7 @@ export type RefusedHost = {
   reason: string;
 };
 
-/** The document of `--json`, for every way a run can end, including failures of sandboxctl itself; */
+/** The document of `--json`, for every way a run can end, including failures of sandboxctl itself. */
 export type ResultExecution = {
   /** What was copied out of the io dir, if that was asked for. */
   artifacts?: ArtifactsReport | null;
@@ -1056,7 +1056,7 @@ export type ResultExecution = {
   logs_truncated: boolean;
   /** The members of its caller's own. */
   metadata: Record<string, unknown>;
-  /** The hosts that its commands reached, and those that they were refused; null if no host was */
+  /** The hosts that its commands reached, and those that they were refused; null if no host was allowed. */
   network: Network | null;
   /** What stood in its way in the sandbox; absent if nothing did, or it ended well. */
   notes?: Note[];
@@ -1117,7 +1117,7 @@ export type SandboxList = {
 export type SandboxRequest = {
   /** What happens then. */
   idle?: IdleAction;
-  /** For how long its container exists without use, in milliseconds. A process that was started and */
+  /** For how long its container exists without use, in milliseconds. A process that was started and has not ended is a use, unless `idle` is `freeze`. */
   idle_ms?: number | null;
   /** Members of the caller's own, which are kept and given back. */
   metadata?: Record<string, unknown>;
@@ -1158,7 +1158,7 @@ export type SandboxView = {
   node_away?: boolean;
   /** The bytes of memory that it had when it was paused, which it keeps meanwhile; of a paused one alone. */
   paused_memory?: number | null;
-  /** How many processes have been started in its generation and have not ended; null if it is at another */
+  /** How many processes have been started in its generation and have not ended; null if it is at another node. */
   processes: number | null;
   /** What it is. */
   spec: KeptSpec;
@@ -1272,9 +1272,9 @@ export type TestCase = {
   duration_ms: number;
   /** The line of the script where it failed. */
   line?: number | null;
-  /** Why it failed or was skipped, at most */
+  /** Why it failed or was skipped, at most 1,024 bytes in JSON. */
   message?: string | null;
-  /** Its name, at most `MAX_TEST_NAME_BYTES` encoded. */
+  /** Its name, at most 256 bytes in JSON. */
   name: string;
   /** How it ended. */
   status: TestStatus;
@@ -1331,14 +1331,14 @@ export type TouchedFile = {
 /** How changed files were found. */
 export type TouchedSource = "observed" | "scan";
 
-/** The UNIX sockets that commands can connect or send to. Socket pairs (stream and seqpacket) work */
+/** The UNIX sockets that commands can connect or send to. Socket pairs (stream and seqpacket) work in every mode. */
 export type UnixSockets = "none" | "landlock" | "supervised" | "pairs" | "unrestricted";
 
 /** The resources that a run used. null means unknown. */
 export type Usage = {
   /** Processor time. */
   cpu_ms: number | null;
-  /** The maximum resident set size: of a script's agent, over the sandbox's life so far; of a */
+  /** The maximum resident set size: of a script's agent, over the sandbox's life so far; of a command's largest process. */
   peak_memory_bytes: number | null;
   /** From when the agent accepted the script until it ended. */
   wall_ms: number;
@@ -1368,7 +1368,7 @@ export type UsageTotals = {
 
 /** The lines of a file that are wanted. */
 export type ViewOptions = {
-  /** The maximum number of lines; null for the maximum of a view (2,000 lines, 50 KiB). */
+  /** The maximum number of lines; by default that of a view (2,000 lines, 50 KiB). */
   limit?: number | null;
   /** The first line, counted from 1. */
   offset?: number;

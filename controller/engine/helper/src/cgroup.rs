@@ -104,7 +104,7 @@ impl Hierarchies {
     ///
     /// [`io::Error`] where `/proc` cannot be read.
     pub fn here() -> io::Result<Self> {
-        // Anybody may mount something with a name that is not UTF-8; no control group has one.
+        // Any user may mount something with a name that is not UTF-8; no control group has one.
         let table = fs::read("/proc/self/mountinfo")?;
         Ok(Self::parse(&String::from_utf8_lossy(&table)))
     }
@@ -912,7 +912,7 @@ mod tests {
         );
         let v1 = Hierarchies::parse(&table);
         assert_eq!(v1.mounted().collect::<Vec<_>>(), [&*memory, &*freezer]);
-        // A group of nobody is frozen as soon as the kernel says so: here it is what was written.
+        // A group without processes is frozen as soon as the kernel says so: here it is what was written.
         let groups = v1.of("x");
         groups.freeze(Duration::ZERO).unwrap();
         let state = || fs::read_to_string(freezer.join("x/freezer.state")).unwrap();

@@ -17,7 +17,7 @@ const MAX_ANSWER: u64 = 4 << 10;
 /// Asks the engine at this socket to kill and remove a container.
 pub(super) async fn begin(socket: &Path, container: &str) -> io::Result<()> {
     let request = request(container)
-        .ok_or_else(|| io::Error::other("the container's name is no part of a path"))?;
+        .ok_or_else(|| io::Error::other("the container's name cannot be in a path"))?;
     let mut stream = UnixStream::connect(socket).await?;
     stream.write_all(request.as_bytes()).await?;
     // While this process lives, the engine can send its reply.

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_was_never_finished_is_forgotten_unless_somebody_writes_it_now() {
+    fn a_record_that_was_never_finished_is_forgotten_unless_it_is_being_written() {
         let (_dir, records, _) = records();
         let dead = records.path("dead");
         fs::write(&dead, "{\"labels\":[[").unwrap();

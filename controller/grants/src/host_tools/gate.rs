@@ -226,7 +226,7 @@ impl Gate {
         (state.done.clone(), state.is_truncated)
     }
 
-    /// What the tool may do in this call, which is given or which somebody permits.
+    /// What the tool may do in this call, which is given or which a person permits.
     async fn permit(
         &self,
         tool: &HostTool,

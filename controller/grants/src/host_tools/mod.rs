@@ -85,7 +85,7 @@ pub enum HostToolError {
     #[error("there is no such tool")]
     Unknown,
     /// It does more than what was permitted.
-    #[error("the tool says by now that it does more than this script was given")]
+    #[error("the server now marks the tool as doing more than this script may")]
     NotPermitted,
     /// It took longer than it may.
     #[error("the tool took too long")]
@@ -93,7 +93,7 @@ pub enum HostToolError {
     /// Its result is larger than a script is given.
     #[error("the tool's result is too large")]
     TooLarge,
-    /// Who offers it cannot be reached, and why.
+    /// Its provider cannot be reached, and why.
     #[error("the tool is not available: {0}")]
     Unavailable(String),
 }
@@ -101,7 +101,7 @@ pub enum HostToolError {
 /// The tools that a run is given.
 #[derive(Debug, Clone)]
 pub struct ToolGrant {
-    /// Who offers them.
+    /// Their provider.
     pub tools: Arc<dyn HostTools>,
     /// Which calls are given. Without a rule: the tools that only read.
     pub rules: Vec<ToolRule>,

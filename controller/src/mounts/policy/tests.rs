@@ -65,7 +65,7 @@ fn own_folder_that_is_still_to_be_made_is_hidden_too() {
 }
 
 #[test]
-fn mount_point_of_ours_is_refused_as_ours() {
+fn mount_point_of_the_engine_is_refused_as_such() {
     let host = Host::new();
     let opened = File::open(host.path("own")).unwrap();
     let opened = Opened::new(opened.as_fd()).unwrap();

@@ -268,7 +268,7 @@ async fn a_slow_reader_holds_a_process_up_for_half_a_minute_and_then_misses_even
     assert_eq!([next(&mut slow).await, next(&mut lossy).await], ["1 start", "1 start"]);
     tokio::time::sleep(20 * SECOND).await;
     assert_eq!(process.view().last_event, 2);
-    // What is paused waits for nobody.
+    // What is paused waits for no reader.
     sandbox.pause().await.unwrap();
     tokio::time::sleep(60 * SECOND).await;
     sandbox.resume().await.unwrap();
@@ -431,7 +431,7 @@ async fn signals_and_sizes_reach_the_agent_and_a_second_stop_is_at_once() {
     process.until(Until::Ended).await;
     let view = process.view();
     assert_eq!((view.signal, view.stopped), (Some(9), Some(ProcessStop::Cancelled)));
-    // By a kill of ours.
+    // By a kill of the controller.
     assert_eq!(view.out_of_memory, Some(false));
     assert_eq!(all(read_all(&process)).await.last().unwrap(), "3 end 137");
 }

@@ -143,7 +143,7 @@ fn waiting_ends_with_the_run() {
 }
 
 #[test]
-fn result_that_nobody_waits_for_is_not_taken() {
+fn result_of_a_call_that_has_ended_is_not_taken() {
     let outbox = Arc::new(Outbox::new(Recorder::default()));
     let calls = HostCalls::new(outbox, 1);
     let end = CallEnd::Value(Value::Null);

@@ -239,7 +239,7 @@ impl RemoteExecution {
         let (mut exit_code, json) = end.map(|(code, document)| (*code, document.get()))?;
         let mut document = ExecutionDocument::from_json(json)
             .map_err(|error| self.unexpected(&format!("the result: {error}")))?;
-        // Who asks here knows it, and gets the document that this machine would give.
+        // The caller knows its request, and gets the document that this machine would give.
         document.common.request = None;
         if let (Some(signal), Some(error)) = (self.signal.get(), &mut document.common.error)
             && error.kind == ErrorKind::Cancelled

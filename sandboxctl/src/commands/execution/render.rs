@@ -357,7 +357,7 @@ impl<'a> Renderer<'a> {
         {
             output.notice(&format!("the command was ended by {}", signal_name(*signal)));
         }
-        // Who asked for no network knows it.
+        // A user who asked for no network knows it.
         let is_known = |note: &&Note| note.kind == NoteKind::NoNetwork && self.view.no_network;
         for note in document.common.notes.iter().filter(|note| !is_known(note)) {
             output.notice(&note.to_string());

@@ -243,7 +243,7 @@ mod tests {
             ("sandboxctl", "bin/sandboxctl"),
             ("./bin/sandboxctl", "bin/sandboxctl"),
             ("opt/sandboxctl-2", "opt/sandboxctl-2"),
-            // Whoever starts a program calls it what he likes.
+            // A program's first argument is any text that its caller chose.
             ("other/sandboxctl", "opt/sandboxctl-2"),
             ("nothing", "opt/sandboxctl-2"),
             ("", "opt/sandboxctl-2"),

@@ -185,7 +185,7 @@ async fn receive(
                             let dropped = "what was piped to it is dropped";
                             context.output.caution(&format!("{}: {dropped}", problem.detail));
                         }
-                        // Input that comes too late is nobody's mistake.
+                        // Input that comes too late is no mistake.
                         ProblemKind::NoStdin | ProblemKind::ProcessEnded => {}
                         _ => context.output.caution(&problem.detail),
                     },

@@ -80,7 +80,7 @@ fn refused(at: SocketAddr, port: u16, source: io::Error) -> Error {
         io::ErrorKind::AddrInUse => Error::usage("PORT:LOCAL", format!("{at} is already in use"))
             .with_hint(format!("{port}:0 takes a free port, and {port}:LOCAL another one")),
         io::ErrorKind::AddrNotAvailable => {
-            Error::usage("--bind", format!("{} is no address of this machine", at.ip()))
+            Error::usage("--bind", format!("{} is not an address of this machine", at.ip()))
         }
         _ => Error::System { what: at.to_string(), source },
     }
@@ -147,7 +147,7 @@ mod tests {
              hint: 80:0 takes a free port, and 80:LOCAL another one"
         );
         let error = refused(at, 80, io::ErrorKind::AddrNotAvailable.into());
-        assert_eq!(error.to_text(), "--bind: 127.0.0.1 is no address of this machine");
+        assert_eq!(error.to_text(), "--bind: 127.0.0.1 is not an address of this machine");
         assert_eq!(Error::from(not_listed(80)).exit_code(), 121);
     }
 }

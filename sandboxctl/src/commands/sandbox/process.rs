@@ -157,7 +157,7 @@ pub async fn attach(
         input,
         lent: size,
     };
-    // Who looks on does not end it.
+    // A client that only watches does not end it.
     let shown = signals.guard(attached.show()).await;
     if shown.is_err() {
         end(context, &process, Ended::Left);

@@ -52,11 +52,11 @@ pub fn serve(context: &Context<'_>, args: &ServeArgs) -> Result<u8, Error> {
     if !args.local {
         return serve_as(context, args);
     }
-    // No terminal and no signal to its starter's group ends it. It is led by nobody else if it leads a
+    // No terminal and no signal to its starter's group ends it. It has no other leader if it leads a
     // group already.
     _ = rustix::process::setsid();
     serve_as(context, args).inspect_err(|error| {
-        // Who started it asks why it is not there.
+        // The command that started it asks why it is not there.
         Place::of(&context.environment).write_failure(&error.document());
     })
 }
@@ -125,7 +125,7 @@ async fn run(
             let waits = |error: &StoreError| {
                 context.output.notice(&format!("{error}: waiting for its end"));
                 if let Owner::User(place) = &owner {
-                    // Who started it waits too.
+                    // The command that started it waits too.
                     place.write_failure(&unopened(error).document());
                 }
             };

@@ -1,8 +1,8 @@
 //! This user's own service, which keeps the sandboxes of `sandbox`: where it is, what it says of itself, and
 //! when it has nothing more to do.
 //!
-//! The command that starts it binds its socket, so that nobody waits for it in a loop: who connects is in the
-//! queue of the socket. One lock is held by whoever binds or unlinks it. The lock of the data directory
+//! The command that starts it binds its socket, so that no client polls for it: a client that connects is in the
+//! queue of the socket. One lock is held by the process that binds or unlinks it. The lock of the data directory
 //! is the service's, from its start to the end of its process.
 
 use std::collections::BTreeMap;
@@ -143,7 +143,7 @@ impl Place {
         let failed = |source| Error::System { what: socket.display().to_string(), source };
         let Ok(connection) = UnixStream::connect(&socket) else { return Ok(false) };
         check_private_dir(&self.runtime).map_err(failed)?;
-        // The kernel says who listens: whoever bound it.
+        // The kernel says who listens: the user who bound it.
         let peer = socket_peercred(&connection).map_err(|error| failed(error.into()))?;
         match peer.uid == geteuid() {
             true => Ok(true),
@@ -151,7 +151,7 @@ impl Place {
         }
     }
 
-    /// The lock of whoever binds or unlinks the socket.
+    /// The lock of the process that binds or unlinks the socket.
     ///
     /// # Errors
     ///
@@ -347,7 +347,7 @@ mod tests {
             fs::set_permissions(directory, fs::Permissions::from_mode(0o722)).unwrap();
             let refused = place.create().unwrap_err().to_text();
             assert!(refused.contains("other users may enter it"), "{refused}");
-            // Whoever answers there may be another one.
+            // The service that answers there may be another one.
             assert_eq!(place.is_served().is_err(), *directory == own);
             fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).unwrap();
         }

@@ -191,7 +191,7 @@ impl Plan {
             Endpoint::Unix(_) => None,
         });
         let service = ServiceConfig {
-            // A developer's browser comes without TLS. Nobody's comes to a socket.
+            // A developer's browser comes without TLS, and none comes to a socket.
             previews: defaults.previews.filter(|_| port.is_some()).map(|previews| PreviewConfig {
                 scheme: "http",
                 port,

@@ -82,7 +82,8 @@ impl ListQuery {
                 "nextToken" if value.is_empty() => {}
                 "nextToken" => {
                     let after = read_token(&value);
-                    parsed.after = Some(after.ok_or_else(|| invalid("no list has given it"))?);
+                    parsed.after =
+                        Some(after.ok_or_else(|| invalid("it is not a token of a list"))?);
                 }
                 "limit" => match value.parse() {
                     Ok(limit) if (1..=MAX_PAGE).contains(&limit) => parsed.limit = Some(limit),

@@ -1,6 +1,6 @@
 //! What a sandbox itself answers, as E2B's agent (envd) does: its processes and its files.
 //!
-//! Everything here is of one sandbox, which [`EnvdCaller`] says. A sandbox has one user: whoever is named
+//! Everything here is of one sandbox, which [`EnvdCaller`] says. A sandbox has one user: any user that is named
 //! acts as it, and only what a relative path means differs.
 
 mod configs;
@@ -69,7 +69,7 @@ impl FromRequestParts<App> for Call {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Error> {
-        let missing = || Error::new(StatusCode::INTERNAL_SERVER_ERROR, "a call of no sandbox");
+        let missing = || Error::new(StatusCode::INTERNAL_SERVER_ERROR, "a call without a sandbox");
         let EnvdCaller { subject, sandbox } =
             parts.extensions.get().cloned().ok_or_else(missing)?;
         let watchers = parts.extensions.get::<Arc<Watchers>>().cloned().ok_or_else(missing)?;

@@ -348,7 +348,7 @@ impl Call {
         let request = SignalRequest { signal, to: SignalTarget::Process };
         service.signal_process(subject, &place, view.id, request).await?;
         if signal == SignalName::Kill {
-            // Who looks for it next does not find it.
+            // The next request for it does not find it.
             _ = service.process(subject, &place, view.id, KILL_WAIT).await;
         }
         Ok(json!({}))
@@ -411,7 +411,7 @@ impl Following {
     /// The next piece of output; `None` at the end.
     async fn next(&mut self) -> Result<Option<Bytes>, ConnectError> {
         loop {
-            // What was killed is not waited for longer, as whoever has its output may live on, and print.
+            // What was killed is not waited for longer: a child that has its output may live on, and print.
             if self.killed_at.is_some_and(|at| at.elapsed() > KILLED_READ) {
                 return Ok(None);
             }

@@ -23,7 +23,7 @@ const MAX_WATCHERS: usize = 1024;
 const MAX_WATCHERS_OF_SANDBOX: usize = 8;
 /// The most events that wait to be asked for.
 const MAX_EVENTS: usize = 4096;
-/// When a watcher that nobody asks is forgotten.
+/// When a watcher that no request reads is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
 /// For how long an upload is remembered, and how many are.
 const UPLOADED: Duration = Duration::from_secs(10);
@@ -94,7 +94,7 @@ impl Watchers {
             .any(|(at, its, uploaded)| now < *at + UPLOADED && its == sandbox && uploaded == path)
     }
 
-    /// Forgets those that have ended or that nobody asks any more, and makes room for one.
+    /// Forgets those that have ended or that no request reads any more, and makes room for one.
     pub(super) fn make_room(&self, sandbox: &str) -> Result<(), ConnectError> {
         let mut by_id = lock(&self.by_id);
         let now = Instant::now();
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_upload_of_a_new_file_is_told_as_three_events() {
+    fn an_upload_of_a_new_file_is_reported_as_three_events() {
         let record = |name: &str, change, kind| {
             WatchRecord::Event(FileEvent { seq: 1, name: name.into(), change, kind })
         };
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_upload_is_remembered_for_a_while_where_somebody_watches() {
+    async fn an_upload_is_remembered_for_a_while_where_there_is_a_watcher() {
         let watchers = Watchers::default();
         watchers.uploading("a", "/x");
         assert!(!watchers.was_uploaded("a", "/x"));

@@ -211,7 +211,7 @@ fn shorten_wait(head: &mut Parts, passed: Duration) {
 /// The refusal of what is at a node that is away.
 pub(super) fn away(node: &str, retry_after: Duration) -> Refusal {
     Refusal::new(ProblemKind::Unavailable, format!("the node {node}, which has this, is away"))
-        .hint(Some("it is there again when that node is"))
+        .hint(Some("repeat the request when that node is back"))
         .retry_after(Some(retry_after))
 }
 
@@ -219,7 +219,7 @@ pub(super) fn away(node: &str, retry_after: Duration) -> Refusal {
 pub(super) fn lost() -> Refusal {
     let detail = "the node that has this was lost before it answered";
     Refusal::new(ErrorKind::AgentLost.into(), detail)
-        .hint(Some("look whether it was done, before you ask for it again"))
+        .hint(Some("check whether it was done before you repeat the request"))
 }
 
 #[cfg(test)]

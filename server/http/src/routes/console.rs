@@ -20,7 +20,8 @@ use crate::response::set;
 
 /// What was built, if it was: names and compressed contents.
 const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/console.rs"));
-/// Their contents, inflated once and shared: anybody may ask for them, and nothing else bounds how often.
+/// Their contents, inflated once and shared: requests for them need no credentials, and nothing else
+/// bounds how often they come.
 static PLAIN: LazyLock<Vec<Bytes>> =
     LazyLock::new(|| FILES.iter().map(|(_, gzip)| inflated(gzip)).collect());
 const INDEX: &str = "index.html";

@@ -127,7 +127,7 @@ pub(super) async fn list(
             return Err(lacks(Scope::Admin, metadata.as_deref()));
         }
         Some(name) => {
-            let invalid = |_| ServiceError::invalid("subject", "it is no subject, and not `*`");
+            let invalid = |_| ServiceError::invalid("subject", "it is neither a subject nor `*`");
             let subject = (name != ALL_SUBJECTS).then(|| Subject::new(name).map_err(invalid));
             app.service.list_of(&caller.subject, subject.transpose()?, query).await?
         }

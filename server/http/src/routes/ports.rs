@@ -115,7 +115,7 @@ async fn by_http(
     Ok(proxy(dialed.value, request, ProxyOptions { host, guard, scheme: None, stop }).await?)
 }
 
-/// A guest's page would run on the origin of the API, and any page could use a server that asks nobody for
+/// A guest's page would run on the origin of the API, and any page could use a server that asks for no
 /// credentials.
 fn refuse_pages(app: &App, headers: &HeaderMap) -> Result<()> {
     let forbidden = |detail| Err(Refusal::new(ProblemKind::Forbidden, detail));

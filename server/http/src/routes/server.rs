@@ -47,7 +47,7 @@ pub(super) async fn healthz() -> Response {
 
 pub(super) async fn readyz(State(app): State<App>) -> Response {
     let mut health = app.service.health().await;
-    // Anybody may ask: the reasons are in the log.
+    // It needs no credentials: the reasons are in the log.
     for check in &mut health.checks {
         if let Some(problem) = check.problem.take() {
             tracing::warn!(check = check.name, problem, "not ready");

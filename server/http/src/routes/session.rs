@@ -85,7 +85,7 @@ pub(super) async fn create(State(app): State<App>, request: Request) -> Result<R
         None => Err(app.auth.refuse(peer, "not the characters of a token".to_owned())),
     };
     let caller = authenticated.map_err(|error| refuse_caller(&app, None, "", error))?;
-    // Where nobody needs a token, nobody needs a session.
+    // Where no token is needed, no session is.
     let (session, proof) = match app.config.has_auth {
         true => {
             let latest = Time::now().after(MAX_SESSION);

@@ -99,7 +99,7 @@ async fn attached_client_has_output_events_and_refusals_and_sends_input() {
     socket.send(Message::binary(&b"\xff\n"[..])).await.unwrap();
     let Message::Binary(output) = next(&mut socket).await else { panic!() };
     assert_eq!(read_output_message(&output), Some((OutputStream::Stdout, 2, &b"\xff\n"[..])));
-    // It has no terminal: it is told so, and goes on.
+    // It has no terminal: it gets an error, and goes on.
     socket.send(Message::text(r#"{"resize":{"cols":1,"rows":1}}"#)).await.unwrap();
     let refused = next_json(&mut socket).await;
     assert_eq!(refused["problem"]["kind"], "conflict");

@@ -1,4 +1,4 @@
-//! The port for nodes, as somebody sees it who is none.
+//! The port for nodes, as callers see it that are not nodes.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -170,7 +170,7 @@ async fn answer_of_a_port_is_no_page_on_the_origin_of_the_api() {
     let mut bobs = request(Method::GET, &path).body(Body::empty()).unwrap();
     bobs.headers_mut().insert("authorization", "Bearer bob".parse().unwrap());
     assert_eq!(api.ask(bobs).await.problem().status, 404);
-    // Where nobody is asked who he is, any page could be he.
+    // Without authentication any page could be the caller.
     let open = api_with_previews(false, false).await;
     let (id, connections) = open.world.with_port().await;
     echo(connections);

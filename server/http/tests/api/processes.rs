@@ -1,4 +1,4 @@
-//! Processes of kept sandboxes, and what else is told of these.
+//! Processes of kept sandboxes, and what else is reported of these.
 
 use std::time::Duration;
 

@@ -184,7 +184,7 @@ async fn session_counts_for_pages_of_this_server_alone() {
         let both = api.send(empty(both.header("authorization", format!("Bearer {token}")))).await;
         assert_eq!((both.status.as_u16(), both.json()["subject"].as_str()), (status, subject));
     }
-    // One that somebody made up takes nothing away.
+    // An invented one takes nothing away.
     let beside = session.with_cookie(format!("sandboxctl_session_8470=junk; {cookie}"));
     assert_eq!(api.status(of_page(Method::GET, "/v1/usage", &beside)).await, 200);
     for odd in [format!("{cookie}x"), "sandboxctl_session_8470=".into()] {
@@ -209,7 +209,7 @@ async fn cookie_without_the_proof_of_its_session_is_no_session() {
     assert_eq!(status(&own.proof).await, 200);
     let bare = plain(Method::GET, "/v1/usage").header("origin", ORIGIN);
     assert_eq!(api.status(bare.header("cookie", &own.cookie)).await, 401);
-    // Nor does a cookie that such a server sets make anybody another, or sign anybody out, wherever it stands.
+    // Nor does a cookie that such a server sets change the caller's subject, or sign it out, wherever it stands.
     for (cookies, subject) in [
         (format!("{}; {}", planted.cookie, own.cookie), Some("alice")),
         (format!("{}; {}", own.cookie, planted.cookie), Some("alice")),
@@ -254,7 +254,7 @@ async fn sign_in_is_for_own_pages_and_replaces_what_was_there() {
     let set = secure.header("set-cookie");
     assert!(set.starts_with("__Host-sandboxctl_session=") && set.ends_with("; Secure"), "{set}");
 
-    // A session that somebody planted is not gone on with.
+    // A planted session is not used.
     let planted = api.session("bob").await;
     let mut request = sign_in(&json!({ "token": "alice" }));
     request.headers_mut().insert("cookie", planted.cookie.parse().unwrap());
@@ -328,7 +328,7 @@ async fn session_ends_with_its_token() {
 }
 
 #[tokio::test]
-async fn where_nobody_needs_a_token_nobody_gets_a_session() {
+async fn where_no_token_is_needed_there_is_no_session() {
     let config = HttpConfig { has_auth: false, ..HttpConfig::default() };
     let api = Api::with_auth(config, Arc::new(Tokens)).await;
     let answer = api.send(sign_in(&json!({ "token": "alice" }))).await;

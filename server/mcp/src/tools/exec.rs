@@ -40,7 +40,7 @@ pub(super) struct ExecData {
     signal: Option<i32>,
     /// It did not exit with code 0.
     failed: bool,
-    /// It was out of time, and was killed.
+    /// Its timeout expired, and it was killed.
     timed_out: bool,
     /// There was more output: of that, only the beginning and the end are given.
     truncated: bool,

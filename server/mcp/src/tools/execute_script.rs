@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn result_is_told_before_the_log() {
+    fn result_comes_before_the_log() {
         let result_of = |text: &str| RawValue::from_string(text.to_owned()).ok();
         let outputs = Outputs::default();
         let kept = outputs.keep(RESULT, b"[1]".to_vec(), "application/json").unwrap();

@@ -61,7 +61,7 @@ pub(crate) struct Call<'a> {
     pub cancelled: CancellationToken,
     /// Where progress goes, if the client wants it.
     pub progress: Option<ProgressTarget>,
-    /// Who is asked what a script may do, if anybody is.
+    /// Who is asked what a script may do, if anyone is.
     pub asker: Option<Arc<dyn Permission>>,
 }
 

@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(of_alice.len(), MAX_REQUESTS / 2);
         let of_bob: Vec<_> = std::iter::from_fn(|| begin(&bob)).collect();
         assert_eq!(of_bob.len(), MAX_REQUESTS / 4);
-        // Who has none gets some, and who ends one may begin another.
+        // A caller without requests gets some, and one that ends a request may begin another.
         assert!(begin(&None).is_some() && begin(&alice).is_none());
         drop(of_bob);
         of_alice.pop();

@@ -2,8 +2,8 @@
 //!
 //! Everything is bounded. At most [`IN_FLIGHT`] requests of each [`Lane`] are worked on; more wait in a
 //! queue, and when that is full, nothing is read. A cancellation passes the queue. A line that is too
-//! long is skipped, and answered with its id where that can be told. When the client's stream ends, what is in progress is cancelled: nobody
-//! waits for it, and a client that does not read is not waited for either.
+//! long is skipped, and answered with its id where that was found. When the client's stream ends, what is
+//! in progress is cancelled; a client that does not read is not waited for either.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -316,7 +316,7 @@ fn parse(line: &[u8]) -> Line {
         Ok(message) => Line::Message(Box::new(message), text.len()),
         Err(error) if error.is_data() && is_without_id(text) => Line::Refused(None, no_id()),
         Err(error) => {
-            // Who sent it waits for an answer with its id.
+            // Its sender waits for an answer with its id.
             let id = IdReader::id_of(text);
             let is_wrong = |id: &Value| RequestId::deserialize(id).is_err();
             let refusal = match error.is_data() {
@@ -758,7 +758,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn request_before_initialize_is_told_what_is_missing() {
+    async fn request_before_initialize_is_refused_with_what_is_missing() {
         let ((mut input, reader), (writer, output)) = (duplex(1 << 20), duplex(1 << 20));
         let mut output = BufReader::new(output);
         let stop = std::future::pending();

@@ -147,7 +147,7 @@ mod tests {
     }
 
     /// A client, and the notifications that it receives.
-    fn told() -> (Progress, impl AsyncFnMut() -> Value) {
+    fn notified() -> (Progress, impl AsyncFnMut() -> Value) {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let server = serve_directly::<RoleServer, _, _, _, _>(Idle, ours, None);
         let progress = progress_of(server.peer());
@@ -163,7 +163,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn lines_are_joined_within_bounds_and_between_characters() {
-        let (progress, mut next) = told();
+        let (progress, mut next) = notified();
         let alive = CancellationToken::new();
         progress.push_line("a");
         progress.push_line("b");
@@ -187,8 +187,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn output_is_told_as_it_comes_and_no_character_is_split() {
-        let (progress, mut next) = told();
+    async fn output_is_reported_as_it_comes_and_no_character_is_split() {
+        let (progress, mut next) = notified();
         let alive = CancellationToken::new();
         let (first, rest) = "a\né".as_bytes().split_at(3);
         progress.push_output(first);

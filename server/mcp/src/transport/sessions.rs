@@ -441,9 +441,9 @@ mod tests {
     async fn call_that_is_answered_or_in_a_session_that_ends_is_followed_no_longer() {
         let (sessions, id, mut cancelled) = session().await;
         let events = sessions.create_stream(&id, call(1, "other")).await.unwrap();
-        let told: Vec<_> = events.collect().await;
+        let received: Vec<_> = events.collect().await;
         assert!(matches!(
-            told.last().and_then(|event| event.message.as_deref()),
+            received.last().and_then(|event| event.message.as_deref()),
             Some(JsonRpcMessage::Response(_))
         ));
         let mut open = Box::pin(sessions.create_stream(&id, call(2, "wait")).await.unwrap());

@@ -36,7 +36,7 @@ impl Workspace {
             return Err(Failure::new(ErrorKind::Busy, message, Some(hint.to_owned())));
         }
         let (service, subject) = (self.service()?, &self.subject);
-        // Who may use them is signed: a port is open to those that are given its preview.
+        // Previews are signed: a port is open only to clients that were given its preview.
         let ports = if service.previews().is_some() { Ports::Any } else { Ports::default() };
         let spec = || self.spec().processes(sandbox_api::Processes::Kept).ports(ports.clone());
         let sandbox = service.attached_sandbox(subject, PROCESSES, spec).await;
@@ -209,7 +209,7 @@ mod tests {
     fn client_that_subscribes_while_a_watch_ends_is_seen_or_starts_the_next() {
         let sandbox = SandboxRef { id: "a".to_owned(), generation: Some(1) };
         let watched = Mutex::new(Some(sandbox.clone()));
-        // Nobody finds the files watched between the question and the end.
+        // No subscriber finds the files watched between the question and the end.
         let is_wanted = |answer| {
             let watched = &watched;
             move || watched.try_lock().is_err() && answer

@@ -18,7 +18,7 @@ use crate::live::{PendingExecution, PendingWork};
 use crate::lock;
 use crate::work::not_begun;
 
-/// When to look if nobody says that something waits: a wake-up can be lost.
+/// When to look without a wake-up that something waits: one can be lost.
 const POLL: Duration = Duration::from_secs(1);
 /// The same where wake-ups do not come.
 const POLL_ALONE: Duration = Duration::from_millis(250);

@@ -1,4 +1,4 @@
-//! What a node of a cluster decides, from what it knows and what it is told. Pure: no clock, task or database. The
+//! What a node of a cluster decides, from its state and the rows that it read. Pure: no clock, task or database. The
 //! service acts on it, and the simulator (`tests/simulator/`) runs it through thousands of histories.
 //!
 //! A time is the node's own monotonic clock, as the duration since any start. Clocks of two machines are never

@@ -1,4 +1,4 @@
-//! Executions that wait, or are at another node, and somebody here waits for.
+//! Executions that wait, or are at another node, and that a caller of this node waits for.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use crate::lock;
 #[derive(Default)]
 pub(super) struct Followed {
     by_id: Mutex<HashMap<String, watch::Sender<Progress>>>,
-    /// Somebody waits, or one of them changed.
+    /// A caller waits, or one of them changed.
     pub due: Notify,
 }
 
@@ -34,7 +34,7 @@ impl Followed {
         }
     }
 
-    /// The ids of those for which somebody waits still.
+    /// The ids of those for which a caller waits still.
     pub fn ids(&self) -> Vec<String> {
         let mut by_id = lock(&self.by_id);
         by_id.retain(|_, progress| progress.receiver_count() > 0);

@@ -10,7 +10,7 @@
 //! | [`session`] | the session of this node: begun, renewed, lost |
 //! | [`claims`] | executions that are taken from the queue |
 //! | [`orphans`] | what others, or this node before, held when their session ended |
-//! | [`elsewhere`] | executions at other nodes that somebody here waits for, or cancels |
+//! | [`elsewhere`] | executions at other nodes that a caller of this node waits for, or cancels |
 //! | [`limits`] | what all nodes count together |
 //! | [`node`] | what a service knows as a node |
 //! | [`place`] | where the target of a request is |

@@ -135,7 +135,7 @@ impl Node {
         }
     }
 
-    /// Somebody elsewhere may wait for the end of an execution that waited.
+    /// A caller of another node may wait for the end of an execution that waited.
     pub fn changed(&self, id: &str) {
         self.cluster.announce(Wake::Changed(id.to_owned()));
     }

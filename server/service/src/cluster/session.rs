@@ -31,7 +31,7 @@ impl Node {
         drop(self.claiming.lock().await);
     }
 
-    /// Ends the session, so that nobody waits for its lease.
+    /// Ends the session, so that no node waits for its lease.
     pub async fn leave(&self) {
         self.has_left.store(true, Ordering::Release);
         let session = self.session();
@@ -161,7 +161,7 @@ impl Core {
         }
     }
 
-    /// Compares what this node knows with what its session holds, and ends what is nobody's.
+    /// Compares what this node knows with what its session holds, and ends what no session holds.
     async fn adopt(self: &Arc<Self>) -> Result<(), ServiceError> {
         self.adopt_claims().await?;
         self.end_orphans().await

@@ -512,7 +512,7 @@ impl KeptSandboxes {
 
     /// Counts a process that is being started, if its subject may have one more. The output that may be kept of it
     /// counts until it has ended. What is kept after that is dropped where it is in the way: that of the subject
-    /// first, the oldest first, and what somebody reads last.
+    /// first, the oldest first, and output with a reader last.
     pub fn begin_process(
         &self,
         kept: &Arc<SandboxEntry>,

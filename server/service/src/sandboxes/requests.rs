@@ -59,7 +59,7 @@ impl SandboxQuery {
         }
         let after: Option<Cursor> =
             self.cursor.as_deref().map(str::parse).transpose().map_err(|_| {
-                ServiceError::invalid("cursor", "it is not one that a list has given")
+                ServiceError::invalid("cursor", "it is not a `next_cursor` of a list")
             })?;
         let position = |sandbox: &SandboxView| Cursor::new(sandbox.created_at, &sandbox.id);
         sandboxes.retain(|sandbox| {

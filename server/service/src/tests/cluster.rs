@@ -369,7 +369,7 @@ fn files_that_the_database_does_not_know_stay_until_they_would_have_expired() {
 }
 
 #[test]
-fn nobody_is_dead_because_the_database_is() {
+fn no_node_is_dead_because_the_database_is() {
     let mut nodes = Nodes::leased(2 * SHORTEST_LEASE, 1, Postgres::start(), |_| {});
     let id = nodes.submit(0, script("wait"));
     nodes.until_true(|| nodes.runs(0) == 1);
@@ -432,7 +432,7 @@ fn subject_runs_no_more_than_its_limit_at_all_nodes_together() {
     assert!(found.unwrap().document.is_some(), "others are not held up");
     let limit = "SELECT 1 FROM executions WHERE session IS NOT NULL AND ended_at IS NULL";
     for done in 1..=7 {
-        // Whoever runs one ends it.
+        // The node that runs one ends it.
         nodes.go_on(1);
         nodes.until_true(|| nodes.all_runs() > 2 + done);
         assert!(nodes.rows(limit).len() <= 2);
@@ -534,7 +534,7 @@ fn kept_sandbox_is_found_at_its_node_and_is_away_without_it() {
     let by_id = || Target::Sandbox(kept.id.clone());
     let by_name = || Target::SandboxNamed("mine".to_owned());
     assert_eq!(place(&nodes, 0, by_id()), Location::Here);
-    // Of a name its node is told there too: no other one is asked to make it once more.
+    // For a name the answer names its node too: no other node is asked to make it once more.
     for (number, target) in [(1, by_id()), (0, by_name()), (1, by_name())] {
         let Location::At(found) = place(&nodes, number, target) else { panic!("it is there") };
         assert_eq!(found.node, "node-0");

@@ -123,7 +123,7 @@ fn process_is_started_written_to_read_and_stopped() {
     let running = Some(ProcessState::Running);
     assert_eq!(list(ProcessFilter { state: running, tag: None }), [1]);
     assert_eq!(list(ProcessFilter { state: None, tag: Some("echo".to_owned()) }), [1]);
-    // Those who wait for the end are told when its stdin is closed.
+    // A wait for its end ends when its stdin is closed.
     let (service, of) = (world.service().clone(), of_sandbox(&id, None));
     let waiting = world.spawn(async move { service.process(me(), &of, 1, TEST_TIMEOUT).await });
     let sandbox = of_sandbox(&id, None);
@@ -649,7 +649,7 @@ fn front_end_reaches_the_processes_of_a_sandbox_that_it_keeps() {
     let started = world.block_on(started).unwrap().value;
     let found = world.block_on(world.service().process(me(), &sandbox, started.id, NOW)).unwrap();
     assert_eq!((found.generation, found.value.id), (1, started.id));
-    // It is nobody else's, and in no list.
+    // No other subject has it, and no list.
     let list = world.block_on(world.service().sandboxes(me(), SandboxQuery::default())).unwrap();
     assert!(list.sandboxes.is_empty());
     let theirs = world.service().process(other(), &sandbox, started.id, NOW);

@@ -34,7 +34,7 @@ impl Cluster {
             &[bind(&session), bind(&slots), bind(&limit)],
         )?;
         let claimed: Vec<_> = rows.iter().map(claimed).collect::<Result<_, _>>()?;
-        // Without a slot left it is of no use to know: whoever has one again looks again.
+        // Without a slot left it is of no use to know: a node that has one again looks again.
         let is_full = usize::try_from(slots).is_ok_and(|slots| claimed.len() >= slots);
         let has_more = is_full || {
             let waits = "SELECT EXISTS (SELECT FROM queue)";

@@ -1,4 +1,4 @@
-//! What nodes tell each other so that nobody has to look: that something waits, and that an execution ended. They say it
+//! What nodes tell each other so that none has to look: that something waits, and that an execution ended. They say it
 //! in transactions of their own, several at a time, because the commit of a notification takes a lock that all
 //! notifying transactions share. One that is lost costs a moment: everybody looks regularly too.
 
@@ -73,7 +73,7 @@ async fn keep_listening(
     }
 }
 
-/// Passes on what comes, until the connection is lost. Whether somebody hears it still.
+/// Passes on what comes, until the connection is lost. Whether it still has a listener.
 async fn hear(mut messages: Messages, wake: &impl Fn(Wake) -> bool) -> bool {
     loop {
         match poll_fn(|context| messages.poll_message(context)).await {

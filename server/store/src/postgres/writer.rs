@@ -53,7 +53,7 @@ pub struct DatabaseFigures {
     pub retries: u64,
 }
 
-/// Is told of a change: what it returned, or why it was not made.
+/// Takes the result of a change: what it returned, or why it was not made.
 type Completion = Box<dyn FnOnce(Result<Vec<Row>, StoreError>) + Send>;
 
 /// A change: one statement, which decides by itself, so that nothing is to be read before.
@@ -110,7 +110,7 @@ impl Change {
 }
 
 /// Starts the thread of one connection, which is driven there: no other thread is woken for what is sent or comes.
-/// While nothing is written, nobody looks at it: that it was closed is found with the next transaction, which is begun
+/// While nothing is written, it is not read: that it was closed is found with the next transaction, which is begun
 /// again then.
 pub(super) fn start(
     connector: Arc<Connector>,

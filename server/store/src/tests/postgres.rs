@@ -80,7 +80,7 @@ impl Clustered {
         self.store.accept(new)
     }
 
-    /// Claims an execution, whoever's turn it is, and runs it.
+    /// Claims the next execution, of any subject, and runs it.
     pub fn mark_running(&self, id: &str, start: Start) -> Result<(), StoreError> {
         let claim = "UPDATE executions SET session = $1, node = $2, claims = claims + 1
              WHERE id = $3 AND session IS NULL AND ended_at IS NULL
@@ -407,7 +407,7 @@ fn pass_on(mut client: TcpStream, mut server: TcpStream, next: &AtomicU8, direct
             client.shutdown(Shutdown::Both).unwrap();
         }
         if loss == Loss::Late as u8 {
-            until_somebody_waits(direct);
+            until_a_transaction_waits(direct);
         }
         if loss != Loss::Commit as u8 && server.write_all(sent).is_err() || loss != 0 {
             break;
@@ -417,12 +417,12 @@ fn pass_on(mut client: TcpStream, mut server: TcpStream, next: &AtomicU8, direct
     _ = server.shutdown(Shutdown::Write);
 }
 
-fn until_somebody_waits(store: &Store) {
+fn until_a_transaction_waits(store: &Store) {
     let waits = "SELECT 1 FROM pg_stat_activity
          WHERE wait_event_type = 'Lock' AND datname = current_database()";
     let deadline = Instant::now() + Duration::from_secs(60);
     while database(store).query(waits, &[]).unwrap().is_empty() {
-        assert!(Instant::now() < deadline, "nobody waits for the commit");
+        assert!(Instant::now() < deadline, "no transaction waits for the commit");
         thread::sleep(Duration::from_millis(2));
     }
 }
@@ -590,7 +590,7 @@ fn server_is_trusted_by_its_certificate_alone() {
     };
     let certificate = Some(dir.path().join("cert.pem"));
     report("localhost", certificate.clone()).unwrap();
-    // Of another name, and of nobody that the system trusts.
+    // Of another name, and of no authority that the system trusts.
     assert!(report("127.0.0.1", certificate).is_err());
     assert!(report("localhost", None).is_err());
 }

@@ -180,7 +180,7 @@ file_tools! {
         /// Delete a directory with all that is in it
         #[serde(default)]
         recursive: bool,
-        /// Take it as done where nothing is there
+        /// Succeed where nothing is there
         #[serde(default)]
         force: bool,
     }

@@ -25,7 +25,7 @@ fn tool(tool: &str, args: &RawValue, stop: Stop) -> Boxed {
             )
         }
         "wait" => Box::pin(async move { ToolResponse::refused(stop.stopped().await.into()) }),
-        "fail" => Box::pin(async { panic!("as it was told") }),
+        "fail" => Box::pin(async { panic!("as requested") }),
         _ => {
             let error = ToolError::invalid(format!("unknown tool '{tool}'"));
             Box::pin(async { ToolResponse::refused(error) })
@@ -152,7 +152,7 @@ async fn a_line_that_is_no_call_is_answered_and_the_next_one_is_read() {
     let answers = answers(&input).await;
     assert_eq!(answers.len(), lines.len() + 1);
     let with_an_id: Vec<_> = answers.iter().filter_map(|answer| answer["id"].as_str()).collect();
-    assert_eq!(with_an_id, ["a", "b"], "where it can be told");
+    assert_eq!(with_an_id, ["a", "b"], "where it was found");
     let errors: Vec<_> = answers
         .iter()
         .map(|answer| {

@@ -118,7 +118,7 @@ fn hints_of_file_tools_work_word_for_word() {
     let mut client = Client::new(&place, &["--io-dir", "out", "--pool", "0"]);
 
     for (name, encoding, reported) in [
-        ("bytes", "base64", "it is no text"),
+        ("bytes", "base64", "it is not text"),
         ("le.csv", "utf-16le", "it is UTF-16"),
         ("be.csv", "utf-16be", "it is UTF-16"),
         ("latin1.csv", "latin1", "such as Latin-1"),

@@ -58,7 +58,7 @@ fn output_of_a_command_is_cut_and_all_of_it_is_a_resource() {
     assert_eq!(few["structuredContent"]["truncated"], false);
     let no_text = client.call("exec", json!({ "shell": "printf 'a\\0b'" }));
     let text = no_text["content"][0]["text"].as_str().unwrap();
-    assert!(text.starts_with("[3 bytes that are no text: "), "{text}");
+    assert!(text.starts_with("[3 bytes that are not text: "), "{text}");
     assert_eq!(client.resource(&named(text)), "a\0b");
     assert_eq!(no_text["structuredContent"]["stdout"], "a\0b");
     client.end();

@@ -62,7 +62,7 @@ function columns(hasSubjects: boolean, own: string): Column<ExecutionSummary>[] 
   ];
 }
 
-/** What it is called. Those of other subjects are rows alone: the service shows them to nobody else. */
+/** What it is called. Those of other subjects are rows alone: the service shows them to no other subject. */
 function Runs({ row, isOwn }: { row: ExecutionSummary; isOwn: boolean }) {
   const name = <bdi>{title(row)}</bdi>;
   return (

@@ -1,4 +1,4 @@
-/** The terminals of a sandbox: processes with a terminal, which go on when nobody looks at them. */
+/** The terminals of a sandbox: processes with a terminal, which go on when no page shows them. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, send } from "../../lib/api";
 import { safe } from "../../lib/format";

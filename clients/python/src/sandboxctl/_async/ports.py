@@ -38,7 +38,7 @@ class AsyncPorts:
         """Opens a host at which browsers and programs reach this port, for `timeout` seconds or an hour. It needs a
         server that has previews.
 
-        Requests to it have its `headers`, unless it is `public`: then whoever knows its URL may use it, if the server
+        Requests to it have its `headers`, unless it is `public`: then its URL is enough to use it, if the server
         allows that.
         """
         request = {"public": public, **({} if timeout is None else {"ttl_ms": ttl_of(timeout)})}

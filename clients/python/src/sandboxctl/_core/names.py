@@ -117,9 +117,9 @@ _MEMBERS: Final = {
         "write stdin": "`send_stdin`",
         "send_eof": "`close_stdin`",
         "logs stdout stderr output": "iteration over it, and `events`",
-        "disconnect": "nothing: a process goes on, whoever reads it",
+        "disconnect": "nothing: a process goes on without readers",
     },
-    "Terminal": {"write send_input": "`send`", "disconnect": "nothing: a terminal goes on, whoever reads it"},
+    "Terminal": {"write send_input": "`send`", "disconnect": "nothing: a terminal goes on without readers"},
     "Ports": {"expose open": "`preview`, or `forward` on this machine", "get get_host": "`url`"},
     "Pty": {
         "kill resize send_stdin send_input": "the terminal that `create` gives",

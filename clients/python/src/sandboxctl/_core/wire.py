@@ -130,7 +130,7 @@ class Envelope(TypedDict):
 
 
 class ExecExecution(TypedDict):
-    """The document of `exec --json`, for every way a command can end, including failures of sandboxctl itself; see `failed` for those before the command began."""
+    """The document of `exec --json`, for every way a command can end, including failures of sandboxctl itself."""
     artifacts: NotRequired[Union[ArtifactsReport, None]]
     """What was copied out of the io dir, if that was asked for."""
     changes: NotRequired[Union[ChangeManifest, None]]
@@ -580,7 +580,7 @@ class RefusedHost(TypedDict):
 
 
 class ResultExecution(TypedDict):
-    """The document of `--json`, for every way a run can end, including failures of sandboxctl itself; see `failed` for those before the run began."""
+    """The document of `--json`, for every way a run can end, including failures of sandboxctl itself."""
     artifacts: NotRequired[Union[ArtifactsReport, None]]
     """What was copied out of the io dir, if that was asked for."""
     changes: NotRequired[Union[ChangeManifest, None]]
@@ -722,9 +722,9 @@ class TestCase(TypedDict):
     line: NotRequired[Union[int, None]]
     """The line of the script where it failed."""
     message: NotRequired[Union[str, None]]
-    """Why it failed or was skipped, at most `MAX_TEST_MESSAGE_BYTES` encoded."""
+    """Why it failed or was skipped, at most 1,024 bytes in JSON."""
     name: str
-    """Its name, at most `MAX_TEST_NAME_BYTES` encoded."""
+    """Its name, at most 256 bytes in JSON."""
     status: TestStatus
     """How it ended."""
 
@@ -786,7 +786,7 @@ class Usage(TypedDict):
 class ViewOptions(TypedDict):
     """The lines of a file that are wanted."""
     limit: NotRequired[Union[int, None]]
-    """The maximum number of lines; null for the maximum of a view (2,000 lines, 50 KiB)."""
+    """The maximum number of lines; by default that of a view (2,000 lines, 50 KiB)."""
     offset: NotRequired[int]
     """The first line, counted from 1."""
 
@@ -894,7 +894,7 @@ OmitReason = Literal["symlink", "fifo", "socket", "device", "reserved_name"]
 class OperationRead(TypedDict):
     """Reads a file, or a range of it, as text in an encoding."""
     encoding: NotRequired[Union[Encoding, None]]
-    """The encoding of the content; null for the sandbox's default."""
+    """The encoding of the content; by default the sandbox's."""
     limit: NotRequired[Union[int, None]]
     """The maximum number of bytes."""
     offset: NotRequired[int]
@@ -920,7 +920,7 @@ class OperationWrite(TypedDict):
     content: str
     """The content, in the encoding."""
     encoding: NotRequired[Union[Encoding, None]]
-    """The encoding; null for the sandbox's default."""
+    """The encoding; by default the sandbox's."""
     mode: NotRequired[WriteMode]
     """What happens to an existing file."""
     operation: Literal["write"]

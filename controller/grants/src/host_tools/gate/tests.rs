@@ -183,7 +183,7 @@ async fn destructive_tool_needs_a_word_for_it_or_a_permission() {
     let (asked, tools) = gate(&["a.remove"], |grant| grant.permission = Some(Arc::new(Asked)));
     assert!(call(&asked, "a.remove", json!({})).await.is_err());
     assert!(call(&asked, "a.remove", json!({ "yes": 1 })).await.is_ok());
-    // Nobody is asked about what no rule gives.
+    // No question is asked about what no rule gives.
     assert!(call(&asked, "a.write", json!({ "yes": 1 })).await.is_err());
     assert_eq!(tools.calls.lock().unwrap().len(), 1);
     let (learning, _) = gate(&["a.read"], |grant| grant.learner = Some(Arc::new(Asked)));

@@ -402,7 +402,7 @@ async fn list(call: Call<'_>) -> Result<CallToolResult, Failure> {
 #[serde(deny_unknown_fields)]
 struct PortArgs {
     port: NonZeroU16,
-    /// Whether whoever knows its URL may use it.
+    /// Whether its URL is enough to use it.
     #[serde(default)]
     public: bool,
     /// An hour by default.

@@ -37,7 +37,7 @@ pub struct Violation {
 /// What was seen of a history.
 #[derive(Debug)]
 pub struct Checker {
-    /// The id that callers were told, by subject and key, and those without a key.
+    /// The id that callers were given, by subject and key, and those without a key.
     acked: BTreeMap<(Subject, u64), Id>,
     acked_ids: BTreeSet<Id>,
     asked: BTreeSet<(Subject, u64)>,

@@ -9,7 +9,7 @@ pub const LEASE: Moment = 1_000_000;
 /// A protocol that is broken on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// Whoever writes, writes.
+    /// All writes succeed.
     NoFence,
     /// A node looks at its lease before it writes, and the database does not.
     FenceByTime,

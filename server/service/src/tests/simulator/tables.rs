@@ -459,7 +459,7 @@ impl Tables {
         }
     }
 
-    /// A node that has nothing to do any more ends its session itself: nobody waits for a lease.
+    /// A node that has nothing to do any more ends its session itself: no other waits for a lease.
     pub fn leave(&mut self, session: Session) {
         self.sessions.remove(&session);
     }
