@@ -362,6 +362,41 @@ fn session_that_has_ended_changes_nothing() {
     assert_eq!(begun, Accepted::Queued);
 }
 
+#[test]
+fn beat_says_what_the_others_do_and_what_waits() {
+    let server = Postgres::shared();
+    let node = Clustered::new(&server.database());
+    let beat = |of: &Clustered| of.store.cluster().unwrap().beat(of.session, 0, 0).unwrap();
+    let nothing = Beat {
+        drain: Drain::No,
+        cancel_asked: Vec::new(),
+        others: Vec::new(),
+        waiting: 0,
+        oldest: None,
+    };
+    assert_eq!(beat(&node), nothing);
+    let others = [node.other("n2"), node.other("n3")];
+    _ = beat(&others[1]);
+    for (id, created) in [("runs", 1), ("runs too", 1), ("late", 9), ("early", 5)] {
+        node.accept(new(id, created)).unwrap();
+    }
+    for id in ["runs", "runs too"] {
+        node.mark_running(id, start(2)).unwrap();
+    }
+    assert!(node.store.cluster().unwrap().ask_cancel(&subject("alice"), "runs").unwrap());
+    let mut said = beat(&node);
+    said.others.sort_unstable();
+    let expected = Beat {
+        drain: Drain::No,
+        cancel_asked: vec!["runs".to_owned()],
+        others: vec![(others[0].session, 0), (others[1].session, 1)],
+        waiting: 2,
+        oldest: Some(Time::from_unix_millis(5)),
+    };
+    assert_eq!(said, expected);
+    assert!(beat(&others[0]).cancel_asked.is_empty());
+}
+
 /// Where a proxy between a store and its database loses the answer to a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
