@@ -363,6 +363,33 @@ fn session_that_has_ended_changes_nothing() {
 }
 
 #[test]
+fn executions_whose_session_has_ended_are_orphans() {
+    let server = Postgres::shared();
+    let node = Clustered::new(&server.database());
+    let other = node.other("n2");
+    for id in ["waits", "claimed", "runs", "secret", "secret elsewhere"] {
+        node.accept(new(id, 1)).unwrap();
+    }
+    let claim = "UPDATE executions SET session = $1 WHERE id = 'claimed'
+         RETURNING dequeue(seq, subject) IS NULL";
+    node.sql(claim, &[bind(&node.session)]);
+    node.mark_running("runs", start(2)).unwrap();
+    let lane = "UPDATE queue SET lane = '#' || $1
+         WHERE execution = (SELECT seq FROM executions WHERE id = $2)";
+    node.sql(lane, &[bind(&node.session), bind(&"secret")]);
+    node.sql(lane, &[bind(&other.session), bind(&"secret elsewhere")]);
+    let orphans = || -> Vec<_> {
+        let found = other.store.cluster().unwrap().orphans().unwrap();
+        found.into_iter().map(|it| (it.execution.summary.id, it.session)).collect()
+    };
+    assert!(orphans().is_empty());
+    node.end_session();
+    let held = Some(node.session);
+    let expected = [("claimed", held), ("runs", held), ("secret", None)];
+    assert_eq!(orphans(), expected.map(|(id, session)| (id.to_owned(), session)));
+}
+
+#[test]
 fn beat_says_what_the_others_do_and_what_waits() {
     let server = Postgres::shared();
     let node = Clustered::new(&server.database());
