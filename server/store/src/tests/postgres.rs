@@ -424,6 +424,16 @@ fn beat_says_what_the_others_do_and_what_waits() {
     assert!(beat(&others[0]).cancel_asked.is_empty());
 }
 
+/// To compile a statement takes longer than to run it.
+#[test]
+fn database_compiles_no_statement() {
+    let server = Postgres::shared();
+    let node = Clustered::new(&server.database());
+    let setting = |rows: Vec<tokio_postgres::Row>| rows[0].get::<_, String>(0);
+    assert_eq!(setting(node.sql("SHOW jit", &[])), "off");
+    assert_eq!(setting(database(&node.store).query("SHOW jit", &[]).unwrap()), "off");
+}
+
 /// Where a proxy between a store and its database loses the answer to a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
