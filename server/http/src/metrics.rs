@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
-use opentelemetry::metrics::AsyncInstrument;
+use opentelemetry::metrics::{AsyncInstrument, Counter as SentCounter};
 use opentelemetry::{KeyValue, global};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -39,6 +39,8 @@ pub(crate) struct Metrics {
     connections: Gauge<i64, AtomicI64>,
     connections_refused: Counter<u64, AtomicU64>,
     forwarded: Family<Label<&'static str>, Counter>,
+    /// The same for OpenTelemetry.
+    forwarded_sent: SentCounter<u64>,
 }
 
 impl Metrics {
@@ -63,11 +65,11 @@ impl Metrics {
             connections_refused.clone(),
         );
         let forwarded = Family::default();
-        registry.register(
-            "forwarded_requests",
-            "Requests that were sent to another node, by what came of it",
-            forwarded.clone(),
-        );
+        let help = "Requests that were sent to another node, by what came of it";
+        registry.register("forwarded_requests", help, forwarded.clone());
+        let meter = global::meter("sandboxctl");
+        let forwarded_sent = meter.u64_counter("sandboxctl_forwarded_requests");
+        let forwarded_sent = forwarded_sent.with_description(help).build();
         send(&service);
         registry.register_collector(Box::new(OfService(service)));
         Self {
@@ -78,6 +80,7 @@ impl Metrics {
             connections,
             connections_refused,
             forwarded,
+            forwarded_sent,
         }
     }
 
@@ -106,6 +109,7 @@ impl Metrics {
     /// Counts a request that was sent on, by what came of it.
     pub fn forwarded(&self, result: &'static str) {
         self.forwarded.get_or_create(&[("result", result)]).inc();
+        self.forwarded_sent.add(1, &[KeyValue::new("result", result)]);
     }
 
     /// All of them, as text.

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::nodes::{Cluster, LONG_LEASE};
 use crate::collector::{Collector, hex};
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, eventually};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER: &str = "00f067aa0ba902b7";
@@ -17,6 +17,7 @@ fn an_execution_and_a_forwarded_request_are_in_the_trace_of_their_caller() {
     let collector = Collector::start();
     let mut cluster = Cluster::new(&place, Postgres::shared(), LONG_LEASE);
     cluster.variables.push(("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url.clone()));
+    cluster.variables.push(("OTEL_METRIC_EXPORT_INTERVAL", "200".to_owned()));
     cluster.variables.push(("SANDBOXCTL_SERVER_CONCURRENCY", "1".to_owned()));
     let traceparent = format!("00-{TRACE}-{CALLER}-01");
     let traced = |node| cluster.call(node, "a").with("traceparent", &traceparent);
@@ -29,6 +30,10 @@ fn an_execution_and_a_forwarded_request_are_in_the_trace_of_their_caller() {
     let path = format!("/v1/executions/{busy}");
     assert_eq!(traced(1).exchange("DELETE", &path, "").unwrap().0, 200);
     assert_eq!(cluster.ended(0, "a", &busy)["status"], json!("cancelled"));
+    // What came last is of this node or of the other one.
+    eventually("the requests that were forwarded are sent", || {
+        collector.metric("sandboxctl_forwarded_requests", Some("ok"))
+    });
     cluster.end();
 
     let all = collector.spans();

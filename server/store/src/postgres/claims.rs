@@ -85,13 +85,16 @@ impl Cluster {
     ///
     /// [`StoreError`].
     pub fn orphans(&self) -> Result<Vec<OrphanedExecution>, StoreError> {
+        // Two joins. With an `OR` there would be none, but a look for the session of each execution.
         let statement = format!(
-            "SELECT {RECOVERED}, session, claims, cancel_asked FROM executions e \
-             WHERE ended_at IS NULL AND (\
-                 session IS NOT NULL AND NOT EXISTS (SELECT FROM sessions s WHERE s.id = e.session) \
-                 OR session IS NULL AND EXISTS (SELECT FROM queue q WHERE q.execution = e.seq \
-                     AND q.lane LIKE '#%' \
-                     AND NOT EXISTS (SELECT FROM sessions s WHERE '#' || s.id = q.lane))) \
+            "SELECT {RECOVERED}, session, claims, cancel_asked FROM executions \
+             WHERE ended_at IS NULL AND seq IN (\
+                 SELECT e.seq FROM executions e \
+                 WHERE e.ended_at IS NULL AND e.session IS NOT NULL \
+                     AND NOT EXISTS (SELECT FROM sessions s WHERE s.id = e.session) \
+                 UNION ALL SELECT e.seq FROM queue q JOIN executions e ON e.seq = q.execution \
+                 WHERE e.session IS NULL AND q.lane LIKE '#%' \
+                     AND NOT EXISTS (SELECT FROM sessions s WHERE '#' || s.id = q.lane)) \
              ORDER BY seq"
         );
         self.database.all(&statement, &[], |row| {

@@ -222,15 +222,17 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
+    -- The sessions are looked through once, and so is what waits.
     RETURN QUERY SELECT
         (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
         (SELECT n.draining FROM nodes n WHERE n.id = _node),
         ARRAY(SELECT e.id FROM executions e
             WHERE e.session = _session AND e.ended_at IS NULL AND e.cancel_asked),
-        ARRAY(SELECT s.id FROM sessions s WHERE s.id <> _session ORDER BY s.id),
-        ARRAY(SELECT s.beat FROM sessions s WHERE s.id <> _session ORDER BY s.id),
-        (SELECT count(*) FROM queue),
-        (SELECT min(e.created_at) FROM queue q JOIN executions e ON e.seq = q.execution);
+        coalesce(o.ids, '{}'), coalesce(o.all_beats, '{}'), w.count, w.first
+    FROM (SELECT array_agg(s.id) AS ids, array_agg(s.beat) AS all_beats
+            FROM sessions s WHERE s.id <> _session) AS o,
+        (SELECT count(*), min(e.created_at) AS first
+            FROM queue q LEFT JOIN executions e ON e.seq = q.execution) AS w;
 END $$;
 
 -- Counts a request of a subject that may make so many in a minute, evenly or in a burst. 0, or the seconds until the

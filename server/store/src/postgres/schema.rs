@@ -22,6 +22,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0002.sql"),
     include_str!("migrations/0003.sql"),
     include_str!("migrations/0004.sql"),
+    include_str!("migrations/0005.sql"),
 ];
 /// What is run after them.
 const FUNCTIONS: [&str; 2] = [include_str!("functions.sql"), include_str!("changes.sql")];

@@ -312,16 +312,19 @@ impl Open {
     }
 }
 
-/// Polls each future in order, so that what each sends when it is first polled is sent in order.
+/// Polls each future once, so that what each sends when it is first polled is sent in order. Their answers come in this
+/// order too.
 async fn in_order<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.into_iter().map(maybe_done).collect();
     poll_fn(|context| {
-        let mut is_done = true;
         for future in &mut futures {
-            is_done &= Pin::new(future).poll(context).is_ready();
+            _ = Pin::new(future).poll(context);
         }
-        if is_done { Poll::Ready(()) } else { Poll::Pending }
+        Poll::Ready(())
     })
     .await;
+    for future in &mut futures {
+        future.await;
+    }
     futures.iter_mut().filter_map(|it| Pin::new(it).take_output()).collect()
 }

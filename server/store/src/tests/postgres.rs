@@ -362,6 +362,78 @@ fn session_that_has_ended_changes_nothing() {
     assert_eq!(begun, Accepted::Queued);
 }
 
+#[test]
+fn executions_whose_session_has_ended_are_orphans() {
+    let server = Postgres::shared();
+    let node = Clustered::new(&server.database());
+    let other = node.other("n2");
+    for id in ["waits", "claimed", "runs", "secret", "secret elsewhere"] {
+        node.accept(new(id, 1)).unwrap();
+    }
+    let claim = "UPDATE executions SET session = $1 WHERE id = 'claimed'
+         RETURNING dequeue(seq, subject) IS NULL";
+    node.sql(claim, &[bind(&node.session)]);
+    node.mark_running("runs", start(2)).unwrap();
+    let lane = "UPDATE queue SET lane = '#' || $1
+         WHERE execution = (SELECT seq FROM executions WHERE id = $2)";
+    node.sql(lane, &[bind(&node.session), bind(&"secret")]);
+    node.sql(lane, &[bind(&other.session), bind(&"secret elsewhere")]);
+    let orphans = || -> Vec<_> {
+        let found = other.store.cluster().unwrap().orphans().unwrap();
+        found.into_iter().map(|it| (it.execution.summary.id, it.session)).collect()
+    };
+    assert!(orphans().is_empty());
+    node.end_session();
+    let held = Some(node.session);
+    let expected = [("claimed", held), ("runs", held), ("secret", None)];
+    assert_eq!(orphans(), expected.map(|(id, session)| (id.to_owned(), session)));
+}
+
+#[test]
+fn beat_says_what_the_others_do_and_what_waits() {
+    let server = Postgres::shared();
+    let node = Clustered::new(&server.database());
+    let beat = |of: &Clustered| of.store.cluster().unwrap().beat(of.session, 0, 0).unwrap();
+    let nothing = Beat {
+        drain: Drain::No,
+        cancel_asked: Vec::new(),
+        others: Vec::new(),
+        waiting: 0,
+        oldest: None,
+    };
+    assert_eq!(beat(&node), nothing);
+    let others = [node.other("n2"), node.other("n3")];
+    _ = beat(&others[1]);
+    for (id, created) in [("runs", 1), ("runs too", 1), ("late", 9), ("early", 5)] {
+        node.accept(new(id, created)).unwrap();
+    }
+    for id in ["runs", "runs too"] {
+        node.mark_running(id, start(2)).unwrap();
+    }
+    assert!(node.store.cluster().unwrap().ask_cancel(&subject("alice"), "runs").unwrap());
+    let mut said = beat(&node);
+    said.others.sort_unstable();
+    let expected = Beat {
+        drain: Drain::No,
+        cancel_asked: vec!["runs".to_owned()],
+        others: vec![(others[0].session, 0), (others[1].session, 1)],
+        waiting: 2,
+        oldest: Some(Time::from_unix_millis(5)),
+    };
+    assert_eq!(said, expected);
+    assert!(beat(&others[0]).cancel_asked.is_empty());
+}
+
+/// To compile a statement takes longer than to run it.
+#[test]
+fn database_compiles_no_statement() {
+    let server = Postgres::shared();
+    let node = Clustered::new(&server.database());
+    let setting = |rows: Vec<tokio_postgres::Row>| rows[0].get::<_, String>(0);
+    assert_eq!(setting(node.sql("SHOW jit", &[])), "off");
+    assert_eq!(setting(database(&node.store).query("SHOW jit", &[]).unwrap()), "off");
+}
+
 /// Where a proxy between a store and its database loses the answer to a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
