@@ -51,9 +51,9 @@ impl Step {
             Self::Image => 120,
             // A slow registry, an image of gigabytes.
             Self::Programs => 1800,
-            Self::Create | Self::Start | Self::Remove | Self::RemoveImage => 30,
+            Self::Create | Self::Start | Self::Remove | Self::RemoveImage | Self::List => 30,
             Self::Attach | Self::Hello | Self::Configure | Self::Kill | Self::Exit => 10,
-            Self::Evidence | Self::List | Self::Pause | Self::Resume => 10,
+            Self::Evidence | Self::Pause | Self::Resume => 10,
             Self::Shutdown => 2,
         };
         Duration::from_secs(seconds)
