@@ -161,8 +161,8 @@ async fn large(
     Ok(rows)
 }
 
-/// Runs a script on a staged io dir, and gives the seconds from its end to that of the changes. The
-/// removal of the container is part of them.
+/// Runs a script on a staged io dir, and gives the seconds from its end to that of the changes. The end
+/// of the container is part of them, its removal is not.
 async fn finish(
     controller: &Controller,
     io_dir: &Path,

@@ -383,8 +383,8 @@ pub trait Engine: Send + Sync {
     /// nonexistent one.
     async fn remove(&self, container: &str) -> Result<(), EngineError>;
 
-    /// Asks for the removal of a running container, such that it is removed even if this process ends
-    /// right now. Returns whether that was possible; nothing has happened if not.
+    /// Asks for the removal of a container, whether it runs or has exited, such that it is removed even if
+    /// this process ends right now. Returns whether that was possible; nothing has happened if not.
     async fn begin_removal(&self, _container: &str) -> bool {
         false
     }

@@ -261,6 +261,7 @@ impl Ready {
             has_timer: Arc::default(),
             is_killed: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
             runs: AtomicU64::new(0),
             cpu_reported: AtomicU64::new(0),
             cpu_counted: AtomicU64::new(0),
