@@ -328,9 +328,9 @@ fn range(from: &OwnedFd, to: &OwnedFd, mut at: u64, end: u64) -> io::Result<()> 
         let (mut read, mut write) = (at, at);
         let copied = match copy_file_range(from, Some(&mut read), to, Some(&mut write), length) {
             Err(Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL | Errno::PERM) => {
-                buffer.resize(BUFFER, 0);
-                let length = length.min(BUFFER);
-                let read = rustix::io::pread(from, &mut buffer[..length], at)?;
+                // A small file needs no large buffer: there may be thousands.
+                buffer.resize(length.min(BUFFER), 0);
+                let read = rustix::io::pread(from, &mut buffer[..], at)?;
                 let mut written = 0;
                 while written < read {
                     written += rustix::io::pwrite(to, &buffer[written..read], at + written as u64)?;
@@ -387,11 +387,12 @@ pub(crate) fn finish(from: &OwnedFd, to: &OwnedFd, stat: &Stat) -> Result<(), Er
 
 /// The extended attributes that are copied, and ACLs; none on filesystems without them.
 pub(crate) fn attributes(file: &OwnedFd) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let (mut names, mut value) = (vec![0; 64 << 10], vec![0; 64 << 10]);
+    let (mut names, mut value) = (vec![0; 64 << 10], Vec::new());
     let length = flistxattr(file, &mut names).unwrap_or(0);
     let names = names[..length].split(|&byte| byte == 0);
     let is_copied = |name: &&[u8]| ATTRIBUTES.iter().any(|prefix| name.starts_with(prefix));
     let mut read = |name: &[u8]| {
+        value.resize(64 << 10, 0);
         let length = fgetxattr(file, name, &mut value).ok()?;
         Some((name.to_vec(), value[..length].to_vec()))
     };
