@@ -255,7 +255,10 @@ impl Stage {
             }
             (Before::Lower { .. }, Some(_)) => Some(self.copy_changes(comparison)?),
         };
-        // What is moved is on the disk before anything says that it moves.
+        let mut journal = Journal::new();
+        commit::plan(comparison, copied.as_ref(), &mut journal);
+        journal.write(self.at.dir.as_fd()).map_err(StageError::stage(&self.at.path))?;
+        // What is moved, and what says so, is on the disk before anything moves.
         syncfs(&self.at.dir).map_err(&at)?;
         reached("synced");
         // Only now, because that may take long.
@@ -266,14 +269,12 @@ impl Stage {
         if !conflicts.is_empty() {
             return Ok(Commit::Conflicts(conflicts));
         }
-        let mut journal = Journal::new();
-        commit::plan(comparison, copied.as_ref(), &mut journal);
         reached("planned");
         self.record.begin().map_err(StageError::stage(&self.at.path))?;
-        if let Err(error) = journal.write(self.at.dir.as_fd()) {
+        if let Err(errno) = Journal::begin(self.at.dir.as_fd()) {
             // Without its name it is not a commit: nothing is left of it then.
             self.is_interrupted = Journal::is_written(self.at.dir.as_fd());
-            return Err(StageError::stage(&self.at.path)(error));
+            return Err(StageError::stage(&self.at.path)(errno.into()));
         }
         self.is_interrupted = true;
         reached("journaled");
