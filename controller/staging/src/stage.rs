@@ -27,7 +27,7 @@ use crate::copy::{Baseline, CopyBounds, LinkedFiles, copy_tree, finish, is_socke
 use crate::error::StageError;
 use crate::journal::Journal;
 use crate::location::{
-    FILES, Location, PREFIX, TRASH, directory, keeping_times, make_directory, mount_of,
+    FILES, Location, PREFIX, directory, keeping_times, make_directory, mount_of,
 };
 use crate::overlay;
 use crate::records::{Record, Records};
@@ -123,16 +123,10 @@ impl Stage {
         let staged = (|| {
             let io_dir = directory(io_dir, OsStr::new(".")).map_err(StageError::at(b"."))?;
             let failed = |errno: Errno| StageError::stage(&at.path)(errno.into());
-            mkdirat(&at.dir, TRASH, Mode::RWXU).map_err(failed)?;
-            let files = make_directory(at.dir.as_fd(), FILES).map_err(failed)?;
-            // A writer of the parent could have put their own directory here.
-            let owner = |fd: &OwnedFd| fstat(fd).map(|stat| stat.st_uid).map_err(failed);
-            if owner(&files)? != owner(&at.dir)? {
-                return Err(failed(Errno::PERM));
-            }
-            reached("empty");
             let (files, before, image) = match method {
                 Method::Copy => {
+                    let files = at.make_directories().map_err(failed)?;
+                    reached("empty");
                     let is_left_out = |name: &CStr, stat: &Stat| {
                         is_socket(stat) || name.to_bytes().starts_with(PREFIX.as_bytes())
                     };
@@ -141,12 +135,16 @@ impl Stage {
                     (files, Before::Copied(Arc::new(copied)), None)
                 }
                 Method::Overlay => {
+                    let files = at.make_directories().map_err(failed)?;
+                    reached("empty");
                     let before = layer(&io_dir, &files, at.dir.as_fd()).map_err(failed)?;
                     (files, before, None)
                 }
                 Method::Image(image) => {
-                    // A filesystem without them, such as another overlay, may be no lower layer.
-                    overlay::probe(&files).map_err(failed)?;
+                    // A commit makes the directories, if there is one. A filesystem without the attributes,
+                    // such as another overlay, may be no lower layer.
+                    overlay::probe(&at.dir).map_err(failed)?;
+                    reached("empty");
                     let upper = make_directory(image.files().as_fd(), FILES).map_err(failed)?;
                     let before = layer(&io_dir, &upper, image.files().as_fd()).map_err(failed)?;
                     (upper, before, Some(image))
@@ -162,8 +160,8 @@ impl Stage {
 
     /// Copies what changed from its image into the stage, without the marks of the overlay.
     fn copy_changes(&self, comparison: &Comparison) -> Result<Baseline, StageError> {
-        let to =
-            self.at.open(FILES).map_err(|errno| StageError::stage(&self.at.path)(errno.into()))?;
+        let failed = |errno: Errno| StageError::stage(&self.at.path)(errno.into());
+        let to = self.at.make_directories().map_err(failed)?;
         let (from, linked) = (self.files.as_fd(), Some(LinkedFiles::default()));
         let copied = copy_tree(from, to.as_fd(), &|_, _| false, self.bounds, linked)?;
         let missing = comparison
