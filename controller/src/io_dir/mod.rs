@@ -342,6 +342,11 @@ impl IoDir {
         view.as_ref().unwrap_or(&self.files).clone()
     }
 
+    /// What the sandbox sees, if it is in a file system that ends with its last user.
+    pub fn own_mount(&self) -> Option<Arc<OwnedFd>> {
+        self.bounded.as_ref().map(|_| self.view())
+    }
+
     /// The lower layer of its overlay.
     pub fn lower(&self) -> Option<BorrowedFd<'_>> {
         self.source.overlay.as_ref().map(|layers| layers.lower())
