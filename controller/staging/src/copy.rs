@@ -293,14 +293,19 @@ fn copy_file(
             finish(&from, &to, &before).map_err(&at)?;
             return Ok(Some(before));
         }
+        ftruncate(&to, 0).map_err(&at)?;
     }
     Err(StageError::Unstable { path: path.to_owned() })
 }
 
-/// By a clone where the filesystem has them, else by the kernel, else by hand; holes stay holes.
+/// By a clone where the filesystem has them, else by the kernel, else by hand; holes stay holes. `to` is
+/// empty.
 fn content(from: &OwnedFd, to: &OwnedFd, stat: &Stat, reserve: u64) -> io::Result<()> {
     let size = u64::try_from(stat.st_size).unwrap_or(0);
-    if size == 0 || ioctl_ficlone(to, from).is_ok() {
+    if size == 0 {
+        return Ok(());
+    }
+    if ioctl_ficlone(to, from).is_ok() {
         return Ok(ftruncate(to, size)?);
     }
     let data = size.min(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
@@ -311,17 +316,20 @@ fn content(from: &OwnedFd, to: &OwnedFd, stat: &Stat, reserve: u64) -> io::Resul
         let why = "not enough space for a copy (limits.disk_reserve)";
         return Err(io::Error::new(io::ErrorKind::StorageFull, why));
     }
-    ftruncate(to, 0)?;
-    ftruncate(to, size)?;
-    let mut at = 0;
+    let (mut at, mut written) = (0, 0);
     while let Some(data) = next_data(from.as_fd(), at, size)? {
-        range(from, to, data.start, data.end)?;
+        written = range(from, to, data.start, data.end)?;
         at = data.end;
+    }
+    if written < size {
+        // It ends in a hole.
+        ftruncate(to, size)?;
     }
     Ok(())
 }
 
-fn range(from: &OwnedFd, to: &OwnedFd, mut at: u64, end: u64) -> io::Result<()> {
+/// Returns where it ended.
+fn range(from: &OwnedFd, to: &OwnedFd, mut at: u64, end: u64) -> io::Result<u64> {
     let mut buffer = Vec::new();
     while at < end {
         let length = usize::try_from(end - at).unwrap_or(usize::MAX);
@@ -345,7 +353,7 @@ fn range(from: &OwnedFd, to: &OwnedFd, mut at: u64, end: u64) -> io::Result<()> 
         }
         at += copied as u64;
     }
-    Ok(())
+    Ok(at)
 }
 
 /// False if it is no link any more.
@@ -379,8 +387,11 @@ pub(crate) fn finish(from: &OwnedFd, to: &OwnedFd, stat: &Stat) -> Result<(), Er
     for (name, value) in attributes(from) {
         _ = fsetxattr(to, &*name, &value, XattrFlags::empty());
     }
-    // Only root can keep the owners of others' files.
-    _ = fchown(to, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)));
+    let made = fstat(to)?;
+    if (made.st_uid, made.st_gid) != (stat.st_uid, stat.st_gid) {
+        // Only root can keep the owners of others' files.
+        _ = fchown(to, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)));
+    }
     fchmod(to, Mode::from_raw_mode(stat.st_mode & 0o7777))?;
     futimens(to, &times(stat))
 }
