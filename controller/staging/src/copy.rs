@@ -52,6 +52,16 @@ pub(crate) struct Baseline {
     pub entries: BTreeMap<Box<[u8]>, Copied>,
 }
 
+impl Baseline {
+    /// Waits until every change has another ctime than what was recorded.
+    pub fn wait_for_tick(&self) {
+        let all = self.entries.values().chain([&self.root]);
+        if let Some(latest) = all.flat_map(|it| [it.copy.changed, it.original.changed]).max() {
+            wait_for_tick(latest);
+        }
+    }
+}
+
 /// How much a copy may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyBounds {
@@ -105,16 +115,8 @@ pub(crate) fn copy_tree(
     finish(&from, &to, &original).map_err(&at)?;
     let copy = FileStamp::of(&fstat(&to).map_err(&at)?);
     let born = birth_time(to.as_fd(), c".");
-    let baseline = Baseline {
-        root: Copied { original: FileStamp::of(&original), copy, born },
-        entries: copying.copied,
-    };
-    // From here on every change has another ctime than what was recorded.
-    let all = baseline.entries.values().chain([&baseline.root]);
-    if let Some(latest) = all.flat_map(|it| [it.copy.changed, it.original.changed]).max() {
-        wait_for_tick(latest);
-    }
-    Ok(baseline)
+    let root = Copied { original: FileStamp::of(&original), copy, born };
+    Ok(Baseline { root, entries: copying.copied })
 }
 
 /// A directory that is to be created. Its parent is opened beforehand, so that a path changed

@@ -132,6 +132,7 @@ impl Stage {
                     };
                     let copied =
                         copy_tree(io_dir.as_fd(), files.as_fd(), &is_left_out, bounds, None)?;
+                    copied.wait_for_tick();
                     (files, Before::Copied(Arc::new(copied)), None)
                 }
                 Method::Overlay => {
