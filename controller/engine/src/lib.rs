@@ -383,9 +383,11 @@ pub trait Engine: Send + Sync {
     /// nonexistent one.
     async fn remove(&self, container: &str) -> Result<(), EngineError>;
 
-    /// Asks for the removal of a running container, such that it is removed even if this process ends
-    /// right now. Returns whether that was possible; nothing has happened if not.
-    async fn begin_removal(&self, _container: &str) -> bool {
+    /// Asks for the removal of a container, whether it runs or has exited, such that it is removed even if
+    /// this process ends right now. Returns whether that was possible; nothing has happened if not.
+    /// `mounted` is a directory of a file system that ends with its last user: an engine that can is that
+    /// one, so that this process does not wait for the unmount.
+    async fn begin_removal(&self, _container: &str, _mounted: Option<&OwnedFd>) -> bool {
         false
     }
 

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rustix::fs::{AtFlags, StatVfsMountFlags, fstatvfs, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, StatVfsMountFlags, fstat, fstatvfs, openat, unlinkat};
+use sandbox_dirfd::Identity;
 use sandbox_helper::mounts::{self, NODEV, NOEXEC, NOSUID};
 
 /// Whole files are copied, and directories of `lower` are never renamed, so `upper` alone shows
@@ -32,6 +33,8 @@ pub struct Layers {
     pub(crate) work: Arc<OwnedFd>,
     /// The trial mount, until an engine needs it or mounts the overlay itself.
     pub(crate) trial: Arc<Mutex<Option<OwnedFd>>>,
+    /// Its root, once this process has mounted it for a container.
+    pub(crate) root: Arc<OnceLock<Arc<OwnedFd>>>,
 }
 
 impl Layers {
@@ -43,10 +46,16 @@ impl Layers {
     /// Those of the kernel, if it cannot be mounted: kernels and filesystems differ. It requires root
     /// and Linux 5.10.
     pub fn new(lower: Arc<OwnedFd>, upper: Arc<OwnedFd>, work: Arc<OwnedFd>) -> io::Result<Self> {
-        let layers = Self { lower, upper, work, trial: Arc::default() };
-        let trial = layers.mount()?;
+        let layers = Self { lower, upper, work, trial: Arc::default(), root: Arc::default() };
+        let trial = layers.make()?;
         *layers.trial() = Some(trial);
         Ok(layers)
+    }
+
+    /// The root of the overlay, if that is this one, and this process has mounted it for a container.
+    pub fn root(&self, is: Identity) -> Option<Arc<OwnedFd>> {
+        let root = self.root.get()?;
+        (Identity::of(&fstat(root).ok()?) == is).then(|| root.clone())
     }
 
     /// The mounted view.
@@ -72,11 +81,18 @@ impl Layers {
         fstatvfs(&self.lower).is_ok_and(|stat| !is_noexec(stat.f_flag))
     }
 
-    /// Mounts it, detached from all directories.
+    /// Mounts it for a container, detached from all directories.
     pub(crate) fn mount(&self) -> io::Result<OwnedFd> {
-        if let Some(trial) = self.trial().take() {
-            return Ok(trial);
+        let trial = self.trial().take();
+        let mount = trial.map_or_else(|| self.make(), Ok)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        if let Ok(root) = openat(&mount, ".", flags, Mode::empty()) {
+            _ = self.root.set(Arc::new(root));
         }
+        Ok(mount)
+    }
+
+    fn make(&self) -> io::Result<OwnedFd> {
         // By paths, because kernels before Linux 6.13 accept no descriptors.
         let path = |layer: BorrowedFd<'_>| format!("/proc/self/fd/{}", layer.as_raw_fd());
         let layers = self.all().map(|(option, layer)| (option, path(layer)));
@@ -111,5 +127,30 @@ impl Layers {
         options.extend(OPTIONS.map(|(option, value)| format!("{option}={value}")));
         options.push(WITHOUT_SYNC.to_owned());
         options.join(",")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, create_dir};
+
+    use super::*;
+
+    #[test]
+    fn root_of_an_overlay_is_known_once_it_is_mounted_for_a_container() {
+        let dir = tempfile::tempdir().unwrap();
+        let [lower, upper, work] = ["lower", "upper", "work"].map(|name| {
+            create_dir(dir.path().join(name)).unwrap();
+            Arc::new(OwnedFd::from(File::open(dir.path().join(name)).unwrap()))
+        });
+        // Only root can mount one, and not on every file system.
+        let Ok(layers) = Layers::new(lower.clone(), upper, work) else { return };
+        let identity = |of: &OwnedFd| Identity::of(&fstat(of).unwrap());
+        let trial = identity(layers.trial().as_ref().unwrap());
+        assert!(layers.root(trial).is_none());
+        let mount = layers.clone().mount().unwrap();
+        assert_eq!(identity(&mount), trial);
+        assert_eq!(identity(&layers.root(trial).unwrap()), trial);
+        assert!(layers.root(identity(&lower)).is_none());
     }
 }

@@ -328,18 +328,33 @@ impl IoDir {
         if Identity::of(&rustix::fs::fstat(&view)?) != reported {
             return Err(io::Error::other("it is not what the agent sees"));
         }
+        self.set_view(Arc::new(view));
+        Ok(())
+    }
+
+    /// The same of an overlay that this process has mounted; whether that is what the agent `reported`.
+    pub fn has_mounted(&self, reported: Identity) -> bool {
+        let view = self.source.overlay.as_ref().and_then(|layers| layers.root(reported));
+        view.map(|view| self.set_view(view)).is_some()
+    }
+
+    fn set_view(&self, view: Arc<OwnedFd>) {
         let staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(staged) = &*staged {
             staged.stage.wait_for_tick();
         }
-        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(view));
-        Ok(())
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Some(view);
     }
 
     /// The sandbox's view.
     pub fn view(&self) -> Arc<OwnedFd> {
         let view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
         view.as_ref().unwrap_or(&self.files).clone()
+    }
+
+    /// What the sandbox sees, if it is in a file system that ends with its last user.
+    pub fn own_mount(&self) -> Option<Arc<OwnedFd>> {
+        self.bounded.as_ref().map(|_| self.view())
     }
 
     /// The lower layer of its overlay.

@@ -80,6 +80,8 @@ pub(crate) struct Inner {
     pub(super) is_killed: AtomicBool,
     /// From now on, the sandbox ends because its owner closes it.
     pub(super) is_closing: AtomicBool,
+    /// Its container has exited, and is to be removed.
+    pub(super) is_stopped: AtomicBool,
     pub(super) runs: AtomicU64,
     /// Processor time of the runs so far, as last reported by the agent, in milliseconds.
     pub(super) cpu_reported: AtomicU64,
@@ -545,12 +547,12 @@ impl Inner {
         });
     }
 
-    /// Ends the sandbox. If it is intact, its removal is requested, and not waited for.
+    /// Ends the sandbox. If it is intact or [stopped](Self::stop), its removal is requested, and not waited for.
     pub(super) async fn release(&self) -> Result<(), Error> {
         let is_staged = self.io_dir().is_some_and(|io_dir| !io_dir.staged_sources().is_empty());
         let is_well = self.session.end().is_none() && !self.is_killed.load(Ordering::Relaxed);
         let is_quiet = is_well && self.activity.is_idle() && !is_staged;
-        if is_quiet {
+        if is_quiet || self.is_stopped.load(Ordering::Relaxed) {
             self.is_closing.store(true, Ordering::Relaxed);
             if self.removal.hand_over().await {
                 return Ok(());
@@ -560,15 +562,7 @@ impl Inner {
     }
 
     pub(super) async fn close(&self) -> Result<(), Error> {
-        self.is_closing.store(true, Ordering::Relaxed);
-        // An agent that exits by itself is faster than a kill, unless it is frozen.
-        let leave = async {
-            !self.clock.is_paused() && self.session.call(Shutdown {}).await.is_ok() && {
-                self.session.ended().await;
-                true
-            }
-        };
-        if !matches!(tokio::time::timeout(Step::Shutdown.time_limit(), leave).await, Ok(true)) {
+        if !self.leave().await {
             tracing::debug!("the agent did not exit by itself");
         }
         loop {
@@ -581,6 +575,35 @@ impl Inner {
                 return Ok(());
             }
         }
+    }
+
+    /// Ends everything that runs in the sandbox. Its container is there until it is
+    /// [released](Self::release) or [closed](Self::close), or is removed now if its end cannot be seen.
+    pub(super) async fn stop(&self) -> Result<(), Error> {
+        // Another kernel may still have to write when the engine reports the end.
+        if self.is_our_kernel && self.leave().await {
+            match step(Step::Exit, self.container.wait()).await {
+                Ok(()) => {
+                    self.is_stopped.store(true, Ordering::Relaxed);
+                    return Ok(());
+                }
+                Err(error) => tracing::debug!(%error, "the container's end is unknown"),
+            }
+        }
+        self.close().await
+    }
+
+    /// Shuts the agent down; whether it ended its session. One that exits by itself is faster than a kill,
+    /// unless it is frozen.
+    async fn leave(&self) -> bool {
+        self.is_closing.store(true, Ordering::Relaxed);
+        let leave = async {
+            !self.clock.is_paused() && self.session.call(Shutdown {}).await.is_ok() && {
+                self.session.ended().await;
+                true
+            }
+        };
+        tokio::time::timeout(Step::Shutdown.time_limit(), leave).await.unwrap_or(false)
     }
 }
 

@@ -160,8 +160,8 @@ impl Sandbox {
     /// Ends the sandbox like [`close`](Self::close), and does not wait for the engine: the engine
     /// is asked to remove the container, and does so even if this process ends at once. The
     /// sandbox's resources on this machine, such as a private io dir, are gone when this returns.
-    /// If the sandbox has ended already, or the engine cannot be asked so (one behind TCP, or
-    /// Podman), this is `close`. The next command removes what an engine failed to remove.
+    /// If the sandbox has ended already and not by [`finish`](Self::finish), or the engine cannot be asked so
+    /// (one behind TCP, or Podman), this is `close`. The next command removes what an engine failed to remove.
     ///
     /// # Errors
     ///
@@ -172,26 +172,28 @@ impl Sandbox {
 
     /// Ends the sandbox, and decides about the changes of a [staged](sandbox_api::SandboxSpec::staged)
     /// io dir: lists them, and commits them if `options` and `outcome` say so. `None` if the io dir is
-    /// not staged, or was decided about. Without this call the changes are discarded.
+    /// not staged, or was decided about. Without this call the changes are discarded. It waits for the end of
+    /// the container; [`release`](Self::release) or [`close`](Self::close) removes that.
     ///
     /// # Errors
     ///
-    /// [`Error`] if the container could not be removed: then nothing is committed. Or if the changes
-    /// cannot be compared or committed.
+    /// [`Error`] if the container could neither be ended nor removed: then nothing is committed. Or if the
+    /// changes cannot be compared or committed.
     pub async fn finish(
         &self,
         options: FinishOptions,
         outcome: &Outcome,
     ) -> Result<Option<StagedEnd>, Error> {
         let taken = |io_dir: &IoDir| Some((io_dir.take_staged()?, io_dir.view()));
-        let staged = self.inner.io_dir().and_then(taken);
-        let closed = self.close().await;
-        let Some((staged, view)) = staged else { return closed.map(|()| None) };
+        let Some((staged, view)) = self.inner.io_dir().and_then(taken) else {
+            return self.close().await.map(|()| None);
+        };
+        let stopped = self.inner.stop().await;
         let is_ok = matches!(outcome, Outcome::Ok { .. });
         let most = self.inner.limits.entries.get() as usize;
         let reached = |point| hold(Point::Commit(point), || false);
         let inner = self.inner.clone();
-        let finish = move || match closed {
+        let finish = move || match stopped {
             Ok(()) => {
                 let redactions = &inner.redactions;
                 staged.finish(&view, options, is_ok, most, redactions, reached).map(Some)

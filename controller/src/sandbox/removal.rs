@@ -157,11 +157,16 @@ impl RemovalGuard {
     pub(super) async fn hand_over(&self) -> bool {
         let started = Instant::now();
         // The audit lines of its connections must precede its end.
-        if self.egress.is_some() || !matches!(*self.removal.borrow(), Removal::Pending(_)) {
+        if self.egress.is_some() {
             return false;
         }
+        let mounted = match &*self.removal.borrow() {
+            Removal::Pending(kept) => kept.io_dir.as_ref().and_then(|io_dir| io_dir.own_mount()),
+            _ => return false,
+        };
         drop(self.creating.lock().await);
-        let asked = async { Ok(self.shared.engine.begin_removal(&self.name).await) };
+        let engine = &self.shared.engine;
+        let asked = async { Ok(engine.begin_removal(&self.name, mounted.as_deref()).await) };
         if !matches!(step(Step::Remove, asked).await, Ok(true)) {
             return false;
         }

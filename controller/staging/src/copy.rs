@@ -52,6 +52,16 @@ pub(crate) struct Baseline {
     pub entries: BTreeMap<Box<[u8]>, Copied>,
 }
 
+impl Baseline {
+    /// Waits until every change has another ctime than what was recorded.
+    pub fn wait_for_tick(&self) {
+        let all = self.entries.values().chain([&self.root]);
+        if let Some(latest) = all.flat_map(|it| [it.copy.changed, it.original.changed]).max() {
+            wait_for_tick(latest);
+        }
+    }
+}
+
 /// How much a copy may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyBounds {
@@ -105,16 +115,8 @@ pub(crate) fn copy_tree(
     finish(&from, &to, &original).map_err(&at)?;
     let copy = FileStamp::of(&fstat(&to).map_err(&at)?);
     let born = birth_time(to.as_fd(), c".");
-    let baseline = Baseline {
-        root: Copied { original: FileStamp::of(&original), copy, born },
-        entries: copying.copied,
-    };
-    // From here on every change has another ctime than what was recorded.
-    let all = baseline.entries.values().chain([&baseline.root]);
-    if let Some(latest) = all.flat_map(|it| [it.copy.changed, it.original.changed]).max() {
-        wait_for_tick(latest);
-    }
-    Ok(baseline)
+    let root = Copied { original: FileStamp::of(&original), copy, born };
+    Ok(Baseline { root, entries: copying.copied })
 }
 
 /// A directory that is to be created. Its parent is opened beforehand, so that a path changed
@@ -293,14 +295,19 @@ fn copy_file(
             finish(&from, &to, &before).map_err(&at)?;
             return Ok(Some(before));
         }
+        ftruncate(&to, 0).map_err(&at)?;
     }
     Err(StageError::Unstable { path: path.to_owned() })
 }
 
-/// By a clone where the filesystem has them, else by the kernel, else by hand; holes stay holes.
+/// By a clone where the filesystem has them, else by the kernel, else by hand; holes stay holes. `to` is
+/// empty.
 fn content(from: &OwnedFd, to: &OwnedFd, stat: &Stat, reserve: u64) -> io::Result<()> {
     let size = u64::try_from(stat.st_size).unwrap_or(0);
-    if size == 0 || ioctl_ficlone(to, from).is_ok() {
+    if size == 0 {
+        return Ok(());
+    }
+    if ioctl_ficlone(to, from).is_ok() {
         return Ok(ftruncate(to, size)?);
     }
     let data = size.min(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
@@ -311,26 +318,29 @@ fn content(from: &OwnedFd, to: &OwnedFd, stat: &Stat, reserve: u64) -> io::Resul
         let why = "not enough space for a copy (limits.disk_reserve)";
         return Err(io::Error::new(io::ErrorKind::StorageFull, why));
     }
-    ftruncate(to, 0)?;
-    ftruncate(to, size)?;
-    let mut at = 0;
+    let (mut at, mut written) = (0, 0);
     while let Some(data) = next_data(from.as_fd(), at, size)? {
-        range(from, to, data.start, data.end)?;
+        written = range(from, to, data.start, data.end)?;
         at = data.end;
+    }
+    if written < size {
+        // It ends in a hole.
+        ftruncate(to, size)?;
     }
     Ok(())
 }
 
-fn range(from: &OwnedFd, to: &OwnedFd, mut at: u64, end: u64) -> io::Result<()> {
+/// Returns where it ended.
+fn range(from: &OwnedFd, to: &OwnedFd, mut at: u64, end: u64) -> io::Result<u64> {
     let mut buffer = Vec::new();
     while at < end {
         let length = usize::try_from(end - at).unwrap_or(usize::MAX);
         let (mut read, mut write) = (at, at);
         let copied = match copy_file_range(from, Some(&mut read), to, Some(&mut write), length) {
             Err(Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL | Errno::PERM) => {
-                buffer.resize(BUFFER, 0);
-                let length = length.min(BUFFER);
-                let read = rustix::io::pread(from, &mut buffer[..length], at)?;
+                // A small file needs no large buffer: there may be thousands.
+                buffer.resize(length.min(BUFFER), 0);
+                let read = rustix::io::pread(from, &mut buffer[..], at)?;
                 let mut written = 0;
                 while written < read {
                     written += rustix::io::pwrite(to, &buffer[written..read], at + written as u64)?;
@@ -345,7 +355,7 @@ fn range(from: &OwnedFd, to: &OwnedFd, mut at: u64, end: u64) -> io::Result<()> 
         }
         at += copied as u64;
     }
-    Ok(())
+    Ok(at)
 }
 
 /// False if it is no link any more.
@@ -379,19 +389,23 @@ pub(crate) fn finish(from: &OwnedFd, to: &OwnedFd, stat: &Stat) -> Result<(), Er
     for (name, value) in attributes(from) {
         _ = fsetxattr(to, &*name, &value, XattrFlags::empty());
     }
-    // Only root can keep the owners of others' files.
-    _ = fchown(to, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)));
+    let made = fstat(to)?;
+    if (made.st_uid, made.st_gid) != (stat.st_uid, stat.st_gid) {
+        // Only root can keep the owners of others' files.
+        _ = fchown(to, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)));
+    }
     fchmod(to, Mode::from_raw_mode(stat.st_mode & 0o7777))?;
     futimens(to, &times(stat))
 }
 
 /// The extended attributes that are copied, and ACLs; none on filesystems without them.
 pub(crate) fn attributes(file: &OwnedFd) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let (mut names, mut value) = (vec![0; 64 << 10], vec![0; 64 << 10]);
+    let (mut names, mut value) = (vec![0; 64 << 10], Vec::new());
     let length = flistxattr(file, &mut names).unwrap_or(0);
     let names = names[..length].split(|&byte| byte == 0);
     let is_copied = |name: &&[u8]| ATTRIBUTES.iter().any(|prefix| name.starts_with(prefix));
     let mut read = |name: &[u8]| {
+        value.resize(64 << 10, 0);
         let length = fgetxattr(file, name, &mut value).ok()?;
         Some((name.to_vec(), value[..length].to_vec()))
     };

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
@@ -109,15 +109,18 @@ impl Journal {
         Self { version: VERSION, moves: Vec::new(), directories: Vec::new() }
     }
 
-    /// Writes it into a stage. When this returns it is there for good.
+    /// Writes it into a stage, without its name. It is on the disk when the caller has synced the stage.
     pub fn write(&self, stage: BorrowedFd<'_>) -> io::Result<()> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = File::from(openat(stage, PART, flags, Mode::RUSR | Mode::WUSR)?);
-        file.write_all(&serde_json::to_vec(self)?)?;
-        fsync(file.as_fd())?;
+        file.write_all(&serde_json::to_vec(self)?)
+    }
+
+    /// Gives it its name, once it is on the disk. When this returns it is there for good.
+    pub fn begin(stage: BorrowedFd<'_>) -> rustix::io::Result<()> {
         renameat(stage, PART, stage, NAME)?;
-        Ok(fsync(stage)?)
+        fsync(stage)
     }
 
     /// Whether it has its name, or may have it.

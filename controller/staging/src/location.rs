@@ -39,6 +39,18 @@ impl Location {
         directory(self.dir.as_fd(), OsStr::new(name))
     }
 
+    /// Makes the directory of what is moved into the io dir, and that of what is removed from it.
+    /// Returns the first.
+    pub fn make_directories(&self) -> Result<OwnedFd, Errno> {
+        mkdirat(&self.dir, TRASH, Mode::RWXU)?;
+        let files = make_directory(self.dir.as_fd(), FILES)?;
+        // A writer of the parent could have put their own directory here.
+        match fstat(&files)?.st_uid == fstat(&self.dir)?.st_uid {
+            true => Ok(files),
+            false => Err(Errno::PERM),
+        }
+    }
+
     /// Moves what the journal says. Returns what is not moved.
     pub fn apply(
         &self,

@@ -27,7 +27,7 @@ use crate::copy::{Baseline, CopyBounds, LinkedFiles, copy_tree, finish, is_socke
 use crate::error::StageError;
 use crate::journal::Journal;
 use crate::location::{
-    FILES, Location, PREFIX, TRASH, directory, keeping_times, make_directory, mount_of,
+    FILES, Location, PREFIX, directory, keeping_times, make_directory, mount_of,
 };
 use crate::overlay;
 use crate::records::{Record, Records};
@@ -123,30 +123,29 @@ impl Stage {
         let staged = (|| {
             let io_dir = directory(io_dir, OsStr::new(".")).map_err(StageError::at(b"."))?;
             let failed = |errno: Errno| StageError::stage(&at.path)(errno.into());
-            mkdirat(&at.dir, TRASH, Mode::RWXU).map_err(failed)?;
-            let files = make_directory(at.dir.as_fd(), FILES).map_err(failed)?;
-            // A writer of the parent could have put their own directory here.
-            let owner = |fd: &OwnedFd| fstat(fd).map(|stat| stat.st_uid).map_err(failed);
-            if owner(&files)? != owner(&at.dir)? {
-                return Err(failed(Errno::PERM));
-            }
-            reached("empty");
             let (files, before, image) = match method {
                 Method::Copy => {
+                    let files = at.make_directories().map_err(failed)?;
+                    reached("empty");
                     let is_left_out = |name: &CStr, stat: &Stat| {
                         is_socket(stat) || name.to_bytes().starts_with(PREFIX.as_bytes())
                     };
                     let copied =
                         copy_tree(io_dir.as_fd(), files.as_fd(), &is_left_out, bounds, None)?;
+                    copied.wait_for_tick();
                     (files, Before::Copied(Arc::new(copied)), None)
                 }
                 Method::Overlay => {
+                    let files = at.make_directories().map_err(failed)?;
+                    reached("empty");
                     let before = layer(&io_dir, &files, at.dir.as_fd()).map_err(failed)?;
                     (files, before, None)
                 }
                 Method::Image(image) => {
-                    // A filesystem without them, such as another overlay, may be no lower layer.
-                    overlay::probe(&files).map_err(failed)?;
+                    // A commit makes the directories, if there is one. A filesystem without the attributes,
+                    // such as another overlay, may be no lower layer.
+                    overlay::probe(&at.dir).map_err(failed)?;
+                    reached("empty");
                     let upper = make_directory(image.files().as_fd(), FILES).map_err(failed)?;
                     let before = layer(&io_dir, &upper, image.files().as_fd()).map_err(failed)?;
                     (upper, before, Some(image))
@@ -162,8 +161,8 @@ impl Stage {
 
     /// Copies what changed from its image into the stage, without the marks of the overlay.
     fn copy_changes(&self, comparison: &Comparison) -> Result<Baseline, StageError> {
-        let to =
-            self.at.open(FILES).map_err(|errno| StageError::stage(&self.at.path)(errno.into()))?;
+        let failed = |errno: Errno| StageError::stage(&self.at.path)(errno.into());
+        let to = self.at.make_directories().map_err(failed)?;
         let (from, linked) = (self.files.as_fd(), Some(LinkedFiles::default()));
         let copied = copy_tree(from, to.as_fd(), &|_, _| false, self.bounds, linked)?;
         let missing = comparison
@@ -255,7 +254,10 @@ impl Stage {
             }
             (Before::Lower { .. }, Some(_)) => Some(self.copy_changes(comparison)?),
         };
-        // What is moved is on the disk before anything says that it moves.
+        let mut journal = Journal::new();
+        commit::plan(comparison, copied.as_ref(), &mut journal);
+        journal.write(self.at.dir.as_fd()).map_err(StageError::stage(&self.at.path))?;
+        // What is moved, and what says so, is on the disk before anything moves.
         syncfs(&self.at.dir).map_err(&at)?;
         reached("synced");
         // Only now, because that may take long.
@@ -266,14 +268,12 @@ impl Stage {
         if !conflicts.is_empty() {
             return Ok(Commit::Conflicts(conflicts));
         }
-        let mut journal = Journal::new();
-        commit::plan(comparison, copied.as_ref(), &mut journal);
         reached("planned");
         self.record.begin().map_err(StageError::stage(&self.at.path))?;
-        if let Err(error) = journal.write(self.at.dir.as_fd()) {
+        if let Err(errno) = Journal::begin(self.at.dir.as_fd()) {
             // Without its name it is not a commit: nothing is left of it then.
             self.is_interrupted = Journal::is_written(self.at.dir.as_fd());
-            return Err(StageError::stage(&self.at.path)(error));
+            return Err(StageError::stage(&self.at.path)(errno.into()));
         }
         self.is_interrupted = true;
         reached("journaled");

@@ -118,7 +118,8 @@ fn serve(control: &OwnedFd, data_dir: &OsStr) -> Result<(), Failed> {
         container.watch_until_request(control);
         let answered = match next(control) {
             Some((Request::Wait, _)) => container.wait(),
-            Some((Request::Remove, _)) => {
+            // The kernel takes longer to unmount what is attached than for all else, and nothing waits for that.
+            Some((Request::Remove, _mounted)) => {
                 // Often no controller reads it: one requests the removal, and exits.
                 answer(control, container.remove().map(|()| Reply::Done));
                 return Ok(());

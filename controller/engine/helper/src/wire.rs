@@ -37,7 +37,8 @@ pub enum Request {
     /// ended. Answered by [`Reply::Exited`].
     Wait,
     /// Kills what is left of it, and removes everything. Answered by [`Reply::Done`], after which
-    /// the helper ends. The end of the connection asks for the same.
+    /// the helper ends. The end of the connection asks for the same. Attached may be a directory of a file
+    /// system that ends with its last user: the helper has it until its own end.
     Remove,
 }
 

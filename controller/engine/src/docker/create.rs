@@ -366,7 +366,7 @@ mod tests {
     fn overlay_is_a_volume_that_ends_with_its_container() {
         let directory = || Arc::new(OwnedFd::from(File::open("/").unwrap()));
         let (lower, upper, work) = (directory(), directory(), directory());
-        let layers = Layers { lower, upper, work, trial: Arc::default() };
+        let layers = Layers { lower, upper, work, trial: Arc::default(), root: Arc::default() };
         let source = Source { overlay: Some(layers.clone()), ..Source::from("/home/me/out") };
         let bind = Bind { source, target: "/io".into(), read_only: false };
         let sent = serde_json::to_value(mount(&bind)).unwrap();

@@ -19,6 +19,7 @@ mod user_image;
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -399,7 +400,7 @@ impl Engine for DockerEngine {
         .await
     }
 
-    async fn begin_removal(&self, container: &str) -> bool {
+    async fn begin_removal(&self, container: &str, _mounted: Option<&OwnedFd>) -> bool {
         let Some(socket) = &self.socket else { return false };
         if self.is_podman.load(Ordering::Relaxed) {
             // It may drop a request with its client.

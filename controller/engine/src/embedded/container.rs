@@ -139,9 +139,11 @@ impl Live {
         answer.unwrap_or(Err(EngineError::TimedOut { after: REMOVAL }))
     }
 
-    /// Makes the helper kill and remove the container, even if this process ends.
-    pub async fn begin_removal(&self) -> Result<(), EngineError> {
-        self.helper.lock().await.send(&Request::Remove, &[]).await
+    /// Makes the helper kill and remove the container, even if this process ends. It is the last user of
+    /// what is `mounted`.
+    pub async fn begin_removal(&self, mounted: Option<&OwnedFd>) -> Result<(), EngineError> {
+        let mounted = mounted.map(AsFd::as_fd);
+        self.helper.lock().await.send(&Request::Remove, mounted.as_slice()).await
     }
 
     /// Kills the helper, which did not do what was requested; its container dies with it.

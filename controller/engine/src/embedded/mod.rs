@@ -16,6 +16,7 @@ mod root;
 mod seccomp;
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -239,9 +240,9 @@ impl Engine for EmbeddedEngine {
         removal.await.unwrap_or_else(|error| Err(EngineError::Connection(error.to_string())))
     }
 
-    async fn begin_removal(&self, container: &str) -> bool {
+    async fn begin_removal(&self, container: &str, mounted: Option<&OwnedFd>) -> bool {
         let Some(live) = self.live().remove(container) else { return false };
-        let asked = live.begin_removal().await;
+        let asked = live.begin_removal(mounted).await;
         if let Err(error) = &asked {
             tracing::debug!(%error, "the helper was not asked to remove its container");
             // Its removal is up to `remove`.

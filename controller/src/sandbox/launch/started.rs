@@ -140,12 +140,14 @@ impl Started {
         let overlay = io_dir.as_ref().filter(|io_dir| io_dir.lower().is_some());
         if is_our_kernel {
             // Every mount must be the file that was opened: a path may lead elsewhere by now. The
-            // engine creates an overlay, so its identity is unknown before.
+            // identity of an overlay is unknown if the engine mounts it.
             let other = reply.mounts.iter().zip(identities).find(|(seen, opened)| {
                 identity(seen) != **opened && !(overlay.is_some() && is_io(seen))
             });
+            let shown = overlay.zip(reply.mounts.iter().find(|seen| is_io(seen)));
+            let is_ours = || shown.is_some_and(|(io_dir, seen)| io_dir.has_mounted(identity(seen)));
             match (other, io_dir) {
-                (None, _) if overlay.is_some() => {}
+                (None, _) if overlay.is_some() && !is_ours() => {}
                 (None, _) => return Ok(()),
                 (Some((seen, _)), Some(io_dir)) if is_io(seen) => {
                     return Err(Error::IoDirElsewhere { path: io_dir.path().to_owned() });
@@ -261,6 +263,7 @@ impl Ready {
             has_timer: Arc::default(),
             is_killed: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
             runs: AtomicU64::new(0),
             cpu_reported: AtomicU64::new(0),
             cpu_counted: AtomicU64::new(0),

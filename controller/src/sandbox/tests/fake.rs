@@ -1,5 +1,6 @@
 //! A scripted engine and a scripted agent.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -174,7 +175,7 @@ impl Engine for Fake {
         self.stop();
         Ok(())
     }
-    async fn begin_removal(&self, _container: &str) -> bool {
+    async fn begin_removal(&self, _container: &str, _mounted: Option<&OwnedFd>) -> bool {
         let begins = self.begins_removals.load(Ordering::Relaxed);
         self.call("begin_removal").await.is_ok() && begins
     }

@@ -13,9 +13,10 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
+use sandbox_api::changes::CommitPolicy;
 use sandbox_api::{
     ByteSize, CancelCause, ErrorKind, ExecutionDocument, FileOp, Input, Lifespan, Limits, Outcome,
-    ResultBody, RootFs, Script, Status, Usage,
+    ResultBody, RootFs, SandboxSpec, Script, Status, Usage,
 };
 use sandbox_engine::{
     ContainerSummary, ContainerUsage, EmbeddedConfig, Prepared, ProgramRoot, Source, UserMapping,
@@ -1010,5 +1011,56 @@ async fn sandbox_that_has_ended_is_removed_before_its_release_returns() {
     sandbox.run(Script::new("x")).await.unwrap();
     sandbox.release().await.unwrap();
     assert!(!world.fake.calls().contains(&"begin_removal"));
+    world.assert_removed().await;
+}
+
+/// A world whose io dir is `place`/io, staged by a copy beside it. Its agent adds a file.
+fn staging(place: &Path, hangs: Option<&'static str>) -> World {
+    std::fs::create_dir(place.join("io")).unwrap();
+    let place = place.to_owned();
+    let world = World::with(hangs, async move |agent: FakeAgent, _| {
+        let mut beside = std::fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path());
+        let stage = beside.find(|path| path.to_string_lossy().contains("-stage-")).unwrap();
+        let copy = stage.join("files");
+        let mut agent = Scripted::greet(agent, &copy).await;
+        std::fs::write(copy.join("new"), "content").unwrap();
+        agent.rest().await;
+    });
+    world.fake.begins_removals.store(true, Ordering::Relaxed);
+    world
+}
+
+/// Runs a script in it, and commits what it changed.
+async fn commit_in(world: &World, io_dir: &Path) -> Sandbox {
+    let spec = SandboxSpec::new().io_dir(io_dir).staged();
+    let sandbox = Sandbox::launch(world.shared.clone(), spec).await.unwrap();
+    let run = sandbox.run(Script::new("x")).await.unwrap();
+    let options = FinishOptions { commit: CommitPolicy::Always, ..FinishOptions::default() };
+    let end = sandbox.finish(options, &run.outcome).await.unwrap().unwrap();
+    assert!(end.changes.committed, "{:?}", end.changes);
+    assert_eq!(std::fs::read_to_string(io_dir.join("new")).unwrap(), "content");
+    sandbox
+}
+
+#[tokio::test]
+async fn commit_waits_for_the_end_of_the_container_and_not_for_its_removal() {
+    let place = tempfile::tempdir().unwrap();
+    let world = staging(place.path(), None);
+    let sandbox = commit_in(&world, &place.path().join("io")).await;
+    let calls = world.fake.calls();
+    assert!(calls.contains(&"wait") && !calls.contains(&"remove"), "{calls:?}");
+    sandbox.release().await.unwrap();
+    let calls = world.fake.calls();
+    assert_eq!(calls.iter().filter(|&&call| call == "begin_removal").count(), 1);
+    assert!(!calls.contains(&"remove"), "{calls:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn commit_waits_for_the_removal_of_a_container_whose_end_the_engine_does_not_report() {
+    let place = tempfile::tempdir().unwrap();
+    let world = staging(place.path(), Some("wait"));
+    let sandbox = commit_in(&world, &place.path().join("io")).await;
+    assert!(world.fake.calls().contains(&"remove"));
+    sandbox.release().await.unwrap();
     world.assert_removed().await;
 }
