@@ -30,7 +30,8 @@ pub fn root_of_agent(folder: &Path) -> Result<(), Error> {
     let agent = folder.join(AGENT[0].trim_start_matches('/'));
     let parent = agent.parent().unwrap_or(folder);
     std::fs::create_dir_all(parent).map_err(Error::file("make", parent))?;
-    std::fs::write(&agent, sandbox_controller::AGENT).map_err(Error::file("write", &agent))?;
+    std::fs::write(&agent, sandbox_controller::AGENT.to_vec())
+        .map_err(Error::file("write", &agent))?;
     std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755))
         .map_err(Error::file("make executable", &agent))
 }

@@ -1,5 +1,5 @@
 //! Builds the agent and the embedded engine's helper, statically linked, and hands them to the
-//! crate as `programs.rs`: their bytes and digests.
+//! crate as `programs.rs`: their bytes, packed, and their digests.
 //!
 //! They are built in a cargo run of their own, with its own flags (`+crt-static`) and profile: debug,
 //! release, test and clippy builds all embed the same programs, and none of them compiles Luau; those of
@@ -12,6 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use lz4::block::{CompressionMode, compress};
 use sha2::{Digest, Sha256};
 
 /// Variables by which the outer cargo would reach into the inner one.
@@ -28,7 +29,7 @@ const OUTER_PREFIXES: &[&str] =
 struct Program {
     /// Its package and its binary.
     name: &'static str,
-    /// The constants that it becomes: its bytes, and with `_SHA256` their digest.
+    /// The constants that it becomes: its content, and with `_SHA256` the digest of that.
     constant: &'static str,
     /// The variable that names a file to embed in place of building one: for packagers, who build
     /// the static programs once for many builds of what embeds them.
@@ -77,7 +78,8 @@ fn main() {
         "/// The image's Dockerfile.\npub const DOCKERFILE: &str = include_str!({:?});\n",
         root.join("Dockerfile"),
     );
-    fs::write(out.join("programs.rs"), constants.concat() + &dockerfile)
+    let block = format!("const BLOCK_BYTES: usize = {BLOCK_BYTES};\n");
+    fs::write(out.join("programs.rs"), constants.concat() + &dockerfile + &block)
         .expect("OUT_DIR is writable");
 }
 
@@ -96,15 +98,17 @@ impl Program {
 
     fn constants(&self, bytes: &[u8], out: &Path) -> String {
         let Self { name, constant, .. } = self;
-        let copy = out.join(name);
-        fs::write(&copy, bytes).expect("OUT_DIR is writable");
+        let file = out.join(name);
+        fs::write(&file, pack(bytes)).expect("OUT_DIR is writable");
+        let size = bytes.len();
         let digest = Sha256::digest(bytes).iter().fold(String::new(), |mut hex, byte| {
             write!(hex, "{byte:02x}").expect("a string grows");
             hex
         });
         format!(
             "/// The program `{name}`, static, for this target. No constant: each use would copy it.\n\
-             pub static {constant}: &[u8] = include_bytes!({copy:?});\n\
+             pub static {constant}: Content<'static> =\n\
+             Content::Packed {{ packed: include_bytes!({file:?}), size: {size} }};\n\
              /// The sha256 of [`{constant}`], in hex.\n\
              pub const {constant}_SHA256: &str = {digest:?};\n",
         )
@@ -187,4 +191,22 @@ fn target_folder(out: &Path) -> PathBuf {
 
 fn var(name: &str) -> String {
     env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
+}
+
+/// How many bytes of a program a block of LZ4 has; the last block has the rest. So few that they are still in the
+/// processor's cache when they are written to a file.
+const BLOCK_BYTES: usize = 256 << 10;
+
+/// Blocks of LZ4, each after its length.
+fn pack(program: &[u8]) -> Vec<u8> {
+    // The most that it can do: only packing takes longer.
+    let mode = CompressionMode::HIGHCOMPRESSION(12);
+    let mut packed = Vec::new();
+    for part in program.chunks(BLOCK_BYTES) {
+        let block = compress(part, Some(mode), false).expect("a block is not too long");
+        let length = u32::try_from(block.len()).expect("a block is not too long");
+        packed.extend_from_slice(&length.to_le_bytes());
+        packed.extend_from_slice(&block);
+    }
+    packed
 }

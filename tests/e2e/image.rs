@@ -14,7 +14,7 @@ use crate::rootfs::Rootfs;
 fn agent_of_this_test(place: &Fixture, mark: &str) -> PathBuf {
     // Bytes after the last section of a program mean nothing to the kernel.
     let mark = format!("{mark} {}", place.work().display());
-    place.write("agent", [sandbox_controller::AGENT, mark.as_bytes()].concat())
+    place.write("agent", [&*sandbox_controller::AGENT.to_vec(), mark.as_bytes()].concat())
 }
 
 struct Images<'a> {

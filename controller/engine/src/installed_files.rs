@@ -2,7 +2,7 @@
 //! companions, each in a private directory under its digest.
 
 use std::fs::{File, Metadata, Permissions};
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -11,7 +11,7 @@ use std::{fs, io};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::agent::Agent;
+use crate::agent::{Agent, Content};
 
 /// How long an unused file is kept: a controller of a different version may still use it.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -31,7 +31,7 @@ pub(super) const TEXT: u32 = 0o444;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InstalledFile<'a> {
     pub name: &'static str,
-    pub bytes: &'a [u8],
+    pub content: Content<'a>,
     pub sha256: &'a str,
     /// [`PROGRAM`] or [`TEXT`].
     pub mode: u32,
@@ -41,7 +41,7 @@ pub(super) struct InstalledFile<'a> {
 pub(super) fn agent(agent: &Agent) -> InstalledFile<'_> {
     InstalledFile {
         name: "sandbox-agent",
-        bytes: agent.bytes(),
+        content: agent.content(),
         sha256: agent.sha256(),
         mode: PROGRAM,
     }
@@ -71,22 +71,27 @@ fn intact(path: &Path, part: &InstalledFile<'_>) -> Option<Metadata> {
     let there = file.metadata().ok()?;
     let is_ours = there.is_file()
         && there.uid() == rustix::process::geteuid().as_raw()
-        && there.len() == part.bytes.len() as u64
+        && there.len() == part.content.size() as u64
         && there.mode() & 0o7777 == part.mode;
-    (is_ours && has_content(&mut file, part.bytes).ok()?).then_some(there)
+    (is_ours && has_content(&mut file, part.content).ok()?).then_some(there)
 }
 
 /// Whether the file has this content from the current position to its end.
-pub(super) fn has_content(file: &mut File, mut expected: &[u8]) -> io::Result<bool> {
+pub(super) fn has_content(file: &mut File, content: Content<'_>) -> io::Result<bool> {
     let mut piece = vec![0; PIECE_BYTES];
+    let mut content = content.open();
     loop {
-        let length = file.read(&mut piece)?;
-        match expected.split_at_checked(length) {
-            Some((same, _)) if *same != piece[..length] => return Ok(false),
-            None => return Ok(false),
-            Some((_, rest)) if length == 0 => return Ok(rest.is_empty()),
-            Some((_, rest)) => expected = rest,
+        let expected = content.fill_buf()?;
+        // At the end, whether there is another byte.
+        let most = expected.len().clamp(1, PIECE_BYTES);
+        let length = file.read(&mut piece[..most])?;
+        if length == 0 {
+            return Ok(expected.is_empty());
         }
+        if expected.get(..length) != Some(&piece[..length]) {
+            return Ok(false);
+        }
+        content.consume(length);
     }
 }
 
@@ -97,7 +102,7 @@ fn write(folder: &Path, path: &Path, part: &InstalledFile<'_>) -> io::Result<()>
     let written = (|| {
         let mut file =
             File::options().write(true).create_new(true).mode(0o600).open(&unfinished)?;
-        file.write_all(part.bytes)?;
+        part.content.write_to(&mut file)?;
         // Not with the mode at creation, from which the umask may remove bits.
         file.set_permissions(Permissions::from_mode(part.mode))?;
         close(file, &unfinished)?;
@@ -144,8 +149,13 @@ fn forget_unused(folder: &Path) {
 mod tests {
     use super::*;
 
-    const AGENT: InstalledFile<'_> =
-        InstalledFile { name: "agent", bytes: b"\x7fELF", sha256: "0123", mode: PROGRAM };
+    const BYTES: &[u8] = b"\x7fELF";
+    const AGENT: InstalledFile<'_> = InstalledFile {
+        name: "agent",
+        content: Content::Plain(BYTES),
+        sha256: "0123",
+        mode: PROGRAM,
+    };
 
     #[test]
     fn a_program_is_written_once_and_again_where_it_is_broken() {
@@ -159,13 +169,13 @@ mod tests {
         fs::remove_file(&path).unwrap();
         fs::write(&path, "").unwrap();
         install(dir.path(), &AGENT).unwrap();
-        assert_eq!(fs::read(&path).unwrap(), AGENT.bytes);
+        assert_eq!(fs::read(&path).unwrap(), BYTES);
         // Of the same size and mode, like one made by an attacker who wants it to be executed.
         fs::remove_file(&path).unwrap();
         fs::write(&path, "#!/x").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(PROGRAM)).unwrap();
         install(dir.path(), &AGENT).unwrap();
-        assert_eq!(fs::read(&path).unwrap(), AGENT.bytes);
+        assert_eq!(fs::read(&path).unwrap(), BYTES);
         // A link to a file that is currently correct.
         fs::rename(&path, dir.path().join("other")).unwrap();
         std::os::unix::fs::symlink(dir.path().join("other"), &path).unwrap();
@@ -183,6 +193,30 @@ mod tests {
         write(dir.path(), &path, &AGENT).unwrap();
         assert_eq!(path.metadata().unwrap().ino(), first);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_is_compared_with_what_is_packed_to_its_last_byte() {
+        let bytes = b"\x7fELF, and more of it. ".repeat(20_000);
+        let packed = sandbox_packed::pack(&bytes);
+        let content = Content::Packed { packed: &packed, size: bytes.len() };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program");
+        let is_same = |there: &[u8]| {
+            fs::write(&path, there).unwrap();
+            has_content(&mut File::open(&path).unwrap(), content).unwrap()
+        };
+        assert!(is_same(&bytes));
+        let mut other = bytes.clone();
+        *other.last_mut().unwrap() ^= 1;
+        for other in
+            [&other[..], &bytes[1..], &bytes[..bytes.len() - 1], &[&bytes[..], b"x"].concat(), b""]
+        {
+            assert!(!is_same(other), "{} bytes", other.len());
+        }
+        let mut written = File::create(&path).unwrap();
+        content.write_to(&mut written).unwrap();
+        assert!(fs::read(&path).unwrap() == bytes);
     }
 
     #[test]

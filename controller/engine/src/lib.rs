@@ -46,7 +46,7 @@ use serde::Serialize;
 use tokio::io::AsyncWrite;
 
 use self::hardening::SYSTEM_FILES;
-pub use agent::{AGENT, AGENT_SHA256, Agent};
+pub use agent::{AGENT, AGENT_SHA256, Agent, Content};
 pub use config::{
     AgentSource, DockerEndpoint, EmbeddedConfig, EngineChoice, EngineConfig, RootlessLimits,
 };

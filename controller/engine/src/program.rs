@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::geteuid;
 
-use crate::agent::{Agent, HELPER};
+use crate::agent::{Agent, Content, HELPER};
 use crate::sealed;
 use crate::store::{AGENT_NAME, HELPER_NAME, Store};
 
@@ -38,8 +38,8 @@ impl Program {
 
     /// Puts an executable with this content into memory, and seals it. `name` is what the kernel shows
     /// instead of its path.
-    pub(crate) fn in_memory(name: &CStr, bytes: &[u8]) -> io::Result<Self> {
-        Self::above_streams(sealed::seal(name, bytes)?, Place::Memory)
+    pub(crate) fn in_memory(name: &CStr, content: Content<'_>) -> io::Result<Self> {
+        Self::above_streams(sealed::seal(name, content)?, Place::Memory)
     }
 
     /// With a descriptor above those of the standard streams, which a child gets in their place.
@@ -99,11 +99,11 @@ impl Which {
     }
 
     fn in_memory(&self) -> io::Result<Program> {
-        let bytes = match self {
-            Self::Agent(agent) => agent.bytes(),
+        let content = match self {
+            Self::Agent(agent) => agent.content(),
             Self::Helper => HELPER,
         };
-        Program::in_memory(self.name(), bytes)
+        Program::in_memory(self.name(), content)
     }
 }
 

@@ -4,12 +4,13 @@
 use std::ffi::CStr;
 use std::fs::{File, Permissions};
 use std::io;
-use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
+
+use crate::agent::Content;
 
 /// Prevents all changes of the content and of these seals.
 const SEALS: SealFlags =
@@ -20,9 +21,9 @@ const SEALS: SealFlags =
 const SEAL_ATTEMPTS: u32 = 30;
 
 /// Seals an executable with this content. `name` is what the kernel shows instead of its path.
-pub fn seal(name: &CStr, bytes: &[u8]) -> io::Result<OwnedFd> {
+pub fn seal(name: &CStr, content: Content<'_>) -> io::Result<OwnedFd> {
     let mut file = File::from(memory(name)?);
-    file.write_all(bytes)?;
+    content.write_to(&mut file)?;
     // It is executed by users of any container, and none needs to write to it.
     file.set_permissions(Permissions::from_mode(0o555))?;
     // The seal of the mode exists only in newer kernels. It is not what protects the content.
@@ -60,7 +61,7 @@ fn memory(name: &CStr) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
     use std::fs;
-    use std::io::Read as _;
+    use std::io::{Read as _, Write as _};
     use std::process::Command;
 
     use rustix::pipe::SpliceFlags;
@@ -86,7 +87,7 @@ mod tests {
     #[test]
     fn a_sealed_program_runs_and_cannot_be_changed() {
         let bytes = fs::read("/bin/true").unwrap();
-        let program = Program::in_memory(c"program", &bytes).unwrap();
+        let program = Program::in_memory(c"program", Content::Plain(&bytes)).unwrap();
         assert!(Command::new(program.path()).status().unwrap().success());
         let open = |options: &mut fs::OpenOptions| options.open(program.path());
         let refused = |result: io::Result<()>| {

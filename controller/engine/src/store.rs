@@ -8,7 +8,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ use sandbox_dirfd::{Links, open_path, open_private_child};
 use sandbox_helper::mounts::{self, NODEV, NOSUID, RDONLY, Reach, restrict};
 use sha2::{Digest as _, Sha256};
 
-use crate::agent::{AGENT, AGENT_SHA256, HELPER, HELPER_SHA256};
+use crate::agent::{AGENT, AGENT_SHA256, Content, HELPER, HELPER_SHA256};
 use crate::failpoint::hold;
 use crate::installed_files::has_content;
 
@@ -95,7 +95,7 @@ pub struct Store<'a> {
     base: &'a Path,
     /// The name of its directory there, which is of its programs alone.
     name: String,
-    programs: [(&'a CStr, &'a [u8]); 2],
+    programs: [(&'a CStr, Content<'a>); 2],
 }
 
 impl Store<'static> {
@@ -138,23 +138,23 @@ impl Store<'_> {
         let is_ours = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
             && Mode::from_raw_mode(stat.st_mode) == PROGRAM
             && stat.st_uid == 0
-            && u64::try_from(stat.st_size) == Ok(bytes.len() as u64);
+            && u64::try_from(stat.st_size) == Ok(bytes.size() as u64);
         if is_ours { Ok(opened) } else { Err(odd("its programs are others")) }
     }
 
     /// Whether its programs are what is embedded here, byte for byte.
     pub fn is_intact(&self) -> io::Result<bool> {
-        for (name, bytes) in self.programs {
+        for (name, content) in self.programs {
             let opened = self.open(name)?;
             let mut file = File::open(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
-            if !has_content(&mut file, bytes)? {
+            if !has_content(&mut file, content)? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    fn program(&self, program: &CStr) -> (&CStr, &[u8]) {
+    fn program(&self, program: &CStr) -> (&CStr, Content<'_>) {
         let [agent, helper] = self.programs;
         if program == helper.0 { helper } else { agent }
     }
@@ -197,7 +197,7 @@ impl Store<'_> {
             Err(error) => return Err(error.into()),
         }
         point("locked");
-        let bytes: usize = self.programs.iter().map(|(_, bytes)| bytes.len() + (64 << 10)).sum();
+        let bytes: usize = self.programs.iter().map(|(_, it)| it.size() + (64 << 10)).sum();
         let options = [
             ("noswap", String::new()),
             ("mode", "0700".to_owned()),
@@ -207,10 +207,10 @@ impl Store<'_> {
         let create = |options| mounts::create("tmpfs", "sandboxctl", options, NOSUID | NODEV);
         // Kernels before Linux 6.4 do not know the first option.
         let (system, mount) = create(&options).or_else(|_| create(&options[1..]))?;
-        for (name, bytes) in self.programs {
+        for (name, content) in self.programs {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
             let mut file = File::from(openat(&mount, name, flags, PROGRAM)?);
-            file.write_all(bytes)?;
+            content.write_to(&mut file)?;
             // The umask may have removed bits.
             fchmod(&file, PROGRAM)?;
         }
@@ -322,6 +322,10 @@ mod tests {
         helper: Vec<u8>,
     }
 
+    fn programs<'a>(agent: &'a [u8], helper: &'a [u8]) -> [(&'a CStr, Content<'a>); 2] {
+        [(AGENT_NAME, Content::Plain(agent)), (HELPER_NAME, Content::Plain(helper))]
+    }
+
     impl Place {
         /// `None` for a user who has no store.
         fn new() -> Option<Self> {
@@ -336,7 +340,7 @@ mod tests {
             Store {
                 base: self.dir.path(),
                 name: format!("{version:016x}"),
-                programs: [(AGENT_NAME, &self.agent), (HELPER_NAME, &self.helper)],
+                programs: programs(&self.agent, &self.helper),
             }
         }
 
@@ -451,13 +455,12 @@ mod tests {
         fs::remove_file(store.path()).unwrap();
         drop(store.open(AGENT_NAME).unwrap());
         let longer = [&place.agent[..], b"more"].concat();
-        let programs = [(AGENT_NAME, &longer[..]), (HELPER_NAME, &longer[..])];
-        let other = Store { programs, ..place.store(1) };
+        let other = Store { programs: programs(&longer, &longer), ..place.store(1) };
         other.open(AGENT_NAME).unwrap_err();
         let mut same_length = place.helper.clone();
         *same_length.last_mut().unwrap() ^= 1;
-        let programs = [(AGENT_NAME, &place.agent[..]), (HELPER_NAME, &same_length[..])];
-        assert!(!Store { programs, ..place.store(1) }.is_intact().unwrap());
+        let other = Store { programs: programs(&place.agent, &same_length), ..place.store(1) };
+        assert!(!other.is_intact().unwrap());
         assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
         place.end();
     }

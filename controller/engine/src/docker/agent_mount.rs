@@ -11,7 +11,7 @@ use sandbox_dirfd::create_private_dir;
 use sha2::{Digest, Sha256};
 
 use crate::SYSTEM_FILES;
-use crate::agent::Agent;
+use crate::agent::{Agent, Content};
 use crate::error::EngineError;
 use crate::installed_files::{self, InstalledFile, TEXT};
 
@@ -64,8 +64,8 @@ impl AgentMount {
         let names = names.iter().map(|&(path, ref content)| ("names", path, &**content));
         let files = system.chain(names).map(|(name, path, content)| {
             let sha256 = sandbox_dirfd::hex(&Sha256::digest(content));
-            let bytes = content.as_bytes();
-            install(&InstalledFile { name, bytes, sha256: &sha256, mode: TEXT }, path.to_owned())
+            let content = Content::Plain(content.as_bytes());
+            install(&InstalledFile { name, content, sha256: &sha256, mode: TEXT }, path.to_owned())
         });
         [Ok(agent)].into_iter().chain(files).collect()
     }
@@ -89,7 +89,7 @@ mod tests {
         assert_ne!(again[0].target, agent.target);
         let random = agent.target.strip_prefix("/.sandbox-").unwrap();
         assert!(random.len() == 32 && random.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        assert_eq!(fs::read(&agent.source).unwrap(), Agent::Embedded.bytes());
+        assert_eq!(fs::read(&agent.source).unwrap(), Agent::Embedded.content().to_vec());
         let mode = |file: &BoundFile| fs::metadata(&file.source).unwrap().permissions().mode();
         assert_eq!(mode(agent) & 0o7777, 0o555);
         let targets: Vec<_> = files.iter().map(|file| &*file.target).collect();

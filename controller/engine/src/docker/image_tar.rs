@@ -105,12 +105,13 @@ impl Recipe {
 
     /// The image's only layer.
     fn layer(&self) -> Bytes {
+        let agent = self.agent.content().to_vec();
         let path = self.path.trim_start_matches('/');
         let folders: Vec<String> =
             path.match_indices('/').map(|(at, _)| path[..=at].to_owned()).collect();
         let mut entries: Vec<(&str, Entry<'_>)> =
             folders.iter().map(|folder| (folder.as_str(), Entry::Folder)).collect();
-        entries.push((path, Entry::File(0o755, self.agent.bytes())));
+        entries.push((path, Entry::File(0o755, &agent)));
         tar(&entries)
     }
 }

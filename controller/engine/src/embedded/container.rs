@@ -372,7 +372,7 @@ mod tests {
     use sandbox_helper::cgroup::Hierarchies;
     use sandbox_helper::spec::Launch;
 
-    use crate::agent::AGENT;
+    use crate::agent::{AGENT, Content};
     use crate::embedded::data_dir;
     use crate::embedded::helper::Helpers;
     use crate::embedded::records::Records;
@@ -440,7 +440,7 @@ mod tests {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
-        let no_program = Program::in_memory(c"agent", b"no program").unwrap();
+        let no_program = Program::in_memory(c"agent", Content::Plain(b"no program")).unwrap();
         let error = make(dir.path(), &no_program, |_| {}).await.unwrap_err().to_string();
         assert!(error.contains("cannot execute the agent: Exec format error"), "{error}");
         let program = Program::in_memory(c"agent", AGENT).unwrap();
