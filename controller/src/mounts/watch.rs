@@ -47,7 +47,7 @@ pub(super) struct MountReader {
     latest: watch::Sender<Latest>,
     /// A request to read the table without a change.
     again: Notify,
-    /// The table of the last check, and the start of that read.
+    /// The table of the last check or launch, and the start of that read.
     looked: Mutex<Option<(Instant, Table)>>,
 }
 
@@ -75,7 +75,11 @@ impl MountWatch {
         };
         let reader = watcher.shared.clone();
         let mountinfo = lock(&reader.mountinfo);
-        let table = Arc::new(reader.read(&mountinfo)?);
+        let began = Instant::now();
+        let table = reader.read(&mountinfo)?;
+        // The mounts of a launch are checked by it, so the first use after that needs no other look.
+        *lock(&reader.looked) = Some((began, Ok(Arc::new(table.clone()))));
+        let table = Arc::new(table);
         // Tables published so far are older than this one; later ones are not.
         let latest = reader.latest.subscribe();
         drop(mountinfo);
@@ -261,6 +265,17 @@ mod tests {
         let again = || read(&mountinfo).unwrap();
         // Other processes mount too: retried until none has.
         assert!((0..1000).any(|_| [fresh(), fresh()] == [again(), again()]));
+    }
+
+    #[tokio::test]
+    async fn the_table_of_a_launch_is_a_look_and_is_read_again_after_that() {
+        let watch = MountWatch::default();
+        let (_table, changes) = watch.subscribe().unwrap();
+        let of_launch = changes.reader.looked(Duration::MAX).expect("it was read").unwrap();
+        let looked = changes.reader.table(Duration::MAX).await.unwrap();
+        assert!(Arc::ptr_eq(&of_launch, &looked));
+        let looked = changes.reader.table(Duration::ZERO).await.unwrap();
+        assert!(!Arc::ptr_eq(&of_launch, &looked));
     }
 
     #[tokio::test]
