@@ -125,6 +125,11 @@ impl Helpers {
         Arc::new(Self { program, data_dir, groups, spares })
     }
 
+    /// What they execute.
+    pub const fn program(&self) -> &ProgramOnce {
+        &self.program
+    }
+
     /// Starts the helper for the first container.
     pub fn start_ahead(&self) {
         // If it cannot be started, `take` returns the error.

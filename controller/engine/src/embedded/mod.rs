@@ -87,9 +87,15 @@ impl EmbeddedEngine {
         let helpers = Helpers::new(config.data_dir.clone(), groups.collect());
         let agent = Arc::new(ProgramOnce::agent(agent.clone()));
         if purpose == Purpose::Launch {
-            // Where both are copied into memory, in parallel.
-            agent.open_ahead();
+            let mount = ProgramOnce::open_from_store([&agent, helpers.program()]);
+            if mount.is_none() {
+                // Where both are copied into memory, in parallel.
+                agent.copy_ahead();
+            }
             helpers.start_ahead();
+            if let Some(mount) = mount {
+                tokio::task::spawn_blocking(move || drop(mount));
+            }
         }
         let path = config.data_dir.display();
         Ok(Self {
