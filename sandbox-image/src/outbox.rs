@@ -3,7 +3,8 @@
 //!
 //! The thread that does the work also sends, so that an announcement is in the pipe before the
 //! change it announces, and a log entry before what follows it. The thread that reads requests must
-//! never wait for the controller to read: its answers are sent by a [`Replier`].
+//! never wait for the controller to read: its answers are sent by a [`Replier`], but for the first ones, which an
+//! empty pipe takes.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,6 +24,8 @@ use crate::{Exit, die};
 const MAX_WAITING_ANSWERS: usize = 256;
 /// From this size on, a frame is worth a write of its own.
 const ONE_WRITE: usize = 8 << 10;
+/// What the smallest pipe takes before anything is read: a page.
+const FIRST_BYTES: usize = 4 << 10;
 
 /// The agent's end of stdout.
 pub struct Outbox {
@@ -39,12 +42,15 @@ struct FrameWriter {
     silenced: bool,
     /// Frames that go with the next one.
     queued: Vec<u8>,
+    /// The bytes of all that was written.
+    written: usize,
 }
 
 impl Outbox {
     /// An outbox over `writer`, which gets every frame in one `write_all`, and what was queued before it.
     pub fn new(writer: impl Write + Send + 'static) -> Self {
-        let writer = FrameWriter { writer: Box::new(writer), silenced: false, queued: Vec::new() };
+        let (writer, queued) = (Box::new(writer), Vec::new());
+        let writer = FrameWriter { writer, silenced: false, queued, written: 0 };
         Self {
             writer: Mutex::new(writer),
             is_queued: AtomicBool::new(false),
@@ -117,6 +123,17 @@ impl Outbox {
         writer.write(&frame);
     }
 
+    /// Sends an answer, if that waits for nothing: with it no more than [`FIRST_BYTES`] were ever sent.
+    fn answer_first(&self, frame: &[u8]) -> bool {
+        // Who has it may wait for the controller to read.
+        let Ok(mut writer) = self.writer.try_lock() else { return false };
+        let fits = writer.written + writer.queued.len() + frame.len() <= FIRST_BYTES;
+        if fits {
+            writer.write(frame);
+        }
+        fits
+    }
+
     /// Admits a request that will be answered when its work is done.
     ///
     /// Only such requests count towards [`MAX_IN_FLIGHT`], as in the controller; kept commands do not.
@@ -169,6 +186,7 @@ impl FrameWriter {
     }
 
     fn write_all(&mut self, bytes: &[u8]) {
+        self.written = self.written.saturating_add(bytes.len());
         if let Err(error) = self.writer.write_all(bytes) {
             die(Exit::Lost, &format!("the controller is gone: {error}"));
         }
@@ -185,9 +203,14 @@ fn encode_answer<T: Serialize>(id: u64, result: Result<T, WireError>) -> Vec<u8>
 }
 
 /// Sends the reading thread's answers from a thread of its own, in order; after the last one, `None`,
-/// it exits.
+/// it exits. The first ones need no thread: to wake one takes longer than to write.
 #[derive(Clone)]
-pub struct Replier(SyncSender<Option<Vec<u8>>>);
+pub struct Replier {
+    outbox: Arc<Outbox>,
+    answers: SyncSender<Option<Vec<u8>>>,
+    /// The thread has got something, and so gets all that follows.
+    is_used: Arc<AtomicBool>,
+}
 
 impl Replier {
     /// Starts the thread.
@@ -196,16 +219,20 @@ impl Replier {
     ///
     /// If a thread cannot be started.
     pub fn start(outbox: Arc<Outbox>) -> io::Result<Self> {
-        let (sender, receiver) = sync_channel(MAX_WAITING_ANSWERS);
+        let (answers, receiver) = sync_channel(MAX_WAITING_ANSWERS);
+        let replier = Self { outbox: outbox.clone(), answers, is_used: Arc::default() };
         std::thread::Builder::new()
             .name("replies".to_owned())
             .spawn(move || send_all(&outbox, &receiver))?;
-        Ok(Self(sender))
+        Ok(replier)
     }
 
     /// Sends the answer to a request as soon as the controller reads.
     pub fn answer<T: Serialize>(&self, id: u64, result: Result<T, WireError>) {
-        self.push(Some(encode_answer(id, result)));
+        let frame = encode_answer(id, result);
+        if self.is_used.load(Ordering::Relaxed) || !self.outbox.answer_first(&frame) {
+            self.push(Some(frame));
+        }
     }
 
     /// Exits with code 0 once every answer is sent.
@@ -214,7 +241,8 @@ impl Replier {
     }
 
     fn push(&self, answer: Option<Vec<u8>>) {
-        match self.0.try_send(answer) {
+        self.is_used.store(true, Ordering::Relaxed);
+        match self.answers.try_send(answer) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => die(Exit::Protocol, "the controller reads no answers"),
             Err(TrySendError::Disconnected(_)) => die(Exit::Internal, "the replier is gone"),
@@ -308,6 +336,40 @@ mod tests {
             panic!("{}", lines[0])
         };
         assert_eq!(error.kind(), ErrorKind::Internal);
+    }
+
+    #[test]
+    fn first_answers_are_sent_at_once_and_those_after_a_later_one_in_order() {
+        let recorder = Recorder::default();
+        let outbox = Arc::new(Outbox::new(recorder.clone()));
+        let replier = || {
+            let (answers, waiting) = sync_channel(MAX_WAITING_ANSWERS);
+            (Replier { outbox: outbox.clone(), answers, is_used: Arc::default() }, waiting)
+        };
+        let found = || Ok(CancelReply { found: true });
+        let (one, waiting) = replier();
+        one.answer(1, found());
+        one.answer(2, found());
+        assert_eq!(recorder.take().len(), 2);
+        // What a pipe may not take at once, and all that follows.
+        one.answer(3, Ok("x".repeat(FIRST_BYTES)));
+        one.answer(4, found());
+        assert!(recorder.take().is_empty());
+        assert_eq!(waiting.try_iter().count(), 2);
+        // It does not wait for a thread that waits for the controller to read.
+        let (other, waiting) = replier();
+        let held = outbox.writer.lock().unwrap();
+        other.answer(5, found());
+        drop(held);
+        assert_eq!(waiting.try_iter().count(), 1);
+        // Nor is there room for more once that much was sent.
+        outbox.notify(&touched());
+        let (other, waiting) = replier();
+        for id in 0..MAX_WAITING_ANSWERS {
+            other.answer(id as u64, found());
+        }
+        let sent: usize = recorder.take().iter().map(|line| line.len() + 1).sum();
+        assert!(sent <= FIRST_BYTES && waiting.try_iter().count() > 0, "{sent}");
     }
 
     #[test]

@@ -299,7 +299,8 @@ pub fn helpers(place: &Fixture) -> Vec<Pid> {
     // They have no file: their first argument is the data directory.
     let command = format!("sandbox-helper\0{}\0", place.data().display());
     let serves = |pid: &i32| {
-        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|it| it == command.as_bytes())
+        std::fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|it| it.starts_with(command.as_bytes()))
     };
     pids.filter(serves).filter_map(Pid::from_raw).collect()
 }

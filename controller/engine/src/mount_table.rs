@@ -6,6 +6,7 @@ use std::ops::Bound;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::{fs, io};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statat, statx};
@@ -51,14 +52,14 @@ impl Location {
     }
 }
 
-/// The mount table.
-#[derive(Debug, PartialEq, Eq)]
+/// The mount table. Copies share what it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountTable {
     /// The mounts by their ids.
-    mounts: BTreeMap<u64, Mount>,
+    mounts: Arc<BTreeMap<u64, Mount>>,
     /// The ids of the mounts by the location that they cover. If several cover one directory, any
     /// of them.
-    points: BTreeMap<Location, u64>,
+    points: Arc<BTreeMap<Location, u64>>,
 }
 
 /// A mount.
@@ -144,7 +145,7 @@ impl MountTable {
         });
         let mounts: BTreeMap<u64, Mount> = mounts.collect::<io::Result<_>>()?;
         let points = mounts.iter().filter_map(|(&id, mount)| Some((mount.sits_on(&mounts)?, id)));
-        Ok(Self { points: points.collect(), mounts })
+        Ok(Self { points: Arc::new(points.collect()), mounts: Arc::new(mounts) })
     }
 
     /// The location of an open file or directory. `None` if its mount is not in the table: it

@@ -82,20 +82,18 @@ impl Which {
         self.in_store().map_or_else(|| self.in_memory(), Ok)
     }
 
-    /// `None` if there can be no store, or if it does not have this program: it has what each process
-    /// of this version starts.
+    /// `None` if there can be no store, or if it does not have this program.
     fn in_store(&self) -> Option<Program> {
-        if matches!(self, Self::Agent(Agent::File { .. })) || !geteuid().is_root() {
+        if !self.may_be_in_store() {
             return None;
         }
         let opened = Store::here().open(self.name());
-        match opened.and_then(|it| Program::above_streams(it, Place::Store)) {
-            Ok(program) => Some(program),
-            Err(error) => {
-                tracing::debug!(%error, "programs are executed from memory");
-                None
-            }
-        }
+        from_store(opened.and_then(|it| Program::above_streams(it, Place::Store)))
+    }
+
+    /// Root has a store, with what each process of this version starts.
+    fn may_be_in_store(&self) -> bool {
+        !matches!(self, Self::Agent(Agent::File { .. })) && geteuid().is_root()
     }
 
     fn in_memory(&self) -> io::Result<Program> {
@@ -105,6 +103,11 @@ impl Which {
         };
         Program::in_memory(self.name(), content)
     }
+}
+
+/// What came of the store, if there can be one.
+fn from_store<T>(opened: io::Result<T>) -> Option<T> {
+    opened.inspect_err(|error| tracing::debug!(%error, "programs are executed from memory")).ok()
 }
 
 /// A program that is opened when it is first needed, once, and kept open.
@@ -128,12 +131,27 @@ impl ProgramOnce {
         self.get_by(Which::open)
     }
 
-    /// Opens it ahead; if it is to be copied into memory, on a thread of its own. An error is left to
+    /// Opens these ahead in one copy of the store's mount, and returns that: to close it takes longer than all
+    /// the rest. `None` if not all of them are in the store.
+    pub fn open_from_store(programs: [&Self; 2]) -> Option<OwnedFd> {
+        if !programs.iter().all(|it| it.which.may_be_in_store()) {
+            return None;
+        }
+        let store = Store::here();
+        from_store(store.mount().and_then(|mount| {
+            for it in programs {
+                let opened = store.open_in(&mount, it.which.name())?;
+                let program = Program::above_streams(opened, Place::Store)?;
+                *it.program() = Some(Arc::new(program));
+            }
+            Ok(mount)
+        }))
+    }
+
+    /// Copies it into memory ahead, on a thread of its own, unless it is open. An error is left to
     /// [`get`](Self::get).
-    pub fn open_ahead(self: &Arc<Self>) {
-        let mut program = self.program();
-        *program = program.take().or_else(|| self.which.in_store().map(Arc::new));
-        if program.is_none() {
+    pub fn copy_ahead(self: &Arc<Self>) {
+        if self.program().is_none() {
             let ahead = self.clone();
             std::thread::spawn(move || _ = ahead.get_by(Which::in_memory));
         }

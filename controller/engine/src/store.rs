@@ -123,17 +123,35 @@ impl Store<'_> {
     /// If this process may not mount, if the kernel lacks a call (before Linux 5.12), or if what is
     /// there is no store.
     pub fn open(&self, program: &CStr) -> io::Result<OwnedFd> {
+        self.open_in(&self.mount()?, program)
+    }
+
+    /// A copy of its mount that is in no directory. The store is made if it is missing. To close the copy
+    /// waits for all processors; what was opened in it stays open.
+    ///
+    /// # Errors
+    ///
+    /// As of [`open`](Self::open).
+    pub fn mount(&self) -> io::Result<OwnedFd> {
         let folder = self.folder()?;
-        let tree = loop {
+        loop {
             match self.copy(&folder)? {
-                Some(tree) => break tree,
+                Some(tree) => return Ok(tree),
                 // A `gc` of another version may detach it at once.
                 None => locked(&folder, || self.make(&folder))?,
             }
-        };
+        }
+    }
+
+    /// Opens a program in such a copy, to execute it.
+    ///
+    /// # Errors
+    ///
+    /// If what is there is not the program.
+    pub fn open_in(&self, mount: &OwnedFd, program: &CStr) -> io::Result<OwnedFd> {
         let (name, bytes) = self.program(program);
         let opened =
-            openat(&tree, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, FOLDER)?;
+            openat(mount, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, FOLDER)?;
         let stat = fstat(&opened)?;
         let is_ours = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
             && Mode::from_raw_mode(stat.st_mode) == PROGRAM

@@ -109,6 +109,21 @@ async fn an_unreported_mount_point_is_found_at_the_end() {
 }
 
 #[tokio::test]
+async fn a_directory_that_was_moved_above_a_mount_point_is_found_by_the_same_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let (io, above) = (dir.path().join("io"), dir.path().join("above"));
+    fs::create_dir(&above).unwrap();
+    let text = with_mount_below(&above);
+    fs::rename(&above, &io).unwrap();
+    let looks = looks(&io, &text);
+    assert_eq!(looks.lost(Duration::ZERO).await, None);
+    fs::rename(&io, &above).unwrap();
+    let lost = looks.lost(Duration::ZERO).await.unwrap();
+    let mount_point = above.canonicalize().unwrap().join("m");
+    assert_eq!(lost.reason, MountRefusal::MountPoint { mount_point });
+}
+
+#[tokio::test]
 async fn a_sandbox_with_nothing_of_the_host_needs_no_mount_table() {
     // Neither can be located: it would be refused if it were checked.
     let folder = PathBuf::from("/proc/self/fd/999999/x");

@@ -42,10 +42,12 @@ pub(super) struct MountReader {
     mountinfo: Mutex<Arc<File>>,
     /// The bytes of the table when it was last read.
     length: AtomicUsize,
+    /// The text of that table, and what it says: mostly the next one is the same.
+    last: Mutex<Option<(Vec<u8>, MountTable)>>,
     latest: watch::Sender<Latest>,
     /// A request to read the table without a change.
     again: Notify,
-    /// The table of the last check, and the start of that read.
+    /// The table of the last check or launch, and the start of that read.
     looked: Mutex<Option<(Instant, Table)>>,
 }
 
@@ -73,7 +75,11 @@ impl MountWatch {
         };
         let reader = watcher.shared.clone();
         let mountinfo = lock(&reader.mountinfo);
-        let table = Arc::new(reader.read(&mountinfo)?);
+        let began = Instant::now();
+        let table = reader.read(&mountinfo)?;
+        // The mounts of a launch are checked by it, so the first use after that needs no other look.
+        *lock(&reader.looked) = Some((began, Ok(Arc::new(table.clone()))));
+        let table = Arc::new(table);
         // Tables published so far are older than this one; later ones are not.
         let latest = reader.latest.subscribe();
         drop(mountinfo);
@@ -140,6 +146,7 @@ impl MountReader {
         Self {
             mountinfo: Mutex::new(mountinfo),
             length: AtomicUsize::new(usize::MAX),
+            last: Mutex::default(),
             latest,
             again: Notify::new(),
             looked: Mutex::default(),
@@ -150,7 +157,13 @@ impl MountReader {
     fn read(&self, mountinfo: &File) -> io::Result<MountTable> {
         let text = read(mountinfo)?;
         self.length.store(text.len(), Ordering::Relaxed);
-        MountTable::parse(&text)
+        let mut last = lock(&self.last);
+        if let Some((_, table)) = last.as_ref().filter(|(of, _)| *of == text) {
+            return Ok(table.clone());
+        }
+        let table = MountTable::parse(&text)?;
+        *last = Some((text, table.clone()));
+        Ok(table)
     }
 
     fn publish(&self) {
@@ -252,6 +265,17 @@ mod tests {
         let again = || read(&mountinfo).unwrap();
         // Other processes mount too: retried until none has.
         assert!((0..1000).any(|_| [fresh(), fresh()] == [again(), again()]));
+    }
+
+    #[tokio::test]
+    async fn the_table_of_a_launch_is_a_look_and_is_read_again_after_that() {
+        let watch = MountWatch::default();
+        let (_table, changes) = watch.subscribe().unwrap();
+        let of_launch = changes.reader.looked(Duration::MAX).expect("it was read").unwrap();
+        let looked = changes.reader.table(Duration::MAX).await.unwrap();
+        assert!(Arc::ptr_eq(&of_launch, &looked));
+        let looked = changes.reader.table(Duration::ZERO).await.unwrap();
+        assert!(!Arc::ptr_eq(&of_launch, &looked));
     }
 
     #[tokio::test]

@@ -441,7 +441,9 @@ impl Key {
 
     /// The key with that name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::all().find(|key| key.name() == name)
+        let setting = SETTINGS.iter().copied().find(|key| row(*key).name == name);
+        // Names of limits are put together first.
+        setting.or_else(|| Self::all().find(|key| key.name() == name))
     }
 
     /// The key's environment variable: `limits.timeout` is `SANDBOXCTL_LIMITS_TIMEOUT`.

@@ -71,9 +71,10 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     let spec = launch::with_hosts(spec, &context.environment, &settings)?
         .lifespan(Lifespan::OneRun)
         .lifetime(lifetime);
+    let config = context.controller(&settings);
     let mut files = reports::named_files(
         context,
-        &context.controller(&settings),
+        &config,
         (&args.reports, &args.receipt, &args.changes, &args.artifacts, &args.secrets),
         &spec,
     )?;
@@ -111,7 +112,6 @@ pub fn exec(context: &Context<'_>, mut args: ExecArgs) -> Result<u8, Error> {
     let learn = Learn::begin(context, &args.rules, &settings, spec.io_dir.as_deref(), about)?;
     let line = hints::shown_line(&line, &command.secrets);
     let reports = Reports::of(&args.reports.reports, spec.io_dir.as_deref(), subject)?;
-    let config = context.controller(&settings);
     context.output.ci().map_or(Ok(()), |ci| ci.check_files(spec.io_dir.as_deref(), &config))?;
     let image_word = match &root {
         RootFs::Image { reference, .. } if image_is_a_word => Some(&**reference),

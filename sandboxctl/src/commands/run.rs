@@ -45,9 +45,10 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     hints::check_languages(&scripts)?;
     let arguments = input::arguments(args.args_file.as_deref(), &args.args)?;
     let spec = spec(context, args, &settings, stdin.as_deref())?;
+    let config = context.controller(&settings);
     let mut files = reports::named_files(
         context,
-        &context.controller(&settings),
+        &config,
         (&args.reports, &args.receipt, &args.changes, &args.artifacts, &args.secrets),
         &spec,
     )?;
@@ -79,7 +80,6 @@ pub fn run(context: &Context<'_>, mut args: RunArgs) -> Result<u8, Error> {
     let dialogue = if args.raw { Dialogue::Never } else { Dialogue::Terminal };
     let about = (&*format!("run: {names}"), dialogue);
     let learn = Learn::begin(context, &args.rules, &settings, spec.io_dir.as_deref(), about)?;
-    let config = context.controller(&settings);
     context.output.ci().map_or(Ok(()), |ci| ci.check_files(spec.io_dir.as_deref(), &config))?;
     let jobs = scripts.iter().enumerate().map(|(index, source)| {
         let script = Script::new(source.source.clone()).args(arguments.clone());

@@ -1,4 +1,5 @@
-//! The embedded engine's helper: `sandbox-helper DATA_DIR`.
+//! The embedded engine's helper: `sandbox-helper DATA_DIR [MOUNT_POINT…]`, with the mount points of the control
+//! groups. Without root there are none: it looks for them itself.
 //!
 //! It serves one container, from its launch to the removal of everything that belongs to it. It
 //! gets its requests from the engine over the socket that is its stdin. EOF on that socket requests
@@ -17,10 +18,9 @@ mod mount_ns;
 mod rootless;
 mod watch;
 
-use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use rustix::fs::{Mode, OFlags};
@@ -35,13 +35,12 @@ use crate::launch::{process, sys};
 use crate::mount_ns::MountNamespace;
 
 fn main() -> ExitCode {
-    let mut args = std::env::args_os().skip(1);
-    let (Some(data_dir), None) = (args.next(), args.next()) else {
-        return ExitCode::from(2);
-    };
+    let mut args = std::env::args_os().skip(1).map(PathBuf::from);
+    let Some(data_dir) = args.next() else { return ExitCode::from(2) };
+    let groups: Vec<_> = args.collect();
     let Ok(control) = detach() else { return ExitCode::FAILURE };
     failpoint::open();
-    match serve(&control, &data_dir) {
+    match serve(&control, &data_dir, &groups) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
@@ -88,11 +87,10 @@ fn close_inherited() -> io::Result<()> {
 }
 
 /// Serves the engine's requests, until the container is removed or could not be launched.
-fn serve(control: &OwnedFd, data_dir: &OsStr) -> Result<(), Failed> {
-    let data_dir = Path::new(data_dir);
+fn serve(control: &OwnedFd, data_dir: &Path, groups: &[PathBuf]) -> Result<(), Failed> {
     // An error here is reported as the answer to the launch: nothing is read before.
     let is_root = rustix::process::geteuid().is_root();
-    let place = is_root.then(|| MountNamespace::prepare(data_dir));
+    let place = is_root.then(|| MountNamespace::prepare(data_dir, groups));
     failpoint::hold(At::Prepared);
     let Some((Request::Launch(launch), descriptors)) = next(control) else { return Ok(()) };
     failpoint::hold(At::Received);

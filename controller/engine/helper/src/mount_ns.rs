@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -44,9 +44,10 @@ pub struct MountNamespace {
 }
 
 impl MountNamespace {
-    /// Leaves the host's mount namespace for a new one.
-    pub fn prepare(data_dir: &Path) -> Result<Self, Failed> {
-        Self::with(data_dir, None, || Ok(None))
+    /// Leaves the host's mount namespace for a new one. `groups` are the mount points of control groups: to
+    /// look for them is to read the host's mounts, which may be hundreds.
+    pub fn prepare(data_dir: &Path, groups: &[PathBuf]) -> Result<Self, Failed> {
+        Self::with(data_dir, groups, || Ok(None))
     }
 
     /// The same in a user namespace of the container's user, in which the files and directories that
@@ -63,7 +64,8 @@ impl MountNamespace {
         };
         let sources = rootless::Sources::of(given)?;
         rootless::enter_user_namespace(&wanted.process)?;
-        Self::with(data_dir, Some(hierarchies), || {
+        let groups: Vec<_> = hierarchies.mounted().map(Path::to_owned).collect();
+        Self::with(data_dir, &groups, || {
             sources.mount(given)?;
             Rootless::prepare().map(Some)
         })
@@ -72,7 +74,7 @@ impl MountNamespace {
     /// `host` is called in the new namespace while it has the host's mounts.
     fn with(
         data_dir: &Path,
-        delegated: Option<Hierarchies>,
+        groups: &[PathBuf],
         host: impl FnOnce() -> Result<Option<Rootless>, Failed>,
     ) -> Result<Self, Failed> {
         let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -94,11 +96,8 @@ impl MountNamespace {
                 .step_at("copy the mount", path.display())
         };
         let proc = tree(Path::new("/proc"))?;
-        let hierarchies = match delegated {
-            None => Hierarchies::here().step("find the control groups")?,
-            Some(delegated) => delegated,
-        };
-        let cgroups: Vec<_> = hierarchies.mounted().map(tree).collect::<Result<_, _>>()?;
+        let groups: Vec<_> =
+            groups.iter().map(|point| tree(point.as_path())).collect::<Result<_, _>>()?;
 
         let base = data_dir.join("mnt");
         let at_base = |path: &str| base.join(path.trim_start_matches('/'));
@@ -112,7 +111,7 @@ impl MountNamespace {
                 .step_at("mount at", target.display())
         };
         move_to(&proc, &at_base("proc"))?;
-        for (index, hierarchy) in cgroups.iter().enumerate() {
+        for (index, hierarchy) in groups.iter().enumerate() {
             move_to(hierarchy, &at_base("cgroup").join(index.to_string()))?;
         }
         for folder in [ROOT, LOWER, LAYER] {
@@ -120,7 +119,7 @@ impl MountNamespace {
         }
         let entered = rustix::process::chdir(&base).and_then(|()| enter());
         entered.step_at("make a root of", base.display())?;
-        let hierarchies = Hierarchies::here().step("find the control groups again")?;
+        let hierarchies = Hierarchies::here().step("find the control groups")?;
         Ok(Self { records, hierarchies, rootless })
     }
 }

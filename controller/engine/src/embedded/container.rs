@@ -388,7 +388,9 @@ mod tests {
         let name = format!("sandboxctl-test-{}", sandbox_dirfd::random_hex::<8>());
         let data_dir = data_dir.join("data");
         data_dir::open(&data_dir).unwrap();
-        let mut helper = Helpers::new(data_dir.clone()).take().await?;
+        let hierarchies = Hierarchies::here().unwrap();
+        let groups = hierarchies.mounted().map(Path::to_owned).collect();
+        let mut helper = Helpers::new(data_dir.clone(), groups).take().await?;
         let records = Records::new(&data_dir);
         let record = OwnedFd::from(records.create(&name, &[]).unwrap());
         let spec = ContainerSpec { name: name.clone(), mounts: Vec::new(), ..spec() };
@@ -410,7 +412,7 @@ mod tests {
         }
         helper.exited().await;
         drop(record);
-        records.remove(&name, &Hierarchies::here().unwrap()).unwrap();
+        records.remove(&name, &hierarchies).unwrap();
         made
     }
 

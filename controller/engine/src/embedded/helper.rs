@@ -99,6 +99,8 @@ fn lost(error: &io::Error) -> EngineError {
 pub(super) struct Helpers {
     program: ProgramOnce,
     data_dir: PathBuf,
+    /// Where control groups are mounted; none without root.
+    groups: Vec<PathBuf>,
     spares: Mutex<Spares>,
 }
 
@@ -118,8 +120,14 @@ impl Spares {
 }
 
 impl Helpers {
-    pub fn new(data_dir: PathBuf) -> Arc<Self> {
-        Arc::new(Self { program: ProgramOnce::helper(), data_dir, spares: Mutex::default() })
+    pub fn new(data_dir: PathBuf, groups: Vec<PathBuf>) -> Arc<Self> {
+        let (program, spares) = (ProgramOnce::helper(), Mutex::default());
+        Arc::new(Self { program, data_dir, groups, spares })
+    }
+
+    /// What they execute.
+    pub const fn program(&self) -> &ProgramOnce {
+        &self.program
     }
 
     /// Starts the helper for the first container.
@@ -181,6 +189,7 @@ impl Helpers {
         command
             .arg0(OsStr::from_bytes(HELPER_NAME.to_bytes()))
             .arg(&self.data_dir)
+            .args(&self.groups)
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(theirs))

@@ -17,6 +17,7 @@ mod seccomp;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -82,12 +83,20 @@ impl EmbeddedEngine {
         // First: a user who has none that can be used makes no directory and starts no helper.
         let hierarchies = privileges::hierarchies(user, config.rootless_limits, purpose)?;
         let roots = data_dir::open(&config.data_dir)?;
-        let helpers = Helpers::new(config.data_dir.clone());
+        // Without root a helper looks for them itself.
+        let groups = hierarchies.mounted().filter(|_| user.is_none()).map(Path::to_owned);
+        let helpers = Helpers::new(config.data_dir.clone(), groups.collect());
         let agent = Arc::new(ProgramOnce::agent(agent.clone()));
         if purpose == Purpose::Launch {
-            // Where both are copied into memory, in parallel.
-            agent.open_ahead();
+            let mount = ProgramOnce::open_from_store([&agent, helpers.program()]);
+            if mount.is_none() {
+                // Where both are copied into memory, in parallel.
+                agent.copy_ahead();
+            }
             helpers.start_ahead();
+            if let Some(mount) = mount {
+                tokio::task::spawn_blocking(move || drop(mount));
+            }
         }
         let path = config.data_dir.display();
         Ok(Self {

@@ -1,16 +1,56 @@
 //! The seccomp filters in the kernel's format: the helper installs them in the container's first
 //! process just before that becomes the agent.
+//!
+//! They are made from numbers: the first launch of a process waits for them, and seccompiler takes several times
+//! as long to make them from names in JSON.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
+use libc::c_long;
 use rustix::io::Errno;
 use sandbox_helper::spec::Filter;
-use sandbox_protocol::bpf;
 use sandbox_protocol::syscalls::{PERSONALITIES, container_syscall_names};
-use seccompiler::TargetArch;
-use serde_json::{Value, json};
+use sandbox_protocol::{bpf, program_syscalls};
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch,
+};
 
 use crate::hardening::{ALLOWED_SYSCALLS, CLONE, CLONE_NAMESPACES, CLONE3, EXECVE, EXECVEAT};
+
+/// Allowed with some arguments only.
+const PERSONALITY: &str = "personality";
+/// What a container may not do whose limit of processors is that it is bound to some.
+const SCHED_SETAFFINITY: &str = "sched_setaffinity";
+
+/// The numbers of calls by name.
+mod number {
+    pub use libc::*;
+    /// libc lacks it for arm64. New calls have one number everywhere.
+    #[expect(non_upper_case_globals, reason = "named as libc names the others")]
+    pub const SYS_fchmodat2: c_long = 452;
+}
+
+macro_rules! numbers {
+    (all: [$($all:ident,)+], x86_64: [$($x86:ident,)+],) => {
+        /// The calls of programs that this architecture has, and what else a filter names.
+        const NUMBERS: &[(&str, c_long)] = &[
+            $((stringify!($all), number::$all),)+
+            $(#[cfg(target_arch = "x86_64")] (stringify!($x86), number::$x86),)+
+            (CLONE3, libc::SYS_clone3),
+            ("openat2", libc::SYS_openat2),
+            (PERSONALITY, libc::SYS_personality),
+            ("pidfd_getfd", libc::SYS_pidfd_getfd),
+            ("process_vm_readv", libc::SYS_process_vm_readv),
+        ];
+    };
+}
+
+program_syscalls!(numbers);
+
+/// A call that is listed by its first argument too: how that is compared, and with what.
+type Rule = (&'static str, SeccompCmpOp, u64);
 
 /// The filters of a container that runs only scripts, compiled once. There are two, because a
 /// filter has a single action for all calls it matches: the first allows the listed calls, the
@@ -25,13 +65,9 @@ pub(super) fn of_scripts() -> Vec<Filter> {
         let names = names.into_iter().map(|name| if name == EXECVE { EXECVEAT } else { name });
         // `clone3` is handled by the second filter.
         let names = names.chain([CLONE3]);
-        let absent = json!({
-            "mismatch_action": "allow",
-            "match_action": {"errno": Errno::NOSYS.raw_os_error()},
-            "filter": [{"syscall": CLONE3}],
-        });
-        let absent = program(&absent, arch()).expect("every call in it is known");
-        vec![allowed(names, &[clone_without_namespaces()], Errno::PERM), absent]
+        let allowed = (SeccompAction::Allow, errno(Errno::PERM));
+        let absent = (errno(Errno::NOSYS), SeccompAction::Allow);
+        vec![filter(names, [clone_without_namespaces()], allowed), filter([CLONE3], [], absent)]
     };
     FILTERS.get_or_init(compile).clone()
 }
@@ -41,16 +77,10 @@ pub(super) fn of_scripts() -> Vec<Filter> {
 pub(super) fn of_programs() -> Vec<Filter> {
     static FILTERS: OnceLock<Vec<Filter>> = OnceLock::new();
     let compile = || {
-        let personalities = PERSONALITIES.map(|value| {
-            json!({
-                "syscall": "personality",
-                "args": [{"index": 0, "type": "qword", "op": "eq", "val": value}],
-            })
-        });
-        let by_arguments: Vec<_> =
-            personalities.into_iter().chain([clone_without_namespaces()]).collect();
+        let personalities = PERSONALITIES.map(|value| (PERSONALITY, SeccompCmpOp::Eq, value));
+        let rules = personalities.into_iter().chain([clone_without_namespaces()]);
         let names = container_syscall_names().filter(|name| *name != CLONE);
-        vec![allowed(names, &by_arguments, Errno::NOSYS)]
+        vec![filter(names, rules, (SeccompAction::Allow, errno(Errno::NOSYS)))]
     };
     FILTERS.get_or_init(compile).clone()
 }
@@ -58,24 +88,16 @@ pub(super) fn of_programs() -> Vec<Filter> {
 /// The filter of a container whose limit of processors is that it is bound to some, compiled once.
 pub(super) fn of_bound_processors() -> Filter {
     static FILTER: OnceLock<Filter> = OnceLock::new();
-    let compile = || {
-        let bound = json!({
-            "mismatch_action": "allow",
-            "match_action": {"errno": Errno::PERM.raw_os_error()},
-            "filter": [{"syscall": "sched_setaffinity"}],
-        });
-        program(&bound, arch()).expect("every call in it is known")
-    };
+    let compile = || filter([SCHED_SETAFFINITY], [], (errno(Errno::PERM), SeccompAction::Allow));
     FILTER.get_or_init(compile).clone()
 }
 
-fn clone_without_namespaces() -> Value {
-    json!({
-        "syscall": CLONE,
-        "args": [{
-            "index": 0, "type": "qword", "op": {"masked_eq": CLONE_NAMESPACES}, "val": 0,
-        }],
-    })
+fn clone_without_namespaces() -> Rule {
+    (CLONE, SeccompCmpOp::MaskedEq(CLONE_NAMESPACES), 0)
+}
+
+fn errno(errno: Errno) -> SeccompAction {
+    SeccompAction::Errno(errno.raw_os_error().unsigned_abs())
 }
 
 fn arch() -> TargetArch {
@@ -83,40 +105,39 @@ fn arch() -> TargetArch {
         .unwrap_or_else(|error| panic!("the filter does not support this architecture: {error}"))
 }
 
-/// Allows calls by name, some of them depending on their arguments; all others fail.
-fn allowed(
+/// The numbers of calls by name.
+fn numbers() -> BTreeMap<&'static str, c_long> {
+    NUMBERS.iter().map(|&(name, number)| (name.trim_start_matches("SYS_"), number)).collect()
+}
+
+/// Does the first of these actions for calls by name, some of them depending on their first argument, and the
+/// second for all others.
+fn filter(
     names: impl IntoIterator<Item = &'static str>,
-    by_arguments: &[Value],
-    others: Errno,
+    rules: impl IntoIterator<Item = Rule>,
+    actions: (SeccompAction, SeccompAction),
 ) -> Filter {
-    let by_name = |name: &&str| json!({"syscall": name});
-    let names: Vec<_> = names.into_iter().collect();
-    let list = |names: &[&str]| {
-        let rules = names.iter().map(by_name).chain(by_arguments.iter().cloned());
-        program(&allow_list(rules.collect(), others), arch())
-    };
-    let filter = list(&names).or_else(|| {
-        // The list is for several architectures: a call that this one does not have cannot be made.
-        let is_known =
-            |name: &&str| program(&allow_list(vec![by_name(name)], others), arch()).is_some();
-        list(&names.iter().copied().filter(is_known).collect::<Vec<_>>())
-    });
-    filter.expect("every call in it is known")
-}
-
-fn allow_list(filter: Vec<Value>, others: Errno) -> Value {
-    let mismatch = json!({"errno": others.raw_os_error()});
-    json!({"mismatch_action": mismatch, "match_action": "allow", "filter": filter})
-}
-
-/// `None` if it contains a call that the architecture does not have.
-fn program(filter: &Value, arch: TargetArch) -> Option<Filter> {
-    const NAME: &str = "agent";
-    let text = json!({NAME: filter}).to_string();
-    let mut programs = seccompiler::compile_from_json(text.as_bytes(), arch).ok()?;
-    let program = programs.remove(NAME)?;
+    let program = compile(names, rules, actions).expect("seccompiler compiles each of these");
     let program: Vec<_> = program.iter().map(|it| bpf::pack(it.code, it.jt, it.jf, it.k)).collect();
-    Some(bpf::shorten(&program))
+    bpf::shorten(&program)
+}
+
+fn compile(
+    names: impl IntoIterator<Item = &'static str>,
+    rules: impl IntoIterator<Item = Rule>,
+    (listed, others): (SeccompAction, SeccompAction),
+) -> Result<BpfProgram, BackendError> {
+    let numbers = numbers();
+    // The list is for several architectures: a call that this one does not have cannot be made.
+    let known = names.into_iter().filter_map(|name| numbers.get(name));
+    let mut calls: BTreeMap<i64, Vec<SeccompRule>> =
+        known.map(|&number| (number, Vec::new())).collect();
+    for (name, operator, value) in rules {
+        let qword = SeccompCmpArgLen::Qword;
+        let rule = SeccompRule::new(vec![SeccompCondition::new(0, qword, operator, value)?])?;
+        calls.entry(numbers[name]).or_default().push(rule);
+    }
+    BpfProgram::try_from(SeccompFilter::new(calls, others, listed, arch())?)
 }
 
 #[cfg(test)]
@@ -159,7 +180,7 @@ mod tests {
     const EPERM: u32 = 0x0005_0001;
     const ENOSYS: u32 = 0x0005_0026;
 
-    fn call(number: libc::c_long, argument: u64) -> [u32; 2] {
+    fn call(number: c_long, argument: u64) -> [u32; 2] {
         let number = u32::try_from(number).unwrap();
         let filters = of_scripts();
         [answer(&filters[0], number, argument), answer(&filters[1], number, argument)]
@@ -189,9 +210,8 @@ mod tests {
     fn programs_may_ask_for_what_is_on_their_list_and_the_rest_is_not_there() {
         let filters = of_programs();
         let [filter] = &filters[..] else { panic!("{}", filters.len()) };
-        let call = |number: libc::c_long, argument| {
-            answer(filter, u32::try_from(number).unwrap(), argument)
-        };
+        let call =
+            |number: c_long, argument| answer(filter, u32::try_from(number).unwrap(), argument);
         for number in [libc::SYS_socket, libc::SYS_execve, libc::SYS_clone, libc::SYS_ioctl] {
             assert_eq!(call(number, 0), ALLOW, "{number}");
         }
@@ -215,14 +235,37 @@ mod tests {
 
     #[test]
     fn no_name_of_the_list_is_lost() {
-        if cfg!(target_arch = "x86_64") {
-            let arch = TargetArch::x86_64;
-            for name in ALLOWED_SYSCALLS.concat().into_iter().chain(container_syscall_names()) {
-                let list = allow_list(vec![json!({"syscall": name})], Errno::PERM);
-                assert!(program(&list, arch).is_some(), "{name}");
-            }
+        let numbers = numbers();
+        assert_eq!(numbers.len(), NUMBERS.len(), "one is twice");
+        let names = ALLOWED_SYSCALLS.concat().into_iter().chain(container_syscall_names());
+        for name in names.chain([CLONE, CLONE3, EXECVEAT, PERSONALITY, SCHED_SETAFFINITY]) {
+            let is_known = numbers.contains_key(name);
+            assert!(is_known || !cfg!(target_arch = "x86_64"), "{name}");
         }
-        let unknown = allow_list(vec![json!({"syscall": "no_such_call"})], Errno::PERM);
-        assert!(program(&unknown, TargetArch::x86_64).is_none());
+        assert!(!numbers.contains_key("no_such_call"));
+    }
+
+    #[test]
+    fn every_call_is_answered_as_the_lists_say() {
+        let numbers = numbers();
+        let named = |names: &[&'static str]| -> Vec<u32> {
+            let known = names.iter().filter_map(|name| numbers.get(name));
+            known.map(|&number| u32::try_from(number).unwrap()).collect()
+        };
+        let scripts = ALLOWED_SYSCALLS.concat();
+        let scripts = named(&[&scripts[..], &[CLONE, CLONE3, EXECVEAT]].concat());
+        let programs: Vec<_> = container_syscall_names().chain([PERSONALITY]).collect();
+        let (execve, programs) = (named(&[EXECVE]), named(&programs));
+        let (of_scripts, of_programs) = (of_scripts(), of_programs());
+        for number in 0..1000 {
+            let is_listed = scripts.contains(&number) && !execve.contains(&number);
+            let expected = if is_listed { ALLOW } else { EPERM };
+            assert_eq!(answer(&of_scripts[0], number, 0), expected, "{number}");
+            let expected = if programs.contains(&number) { ALLOW } else { ENOSYS };
+            assert_eq!(answer(&of_programs[0], number, 0), expected, "{number}");
+        }
+        let bound = of_bound_processors();
+        let [bind] = named(&[SCHED_SETAFFINITY])[..] else { panic!("it has a number") };
+        assert_eq!([answer(&bound, bind, 0), answer(&bound, bind + 1, 0)], [EPERM, ALLOW]);
     }
 }

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
-use rustix::mount::{MoveMountFlags, UnmountFlags};
+use rustix::mount::MoveMountFlags;
 use sandbox_helper::mounts::{NODEV, NOEXEC, NOSUID, RDONLY, Reach};
 
 use super::mounts::{attach, make, restrict};
@@ -67,12 +67,8 @@ impl Root {
                 "{failed}; without root the kernel must allow overlays in user namespaces"
             )),
         })?;
-        let root = Self::attached(overlay)?;
-        // The overlay has mounts of its own of both.
-        for path in [LOWER, LAYER] {
-            rustix::mount::unmount(path, UnmountFlags::DETACH).step_at("detach", path)?;
-        }
-        Ok(root)
+        // It has mounts of its own of both, and these are detached with everything else that is not in the root.
+        Self::attached(overlay)
     }
 
     fn attached(mount: OwnedFd) -> Result<Self, Failed> {
