@@ -8,6 +8,7 @@ bash and JavaScript, which need `bash` and `node`. Who may call is decided outsi
 
 from __future__ import annotations
 
+import codecs
 import errno
 import json
 import os
@@ -174,6 +175,9 @@ class Program:
         self._replies, replies = os.pipe()
         program = ["bash", "-c", BASH, "bash"] if language == "bash" else ["node", str(HERE / "node.js"), language]
         self._count = 0
+        decoder = codecs.getincrementaldecoder("utf-8")
+        # A character may come in two pieces.
+        self._decoders = {stream: decoder("replace") for stream in ("stdout", "stderr")}
         try:
             self._process = subprocess.Popen(
                 [*program, str(cells), str(replies)],
@@ -222,16 +226,21 @@ class Program:
             ready = select.select([*streams, self._replies], [], [], 1)[0]
             if not ready:
                 yield None
-            for source in ready:
-                if source is self._replies:
-                    part = os.read(self._replies, 1 << 16)
-                    if not part:
-                        raise Gone
-                    reply += part
+            has_ended = False
+            if self._replies in ready:
+                part = os.read(self._replies, 1 << 16)
+                has_ended = not part
+                reply += part
+            # What it printed last comes before its end.
             yield from self._printed(streams)
+            if has_ended:
+                raise Gone
         # What it printed is in the pipes by now.
         while list_of := list(self._printed(streams)):
             yield from list_of
+        for stream, decoder in self._decoders.items():
+            if text := decoder.decode(b"", final=True):
+                yield output(stream, text)
         ended = json.loads(reply)
         if ended.get("status"):
             yield failure("ExitCode", f"exit code {ended['status']}")
@@ -240,14 +249,13 @@ class Program:
         if "error" in ended:
             yield failure(**ended["error"])
 
-    @staticmethod
-    def _printed(streams: dict[Any, str]) -> Iterator[Event]:
+    def _printed(self, streams: dict[Any, str]) -> Iterator[Event]:
         for source in select.select(list(streams), [], [], 0)[0]:
-            text = os.read(source.fileno(), 1 << 16)
-            if text:
-                yield output(streams[source], text.decode("utf-8", "replace"))
-            else:
+            data = os.read(source.fileno(), 1 << 16)
+            if not data:
                 del streams[source]
+            elif text := self._decoders[streams[source]].decode(data):
+                yield output(streams[source], text)
 
     def interrupt(self) -> None:
         """Has no state that an interrupt keeps."""

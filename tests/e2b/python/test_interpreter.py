@@ -40,6 +40,17 @@ def test_contexts_and_languages_are_apart(sandbox):
     sandbox.remove_code_context(context)
 
 
+def test_what_a_program_prints_is_whole(sandbox):
+    context = sandbox.create_code_context(language="bash")
+    # The bytes of a character come apart.
+    ran = sandbox.run_code(r"printf 'x\xc3'; sleep 1; printf '\xa9\n'", context=context)
+    assert ("".join(ran.logs.stdout), ran.error) == ("x\u00e9\n", None)
+    ran = sandbox.run_code(r"printf '\xc3'", context=context)
+    assert ran.logs.stdout == ["\ufffd"]
+    ran = sandbox.run_code("echo last; exit 3", context=context)
+    assert (ran.logs.stdout, ran.error.name) == (["last\n"], "ContextRestarting")
+
+
 def test_code_whose_caller_has_gone_is_interrupted(sandbox):
     with pytest.raises(TimeoutException):
         sandbox.run_code("import time; time.sleep(300)", timeout=1)
