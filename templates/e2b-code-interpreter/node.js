@@ -14,6 +14,8 @@ const shell = require("repl").start({
   useGlobal: true,
   prompt: "",
 });
+// In a domain of the REPL an error would end there, and neither the cell nor a callback would be told of it.
+if (shell._domain) shell._domain.enter = shell._domain.exit = () => {};
 
 // A REPL has no `import` statements: they become calls.
 const IMPORT = /^([ \t]*)import\s+(?:([\w$]+)\s*,?\s*)?(?:\*\s*as\s+([\w$]+)|\{([^}]*)\})?\s*(?:from\s*)?(["'][^"']+["'])\s*;?/gm;

@@ -51,6 +51,14 @@ def test_what_a_program_prints_is_whole(sandbox):
     assert (ran.logs.stdout, ran.error.name) == (["last\n"], "ContextRestarting")
 
 
+def test_error_of_javascript_ends_its_cell(sandbox):
+    context = sandbox.create_code_context(language="js")
+    for code in ("throw new TypeError('bad')", "await Promise.reject(new TypeError('bad'))"):
+        error = sandbox.run_code(code, context=context).error
+        assert (error.name, error.value) == ("TypeError", "bad")
+    assert sandbox.run_code("1", context=context).text == "1"
+
+
 def test_code_whose_caller_has_gone_is_interrupted(sandbox):
     with pytest.raises(TimeoutException):
         sandbox.run_code("import time; time.sleep(300)", timeout=1)
