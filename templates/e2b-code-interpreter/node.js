@@ -3,6 +3,7 @@
 "use strict";
 const fs = require("fs");
 const { Module } = require("module");
+const { Socket } = require("net");
 const { PassThrough } = require("stream");
 const { inspect } = require("util");
 
@@ -65,7 +66,8 @@ const run = async ({ code, env }) => {
 process.on("uncaughtException", (error) => console.error(error));
 let pending = "";
 let turn = Promise.resolve();
-const input = fs.createReadStream(null, { fd: Number(cells), encoding: "utf8" });
+// A file would be read in a thread, for which the end of the process waits.
+const input = new Socket({ fd: Number(cells), readable: true, writable: false }).setEncoding("utf8");
 input.on("data", (data) => {
   const parts = (pending + data).split("\0");
   pending = parts.pop();

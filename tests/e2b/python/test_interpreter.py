@@ -59,6 +59,12 @@ def test_error_of_javascript_ends_its_cell(sandbox):
     assert sandbox.run_code("1", context=context).text == "1"
 
 
+def test_javascript_that_ends_its_process_is_seen(sandbox):
+    context = sandbox.create_code_context(language="js")
+    assert sandbox.run_code("process.exit(3)", context=context).error.name == "ContextRestarting"
+    assert sandbox.run_code("1", context=context).text == "1"
+
+
 def test_code_whose_caller_has_gone_is_interrupted(sandbox):
     with pytest.raises(TimeoutException):
         sandbox.run_code("import time; time.sleep(300)", timeout=1)
