@@ -40,6 +40,12 @@ const evaluated = (code) =>
     shell.eval(code, shell.context, "cell", (error, value) => (error ? reject(error) : resolve(value)));
   });
 
+// Of a pipe that is full, Node keeps what is written, and writes it later.
+const flushes = [process.stdout, process.stderr].map((stream) => {
+  const write = stream.write.bind(stream);
+  return () => new Promise((resolve) => write("", resolve));
+});
+
 const failed = (error) => {
   const known = error?.err ?? error;
   const name = known?.name ?? "Error";
@@ -74,6 +80,7 @@ input.on("data", (data) => {
   for (const cell of parts) {
     turn = turn.then(async () => {
       const reply = await run(JSON.parse(cell));
+      for (const flush of flushes) await flush();
       fs.writeSync(Number(replies), `${JSON.stringify(reply)}\n`);
     });
   }

@@ -65,6 +65,13 @@ def test_javascript_that_ends_its_process_is_seen(sandbox):
     assert sandbox.run_code("1", context=context).text == "1"
 
 
+def test_javascript_that_prints_much_has_printed_it_at_its_end(sandbox):
+    context = sandbox.create_code_context(language="js")
+    ran = sandbox.run_code("process.stdout.write('x'.repeat(1_000_000)); 1", context=context)
+    assert ("".join(ran.logs.stdout), ran.text) == ("x" * 1_000_000, "1")
+    assert sandbox.run_code("console.log('next')", context=context).logs.stdout == ["next\n"]
+
+
 def test_code_whose_caller_has_gone_is_interrupted(sandbox):
     with pytest.raises(TimeoutException):
         sandbox.run_code("import time; time.sleep(300)", timeout=1)
