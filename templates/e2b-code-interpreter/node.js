@@ -31,8 +31,11 @@ const imported = (_, indent, whole, space, names, from) => {
 const javascript = (code) => {
   if (language !== "typescript") return code;
   if (Module.stripTypeScriptTypes) return Module.stripTypeScriptTypes(code);
-  const options = { compilerOptions: { target: "es2022", module: "esnext" } };
-  return require("typescript").transpileModule(code, options).outputText;
+  // An import may be for a later cell. TypeScript before 5.0 knows the one name of this, and later ones the other.
+  const kept = { preserveValueImports: true, verbatimModuleSyntax: true };
+  const options = { compilerOptions: { target: "es2022", module: "esnext", ...kept } };
+  // That makes a module of what has had imports of types alone.
+  return require("typescript").transpileModule(code, options).outputText.replace(/^export \{\};$/m, "");
 };
 
 const evaluated = (code) =>

@@ -72,6 +72,13 @@ def test_javascript_that_prints_much_has_printed_it_at_its_end(sandbox):
     assert sandbox.run_code("console.log('next')", context=context).logs.stdout == ["next\n"]
 
 
+def test_import_of_typescript_is_for_later_cells_too(sandbox):
+    context = sandbox.create_code_context(language="ts")
+    assert sandbox.run_code("import { basename as last } from 'path'", context=context).error is None
+    assert sandbox.run_code("const it: string = last('/a/b'); it", context=context).text == "b"
+    assert sandbox.run_code("import type { Stats } from 'fs'\n1", context=context).text == "1"
+
+
 def test_code_whose_caller_has_gone_is_interrupted(sandbox):
     with pytest.raises(TimeoutException):
         sandbox.run_code("import time; time.sleep(300)", timeout=1)
