@@ -101,6 +101,8 @@ class Python:
         )
         self._manager.start_kernel(cwd=cwd, env={**os.environ, "IPYTHONDIR": f"{self._files.name}/ipython"})
         self._client: BlockingKernelClient = self._manager.client()
+        # No message is dropped: without the last one of a cell, that would never end.
+        self._client.context.setsockopt(zmq.RCVHWM, 0)
         self._client.start_channels()
         try:
             self._client.wait_for_ready(timeout=STARTUP)

@@ -31,6 +31,21 @@ def test_figure_and_table_are_rich_results(sandbox):
     assert table.data == {"a": [1, 2]}
 
 
+def test_many_results_all_come_to_a_slow_reader(sandbox):
+    seen = 0
+
+    def take(_):
+        nonlocal seen
+        # The first one is read when the cell has shown them all.
+        while seen == 0 and not sandbox.files.exists("shown"):
+            time.sleep(0.05)
+        seen += 1
+
+    code = "for i in range(5000): display('x' * 10_000)\nopen('shown', 'w').close()\n'last'"
+    ran = sandbox.run_code(code, on_result=take)
+    assert (seen, ran.text, ran.error) == (5001, "last", None)
+
+
 def test_contexts_and_languages_are_apart(sandbox):
     context = sandbox.create_code_context(cwd="/tmp")
     assert sandbox.run_code("import os; os.getcwd()", context=context).text == "/tmp"
