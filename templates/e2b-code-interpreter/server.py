@@ -225,17 +225,18 @@ class Program:
         streams = {self._process.stdout: "stdout", self._process.stderr: "stderr"}
         reply = b""
         while not reply.endswith(b"\n"):
-            ready = select.select([*streams, self._replies], [], [], 1)[0]
+            # What it has started may have the other ends of the pipes.
+            has_ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            ready = select.select([*streams, self._replies], [], [], 0 if has_ended else 1)[0]
             if not ready:
                 yield None
-            has_ended = False
             if self._replies in ready:
                 part = os.read(self._replies, 1 << 16)
-                has_ended = not part
+                has_ended |= not part
                 reply += part
             # What it printed last comes before its end.
             yield from self._printed(streams)
-            if has_ended:
+            if has_ended and not reply.endswith(b"\n"):
                 raise Gone
         # What it printed is in the pipes by now.
         while list_of := list(self._printed(streams)):

@@ -66,6 +66,13 @@ def test_what_a_program_prints_is_whole(sandbox):
     assert (ran.logs.stdout, ran.error.name) == (["last\n"], "ContextRestarting")
 
 
+def test_end_of_a_shell_is_seen_though_what_it_has_started_lives(sandbox):
+    context = sandbox.create_code_context(language="bash")
+    assert sandbox.run_code("sleep 10000 &", context=context).error is None
+    assert sandbox.run_code("exit 3", context=context).error.name == "ContextRestarting"
+    assert sandbox.run_code("echo again", context=context).logs.stdout == ["again\n"]
+
+
 def test_error_of_javascript_ends_its_cell(sandbox):
     context = sandbox.create_code_context(language="js")
     for code in ("throw new TypeError('bad')", "await Promise.reject(new TypeError('bad'))"):
