@@ -3,6 +3,7 @@
 "use strict";
 const fs = require("fs");
 const { Module } = require("module");
+const { Socket } = require("net");
 const { PassThrough } = require("stream");
 const { inspect } = require("util");
 
@@ -14,6 +15,8 @@ const shell = require("repl").start({
   useGlobal: true,
   prompt: "",
 });
+// In a domain of the REPL an error would end there, and neither the cell nor a callback would be told of it.
+if (shell._domain) shell._domain.enter = shell._domain.exit = () => {};
 
 // A REPL has no `import` statements: they become calls.
 const IMPORT = /^([ \t]*)import\s+(?:([\w$]+)\s*,?\s*)?(?:\*\s*as\s+([\w$]+)|\{([^}]*)\})?\s*(?:from\s*)?(["'][^"']+["'])\s*;?/gm;
@@ -28,14 +31,23 @@ const imported = (_, indent, whole, space, names, from) => {
 const javascript = (code) => {
   if (language !== "typescript") return code;
   if (Module.stripTypeScriptTypes) return Module.stripTypeScriptTypes(code);
-  const options = { compilerOptions: { target: "es2022", module: "esnext" } };
-  return require("typescript").transpileModule(code, options).outputText;
+  // An import may be for a later cell. TypeScript before 5.0 knows the one name of this, and later ones the other.
+  const kept = { preserveValueImports: true, verbatimModuleSyntax: true };
+  const options = { compilerOptions: { target: "es2022", module: "esnext", ...kept } };
+  // That makes a module of what has had imports of types alone.
+  return require("typescript").transpileModule(code, options).outputText.replace(/^export \{\};$/m, "");
 };
 
 const evaluated = (code) =>
   new Promise((resolve, reject) => {
     shell.eval(code, shell.context, "cell", (error, value) => (error ? reject(error) : resolve(value)));
   });
+
+// Of a pipe that is full, Node keeps what is written, and writes it later.
+const flushes = [process.stdout, process.stderr].map((stream) => {
+  const write = stream.write.bind(stream);
+  return () => new Promise((resolve) => write("", resolve));
+});
 
 const failed = (error) => {
   const known = error?.err ?? error;
@@ -63,13 +75,15 @@ const run = async ({ code, env }) => {
 process.on("uncaughtException", (error) => console.error(error));
 let pending = "";
 let turn = Promise.resolve();
-const input = fs.createReadStream(null, { fd: Number(cells), encoding: "utf8" });
+// A file would be read in a thread, for which the end of the process waits.
+const input = new Socket({ fd: Number(cells), readable: true, writable: false }).setEncoding("utf8");
 input.on("data", (data) => {
   const parts = (pending + data).split("\0");
   pending = parts.pop();
   for (const cell of parts) {
     turn = turn.then(async () => {
       const reply = await run(JSON.parse(cell));
+      for (const flush of flushes) await flush();
       fs.writeSync(Number(replies), `${JSON.stringify(reply)}\n`);
     });
   }

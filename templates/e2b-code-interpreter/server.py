@@ -8,6 +8,7 @@ bash and JavaScript, which need `bash` and `node`. Who may call is decided outsi
 
 from __future__ import annotations
 
+import codecs
 import errno
 import json
 import os
@@ -100,6 +101,8 @@ class Python:
         )
         self._manager.start_kernel(cwd=cwd, env={**os.environ, "IPYTHONDIR": f"{self._files.name}/ipython"})
         self._client: BlockingKernelClient = self._manager.client()
+        # No message is dropped: without the last one of a cell, that would never end.
+        self._client.context.setsockopt(zmq.RCVHWM, 0)
         self._client.start_channels()
         try:
             self._client.wait_for_ready(timeout=STARTUP)
@@ -174,6 +177,9 @@ class Program:
         self._replies, replies = os.pipe()
         program = ["bash", "-c", BASH, "bash"] if language == "bash" else ["node", str(HERE / "node.js"), language]
         self._count = 0
+        decoder = codecs.getincrementaldecoder("utf-8")
+        # A character may come in two pieces.
+        self._decoders = {stream: decoder("replace") for stream in ("stdout", "stderr")}
         try:
             self._process = subprocess.Popen(
                 [*program, str(cells), str(replies)],
@@ -219,19 +225,25 @@ class Program:
         streams = {self._process.stdout: "stdout", self._process.stderr: "stderr"}
         reply = b""
         while not reply.endswith(b"\n"):
-            ready = select.select([*streams, self._replies], [], [], 1)[0]
+            # What it has started may have the other ends of the pipes.
+            has_ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            ready = select.select([*streams, self._replies], [], [], 0 if has_ended else 1)[0]
             if not ready:
                 yield None
-            for source in ready:
-                if source is self._replies:
-                    part = os.read(self._replies, 1 << 16)
-                    if not part:
-                        raise Gone
-                    reply += part
+            if self._replies in ready:
+                part = os.read(self._replies, 1 << 16)
+                has_ended |= not part
+                reply += part
+            # What it printed last comes before its end.
             yield from self._printed(streams)
+            if has_ended and not reply.endswith(b"\n"):
+                raise Gone
         # What it printed is in the pipes by now.
         while list_of := list(self._printed(streams)):
             yield from list_of
+        for stream, decoder in self._decoders.items():
+            if text := decoder.decode(b"", final=True):
+                yield output(stream, text)
         ended = json.loads(reply)
         if ended.get("status"):
             yield failure("ExitCode", f"exit code {ended['status']}")
@@ -240,14 +252,13 @@ class Program:
         if "error" in ended:
             yield failure(**ended["error"])
 
-    @staticmethod
-    def _printed(streams: dict[Any, str]) -> Iterator[Event]:
+    def _printed(self, streams: dict[Any, str]) -> Iterator[Event]:
         for source in select.select(list(streams), [], [], 0)[0]:
-            text = os.read(source.fileno(), 1 << 16)
-            if text:
-                yield output(streams[source], text.decode("utf-8", "replace"))
-            else:
+            data = os.read(source.fileno(), 1 << 16)
+            if not data:
                 del streams[source]
+            elif text := self._decoders[streams[source]].decode(data):
+                yield output(streams[source], text)
 
     def interrupt(self) -> None:
         """Has no state that an interrupt keeps."""

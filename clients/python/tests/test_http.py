@@ -63,6 +63,8 @@ class Fake:
     answers: dict[str, Any] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    begun: threading.Event = field(default_factory=threading.Event)
+    """The head of a request has come."""
 
     def answer(self, asked: Asked) -> Any:
         with self.lock:
@@ -81,6 +83,7 @@ def fake() -> Iterator[Fake]:
         protocol_version = "HTTP/1.1"
 
         def handle_any(self) -> None:
+            fake.begun.set()
             what = f"{self.command} {self.path}".replace("executions?wait=60", "executions")
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             if self.headers.get("transfer-encoding") == "chunked":
@@ -119,9 +122,8 @@ def fake() -> Iterator[Fake]:
         thread.join()
 
 
-def test_certificate_is_trusted_by_the_file_of_its_authority_and_else_not_tried_again(
-    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def over_tls(fake: Fake, tmp_path: Path) -> tuple[str, Path]:
+    """Has a server speak TLS: its URL then, and its certificate."""
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=test"
     names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
@@ -129,7 +131,13 @@ def test_certificate_is_trusted_by_the_file_of_its_authority_and_else_not_tried_
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     fake.server.socket = context.wrap_socket(fake.server.socket, server_side=True)
-    url = fake.url.replace("http:", "https:")
+    return fake.url.replace("http:", "https:"), certificate
+
+
+def test_certificate_is_trusted_by_the_file_of_its_authority_and_else_not_tried_again(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, certificate = over_tls(fake, tmp_path)
     monkeypatch.delenv("SANDBOXCTL_CA_FILE", raising=False)
     with pytest.raises(SandboxError) as failure:
         Sandbox.create(server=url)
@@ -142,6 +150,28 @@ def test_certificate_is_trusted_by_the_file_of_its_authority_and_else_not_tried_
     monkeypatch.setenv("SANDBOXCTL_CA_FILE", str(tmp_path / "none.pem"))
     with pytest.raises(SandboxError, match=r"none\.pem"):
         Sandbox.create(server=url)
+
+
+async def test_upload_on_a_new_connection_over_tls_is_whole(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, certificate = over_tls(fake, tmp_path)
+    monkeypatch.setenv("SANDBOXCTL_CA_FILE", str(certificate))
+    fake.answers["POST /v1/sandboxes"] = (201, {"Connection": "close", "Content-Length": "11"}, {"id": "s"})
+    fake.answers["PUT /v1/sandboxes/s/files/a"] = (200, {}, {"path": "a", "bytes_written": 2, "created": True})
+
+    def content() -> Iterator[bytes]:
+        # The tickets for later sessions, which follow the handshake, have come too.
+        assert fake.begun.wait(60)
+        yield from (b"1", b"2")
+
+    with Sandbox.create(server=url) as sandbox:
+        fake.begun.clear()
+        sandbox.files.write("a", content())
+    async with await AsyncSandbox.create(server=url) as other:
+        fake.begun.clear()
+        await other.files.write("a", content())
+    assert [asked.body for asked in fake.heard("PUT /v1/sandboxes/s/files/a")] == [b"12"] * 2
 
 
 EXECUTIONS = "POST /v1/sandboxes/s/executions"

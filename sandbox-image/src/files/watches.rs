@@ -419,10 +419,11 @@ impl State {
                 return;
             }
             if was_temporary { FileChange::Write } else { FileChange::Create }
-        } else if flags.contains(ReadFlags::MOVED_FROM) {
-            FileChange::Rename
-        } else if flags.contains(ReadFlags::DELETE) {
-            FileChange::Remove
+        } else if flags.intersects(ReadFlags::MOVED_FROM | ReadFlags::DELETE) {
+            // What has the name next is another entry than the one that was found.
+            self.found.remove(&(number, name.to_vec()));
+            let is_moved = flags.contains(ReadFlags::MOVED_FROM);
+            if is_moved { FileChange::Rename } else { FileChange::Remove }
         } else if flags.contains(ReadFlags::ATTRIB) {
             FileChange::Chmod
         } else if flags.contains(ReadFlags::MODIFY) {
@@ -618,6 +619,32 @@ mod tests {
         assert_eq!(seen[3..], ["create z/b", "create z/b/f", "write z/b/f"]);
         fs::write(at("top/z/b/f"), "again").unwrap();
         assert_eq!(observer.seen(1), ["write z/b/f"]);
+    }
+
+    #[test]
+    fn entry_that_was_found_in_a_new_directory_and_replaced_is_reported_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let (observer, at) = (Observer::of(directory.path()), |name| directory.path().join(name));
+        observer.begin(1, ".", true).unwrap();
+        fs::create_dir_all(at("a/b")).unwrap();
+        fs::write(at("a/f"), "").unwrap();
+        assert_eq!(observer.seen(1).len(), 3);
+        {
+            // As if they were found in it just now.
+            let mut state = observer.watches.state.lock().unwrap();
+            let mut all = state.directories.iter();
+            let is_it = |places: &Places| places.contains(&(1, b"a".to_vec()));
+            let number = *all.find(|(_, places)| is_it(places)).unwrap().0;
+            state.found.extend([(number, b"f".to_vec()), (number, b"b".to_vec())]);
+        }
+        fs::remove_file(at("a/f")).unwrap();
+        fs::write(at("a/f"), "").unwrap();
+        fs::rename(at("a/b"), at("c")).unwrap();
+        fs::create_dir(at("a/b")).unwrap();
+        let seen = ["remove a/f", "create a/f", "rename a/b", "create c", "create a/b"];
+        assert_eq!(observer.seen(1), seen);
+        fs::write(at("a/b/new"), "").unwrap();
+        assert_eq!(observer.seen(1), ["create a/b/new"]);
     }
 
     #[test]

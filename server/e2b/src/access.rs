@@ -166,6 +166,10 @@ impl E2b {
             true
         } else {
             check_envd(head, &envd).map_err(response)?;
+            if !head.headers.contains_key(ACCESS_TOKEN) {
+                // A signature is for the user that it names: another one's home has another file of this path.
+                head.headers.remove(AUTHORIZATION);
+            }
             false
         };
         head.headers.remove(ACCESS_TOKEN);

@@ -581,8 +581,11 @@ async fn signature_and_token_find_their_sandbox_without_an_id() {
     assert_eq!(status(Method::GET, "/files?path=a", &own).await.0, 401);
     let missing = status(Method::GET, "/e2b/files?path=a", &[("e2b-sandbox-id", &*id)]).await;
     assert_eq!(missing, (401, "missing signature query parameter".to_owned()));
-    // A token decides alone.
+    // No header says whose path was signed.
     let url = format!("/e2b{url}");
+    let user = [("authorization", "Basic bm9ib2R5Og==")];
+    assert_eq!(status(Method::GET, &url, &user).await, status(Method::GET, &url, &[]).await);
+    // A token decides alone.
     let both = status(Method::GET, &url, &[("x-access-token", "x")]).await;
     assert_eq!(both.0, 401);
     assert_eq!(status(Method::GET, "/e2b/health", &[]).await.0, 401);

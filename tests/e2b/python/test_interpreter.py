@@ -31,6 +31,21 @@ def test_figure_and_table_are_rich_results(sandbox):
     assert table.data == {"a": [1, 2]}
 
 
+def test_many_results_all_come_to_a_slow_reader(sandbox):
+    seen = 0
+
+    def take(_):
+        nonlocal seen
+        # The first one is read when the cell has shown them all.
+        while seen == 0 and not sandbox.files.exists("shown"):
+            time.sleep(0.05)
+        seen += 1
+
+    code = "for i in range(5000): display('x' * 10_000)\nopen('shown', 'w').close()\n'last'"
+    ran = sandbox.run_code(code, on_result=take)
+    assert (seen, ran.text, ran.error) == (5001, "last", None)
+
+
 def test_contexts_and_languages_are_apart(sandbox):
     context = sandbox.create_code_context(cwd="/tmp")
     assert sandbox.run_code("import os; os.getcwd()", context=context).text == "/tmp"
@@ -38,6 +53,52 @@ def test_contexts_and_languages_are_apart(sandbox):
     assert sandbox.run_code("pwd", language="bash").logs.stdout == ["/home/user\n"]
     assert sandbox.run_code("await Promise.resolve(6 * 7)", language="js").text == "42"
     sandbox.remove_code_context(context)
+
+
+def test_what_a_program_prints_is_whole(sandbox):
+    context = sandbox.create_code_context(language="bash")
+    # The bytes of a character come apart.
+    ran = sandbox.run_code(r"printf 'x\xc3'; sleep 1; printf '\xa9\n'", context=context)
+    assert ("".join(ran.logs.stdout), ran.error) == ("x\u00e9\n", None)
+    ran = sandbox.run_code(r"printf '\xc3'", context=context)
+    assert ran.logs.stdout == ["\ufffd"]
+    ran = sandbox.run_code("echo last; exit 3", context=context)
+    assert (ran.logs.stdout, ran.error.name) == (["last\n"], "ContextRestarting")
+
+
+def test_end_of_a_shell_is_seen_though_what_it_has_started_lives(sandbox):
+    context = sandbox.create_code_context(language="bash")
+    assert sandbox.run_code("sleep 10000 &", context=context).error is None
+    assert sandbox.run_code("exit 3", context=context).error.name == "ContextRestarting"
+    assert sandbox.run_code("echo again", context=context).logs.stdout == ["again\n"]
+
+
+def test_error_of_javascript_ends_its_cell(sandbox):
+    context = sandbox.create_code_context(language="js")
+    for code in ("throw new TypeError('bad')", "await Promise.reject(new TypeError('bad'))"):
+        error = sandbox.run_code(code, context=context).error
+        assert (error.name, error.value) == ("TypeError", "bad")
+    assert sandbox.run_code("1", context=context).text == "1"
+
+
+def test_javascript_that_ends_its_process_is_seen(sandbox):
+    context = sandbox.create_code_context(language="js")
+    assert sandbox.run_code("process.exit(3)", context=context).error.name == "ContextRestarting"
+    assert sandbox.run_code("1", context=context).text == "1"
+
+
+def test_javascript_that_prints_much_has_printed_it_at_its_end(sandbox):
+    context = sandbox.create_code_context(language="js")
+    ran = sandbox.run_code("process.stdout.write('x'.repeat(1_000_000)); 1", context=context)
+    assert ("".join(ran.logs.stdout), ran.text) == ("x" * 1_000_000, "1")
+    assert sandbox.run_code("console.log('next')", context=context).logs.stdout == ["next\n"]
+
+
+def test_import_of_typescript_is_for_later_cells_too(sandbox):
+    context = sandbox.create_code_context(language="ts")
+    assert sandbox.run_code("import { basename as last } from 'path'", context=context).error is None
+    assert sandbox.run_code("const it: string = last('/a/b'); it", context=context).text == "b"
+    assert sandbox.run_code("import type { Stats } from 'fs'\n1", context=context).text == "1"
 
 
 def test_code_whose_caller_has_gone_is_interrupted(sandbox):

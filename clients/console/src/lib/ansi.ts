@@ -209,7 +209,8 @@ export class OutputBuffer {
   #trim(): void {
     if (this.rows.length <= MAX_ROWS && this.#characters <= MAX_CHARACTERS) return;
     let count = Math.max(0, this.rows.length - Math.floor(MAX_ROWS * 0.9));
-    let characters = this.#characters;
+    // Anew: carriage returns took some away.
+    let characters = this.rows.reduce((sum, { text }) => sum + text.length, 0);
     for (let i = 0; i < count; i += 1) characters -= this.rows[i]?.text.length ?? 0;
     while (characters > MAX_CHARACTERS * 0.9 && count < this.rows.length - 1) {
       characters -= this.rows[count]?.text.length ?? 0;

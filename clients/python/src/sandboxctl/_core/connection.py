@@ -41,6 +41,8 @@ class Connections:
         self.prefix = "" if self._url is None else self._url.path.rstrip("/")
         """What the paths of all requests begin with."""
         self._context = trusted() if self._url is not None and self._url.scheme == "https" else None
+        if self._context is not None:
+            self._context.sslsocket_class = _TlsSocket
         self._begin()
 
     @property
@@ -183,7 +185,15 @@ class Exchange:
 
     def is_answered(self, seconds: float | None) -> bool:
         """Whether there is an answer, or the end of the connection, within this time."""
-        return _is_readable(self._socket, seconds)
+        at = self._socket
+        if not isinstance(at, _TlsSocket):
+            return _is_readable(at, seconds)
+        while at.early or _is_readable(at, seconds):
+            with self._using():
+                # An answer that is taken is read by nobody else.
+                if self._response is not None or at.has_data():
+                    return True
+        return False
 
     def take(self, longest: int | None, longest_refusal: int) -> None:
         """Takes the answer."""
@@ -265,6 +275,36 @@ class Exchange:
         if self._response is not None:
             self._response.close()
         self._connection.close()
+
+
+class _TlsSocket(ssl.SSLSocket):
+    """What comes at it may be TLS's own, as the tickets for later sessions are, which follow the handshake."""
+
+    early = b""
+    """What was read to see whether there is any data."""
+
+    def has_data(self) -> bool:
+        """Whether there is data, or the end."""
+        if not self.early:
+            timeout = self.gettimeout()
+            self.settimeout(0)
+            try:
+                self.early = self.recv(1)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return False
+            except (OSError, ValueError):
+                # Whoever reads the answer is told.
+                return True
+            finally:
+                self.settimeout(timeout)
+        return True
+
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        if not self.early:
+            return super().recv_into(buffer, nbytes, flags)
+        memoryview(buffer)[:1] = self.early
+        self.early = b""
+        return 1
 
 
 class _Connection(HTTPConnection):
