@@ -49,10 +49,13 @@ const flushes = [process.stdout, process.stderr].map((stream) => {
   return () => new Promise((resolve) => write("", resolve));
 });
 
+// Anything can be thrown, also what is no text, nor becomes one.
+const text = (thrown) => (typeof thrown === "string" ? thrown : inspect(thrown));
+
 const failed = (error) => {
   const known = error?.err ?? error;
-  const name = known?.name ?? "Error";
-  return { name, value: String(known?.message ?? known), traceback: String(known?.stack ?? "") };
+  const name = text(known?.name ?? "Error");
+  return { name, value: text(known?.message ?? known), traceback: text(known?.stack ?? "") };
 };
 
 const run = async ({ code, env }) => {

@@ -78,6 +78,8 @@ def test_error_of_javascript_ends_its_cell(sandbox):
     for code in ("throw new TypeError('bad')", "await Promise.reject(new TypeError('bad'))"):
         error = sandbox.run_code(code, context=context).error
         assert (error.name, error.value) == ("TypeError", "bad")
+    for code in ("throw Object.create(null)", "throw { name: {}, stack: Symbol() }", "throw 'bad'"):
+        assert sandbox.run_code(code, context=context).error is not None
     assert sandbox.run_code("1", context=context).text == "1"
 
 
