@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::termios::{QueueSelector, tcflush};
 use sandbox_api::hosts::AllowRule;
 use sandbox_api::{InjectRule, ToolEffect, ToolRule};
@@ -308,8 +309,11 @@ fn read_answer(question: &str, is_waited_for: impl Fn() -> bool) -> io::Result<S
     stderr.write_all(question.as_bytes())?;
     let mut answer = [0; 256];
     while is_waited_for() {
-        if poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&LOOK))? > 0 {
-            let length = rustix::io::read(stdin, &mut answer)?;
+        // A signal, such as that of a child's end, is no answer.
+        let looked =
+            retry_on_intr(|| poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&LOOK)))?;
+        if looked > 0 {
+            let length = retry_on_intr(|| rustix::io::read(stdin, &mut answer))?;
             return Ok(String::from_utf8_lossy(&answer[..length]).into_owned());
         }
     }
