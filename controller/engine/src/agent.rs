@@ -1,7 +1,7 @@
 //! The agent's executable: embedded in this library, or read from a file.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, Read as _, Write as _};
+use std::io::{self, BufRead, Read, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
