@@ -579,7 +579,7 @@ mod tests {
         let count = Key::all().count();
         assert_eq!(
             count,
-            78 + 2 * LimitKey::ALL.len() + 2 * EXEC.len(),
+            80 + 2 * LimitKey::ALL.len() + 2 * EXEC.len(),
             "a section of limits is missing"
         );
         assert_eq!(Key::all().map(Key::name).collect::<HashSet<_>>().len(), count);

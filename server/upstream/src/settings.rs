@@ -218,7 +218,7 @@ mod tests {
             (Upstream { env: pair("A"), ..url.clone() }, Some("neither env")),
             (Upstream { cwd: Some("/".into()), ..url.clone() }, Some("neither env")),
             (Upstream { cwd: Some("a".into()), ..command.clone() }, Some("absolute")),
-            (Upstream { env: pair("A=B"), ..command }, Some("name of a variable")),
+            (Upstream { env: pair("A=B"), ..command }, Some("invalid name")),
             (Upstream { headers: pair("Host"), ..url.clone() }, Some("header")),
             (Upstream { headers: pair("a b"), ..url }, Some("header")),
         ] {

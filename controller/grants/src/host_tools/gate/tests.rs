@@ -214,7 +214,7 @@ async fn call_says_what_its_tool_may_do_and_lists_only_for_an_unknown_name() {
         call(&gate, name, json!({ "yes": 1 })).await.unwrap();
         assert_eq!(tools.calls.lock().unwrap()[0], (name.to_owned(), permitted));
         let error = call(&gate, "a.read", json!({ "do": "more" })).await.unwrap_err();
-        assert!(error.starts_with("policy: the tool says by now"), "{error}");
+        assert!(error.starts_with("policy: the server now marks the tool"), "{error}");
         assert_eq!(*tools.lists.lock().unwrap(), 0);
         call(&gate, "a.new", json!({})).await.unwrap_err();
         assert_eq!(*tools.lists.lock().unwrap(), 1);
