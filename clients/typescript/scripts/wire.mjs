@@ -15,7 +15,9 @@ const ROOTS = [
 ];
 
 const nameOf = (reference) => reference.split("/").at(-1);
-const firstParagraph = (schema) => schema.description?.split("\n\n")[0].replaceAll("\n", " ");
+/** As a comment has it: what ends one, such as a part of a glob, does not. */
+const firstParagraph = (schema) =>
+  schema.description?.split("\n\n")[0].replaceAll("\n", " ").replaceAll("*/", "*\\/");
 const union = (types) => [...new Set(types)].join(" | ");
 
 /** A schema as a type. What only restricts which members may be there together is left to the server. */

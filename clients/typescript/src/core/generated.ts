@@ -724,7 +724,7 @@ export type Operation = {
   /** Whether to descend into subdirectories. */
   recursive?: boolean;
 } | {
-  /** Paths to leave out: globs of names, or with a slash of paths as they are returned, such as `node_modules` and `**/target/**`. */
+  /** Paths to leave out: globs of names, or with a slash of paths as they are returned, such as `node_modules` and `**\/target/**`. */
   exclude?: string[];
   /** Whether names that begin with a dot match where the pattern has no such name. */
   hidden?: boolean;
