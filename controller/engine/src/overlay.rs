@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatVfsMountFlags, fstat, fstatvfs, openat, unlinkat};
 use sandbox_dirfd::Identity;
@@ -33,8 +33,8 @@ pub struct Layers {
     pub(crate) work: Arc<OwnedFd>,
     /// The trial mount, until an engine needs it or mounts the overlay itself.
     pub(crate) trial: Arc<Mutex<Option<OwnedFd>>>,
-    /// Its root, once this process has mounted it for a container.
-    pub(crate) root: Arc<OnceLock<Arc<OwnedFd>>>,
+    /// Its root, from when this process has mounted it for a container until it is taken.
+    pub(crate) root: Arc<Mutex<Option<OwnedFd>>>,
 }
 
 impl Layers {
@@ -52,10 +52,11 @@ impl Layers {
         Ok(layers)
     }
 
-    /// The root of the overlay, if that is this one, and this process has mounted it for a container.
-    pub fn root(&self, is: Identity) -> Option<Arc<OwnedFd>> {
-        let root = self.root.get()?;
-        (Identity::of(&fstat(root).ok()?) == is).then(|| root.clone())
+    /// Takes the root of the overlay, if that is this one, and this process has mounted it for a container.
+    /// The overlay stays mounted for as long as it is open.
+    pub fn take_root(&self, is: Identity) -> Option<OwnedFd> {
+        let is_it = |root: &mut OwnedFd| fstat(root).is_ok_and(|stat| Identity::of(&stat) == is);
+        lock(&self.root).take_if(is_it)
     }
 
     /// The mounted view.
@@ -64,7 +65,7 @@ impl Layers {
     }
 
     fn trial(&self) -> MutexGuard<'_, Option<OwnedFd>> {
-        self.trial.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.trial)
     }
 
     fn all(&self) -> [(&'static str, BorrowedFd<'_>); 3] {
@@ -86,9 +87,7 @@ impl Layers {
         let trial = self.trial().take();
         let mount = trial.map_or_else(|| self.make(), Ok)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        if let Ok(root) = openat(&mount, ".", flags, Mode::empty()) {
-            _ = self.root.set(Arc::new(root));
-        }
+        *lock(&self.root) = openat(&mount, ".", flags, Mode::empty()).ok();
         Ok(mount)
     }
 
@@ -130,6 +129,10 @@ impl Layers {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::{File, create_dir};
@@ -137,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_of_an_overlay_is_known_once_it_is_mounted_for_a_container() {
+    fn root_of_an_overlay_that_is_mounted_for_a_container_can_be_taken_once() {
         let dir = tempfile::tempdir().unwrap();
         let [lower, upper, work] = ["lower", "upper", "work"].map(|name| {
             create_dir(dir.path().join(name)).unwrap();
@@ -147,10 +150,12 @@ mod tests {
         let Ok(layers) = Layers::new(lower.clone(), upper, work) else { return };
         let identity = |of: &OwnedFd| Identity::of(&fstat(of).unwrap());
         let trial = identity(layers.trial().as_ref().unwrap());
-        assert!(layers.root(trial).is_none());
+        assert!(layers.take_root(trial).is_none());
         let mount = layers.clone().mount().unwrap();
         assert_eq!(identity(&mount), trial);
-        assert_eq!(identity(&layers.root(trial).unwrap()), trial);
-        assert!(layers.root(identity(&lower)).is_none());
+        assert!(layers.take_root(identity(&lower)).is_none());
+        assert_eq!(identity(&layers.take_root(trial).unwrap()), trial);
+        // Nothing else keeps it mounted.
+        assert!(layers.take_root(trial).is_none());
     }
 }

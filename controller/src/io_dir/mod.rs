@@ -333,22 +333,22 @@ impl IoDir {
         if Identity::of(&rustix::fs::fstat(&view)?) != reported {
             return Err(io::Error::other("it is not what the agent sees"));
         }
-        self.set_view(Arc::new(view));
+        self.set_view(view);
         Ok(())
     }
 
     /// The same of an overlay that this process has mounted; whether that is what the agent `reported`.
     pub fn has_mounted(&self, reported: Identity) -> bool {
-        let view = self.source.overlay.as_ref().and_then(|layers| layers.root(reported));
+        let view = self.source.overlay.as_ref().and_then(|layers| layers.take_root(reported));
         view.map(|view| self.set_view(view)).is_some()
     }
 
-    fn set_view(&self, view: Arc<OwnedFd>) {
+    fn set_view(&self, view: OwnedFd) {
         let staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(staged) = &*staged {
             staged.stage.wait_for_tick();
         }
-        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Some(view);
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(view));
     }
 
     /// The sandbox's view.

@@ -562,9 +562,12 @@ impl Inner {
     }
 
     pub(super) async fn close(&self) -> Result<(), Error> {
-        if !self.leave().await {
-            tracing::debug!("the agent did not exit by itself");
-        }
+        self.leave().await;
+        self.remove().await
+    }
+
+    /// Removes the container, unless that is done, or waits for a removal in progress.
+    async fn remove(&self) -> Result<(), Error> {
         loop {
             if let Some(removed) = self.removal.remove(Attempt::Any) {
                 return removed.await.unwrap_or_else(|_| {
@@ -581,7 +584,7 @@ impl Inner {
     /// [released](Self::release) or [closed](Self::close), or is removed now if its end cannot be seen.
     pub(super) async fn stop(&self) -> Result<(), Error> {
         // Another kernel may still have to write when the engine reports the end.
-        if self.is_our_kernel && self.leave().await {
+        if self.leave().await && self.is_our_kernel {
             match step(Step::Exit, self.container.wait()).await {
                 Ok(()) => {
                     self.is_stopped.store(true, Ordering::Relaxed);
@@ -590,7 +593,7 @@ impl Inner {
                 Err(error) => tracing::debug!(%error, "the container's end is unknown"),
             }
         }
-        self.close().await
+        self.remove().await
     }
 
     /// Shuts the agent down; whether it ended its session. One that exits by itself is faster than a kill,
@@ -603,7 +606,12 @@ impl Inner {
                 true
             }
         };
-        tokio::time::timeout(Step::Shutdown.time_limit(), leave).await.unwrap_or(false)
+        let limit = Step::Shutdown.time_limit();
+        let has_left = tokio::time::timeout(limit, leave).await.unwrap_or(false);
+        if !has_left {
+            tracing::debug!("the agent did not exit by itself");
+        }
+        has_left
     }
 }
 

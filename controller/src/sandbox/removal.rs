@@ -184,6 +184,8 @@ impl RemovalGuard {
         if !matches!(step(Step::Remove, asked).await, Ok(true)) {
             return false;
         }
+        // If the helper has closed its own by then, the release unmounts it, on a thread for that.
+        drop(mounted);
         let mut kept = None;
         self.removal.send_if_modified(|removal| {
             let is_pending = matches!(removal, Removal::Pending(_));

@@ -11,6 +11,7 @@ mod watch;
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, SystemTime};
 
 use sandbox_api::changes::CommitPolicy;
@@ -1014,17 +1015,24 @@ async fn sandbox_that_has_ended_is_removed_before_its_release_returns() {
     world.assert_removed().await;
 }
 
-/// A world whose io dir is `place`/io, staged by a copy beside it. Its agent adds a file.
-fn staging(place: &Path, hangs: Option<&'static str>) -> World {
+/// A world whose io dir is `place`/io, staged by a copy beside it. Its agent adds a file, and then does this.
+fn staging<F>(
+    place: &Path,
+    hangs: Option<&'static str>,
+    act: impl FnOnce(Scripted) -> F + Send + 'static,
+) -> World
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     std::fs::create_dir(place.join("io")).unwrap();
     let place = place.to_owned();
-    let world = World::with(hangs, async move |agent: FakeAgent, _| {
+    let world = World::with(hangs, move |agent: FakeAgent, _| async move {
         let mut beside = std::fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path());
         let stage = beside.find(|path| path.to_string_lossy().contains("-stage-")).unwrap();
         let copy = stage.join("files");
-        let mut agent = Scripted::greet(agent, &copy).await;
+        let agent = Scripted::greet(agent, &copy).await;
         std::fs::write(copy.join("new"), "content").unwrap();
-        agent.rest().await;
+        act(agent).await;
     });
     world.fake.begins_removals.store(true, Ordering::Relaxed);
     world
@@ -1045,7 +1053,7 @@ async fn commit_in(world: &World, io_dir: &Path) -> Sandbox {
 #[tokio::test]
 async fn commit_waits_for_the_end_of_the_container_and_not_for_its_removal() {
     let place = tempfile::tempdir().unwrap();
-    let world = staging(place.path(), None);
+    let world = staging(place.path(), None, async |mut agent: Scripted| agent.rest().await);
     let sandbox = commit_in(&world, &place.path().join("io")).await;
     let calls = world.fake.calls();
     assert!(calls.contains(&"wait") && !calls.contains(&"remove"), "{calls:?}");
@@ -1058,9 +1066,28 @@ async fn commit_waits_for_the_end_of_the_container_and_not_for_its_removal() {
 #[tokio::test(start_paused = true)]
 async fn commit_waits_for_the_removal_of_a_container_whose_end_the_engine_does_not_report() {
     let place = tempfile::tempdir().unwrap();
-    let world = staging(place.path(), Some("wait"));
+    let world = staging(place.path(), Some("wait"), async |mut agent: Scripted| agent.rest().await);
     let sandbox = commit_in(&world, &place.path().join("io")).await;
     assert!(world.fake.calls().contains(&"remove"));
     sandbox.release().await.unwrap();
+    world.assert_removed().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn commit_asks_an_agent_that_does_not_end_only_once() {
+    let place = tempfile::tempdir().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let world = staging(place.path(), None, async move |mut agent: Scripted| {
+        while let Some((id, request)) = agent.agent.request().await {
+            match request {
+                Request::Run(_) => agent.returned(id, "null").await,
+                Request::Shutdown(_) => _ = count.fetch_add(1, Ordering::Relaxed),
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    let _sandbox = commit_in(&world, &place.path().join("io")).await;
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
     world.assert_removed().await;
 }
