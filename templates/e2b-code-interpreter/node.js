@@ -40,7 +40,9 @@ const javascript = (code) => {
 
 const evaluated = (code) =>
   new Promise((resolve, reject) => {
-    shell.eval(code, shell.context, "cell", (error, value) => (error ? reject(error) : resolve(value)));
+    // Zero can be thrown, too.
+    const ended = (error, value) => ((error ?? null) === null ? resolve(value) : reject(error));
+    shell.eval(code, shell.context, "cell", ended);
   });
 
 // Of a pipe that is full, Node keeps what is written, and writes it later.
@@ -53,9 +55,14 @@ const flushes = [process.stdout, process.stderr].map((stream) => {
 const text = (thrown) => (typeof thrown === "string" ? thrown : inspect(thrown));
 
 const failed = (error) => {
-  const known = error?.err ?? error;
-  const name = text(known?.name ?? "Error");
-  return { name, value: text(known?.message ?? known), traceback: text(known?.stack ?? "") };
+  try {
+    const known = error?.err ?? error;
+    const name = text(known?.name ?? "Error");
+    return { name, value: text(known?.message ?? known), traceback: text(known?.stack ?? "") };
+  } catch {
+    // Nor can it be read. The cells after it wait for an answer.
+    return { name: "Error", value: "", traceback: "" };
+  }
 };
 
 const run = async ({ code, env }) => {

@@ -238,9 +238,8 @@ class Program:
             yield from self._printed(streams)
             if has_ended and not reply.endswith(b"\n"):
                 raise Gone
-        # What it printed is in the pipes by now.
-        while list_of := list(self._printed(streams)):
-            yield from list_of
+        # What it printed is in the pipes by now, and is read at once: what it has started may print without end.
+        yield from self._printed(streams)
         for stream, decoder in self._decoders.items():
             if text := decoder.decode(b"", final=True):
                 yield output(stream, text)
@@ -254,6 +253,7 @@ class Program:
 
     def _printed(self, streams: dict[Any, str]) -> Iterator[Event]:
         for source in select.select(list(streams), [], [], 0)[0]:
+            # All that a pipe holds.
             data = os.read(source.fileno(), 1 << 16)
             if not data:
                 del streams[source]

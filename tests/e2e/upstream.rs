@@ -322,6 +322,15 @@ fn exposed_tools_are_tools_of_the_agent_by_the_rules_of_its_scripts() {
     };
     refused(&["--expose", "fake.*"], "no server");
     refused(&["--upstream", &upstream, "--expose", "fake.a /b=1"], "conditions");
+    let user = fake.place.home().join(".config/sandboxctl");
+    std::fs::create_dir_all(&user).unwrap();
+    std::fs::write(user.join("config.toml"), "[mcp]\nexpose = [\"fake.a /b=1\"]\n").unwrap();
+    let ended = fake.place.sandboxctl(["mcp", "--upstream", &upstream]);
+    assert_eq!(ended.code, 2, "{ended:#?}");
+    assert!(
+        ended.stderr.contains("mcp.expose") && !ended.stderr.contains("--expose"),
+        "{ended:#?}"
+    );
 }
 
 #[test]

@@ -250,14 +250,17 @@ pub fn output_bytes(settings: &Settings) -> Result<usize, Error> {
 
 /// The patterns of tools of other servers that are offered themselves.
 fn exposed(args: &McpArgs, settings: &Settings) -> Result<Vec<ToolRule>, Error> {
-    let mut patterns = args.expose.clone();
-    patterns.extend(settings.rules_of_tools(Key::McpExpose));
-    // Without arguments no condition is met.
-    match patterns.iter().find(|pattern| pattern.unmet(&Map::new()).is_some()) {
-        None => Ok(patterns),
-        Some(rule) => Err(Error::usage("--expose", format!("'{rule}' has conditions"))
-            .with_hint("a pattern such as 'github.list_*' has none: --tool binds arguments")),
+    let configured = settings.rules_of_tools(Key::McpExpose);
+    let given =
+        [("--expose".to_owned(), &args.expose), (settings.named(Key::McpExpose), &configured)];
+    for (name, patterns) in given {
+        // Without arguments no condition is met.
+        if let Some(rule) = patterns.iter().find(|it| it.unmet(&Map::new()).is_some()) {
+            return Err(Error::usage(name, format!("'{rule}' has conditions"))
+                .with_hint("a pattern such as 'github.list_*' has none: --tool binds arguments"));
+        }
     }
+    Ok([args.expose.clone(), configured].concat())
 }
 
 /// The tools that the patterns match.

@@ -28,6 +28,8 @@ use crate::transport::progress::ProgressTarget;
 /// The most arguments that a person is asked about, and the most characters of a name or a value.
 const MAX_ARGUMENTS: usize = 20;
 const MAX_VALUE: usize = 120;
+/// The most calls of a subject that ended before their answers came, and whose results are kept until then.
+const MAX_ENDED: usize = 16;
 /// The name of a question in the result of a call.
 const QUESTION: &str = "permission";
 
@@ -131,7 +133,7 @@ impl Elicitation {
         }
         .boxed();
         let state = random_hex::<16>();
-        lock(&self.waiting).insert(state.clone(), WaitingCall { subject, call, answer });
+        self.keep(state.clone(), WaitingCall { subject, call, answer });
         let (elicitation, forgotten) = (Arc::downgrade(self), state.clone());
         tokio::spawn(async move {
             tokio::time::sleep(PERMISSION_TIMEOUT).await;
@@ -142,6 +144,17 @@ impl Elicitation {
         let request = InputRequest::Elicitation(request);
         let requests = InputRequests::from([(QUESTION.to_owned(), request)]);
         InputRequiredResult::new(Some(requests), Some(state))
+    }
+
+    /// Keeps a call. Those that run are as many as their subject may run; of those that have ended, few are kept.
+    fn keep(&self, state: String, call: WaitingCall) {
+        let (mut waiting, mut ended) = (lock(&self.waiting), 0);
+        waiting.retain(|_, it| {
+            let has_ended = it.subject == call.subject && it.answer.is_closed();
+            ended += usize::from(has_ended);
+            !has_ended || ended <= MAX_ENDED
+        });
+        waiting.insert(state, call);
     }
 
     /// The call that a client comes back to, with what it was asked for.
@@ -279,6 +292,11 @@ mod tests {
     /// answered with the question, and has this state.
     async fn asking() -> (Arc<Elicitation>, CancellationToken, String) {
         let elicitation = Arc::new(Elicitation::default());
+        let (ends, state) = ask_by(&elicitation).await;
+        (elicitation, ends, state)
+    }
+
+    async fn ask_by(elicitation: &Arc<Elicitation>) -> (CancellationToken, String) {
         let (sender, questions) = mpsc::channel(1);
         let (asker, cancelled) = (Asker::ByResult(sender), CancellationToken::new());
         let ended = cancelled.clone();
@@ -300,7 +318,7 @@ mod tests {
         };
         let asked = elicitation.suspend(subject("a"), question, call);
         assert!(asked.input_requests.unwrap().contains_key("permission"));
-        (elicitation, ends, asked.request_state.unwrap())
+        (ends, asked.request_state.unwrap())
     }
 
     #[tokio::test(start_paused = true)]
@@ -337,6 +355,23 @@ mod tests {
         let (elicitation, ends, state) = asking().await;
         drop(elicitation.resume((&subject("a"), &state), None, None).unwrap());
         assert!(ends.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn results_that_are_kept_for_an_answer_are_bounded() {
+        let elicitation = Arc::new(Elicitation::default());
+        let (_ends, first) = ask_by(&elicitation).await;
+        for _ in 0..3 * MAX_ENDED {
+            let (ends, state) = ask_by(&elicitation).await;
+            ends.cancel();
+            while !lock(&elicitation.waiting)[&state].answer.is_closed() {
+                tokio::task::yield_now().await;
+            }
+        }
+        // The last one, and that which waits still.
+        assert_eq!(lock(&elicitation.waiting).len(), MAX_ENDED + 2);
+        let call = elicitation.resume((&subject("a"), &first), None, None).unwrap();
+        assert!(call.called.await.is_ok());
     }
 
     #[test]

@@ -66,7 +66,27 @@ pub(crate) fn tool(upstream: &str, tool: Tool) -> Option<HostTool> {
 /// A schema, if it is not too large.
 fn schema(schema: &JsonObject) -> Option<JsonObject> {
     let bytes = serde_json::to_vec(schema).map_or(usize::MAX, |json| json.len());
-    (bytes <= MAX_SCHEMA).then(|| schema.clone())
+    (bytes <= MAX_SCHEMA).then(|| {
+        let mut schema = schema.clone();
+        clean_texts(&mut schema);
+        schema
+    })
+}
+
+/// Cleans the descriptions and titles of a schema and its parts: models read them.
+fn clean_texts(schema: &mut JsonObject) {
+    for (name, member) in schema {
+        match member {
+            Value::String(text) if matches!(&**name, "description" | "title") => {
+                *text = clean(text, MAX_SCHEMA);
+            }
+            Value::Object(part) => clean_texts(part),
+            Value::Array(parts) => {
+                parts.iter_mut().filter_map(Value::as_object_mut).for_each(clean_texts);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// The result of a call: structured content, or else text. Text stays text, even if it is JSON.
@@ -131,6 +151,10 @@ pub(crate) fn whole(result: CallToolResult) -> Result<HostAnswer, HostToolError>
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -141,5 +165,24 @@ mod tests {
         let text = "a\u{fe00}b\u{fe0f}c\u{e0100}\u{e01ef}d\u{180b}e\u{ad}f\u{3164}g";
         assert_eq!(clean(text, 1000), "abcdefg");
         assert_eq!(clean("aé", 2), "a…");
+    }
+
+    #[test]
+    fn what_is_not_seen_is_no_part_of_a_text_of_a_schema() {
+        let hidden = json!({
+            "title": "a\u{200b}b",
+            "properties": { "title": { "description": "c\u{e0041}d", "enum": ["\u{200b}"] } },
+            "anyOf": [{ "title": "e\u{202e}f" }],
+        });
+        let hidden = Arc::new(hidden.as_object().unwrap().clone());
+        let listed = tool("s", Tool::new("t", "", hidden)).unwrap();
+        assert_eq!(
+            Value::Object(listed.input),
+            json!({
+                "title": "ab",
+                "properties": { "title": { "description": "cd", "enum": ["\u{200b}"] } },
+                "anyOf": [{ "title": "ef" }],
+            })
+        );
     }
 }

@@ -78,7 +78,9 @@ def test_error_of_javascript_ends_its_cell(sandbox):
     for code in ("throw new TypeError('bad')", "await Promise.reject(new TypeError('bad'))"):
         error = sandbox.run_code(code, context=context).error
         assert (error.name, error.value) == ("TypeError", "bad")
-    for code in ("throw Object.create(null)", "throw { name: {}, stack: Symbol() }", "throw 'bad'"):
+    unreadable = "throw { get message() { throw 5 } }"
+    odd = ("throw Object.create(null)", "throw { name: {}, stack: Symbol() }", "throw 'bad'", "throw 0", unreadable)
+    for code in odd:
         assert sandbox.run_code(code, context=context).error is not None
     assert sandbox.run_code("1", context=context).text == "1"
 
